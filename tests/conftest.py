@@ -42,7 +42,8 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture(scope="session")
 def open_clients(pytestconfig: pytest.Config) -> Iterator[OpenClients]:
     with pytest.MonkeyPatch.context() as patch:
-        clients: OpenClients = pytestconfig.pluginmanager.get_plugin("open-clients")
+        clients = pytestconfig.pluginmanager.get_plugin("open-clients")
+        assert isinstance(clients, OpenClients)
         clients.watch(patch)
         yield clients
 

@@ -65,7 +65,7 @@ class Run:
 
     def garbage(self, method: str) -> None:
         metadata = tuple(({"x-mq-client-id": "c1"} | signed("alice", SECRET)).items())
-        call = self._channel.unary_unary(f"/apache.rocketmq.v2.MessagingService/{method}")
+        call: Any = self._channel.unary_unary(f"/apache.rocketmq.v2.MessagingService/{method}")
         self.said.append(repr(call(b"\xff\xff" + BODY.encode(), metadata=metadata)))
 
     def telemetry(self, command: wire.TelemetryCommand, secret: str = SECRET) -> None:

@@ -35,7 +35,8 @@ class Walk:
 
     async def of(self, call: Callable[[], Awaitable[Any]]) -> list[str]:
         """The named functions of the server that a call enters, as `file:function`."""
-        self.entered = entered = set()
+        entered: set[CodeType] = set()
+        self.entered = entered
         try:
             await call()
         finally:

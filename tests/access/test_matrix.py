@@ -63,7 +63,9 @@ def name(topic: pb.Resource) -> legacy_pb2.QueueName:
 
 def settings(topic: pb.Resource, *, consumes: bool) -> v2.TelemetryCommand:
     if not consumes:
-        return v2.TelemetryCommand(settings=pb.Settings(client_type=pb.PRODUCER, publishing={"topics": [topic]}))
+        return v2.TelemetryCommand(
+            settings=pb.Settings(client_type=pb.PRODUCER, publishing=pb.Publishing(topics=[topic]))
+        )
     entry = pb.SubscriptionEntry(topic=topic, expression=pb.FilterExpression(expression="*"))
     subscription = pb.Subscription(group=GROUP, subscriptions=[entry])
     return v2.TelemetryCommand(settings=pb.Settings(client_type=pb.SIMPLE_CONSUMER, subscription=subscription))
@@ -254,7 +256,7 @@ async def outcome(door: Door, cell: Cell) -> str:
         answer = await _first_answer(door.channel, module, method, cell, headers)
     except grpc.aio.AioRpcError as error:
         return _REFUSALS.get(error.code(), str(error.code()))
-    status = getattr(answer, "status", None)
+    status: Any = getattr(answer, "status", None)
     assert not hasattr(status, "code") or status.code != pb.INTERNAL_SERVER_ERROR, (cell, status)
     return _REFUSALS.get(getattr(status, "code", None), SERVED)
 
@@ -295,7 +297,7 @@ async def test_every_cell(guard: Door) -> None:
 
 
 async def test_no_rpc_is_without_a_row(guard: Door) -> None:
-    listed = guard.channel.stream_stream(
+    listed: Any = guard.channel.stream_stream(
         "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
         request_serializer=lambda it: it.SerializeToString(),
         response_deserializer=reflection_pb2.ServerReflectionResponse.FromString,

@@ -49,7 +49,7 @@ def test_a_user_comes_changes_and_goes(desk: Desk) -> None:
 
 
 def policy(desk: Desk, effect: str, actions: list[str], kind: str, pattern: str, **more: Any) -> Any:
-    fields = {"access_key": "alice", "effect": effect, "actions": actions, "resource_kind": kind}
+    fields: dict[str, Any] = {"access_key": "alice", "effect": effect, "actions": actions, "resource_kind": kind}
     return desk.call("AddPolicy", **fields, pattern=named(pattern), **more)
 
 
@@ -125,7 +125,7 @@ REFUSALS: list[tuple[str, dict[str, Any], int, str]] = [
 
 @pytest.mark.parametrize(("method", "fields", "code", "says"), REFUSALS)
 def test_a_refusal_is_precise_and_changes_nothing(
-    desk: Desk, method: str, fields: dict[str, Any], code: int, says: str
+    desk: Desk, method: str, fields: dict[str, Any], code: pb.Code.ValueType, says: str
 ) -> None:
     desk.call("CreateUser", access_key="alice", secret=SECRET)
     before = desk.digest()

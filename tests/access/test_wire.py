@@ -50,7 +50,9 @@ REQUESTS: dict[str, Any] = {
     "GetOffset": wire.GetOffsetRequest(group=GROUP, message_queue=QUEUE),
     "QueryOffset": wire.QueryOffsetRequest(message_queue=QUEUE),
     "EndTransaction": wire.EndTransactionRequest(topic=TOPIC, message_id="m", transaction_id="t"),
-    "Telemetry": wire.TelemetryCommand(settings=pb.Settings(client_type=pb.PRODUCER, publishing={"topics": [TOPIC]})),
+    "Telemetry": wire.TelemetryCommand(
+        settings=pb.Settings(client_type=pb.PRODUCER, publishing=pb.Publishing(topics=[TOPIC]))
+    ),
     "NotifyClientTermination": wire.NotifyClientTerminationRequest(group=GROUP),
     "ChangeInvisibleDuration": wire.ChangeInvisibleDurationRequest(group=GROUP, topic=TOPIC, receipt_handle="h"),
     "RecallMessage": wire.RecallMessageRequest(topic=TOPIC, recall_handle="h"),
@@ -412,7 +414,9 @@ async def deny(door: Door) -> None:
     ("change", "code"),
     [(shut_out, pb.UNAUTHORIZED), (rotate, pb.UNAUTHORIZED), (remove, pb.UNAUTHORIZED), (deny, pb.FORBIDDEN)],
 )
-async def test_an_open_stream_ends_when_its_user_may_no_longer(guard: Door, change: Any, code: int) -> None:
+async def test_an_open_stream_ends_when_its_user_may_no_longer(
+    guard: Door, change: Any, code: pb.Code.ValueType
+) -> None:
     await give_everything(guard)
     await give_everything(guard, "bob")
     async with (
@@ -435,7 +439,9 @@ async def test_an_open_stream_ends_when_its_user_may_no_longer(guard: Door, chan
     ("change", "code"),
     [(shut_out, pb.UNAUTHORIZED), (rotate, pb.UNAUTHORIZED), (remove, pb.UNAUTHORIZED), (deny, pb.FORBIDDEN)],
 )
-async def test_a_poll_that_waited_gets_nothing_it_may_no_longer_have(tmp_path: Path, change: Any, code: int) -> None:
+async def test_a_poll_that_waited_gets_nothing_it_may_no_longer_have(
+    tmp_path: Path, change: Any, code: pb.Code.ValueType
+) -> None:
     clock = ManualClock()
     async with guarded(tmp_path, clock=clock) as door:
         await give_everything(door)
@@ -460,7 +466,7 @@ async def test_a_poll_that_waited_gets_nothing_it_may_no_longer_have(tmp_path: P
 )
 @pytest.mark.parametrize("pull", [wire_pull.pull, wire_pull.pull_batch], ids=["PullMessage", "PullBatch"])
 async def test_a_pull_that_was_held_gets_nothing_it_may_no_longer_have(
-    tmp_path: Path, pull: Any, change: Any, code: int
+    tmp_path: Path, pull: Any, change: Any, code: pb.Code.ValueType
 ) -> None:
     async with guarded(tmp_path, clock=ManualClock()) as door:
         await give_everything(door)
@@ -517,7 +523,9 @@ async def test_another_groups_handle_is_refused_also_to_who_may_both(guard: Door
     frames = await guard.frames("ReceiveMessage", receive_request(), headers=as_("alice"))
     handle = next(frame.message for frame in frames if frame.HasField("message")).system_properties.receipt_handle
     await guard.call(
-        "QueryAssignment", wire.QueryAssignmentRequest(topic=TOPIC, group={"name": "others"}), headers=as_("alice")
+        "QueryAssignment",
+        wire.QueryAssignmentRequest(topic=TOPIC, group=pb.Resource(name="others")),
+        headers=as_("alice"),
     )
     before = await guard.digest()
     stolen = wire.AckMessageRequest(

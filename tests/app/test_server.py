@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -83,7 +84,7 @@ async def test_an_address_gets_half_of_the_reflection_streams(tmp_path: Path) ->
 
 
 async def test_what_is_no_question_to_health_is_refused(door: Door) -> None:
-    check = door.channel.unary_unary("/grpc.health.v1.Health/Check")
+    check: Any = door.channel.unary_unary("/grpc.health.v1.Health/Check")
     for data in (b"\xff\xff", bytes(100_000)):
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await check(data)

@@ -65,7 +65,7 @@ async def test_every_verb_is_refused_without_each_of_its_rights(tmp_path: Path) 
 
 @pytest.mark.parametrize("method", list(REQUESTS))
 async def test_garbage_is_answered_in_words(door: Door, method: str) -> None:
-    shape = door.channel.unary_stream if method in ("PullBulk", "ReceiveBulk") else door.channel.unary_unary
+    shape: Any = door.channel.unary_stream if method in ("PullBulk", "ReceiveBulk") else door.channel.unary_unary
     call = shape(f"/{services.BULK.full_name}/{method}")(b"\xff\xff", metadata=(("x-mq-client-id", "c"),))
     data = await (call.read() if method in ("PullBulk", "ReceiveBulk") else call)
     answer = getattr(wire, f"{method}Response").FromString(data)

@@ -20,7 +20,7 @@ async def test_what_is_known_is_not_looked_up_again(broker: RunningBroker) -> No
     await broker.receive()
     looks: list[object] = []
     read = broker.broker.reader.read
-    broker.broker.reader.read = lambda look: looks.append(look) or read(look)  # type: ignore[method-assign, func-returns-value]
+    broker.broker.reader.read = lambda look: looks.append(look) or read(look)  # type: ignore[method-assign, assignment]
     for _ in range(5):
         await broker.send()
         await broker.ack(*await broker.receive())
@@ -54,7 +54,7 @@ async def test_a_look_that_a_deletion_overtook_is_not_remembered(sqlite_url: str
             await go_on.wait()
             return answer
 
-        broker.broker.reader.read = slow_read  # type: ignore[method-assign]
+        broker.broker.reader.read = slow_read  # type: ignore[method-assign, assignment]
         looking = asyncio.ensure_future(catalog.topic(TOPIC) if kind == "topic" else catalog.group(GROUP))
         await found.wait()
         await (catalog.delete_topic(TOPIC) if kind == "topic" else catalog.delete_group(GROUP))

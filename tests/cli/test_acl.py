@@ -24,9 +24,7 @@ def guarded() -> Iterator[EmbeddedBroker]:
 
 
 @pytest.fixture
-def root(
-    guarded: EmbeddedBroker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Shell]:
+def root(guarded: EmbeddedBroker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Shell:
     """A shell of the admin's."""
     monkeypatch.setenv("POPMQ_ACCESS_KEY", "root")
     monkeypatch.setenv("POPMQ_ACCESS_SECRET", ROOT_SECRET)

@@ -56,8 +56,8 @@ def test_every_command(shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyP
         own = {PLAN_OF_THE_PAGE: to_cancel if "cancel" in words else to_run, "4711": str(first["id"])}
         said = shell(*(own.get(word, word) for word in words[1:]))
         assert said.status == 0, (words, said)
-    for name in ("sorting", "fixes"):
-        sys.modules.pop(name, None)
+    for module in ("sorting", "fixes"):
+        sys.modules.pop(module, None)
 
 
 @pytest.mark.usefixtures("dead")

@@ -71,7 +71,7 @@ def test_killed_and_run_again(shell: Shell, dead: set[str], tmp_path: Path, repa
         assert list(admin.dead_letters("counters", without_bodies=True)) == []
         record = list(admin.redrives("mine"))
         assert [each.state for each in record] == ["REDRIVEN"] * COUNT
-    got = []
+    got: list[str] = []
     with SimpleConsumer(shell.endpoint, "counters", "flights", await_duration=5) as consumer:
         while len(got) < COUNT:
             received = consumer.receive()

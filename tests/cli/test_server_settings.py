@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import resource
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -13,7 +15,6 @@ import popclient.cli
 from popclient import Message, Producer
 from popserver.app import App
 from popserver.config import GivenConfig
-from popserver.front import inner
 from popserver.in_process import embedded
 
 BROKEN = {
@@ -109,9 +110,9 @@ def test_a_size_with_a_unit_is_told_the_unit(capsys: pytest.CaptureFixture[str],
 @pytest.mark.parametrize("mode", ["permissive", "plaintext"])
 @pytest.mark.parametrize("asked", [{}, {"max_connections": 500}, {"max_connections": 50}], ids=str)
 async def test_connections_that_there_are_no_files_for_are_told(
-    monkeypatch: pytest.MonkeyPatch, mode: str, asked: dict[str, int]
+    monkeypatch: pytest.MonkeyPatch, mode: Any, asked: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr(inner.resource, "getrlimit", lambda _: (500, 500))
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (500, 500))
     app = App(GivenConfig(database_url="sqlite://", port=0, tls=mode, **asked))
     with capture_logs() as said:
         await app.start()

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -95,7 +96,7 @@ def run_in_thread(consumer: popclient.PushConsumer | popclient.QueuePushConsumer
 
     def run() -> None:
         try:
-            ended.set_result(consumer.run())  # type: ignore[func-returns-value]
+            ended.set_result(consumer.run())
         except BaseException as error:  # noqa: BLE001  the test looks at it
             ended.set_exception(error)
 
@@ -136,8 +137,9 @@ def test_a_consumer_whose_group_is_deleted_ends_and_says_why() -> None:
     with embedded(auto_create=False) as broker, Admin(broker.endpoint) as admin:
         admin.create_topic("orders")
         admin.create_group("billing")
-        heard: list[object] = []
-        ended = run_in_thread(popclient.QueuePushConsumer(broker.endpoint, "billing", "orders", heard.append))
+        heard: list[Any] = []
+        listener: Any = heard.append
+        ended = run_in_thread(popclient.QueuePushConsumer(broker.endpoint, "billing", "orders", listener))
         admin.delete_group("billing")
         with pytest.raises(NotFound, match="consumer group 'billing' does not exist"):
             ended.result(30)
@@ -193,7 +195,7 @@ def test_the_administration_of_users(guarded: EmbeddedBroker, admin: Admin) -> N
 def test_two_servers_know_the_same_users(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is said at one counts at the other as soon as it hears of it, long before it would look by itself."""
     monkeypatch.setattr("popserver.access.flow.RELOAD_MS", 3_600_000)
-    root = {"auth": True, "admin_access_key": "root", "admin_secret": ROOT_SECRET}
+    root: dict[str, Any] = {"auth": True, "admin_access_key": "root", "admin_secret": ROOT_SECRET}
     with (
         embedded(postgres_url, **root) as one,
         embedded(postgres_url, **root) as other,

@@ -492,7 +492,7 @@ async def test_iteration_hands_out_one_after_the_other_until_closed(server: Scri
 async def test_tasks_that_iterate_one_consumer_share_what_it_receives(server: ScriptedServer) -> None:
     put(server, 2)
     async with consumer_of(server) as consumer, asyncio.timeout(60):
-        messages = await asyncio.gather(anext(aiter(consumer)), anext(aiter(consumer)))
+        messages = list(await asyncio.gather(anext(aiter(consumer)), anext(aiter(consumer))))
     assert sorted(bodies(messages)) == ["0", "1"]
     assert len(server.requests("ReceiveMessage")) == 1
 

@@ -19,7 +19,7 @@ def test_the_table_covers_every_code_but_ok() -> None:
 
 
 @pytest.mark.parametrize("code", FAILURES, ids=pb.Code.Name)
-def test_an_exception_carries_code_name_and_the_servers_sentence(code: int) -> None:
+def test_an_exception_carries_code_name_and_the_servers_sentence(code: pb.Code.ValueType) -> None:
     raised = error_of(pb.Status(code=code, message="because"))
     assert type(raised) is EXCEPTION_OF[code]
     assert (raised.code, raised.name, raised.sentence) == (code, pb.Code.Name(code), "because")

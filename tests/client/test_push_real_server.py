@@ -129,7 +129,7 @@ async def test_exponential_intervals_are_kept_to() -> None:
         async with aio.Producer(broker.endpoint) as producer, aio.PushConsumer(broker.endpoint, "g", "t", listener):
             await producer.send("t", "x")
             for attempt, waits_ms in enumerate((3_000, 6_000, 10_000, 10_000), start=1):
-                await until(lambda attempt=attempt: len(attempts) == attempt)  # type: ignore[misc]
+                await until(lambda attempt=attempt: len(attempts) == attempt)
                 await _is_in(broker, "WAITING_RETRY")
                 await asyncio.to_thread(broker.clock.advance, waits_ms - 1)
                 await _is_in(broker, "WAITING_RETRY")

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -213,7 +214,7 @@ def test_the_first_of_two_endpoints_is_dead_and_the_second_serves(shared: popser
 
 @pytest.mark.row("N4")
 def test_namespace_and_credentials_decide_what_the_server_gives() -> None:
-    root = {"access_key": "root", "access_secret": "root-secret-1"}
+    root: dict[str, Any] = {"access_key": "root", "access_secret": "root-secret-1"}
     with popserver.embedded(auth=True, admin_access_key="root", admin_secret="root-secret-1") as broker:
         blue = ClientConfig(broker.endpoint, namespace="blue", **root)
         plain = ClientConfig(broker.endpoint, **root)

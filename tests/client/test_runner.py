@@ -43,7 +43,7 @@ async def test_tasks_run_so_many_at_once_and_the_others_in_order() -> None:
         await gate.wait()
         return number
 
-    calls = [Call(lambda number=number: listen(number)) for number in range(5)]  # type: ignore[misc]
+    calls = [Call(lambda number=number: listen(number)) for number in range(5)]
     for call in calls:
         runner.run(call)
     await until(lambda: begun == [0, 1])

@@ -70,7 +70,7 @@ REFUSALS = [
 Opens = Callable[[str], Any]
 
 
-async def never_called(_: Any) -> Any:
+async def never_called(*_: Any) -> Any:
     raise AssertionError
 
 

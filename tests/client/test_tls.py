@@ -183,7 +183,7 @@ def test_a_bad_file_is_named(authority: Authority, name: str, content: bytes | N
     if content is not None:
         bad.write_bytes(content)
     pair = authority.issue("alice")
-    files = {"ca": authority.ca, "cert": pair.cert, "key": pair.key} | {name: bad}
+    files: dict[str, Any] = {"ca": authority.ca, "cert": pair.cert, "key": pair.key} | {name: bad}
     with pytest.raises(PopError, match=r"bad\.pem"):
         sends("127.0.0.1:1", Tls(**files))
 

@@ -28,7 +28,9 @@ from tests.support.running_broker import until
 CONSUMER = wire.TelemetryCommand(
     settings=pb.Settings(client_type=pb.PUSH_CONSUMER, subscription=pb.Subscription(group=GROUP))
 )
-PRODUCER = wire.TelemetryCommand(settings=pb.Settings(client_type=pb.PRODUCER, publishing={"topics": [TOPIC]}))
+PRODUCER = wire.TelemetryCommand(
+    settings=pb.Settings(client_type=pb.PRODUCER, publishing=pb.Publishing(topics=[TOPIC]))
+)
 Answer = Callable[[wire.TelemetryCommand], wire.TelemetryCommand | None]
 
 

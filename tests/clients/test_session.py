@@ -203,7 +203,7 @@ BAD_SETTINGS = [
 @pytest.mark.row("M17")
 @pytest.mark.parametrize(("settings", "code", "words"), [pytest.param(*rest, id=name) for name, *rest in BAD_SETTINGS])
 async def test_bad_settings_are_refused_and_end_the_stream(
-    door: Door, settings: pb.Settings, code: int, words: str
+    door: Door, settings: pb.Settings, code: pb.Code.ValueType, words: str
 ) -> None:
     before = await door.digest()
     refused = await refusal_of(door, settings)
@@ -289,7 +289,7 @@ bad_filters = pytest.mark.parametrize(
 
 @bad_filters
 async def test_a_bad_filter_is_refused_at_the_first_receive(
-    door: Door, expression: pb.FilterExpression, code: int, words: str
+    door: Door, expression: pb.FilterExpression, code: pb.Code.ValueType, words: str
 ) -> None:
     """As RocketMQ does, whose clients start with it."""
     async with door.telemetry() as stream:
@@ -308,7 +308,7 @@ async def test_a_bad_filter_is_refused_at_the_first_receive(
 
 @bad_filters
 async def test_our_own_client_does_not_start_with_a_bad_filter(
-    door: Door, expression: pb.FilterExpression, code: int, words: str
+    door: Door, expression: pb.FilterExpression, code: pb.Code.ValueType, words: str
 ) -> None:
     settings = consumer(expression=expression, client_properties={"popmq.client": "0.1.0"})
     ends = grpc.StatusCode.UNIMPLEMENTED if code == pb.UNSUPPORTED else grpc.StatusCode.INVALID_ARGUMENT

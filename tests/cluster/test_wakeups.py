@@ -118,7 +118,7 @@ async def test_who_has_just_come_is_told_of_what_was_not_told(lone_server: Sever
     servers = lone_server
     await servers.a.topic()
     deaf = servers.a.broker.servers
-    hear, deaf._on_notification = deaf._on_notification, lambda _notice: None  # type: ignore[method-assign]
+    hear, deaf._on_notification = deaf._on_notification, lambda notification: None  # type: ignore[method-assign]
     assert deaf._feed is not None
     deaf._feed._heard = deaf._on_notification
     newcomer = await servers.one_more()
@@ -219,7 +219,7 @@ async def test_a_users_own_transaction_is_heard(servers: SeveralBrokers) -> None
     await servers.settle()
     before = servers.b.broker.maintenance._sleeper
     woken: list[int] = []
-    before._work = noting(before._work, woken)  # type: ignore[method-assign]
+    before._work = noting(before._work, woken)
     with psycopg.connect(servers.url, autocommit=True) as conn:
         conn.execute("NOTIFY popmq, 'due'")
     # A manual clock rings an alarm for now when it is moved, be it by nothing.

@@ -41,7 +41,9 @@ async def test_a_kill_takes_nothing_back(database_url: str) -> None:
         assert {each.message_id for each in received if each.text.startswith("later")} == {
             each.message_id for each in later
         }
-        assert all(each.store_timestamp >= due for each in received if each.text.startswith("later"))
+        assert all(
+            each.store_timestamp and each.store_timestamp >= due for each in received if each.text.startswith("later")
+        )
         with Admin(server.endpoint) as admin:
             assert admin.list_scheduled("orders") == []
 

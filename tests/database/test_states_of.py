@@ -60,7 +60,7 @@ def _acked(store: OpenStore, topic: Topic, group: Group) -> None:
 
 
 def _refused(store: OpenStore, topic: Topic, group: Group) -> None:
-    assert store.receive(group, topic, wanted=TagFilter(frozenset({"B"}))) == []
+    assert store.receive(group, topic, wanted=TagFilter(("B",))) == []
 
 
 def _skipped(store: OpenStore, topic: Topic, group: Group) -> None:

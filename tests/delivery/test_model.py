@@ -152,7 +152,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
 
 
 @pytest.mark.row("L1")
-class TestStoreAgainstModel(StoreAgainstModel.TestCase):  # type: ignore[misc, valid-type]
+class TestStoreAgainstModel(StoreAgainstModel.TestCase):  # type: ignore[valid-type]
     settings = settings(
         max_examples=60,
         stateful_step_count=30,

@@ -212,7 +212,7 @@ class TestTheManualClock:
         clock = ManualClock(0)
         rung: list[tuple[str, int]] = []
         for name, at_ms in (("b", 20), ("a", 10), ("c", 20), ("never", 31)):
-            clock.call_at(at_ms, lambda name=name: rung.append((name, clock.now_ms())))  # type: ignore[misc]
+            clock.call_at(at_ms, lambda name=name: rung.append((name, clock.now_ms())))
         await clock.advance(30, settled)
         assert rung == [("a", 10), ("b", 20), ("c", 20)]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.user("U13")
 HOLD_MS = 30 * SECOND
 
 
-def a_topic_of_groups(store: OpenStore, **more: object) -> tuple[Topic, Group]:
+def a_topic_of_groups(store: OpenStore, **more: Any) -> tuple[Topic, Group]:
     topic = store.topic(accepts=(MessageType.FIFO,))
     return topic, store.group(meets=[topic], **more)
 

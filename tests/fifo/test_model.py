@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -301,12 +302,16 @@ def _hold_ms(asked: Asked) -> int:
     return HOUR if asked.holder is Holder.PUSH else HOLD_MS
 
 
-def _settings(examples: int) -> settings:
-    return settings(
-        max_examples=examples,
-        stateful_step_count=40,
-        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-        report_multiple_bugs=False,
+def _check(opened: Callable[[], AbstractContextManager[OpenStore]], examples: int) -> None:
+    machine: Any = partial(MessageGroupsAgainstModel, opened)
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=examples,
+            stateful_step_count=40,
+            suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+            report_multiple_bugs=False,
+        ),
     )
 
 
@@ -314,13 +319,9 @@ def _settings(examples: int) -> settings:
 @pytest.mark.row("K9")
 @pytest.mark.user("U38")
 def test_in_memory() -> None:
-    run_state_machine_as_test(
-        lambda: MessageGroupsAgainstModel(lambda: open_store("sqlite://")), settings=_settings(60)
-    )
+    _check(lambda: open_store("sqlite://"), 60)
 
 
 @pytest.mark.row("K5")
 def test_on_postgres(postgres_database: Database) -> None:
-    run_state_machine_as_test(
-        lambda: MessageGroupsAgainstModel(lambda: emptied(postgres_database)), settings=_settings(10)
-    )
+    _check(lambda: emptied(postgres_database), 10)

@@ -10,6 +10,7 @@ import stat
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import cast
 
 import pytest
 import uvloop
@@ -392,14 +393,15 @@ async def test_who_does_not_read_is_not_written_to() -> None:
 
     async with standing(pour) as here:
         client = await here.client()
-        client.writer.transport.pause_reading()
+        transport = cast("asyncio.Transport", client.writer.transport)
+        transport.pause_reading()
         client.writer.write(PREFACE)
         looks = [-1, passed]
         while passed == 0 or looks[-1] != looks[-2]:
             await asyncio.sleep(0.1)
             looks.append(passed)
         assert passed < 32, "MiB stand somewhere between server and client"
-        client.writer.transport.resume_reading()
+        transport.resume_reading()
         received = hashlib.sha256()
         while data := await client.reader.read(MIB):
             received.update(data)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -107,7 +107,7 @@ CASES: list[tuple[str, Any, int, tuple[str, ...]]] = [
     ("CreateGroup", group_request(fifo_retry_interval=TOO_LONG), pb.BAD_REQUEST, ("43201000 ms", "12 h")),
     (
         "UpdateGroup",
-        admin.UpdateGroupRequest(group=GROUP, fifo_retry_interval=-S),
+        admin.UpdateGroupRequest(group=GROUP, fifo_retry_interval=cast("Any", -S)),
         pb.BAD_REQUEST,
         ("-1000 ms", "12 h"),
     ),
@@ -242,7 +242,7 @@ def furnished() -> Any:
     ("method", "request_", "code", "words"), CASES, ids=[f"{case[0]}-{index}" for index, case in enumerate(CASES)]
 )
 def test_a_refusal_is_precise_and_changes_nothing(
-    furnished: Desk, method: str, request_: Any, code: int, words: tuple[str, ...]
+    furnished: Desk, method: str, request_: Any, code: pb.Code.ValueType, words: tuple[str, ...]
 ) -> None:
     before = furnished.digest()
     status = getattr(furnished.admin, method)(request_).status
@@ -257,6 +257,6 @@ def test_bytes_that_are_no_request_are_a_bad_request(desk: Desk) -> None:
     import grpc
 
     with grpc.insecure_channel(desk.server.endpoint) as channel:
-        call = channel.unary_unary("/popmq.v1.Admin/CreateTopic")
+        call: Any = channel.unary_unary("/popmq.v1.Admin/CreateTopic")
         answer = admin.CreateTopicResponse.FromString(call(b"\xff\xff\xff"))
     assert answer.status.code == pb.BAD_REQUEST

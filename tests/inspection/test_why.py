@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from popproto.v2 import definition_pb2 as pb
@@ -97,7 +99,7 @@ def test_its_steps_in_that_group_alone(made: Desk) -> None:
 
 def test_what_is_nowhere(made: Desk) -> None:
     made.send("flights", "m0")
-    for request, code, says in [
+    refused: list[tuple[dict[str, Any], int, str]] = [
         ({"group": named("counters"), "message_id": "gone"}, pb.MESSAGE_NOT_FOUND, "'gone' is not in any topic"),
         ({"group": named("nobody"), "message_id": "m0"}, pb.CONSUMER_GROUP_NOT_FOUND, "'nobody' does not exist"),
         ({"group": named("counters"), "message_id": ""}, pb.ILLEGAL_MESSAGE_ID, "blank"),
@@ -106,7 +108,8 @@ def test_what_is_nowhere(made: Desk) -> None:
             pb.TOPIC_NOT_FOUND,
             "'nowhere' does not exist",
         ),
-    ]:
+    ]
+    for request, code, says in refused:
         before = made.digest()
         answer = made.call("Why", **request)
         assert (answer.status.code, says in answer.status.message) == (code, True), answer.status

@@ -55,7 +55,7 @@ def cases() -> list[Any]:
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[EmbeddedBroker]:
     """Nothing makes itself there, and Alice may use every group but one."""
-    options = {"auth": True, "auto_create": False, "admin_access_key": ROOT[0], "admin_secret": ROOT[1]}
+    options: dict[str, Any] = {"auth": True, "auto_create": False, "admin_access_key": ROOT[0], "admin_secret": ROOT[1]}
     with embedded(**options) as broker:
         with Admin(ClientConfig(broker.endpoint, access_key=ROOT[0], access_secret=ROOT[1])) as admin:
             admin.create_topic("flights")

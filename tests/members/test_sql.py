@@ -112,9 +112,17 @@ def test_another_subscription_or_model_is_told(store: OpenStore, group: Group) -
 def test_several_in_one_transaction_are_taken_in_turn(store: OpenStore, group: Group) -> None:
     came = JoinGroup(group, "c1", "a", Model.CLUSTERING, WANTS)
     gone = LeaveGroup(group, "c1", "a")
-    store.do(members_sql.attend, came, gone, came, replace(came, client_id="c2"), LeaveGroup(group, "c3", "a"))
+    turns: list[JoinGroup | LeaveGroup] = [
+        came,
+        gone,
+        came,
+        replace(came, client_id="c2"),
+        LeaveGroup(group, "c3", "a"),
+    ]
+    store.do(members_sql.attend, *turns)
     assert listed(store) == ["c1", "c2"]
-    store.do(members_sql.attend, gone, came)
+    turns = [gone, came]
+    store.do(members_sql.attend, *turns)
     assert (listed(store), store.outdated) == (["c1", "c2"], set())
 
 

@@ -325,7 +325,7 @@ async def test_signed_members_are_known_by_their_users_too(tmp_path: Path) -> No
     """Two users may give their clients one id; and a client learns by which one the members know it."""
     rules, admin = Rules(auth=True), ("root", "root-has-a-secret")
     async with opened(tmp_path, clock=ManualClock(), rules=rules, admin=admin) as door:
-        stream = door.stub.Telemetry(metadata=headers("c1", signed(*admin)))
+        stream: Any = door.stub.Telemetry(metadata=headers("c1", signed(*admin)))
         await stream.write(wire.TelemetryCommand(settings=settings()))
         answer = await stream.read()
         assert answer.settings.client_properties["popmq.client_id"] == "root/c1"

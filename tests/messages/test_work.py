@@ -14,6 +14,7 @@ from popserver.inspection import filter_trial
 from popserver.inspection.filter_trial import STEP_MESSAGES
 from popserver.messages.ranges import WINDOW_OFFSETS, Work
 from popserver.pulling import read
+from popserver.pulling.rules import Pulled
 from popserver.receiving import grant, receive
 from tests.support.builders import a_message
 from tests.support.open_store import OpenStore, a_receive
@@ -103,7 +104,7 @@ def test_a_pull_by_a_filter_that_costs_much_goes_on_where_it_ended(store: OpenSt
     offsets = []
     while pull.offset < 40:
         (found,) = read.read_queues(store.conn, [pull])
-        assert isinstance(found, read.Pulled)
+        assert isinstance(found, Pulled)
         offsets.append(found.next_offset)
         assert found.next_offset > pull.offset
         pull = pull._replace(offset=found.next_offset)
@@ -113,7 +114,8 @@ def test_a_pull_by_a_filter_that_costs_much_goes_on_where_it_ended(store: OpenSt
 
 def test_a_trial_of_a_filter_that_costs_much_goes_on_where_it_ended(store: OpenStore) -> None:
     topic = fill(store, 1, 40, LARGE).topic
-    end_key, examined, steps = filter_trial.end_of(topic.queues[0]), 0, 0
+    end_key: int | None = filter_trial.end_of(topic.queues[0])
+    examined = steps = 0
     while end_key is not None:
         step = filter_trial.trial_step(store.conn, HEAVY, topic.queues[0], end_key, 0, STEP_MESSAGES, Work())
         end_key, examined, steps = step.next_key, examined + step.examined, steps + 1

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from popserver.model.errors import BadRequest
 from popserver.model.handles import RecallHandle, decode_recall, encode_recall
 
-WORDS = st.text(alphabet=st.characters(blacklist_categories=("Cs",), blacklist_characters=" "), max_size=50)
+WORDS = st.text(alphabet=st.characters(codec="utf-8", exclude_characters=" "), max_size=50)
 
 
 @given(

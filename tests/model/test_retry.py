@@ -137,16 +137,16 @@ def test_when_the_visibility_changes(holder: Holder, attempt: int, event: Event)
 def test_limits_of_a_policy() -> None:
     check_max_attempts(1)
     check_max_attempts(1_000)
-    check_intervals([0])
-    check_intervals([12 * H] * 64)
+    check_intervals((0,))
+    check_intervals((12 * H,) * 64)
     for attempts in (0, -1, 1_001):
         with pytest.raises(BadRequest, match=f"1 to 1000 deliveries, not {attempts}"):
             check_max_attempts(attempts)
     for intervals, says in (
-        ([], "not 0"),
-        ([1] * 65, "not 65"),
-        ([-1], "not -1 ms"),
-        ([12 * H + 1], "not 43200001 ms"),
+        ((), "not 0"),
+        ((1,) * 65, "not 65"),
+        ((-1,), "not -1 ms"),
+        ((12 * H + 1,), "not 43200001 ms"),
     ):
         with pytest.raises(BadRequest, match=says):
             check_intervals(intervals)

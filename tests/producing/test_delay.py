@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from sqlalchemy import event, select, text
 
@@ -294,6 +296,6 @@ def test_behind_a_missing_message_of_its_group_none_enters(store: OpenStore) -> 
     pend(store, topic, *batch)
     store.now_ms += MINUTE
     rows = store.conn.execute(select(*PENDING_COLUMNS).order_by(schema.pending.c.pending_id)).all()
-    step = [row for index, row in enumerate(rows) if index != 2]
+    step: list[Any] = [row for index, row in enumerate(rows) if index != 2]
     found = enqueue._in_order(Transaction.at(store.conn, store.now_ms), step)
     assert [row.pending_id for row in found] == [rows[index].pending_id for index in (0, 1, 4)]

@@ -190,5 +190,5 @@ class PendingAgainstModel(RuleBasedStateMachine):
         return outcome
 
 
-class TestPendingAgainstModel(PendingAgainstModel.TestCase):  # type: ignore[misc, valid-type]
+class TestPendingAgainstModel(PendingAgainstModel.TestCase):  # type: ignore[valid-type]
     settings = settings(max_examples=60, stateful_step_count=30, suppress_health_check=[HealthCheck.too_slow])

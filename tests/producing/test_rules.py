@@ -48,8 +48,8 @@ def test_a_legal_delivery_time(at_ms: int) -> None:
 @pytest.mark.parametrize(
     ("at_ms", "says"),
     [
-        (-1, "^delivery timestamp -1 ms is no time"),
-        (253_402_300_800_000, "^delivery timestamp 253402300800000 ms is no time"),
+        (-1, "^delivery timestamp -1 ms is not between"),
+        (253_402_300_800_000, "^delivery timestamp 253402300800000 ms is not between"),
         (NOW + DELAY_MS_MAX + 1, "^the message would be delivered in 40 days 1 ms; allowed: 40 days; start the server"),
         (NOW + DELAY_MS_MAX + DAY_MS, "^the message would be delivered in 41 days; allowed: 40 days; start the server"),
     ],

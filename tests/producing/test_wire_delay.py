@@ -190,7 +190,7 @@ BAD_HANDLES = [
 
 
 @pytest.mark.parametrize(("given", "code", "words"), BAD_HANDLES, ids=lambda value: str(value)[:20])
-async def test_a_bad_recall_changes_nothing(door: Door, given: str, code: int, words: str) -> None:
+async def test_a_bad_recall_changes_nothing(door: Door, given: str, code: pb.Code.ValueType, words: str) -> None:
     await door.send(delayed(door, "late"), a_message("plain"), a_message("half", message_type=pb.TRANSACTION))
     before = await door.digest()
     answer = await recall(door, given)

@@ -181,13 +181,15 @@ BAD = [
 
 
 @pytest.mark.parametrize(("wrong", "code", "words"), BAD, ids=lambda value: str(value)[:40])
-async def test_a_bad_decision_changes_nothing(door: Door, wrong: dict[str, Any], code: int, words: str) -> None:
+async def test_a_bad_decision_changes_nothing(
+    door: Door, wrong: dict[str, Any], code: pb.Code.ValueType, words: str
+) -> None:
     transaction_id = await send_half(door)
     late = a_message("late")
     convert.set_ms(late.system_properties.delivery_timestamp, door.broker.clock.now_ms() + 60 * S)
     await door.send(late)
     before = await door.digest()
-    given = {"transaction_id": transaction_id, "resolution": pb.COMMIT} | wrong
+    given: dict[str, Any] = {"transaction_id": transaction_id, "resolution": pb.COMMIT} | wrong
     status = await end(door, **given)
     assert (pb.Code.Name(status.code), status.code) == (pb.Code.Name(code), code)
     assert words in status.message
@@ -235,7 +237,7 @@ async def test_when_it_is_asked(door: Door, clock: ManualClock) -> None:
     async with producer(door, CLIENT, TOPIC) as asked:
         begun_ms = clock.now_ms()
         await send_half(door)
-        at_ms = []
+        at_ms: list[int] = []
         for by_ms in (6 * S, 30 * S, 30 * S):
             await pass_(door, clock, by_ms - 1)
             assert await checks(door) == len(at_ms)

@@ -121,7 +121,7 @@ WRONG: list[tuple[str, dict[str, Any], int, str]] = [
 
 @pytest.mark.parametrize(("method", "request_fields", "code", "said"), WRONG)
 def test_bad_input_is_named_and_changes_nothing(
-    desk: Desk, ids: list[str], method: str, request_fields: dict[str, Any], code: int, said: str
+    desk: Desk, ids: list[str], method: str, request_fields: dict[str, Any], code: pb.Code.ValueType, said: str
 ) -> None:
     before = desk.digest()
     status = desk.call(method, **request_fields).status

@@ -246,7 +246,7 @@ async def test_bytes_are_bounded_by_what_one_pull_brings_beyond(server: QueueSer
 async def test_what_is_not_wanted_is_passed_over_and_counts_as_consumed(server: QueueServer) -> None:
     await server.fill(MQ, numbers(100), tag="B")
     await server.fill(MQ, ["wanted"], tag="A")
-    filters = {"flights": "A", "hotels": FilterExpression.sql("stars > 3")}
+    filters: dict[str, str | FilterExpression] = {"flights": "A", "hotels": FilterExpression.sql("stars > 3")}
     async with PullConsumer(server.endpoints, "g", filters=filters, consume_from=FIRST) as consumer:
         await consumer.assign([MQ, MessageQueue("hotels", 0)])
         assert texts(await consumer.poll(5)) == ["wanted"]

@@ -52,7 +52,7 @@ async def pulling(server: QueueServer) -> AsyncIterator[Pull]:
     session = Session(ClientConfig(server.endpoints, namespace="airline"), pb.PULL_CONSUMER, "g", lambda: settings)
 
     async def pull(mq: MessageQueue = MQ, offset: int = 0, **more: Any) -> Pulled:
-        options = {"batch_size": 8, "expression": FilterExpression("*"), "hold": timedelta(0)} | more
+        options: dict[str, Any] = {"batch_size": 8, "expression": FilterExpression("*"), "hold": timedelta(0)} | more
         return await pull_call.pull(session, "g", mq, offset, **options)
 
     yield pull

@@ -27,7 +27,7 @@ FOUND, NO_NEW, NO_MATCHED = PullStatus.FOUND, PullStatus.NO_NEW_MSG, PullStatus.
 
 
 async def pull(broker: RunningBroker, offset: int = 0, *, wanted: str = "*", poll_ms: int = 0, **more: Any) -> Pulled:
-    wish = {"group": GROUP, "topic": TOPIC, "queue_number": 0, "batch_size": 32} | more
+    wish: dict[str, Any] = {"group": GROUP, "topic": TOPIC, "queue_number": 0, "batch_size": 32} | more
     until_ms = broker.clock.now_ms() + poll_ms
     return await broker.broker.pulls.pull(Pull(offset=offset, wanted=tags.parse(wanted), until_ms=until_ms, **wish))
 

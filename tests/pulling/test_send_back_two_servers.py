@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -79,5 +80,5 @@ def test_what_is_being_handed_back_is_not_removed_beside_it(postgres_url: str) -
         assert other.one(retention.retain, retention.Retain(one.now_ms + 1)).removed == 1
 
 
-def _handed_back(store: Any, request: send_back.SendBack) -> list[Any]:
+def _handed_back(store: Any, request: send_back.SendBack) -> Sequence[Any]:
     return send_back.send_back(Transaction.at(store.conn, store.now_ms), [request])

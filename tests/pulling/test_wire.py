@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -25,7 +25,7 @@ from tests.support.running_broker import until
 from tests.support.wire_pull import Answer, get_offset, make_topic, queue, settle, update_offset
 
 COMMIT, SUSPEND, SUBSCRIPTION, CLASS = 1, 2, 4, 8
-Pull = Callable[..., Awaitable[Answer]]
+Pull = Callable[..., Coroutine[Any, Any, Answer]]
 
 
 @pytest.fixture(params=[wire_pull.pull, wire_pull.pull_batch], ids=["PullMessage", "PullBatch"])
@@ -244,8 +244,9 @@ async def test_what_rode_along_before_is_not_written_again(pull: Pull, door: Doo
     await make_topic(door)
     await door.send(a_message("m0"))
     commits: list[object] = []
-    enqueue = door.broker.writer.submit
-    door.broker.writer.submit = lambda request, **o: commits.append(request.operation.__name__) or enqueue(request, **o)  # type: ignore[method-assign, assignment, func-returns-value]
+    writer: Any = door.broker.writer
+    submit = writer.submit
+    writer.submit = lambda request, **o: commits.append(request.operation.__name__) or submit(request, **o)
     for offset in (1, 1, 1):
         await pull(door, 1, extras={"sys_flag": COMMIT | SUSPEND, "commit_offset": offset})
     assert commits.count("commit") == 1

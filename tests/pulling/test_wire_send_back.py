@@ -90,7 +90,7 @@ async def test_levels(timed_door: Door) -> None:
 @pytest.mark.row("E16")
 @pytest.mark.parametrize(("most", "deaths"), [(0, 1), (2, 3), (-1, 17), (None, 17)])
 async def test_after_so_many_failures_it_is_a_dead_letter(timed_door: Door, most: int | None, deaths: int) -> None:
-    more = {} if most is None else {"max_reconsume_times": most}
+    more: dict[str, Any] = {} if most is None else {"max_reconsume_times": most}
     outcomes = [(await send_back(timed_door, delay_level=1, **more)).is_dead_letter]
     while not outcomes[-1]:
         await advance(timed_door, SECOND)

@@ -130,7 +130,7 @@ async def test_churn_loses_nothing_and_repeats_only_what_was_in_hand(desk: Desk,
         open_ones = {(mq, offset) for mq, offset in before.unsure if mq in moved and before.owner[mq] is not gone}
         assert_repeats_once(group.repeated(before), open_ones)
         for mq in moved:
-            await until(lambda mq=mq: group.progress(mq) == group.end(mq))  # type: ignore[misc]
+            await until(lambda mq=mq: group.progress(mq) == group.end(mq))
     assert group.seen.keys() == group.sent()
 
 

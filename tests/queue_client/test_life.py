@@ -36,15 +36,21 @@ SUCCESS = ConsumeConcurrentlyStatus.CONSUME_SUCCESS
 FIRST = "CONSUME_FROM_FIRST_OFFSET"
 
 
+class GroupServerThread(ServerThread):
+    server: GroupServer
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.server = GroupServer()
+
+
 @pytest.fixture
-def threaded() -> Iterator[ServerThread]:
-    thread = ServerThread()
-    thread.server = GroupServer()
-    with thread:
+def threaded() -> Iterator[GroupServerThread]:
+    with GroupServerThread() as thread:
         yield thread
 
 
-def fill(threaded: ServerThread, count: int) -> None:
+def fill(threaded: GroupServerThread, count: int) -> None:
     threaded.run(threaded.server.fill(Q, map(str, range(count))))
 
 
@@ -124,7 +130,7 @@ async def test_what_is_started_first_is_what_the_rest_needs(desk: Desk) -> None:
 @pytest.mark.row("J15")
 @pytest.mark.user("U23")
 @pytest.mark.parametrize("work", ["pass", "time.sleep(60)"])
-def test_a_process_that_forgets_to_close_ends_at_once(threaded: ServerThread, work: str) -> None:
+def test_a_process_that_forgets_to_close_ends_at_once(threaded: GroupServerThread, work: str) -> None:
     fill(threaded, 5)
     script = f"""
         import sys, threading, time
@@ -148,7 +154,7 @@ def test_a_process_that_forgets_to_close_ends_at_once(threaded: ServerThread, wo
 @pytest.mark.user("U23")
 @pytest.mark.parametrize("model", ["CLUSTERING", "BROADCASTING"])
 def test_a_process_that_forgets_to_close_keeps_its_progress(
-    threaded: ServerThread, model: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    threaded: GroupServerThread, model: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     fill(threaded, 5)
@@ -178,7 +184,7 @@ def test_a_process_that_forgets_to_close_keeps_its_progress(
         assert read_offset_file(store.path) == {"t@g": {0: 5}}
 
 
-def test_an_event_loop_that_has_ended_is_not_kept(threaded: ServerThread) -> None:
+def test_an_event_loop_that_has_ended_is_not_kept(threaded: GroupServerThread) -> None:
     async def live() -> None:
         async with aio.QueuePushConsumer(threaded.endpoints, "g", "t", _content):
             assert asyncio.get_running_loop() in _of_loop
@@ -192,7 +198,7 @@ def test_an_event_loop_that_has_ended_is_not_kept(threaded: ServerThread) -> Non
 
 
 @pytest.mark.row("E1")
-def test_twenty_daemon_threads_named_after_the_group_share_the_work(threaded: ServerThread) -> None:
+def test_twenty_daemon_threads_named_after_the_group_share_the_work(threaded: GroupServerThread) -> None:
     fill(threaded, 200)
     seen: list[str] = []
     names: set[str] = set()
@@ -218,7 +224,7 @@ def test_twenty_daemon_threads_named_after_the_group_share_the_work(threaded: Se
     until_in_thread(lambda: not any(worker.is_alive() for worker in workers))
 
 
-def test_a_listener_that_ends_its_thread_ends_only_its_call(threaded: ServerThread) -> None:
+def test_a_listener_that_ends_its_thread_ends_only_its_call(threaded: GroupServerThread) -> None:
     fill(threaded, 2)
     failed: list[str] = []
 
@@ -232,7 +238,7 @@ def test_a_listener_that_ends_its_thread_ends_only_its_call(threaded: ServerThre
         until_in_thread(lambda: threaded.server.sent_back and failed == ["0"])
 
 
-def test_topics_come_and_go_while_it_runs(threaded: ServerThread) -> None:
+def test_topics_come_and_go_while_it_runs(threaded: GroupServerThread) -> None:
     seen: list[str] = []
 
     def listener(messages: Any, _: Any) -> ConsumeConcurrentlyStatus:
@@ -252,7 +258,7 @@ def test_topics_come_and_go_while_it_runs(threaded: ServerThread) -> None:
             consumer.subscribe("v", 5)  # type: ignore[arg-type]
 
 
-def test_run_ends_at_sigterm_and_leaves_the_handlers_as_they_were(threaded: ServerThread) -> None:
+def test_run_ends_at_sigterm_and_leaves_the_handlers_as_they_were(threaded: GroupServerThread) -> None:
     fill(threaded, 1)
     before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
 

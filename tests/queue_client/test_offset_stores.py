@@ -383,7 +383,7 @@ async def test_of_two_members_that_begin_a_queue_the_first_one_counts() -> None:
 async def test_a_refusal_that_is_no_reset_is_told() -> None:
     class Refusing(Server):
         def _committed(self, mq: MessageQueue, asked: QueueProgress) -> Committed:
-            return Committed(None, PopError("the group is of mode POP"))
+            return Committed(asked, PopError("the group is of mode POP"))
 
     store = remote(Refusing())
     with pytest.raises(PopError, match="mode POP"):

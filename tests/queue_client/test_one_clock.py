@@ -109,7 +109,7 @@ class Stage:
         self.members: dict[str, Member] = {}
         self.work: list[Work] = []
         self.overlaps: list[tuple[str, str]] = []
-        self._config = {"database_url": f"sqlite:///{file}", "host": "127.0.0.1", "tls": "plaintext"}
+        self._config: dict[str, Any] = {"database_url": f"sqlite:///{file}", "host": "127.0.0.1", "tls": "plaintext"}
         self._busy: list[str] = []
         self._start_ms = self.clock.now_ms()
         self._is_up = False

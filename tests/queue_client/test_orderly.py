@@ -29,7 +29,7 @@ COMMIT, ROLLBACK = ConsumeOrderlyStatus.COMMIT, ConsumeOrderlyStatus.ROLLBACK
 OTHER = ("t", 0)
 
 
-def answers(desk: Desk, results: Iterator[Any], prepare: Callable[[ConsumeOrderlyContext], None] = bool) -> Any:
+def answers(desk: Desk, results: Iterator[Any], prepare: Callable[[ConsumeOrderlyContext], object] = bool) -> Any:
     """A listener that notes what it gets and answers one result after the other, SUCCESS at last."""
 
     async def listener(messages: Any, context: ConsumeOrderlyContext) -> Any:
@@ -353,8 +353,8 @@ async def test_one_thread_serves_two_queues_in_turn(desk: Desk) -> None:
         await desk.server.fill(MessageQueue("t", queue), [f"{queue}{each}" for each in "abc"])
     await desk.start(answers(desk, iter([])), consume_threads=1)
     await until(lambda: len(desk.seen) == 6)
-    for queue in "01":
-        assert [text for text in desk.texts if text[0] == queue] == [f"{queue}{each}" for each in "abc"]
+    for number in "01":
+        assert [text for text in desk.texts if text[0] == number] == [f"{number}{each}" for each in "abc"]
     assert {text[0] for text in desk.texts[:4]} == {"0", "1"}
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import grpc
 import pytest
 
 from popclient import MessageQueue
-from popclient._queue_push import pull_service as pull_results
+from popclient._queue_push.pull_requests import PullRequest
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
 from tests.support.queue_consumers import Desk, Q
@@ -44,13 +46,13 @@ async def test_a_pull_request_is_made_once_per_queue_and_used_again(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[MessageQueue] = []
-    real = pull_results.PullRequest.__init__
+    real = PullRequest.__init__
 
-    def counted(self: object, group: str, mq: MessageQueue, *rest: object) -> None:
+    def counted(self: PullRequest, group: str, mq: MessageQueue, *rest: Any) -> None:
         made.append(mq)
-        real(self, group, mq, *rest)  # type: ignore[arg-type]
+        real(self, group, mq, *rest)
 
-    monkeypatch.setattr(pull_results.PullRequest, "__init__", counted)
+    monkeypatch.setattr(PullRequest, "__init__", counted)
     await desk.server.fill(Q, map(str, range(100)))
     await desk.start(pull_batch_size=1)
     await until(lambda: len(desk.server.pulls_of(Q)) == 101)
@@ -215,7 +217,7 @@ async def test_a_late_result_does_not_move_a_corrected_offset(desk: Desk) -> Non
     assert desk.server.progress[Q] == 10
 
 
-def _once(desk: Desk, offset: int) -> object:
+def _once(desk: Desk, offset: int) -> Callable[[Any], Any]:
     """The first answer tells that progress for the topic's queue."""
     from popproto.v1 import legacy_pb2 as legacy
 

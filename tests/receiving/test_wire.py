@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -84,7 +84,7 @@ async def test_a_message_comes_complete(door: Door) -> None:
 async def test_what_was_not_sent_does_not_come(door: Door) -> None:
     await door.send(a_message())
     (received,) = await door.receive()
-    system = received.system_properties
+    system: Any = received.system_properties
     absent = ["tag", "message_group", "delivery_timestamp", "trace_context", "lite_topic", "priority"]
     assert [field for field in absent if system.HasField(field)] == []
     assert system.born_timestamp.seconds > 1_600_000_000
@@ -118,7 +118,7 @@ ILLEGAL = [
 @pytest.mark.row("L8")
 @pytest.mark.parametrize(("wish", "code", "words"), [pytest.param(*rest, id=name) for name, *rest in ILLEGAL])
 async def test_an_illegal_receive_changes_nothing(
-    door: Door, wish: dict[str, Any], code: int, words: tuple[str, ...]
+    door: Door, wish: dict[str, Any], code: pb.Code.ValueType, words: tuple[str, ...]
 ) -> None:
     await door.send(a_message())
     await door.receive(group=pb.Resource(name="someone"))
@@ -286,8 +286,7 @@ async def test_namespaces_do_not_meet(door: Door) -> None:
     inside = pb.Resource(resource_namespace="north", name=TOPIC.name)
     await door.send(a_message("of none"))
     await door.send(a_message("of north", topic=inside))
-    header = {"headers": {"x-mq-namespace": "north"}}
-    frames = await door.frames("ReceiveMessage", receive_request(), **header)
+    frames = await door.frames("ReceiveMessage", receive_request(), headers={"x-mq-namespace": "north"})
     (received,) = [frame.message for frame in frames if frame.HasField("message")]
     assert received.system_properties.message_id == "of north"
     assert received.topic == TOPIC, "the topic comes back as it was named"
@@ -332,7 +331,7 @@ async def test_a_batch_that_could_not_be_written_comes_again_soon(tmp_path: Path
 
         room = Services(door.broker, LIMITS, "", "host", pb.Endpoints()).consuming
         with pytest.raises(asyncio.CancelledError):
-            await room.receive_message(receive_request(), FakeCaller(), write)
+            await room.receive_message(receive_request(), cast("Any", FakeCaller()), write)
         assert [frame.WhichOneof("content") for frame in written] == ["status", "message", "message"]
         await door.broker.settle()
         assert await door.receive() == []

@@ -71,7 +71,7 @@ class TestAck:
     def test_requests_of_several_groups_in_one_transaction(self, store: OpenStore, group: Group, topic: Topic) -> None:
         other = store.group("other", meets=[topic])
         mine, theirs = hold(store, group, topic), store.receive(other, topic)[0]
-        outcomes = store.do(
+        outcomes: Sequence[Any] = store.do(
             ack.ack,
             ack.Ack(other, [receipt_of(theirs)]),
             ack.Ack(group, [receipt_of(mine)]),

@@ -6,7 +6,6 @@ import json
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from popclient.spark.message_columns import SOURCES
@@ -22,9 +21,9 @@ class Stepping:
         self.committed = 0
         self.rows: list[dict[str, Any]] = []
 
-    def start(self, reader: DataSourceStreamReader, *, available_now: bool = False) -> None:
+    def start(self, reader: Any, *, available_now: bool = False) -> None:
         """A new process of the query."""
-        self.reader: Any = reader
+        self.reader = reader
         if available_now:
             self.reader.prepareForTriggerAvailableNow()
         if not self.planned:

@@ -46,19 +46,19 @@ class _Dying:
     """The calls that both kinds of readers get from Spark."""
 
     def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:  # noqa: N802
-        offset: dict[str, Any] = super().latestOffset(start, limit)  # type: ignore[misc]
+        offset: dict[str, Any] = super().latestOffset(start, limit)
         if offset != start:
             die("before-wal")
         return offset
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        found: Sequence[InputPartition] = super().partitions(start, end)  # type: ignore[misc]
+        found: Sequence[InputPartition] = super().partitions(start, end)
         if found:
             die("planned")
         return found
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        for batch in super().read(partition):  # type: ignore[misc]
+        for batch in super().read(partition):
             yield batch.slice(0, 10)
             die("read")
             yield batch.slice(10)

@@ -35,7 +35,7 @@ from popserver.model.retry import Holder
 from popserver.model.states import Event
 from tests.spark.filled import EPOCH_MS, fill
 from tests.support.open_store import MINUTE, OpenStore, open_store
-from tests.support.postgres import fresh_database, postgres_server
+from tests.support.postgres import PostgresServer, fresh_database, postgres_server
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,7 +46,7 @@ Offset = dict[str, int]
 
 
 @pytest.fixture(scope="module")
-def postgres() -> Iterator[str]:
+def postgres() -> Iterator[PostgresServer]:
     with postgres_server() as server:
         yield server
 
@@ -263,7 +263,7 @@ def test_an_idle_query_keeps_its_connection(url: str, opened: list[str]) -> None
     assert opened == ["opened", "closed"] * 2
 
 
-def test_a_kept_connection_that_is_lost_is_opened_again(postgres: str) -> None:
+def test_a_kept_connection_that_is_lost_is_opened_again(postgres: PostgresServer) -> None:
     with fresh_database(postgres) as url:
         fill(url, 10)
         reader = DeadLetterStream(parse({"url": url}), ONLY_ID, sleep=_not_at_all)

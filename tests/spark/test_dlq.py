@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from functools import reduce
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -40,7 +40,7 @@ def far(row: Row) -> str | None:
     return None if distance is None else ("far" if int(distance) > 50 else "near")
 
 
-WAYS = {
+WAYS: dict[Any, dict[str, int]] = {
     "reason": {"the hold ended, and no attempt remains": 100},
     "topic": {"flights": 80, "hotels": 20},
     "tag": {"UA": 50, "(none)": 50},
@@ -62,7 +62,7 @@ def test_classes(dead: DataFrame) -> None:
 def test_a_column_is_a_class_and_counts_say_more(dead: DataFrame) -> None:
     rows = dlq.counts(dlq.classify(dead, sql.when(sql.col("topic") == "hotels", "rooms").otherwise("planes"))).collect()
     assert [(row["class"], row.messages, row.share) for row in rows] == [("planes", 80, 0.8), ("rooms", 20, 0.2)]
-    assert rows[0].example == dead.where("id = 2").first().message_id
+    assert rows[0].example == dead.where("id = 2").collect()[0].message_id
     assert isinstance(rows[0].oldest, datetime)
     assert rows[0].oldest < rows[0].newest
 
@@ -99,7 +99,7 @@ def test_a_repair_is_what_is_different(dead: DataFrame) -> None:
 def test_what_is_taken_away_is_empty(dead: DataFrame) -> None:
     """A message has a body always: NULL leaves it as it is."""
     emptied = dlq.repair(dead.where("id = 2"), body="NULL", tag="NULL", keys="NULL", properties="NULL")
-    found = emptied.first()["repair"]
+    found = emptied.collect()[0]["repair"]
     assert (found.body, found.tag, found["keys"], found.properties) == (None, "", [], {})
     [row] = dlq.plan(dlq.repair(dead.where("id = 2"), body="get_json_object('{}', '$.none')")).collect()
     assert (row.change, row.changed) == ("NONE", [])

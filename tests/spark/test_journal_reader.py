@@ -211,7 +211,7 @@ def test_a_checkpoint_of_another_source_is_refused(strange: dict[str, Any]) -> N
         ({"includeHeaders": "true"}, "option includeHeaders='true' is not allowed; it goes with columns=kafka"),
     ],
 )
-def test_what_goes_with_nothing_is_refused(tmp_path: Path, options: dict[str, str], words: str) -> None:
+def test_what_goes_with_nothing_is_refused(tmp_path: Path, options: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError) as refused:
         Job("127.0.0.1:1", tmp_path).start(**options)
     assert words in str(refused.value)

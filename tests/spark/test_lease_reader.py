@@ -310,7 +310,7 @@ def test_a_lease_is_renewed_every_third_of_its_duration_until_it_is_let_go() -> 
         ({"startingOffsets": "latest"}, "option startingoffsets='latest' is unknown here; allowed are mode, topic"),
     ],
 )
-def test_a_wrong_option_is_named(job: Job, options: dict[str, str], words: str) -> None:
+def test_a_wrong_option_is_named(job: Job, options: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError) as refused:
         job.start(**options)
     assert words in str(refused.value)

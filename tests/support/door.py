@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import grpc
 from sqlalchemy import select
@@ -80,17 +80,17 @@ class Door:
     async def raw(self, method: str, data: bytes, *, client_id: str | None = CLIENT) -> bytes:
         """The first frame answered to any bytes at all."""
         shape = METHODS_BY_NAME[method]
-        path = f"/{services.MESSAGING.full_name}/{method}"
+        path, channel = f"/{services.MESSAGING.full_name}/{method}", cast("Any", self.channel)
         metadata = headers(client_id, {})
         if shape.client_streaming:
-            stream = self.channel.stream_stream(path)(metadata=metadata)
+            stream = channel.stream_stream(path)(metadata=metadata)
             await stream.write(data)
             answer = await stream.read()
             stream.cancel()
         elif shape.server_streaming:
-            answer = await self.channel.unary_stream(path)(data, metadata=metadata).read()
+            answer = await channel.unary_stream(path)(data, metadata=metadata).read()
         else:
-            answer = await self.channel.unary_unary(path)(data, metadata=metadata)
+            answer = await channel.unary_unary(path)(data, metadata=metadata)
         assert isinstance(answer, bytes)
         return answer
 
@@ -200,9 +200,9 @@ def a_message(
 ) -> pb.Message:
     """A legal message, but for what the arguments say."""
     properties = system.pop("user_properties", {})
-    system = {"message_id": message_id, "body_encoding": pb.IDENTITY} | system
+    fields: dict[str, Any] = {"message_id": message_id, "body_encoding": pb.IDENTITY} | system
     return pb.Message(
-        topic=topic, body=body, user_properties=properties, system_properties=pb.SystemProperties(**system)
+        topic=topic, body=body, user_properties=properties, system_properties=pb.SystemProperties(**fields)
     )
 
 

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from sqlalchemy import select, text
 
@@ -33,7 +33,7 @@ from popserver.model.topic import Topic
 from popserver.receiving import grant
 from popserver.receiving import receive as receiving_receive
 from popserver.receiving.batch import NOTHING_JUDGED
-from popserver.receiving.survey import judge, look
+from popserver.receiving.survey import Surveyed, judge, look
 from popserver.settling import ack as settling_ack
 from popserver.settling import change as settling_change
 from popserver.settling import expire, release
@@ -71,7 +71,7 @@ class OpenStore:
         tx = Transaction.at(self.conn, self.now_ms, careful)
         self.database.begin(self.conn)
         try:
-            lock(tx, requests)
+            lock(tx, cast("Sequence[Any]", requests))
             results = verb(tx, requests)
             tx.finish()
         except BaseException:
@@ -94,7 +94,7 @@ class OpenStore:
         # Enough for several that want the same.
         return replace(request, judged=self.survey(request, enough=8 * request.batch_size).judged)
 
-    def survey(self, request: grant.Receive, *, enough: int = 0, units: int = JUDGED_UNITS) -> survey.Surveyed:
+    def survey(self, request: grant.Receive, *, enough: int = 0, units: int = JUDGED_UNITS) -> Surveyed:
         """What the request's filter says ahead of it."""
         work = Work(units)
         with self.database.read() as conn:
@@ -134,7 +134,7 @@ class OpenStore:
         return self.one(receiving_receive.receive, a_receive(group, topic, batch_size, **more)).deliveries
 
     def ack(self, group: Group, *given: Delivery | Receipt) -> list[PopError | None]:
-        return self.do(settling_ack.ack, settling_ack.Ack(group, [receipt_of(each) for each in given]))[0]
+        return self.one(settling_ack.ack, settling_ack.Ack(group, [receipt_of(each) for each in given]))
 
     def change(self, group: Group, held: Delivery | Receipt, duration_ms: int, *, give_back: bool = False) -> Receipt:
         request = settling_change.ChangeInvisible(group, receipt_of(held), duration_ms, give_back)

@@ -137,7 +137,7 @@ def postgres_server(*, own: bool = False, durable: bool = False) -> Iterator[Pos
         pytest.skip(f"{WITHOUT_VARIABLE}=1: this machine does without Postgres")
     given = os.environ.get(URL_VARIABLE)
     if given and not own:
-        yield GivenServer(given)  # type: ignore[misc]
+        yield GivenServer(given)
         return
     folder = _new_folder()
     server = PostgresServer(folder, durable=durable)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import grpc
 
@@ -35,7 +35,7 @@ class QueueServer(ScriptedServer):
         self._server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
         service_pb2_grpc.add_MessagingServiceServicer_to_server(self, self._server)
         if "legacy" in self.capabilities:
-            legacy_pb2_grpc.add_LegacyServicer_to_server(self, self._server)
+            legacy_pb2_grpc.add_LegacyServicer_to_server(cast("Any", self), self._server)
         self.port = self._server.add_insecure_port(f"127.0.0.1:{port}")
         await self._server.start()
         return self

@@ -212,7 +212,7 @@ def unheard_commit(broker: Broker) -> None:
         tx.conn.exec_driver_sql("COMMIT")
         commit(tx, *more)
 
-    broker.writer._commit = once  # type: ignore[method-assign]
+    broker.writer._commit = once  # type: ignore[method-assign, assignment]
 
 
 def ids(deliveries: Sequence[Delivery]) -> list[str]:

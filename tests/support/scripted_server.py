@@ -14,7 +14,7 @@ import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, cast
 
 import grpc
 
@@ -26,7 +26,8 @@ OK = pb.Status(code=pb.OK, message="OK")
 
 
 def status(code: int, message: str = "") -> pb.Status:
-    return pb.Status(code=code, message=message or pb.Code.Name(code))
+    known = cast("pb.Code.ValueType", code)
+    return pb.Status(code=known, message=message or pb.Code.Name(known))
 
 
 class StreamEnd(NamedTuple):

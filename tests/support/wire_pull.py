@@ -79,7 +79,7 @@ async def pull_batch(
 
 
 def _options_and_fields(more: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    options = {name: more.pop(name) for name in ("client_id", "timeout") if name in more}
+    options: dict[str, Any] = {name: more.pop(name) for name in ("client_id", "timeout") if name in more}
     options["headers"] = dict(more.pop("headers", {}))
     return options, {"group": GROUP, "message_queue": queue(), "batch_size": 32} | more
 

@@ -92,7 +92,7 @@ async def status_of(door: Door, service: str, method: Any, request: Any) -> pb.S
     if service == MESSAGING:
         return (await door.statuses(method.name, request))[0]
     read = getattr(MODULES[service], method.output_type.name).FromString
-    shape = door.channel.unary_stream if method.server_streaming else door.channel.unary_unary
+    shape: Any = door.channel.unary_stream if method.server_streaming else door.channel.unary_unary
     coders = {"request_serializer": lambda it: it.SerializeToString(), "response_deserializer": read}
     call = shape(f"/{service}/{method.name}", **coders)(request, metadata=(("x-mq-client-id", "c"),))
     status: pb.Status = (await (call.read() if method.server_streaming else call)).status

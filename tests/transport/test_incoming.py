@@ -45,7 +45,7 @@ def unsent(door: Door, method: str, client_id: str | None = CLIENT) -> Iterator[
     """A call whose headers are there, and whose request never comes."""
     descriptor = MESSAGING.methods_by_name[method]
     answer: Any = getattr(wire, descriptor.output_type.name)
-    open_call = door.channel.stream_stream(f"/{MESSAGING.full_name}/{method}", None, answer.FromString)
+    open_call: Any = door.channel.stream_stream(f"/{MESSAGING.full_name}/{method}", None, answer.FromString)
     call = open_call(metadata=headers(client_id, {}))
     try:
         yield call
@@ -102,7 +102,7 @@ async def test_who_has_no_client_id_is_refused_before_the_request_is_there(door:
 async def test_administration_is_refused_before_the_request_is_there(tmp_path: Path) -> None:
     rules = Rules(auth=True)
     async with opened(tmp_path, rules=rules, admin=("root", SECRET), administered=True) as door:
-        open_call = door.channel.stream_stream(
+        open_call: Any = door.channel.stream_stream(
             "/popmq.v1.Admin/CreateTopic", None, admin.CreateTopicResponse.FromString
         )
         call = open_call()

@@ -145,7 +145,7 @@ async def test_a_mute_connection_ends_and_one_with_a_call_does_not(
         opened(tmp_path, limits=LIMITS._replace(idle_ms=200), listening=listening) as door,
         caller(door, None) as there,
     ):
-        stream = there.stub.Telemetry(metadata=headers("c", {}))
+        stream: Any = there.stub.Telemetry(metadata=headers("c", {}))
         settings = wire.TelemetryCommand(settings=pb.Settings(client_type=pb.PRODUCER))
         await stream.write(settings)
         assert (await stream.read()).status.code == pb.OK
@@ -320,7 +320,7 @@ async def test_draining_answers_and_lets_go(tmp_path: Path, authority: Authority
     ):
         watch = HealthStub(one.channel).Watch(HealthCheckRequest())
         assert (await watch.read()).status == HealthCheckResponse.SERVING
-        poll = one.stub.ReceiveMessage(receive_request(poll_ms=20_000), metadata=headers("c", {}))
+        poll: Any = one.stub.ReceiveMessage(receive_request(poll_ms=20_000), metadata=headers("c", {}))
         reading = asyncio.create_task(poll.read())
         await parked(door)
         drained = asyncio.create_task(door.server.drain(600))

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from google.protobuf.message_factory import GetMessageClass
 
 import popserver
 from popproto.v2 import definition_pb2 as pb
@@ -47,7 +48,7 @@ async def test_every_method_has_rights(tables: dict[Any, Mapping[str, AnyMethod]
                 assert method.rights is cast("Any", rights.admin), name
             else:
                 assert method.rights is not cast("Any", rights.admin), name
-                request = calls.GetMessageClass(service.methods_by_name[name].input_type)()
+                request = GetMessageClass(service.methods_by_name[name].input_type)()
                 if "group" in request.DESCRIPTOR.fields_by_name:
                     cast("Any", request).group.name = "a"
                 if name == "SendMessage":

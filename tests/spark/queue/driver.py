@@ -109,7 +109,12 @@ def run(spark: SparkSession, endpoint: str, topic: str, folder: Path, die: Die =
     """To the end of what is there; returns when that is in the table."""
     if die is not nowhere:
         spark.dataSource.register(dying_in_plan(die))
-    options = {"endpoints": endpoint, "topic": topic, "consumerGroup": "table", "maxOffsetsPerTrigger": PER_BATCH}
+    options: dict[str, str | int] = {
+        "endpoints": endpoint,
+        "topic": topic,
+        "consumerGroup": "table",
+        "maxOffsetsPerTrigger": PER_BATCH,
+    }
     flights = spark.readStream.format("popmq" if die is nowhere else "dying").options(**options).load()
     query = (
         flights.mapInArrow(dying_in_read(die), flights.schema)

@@ -24,7 +24,7 @@ from tests.spark.sent import forget_last_commit
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 COUNT = 1_000
 DRIVER_S = 150.0
