@@ -59,7 +59,7 @@ async def test_an_ack_may_be_repeated(door: Door) -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "words"), [(0, "no message"), (1_025, "1025 entries, at most 1024")], ids=["none", "too many"]
+    ("count", "words"), [(0, "no entries"), (1_025, "1025 entries, at most 1024")], ids=["none", "too many"]
 )
 async def test_an_ack_of_illegal_length_is_refused(door: Door, count: int, words: str) -> None:
     (handle,) = await held(door)
