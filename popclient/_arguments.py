@@ -26,7 +26,7 @@ def parse_duration_ms(written: str) -> int:
     given = written.strip()
     parts = list(_PART.finditer(given))
     if not parts or "".join(part[0] for part in parts) != given:
-        raise ValueError(f"'{written}' is no duration; write 500ms, 10s, 5m, 2h or 1h30m")
+        raise ValueError(f"'{written}' is not a duration; write 500ms, 10s, 5m, 2h or 1h30m")
     duration_ms = sum(float(part[1]) * _UNIT_MS[part[2]] for part in parts)
     if duration_ms >= 2**63:
         raise ValueError(f"'{written}' is too long for a duration")

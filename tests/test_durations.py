@@ -40,7 +40,7 @@ def test_durations_are_read(read: Callable[[str], int], written: str) -> None:
 @pytest.mark.parametrize("read", READERS, ids=["server", "client"])
 @pytest.mark.parametrize("written", REFUSED)
 def test_anything_else_is_refused(read: Callable[[str], int], written: str) -> None:
-    with pytest.raises(ValueError, match="is no duration; write 500ms, 10s, 5m, 2h or 1h30m"):
+    with pytest.raises(ValueError, match="is not a duration; write 500ms, 10s, 5m, 2h or 1h30m"):
         read(written)
 
 

@@ -1,1 +1,1 @@
-"""The nouns: names, topics, groups, messages, states, times, errors. It imports nothing but itself."""
+"""Values and rules for all rooms: names, topics, groups, messages, states, times, errors. Imports no other room."""

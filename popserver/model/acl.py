@@ -1,4 +1,4 @@
-"""Rights: what a call may need, and a policy may allow or deny."""
+"""Rights, which calls need and policies allow or deny."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ResourceKind(StrEnum):
 
 
 class Right(NamedTuple):
-    """Doing one thing with one topic or group."""
+    """One action on one topic or group."""
 
     action: Action
     kind: ResourceKind
@@ -40,5 +40,5 @@ def shortened(text: str) -> str:
     return text if len(text) <= PATTERN_LENGTH_MAX else f"{text[:PATTERN_LENGTH_MAX]}…"
 
 
-# What is needed for a call: each of these, and of each any one right.
+# One need of a call: any one of these rights is enough.
 Need = tuple[Right, ...]

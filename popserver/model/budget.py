@@ -1,7 +1,7 @@
-"""How much of something all callers together, or one of them, may take up at once.
+"""Limits for what callers may use at one time: memory, connections, streams.
 
-Every thing that a caller can make grow has a budget with a name, a limit and the option that sets it. `popmq status`
-lists them with what is used, the highest use so far, and how often a caller was refused.
+Everything that callers can make grow has a budget with a name, a limit and the option that sets it. `popmq status`
+lists each budget with its current use, its highest use, and how often a caller was refused.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from popserver.model.errors import TooManyRequests
 
 
 class Budget:
-    """A limit, and what is used of it. Not for several threads at once."""
+    """A limit and its current use. Not thread-safe."""
 
     def __init__(self, name: str, limit: int, unit: str, option: str) -> None:
         """`unit`: what is counted ("bytes", "connections"); `option`: the setting of the limit ("max_connections")."""
@@ -30,7 +30,7 @@ class Budget:
         return f"<Budget {self.name} {self.used}/{self.limit} {self.unit}, {self.refused} refused>"
 
     def take(self, amount: int = 1) -> bool:
-        """Whether there was room; if there was, the amount is used until `give_back`. A refusal is counted."""
+        """Use `amount` until `give_back`. Returns False, and counts a refusal, if there is no room."""
         if self.used + amount > self.limit:
             self.refused += 1
             return False
@@ -39,11 +39,11 @@ class Budget:
         return True
 
     def give_back(self, amount: int = 1) -> None:
-        """End the use of an amount that was taken."""
+        """Free an amount that was taken."""
         self.used -= amount
 
     def refusal(self, wanted: str) -> TooManyRequests:
-        """The error for a caller who got no room; `wanted` says what he asked for: "a message of 4 MiB"."""
+        """The error for a refused caller; `wanted` says what the caller asked for, such as "a message of 4 MiB"."""
         flag = f"--{self.option.replace('_', '-')}"
         return TooManyRequests(
             f"no room for {wanted}: {self.used} of {self.limit} {self.unit} are in use ({self.name});"
@@ -64,11 +64,11 @@ class Budgets:
         return self._by_name[name]
 
     def add(self, name: str, limit: int, unit: str, option: str) -> Budget:
-        """A new budget. Raises `ValueError` for a name that is taken."""
+        """Make a budget. Raises `ValueError` if the name is used already."""
         return self.include(Budget(name, limit, unit, option))
 
     def include(self, budget: Budget) -> Budget:
-        """List a budget made elsewhere. Raises `ValueError` for a name that is taken."""
+        """Add an existing budget to the list. Raises `ValueError` if the name is used already."""
         if budget.name in self._by_name:
             raise ValueError(f"there is a budget named '{budget.name}' already")
         self._by_name[budget.name] = budget
@@ -76,10 +76,10 @@ class Budgets:
 
 
 class Shares:
-    """A budget of which no holder may take more than a share.
+    """A budget whose holders may each use only a share of it.
 
-    `each`: a budget for the share of one holder; it shows the holder that takes up most, and counts the refusals of
-    holders that have their whole share. Without it the refusals count for the whole budget.
+    `each`: a budget for the share of one holder. It shows the highest use of any holder, and counts the refusals of
+    holders that have their whole share. Without it these refusals count in `budget`.
     """
 
     def __init__(self, budget: Budget, share: int, each: Budget | None = None) -> None:
@@ -87,14 +87,14 @@ class Shares:
         self.share = share
         self.each = each
         self._held: dict[str, int] = {}
-        self._holders: Counter[int] = Counter()  # how many holders have so many; tells the most without a search
+        self._holders: Counter[int] = Counter()  # the number of holders for each use; gives the highest use quickly
 
     def has_all(self, holder: str) -> bool:
         """Whether the holder has its whole share."""
         return self._held.get(holder, 0) >= self.share
 
     def take(self, holder: str) -> bool:
-        """Whether there was room for one more of this holder."""
+        """Use one more for this holder. Returns False, and counts a refusal, if there is no room."""
         if self.has_all(holder):
             (self.each or self.budget).refused += 1
             return False
@@ -104,13 +104,13 @@ class Shares:
         return True
 
     def refusal(self, wanted: str, holder: str) -> TooManyRequests:
-        """The error for a holder who got no room."""
+        """The error for a refused holder."""
         if self.has_all(holder):
             wanted = f"{wanted} of {holder}, which has {self.share} of them"
         return self.budget.refusal(wanted)
 
     def give_back(self, holder: str) -> None:
-        """End the use of one that the holder took."""
+        """Free one that the holder took."""
         self.budget.give_back()
         self._hold(holder, self._held[holder] - 1)
 
@@ -129,7 +129,7 @@ class Shares:
             del self._holders[before]
 
 
-# How much the broker lets its callers take up; the limits of connections and calls are those of `transport.limits`.
+# Memory limits of the server. The limits for connections and calls are in `transport.limits`.
 
 MIB = 1024 * 1024
 
@@ -138,5 +138,5 @@ class BrokerLimits(NamedTuple):
     """The limits of the broker's budgets."""
 
     send_backlog_bytes: int = 128 * MIB
-    undelivered_bytes: int = 96 * MIB  # of answers that their clients have not taken
-    filter_bytes: int = 64 * MIB  # of all receives and pulls that are under way
+    undelivered_bytes: int = 96 * MIB  # of answers that clients have not received yet
+    filter_bytes: int = 64 * MIB  # of all running receives and pulls

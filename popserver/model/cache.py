@@ -1,4 +1,4 @@
-"""What is remembered to save work, within a number of bytes: the least recently used goes first."""
+"""A cache with a limit in bytes, which drops the least recently used values first."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class LruCache(Generic[K, V]):
         return f"<Remembered {len(self)} of {self.size} bytes>"
 
     def get(self, key: K) -> V | None:
-        """What was remembered; None where it is not known, or not any more."""
+        """The value; None if it is not in the cache."""
         with self._lock:
             found = self._kept.pop(key, None)
             if found is None:
@@ -37,7 +37,7 @@ class LruCache(Generic[K, V]):
             return found[0]
 
     def put(self, key: K, value: V, size: int) -> None:
-        """Remember a value of about `size` bytes, its key included; one that is larger than all room is not."""
+        """Store a value of about `size` bytes, including its key. A value larger than the cache is not stored."""
         with self._lock:
             self._drop(key)
             if size > self._bytes_max:

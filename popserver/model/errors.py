@@ -1,7 +1,7 @@
-"""Every way in which PopMQ says no.
+"""All refusals and failures that callers can get.
 
-One root, four families by whose fault it is. A class's docstring is its default sentence; the sentence that reaches a
-user names the offending value, the limit and the way out. `transport/status.py` maps each class to its wire code.
+A class's docstring is its default sentence. A better sentence names the wrong value, the limit and what to do instead.
+`transport/status.py` maps each class to its code on the wire.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class CommitUnknown(Internal):
 
     def __init__(self, sentence: str | None = None, outcome: Any = None) -> None:
         super().__init__(sentence)
-        self.outcome = outcome  # the request's, if it took effect
+        self.outcome = outcome  # the result of the request, if it took effect
 
 
 class IllegalTopic(BadRequest):
@@ -89,11 +89,11 @@ class IllegalPollingTime(BadRequest):
 
 
 class IllegalOffset(BadRequest):
-    """The offset lies outside of the queue."""
+    """The offset is outside of the queue."""
 
 
 class InvalidReceiptHandle(BadRequest):
-    """The receipt handle names no current hold."""
+    """The receipt handle is not that of a current hold."""
 
 
 class MessagePropertyConflictWithType(BadRequest):
@@ -117,11 +117,11 @@ class MessagePropertiesTooLarge(BadRequest):
 
 
 class ClientIdRequired(BadRequest):
-    """The request carries no client id; send it in the header x-mq-client-id."""
+    """The request has no client id; send it in the header x-mq-client-id."""
 
 
 class UnrecognizedClientType(BadRequest):
-    """The client type is not known here."""
+    """The server does not know this client type."""
 
 
 class InvalidClientProperties(BadRequest):
@@ -129,7 +129,7 @@ class InvalidClientProperties(BadRequest):
 
 
 class InvalidTransactionId(BadRequest):
-    """The transaction id names no undecided half message."""
+    """The transaction id is not that of an undecided half message."""
 
 
 class TooLate(BadRequest):
@@ -141,15 +141,15 @@ class RequestTooSlow(BadRequest):
 
 
 class MadeAnew(TooLate):
-    """The topic was deleted and made anew."""
+    """The topic was deleted and created again."""
 
     def __init__(self, sentence: str | None = None, generation: int = 0) -> None:
         super().__init__(sentence)
-        self.generation = generation  # of the topic that has the name now
+        self.generation = generation  # of the topic that has this name now
 
 
 class NoAnswer(PopError):
-    """Somebody else who was asked has not answered in time."""
+    """A client that the server asked has not answered in time."""
 
 
 class AlreadyExists(BadRequest):
@@ -157,19 +157,19 @@ class AlreadyExists(BadRequest):
 
 
 class Unauthorized(PopError):
-    """The caller is not known here."""
+    """The caller is unknown."""
 
 
 class Forbidden(PopError):
-    """This is not allowed here."""
+    """This is not allowed."""
 
 
 class NotBuilt(PopError):
-    """This server does not offer that yet."""
+    """This version of the server does not implement that."""
 
 
 class Unsupported(PopError):
-    """This server will not offer that."""
+    """This server does not support that."""
 
 
 class TopicNotFound(NotFound):
@@ -185,7 +185,7 @@ class MessageNotFound(NotFound):
 
 
 class OffsetNotFound(NotFound):
-    """The group has no progress in the queue."""
+    """The group has no committed offset in the queue."""
 
 
 class TooManyRequests(Busy):
@@ -193,7 +193,7 @@ class TooManyRequests(Busy):
 
 
 class StoreUnavailable(Internal):
-    """The database does not answer; nothing is known to be stored, repeat the request."""
+    """The database does not answer; probably nothing was stored, repeat the request."""
 
 
 class CannotListen(Internal):

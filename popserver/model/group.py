@@ -1,4 +1,4 @@
-"""Consumer groups: the unit that owns progress, attempts and dead letters."""
+"""Consumer groups. A group owns its progress, delivery attempts and dead letters."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ MULTIPLIER_MAX = 100
 
 
 class ConsumeFrom(StrEnum):
-    """Where a group starts in a topic it meets for the first time; fixed when the group is created."""
+    """Where a group begins in a topic that it has not consumed before; fixed when the group is created."""
 
     EARLIEST = "EARLIEST"
     LATEST = "LATEST"
 
 
 class HistoryLevel(StrEnum):
-    """Which events of a group leave a row in its history: those in `kept`."""
+    """Which events of a group are written to its history: those in `kept`."""
 
     kept: tuple[Event, ...]
 
@@ -34,14 +34,14 @@ class HistoryLevel(StrEnum):
 
 
 class Mode(StrEnum):
-    """How a group consumes, fixed at its first use: message by message, or queue by queue."""
+    """How a group consumes: message by message (POP), or whole queues (PULL). Fixed at its first use."""
 
     POP = "POP"
     PULL = "PULL"
 
 
 class Model(StrEnum):
-    """What the members of a group that owns queues share: the messages, or nothing (requirements G1, G2)."""
+    """Whether the members of a group divide the messages, or each gets all of them (requirements G1, G2)."""
 
     CLUSTERING = "CLUSTERING"
     BROADCASTING = "BROADCASTING"
@@ -60,7 +60,7 @@ class Group(NamedTuple):
 
 
 class NewGroup(NamedTuple):
-    """What a group is to be created with."""
+    """The properties of a group that is created."""
 
     name: Resource
     retry: RetryPolicy = RetryPolicy()
@@ -74,7 +74,7 @@ def check_max_attempts(max_attempts: int) -> None:
 
 
 def check_intervals(intervals_ms: Intervals) -> None:
-    """A ladder, or exponential intervals; raises `BadRequest`."""
+    """Check a retry ladder or exponential intervals. Raises `BadRequest`."""
     if isinstance(intervals_ms, Exponential):
         _check_exponential(intervals_ms)
         return

@@ -1,4 +1,4 @@
-"""A message: what was sent, how it is checked, and how its id is kept."""
+"""Messages: their content, their rules, and the stored form of their ids."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MESSAGE_GROUP_BYTES_MAX = 63
 MESSAGE_ID_LENGTH_MAX = 255
 PRIORITY_MAX = 32_767
 
-# Protocol 4.2: names the wire's other side keeps for itself; a user's property may not use them.
+# Property names that RocketMQ reserves; a user's property may not have them (protocol 4.2).
 RESERVED_PROPERTIES = frozenset(
     """
     TRACE_ON MSG_REGION KEYS TAGS WAIT DELAY RETRY_TOPIC REAL_TOPIC REAL_QID TRAN_MSG PGROUP MIN_OFFSET MAX_OFFSET
@@ -67,11 +67,11 @@ class Message(NamedTuple):
     trace_context: str | None = None
     deliver_at_ms: int | None = None  # of a delayed message
     priority: int | None = None
-    recovery_ms: int | None = None  # of a half message: how long before its producers are first asked
+    recovery_ms: int | None = None  # of a half message: how long until the first check
 
 
 class StoredMessage(NamedTuple):
-    """A message with the place it was given. `digest` is the MD5 of the body as it was sent."""
+    """A message with its place in the store. `digest` is the MD5 of the body as sent."""
 
     message: Message
     message_key: int
@@ -79,24 +79,24 @@ class StoredMessage(NamedTuple):
     offset: int
     stored_at_ms: int
     digest: bytes
-    dead_letter_of: tuple[str, str] | None = None  # (topic, message id) of the message this one is the dead copy of
+    dead_letter_of: tuple[str, str] | None = None  # of a dead letter: topic and message id of the original
 
 
 class SendResult(NamedTuple):
-    """Where a sent message stands: its producer's id, its message queue and its offset there (requirement H12).
+    """The answer to a sent message: its id, its message queue and its offset there (requirement H12).
 
-    A delayed or half message is in no queue yet, which queue 0 and offset 0 stand for.
+    A delayed or half message is in no queue yet; then queue and offset are 0.
     """
 
     message_id: str
     queue_number: int
     offset: int
     transaction_id: str = ""  # of a half message
-    deliver_at_ms: int | None = None  # of a delayed one
+    deliver_at_ms: int | None = None  # of a delayed message
 
 
 class Delivery(NamedTuple):
-    """A message in a consumer's hands."""
+    """A message that was delivered to a consumer."""
 
     stored: StoredMessage
     receipt_handle: str
@@ -105,7 +105,7 @@ class Delivery(NamedTuple):
 
 
 def check(message: Message) -> None:
-    """Raise the error of the first rule of protocol 4.2 that the message breaks.
+    """Raise the error for the first rule of protocol 4.2 that the message breaks.
 
     Limits: body 1 byte to 4 MiB; at most 128 properties; properties, tag and keys together at most 16 KiB of UTF-8.
     """
@@ -133,54 +133,55 @@ def check(message: Message) -> None:
 
 
 def id_to_bytes(message_id: str) -> bytes:
-    """How an id is stored: 17 bytes for the v1 layout, a zero byte and the text for any other."""
+    """The stored form of an id: 17 bytes for RocketMQ's v1 layout, a zero byte and the text for other ids."""
     if _ID_V1.fullmatch(message_id):
         return bytes.fromhex(message_id)
     return b"\x00" + message_id.encode()
 
 
 def id_from_bytes(stored: bytes) -> str:
-    """The id as its producer wrote it."""
+    """The id as its producer wrote it, from the stored form."""
     return stored[1:].decode() if stored[:1] == b"\x00" else stored.hex().upper()
 
 
 def check_message_group(message_group: str) -> None:
-    """Raise `IllegalMessageGroup` unless it may key an order: not blank, under 64 bytes, no control characters."""
+    """Raise `IllegalMessageGroup` if it is blank, longer than 63 bytes, or has control characters."""
     size = len(message_group.encode())
     if not message_group.strip():
-        raise IllegalMessageGroup("the message group is blank; leave it out or name one of 1 to 63 bytes")
+        raise IllegalMessageGroup("the message group is blank; leave it out, or give 1 to 63 bytes")
     if size > MESSAGE_GROUP_BYTES_MAX:
         raise IllegalMessageGroup(
             f"message group '{message_group[:16]}…' has {size} bytes, at most {MESSAGE_GROUP_BYTES_MAX} are allowed"
         )
     if CONTROL.search(message_group):
-        raise IllegalMessageGroup(f"message group {message_group!r} holds a control character")
+        raise IllegalMessageGroup(f"message group {message_group!r} has a control character; send it without")
 
 
 def _illegal_id(message_id: str) -> IllegalMessageId:
     if not message_id.strip():
-        return IllegalMessageId("the message id is blank; a producer gives every message an id of its own")
+        return IllegalMessageId("the message id is blank; give each message its own id")
     if len(message_id) > MESSAGE_ID_LENGTH_MAX:
         return IllegalMessageId(
-            f"message id '{message_id[:32]}…' has {len(message_id)} characters, at most {MESSAGE_ID_LENGTH_MAX} may be"
+            f"message id '{message_id[:32]}…' has {len(message_id)} characters,"
+            f" at most {MESSAGE_ID_LENGTH_MAX} are allowed"
         )
-    return IllegalMessageId(f"message id {message_id!r} holds a zero byte, which not every database can keep")
+    return IllegalMessageId(f"message id {message_id!r} has a zero byte, which some databases cannot store")
 
 
 def _check_tag(tag: str) -> None:
     if not tag.strip():
-        raise IllegalMessageTag("the tag is blank; leave it out or give it a visible character")
+        raise IllegalMessageTag("the tag is blank; leave it out, or give it a visible character")
     if "|" in tag:
-        raise IllegalMessageTag(f"tag '{tag[:64]}' holds '|', which separates tags in a filter expression")
+        raise IllegalMessageTag(f"tag '{tag[:64]}' has '|', which separates tags in a filter expression; use another")
     if CONTROL.search(tag):
-        raise IllegalMessageTag(f"tag {tag[:64]!r} holds a control character")
+        raise IllegalMessageTag(f"tag {tag[:64]!r} has a control character; send it without")
 
 
 def _check_key(key: str) -> None:
     if not key.strip():
-        raise IllegalMessageKey("a key is blank; leave it out or give it a visible character")
+        raise IllegalMessageKey("a key is blank; leave it out, or give it a visible character")
     if CONTROL.search(key):
-        raise IllegalMessageKey(f"key {key[:64]!r} holds a control character")
+        raise IllegalMessageKey(f"key {key[:64]!r} has a control character; send it without")
 
 
 def _check_properties(properties: Mapping[str, str]) -> None:
@@ -190,13 +191,13 @@ def _check_properties(properties: Mapping[str, str]) -> None:
         )
     for key, value in properties.items():
         if not key.strip():
-            raise IllegalMessagePropertyKey("a property's name is blank")
+            raise IllegalMessagePropertyKey("a property's name is blank; give it a visible character")
         if key in RESERVED_PROPERTIES:
             raise IllegalMessagePropertyKey(f"property name '{key}' is reserved for the system; choose another")
         if CONTROL.search(key):
-            raise IllegalMessagePropertyKey(f"property name {key[:64]!r} holds a control character")
+            raise IllegalMessagePropertyKey(f"property name {key[:64]!r} has a control character; send it without")
         if CONTROL.search(value):
-            raise IllegalMessagePropertyKey(f"the value of property '{key[:64]}' holds a control character")
+            raise IllegalMessagePropertyKey(f"the value of property '{key[:64]}' has a control character")
 
 
 def _check_size(message: Message) -> None:
@@ -216,17 +217,17 @@ BATCH_SIZE_MAX = 32
 
 
 class HeldMessage(NamedTuple):
-    """A message that a receive holds, by its key, and which attempt it is."""
+    """A message that a receive holds: its key and its delivery attempt."""
 
     message_key: int
     attempt: int
 
 
-# Idempotency keys: a producer's own name for what a message says (complaint U18).
+# Idempotency keys: a producer's own name for the content of a message (complaint U18).
 #
-# Within a window a topic stores one message of a key; whoever sends another gets the first one's result.
+# Within a window a topic stores one message with a key. A second message with the key gets the first one's result.
 
-PROPERTY = "popmq.idempotency-key"  # how any client gives it
+PROPERTY = "popmq.idempotency-key"  # the property with the key
 KEY_BYTES_MAX = 255
 WINDOW_MS = 24 * HOUR_MS
 
@@ -237,7 +238,7 @@ def check_key(properties: Mapping[str, str]) -> None:
     if key is None:
         return
     if not key.strip():
-        raise IllegalMessagePropertyKey(f"property {PROPERTY} is blank; leave it out, or name what the message says")
+        raise IllegalMessagePropertyKey(f"property {PROPERTY} is blank; leave it out, or give it a visible character")
     size = len(key.encode())
     if size > KEY_BYTES_MAX:
         raise IllegalMessagePropertyKey(
@@ -245,16 +246,16 @@ def check_key(properties: Mapping[str, str]) -> None:
         )
 
 
-RECONSUME_TIME = "RECONSUME_TIME"  # the property of a retry copy that says how often it failed
+RECONSUME_TIME = "RECONSUME_TIME"  # a property of a retry message: how often it failed
 
 
 def attempt_of(stored: StoredMessage) -> int:
-    """Which attempt this is of a message that is pulled: a retry copy knows how often it failed before."""
+    """The delivery attempt of a pulled message. A retry message has a property with the number of its failures."""
     if not stored.message.topic.name.startswith(RETRY_PREFIX):
         return 1
     return 1 + int(stored.message.properties.get(RECONSUME_TIME, "0"))
 
 
-# What tells of a redriven message where it comes from, among its properties.
+# Properties of a redriven message: its original, and the redrive plan.
 REDRIVE_OF = "popmq.redrive-of"
 REDRIVE_PLAN = "popmq.redrive-plan"

@@ -32,7 +32,7 @@ _SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
 
 
 class Resource(NamedTuple):
-    """A topic or group as the wire names it: a name inside a namespace ("" is the default one)."""
+    """The name of a topic or group: a name inside a namespace ("" is the default namespace)."""
 
     namespace: str
     name: str
@@ -42,15 +42,15 @@ class Resource(NamedTuple):
 
 
 def check_topic(topic: Resource) -> None:
-    """Raise `IllegalTopic` unless the name may be subscribed to or administered."""
+    """Raise `IllegalTopic` unless clients may consume or administer a topic with this name."""
     name = topic.name
     limit = 255 if is_system_derived(name) else TOPIC_LENGTH_MAX
     if not name.strip():
-        raise IllegalTopic("the topic's name is blank; give one of 1 to 127 characters out of % | A-Z a-z 0-9 _ -")
+        raise IllegalTopic("the topic's name is blank; give 1 to 127 characters out of % | A-Z a-z 0-9 _ -")
     if len(name) > limit:
         raise IllegalTopic(f"topic name '{name[:32]}…' has {len(name)} characters, at most {limit} are allowed")
     if not _LEGAL.fullmatch(name):
-        raise IllegalTopic(f"topic name '{name}' holds a character outside % | A-Z a-z 0-9 _ -")
+        raise IllegalTopic(f"topic name '{name}' has a character that is not allowed; use only % | A-Z a-z 0-9 _ -")
     if name in _SYSTEM_TOPICS or name.startswith(_SYSTEM_TOPIC_PREFIXES):
         raise IllegalTopic(f"topic name '{name}' is reserved for the system; choose another")
     if not _LEGAL_NAMESPACE.fullmatch(topic.namespace):
@@ -58,25 +58,27 @@ def check_topic(topic: Resource) -> None:
 
 
 def check_topic_to_send(topic: Resource) -> None:
-    """Raise `IllegalTopic` unless a producer may send there: `%DLQ%…` and `%RETRY%…` are filled by the server alone."""
+    """Raise `IllegalTopic` unless producers may send to the topic. Only the server sends to `%DLQ%…` and `%RETRY%…`."""
     check_topic(topic)
     if is_system_derived(topic.name):
-        raise IllegalTopic(f"topic '{topic.name}' is filled by the server; send to the topic its messages came from")
+        raise IllegalTopic(f"only the server sends to topic '{topic.name}'; send to the topic its messages came from")
 
 
 def check_group(group: Resource) -> None:
-    """Raise `IllegalConsumerGroup` unless the name may be a consumer group."""
+    """Raise `IllegalConsumerGroup` unless a consumer group may have this name."""
     name = group.name
     if not name.strip():
         raise IllegalConsumerGroup(
-            "the consumer group's name is blank; give one of 1 to 120 characters out of % | A-Z a-z 0-9 _ -"
+            "the consumer group's name is blank; give 1 to 120 characters out of % | A-Z a-z 0-9 _ -"
         )
     if len(name) > GROUP_LENGTH_MAX:
         raise IllegalConsumerGroup(
             f"consumer group name '{name[:32]}…' has {len(name)} characters, at most {GROUP_LENGTH_MAX} are allowed"
         )
     if not _LEGAL.fullmatch(name):
-        raise IllegalConsumerGroup(f"consumer group name '{name}' holds a character outside % | A-Z a-z 0-9 _ -")
+        raise IllegalConsumerGroup(
+            f"consumer group name '{name}' has a character that is not allowed; use only % | A-Z a-z 0-9 _ -"
+        )
     if name.startswith(_SYSTEM_GROUP_PREFIX):
         raise IllegalConsumerGroup(f"consumer group name '{name}' is reserved for the system; choose another")
     if not _LEGAL_NAMESPACE.fullmatch(group.namespace):
@@ -88,17 +90,17 @@ def is_system_derived(name: str) -> bool:
 
 
 def dead_letter_topic(group: Resource) -> Resource:
-    """The topic that holds the group's dead letters: `%DLQ%` + group, in the group's namespace."""
+    """The topic of the group's dead letters: `%DLQ%` + group, in the group's namespace."""
     return Resource(group.namespace, DLQ_PREFIX + group.name)
 
 
 def retry_topic(group: Resource) -> Resource:
-    """The topic that holds what the members of the group handed back and is to come again: `%RETRY%` + group."""
+    """The topic of the messages that members of the group sent back for a retry: `%RETRY%` + group."""
     return Resource(group.namespace, RETRY_PREFIX + group.name)
 
 
 def owner_of(topic: Resource) -> Resource | None:
-    """The group whose dead letters or retries the topic holds; None for an ordinary topic."""
+    """The group of a topic with dead letters or retries; None for an ordinary topic."""
     for prefix in (DLQ_PREFIX, RETRY_PREFIX):
         if topic.name.startswith(prefix):
             return Resource(topic.namespace, topic.name.removeprefix(prefix))
@@ -107,6 +109,6 @@ def owner_of(topic: Resource) -> Resource | None:
 
 def _namespace_rule(named: Resource) -> str:
     return (
-        f"namespace {named.namespace[:32]!r} is not one of up to {NAMESPACE_LENGTH_MAX} characters"
+        f"namespace {named.namespace[:32]!r} is not allowed; use at most {NAMESPACE_LENGTH_MAX} characters"
         " out of % | A-Z a-z 0-9 _ . -"
     )

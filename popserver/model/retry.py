@@ -1,7 +1,7 @@
-"""What the end of a hold means, and how long a failed message waits.
+"""What happens when a hold ends, and how long a failed message waits.
 
-Attempts count from 1 and are burnt by grants, not by extensions or give-backs. A group's `max_attempts` is the number
-of deliveries: 17 is the first and 16 retries (requirements L7, L12).
+Each delivery is one attempt, counted from 1. Extending a hold or giving a message back does not count. A group's
+`max_attempts` is the number of deliveries: 17 means the first delivery and 16 retries (requirements L7, L12).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ RETRY_LADDER_MS: tuple[int, ...] = (
     2 * HOUR_MS,
 )
 
-# What a member may ask for in place of the ladder, by level from 1 on (requirement E15).
+# RocketMQ's delay levels, from 1 on, which a member may choose in place of the ladder (requirement E15).
 DELAY_LEVELS_MS: tuple[int, ...] = (
     *(seconds * SECOND_MS for seconds in (1, 5, 10, 30)),
     *(minutes * MINUTE_MS for minutes in range(1, 11)),
@@ -39,25 +39,26 @@ DELAY_LEVELS_MS: tuple[int, ...] = (
     2 * HOUR_MS,
 )
 
-FIFO_INTERVAL_MS = 3 * SECOND_MS  # in place, the same for every attempt (requirement L6)
-ORPHAN_DELAY_MS = 1 * SECOND_MS  # a gone client's holds become Ready after this (protocol 5.1, requirement L11)
-PUSH_HOLD_MS_MAX = 3 * HOUR_MS  # a push hold lives as long as its client, at most this (requirement L15)
-# A client unseen for so long is gone. Protocol 1.1: only after more than 30 s, which is how often some clients beat.
+FIFO_INTERVAL_MS = 3 * SECOND_MS  # for messages of a message group, the same for every attempt (requirement L6)
+ORPHAN_DELAY_MS = 1 * SECOND_MS  # then the messages of a gone client are READY (protocol 5.1, requirement L11)
+PUSH_HOLD_MS_MAX = 3 * HOUR_MS  # a push consumer's hold lasts while the client lives, at most this (requirement L15)
+# A client without a heartbeat for this long is gone. More than 30 s, because some clients send one every 30 s
+# (protocol 1.1).
 CLIENT_LAPSE_MS = 35 * SECOND_MS
-# A member of a group that owns whole queues: its going moves queues about (requirement J1).
+# The same for members of groups that own whole queues. Longer, because each change moves queues (requirement J1).
 MEMBER_LAPSE_MS = 120 * SECOND_MS
 
 
 class Holder(StrEnum):
-    """Who holds a delivery; it decides what the end of the hold means."""
+    """What kind of consumer holds a delivery. It decides what happens when the hold ends."""
 
-    PUSH = "PUSH"  # the hold lives with its client; a failure climbs the group's ladder
+    PUSH = "PUSH"  # the hold lasts while its client lives; a failure waits for the group's retry interval
     SIMPLE = "SIMPLE"  # the invisible duration is the retry interval
-    ORPHAN = "ORPHAN"  # the client is gone: Ready again, no ladder
+    ORPHAN = "ORPHAN"  # the client is gone: READY again without a retry interval
 
 
 class Exponential(NamedTuple):
-    """Intervals that grow by a factor up to the longest (requirement L7)."""
+    """Intervals that grow by a factor, up to the longest (requirement L7)."""
 
     initial_ms: int = 5 * SECOND_MS
     longest_ms: int = 2 * HOUR_MS
@@ -68,7 +69,7 @@ Intervals: TypeAlias = "tuple[int, ...] | Exponential"
 
 
 class RetryPolicy(NamedTuple):
-    """A group's answer to failure. `intervals_ms` is a ladder, whose last interval repeats, or exponential."""
+    """How a group retries failed messages. `intervals_ms` is a ladder, whose last interval repeats, or exponential."""
 
     max_attempts: int = MAX_ATTEMPTS_DEFAULT
     intervals_ms: Intervals = RETRY_LADDER_MS
@@ -76,9 +77,9 @@ class RetryPolicy(NamedTuple):
 
 
 def interval_ms(policy: RetryPolicy, attempt: int, *, in_order: bool = False) -> int:
-    """How long a push consumer's message waits after its `attempt`-th delivery failed (attempt ≥ 1).
+    """How long a push consumer's message waits after its `attempt`-th delivery failed, in ms (attempt ≥ 1).
 
-    A message of a message group waits the same every time, for its group waits with it (requirement L6).
+    A message of a message group always waits the same time, because its group waits too (requirement L6).
     """
     if in_order:
         return policy.fifo_interval_ms
@@ -91,39 +92,39 @@ def interval_ms(policy: RetryPolicy, attempt: int, *, in_order: bool = False) ->
 def _exponential_ms(of: Exponential, attempt: int) -> int:
     if of.multiplier == 1:
         return of.initial_ms
-    # Compared by their logarithms first: the power of a high attempt is more than a float holds.
+    # Compared by logarithms first, because the power of a high attempt is too large for a float.
     if (attempt - 1) * math.log(of.multiplier) >= math.log(of.longest_ms / of.initial_ms):
         return of.longest_ms
     return min(of.longest_ms, round(of.initial_ms * of.multiplier ** (attempt - 1)))
 
 
 def when_hold_ends(holder: Holder, attempt: int, policy: RetryPolicy) -> Event:
-    """Which event it is when nobody answered in time."""
+    """The event when a hold ends without an answer."""
     if attempt >= policy.max_attempts:
         return Event.EXHAUST
     return Event.RETRY if holder is Holder.PUSH else Event.RELEASE
 
 
 def when_visibility_changes(holder: Holder, attempt: int, policy: RetryPolicy) -> Event:
-    """Which event a ChangeInvisibleDuration is: a push consumer failed, a simple one extends (requirement L14)."""
+    """The event of a ChangeInvisibleDuration: a push consumer failed, a simple consumer extends (requirement L14)."""
     if holder is Holder.SIMPLE:
         return Event.CHANGE_INVISIBLE
-    # An orphaned hold was a push consumer's: that one speaks, though it was taken for gone.
+    # An orphaned hold belongs to a push consumer, which is back.
     return Event.EXHAUST if attempt >= policy.max_attempts else Event.RETRY
 
 
 def check_delay_level(delay_level: int) -> None:
     if delay_level > len(DELAY_LEVELS_MS):
         raise BadRequest(
-            f"delay level {delay_level} is beyond the last, {len(DELAY_LEVELS_MS)}; use 0 for the group's intervals, or"
-            " a negative one for a dead letter"
+            f"delay level {delay_level} is above the highest, {len(DELAY_LEVELS_MS)}; use 0 for the group's intervals,"
+            " or a negative level for a dead letter"
         )
 
 
 def when_handed_back(failures: int, delay_level: int, policy: RetryPolicy, failures_max: int | None = None) -> Event:
-    """Which event it is when a member hands back what has failed `failures` times before (requirements E15, E16).
+    """The event when a member sends back a message that has failed `failures` times before (requirements E15, E16).
 
-    `failures_max` is the member's own limit; absent or negative it is the group's attempts less one.
+    `failures_max` is the member's own limit. If it is None or negative, the limit is the group's `max_attempts` less 1.
     """
     if delay_level < 0:
         return Event.FORWARD_TO_DLQ
@@ -132,5 +133,5 @@ def when_handed_back(failures: int, delay_level: int, policy: RetryPolicy, failu
 
 
 def handed_back_interval_ms(failures: int, delay_level: int, policy: RetryPolicy) -> int:
-    """How long it then waits: by the group's intervals (level 0), or by the delay table."""
+    """How long a message that was sent back waits, in ms: the group's interval (level 0), or the delay level's."""
     return DELAY_LEVELS_MS[delay_level - 1] if delay_level else interval_ms(policy, failures + 1)

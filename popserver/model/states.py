@@ -1,9 +1,9 @@
-"""The law of a delivery: one message's life in one consumer group.
+"""The states and events of a delivery, which is one message's life in one consumer group.
 
-`TRANSITIONS` is the only place that says what may happen. An event names its destination: each has exactly one target,
-whatever state it starts from. Where there is a choice (retry or dead letter?), pure code decides *which event happened*
-(`model.retry`); this table alone decides the state. The SQL guards, the CHECK constraints, the views, the grid test
-and the diagram in docs/lifecycle.md are made from it.
+`TRANSITIONS` is the only place that says what may happen. Each event leads to exactly one state, from every state in
+which it may happen. If there is a choice (retry or dead letter?), pure code decides *which event happened*
+(`model.retry`), and this table decides the state. The conditions of SQL statements, the CHECK constraints, the views,
+the grid test and the diagram in docs/lifecycle.md are made from it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from enum import StrEnum
 
 
 class State(StrEnum):
-    """The states of a delivery: five that everyone sees (requirement L1), and two that are shown as one of these.
+    """The states of a delivery: five that users see (requirement L1), and two that are shown as one of these.
 
     A simple consumer never sees WAITING_RETRY (requirement L2).
     """
@@ -22,20 +22,20 @@ class State(StrEnum):
     WAITING_RETRY = "WAITING_RETRY"
     COMMIT = "COMMIT"
     DLQ = "DLQ"
-    # Acked while a message before it in its message group is not: READY until that one ends.
+    # Acked while an earlier message of its message group is not. Shown as READY until the earlier one ends.
     ACKED_PROVISIONALLY = "ACKED_PROVISIONALLY"
-    # Of a message group, acked in its consumer's own database transaction: INFLIGHT until the server has seen that.
+    # In a message group, and acked in its consumer's own transaction. Shown as INFLIGHT until the server has seen it.
     ACKED_IN_TRANSACTION = "ACKED_IN_TRANSACTION"
 
     @property
     def shown(self) -> State:
-        """The state that users see: in views, in the history, on the wire."""
+        """The state that users see in views, in the history and on the wire."""
         return SHOWN_AS.get(self, self)
 
 
 SHOWN_AS = {State.ACKED_PROVISIONALLY: State.READY, State.ACKED_IN_TRANSACTION: State.INFLIGHT}
 SHOWN = tuple(state for state in State if state not in SHOWN_AS)
-# The states that have a row; the others are implied.
+# The states that have a row; the other states are derived.
 STORED = (
     State.READY,
     State.INFLIGHT,
@@ -43,9 +43,9 @@ STORED = (
     State.ACKED_PROVISIONALLY,
     State.ACKED_IN_TRANSACTION,
 )
-# These end at a time, or as soon as the server sees them; the others stay until somebody acts.
+# These states end at a time, or as soon as the server sees them. The others last until a client or an operator acts.
 TIMED = frozenset({State.INFLIGHT, State.WAITING_RETRY, State.ACKED_IN_TRANSACTION})
-# Its consumer is done with it, and its message group is not.
+# The consumer has acked the message, but its message group is not ready for that.
 ACKED = frozenset(SHOWN_AS)
 
 
@@ -53,20 +53,20 @@ class Event(StrEnum):
     """What can happen to a delivery."""
 
     RECEIVE = "RECEIVE"  # a consumer takes it: a new hold, a new receipt handle, attempt + 1
-    ACK = "ACK"  # its holder is done with it
+    ACK = "ACK"  # its holder has processed it
     ACK_IN_TRANSACTION = "ACK_IN_TRANSACTION"  # its holder acks it by SQL; the server does the rest after the commit
-    PROVISIONAL_ACK = "PROVISIONAL_ACK"  # its holder is done with it, but not with one before it in its message group
-    SETTLE = "SETTLE"  # everything before it in its message group has ended: its provisional ack counts
+    PROVISIONAL_ACK = "PROVISIONAL_ACK"  # its holder acks it before an earlier message of its message group
+    SETTLE = "SETTLE"  # all earlier messages of its message group have ended: its provisional ack counts
     CHANGE_INVISIBLE = "CHANGE_INVISIBLE"  # its holder extends or shortens the hold: a new receipt handle
-    RELEASE = "RELEASE"  # the hold's time is over (simple consumer), or its holder is gone
+    RELEASE = "RELEASE"  # the hold ended (simple consumer), or its holder is gone
     GIVE_BACK = "GIVE_BACK"  # its holder returns it unused: the attempt does not count
-    RETRY = "RETRY"  # a push consumer failed or its hold ended, attempts remain
+    RETRY = "RETRY"  # a push consumer failed or its hold ended, and attempts remain
     BACKOFF_ELAPSED = "BACKOFF_ELAPSED"  # the interval before the retry is over
     EXHAUST = "EXHAUST"  # it failed and no attempt remains
     FORWARD_TO_DLQ = "FORWARD_TO_DLQ"  # its holder gives it up
     REDRIVE = "REDRIVE"  # an operator sends a dead letter back
-    RESET = "RESET"  # an operator moves the group's progress: a hold is over, what was done is to be done again
-    SKIP = "SKIP"  # an operator passes it over
+    RESET = "RESET"  # an operator moves the group's progress: the hold ends, and the message is delivered again
+    SKIP = "SKIP"  # an operator marks it as consumed without a delivery
 
 
 TRANSITIONS: dict[tuple[State, Event], State] = {
@@ -99,7 +99,7 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
 
 
 def shown_as(state: State) -> frozenset[State]:
-    """The states that users see as this one."""
+    """The states that are shown as this one."""
     return frozenset(each for each in State if each.shown is state)
 
 
@@ -109,30 +109,30 @@ def sources(event: Event) -> frozenset[State]:
 
 
 def target(event: Event) -> State:
-    """The one state the event leads to."""
+    """The state after the event."""
     return _TARGETS[event]
 
 
 def mermaid() -> str:
-    """The table as a Mermaid state diagram, edges in the table's order."""
+    """The table as a Mermaid state diagram, with its edges in the order of the table."""
     edges = [f"    {source} --> {end}: {event}" for (source, event), end in TRANSITIONS.items()]
     return "\n".join(["stateDiagram-v2", "    [*] --> READY", *edges, ""])
 
 
 _TARGETS = {event: end for (_, event), end in TRANSITIONS.items()}
-assert all(_TARGETS[event] is end for (_, event), end in TRANSITIONS.items()), "an event names its one destination"
-assert set(_TARGETS) == set(Event), "every event leads somewhere"
+assert all(_TARGETS[event] is end for (_, event), end in TRANSITIONS.items()), "an event leads to one state"
+assert set(_TARGETS) == set(Event), "every event leads to a state"
 
 
 class PendingKind(StrEnum):
     """What a pending message waits for."""
 
-    DELAY = "DELAY"  # its time
-    HALF = "HALF"  # its producer's decision
+    DELAY = "DELAY"  # its delivery time
+    HALF = "HALF"  # the commit or rollback of its producer
 
 
 class PlanState(StrEnum):
-    """Where a plan is: a DRAFT while its messages are being written down; PLANNED before the first one goes."""
+    """The state of a redrive plan: DRAFT while its messages are recorded, PLANNED before the first is sent back."""
 
     DRAFT = "DRAFT"
     PLANNED = "PLANNED"
@@ -142,7 +142,7 @@ class PlanState(StrEnum):
 
 
 class RedriveState(StrEnum):
-    """What became of one message of a plan; SKIPPED: it was no dead letter any more when its turn came."""
+    """The state of one message of a plan; SKIPPED: it was no longer a dead letter."""
 
     PLANNED = "PLANNED"
     REDRIVEN = "REDRIVEN"
@@ -150,14 +150,14 @@ class RedriveState(StrEnum):
 
 
 class LetterState(StrEnum):
-    """How a dead letter ceased to be one: by a redrive, or because its group was reset to read the message again."""
+    """Why a message is no longer a dead letter: it was redriven, or its group was reset to an earlier offset."""
 
     REDRIVEN = "REDRIVEN"
     RESET = "RESET"
 
 
 class Change(StrEnum):
-    """Whether it is sent back as it was."""
+    """Whether a dead letter is changed before it is sent back."""
 
     NONE = "NONE"
     REPAIR = "REPAIR"

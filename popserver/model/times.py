@@ -1,4 +1,4 @@
-"""Durations as people say them."""
+"""Durations and times as text for people, and the parser of durations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _UNITS = (("day", 24 * HOUR_MS), ("h", HOUR_MS), ("min", MINUTE_MS), ("s", SECON
 
 
 def span(ms: int) -> str:
-    """`41 days`, `1 h 30 min`, `250 ms`: the two largest units that are not zero, rounded. `ms` is 0 or more."""
+    """Such as `41 days`, `1 h 30 min`, `250 ms`: the two largest units that are not zero, rounded. `ms` ≥ 0."""
     counted = _counted(ms)
     if len(counted) > 2:
         size = dict(_UNITS)[counted[1][0]]
@@ -20,22 +20,19 @@ def span(ms: int) -> str:
 
 
 def apart(at_ms: int, now_ms: int) -> str:
-    """`in 10 s`, `2 days ago`; milliseconds only of what is near."""
+    """Such as `in 10 s` or `2 days ago`; with milliseconds only below 2 s."""
     distance_ms = abs(at_ms - now_ms)
     said = span(distance_ms if distance_ms < 2 * SECOND_MS else distance_ms - distance_ms % SECOND_MS)
     return f"in {said}" if at_ms > now_ms else f"{said} ago"
 
 
 def _counted(ms: int) -> list[tuple[str, int]]:
-    """How many of each unit, those left out of which there is none."""
+    """The count of each unit, without zero counts."""
     counts = []
     for unit, size in _UNITS:
         count, ms = divmod(ms, size)
         counts.append((unit, count))
     return [(unit, count) for unit, count in counts if count]
-
-
-# Moments as people read them.
 
 
 def moment(at_ms: int, now_ms: int) -> str:
@@ -48,25 +45,23 @@ def utc(at_ms: int) -> str:
     return datetime.fromtimestamp(at_ms / 1_000, UTC).isoformat(sep=" ", timespec="milliseconds")
 
 
-# The last millisecond of the year 9999: what a timestamp on the wire can say.
+# The last millisecond of the year 9999, the limit of a timestamp on the wire.
 TIME_MS_MAX = 253_402_300_799_999
 
-
-# Durations as people write them.
 
 _PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)\s*")
 _UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def parse_duration_ms(written: str) -> int:
-    """Milliseconds of `500ms`, `10s`, `1.5m`, `2h`, `3d`, or several in a row (`1h30m`); raises `ValueError`.
+    """Parse `500ms`, `10s`, `1.5m`, `2h`, `3d`, or several in a row (`1h30m`), to milliseconds. Raises `ValueError`.
 
-    Rounds to whole milliseconds. The client reads durations by the same rules, and the same tests hold for both.
+    Rounds to whole milliseconds. The client has the same rules, and the same tests check both.
     """
     given = written.strip()
     parts = list(_PART.finditer(given))
     if not parts or "".join(part[0] for part in parts) != given:
-        raise ValueError(f"'{written}' is no duration; write 500ms, 10s, 5m, 2h or 1h30m")
+        raise ValueError(f"'{written}' is not a duration; write 500ms, 10s, 5m, 2h or 1h30m")
     duration_ms = sum(float(part[1]) * _UNIT_MS[part[2]] for part in parts)
     if duration_ms >= 2**63:
         raise ValueError(f"'{written}' is too long for a duration")

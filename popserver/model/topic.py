@@ -11,7 +11,7 @@ from popserver.model.names import Resource
 
 
 class QueueName(NamedTuple):
-    """A message queue as the wire names it; `generation` 0 for a caller that does not know which topic it is."""
+    """The name of a message queue on the wire; `generation` is 0 if the caller does not know the topic's generation."""
 
     topic: Resource
     number: int
@@ -19,7 +19,7 @@ class QueueName(NamedTuple):
 
 
 class MessageType(StrEnum):
-    """What kind of message it is; its properties decide, never the sender's word (protocol 4.3)."""
+    """The type of a message. Its properties decide it, not the type that the sender gives (protocol 4.3)."""
 
     NORMAL = "NORMAL"
     FIFO = "FIFO"
@@ -37,51 +37,51 @@ _GENERATION_ID_BITS = 20
 
 
 class MessageQueue(NamedTuple):
-    """One lane of a topic. `queue_id` is unique in the store and never reused; `number` is the wire's queue id."""
+    """One queue of a topic. `queue_id` is unique in the store and never reused; `number` is its id on the wire."""
 
     queue_id: int
     number: int
 
 
 class Topic(NamedTuple):
-    """A topic. `accepts` is what the wire's route answer lists; the number of queues only grows."""
+    """A topic. `accepts` lists its message types for routes. The number of queues only grows."""
 
     topic_id: int
     name: Resource
     queues: tuple[MessageQueue, ...]
     accepts: tuple[MessageType, ...]
     created_at_ms: int
-    fifo_queues: int = 1  # over how many of the queues message groups are spread: those it was created with
+    fifo_queues: int = 1  # the number of queues for message groups: those that the topic was created with
 
     @property
     def has_message_groups(self) -> bool:
-        """Whether messages may be in message groups here."""
+        """Whether messages of this topic may be in message groups."""
         return MessageType.FIFO in self.accepts
 
     @property
     def has_priorities(self) -> bool:
-        """Whether messages may have priorities here."""
+        """Whether messages of this topic may have priorities."""
         return MessageType.PRIORITY in self.accepts
 
     @property
     def generation(self) -> int:
-        """Tells the topic from others that had its name before. Above 0.
+        """A number above 0 that differs between this topic and earlier topics with its name.
 
-        The time alone is not enough, for two may be made within a millisecond. The id alone is not enough either, for a
-        database that is set up anew counts from 1 again.
+        It is made from the time and the id. The time alone could be the same for two topics of one millisecond, and the
+        id alone begins with 1 again in a new database.
         """
         return self.created_at_ms << _GENERATION_ID_BITS | self.topic_id % (1 << _GENERATION_ID_BITS)
 
 
 class NewTopic(NamedTuple):
-    """What a topic is to be created with."""
+    """The properties of a topic that is created."""
 
     name: Resource
     queue_count: int = QUEUE_COUNT_DEFAULT
     accepts: tuple[MessageType, ...] = (MessageType.NORMAL,)
 
 
-# What a topic takes that is created on first use: all that every official client can read in a route (protocol 1.2).
+# The message types of a topic that is created on first use: those that every official client knows (protocol 1.2).
 AUTO_CREATE_ACCEPTS = (MessageType.NORMAL, MessageType.FIFO, MessageType.DELAY, MessageType.TRANSACTION)
 
 
@@ -91,11 +91,11 @@ def check_queue_count(queue_count: int) -> None:
 
 
 def queue_for(topic: Topic, message_group: str | None, priority: int | None, rotation: int) -> MessageQueue:
-    """The queue a message goes to: its message group's own, its priority's lane, or the next in turn.
+    """The queue for a message: that of its message group, that of its priority, or the next one in turn.
 
-    A message group never moves: it is spread over the queues the topic was created with, whatever was added since.
-    Where a topic takes priorities its queues are lanes, the highest number first (`receiving.receive`); a message
-    without one goes to the lowest.
+    A message group never moves to another queue, so only the queues that the topic was created with are used for them.
+    In a topic with priorities each queue is a priority, and receives read the highest first (`receiving.receive`). A
+    message without a priority goes to the lowest queue.
     """
     if message_group is not None:
         return topic.queues[zlib.crc32(message_group.encode()) % topic.fifo_queues]
@@ -105,7 +105,7 @@ def queue_for(topic: Topic, message_group: str | None, priority: int | None, rot
 
 
 def message_key(queue_id: int, offset: int) -> int:
-    """A message's place as one integer: the queue in the high bits, its offset there in the low 40."""
+    """A message's place as one integer: the queue id in the high bits, the offset in the low 40 bits."""
     return queue_id << OFFSET_BITS | offset
 
 
@@ -118,7 +118,7 @@ def offset_of(key: int) -> int:
 
 
 def queue_numbered(topic: Topic, number: int) -> MessageQueue:
-    """The topic's queue of that number on the wire; raises `BadRequest`."""
+    """The topic's queue with that number. Raises `BadRequest`."""
     for each in topic.queues:
         if each.number == number:
             return each

@@ -64,7 +64,7 @@ def test_what_may_be_sent(legal: dict[str, Any]) -> None:
         ({"message_id": "a\x00b"}, IllegalMessageId, "zero byte"),
         ({"tag": ""}, IllegalMessageTag, "blank"),
         ({"tag": " "}, IllegalMessageTag, "blank"),
-        ({"tag": "a|b"}, IllegalMessageTag, r"'a\|b' holds '\|'"),
+        ({"tag": "a|b"}, IllegalMessageTag, r"'a\|b' has '\|'"),
         ({"tag": "a\nb"}, IllegalMessageTag, "control"),
         ({"tag": "a\x85b"}, IllegalMessageTag, "control"),
         ({"keys": ("k", "")}, IllegalMessageKey, "blank"),

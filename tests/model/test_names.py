@@ -34,10 +34,10 @@ def test_a_topic_that_may_be_consumed(name: str) -> None:
         ("  ", "blank"),
         ("x" * 128, "128 characters, at most 127"),
         ("%DLQ%" + "g" * 251, "256 characters, at most 255"),
-        ("a b", "outside"),
-        ("tópic", "outside"),
-        ("a/b", "outside"),
-        ("a\n", "outside"),
+        ("a b", "not allowed"),
+        ("tópic", "not allowed"),
+        ("a/b", "not allowed"),
+        ("a\n", "not allowed"),
         ("TBW102", "reserved"),
         ("SCHEDULE_TOPIC_XXXX", "reserved"),
         ("BenchmarkTest", "reserved"),
@@ -57,7 +57,7 @@ def test_a_topic_that_may_not_be(name: str, says: str) -> None:
 @pytest.mark.parametrize("name", ["%DLQ%g", "%RETRY%g"])
 def test_only_the_server_fills_derived_topics(name: str) -> None:
     check_topic(named(name))
-    with pytest.raises(IllegalTopic, match="filled by the server"):
+    with pytest.raises(IllegalTopic, match="only the server sends"):
         check_topic_to_send(named(name))
 
 
@@ -72,7 +72,7 @@ def test_a_group_that_may_be(name: str) -> None:
         ("", "blank"),
         ("\t", "blank"),
         ("x" * 121, "121 characters, at most 120"),
-        ("a.b", "outside"),
+        ("a.b", "not allowed"),
         ("CID_RMQ_SYS_x", "reserved"),
     ],
 )

@@ -39,5 +39,5 @@ def test_an_id_may_hold_a_blank() -> None:
 def test_a_time_is_digits(time: str) -> None:
     handle = encode_recall(RecallHandle("t", "b", 77, "m"))
     forged = urlsafe_b64encode(urlsafe_b64decode(handle).replace(b" 77 ", f" {time} ".encode())).decode()
-    with pytest.raises(BadRequest, match="no delivery time"):
+    with pytest.raises(BadRequest, match="not a delivery time"):
         decode_recall(forged)

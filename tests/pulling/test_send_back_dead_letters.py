@@ -94,7 +94,7 @@ def test_what_a_failure_means(failures: int, level: int, most: int | None, event
 def test_the_ladder_is_the_delay_table_from_its_third_level_on() -> None:
     assert len(DELAY_LEVELS_MS) == 18
     assert DELAY_LEVELS_MS[2:] == RETRY_LADDER_MS
-    with pytest.raises(BadRequest, match="delay level 19 is beyond the last, 18"):
+    with pytest.raises(BadRequest, match="delay level 19 is above the highest, 18"):
         check_delay_level(19)
 
 

@@ -84,7 +84,7 @@ async def test_levels(timed_door: Door) -> None:
     assert letter.system_properties.dead_letter_queue.topic == TOPIC.name
     refused = await send_back(timed_door, delay_level=19)
     assert refused.status.code == pb.BAD_REQUEST
-    assert "delay level 19 is beyond the last, 18" in refused.status.message
+    assert "delay level 19 is above the highest, 18" in refused.status.message
 
 
 @pytest.mark.row("E16")
