@@ -1,7 +1,7 @@
-"""What an operator does with dead letters: looks at them, removes them, sends them back by a plan.
+"""What an operator does with dead letters: list them, purge them, redrive them by a plan.
 
-Long work goes in steps of at most 1,000, each a transaction of its own with other requests in between; whoever is
-interrupted goes on where he stopped.
+Long work runs in steps of at most 1,000 dead letters. Each step is its own transaction, with other requests in
+between. After an interruption the work continues where it stopped.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from popserver.model.group import Group
 from popserver.model.names import Resource, check_group, check_topic, check_topic_to_send
 from popserver.model.states import PlanState
 
-# The door speaks of what was found without knowing the store.
+# Exported for `rpc`, which must not import statements.
 __all__ = ["DeadLetter", "DeadLetters", "PlanFacts", "RedriveFacts", "RedriveResult", "Redrives"]
 
 PAGE_DEFAULT = 32
 STEP_MAX = 1_000
 PLANS_MAX = 1_000  # in one answer
-STEPS_OF_A_CALL = 100  # of writing a plan down: a call does not take for ever
-TRIES = 5  # of a step that another server stands in the way of
+STEPS_OF_A_CALL = 100  # steps of recording a plan in one call, so that a call ends in time
+TRIES = 5  # for a step that another server's lock refuses
 PAUSE_S = 0.02
 
 S = TypeVar("S")
@@ -57,7 +57,7 @@ log = structlog.get_logger("popserver.redrives")
 
 
 class RedriveResult(NamedTuple):
-    """What one step of a plan came to, and the plan after it."""
+    """The outcome of one step of a plan, and the plan after it."""
 
     plan: PlanFacts
     redriven: int
@@ -65,14 +65,14 @@ class RedriveResult(NamedTuple):
 
 
 class Redrives:
-    """An operator's verbs over one broker. Every refusal is a `PopError`, and changes nothing."""
+    """An operator's actions on dead letters. Every refusal is a `PopError` and changes nothing."""
 
     def __init__(self, reader: Reader, writer: Writer) -> None:
         self._reader = reader
         self._writer = writer
 
     async def dead_letters(self, of: LetterSelection, after_id: int, limit: int, *, bodies: bool) -> DeadLetters:
-        """A page of those selected, oldest first, after the one with the id `after_id`; `limit` 0 is 32."""
+        """A page of the selected dead letters, oldest first, with ids above `after_id`; `limit` 0 means 32."""
         _check(of)
         page = _page(limit, PAGE_DEFAULT)
         return await self._reader.read(lambda conn: letters.list_dead_letters(conn, of, after_id, page, bodies=bodies))
@@ -84,7 +84,10 @@ class Redrives:
         return await self._reader.read(lambda conn: letters.find_dead_letter(conn, group, message_id))
 
     async def purge(self, of: LetterSelection, after_id: int, limit: int) -> tuple[int, int | None]:
-        """Remove a step of those selected; how many went, and after which id to go on; `limit` 0 is 1,000."""
+        """Remove one step of the selected dead letters; `limit` 0 means 1,000.
+
+        Returns how many were removed, and the id after which to continue (None: done).
+        """
         _check(of)
         group, page = await self._reader.read(
             partial(selecting.page_of, of=of, after_id=after_id, limit=_page(limit, STEP_MAX))
@@ -98,15 +101,16 @@ class Redrives:
     async def plan(
         self, plan_id: str, of: LetterSelection, reason: str, target_name: Resource | None, created_by: str
     ) -> PlanFacts:
-        """Write a plan down, or go on with a DRAFT; after 100,000 dead letters it is a DRAFT still, to be asked again.
+        """Record a plan, or continue to record a DRAFT.
 
-        It takes what is dead when it begins. An empty `plan_id` gets a new one.
+        It covers what is dead when it begins. After 100,000 dead letters the call returns a DRAFT; the caller repeats
+        it. An empty `plan_id` gets a new id.
         """
         plan_id = plan_id or _new_plan_id()
         _check(of)
         _check_plan(plan_id, reason, target_name)
         if of.redriven_too:
-            raise BadRequest("a plan sends back what is dead; leave redriven_too out")
+            raise BadRequest("a plan redrives dead letters that are not redriven yet; leave redriven_too out")
         found = await self._reader.read(partial(selecting.plan_start, of=of, target_name=target_name))
         new = NewPlan(
             plan_id, found.group, PlanState.DRAFT, reason, _as_text(found.selection), found.target, created_by
@@ -120,13 +124,13 @@ class Redrives:
         return await self._facts(plan_id)
 
     async def run(self, plan_id: str, limit: int) -> RedriveResult:
-        """The next messages of a plan, in one transaction; `limit` 0 is 1,000."""
+        """Redrive the next messages of a plan in one transaction; `limit` 0 means 1,000."""
         check_plan_id(plan_id)
         done = await self._do(RunPlan(plan_id, _page(limit, STEP_MAX)))
         return RedriveResult(await self._facts(plan_id), done.redriven, done.skipped)
 
     async def cancel(self, plan_id: str) -> PlanFacts:
-        """What has not gone back yet by the plan stays dead."""
+        """Cancel a plan: messages that it has not redriven yet stay dead letters."""
         check_plan_id(plan_id)
         await self._do(CancelPlan(plan_id))
         return await self._facts(plan_id)
@@ -140,7 +144,10 @@ class Redrives:
         target_name: Resource | None,
         created_by: str,
     ) -> list[RedriveFacts]:
-        """Send back what is named, all in one transaction, repaired or not; what became of each, in that order."""
+        """Redrive the named dead letters, with or without repairs, in one transaction.
+
+        Returns the plan, and the outcome of each dead letter in the order of the request.
+        """
         check_group(group_name)
         _check_plan(plan_id, reason, target_name)
         _check_orders(orders)
@@ -152,7 +159,7 @@ class Redrives:
         return await self._reader.read(lambda conn: plan_facts.redrives_of(conn, plan_id, ids))
 
     async def plans(self, group_name: Resource | None, plan_id: str | None) -> list[PlanFacts]:
-        """The newest 1,000 plans, of one group or of all, or (`plan_id` not None) that of one id, if there is one."""
+        """The newest 1,000 plans of one group or of all; with `plan_id` the plan with this id, if it exists."""
         if group_name is not None:
             check_group(group_name)
         if plan_id is not None:
@@ -160,14 +167,14 @@ class Redrives:
         return await self._reader.read(lambda conn: plan_facts.plans(conn, group_name, plan_id, PLANS_MAX))
 
     async def redrives(self, plan_id: str, after_id: int, limit: int) -> list[RedriveFacts]:
-        """A page of a plan's messages, by the ids of their dead letters; `limit` 0 is 32."""
+        """A page of a plan's messages, sorted by the ids of their dead letters; `limit` 0 means 32."""
         check_plan_id(plan_id)
         page = _page(limit, PAGE_DEFAULT)
         await self._facts(plan_id)
         return await self._reader.read(lambda conn: plan_facts.redrives(conn, plan_id, after_id, page))
 
     async def _write_down(self, plan: PlanFacts, group: Group) -> None:
-        """One step of a DRAFT: what the next stretch of dead letters has for it."""
+        """Record one step of a DRAFT: the matching messages among the next dead letters."""
         selection, up_to_id = _from_text(plan.selection)
         after_id = plan.planned_up_to
         page = await self._reader.read(
@@ -186,7 +193,7 @@ class Redrives:
         return found
 
     async def _do(self, request: Request[S]) -> S:
-        """Submit a step; again where another server's transaction stands in its way for a moment."""
+        """Submit a step, and repeat it if another server's transaction refuses it for a moment."""
         for tries_left in reversed(range(TRIES)):
             try:
                 return await self._writer.submit(request)
@@ -218,8 +225,8 @@ def _check(of: LetterSelection) -> None:
         raise BadRequest(f"one selection names at most {ITEMS_MAX} ids, not {len(of.ids)}; use several")
     if of.dead_from_ms is not None and of.dead_until_ms is not None and of.dead_from_ms >= of.dead_until_ms:
         raise BadRequest(
-            f"dead_until, {_moment(of.dead_until_ms)}, is not after dead_from, {_moment(of.dead_from_ms)}; nothing"
-            " died in between"
+            f"dead_until, {_moment(of.dead_until_ms)}, is not after dead_from, {_moment(of.dead_from_ms)}; no dead"
+            " letter can match"
         )
 
 
@@ -245,7 +252,7 @@ def _check_orders(orders: Sequence[RedriveItem]) -> None:
 
 def _page(limit: int, default: int) -> int:
     if not 0 <= limit <= STEP_MAX:
-        raise BadRequest(f"one request takes 1 to {STEP_MAX} entries, not {limit}; ask for the rest in further ones")
+        raise BadRequest(f"the limit is {limit}; allowed: 1 to {STEP_MAX} entries in one request")
     return limit or default
 
 

@@ -1,4 +1,4 @@
-"""Looking at dead letters: a page of those selected, or one by the id of its message. It changes nothing."""
+"""Reads of dead letters: a page of selected ones, or one by the id of its message."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ class _LetterRow(NamedTuple):
 
 
 class DeadLetter(NamedTuple):
-    """A dead letter: the facts, and the dead copy.
+    """A dead letter: its facts and its copy in the dead-letter topic.
 
-    `topic`, `queue_number` and `queue_offset` are the origin's; the first two None once they are gone. `redrive_state`
-    is empty while it is dead, `plan_id` that of the redrive which sent it back.
+    `topic`, `queue_number` and `queue_offset` are those of the original; the first two are None if the topic is
+    deleted. `redrive_state` is empty while it is dead; `plan_id` is the plan that redrove it.
     """
 
     dead_letter_id: int
@@ -58,7 +58,7 @@ class DeadLetter(NamedTuple):
 
 
 class DeadLetters(NamedTuple):
-    """A page of them, oldest first, and after which id to go on; None where there are no more."""
+    """A page of dead letters, oldest first, and the id after which to continue (None: no more)."""
 
     letters: list[DeadLetter]
     next_after_id: int | None
@@ -67,7 +67,10 @@ class DeadLetters(NamedTuple):
 def list_dead_letters(
     conn: Connection, of: LetterSelection, after_id: int, limit: int, *, bodies: bool = True
 ) -> DeadLetters:
-    """A page of the selected ones with an id above `after_id`, as many as fit an answer; no bodies without `bodies`."""
+    """A page of selected dead letters with ids above `after_id`, as many as fit into an answer.
+
+    Without `bodies` their bodies are empty.
+    """
     group, page = selecting.page_of(conn, of, after_id, limit)
     rows = _OF_IDS.rows(conn, {"ids": encode_rows([(each,) for each in page.ids])})
     kept = _within_an_answer(conn, rows) if bodies else rows
@@ -76,7 +79,7 @@ def list_dead_letters(
 
 
 def find_dead_letter(conn: Connection, group_name: Resource, message_id: str) -> DeadLetter:
-    """A group's dead letter by the id of its message, the newest if several topics had it; raises `MessageNotFound`."""
+    """A group's newest dead letter with this message id (several topics may have had it). Raises `MessageNotFound`."""
     group = catalog_facts.group(conn, group_name)
     copies = select(message.c.message_key).where(message.c.message_id == id_to_bytes(message_id))
     wanted = dead_letter.c.group_id == group.group_id, dead_letter.c.copy_key.in_(copies)
@@ -123,7 +126,7 @@ def _dead_letters(
     ]
 
 
-# Outer joins: a dead letter outlives the topic it came from.
+# Outer joins: a dead letter stays after the topic that it came from is deleted.
 _FACTS = (
     select(
         *(dead_letter.c[name] for name in _LetterRow._fields[:-3]),

@@ -1,4 +1,4 @@
-"""Looking at plans of redrives, and at what became of each of their messages. It changes nothing."""
+"""Reads of redrive plans, and of the outcome of each of their messages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from popserver.model.states import PlanState
 
 
 class PlanFacts(NamedTuple):
-    """A plan; `planned`, `redriven` and `skipped` count its messages. `target` None: back to the group alone."""
+    """A plan; `planned`, `redriven` and `skipped` count its messages. `target` None: only back to the group."""
 
     plan_id: str
     group: Resource
@@ -33,7 +33,7 @@ class PlanFacts(NamedTuple):
 
 
 class RedriveFacts(NamedTuple):
-    """One message of a plan. `outcome` is the state in which the redriven message is in the group, empty for none."""
+    """One message of a plan. `outcome` is the redriven message's state in the group; empty if there is none."""
 
     plan_id: str
     dead_letter_id: int
@@ -82,13 +82,13 @@ class _RedriveRow(NamedTuple):
 
 
 def plan(conn: Connection, plan_id: str) -> PlanFacts | None:
-    """The plan of that id."""
+    """The plan with this id; None if there is none."""
     found = plans(conn, None, plan_id, 1)
     return found[0] if found else None
 
 
 def plans(conn: Connection, group_name: Resource | None, plan_id: str | None, limit: int) -> list[PlanFacts]:
-    """The newest `limit` plans, of one group or (None) of all, or the one of that id."""
+    """The newest `limit` plans of one group or (None) of all, or the plan with this id."""
     query = _PLANS
     if group_name is not None:
         query = query.where(redrive_plan.c.group_id == facts.group(conn, group_name).group_id)
@@ -98,14 +98,14 @@ def plans(conn: Connection, group_name: Resource | None, plan_id: str | None, li
 
 
 def redrives(conn: Connection, plan_id: str, after_id: int, limit: int) -> list[RedriveFacts]:
-    """A page of a plan's messages, by the ids of their dead letters."""
+    """A page of a plan's messages, sorted by the ids of their dead letters."""
     names = {"of_plan": plan_id, "after": after_id, "limit": limit}
     target = _target(conn, plan_id)
     return [_redrive(row, target) for row in _REDRIVES.rows(conn, names)]
 
 
 def redrives_of(conn: Connection, plan_id: str, ids: Sequence[int]) -> list[RedriveFacts]:
-    """What became of these dead letters by the plan, in the order of the ids; unknown ones are left out."""
+    """The plan's outcome for these dead letters, in the order of the ids, without unknown ones."""
     rows = _OF_IDS.rows(conn, {"of_plan": plan_id, "ids": list(ids)})
     target = _target(conn, plan_id)
     by_id = {row.dead_letter_id: _redrive(row, target) for row in rows}

@@ -1,7 +1,7 @@
-"""What an operator asks of redrive plans.
+"""Requests for redrive plans.
 
-A request locks the name of its plan from the start of the transaction: two servers that run one plan take turns, and
-each message goes back once."""
+A request locks its plan's id at the start of the transaction. So two servers that run the same plan take turns, and
+each message is redriven once."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from popserver.model.group import Group
 from popserver.model.states import PlanState
 from popserver.model.topic import Topic
 
-# Any number, as long as every server takes the same; beside it a hash of the plan's name.
+# An arbitrary number, the same for all servers, with a hash of the plan's id.
 _LOCK_NAME = text(f"SELECT pg_advisory_xact_lock({0x706F71}, CAST(:plan_name AS integer))")
 
 
 @dataclass(frozen=True, slots=True)
 class NewPlan(Request[None]):
-    """A plan that is to be made, unless there is one of that name. `selection` is kept as it is, a JSON object.
+    """Make a plan, unless one with this id exists. `selection` is a JSON object, stored unchanged.
 
-    Its `up_to_id` is the newest dead letter that is meant; the plan that was made first decides that.
+    Its `up_to_id` is the newest dead letter that the plan covers; if the plan exists, the stored one counts.
     """
 
     phase: ClassVar = Phase.CREATE_PLAN
@@ -45,7 +45,7 @@ class NewPlan(Request[None]):
 
 @dataclass(frozen=True, slots=True)
 class PlanStep(Request[None]):
-    """What a look at a stretch of dead letters has found for a DRAFT: from `after_id` on up to `up_to_id`."""
+    """The matches for a DRAFT among the dead letters after `after_id` up to `up_to_id`."""
 
     phase: ClassVar = Phase.RECORD_STEP
     plan_id: str
@@ -59,7 +59,7 @@ class PlanStep(Request[None]):
 
 
 class RedriveCounts(NamedTuple):
-    """What one step came to."""
+    """The outcome of one step."""
 
     redriven: int
     skipped: int
@@ -67,7 +67,7 @@ class RedriveCounts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RunPlan(Request[RedriveCounts]):
-    """The next `limit` messages of a plan."""
+    """Redrive the next `limit` messages of a plan."""
 
     phase: ClassVar = Phase.RUN_PLAN
     plan_id: str
@@ -88,7 +88,7 @@ class CancelPlan(Request[None]):
 
 @dataclass(frozen=True, slots=True)
 class RedriveNow(Request[RedriveCounts]):
-    """Dead letters to be sent back under a plan's name, each named once; the plan is made where it is new."""
+    """Redrive the named dead letters (each once) under a plan's id. The plan is made if it does not exist."""
 
     phase: ClassVar = Phase.REDRIVE
     new: NewPlan
@@ -99,6 +99,6 @@ class RedriveNow(Request[RedriveCounts]):
 
 
 def lock(tx: Transaction, plan_ids: Iterable[str]) -> None:
-    """Nobody else changes these plans now, nor makes one of their names."""
+    """Lock these plan ids: no other transaction changes these plans or makes plans with these ids."""
     for name in sorted({zlib.crc32(each.encode()) - (1 << 31) for each in plan_ids}):
         dialect_of(tx.conn).lock(tx.conn, _LOCK_NAME, {"plan_name": name})

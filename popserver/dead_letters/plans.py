@@ -1,7 +1,7 @@
-"""Plans: which dead letters are to be sent back, written down in steps, run in steps, and what became of each.
+"""Redrive plans: they record which dead letters to redrive, and the outcome of each. Both happens in steps.
 
-Whoever changes a plan has its name locked from the start of the transaction, so two servers that run one plan take
-turns, and each message goes back once.
+A transaction that changes a plan locks its id at its start. So two servers that run the same plan take turns, and each
+message is redriven once.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ S = TypeVar("S")
 
 
 class PlanRow(NamedTuple):
-    """A plan of redrives."""
+    """A plan's row."""
 
     plan_id: str
     group_id: int
@@ -42,31 +42,31 @@ class PlanRow(NamedTuple):
 
 @carries_out(NewPlan)
 def create_plan(tx: Transaction, requests: Sequence[NewPlan]) -> list[PopError | None]:
-    """Make plans; one that is there already must be of the same group, selection and target, and stays."""
+    """Make plans. An existing plan stays; it must have the same group, selection and target."""
     return [_said(_create_plan, tx, request) for request in requests]
 
 
 @carries_out(PlanStep)
 def record_step(tx: Transaction, requests: Sequence[PlanStep]) -> list[PopError | None]:
-    """Write down what a stretch has for a DRAFT; nothing where somebody else has done so meanwhile."""
+    """Record matches for a DRAFT. Nothing happens if another call has recorded them meanwhile."""
     return [_said(_record_step, tx, request) for request in requests]
 
 
 @carries_out(RunPlan)
 def run_plan(tx: Transaction, requests: Sequence[RunPlan]) -> list[RedriveCounts | PopError]:
-    """Send back the next messages of plans; refused for one that is a DRAFT or was cancelled."""
+    """Redrive the next messages of plans. Refused if a plan is a DRAFT or cancelled."""
     return [_said(_run_plan, tx, request) for request in requests]
 
 
 @carries_out(CancelPlan)
 def cancel_plan(tx: Transaction, requests: Sequence[CancelPlan]) -> list[PopError | None]:
-    """Nothing more goes back by these plans; refused for one that is done."""
+    """Cancel plans: they redrive no further messages. Refused if a plan is done."""
     return [_said(_cancel_plan, tx, request) for request in requests]
 
 
 @carries_out(RedriveNow)
 def redrive_now(tx: Transaction, requests: Sequence[RedriveNow]) -> list[RedriveCounts | PopError]:
-    """Send back what is named; what the plan has sent back already it does not send again."""
+    """Redrive the named dead letters, except those that the plan has redriven already."""
     return [_said(_redrive_now, tx, request) for request in requests]
 
 
@@ -79,7 +79,7 @@ def no_such_plan(plan_id: str) -> NotFound:
 
 
 def _said(verb: Callable[[Transaction, R], S], tx: Transaction, request: R) -> S | PopError:
-    """A refusal undoes what was begun for this request, and the others of the transaction go on."""
+    """Run one request under a savepoint: a refusal undoes its changes, and the other requests continue."""
     tx.conn.exec_driver_sql("SAVEPOINT redrive")
     try:
         answer: S | PopError = verb(tx, request)
@@ -99,13 +99,13 @@ def _create_plan(tx: Transaction, request: NewPlan) -> None:
     _check_same(request, found)
     if _meant(found.selection) != _meant(request.selection):
         raise BadRequest(
-            f"redrive plan '{request.plan_id}' is there already, for another selection; repeat that one, or give this"
-            " one a name of its own"
+            f"redrive plan '{request.plan_id}' exists already, with another selection; repeat that selection, or use"
+            " another plan id"
         )
 
 
 def _meant(selection: str) -> dict[str, Any]:
-    """What was asked for: how far it reaches, `up_to_id`, follows from when it was asked first."""
+    """The selection without `up_to_id`, which only depends on when the plan was made."""
     return {name: value for name, value in json.loads(selection).items() if name != "up_to_id"}
 
 
@@ -129,7 +129,7 @@ def _run_plan(tx: Transaction, request: RunPlan) -> RedriveCounts:
     row, group = _existing(tx, request.plan_id)
     if row.state == PlanState.DRAFT:
         raise TooLate(
-            f"redrive plan '{request.plan_id}' is a DRAFT: not all of its messages are written down; plan it again with"
+            f"redrive plan '{request.plan_id}' is a DRAFT: not all of its messages are recorded; plan it again with"
             " its id, then run it"
         )
     _check_not_cancelled(row)
@@ -143,7 +143,7 @@ def _run_plan(tx: Transaction, request: RunPlan) -> RedriveCounts:
 def _cancel_plan(tx: Transaction, request: CancelPlan) -> None:
     row, _ = _existing(tx, request.plan_id)
     if row.state == PlanState.DONE:
-        raise TooLate(f"redrive plan '{request.plan_id}' is done; nothing of it is left to be cancelled")
+        raise TooLate(f"redrive plan '{request.plan_id}' is done; there is nothing left to cancel")
     if row.state != PlanState.CANCELLED:
         tx.conn.execute(_CANCEL, {"of_plan": request.plan_id, "now_ms": tx.now_ms})
 
@@ -173,7 +173,7 @@ def _redrive_now(tx: Transaction, request: RedriveNow) -> RedriveCounts:
 
 
 def _send(tx: Transaction, plan: Plan, orders: Sequence[RedriveItem], *, must_exist: bool = False) -> RedriveCounts:
-    """Send back what can go, and write down why the others do not. `must_exist`: refuse what nobody can be told of."""
+    """Redrive what can be redriven, and record why the others cannot. `must_exist`: refuse unknown dead letters."""
     found = find(tx, plan.group, [each.dead_letter_id for each in orders])
     notes: dict[int, str] = {}
     for each in orders:
@@ -211,25 +211,25 @@ def _check_all_there(plan: Plan, found: FoundLetters, notes: dict[int, str]) -> 
 def _check_same(request: NewPlan, found: PlanRow) -> None:
     if found.group_id != request.group.group_id:
         raise BadRequest(
-            f"redrive plan '{request.plan_id}' is of another group, not of '{request.group.name}'; give this one a name"
-            " of its own"
+            f"redrive plan '{request.plan_id}' belongs to another group, not to '{request.group.name}'; use another"
+            " plan id"
         )
     target_id = None if request.target is None else request.target.topic_id
     if found.target_topic_id != target_id:
         wanted = "its group alone" if request.target is None else f"topic '{request.target.name}'"
         raise BadRequest(
-            f"redrive plan '{request.plan_id}' does not send to {wanted}; give this one a name of its own, or leave its"
-            " target as it is"
+            f"redrive plan '{request.plan_id}' does not send to {wanted}; use another plan id, or do not change the"
+            " target"
         )
 
 
 def _check_not_cancelled(row: PlanRow) -> None:
     if row.state == PlanState.CANCELLED:
-        raise TooLate(f"redrive plan '{row.plan_id}' was cancelled; make a new one for what it has left")
+        raise TooLate(f"redrive plan '{row.plan_id}' was cancelled; make a new plan for the remaining dead letters")
 
 
 def _existing(tx: Transaction, plan_id: str) -> tuple[PlanRow, Group]:
-    """The plan and its group; that of a group which is deleted is gone with it, though its row is there for a while."""
+    """The plan and its group. Plans of a deleted group count as gone, although their rows stay for a while."""
     row = plan_row(tx, plan_id)
     group = None if row is None else _group(tx, row.group_id)
     if row is None or group is None:
@@ -279,7 +279,7 @@ def _insert(tx: Transaction, new: NewPlan) -> None:
 
 
 def _finish(tx: Transaction, plan_id: str) -> None:
-    """It is done when nothing is left of it, and running until then."""
+    """Set the plan's state: DONE if no message is left, else RUNNING."""
     names = {"of_plan": plan_id, "now_ms": tx.now_ms}
     is_left = tx.conn.execute(_NEXT, names | {"limit": 1}).first() is not None
     if is_left:

@@ -1,6 +1,6 @@
-"""Purging dead letters: they go with their copies, and leave holes in their queue; its beginning moves up.
+"""Purge dead letters: remove them with their copies. This leaves holes in their queue; its beginning moves up.
 
-A copy that is in somebody's hands stays, and so does what was redriven and is not done yet.
+Dead letters whose copy is held, or that were redriven and are not done yet, stay.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ DIED_AGAIN = "it died again, and was purged"
 
 @dataclass(frozen=True, slots=True)
 class PurgeLetters(Request[int]):
-    """Dead letters of one group, by id, at most a step of them."""
+    """Remove dead letters of one group by id; at most one step of them."""
 
     phase: ClassVar = Phase.PURGE_DEAD_LETTERS
     group: Group
@@ -60,7 +60,7 @@ class PurgeLetters(Request[int]):
 
 @carries_out(PurgeLetters)
 def purge_letters(tx: Transaction, requests: Sequence[PurgeLetters]) -> list[int | PopError]:
-    """Remove them; how many. Refused, to be asked again, while another server works in their queue."""
+    """Remove dead letters. Returns how many. Refused with `TooManyRequests` while another server uses their queue."""
     return [_purge_letters(tx, request) for request in requests]
 
 
@@ -71,7 +71,7 @@ def _purge_letters(tx: Transaction, request: PurgeLetters) -> int | PopError:
         return 0
     (place,) = topic.queues
     if lock_queue(tx, place.queue_id) is None:
-        return TooManyRequests(f"the dead letters of group '{group.name}' are in use just now; repeat the request")
+        return TooManyRequests(f"another server uses the dead letters of group '{group.name}'; repeat the request")
     names = {"for_group": group.group_id, "ids": encode_rows([(each,) for each in request.ids])}
     free = _FREE_OF_PULL if group.mode is Mode.PULL else _FREE
     letters = {row.copy_key: row.dead_letter_id for row in tx.conn.execute(free, names)}
@@ -99,7 +99,7 @@ def _note_purged(tx: Transaction, ids: Sequence[int]) -> None:
 
 
 def _not_held(tx: Transaction, keys: Sequence[int]) -> list[int]:
-    """Those that no group has in hand; where one is only ready again, that goes with it."""
+    """The keys that no group holds. Deliveries of them that are READY again are removed too."""
     if not keys:
         return []
     held: set[int] = set()
@@ -167,7 +167,7 @@ _FIRST_THERE = (
     .scalar_subquery()
 )
 _GROUPS_THERE = select(consumer_group.c.group_id).where(_FIRST_THERE.is_not(None)).order_by(consumer_group.c.group_id)
-# Each by its whole key: many others may stand between two that are named.
+# Each row by its whole key: there may be many other rows between two named ones.
 _DELIVERIES = (
     select(delivery.c.message_key)
     .where(delivery.c.group_id == bindparam("of_group"), delivery.c.message_key.in_(select(_KEYS.c.message_key)))

@@ -1,12 +1,12 @@
-"""Redrive: DLQ → READY, as many as one step takes, in the caller's transaction.
+"""Redrive: DLQ → READY, up to one step of dead letters, in the caller's transaction.
 
-What goes back unchanged to a group of mode POP gets a delivery that points at the dead copy. Everything else becomes a
-new message: in the group's retry topic, with a delivery in mode POP; or in a target topic, for every group. The dead
-letter is marked and the record written in the same transaction, so that a repetition finds it done.
+An unchanged message that goes back to a group of mode POP gets a delivery that points at the dead copy. All others
+become new messages: in the group's retry topic, with a delivery in mode POP; or in a target topic, for all groups. The
+same transaction marks the dead letter and records the outcome, so that a repetition finds it done.
 
-It takes rows and queues without waiting, and is the last to do so in a transaction: whatever another server has under
-its hands just now refuses the whole step, to be asked again. Only for the retry topic of a group that has none yet it
-waits, where another server makes that just now.
+A step locks rows and queues without waiting, after all other operations of its transaction. If another server has
+locked one of them, the whole step is refused and the caller repeats it. It waits in one case only: another server
+creates the group's retry topic at the same moment.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class LetterRow(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """The name under which something is sent back, and where to: `target` None is the group alone."""
+    """The plan of a redrive, and where it sends to: `target` None means only the group."""
 
     plan_id: str
     group: Group
@@ -80,23 +80,23 @@ class Plan(NamedTuple):
 
 
 class FoundLetters(NamedTuple):
-    """The dead letters that are named, locked: by id; and the topics of theirs and of their copies that exist."""
+    """The locked dead letters by id, and the existing topics of their originals and their copies."""
 
     letters: dict[int, LetterRow]
     topics: dict[int, Topic]
 
 
 class _Sent(NamedTuple):
-    """A dead letter on its way back: the place that it gets."""
+    """A dead letter that is redriven, with its new place."""
 
     letter: LetterRow
     order: RedriveItem
     key: int
-    is_new: bool  # a message of its own
+    is_new: bool  # a new message was made
 
 
 def find(tx: Transaction, group: Group, ids: Sequence[int]) -> FoundLetters:
-    """Lock the group's dead letters with these ids; one that is gone is left out. Raises `TooManyRequests`."""
+    """Lock the group's dead letters with these ids; unknown ids are left out. Raises `TooManyRequests`."""
     names = {"for_group": group.group_id, "ids": encode_rows([(each,) for each in ids])}
     letters = {row.dead_letter_id: row for row in _LETTERS_FREE.rows(tx.conn, names)}
     if len(letters) < len(ids) and dialect_of(tx.conn).has_other_writers:
@@ -111,7 +111,7 @@ def find(tx: Transaction, group: Group, ids: Sequence[int]) -> FoundLetters:
 
 
 def why_not(plan: Plan, found: FoundLetters, dead_letter_id: int) -> str | None:
-    """Why it cannot go back by this plan; None where it can."""
+    """Why this plan cannot redrive the dead letter; None if it can."""
     letter = found.letters.get(dead_letter_id)
     if letter is None or letter.redrive_state is not None:
         return NOT_DEAD
@@ -123,7 +123,7 @@ def why_not(plan: Plan, found: FoundLetters, dead_letter_id: int) -> str | None:
 
 
 def send(tx: Transaction, plan: Plan, found: FoundLetters, orders: Sequence[RedriveItem]) -> None:
-    """Send back dead letters that can go, each of which the plan has a record of. Raises `TooManyRequests`."""
+    """Redrive dead letters that passed `why_not`; the plan has a record of each. Raises `TooManyRequests`."""
     if not orders:
         return
     sent = _place(tx, plan, found, orders)
@@ -144,18 +144,18 @@ def send(tx: Transaction, plan: Plan, found: FoundLetters, orders: Sequence[Redr
 
 
 def skip(tx: Transaction, plan: Plan, notes: Mapping[int, str]) -> None:
-    """Write down of dead letters that the plan has a record of why they do not go, by id."""
+    """Record in the plan why these dead letters are not redriven; `notes` are by id."""
     if notes:
         tx.conn.execute(_SKIP, [{"of_plan": plan.plan_id, "of_id": each, "why": why} for each, why in notes.items()])
 
 
 def _place(tx: Transaction, plan: Plan, found: FoundLetters, orders: Sequence[RedriveItem]) -> list[_Sent]:
-    """Give each its place, and where there is one its delivery."""
+    """Give each dead letter its new place, and its delivery if it needs one."""
     letters = [(found.letters[each.dead_letter_id], each) for each in orders]
     if plan.target is not None:
         return _make_messages(tx, plan, found, letters, plan.target)
     group, retries = plan.group, find_topic(tx.conn, retry_topic(plan.group.name))
-    # A group that reads its retry topic finds there what is new: it needs no delivery, nor may it have one.
+    # A group that reads its retry topic finds new messages there: it must not get a delivery too.
     reads_retries = group.mode is Mode.PULL or (retries is not None and _reads(tx.conn, group, retries))
     as_it_is = [
         _Sent(letter, order, letter.copy_key, is_new=False)
@@ -180,12 +180,14 @@ def _place(tx: Transaction, plan: Plan, found: FoundLetters, orders: Sequence[Re
 def _make_messages(
     tx: Transaction, plan: Plan, found: FoundLetters, letters: Sequence[tuple[LetterRow, RedriveItem]], topic: Topic
 ) -> list[_Sent]:
-    """Append messages made of dead letters to a queue of the topic that nobody else has just now."""
+    """Append the new messages to a queue of the topic that no other transaction has locked."""
     queue_id = tx.conn.execute(_FREE_QUEUE, {"of_topic": topic.topic_id}).scalar()
     place = next((each for each in topic.queues if each.queue_id == queue_id), None)
     taken = None if place is None else take_offsets(tx, place, len(letters))
     if place is None or taken is None:
-        raise TooManyRequests(f"every queue of topic '{topic.name}' is in use just now; nothing was redriven, repeat")
+        raise TooManyRequests(
+            f"other transactions use every queue of topic '{topic.name}'; nothing was redriven, repeat the request"
+        )
     first_key = message_key(place.queue_id, taken.first)
     sent = [_Sent(letter, order, key, is_new=True) for key, (letter, order) in enumerate(letters, start=first_key)]
     resets = _resets(tx.conn, plan.group, letters)
@@ -246,20 +248,20 @@ def _named(plan: Plan, sent: _Sent) -> dict[str, Any]:
 
 
 def _reads(conn: Connection, group: Group, topic: Topic) -> bool:
-    """Whether the group consumes the topic: then what is stored there is to come to it as it stands."""
+    """Whether the group consumes the topic: then it gets the messages stored there without a delivery."""
     names = {"for_group": group.group_id, "of_queue": topic.queues[0].queue_id}
     return conn.execute(_HAS_PROGRESS, names).first() is not None
 
 
 def _resets(conn: Connection, group: Group, letters: Sequence[tuple[LetterRow, RedriveItem]]) -> dict[int, int]:
-    """How often the group was moved in the queues that they came from."""
+    """The group's count of resets in the queues that the dead letters came from."""
     queues = encode_rows([(each,) for each in sorted({queue_of(letter.origin_key) for letter, _ in letters})])
     rows = conn.execute(_RESETS, {"for_group": group.group_id, "queues": queues})
     return {row.queue_id: row.resets for row in rows}
 
 
 def _delivery(tx: Transaction, group: Group, sent: _Sent) -> tuple[int | str | None, ...]:
-    """In the table's order. It is in no message group, and its attempts begin anew."""
+    """The delivery row, in the order of the table's columns. It has no message group, and its attempts start anew."""
     return (
         group.group_id,
         sent.key,
@@ -290,7 +292,7 @@ _LETTERS_FREE = RowStatement(
         message.c.tag,
         message.c["keys"],
         message.c.properties,
-        # The group consumes its own dead letters: the place of the copy is taken.
+        # The group consumes its own dead letters, so the copy's place may have a delivery already.
         select(literal_column("1"))
         .where(
             _reader.c.group_id == dead_letter.c.group_id,
@@ -310,7 +312,7 @@ _MARK = (
     .where(dead_letter.c.dead_letter_id.in_(select(_IDS.c.dead_letter_id)), dead_letter.c.redrive_state.is_(None))
     .values(redrive_state=LetterState.REDRIVEN.value, plan_id=bindparam("by_plan"))
 )
-# Row by row: joined with given rows SQLite walks through the whole plan, and through all of those for each of its rows.
+# Row by row: in a join with the parameter rows, SQLite would scan the whole plan, and all parameter rows for each row.
 _ONE = redrive.c.plan_id == bindparam("of_plan"), redrive.c.dead_letter_id == bindparam("of_id")
 _RECORD = (
     update(redrive)
@@ -343,8 +345,8 @@ _RESETS = (
     .join(progress, and_(progress.c.group_id == bindparam("for_group"), progress.c.queue_id == _QUEUES.c.queue_id))
 )
 _COPIES = rows_parameter("copies", "source_key", "copy_key", "tag_hash", text=("tag", "keys", "properties"))
-# Everything else is as it was sent. No other message has the negative of a key: what is made of a dead letter twice,
-# by two plans, is two messages of one id.
+# All other columns are as they were sent. The negative key makes the row unique: if two plans redrive a dead letter,
+# the two messages have the same id.
 _BECOMES: dict[str, Any] = {
     "message_key": _COPIES.c.copy_key,
     "topic_id": bindparam("in_topic", type_=message.c.topic_id.type),
@@ -355,7 +357,7 @@ _BECOMES: dict[str, Any] = {
     "keys": _COPIES.c["keys"],
     "properties": _COPIES.c.properties,
 }
-# In a topic of its own choice it is a message like any other.
+# In a target topic it is an ordinary message.
 _BECOMES_ANEW: dict[str, Any] = {
     **_BECOMES,
     "message_group": null(),

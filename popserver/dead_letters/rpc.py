@@ -1,4 +1,4 @@
-"""The part of popmq.v1.Admin that is about dead letters: looking at them, removing them, sending them back."""
+"""The dead-letter calls of popmq.v1.Admin: list, purge, redrive."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def _order(order: wire.RedriveOrder) -> RedriveItem:
 
 
 def _repair(repair: wire.Repair) -> Repair | None:
-    """None for one in which nothing is different."""
+    """The repair; None if it changes nothing."""
     if not repair.ListFields():
         return None
     return Repair(

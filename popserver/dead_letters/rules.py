@@ -1,7 +1,7 @@
-"""Dead letters that go back: which, under what name, and what is different in them.
+"""Redrives: the selection of dead letters, the ids of plans, and repairs.
 
-A redriven message begins anew: its attempts from 1, and it waits for nobody of its message group. A plan is the record
-of what was sent back; each dead letter goes back at most once.
+A redriven message starts anew: its attempts start at 1, and it does not wait for its message group. A plan records what
+was redriven; it redrives each dead letter at most once.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from popserver.model.message import REDRIVE_OF, REDRIVE_PLAN, Message, check
 from popserver.model.names import CONTROL, Resource
 from popserver.model.states import Change
 
-ITEMS_MAX = 1_000  # of one request
+ITEMS_MAX = 1_000  # in one request
 PLAN_ID_LENGTH_MAX = 64
 REASON_LENGTH_MAX = 1_024
 
@@ -24,7 +24,7 @@ _PLAN_ID = re.compile(rf"[A-Za-z0-9_.:-]{{1,{PLAN_ID_LENGTH_MAX}}}")
 
 
 class Repair(NamedTuple):
-    """What is different in a repaired message; None leaves a value as it was. An empty `tag` is none."""
+    """Changes of a repaired message; None keeps a value. An empty `tag` removes the tag."""
 
     body: bytes | None = None
     tag: str | None = None
@@ -33,7 +33,7 @@ class Repair(NamedTuple):
 
 
 class RedriveItem(NamedTuple):
-    """One dead letter to be sent back."""
+    """One dead letter to redrive."""
 
     dead_letter_id: int
     reason: str = ""
@@ -45,7 +45,7 @@ class RedriveItem(NamedTuple):
 
 
 class LetterSelection(NamedTuple):
-    """Which dead letters are meant, by names; what is None or empty does not narrow."""
+    """A selection of dead letters by names; None and empty values do not narrow it."""
 
     group: Resource
     topic: Resource | None = None
@@ -57,9 +57,9 @@ class LetterSelection(NamedTuple):
 
 
 class Selection(NamedTuple):
-    """Which dead letters of a group; what is None or empty does not narrow.
+    """A selection of a group's dead letters; None and empty values do not narrow it.
 
-    `dead_from_ms` is included, `dead_until_ms` is not. `where` is a SQL filter on the message's properties, and on
+    `dead_from_ms` is inclusive, `dead_until_ms` exclusive. `where` is a SQL filter on the message's properties, and on
     TAGS, REASON, ATTEMPT, TOPIC, MESSAGE_ID and MESSAGE_GROUP.
     """
 
@@ -72,7 +72,7 @@ class Selection(NamedTuple):
 
 
 def check_plan_id(plan_id: str) -> None:
-    """1 to 64 characters out of A-Z a-z 0-9 _ . : -, so that it is one word in a log, a URL and a shell."""
+    """Raise unless the id has 1 to 64 of the characters A-Z a-z 0-9 _ . : - (one word in a log, a URL and a shell)."""
     if not _PLAN_ID.fullmatch(plan_id):
         raise BadRequest(
             f"plan id {plan_id[:64]!r} is not one of 1 to {PLAN_ID_LENGTH_MAX} characters out of A-Z a-z 0-9 _ . : -"
@@ -80,15 +80,15 @@ def check_plan_id(plan_id: str) -> None:
 
 
 def check_reason(reason: str) -> None:
-    """At most 1,024 characters, none of them a control character."""
+    """Raise unless the reason has at most 1,024 characters and no control character."""
     if len(reason) > REASON_LENGTH_MAX:
         raise BadRequest(f"the reason has {len(reason)} characters, at most {REASON_LENGTH_MAX} are allowed")
     if CONTROL.search(reason):
-        raise BadRequest(f"the reason {reason[:64]!r} holds a control character")
+        raise BadRequest(f"the reason {reason[:64]!r} contains a control character; leave it out")
 
 
 def check_repair(dead_letter_id: int, repair: Repair) -> None:
-    """Raise unless a message may be like that: the limits of a message that is sent (`model.message.check`)."""
+    """Raise if the repaired message breaks a limit of messages (`model.message.check`)."""
     sent = Message(
         Resource("", "repaired"),
         str(dead_letter_id),
@@ -104,14 +104,14 @@ def check_repair(dead_letter_id: int, repair: Repair) -> None:
 
 
 def with_marks(properties: Mapping[str, str], plan_id: str, parent_id: str) -> dict[str, str]:
-    """The properties of a message that was made of a dead letter: which one, and by which plan."""
+    """The properties of a message made from a dead letter, with its parent's id and the plan's id added."""
     return {**properties, REDRIVE_OF: parent_id, REDRIVE_PLAN: plan_id}
 
 
 def message_id_of(plan_id: str, dead_letter_id: int, planned_at_ms: int) -> str:
-    """The id of the message that a plan makes of a dead letter in its target topic.
+    """The id of the message that a plan makes from a dead letter in its target topic.
 
-    It follows from the two alone, and begins with the time of the plan, so that ids grow as their index wants it.
+    It depends only on the plan and the dead letter. It begins with the plan's time, so that ids grow in index order.
     """
     named = hashlib.blake2b(f"{plan_id}\x00{dead_letter_id}".encode(), digest_size=10).hexdigest()
     return f"01{planned_at_ms & 0xFFFF_FFFF_FFFF:012x}{named}".upper()

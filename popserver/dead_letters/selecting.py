@@ -1,6 +1,6 @@
-"""Which dead letters are meant: those of a group, narrowed by facts and by a SQL filter. It reads, and changes nothing.
+"""The selection of a group's dead letters, narrowed by facts and by a SQL filter (reads only).
 
-A page examines at most 1,000 dead letters, however many match, so that no query costs more on a larger topic.
+A page reads at most 1,000 dead letters, however many match, so its cost does not grow with their number.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ class _LetterCopyRow(NamedTuple):
 
 
 class LetterPage(NamedTuple):
-    """The ids of dead letters that fit, and after which one to go on; None where there are no more."""
+    """The ids of matching dead letters, and the id after which to continue (None: no more)."""
 
     ids: list[int]
     next_after_id: int | None
 
 
 def page_of_letters(conn: Connection, group: Group, selection: Selection, after_id: int, limit: int) -> LetterPage:
-    """Up to `limit` that fit, oldest first, among the next 1,000 after `after_id`; fewer by a costly filter."""
+    """Up to `limit` matches, oldest first, among the next 1,000 after `after_id` (fewer with an expensive filter)."""
     names = {"for_group": group.group_id, "after": after_id, "window": STEP_ROWS_MAX}
     if selection.ids:
         rows = _NAMED.rows(conn, names | {"ids": encode_rows([(each,) for each in selection.ids])})
@@ -74,19 +74,19 @@ def page_of_letters(conn: Connection, group: Group, selection: Selection, after_
 
 
 def newest_id(conn: Connection, group: Group) -> int:
-    """The id of the group's newest dead letter; 0 where it has none."""
+    """The id of the group's newest dead letter; 0 if there is none."""
     newest: int | None = conn.execute(_NEWEST, {"for_group": group.group_id}).scalar()
     return newest or 0
 
 
 class PlanStart(NamedTuple):
     group: Group
-    selection: tuple[Selection, int]  # with the id of the newest dead letter that is meant
+    selection: tuple[Selection, int]  # with the id of the newest dead letter that it covers
     target: Topic | None
 
 
 def plan_start(conn: Connection, of: LetterSelection, target_name: Resource | None) -> PlanStart:
-    """What a plan stands on that is made now."""
+    """The facts for a plan that is made now."""
     group, selection = resolve(conn, of)
     return PlanStart(group, (selection, newest_id(conn, group)), find_target(conn, target_name))
 
@@ -110,7 +110,7 @@ def find_target(conn: Connection, name: Resource | None) -> Topic | None:
         raise lookup.topic_not_found(name)
     if MessageType.NORMAL not in topic.accepts:
         raise MessagePropertyConflictWithType(
-            f"topic '{name}' takes {', '.join(topic.accepts)} messages; what is redriven to a topic is a NORMAL one"
+            f"topic '{name}' takes {', '.join(topic.accepts)} messages; a message that is redriven to a topic is NORMAL"
         )
     return topic
 
@@ -125,7 +125,7 @@ def _may_fit(row: _SelectedRow, selection: Selection) -> bool:
 
 
 def _judged(conn: Connection, wanted: SqlFilter, rows: Sequence[_SelectedRow]) -> tuple[list[_SelectedRow], int | None]:
-    """Those that the filter wants; and after which id it did not go on, where its work was done before."""
+    """The rows that the filter accepts, and the id after which it stopped if its work limit was reached (else None)."""
     work = Work()
     fitting: list[_SelectedRow] = []
     start = 0

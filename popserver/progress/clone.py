@@ -1,8 +1,8 @@
-"""Cloning: a group begins where another one stands.
+"""Clone: a group gets the progress of another group.
 
-In each queue it gets the lowest offset of which the other group is not done: what that one holds, retries, was handed
-back, or has left behind in a message group comes to the new group too, and what it has acked beyond that comes once
-more. So messages may repeat, and none is lost but dead letters.
+In each queue it begins at the lowest offset that the other group has not finished. So it gets all messages that the
+other group holds, retries, got sent back, or has behind the scan in a message group. Messages after that offset that
+the other group has acked come again. Messages may repeat; none is lost except dead letters.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Clone(Request[list[MovedOffset]]):
 
 @carries_out(Clone)
 def clone(tx: Transaction, requests: Sequence[Clone]) -> list[list[MovedOffset] | PopError]:
-    """Make the progress rows; per request all of them, or why none."""
+    """Make the progress rows. A request is done as a whole, or refused."""
     return [_clone(tx, request) for request in requests]
 
 
@@ -89,7 +89,7 @@ def _write(tx: Transaction, request: Clone, begins: dict[int, int]) -> None:
         if place.queue_id in begins
     ]
     for start in range(0, len(rows), STEP_ROWS_MAX):
-        # Counted as a reset: a member that has begun elsewhere meanwhile must not commit over it.
+        # This counts as a reset, so that a member that has begun elsewhere meanwhile cannot overwrite it.
         tx.conn.execute(insert(progress).values(resets=1), rows[start : start + STEP_ROWS_MAX])
     for topic in request.topics:
         tx.wake(topic.topic_id)
@@ -101,13 +101,13 @@ def _stored(conn: Connection, group: Group) -> Collection[int]:
 
 
 def _lowest(conn: Connection, group: Group) -> dict[int, int]:
-    """The group's progress by queue, or the oldest message where that is beyond it."""
+    """The group's progress by queue id, or the queue's first offset if that is later."""
     rows = conn.execute(_PROGRESS, {"for_group": group.group_id})
     return {row.queue_id: max(row.next_offset, row.min_offset) for row in rows}
 
 
 def _begins(conn: Connection, source: Group) -> dict[int, int]:
-    """By queue, the lowest offset of which the group is not done."""
+    """By queue id, the lowest offset that the group has not finished."""
     begins = _lowest(conn, source)
     names = {"for_group": source.group_id}
     held = {row.queue_id: offset_of(row.first_key) for row in conn.execute(_FIRST_HELD, names)}
@@ -125,12 +125,12 @@ def _lower(begins: dict[int, int], first: dict[int, int]) -> None:
 
 
 def _handed_back(conn: Connection, source: Group, begins: dict[int, int]) -> dict[int, int]:
-    """By queue, the first of what members have handed back and not consumed again: it waits in the retry topic."""
-    # In mode POP what stands there has a delivery, or is done.
+    """By queue id, the first message that members sent back and that waits in the retry topic."""
+    # In mode POP the messages of the retry topic have deliveries, or are done.
     topic = None if source.mode is Mode.POP else topics.find_topic(conn, retry_topic(source.name))
     first: dict[int, int] = {}
     for place in topic.queues if topic else ():
-        # What waits for the next retry of that topic is among `begins`.
+        # Messages of the retry topic that wait for their next retry are in `begins`.
         after = message_key(place.queue_id, begins.get(place.queue_id, 0)) - 1
         names = {"end": message_key(place.queue_id + 1, 0), "limit": STEP_ROWS_MAX}
         while page := conn.execute(_COPIES, names | {"after": after}).all():

@@ -1,4 +1,4 @@
-"""What an operator does with a group's progress: sees how far it is behind, moves it, skips a message, clones it."""
+"""What an operator does with a group's progress: see its lag, move it, skip a message, clone it, import offsets."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from popserver.progress.rules import Goal, MovedOffset, Target
 from popserver.progress.skip import Skip
 from popserver.pulling.offsets import NamedOffset
 
-# The door speaks of what was found without knowing the store.
+# Exported for `rpc`, which must not import statements.
 __all__ = ["LAG_MAX", "OFFSETS_MAX", "GroupProgress", "QueueLag"]
 
 LAG_MAX = 4_096  # queues in one answer
@@ -37,7 +37,7 @@ OFFSETS_MAX = 4_096  # in one import
 
 
 class GroupProgress:
-    """An operator's verbs over one broker. Every refusal is a `PopError`, and changes nothing."""
+    """An operator's actions on progress. Every refusal is a `PopError` and changes nothing."""
 
     def __init__(self, reader: Reader, writer: Writer, catalog: Catalog, clock: Clock) -> None:
         self._reader = reader
@@ -60,10 +60,10 @@ class GroupProgress:
     async def reset(
         self, group_name: Resource, topic_name: Resource, number: int | None, to: Target, *, dry_run: bool
     ) -> list[MovedOffset]:
-        """Move the group's progress in one queue, or (None) in all of the topic; with `dry_run` only say where to.
+        """Move the group's progress in one queue or (None) in all queues of the topic. `dry_run` changes nothing.
 
-        Raises `IllegalOffset` for an offset beyond the queue's ends, `TooManyRequests` while somebody's own
-        transaction acks one of the messages.
+        Returns the old and new offsets. Raises `IllegalOffset` for an offset outside the queue, `TooManyRequests` while
+        a user's own transaction acks one of the messages.
         """
         group, topic = await self._catalog.for_receipt(group_name, topic_name)
         queues = topic.queues if number is None else (queue_numbered(topic, number),)
@@ -73,24 +73,27 @@ class GroupProgress:
         return await self._writer.submit(wish)
 
     async def import_offsets(self, group_name: Resource, offsets: Sequence[NamedOffset]) -> list[MovedOffset]:
-        """Set the progress of a group of mode PULL, or one that is not used yet, to offsets kept elsewhere.
+        """Set the progress of a group of mode PULL, or of an unused group, to given offsets.
 
-        All of them, or none. The group is made where the server may.
+        All are set, or none. The group is created if the server may create groups.
         """
         if not 1 <= len(offsets) <= OFFSETS_MAX:
             raise BadRequest(f"one request imports 1 to {OFFSETS_MAX} offsets, not {len(offsets)}; use several")
         goals = [await self._goal(each.queue, each.offset) for each in offsets]
-        # Before the group is made: what is refused makes none.
+        # Before the group is created: a refused request must not create it.
         await self._reader.read(lambda conn: check(conn, goals))
         group = await self._catalog.group(group_name)
         wish = Reset(group, goals, not_of_pops=True)
         return await self._writer.submit(wish)
 
     async def skip(self, group_name: Resource, topic_name: Resource | None, message_id: str) -> State:
-        """Mark one message as consumed without delivering it; returns its state. Raises `BadRequest` and says why."""
+        """Mark one message as consumed without delivering it. Returns its former state.
+
+        Raises `BadRequest` with the reason if this is not possible.
+        """
         check_group(group_name)
         if not message_id.strip():
-            raise IllegalMessageId("the message id is blank; name the one that the send or the receive reported")
+            raise IllegalMessageId("the message id is blank; give the id that the send or the receive reported")
 
         def look(conn: Connection) -> Skip:
             group = catalog_facts.group(conn, group_name)
@@ -112,10 +115,10 @@ class GroupProgress:
     async def clone(
         self, source_name: Resource, group_name: Resource, topic_name: Resource | None
     ) -> list[MovedOffset]:
-        """Give the group the progress of the source, in one topic or (None) in all but those the server fills.
+        """Give the group the progress of the source, in one topic or (None) in all except the server's own.
 
-        In each queue the lowest offset of which the source is not done: messages may repeat, none is lost. Raises
-        `BadRequest` where the group has progress in such a topic already. It is made where the server may.
+        It begins in each queue at the lowest offset that the source has not finished: messages may repeat, none is
+        lost. Raises `BadRequest` if the group has progress in such a topic. Creates the group if the server may.
         """
         check_group(source_name)
         source, topics = await self._reader.read(lambda conn: _known(conn, source_name, topic_name))
@@ -126,7 +129,7 @@ class GroupProgress:
         return await self._writer.submit(Clone(source, group, topics))
 
     async def _goal(self, name: QueueName, to: Target) -> Goal:
-        """No topic is made for the sake of an offset in it."""
+        """Does not create a missing topic."""
         topic = await self._catalog.known_topic(name.topic)
         if topic is None:
             raise lookup.topic_not_found(name.topic)
@@ -139,7 +142,7 @@ def _topic(conn: Connection, name: Resource) -> Topic:
 
 
 def _known(conn: Connection, group_name: Resource, topic_name: Resource | None) -> tuple[Group, list[Topic]]:
-    """The group, and the topics in which it has progress: that one, or all but those the server fills."""
+    """The group, and the topics in which it has progress: the named one, or all except the server's own."""
     group = catalog_facts.group(conn, group_name)
     met = topic_ids(conn, group)
     if topic_name is not None:

@@ -1,7 +1,6 @@
-"""How far a group is behind, queue by queue, in messages: the units of the view `group_lag`, for groups of either mode.
+"""A group's lag in messages, for each queue and both modes; counted as in the view `group_lag`.
 
-It reads, and changes nothing. The cost follows what is in flight and what message groups have left behind, not the
-backlog.
+The cost depends on the messages in flight and behind the scan in message groups, not on the backlog.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from popserver.model.states import State
 
 
 class QueueLag(NamedTuple):
-    """A group in one queue, which stores `min_offset` up to, not including, `end_offset`; `offset` is its progress.
+    """A group in one queue, which stores `min_offset` up to, but not including, `end_offset`.
 
-    `client_id` is the member that has the queue's lock, empty for none.
+    `offset` is the group's progress. `client_id` is the member that has the queue's lock, empty if there is none.
     """
 
     topic: Resource
@@ -51,8 +50,8 @@ class _PlaceRow(NamedTuple):
 def queue_lag(
     conn: Connection, group: Group, topic_id: int | None, now_ms: int, limit: int
 ) -> tuple[list[QueueLag], int]:
-    """The first `limit` queues in which the group has progress, by topic and number, of one topic or (None) of all; and
-    how many there are."""
+    """The first `limit` queues with progress of the group, in one topic or (None) in all, by topic and number; and how
+    many there are."""
     names = {"for_group": group.group_id, "now_ms": now_ms}
     places = _PLACES.rows(conn, names)
     wanted = [each for each in places if topic_id is None or each.topic_id == topic_id]
@@ -116,7 +115,7 @@ _STATES = (
         _QUEUE_ID.label("queue_id"),
         delivery.c.state,
         func.count().label("deliveries"),
-        # What was handed back beyond what is committed waits, and is not ready too.
+        # A message that was sent back after the committed offset waits for its retry, so it is not counted as READY.
         func.sum(case((delivery.c.message_key >= _REACHED, 1), else_=0)).label("beyond"),
     )
     .select_from(delivery)
@@ -124,7 +123,7 @@ _STATES = (
     .where(delivery.c.group_id == bindparam("for_group"))
     .group_by(_QUEUE_ID, delivery.c.state)
 )
-# Redriven messages count where they stood first: their deliveries are at places in another topic.
+# Redriven messages count at their first place: their deliveries have places in another topic.
 _ELSEWHERE = (
     select(delivery.c.message_key, delivery.c.state, redrive.c.origin_key)
     .select_from(delivery)
@@ -142,7 +141,7 @@ _REDRIVEN = select(_ORIGIN_QUEUE_ID.label("queue_id"), _ELSEWHERE.c.state, func.
     _ORIGIN_QUEUE_ID, _ELSEWHERE.c.state
 )
 _FIRST_KEY = behind.c.queue_id.op("<<")(KEY_SHIFT)
-# What message groups have left up to the scan.
+# Messages of message groups that are behind the scan.
 _LEFT: Select[tuple[int, int]] = (
     select(behind.c.queue_id, func.count().label("messages"))
     .join(progress, and_(progress.c.group_id == behind.c.group_id, progress.c.queue_id == behind.c.queue_id))

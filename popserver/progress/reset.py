@@ -1,9 +1,8 @@
-"""Resets: an operator moves a group's progress, in one transaction for all the queues named.
+"""Reset: an operator moves a group's progress, for all named queues in one transaction.
 
-What the group had in flight, waiting, or behind in message groups there is dropped with its rows: from the new offset
-on every message is READY, before it none is. Receipt handles from before hold nothing any more, and commits that stand
-on an older count of resets are refused. The progress row is locked from the start, so nobody is granted anything
-between the steps, and whatever ends the transaction early has changed nothing.
+It removes the group's deliveries and message-group positions in these queues: from the new offset on all messages are
+READY, and none before it. Older receipt handles are no longer valid, and commits with an older count of resets are
+refused. The progress row is locked from the start, so no message is granted meanwhile.
 """
 
 from __future__ import annotations
@@ -35,13 +34,13 @@ from popserver.pulling import read
 from popserver.pulling.read import Ends
 from popserver.pulling.rules import NO_OFFSET
 
-# Of one reset the history tells about so many messages.
+# A reset writes history rows for at most this many messages.
 TOLD_MAX = STEP_ROWS_MAX
 
 
 @dataclass(frozen=True, slots=True)
 class Reset(Request[list[MovedOffset]]):
-    """Queues of one group, each once. `not_of_pops`: refused for a group of mode POP."""
+    """Queues of one group, each once. With `not_of_pops` it is refused for a group of mode POP."""
 
     phase: ClassVar = Phase.RESET
     group: Group
@@ -59,7 +58,7 @@ class _StateRow(NamedTuple):
 
 
 class _Move(NamedTuple):
-    """One queue's part; `first` to `end` are all message keys it can have."""
+    """The move in one queue; `first` to `end` are all message keys that the queue can have."""
 
     goal: Goal
     first: int
@@ -70,17 +69,17 @@ class _Move(NamedTuple):
 
 @carries_out(Reset)
 def reset(tx: Transaction, requests: Sequence[Reset]) -> list[list[MovedOffset] | PopError]:
-    """Move progress; per request all of it, or why nothing of it."""
+    """Move progress. A request is done as a whole, or refused."""
     return [_reset(tx, request) for request in requests]
 
 
 def plan(conn: Connection, request: Reset) -> list[MovedOffset]:
-    """What the reset would do now. Raises what it would be refused for."""
+    """What the reset would do now. Raises the `PopError` that it would be refused with."""
     return [_moved(each) for each in _moves(conn, request)]
 
 
 def check(conn: Connection, goals: Sequence[Goal]) -> None:
-    """Raise what the goals would be refused for, whatever the group."""
+    """Raise the `PopError` that these goals are refused with for any group."""
     _check_once(goals)
     ends = _ends(conn, goals)
     for goal in goals:
@@ -103,13 +102,13 @@ def _reset(tx: Transaction, request: Reset) -> list[MovedOffset] | PopError:
 
 
 def _moves(conn: Connection, request: Reset) -> list[_Move]:
-    """Where each queue's progress is, and is to go. Refuses before anything is changed."""
+    """The old and new offset for each queue. Raises before anything is changed."""
     found = groups.groups_by_id(conn, [request.group.group_id]).get(request.group.group_id)
     if found is None or found.is_deleted:
         raise lookup.group_not_found(request.group.name)
     if request.not_of_pops and found.group.mode is Mode.POP:
         raise BadRequest(
-            f"consumer group '{request.group.name}' consumes in mode POP: it has more than offsets to take over;"
+            f"consumer group '{request.group.name}' consumes in mode POP, so offsets are only a part of its progress;"
             " move it with: popmq group reset"
         )
     _check_once(request.goals)
@@ -124,7 +123,7 @@ def _check_once(goals: Iterable[Goal]) -> None:
 
 
 def _ends(conn: Connection, goals: Sequence[Goal]) -> dict[int, Ends]:
-    """By queue; those of topics that are gone are left out."""
+    """The ends by queue, without queues of deleted topics."""
     topic_ids = {goal.topic.topic_id for goal in goals}
     return {each.queue_id: each for topic_id in topic_ids for each in read.ends_of_topic(conn, topic_id)}
 
@@ -153,7 +152,7 @@ def _moved(move: _Move) -> MovedOffset:
 
 
 def _lock_deliveries(tx: Transaction, group: Group, move: _Move) -> None:
-    """Refuse while somebody's own transaction has one of them under its hands: it may be about to ack it."""
+    """Lock the deliveries. Refuse if a user's own transaction has locked one: it may be about to ack it."""
     if not dialect_of(tx.conn).has_other_writers:
         return
     if not clear.lock(tx, _place(group, move)):
@@ -164,7 +163,7 @@ def _lock_deliveries(tx: Transaction, group: Group, move: _Move) -> None:
 
 
 def _tell(tx: Transaction, group: Group, moves: Sequence[_Move]) -> None:
-    """Write the history of at most `TOLD_MAX` messages: those that have rows before those that are only passed by."""
+    """Write the history of at most `TOLD_MAX` messages, first of those with delivery rows."""
     if Event.RESET not in group.history.kept:
         return
     room = TOLD_MAX
@@ -176,7 +175,7 @@ def _tell(tx: Transaction, group: Group, moves: Sequence[_Move]) -> None:
 
 
 def _stretch(group: Group, move: _Move) -> dict[str, Any]:
-    """The messages that progress passes by, in either direction; none where there was no progress."""
+    """The messages between the old and the new offset; none if there was no progress."""
     from_offset = move.to_offset if move.from_offset == NO_OFFSET else move.from_offset
     low, high = sorted((from_offset, move.to_offset))
     bounds = {"from_key": move.first + low, "to_key": move.first + high}
@@ -200,13 +199,13 @@ def _record(tx: Transaction, group: Group, move: _Move, several: Iterable[Moved]
 
 
 def _move(tx: Transaction, group: Group, move: _Move) -> None:
-    """Nothing is left of the group in the queue but its progress, and dead letters from before it."""
+    """Remove all of the group's rows in the queue except its progress and the dead letters before it."""
     place = _place(group, move)
     clear.clear(tx, place)
     clear.make_ready(tx, place, move.first + move.to_offset)
     names = {"for_group": group.group_id, "of_queue": place.queue_id, "to_offset": move.to_offset}
     if not tx.conn.execute(_SET, names).rowcount:
-        # Where another server makes the same row just now, the key refuses this one, and the batch is run again.
+        # If another server inserts the same row now, the primary key refuses this one, and the batch runs again.
         row = {"group_id": group.group_id, "queue_id": move.goal.queue.queue_id, "next_offset": move.to_offset}
         tx.conn.execute(insert(progress), row | {"resets": 1})
     tx.wake(move.goal.topic.topic_id)
@@ -219,7 +218,7 @@ def _place(group: Group, move: _Move) -> GroupInQueue:
 _HERE = progress.c.group_id == bindparam("for_group"), progress.c.queue_id == bindparam("of_queue")
 _STORED = select(progress.c.next_offset).where(*_HERE)
 _SET = update(progress).where(*_HERE).values(next_offset=bindparam("to_offset"), resets=progress.c.resets + 1)
-# Those without a row of their own.
+# Messages without a delivery row.
 _STATES = RowStatement(
     _StateRow,
     text("""

@@ -1,4 +1,4 @@
-"""The part of popmq.v1.Admin that is about groups' progress."""
+"""The calls of popmq.v1.Admin for groups' progress."""
 
 from __future__ import annotations
 
@@ -78,12 +78,12 @@ def _target(request: wire.ResetOffsetsRequest) -> Target:
         return Since(convert.time_ms(request.timestamp, "timestamp"))
     if kind == "offset":
         if not request.HasField("queue_id"):
-            raise BadRequest(f"offset {request.offset} is an offset of one queue; name the queue as well")
+            raise BadRequest(f"offset {request.offset} belongs to one queue; name the queue as well")
         return request.offset
     if kind is None:
-        raise BadRequest("the request does not say where to; give a policy, a timestamp or an offset")
+        raise BadRequest("the request has no target; give a policy, a timestamp or an offset")
     if request.policy not in _EDGES:
-        raise BadRequest(f"policy {request.policy} is no place; use BEGINNING (0) or END (1), or give a timestamp")
+        raise BadRequest(f"policy {request.policy} is not allowed; use BEGINNING (0) or END (1), or give a timestamp")
     return _EDGES[request.policy]
 
 

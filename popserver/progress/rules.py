@@ -1,4 +1,4 @@
-"""Where an operator moves a group's progress, and what that does to each message."""
+"""The targets of a reset, and its events for each message."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from popserver.model.topic import MessageQueue, Topic
 
 
 class Edge(StrEnum):
-    """An end of what a queue stores."""
+    """The beginning or the end of a queue."""
 
     BEGINNING = "BEGINNING"  # its oldest message
-    END = "END"  # beyond its newest
+    END = "END"  # after its newest message
 
 
 class Since(NamedTuple):
-    """The first message that was stored then or later."""
+    """The first message stored at or after a time."""
 
     at_ms: int
 
@@ -30,7 +30,7 @@ Target: TypeAlias = Edge | Since | int
 
 
 class Goal(NamedTuple):
-    """One queue, and where the group is to go on in it."""
+    """One queue, and where the group continues in it."""
 
     topic: Topic
     queue: MessageQueue
@@ -38,7 +38,7 @@ class Goal(NamedTuple):
 
 
 class MovedOffset(NamedTuple):
-    """What became of a group's progress in one queue; `from_offset` is -1 where there was none."""
+    """A change of a group's progress in one queue; `from_offset` is -1 if there was none."""
 
     topic: Resource
     number: int
@@ -47,7 +47,7 @@ class MovedOffset(NamedTuple):
 
 
 def check_offset(goal: Goal, offset: int, min_offset: int, end_offset: int) -> None:
-    """Raise `IllegalOffset` for one that is not between the queue's ends, both included."""
+    """Raise `IllegalOffset` for an offset before the queue's beginning or after its end."""
     if not min_offset <= offset <= end_offset:
         raise IllegalOffset(
             f"offset {offset} is not in queue {goal.queue.number} of topic '{goal.topic.name}', which stores"
@@ -56,9 +56,9 @@ def check_offset(goal: Goal, offset: int, min_offset: int, end_offset: int) -> N
 
 
 def events(state: State, offset: int, to_offset: int) -> Sequence[Event]:
-    """What happens, in turn, to a message at `offset` when progress goes to `to_offset`.
+    """The events, in order, for a message at `offset` when the progress moves to `to_offset`.
 
-    From there on everything is READY. Before it everything has ended: a hold is ended first, then passed over.
+    From `to_offset` on all messages are READY. Before it all messages have ended: a hold ends first, then the message.
     """
     if offset >= to_offset:
         return (Event.RESET,) if state in sources(Event.RESET) else ()
@@ -71,14 +71,14 @@ def events(state: State, offset: int, to_offset: int) -> Sequence[Event]:
 
 
 def skip_hint(found: MessageFacts) -> str:
-    """What an operator may do about a message that cannot be skipped."""
+    """What an operator can do about a message that cannot be skipped."""
     if found.state is None:
         return "give the group its progress with: popmq group reset"
     state = found.state.shown
     if state is State.INFLIGHT:
-        return "wait for its holder, or for the end of its hold, and skip it then"
+        return "wait until its holder acks it or its hold ends, then skip it"
     if state is State.READY and found.head is not None:
         return f"skip {found.head.message_id} first"
     if state is State.READY:
-        return "only the next one of its queue or message group can be skipped; for all before it: popmq group reset"
+        return "only the next message of a queue or message group can be skipped; for all before it: popmq group reset"
     return "there is nothing left to skip"

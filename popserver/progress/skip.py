@@ -1,7 +1,7 @@
-"""Skipping: one message is done for a group, unread; what is stuck behind it goes on.
+"""Skip: mark one message as consumed for a group without delivering it, so that messages behind it continue.
 
-There must be something to note that by: the message's own row (ready again, or waiting for its retry), the place of its
-message group, or the group's progress. For one in the midst of what nobody has looked at there is nothing.
+The skip must be stored somewhere: in the message's delivery row (READY again, or waiting for a retry), in the position
+of its message group, or in the group's progress. A message in the middle of unread ones has none of these.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ REASON = "an operator has skipped it"
 
 
 class Skipped(NamedTuple):
-    """Whether it is done, and what bore on the message before."""
+    """Whether the message was skipped, and the facts about it before that."""
 
     is_done: bool
     found: MessageFacts
@@ -37,7 +37,7 @@ class Skipped(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Skip(Request[Skipped]):
-    """One message of a topic, for one group."""
+    """Skip one message of a topic for one group."""
 
     phase: ClassVar = Phase.SKIP
     group: Group
@@ -58,7 +58,7 @@ class Skip(Request[Skipped]):
 
 @carries_out(Skip)
 def skip(tx: Transaction, requests: Sequence[Skip]) -> list[Skipped]:
-    """READY or WAITING_RETRY → COMMIT, as far as that can be noted; whatever is refused changes nothing."""
+    """READY or WAITING_RETRY → COMMIT, if it can be stored. A refused request changes nothing."""
     return [_skip(tx, request) for request in requests]
 
 
@@ -75,10 +75,10 @@ def _skip(tx: Transaction, request: Skip) -> Skipped:
 
 
 def _skip_stored(tx: Transaction, request: Skip) -> bool:
-    """It has a row; its message group may wait for it."""
+    """Skip a message with a delivery row; its message group may wait for it."""
     row = tx.conn.execute(_REMOVE, request.names).first()
     if row is None:
-        return False  # another server has granted it just now
+        return False  # another server has just granted it
     record(tx, request.group, Event.SKIP, [as_moved(row)], REASON)
     if row.message_group is not None:
         advance_after_removal(tx, request.group, [MessageGroupKey(row.topic_id, request.queue_id, row.message_group)])
@@ -86,8 +86,8 @@ def _skip_stored(tx: Transaction, request: Skip) -> bool:
 
 
 def _skip_unread(tx: Transaction, request: Skip, found: MessageFacts) -> bool:
-    """It has no row: it must be the next one, of its message group where that has a place, and of the queue where the
-    group has not come to it."""
+    """Skip a message without a delivery row. It must be the next one: of its message group, if that has a position, or
+    of the queue, if the group has not reached it yet."""
     names = request.names | {"of_message_group": found.message_group}
     progress_at = tx.conn.execute(_AT, names).scalar_one()
     group_at = tx.conn.execute(_GROUP_AT, names).scalar()
@@ -106,14 +106,14 @@ def _skip_unread(tx: Transaction, request: Skip, found: MessageFacts) -> bool:
 
 
 def _is_first(tx: Transaction, request: Skip, from_offset: int, message_group: str | None = None) -> bool:
-    """Whether nothing is stored between that offset and the message, of its message group or (None) at all."""
+    """Whether no message is stored between that offset and this one, of its message group or (None) of any."""
     query = _FIRST if message_group is None else _FIRST_OF_GROUP
     bounds = {"first": message_key(request.queue_id, from_offset), "last": request.message_key}
     return tx.conn.execute(query, bounds | {"of_message_group": message_group}).scalar() == request.message_key
 
 
 def _move_progress(tx: Transaction, request: Skip, names: dict[str, Any]) -> None:
-    """The members of a group that owns whole queues are told: one of them may be stuck at the message."""
+    """Move the progress, and notify the members of a group that owns whole queues: one may be stuck at the message."""
     has_members = request.group.mode is Mode.PULL
     tx.conn.execute(_MOVE_PROGRESS, names | {"more_resets": int(has_members)})
     if has_members:

@@ -88,7 +88,7 @@ def test_skip(shell: Shell) -> None:
     held = shell("group", "skip", "workers", first)
     assert held.status == 1
     assert "is not skipped for group 'workers': it is INFLIGHT: client" in held.err
-    assert "wait for its holder, or for the end of its hold, and skip it then" in held.err
+    assert "wait until its holder acks it or its hold ends, then skip it" in held.err
     assert shell.ok("group", "skip", "workers", second.lower(), "--topic", "jobs").out.endswith("it was READY\n")
     assert shell("group", "skip", "workers", second).err.count("there is nothing left to skip") == 1
     assert shell("group", "skip", "workers", "0" * 34).status == 4

@@ -292,7 +292,7 @@ def test_a_name_is_of_one_selection(desk: Desk) -> None:
     before = desk.digest()
     for plan_id, other in (("p", of(where="number >= 1")), ("p", of()), ("o", of())):
         refused = desk.call("PlanRedrive", plan_id=plan_id, selection=other).status
-        assert (refused.code, "for another selection" in refused.message) == (pb.BAD_REQUEST, True)
+        assert (refused.code, "with another selection" in refused.message) == (pb.BAD_REQUEST, True)
     assert desk.digest() == before
     desk.send("flights", "late")
     (late,) = [each for each in desk.receive("counters", "flights") if each.system_properties.message_id == "late"]
@@ -346,7 +346,7 @@ def test_a_draft_is_gone_on_with_and_takes_what_was_dead_when_it_began(
     refused = desk.call("RunRedrive", plan_id="p", max=1).status
     assert (refused.code, "is a DRAFT" in refused.message) == (pb.PRECONDITION_FAILED, True)
     other = desk.call("PlanRedrive", plan_id="p", selection=of(where="number > 1")).status
-    assert (other.code, "for another selection" in other.message) == (pb.BAD_REQUEST, True)
+    assert (other.code, "with another selection" in other.message) == (pb.BAD_REQUEST, True)
     desk.send("flights", "late")
     for message in desk.receive("counters", "flights"):
         desk.give_up("counters", "flights", message)

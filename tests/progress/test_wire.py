@@ -81,10 +81,10 @@ WRONG: list[tuple[str, dict[str, Any], int, str]] = [
     ("ListLag", {}, pb.ILLEGAL_CONSUMER_GROUP, "the consumer group's name is blank"),
     ("ListLag", {"group": named("nobody")}, pb.CONSUMER_GROUP_NOT_FOUND, "'nobody'"),
     ("ListLag", {"group": GROUP, "topic": named("none")}, pb.TOPIC_NOT_FOUND, "'none'"),
-    ("ResetOffsets", {"group": GROUP, "topic": TOPIC}, pb.BAD_REQUEST, "does not say where to"),
+    ("ResetOffsets", {"group": GROUP, "topic": TOPIC}, pb.BAD_REQUEST, "the request has no target"),
     ("ResetOffsets", {"group": GROUP, "topic": TOPIC, "offset": 3}, pb.BAD_REQUEST, "name the queue as well"),
-    ("ResetOffsets", {"group": GROUP, "topic": TOPIC, "policy": pb.TIMESTAMP}, pb.BAD_REQUEST, "is no place"),
-    ("ResetOffsets", {"group": GROUP, "topic": TOPIC, "policy": 99}, pb.BAD_REQUEST, "policy 99 is no place"),
+    ("ResetOffsets", {"group": GROUP, "topic": TOPIC, "policy": pb.TIMESTAMP}, pb.BAD_REQUEST, "is not allowed"),
+    ("ResetOffsets", {"group": GROUP, "topic": TOPIC, "policy": 99}, pb.BAD_REQUEST, "policy 99 is not allowed"),
     (
         "ResetOffsets",
         {"group": GROUP, "topic": TOPIC, "policy": pb.END, "queue_id": -1},
