@@ -1,1 +1,1 @@
-"""What an operator asks: status, why, peek, filter trial, topics and groups."""
+"""The questions and commands of operators: status, why, peek, filter trial, topics and groups."""

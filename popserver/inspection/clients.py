@@ -1,4 +1,4 @@
-"""The part of popmq.v1.Admin that is about clients: who is there, and what an operator may ask of them."""
+"""The calls of popmq.v1.Admin for clients: list connected clients, and send commands to them."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class ClientMethods:
         found = await self._operations.message(topic, request.message_id)
         outcome = await self._commands.ask(client_id, TryMessage(found.stored), VERIFIED_WITHIN_S)
         if not isinstance(outcome, Outcome):
-            raise BadRequest(f"client '{client_id}' has answered with the stack traces of its threads; ask it again")
+            raise BadRequest(f"client '{client_id}' answered with stack traces instead of a result; repeat the request")
         return wire.VerifyMessageResponse(
             status=status.OK,
             outcome=pb.Status(code=outcome.code, message=outcome.sentence),  # type: ignore[arg-type]
@@ -90,5 +90,5 @@ def _named(
     request: wire.PrintThreadsRequest | wire.VerifyMessageRequest | wire.ReconnectClientRequest,
 ) -> str:
     if not request.client_id:
-        raise BadRequest("the request names no client; list those that are there with: popmq client list")
+        raise BadRequest("the request names no client; list connected clients with: popmq client list")
     return request.client_id

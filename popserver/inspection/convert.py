@@ -1,5 +1,5 @@
-"""Between popmq.v1.Admin's messages and the operations' own types; `transport.convert` does it for the clients'
-protocol."""
+"""Conversion between popmq.v1.Admin's messages and the server's own types. `transport.convert` does the same for the
+protocol of clients."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from popserver.transport.convert import found_message
 
 
 def intervals_ms(request: wire.CreateGroupRequest | wire.UpdateGroupRequest) -> Intervals | None:
-    """The ladder or the exponential intervals that a request gives; None for neither. Raises `BadRequest` for both."""
+    """A request's retry ladder or exponential intervals; None if it has neither. Raises `BadRequest` if it has both."""
     ladder = tuple(map(convert.duration_ms, request.retry_intervals))
     if not request.HasField("exponential_retry"):
         return ladder or None
@@ -32,7 +32,7 @@ def intervals_ms(request: wire.CreateGroupRequest | wire.UpdateGroupRequest) -> 
     return Exponential(
         convert.duration_ms(given.initial) if given.HasField("initial") else default.initial_ms,
         convert.duration_ms(given.max) if given.HasField("max") else default.longest_ms,
-        # 1.1, where the wire's narrow number is 1.100000023841858.
+        # The protocol's float turns 1.1 into 1.100000023841858; this turns it back.
         float(f"{given.multiplier:.7g}") if given.multiplier else default.multiplier,
     )
 
@@ -113,7 +113,7 @@ def scheduled(found: ScheduledMessage) -> wire.ScheduledMessage:
 
 
 def match(match: Match, topic: Resource) -> pb.Message:
-    """What a filter saw of a message."""
+    """A message as the filter saw it."""
     return pb.Message(
         topic=convert.as_resource(topic),
         user_properties=match.properties,

@@ -1,7 +1,7 @@
-"""What an operator asks the store: counts, lag, one message's states. It reads, and changes nothing.
+"""Reads for operators: counts, lag, the states of one message.
 
-No look costs more for a larger backlog: counts are offset arithmetic, lists are pages, and one answer carries at most
-`PAGE_BYTES_MAX` of bodies (always at least one message).
+The cost does not grow with the backlog: counts are computed from offsets, lists are pages, and one answer has at most
+`PAGE_BYTES_MAX` of bodies (at least one message).
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from popserver.settling import expire
 
 
 class Lag(NamedTuple):
-    """How far a group is behind in one topic, in messages.
+    """A group's lag in one topic, in messages.
 
-    `oldest_ready_ms`: when the oldest of those it has never received was stored; what came back is not asked.
+    `oldest_ready_ms`: when the oldest message that the group has never received was stored (without retries).
     """
 
     group: Resource
@@ -40,7 +40,7 @@ class Lag(NamedTuple):
 
 
 class MessageState(NamedTuple):
-    """Where one message stands in one group; `attempt` is 0 where no delivery of it is remembered."""
+    """One message's state in one group; `attempt` is 0 if there is no delivery row."""
 
     group: Resource
     state: State
@@ -50,7 +50,7 @@ class MessageState(NamedTuple):
 
 
 class FoundMessage(NamedTuple):
-    """A message by its id, with its life in every group that has met its topic."""
+    """A message by its id, with its state in every group that consumes its topic."""
 
     stored: StoredMessage
     standings: Sequence[MessageState]
@@ -58,7 +58,7 @@ class FoundMessage(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """How much the store holds, the revision of its schema, and when the first thing that waits is due."""
+    """Counts of the database, the revision of its schema, and when the next waiting row is due."""
 
     topics: int
     groups: int
@@ -69,13 +69,13 @@ class Counts(NamedTuple):
 
 
 def group_lag(conn: Connection, group_id: int | None, limit: int) -> list[Lag]:
-    """Lag per group and topic, of one group or (None) of all."""
+    """The lag per group and topic, of one group or (None) of all."""
     rows = conn.execute(_LAG if group_id is None else _LAG_OF_GROUP, {"group_id": group_id, "limit": limit})
     return [
         Lag(
             Resource(row.group_namespace, row.consumer_group),
             Resource(row.topic_namespace, row.topic),
-            # Postgres sums integers to decimals.
+            # Postgres's sum of integers is a decimal.
             int(row.ready),
             int(row.inflight),
             int(row.waiting_retry),
@@ -87,10 +87,9 @@ def group_lag(conn: Connection, group_id: int | None, limit: int) -> list[Lag]:
 
 
 def find_message(conn: Connection, topic_name: Resource | None, message_id: str) -> FoundMessage:
-    """One message by id, in one topic or (None) in whichever has it; raises `MessageNotFound`.
+    """One message by id, in one topic or (None) in any. Raises `MessageNotFound`.
 
-    The message itself comes before its copies, dead ones and retries. Where several topics hold the id, `BadRequest`
-    asks for one.
+    The message itself is preferred to its dead letters and retries. Raises `BadRequest` if several topics have the id.
     """
     place = find_place(conn, topic_name, message_id)
     topic = _topic(conn, Resource(place.namespace, place.name))

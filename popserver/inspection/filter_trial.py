@@ -1,4 +1,4 @@
-"""A SQL filter tried on stored messages: who would get what, before anybody does."""
+"""Filter trial: test a SQL filter on stored messages before a consumer uses it."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from popserver.model.message import id_from_bytes
 from popserver.model.topic import MessageQueue, Topic, message_key, offset_of
 
 EXAMINED_MAX = 100_000
-# What all of it may cost, in units of about 0.1 µs: a filter that asks for much is tried on fewer messages.
+# The total work, in units of about 0.1 µs: an expensive filter is tried on fewer messages.
 UNITS_MAX = 20_000_000
 SHOWN_DEFAULT = 10
-SHOWN_MAX = 100  # their properties, of at most 16 KiB each, travel in one answer
+SHOWN_MAX = 100  # messages; one answer has their properties, at most 16 KiB each
 
 
 class FilterTrial(NamedTuple):
-    """Of `examined` messages `matched` are wanted.
+    """The filter accepts `matched` of `examined` messages.
 
-    `incomparable` more are not, because a property is not what the expression takes it for. Not `complete`: there are
-    older messages that were left out. `newest` are some of the matches, newest first.
+    It refuses `incomparable` messages because a property does not have the type that the expression needs. If not
+    `complete`, older messages were left out. `newest` are some of the matches, newest first.
     """
 
     examined: int
@@ -37,8 +37,8 @@ class FilterTrial(NamedTuple):
 
 
 async def run_trial(reader: Reader, topic: Topic, wanted: SqlFilter, since_ms: int, limit: int) -> FilterTrial:
-    """Judge what the topic stored since then, at most the newest 100,000 and what 2 s are enough for: of each queue
-    its share."""
+    """Try the filter on messages stored since `since_ms`: at most the newest 100,000, and at most 2 s of work, shared
+    by the queues."""
     share = max(1, EXAMINED_MAX // len(topic.queues))
     units = UNITS_MAX // len(topic.queues)
     parts = [await _try_on_queue(reader, each, wanted, since_ms, limit, share, units) for each in topic.queues]
@@ -59,7 +59,7 @@ async def run_trial(reader: Reader, topic: Topic, wanted: SqlFilter, since_ms: i
 async def _try_on_queue(
     reader: Reader, queue: MessageQueue, wanted: SqlFilter, since_ms: int, limit: int, share: int, units: int
 ) -> FilterTrial:
-    """In steps, each a read of its own: other reads come in between."""
+    """Try one queue in steps. Each step is a separate read, so that other reads run in between."""
     examined = matched = incomparable = 0
     newest: list[Match] = []
     end_key: int | None = end_of(queue)
@@ -85,15 +85,13 @@ async def _try_on_queue(
     return FilterTrial(examined, matched, incomparable, end_key is None, newest)
 
 
-# What a SQL filter would have said of messages that are stored: it reads, and changes nothing.
-#
-# From the newest message of a queue backwards, a step at a time, so that no statement is long; bodies are not read.
+# One step of a trial: from the newest message of a queue backwards, so that no statement is long. Bodies are not read.
 
 STEP_MESSAGES = 1_000
 
 
 class Match(NamedTuple):
-    """A message that the filter wants, without its body."""
+    """A message that the filter accepts, without its body."""
 
     message_id: str
     queue_number: int
@@ -104,10 +102,10 @@ class Match(NamedTuple):
 
 
 class TrialStep(NamedTuple):
-    """What became of one step's messages.
+    """The outcome of one step.
 
-    `incomparable` ones are no matches, because a property is not what the expression takes it for. `next_key` is where
-    the next step ends, None at the last one.
+    `incomparable` messages do not match because a property does not have the type that the expression needs.
+    `next_key` is where the next step ends; None after the last step.
     """
 
     examined: int
@@ -117,16 +115,16 @@ class TrialStep(NamedTuple):
 
 
 def end_of(queue: MessageQueue) -> int:
-    """Where the first step through a queue ends: beyond its newest message."""
+    """The message key where the first step through a queue ends: after its newest message."""
     return message_key(queue.queue_id + 1, 0)
 
 
 def trial_step(
     conn: Connection, wanted: SqlFilter, queue: MessageQueue, end_key: int, since_ms: int, limit: int, work: Work
 ) -> TrialStep:
-    """Judge up to `limit` messages before `end_key`, newest first; none that was stored before `since_ms`.
+    """Try the filter on up to `limit` messages before `end_key`, newest first, stored at or after `since_ms`.
 
-    It ends early where the work it may do is done, and judges one message at least.
+    The step ends early if the work limit is reached; it tries at least one message.
     """
     limit = min(limit, work.messages(wanted))
     names = {"from_key": message_key(queue.queue_id, 0), "end_key": end_key, "limit": limit}
@@ -143,7 +141,7 @@ def trial_step(
         work.spend(wanted.cost(row.tag, properties))
         if work.is_done:
             break
-    # Times within a queue hardly ever go back: what lies before an old one is older.
+    # Stored times in a queue almost never go back: messages before an old one are older.
     has_more = len(recent) == limit or examined < len(recent)
     return TrialStep(examined, incomparable, matches, rows[examined - 1].message_key if has_more else None)
 

@@ -1,6 +1,6 @@
-"""What an operator asks for: topics and groups made, changed and removed; single messages looked at.
+"""What an operator does: create, change and delete topics and groups; look at single messages.
 
-Nothing here is on a message's way, and nothing here makes a topic or a group that was not asked for by name.
+No send, receive or ack uses this code. It creates only topics and groups that the request names.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from popserver.producing.scheduled import Pending
 from popserver.receiving import flow as receiving_flow
 from popserver.receiving.flow import Redeliveries, Share
 
-# The door speaks of what was found without knowing the store.
+# Exported for `rpc`, which must not import statements.
 __all__ = [
     "Consumer",
     "FilterTrial",
@@ -71,7 +71,7 @@ T = TypeVar("T")
 
 
 class GroupFacts(NamedTuple):
-    """A group, its lag in every topic it has met, who works for it with this server, and what deserves a look."""
+    """A group, its lag in every topic, its consumers on this server, and hints for the operator."""
 
     group: Group
     lag: list[Lag]
@@ -81,7 +81,7 @@ class GroupFacts(NamedTuple):
 
 
 class Consumer(NamedTuple):
-    """A client that works for a group, as this server knows it."""
+    """A consumer of a group on this server."""
 
     client_id: str
     kind: ClientKind
@@ -91,7 +91,7 @@ class Consumer(NamedTuple):
 
 
 class Why(NamedTuple):
-    """Why a message is where it is: one sentence, what it rests on as (name, value), and the group's history of it."""
+    """Why a message is in its state: one sentence, the facts for it as (name, value), and the group's history."""
 
     sentence: str
     facts: list[tuple[str, str]]
@@ -99,7 +99,7 @@ class Why(NamedTuple):
 
 
 class Status(NamedTuple):
-    """The server at this moment."""
+    """The current status of the server."""
 
     store: str
     durability: str
@@ -116,7 +116,7 @@ class Status(NamedTuple):
 
 
 class Inspection:
-    """An operator's verbs over one broker. Every refusal is a `PopError`."""
+    """An operator's actions. Every refusal is a `PopError`."""
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ class Inspection:
         self._started_at_ms = clock.now_ms()
 
     async def create_topic(self, new: NewTopic) -> TopicFacts:
-        """1 to 1,024 queues; raises `AlreadyExists`."""
+        """Create a topic with 1 to 1,024 queues. Raises `AlreadyExists`."""
         check_queue_count(new.queue_count)
         await self._catalog.create_topic(new)
         return await self.topic(new.name)
@@ -156,7 +156,7 @@ class Inspection:
     async def update_topic(
         self, name: Resource, queue_count: int | None, accepts: tuple[MessageType, ...] | None
     ) -> TopicFacts:
-        """Add queues, or change what the topic accepts, as in `create_topic`; None leaves a value as it is."""
+        """Add queues, or change which messages the topic accepts; None keeps a value."""
         _check_own_topic(name)
         if queue_count is not None:
             check_queue_count(queue_count)
@@ -176,8 +176,8 @@ class Inspection:
         return await self._reader.read(lambda conn: catalog_facts.list_topics(conn, namespace, PAGE_MAX))
 
     async def create_group(self, new: NewGroup) -> Group:
-        """1 to 1,000 attempts, 1 to 64 intervals of 0 ms to 12 h or exponential ones, one for message groups; raises
-        `AlreadyExists`."""
+        """Create a group: 1 to 1,000 attempts; 1 to 64 intervals of 0 ms to 12 h, or exponential ones; one interval for
+        message groups. Raises `AlreadyExists`."""
         check_max_attempts(new.retry.max_attempts)
         check_intervals(new.retry.intervals_ms)
         check_interval(new.retry.fifo_interval_ms)
@@ -191,7 +191,7 @@ class Inspection:
         history: HistoryLevel | None,
         fifo_interval_ms: int | None = None,
     ) -> Group:
-        """Change a group's attempts, intervals, interval in order or history; None leaves a value as it is."""
+        """Change a group's attempts, intervals, interval for message groups, or history; None keeps a value."""
         check_group(name)
         if max_attempts is not None:
             check_max_attempts(max_attempts)
@@ -224,11 +224,11 @@ class Inspection:
     async def peek(
         self, topic: Resource, queue_number: int | None, from_offset: int | None, limit: int
     ) -> list[StoredMessage]:
-        """The oldest messages of a topic, or of one queue from an offset on; `limit` 0 is 32, at most 1,000."""
+        """The oldest messages of a topic, or of one queue from an offset on; `limit` is 1 to 1,000, 0 means 32."""
         check_topic(topic)
         page = _page(limit)
         if from_offset is not None and queue_number is None:
-            raise BadRequest(f"offset {from_offset} is an offset of one queue; name the queue as well")
+            raise BadRequest(f"offset {from_offset} belongs to one queue; name the queue as well")
         if from_offset is not None and not 0 <= from_offset <= OFFSET_MAX:
             raise BadRequest(f"an offset is 0 to {OFFSET_MAX}, not {from_offset}")
         return await self._reader.read(lambda conn: read.peek(conn, topic, queue_number, from_offset, page))
@@ -240,7 +240,7 @@ class Inspection:
         return await self._reader.read(lambda conn: facts.find_message(conn, topic, message_id))
 
     async def why(self, group: Resource, topic: Resource | None, message_id: str) -> Why:
-        """Why a message is where it is in the group; raises `MessageNotFound` for one that is nowhere."""
+        """Why a message is in its state in the group. Raises `MessageNotFound`."""
         check_group(group)
         if topic is not None:
             check_topic(topic)
@@ -250,9 +250,9 @@ class Inspection:
         return Why(inspection_why.sentence(found, when), inspection_why.facts(found, when), steps)
 
     async def try_filter(self, topic: Resource, expression: str, last_ms: int | None, limit: int) -> FilterTrial:
-        """What a SQL filter says of the messages stored in the last `last_ms`, or (None) of all; see `filter_trial`.
+        """Try a SQL filter on messages stored in the last `last_ms`, or (None) on all; see `filter_trial`.
 
-        `limit` of the matches are shown, at most 100; 0 is 10.
+        The answer shows up to `limit` matches, at most 100; 0 means 10.
         """
         check_topic(topic)
         wanted = filters_sql.parse(expression)
@@ -265,7 +265,7 @@ class Inspection:
         return await filter_trial.run_trial(self._reader, facts.topic, wanted, since_ms, limit or SHOWN_DEFAULT)
 
     async def scheduled(self, topic: Resource, after_ms: int, after_id: int, limit: int) -> list[ScheduledMessage]:
-        """A page of what is in no queue yet, by due time, after the one with this time and id."""
+        """A page of pending messages by due time, after the one with this due time and id."""
         check_topic(topic)
         page = _page(limit)
         return await self._reader.read(
@@ -273,10 +273,10 @@ class Inspection:
         )
 
     async def cancel(self, topic: Resource, message_ids: Sequence[str], key: str | None) -> list[str]:
-        """Remove what is in no queue yet, by id or by key, at most 1,000 at once; the ids of what was there."""
+        """Remove pending messages by id or by key, at most 1,000. Returns the ids of those that were pending."""
         check_topic(topic)
         if bool(message_ids) == (key is not None):
-            raise BadRequest("name either message ids or a key")
+            raise BadRequest("the request must name either message ids or a key")
         if len(message_ids) > PAGE_MAX:
             raise BadRequest(f"one request cancels at most {PAGE_MAX} messages, not {len(message_ids)}; use several")
         for each in message_ids:
@@ -286,7 +286,7 @@ class Inspection:
         return await self._pending.cancel(topic, message_ids) if message_ids else []
 
     async def confirm_clock(self) -> str:
-        """The system clock is right: what is old by it is removed; a sentence that says what this changes."""
+        """Confirm the system clock: retention uses it again. Returns a sentence that says what this changes."""
         return await self._timekeeper.confirm()
 
     async def status(self) -> Status:
@@ -334,7 +334,7 @@ def _consumer(client: Client) -> Consumer:
 
 
 def _check_own_topic(name: Resource) -> None:
-    """Raise unless the topic is a user's to change: a group's own topics come and go with the group."""
+    """Raise `Forbidden` for a topic of the server: a group's own topics are created and deleted with the group."""
     check_topic(name)
     if is_system_derived(name.name):
         owner = owner_of(name)
@@ -344,10 +344,10 @@ def _check_own_topic(name: Resource) -> None:
 
 def _check_message_id(message_id: str) -> None:
     if not message_id.strip():
-        raise IllegalMessageId("the message id is blank; name the one that the send or the receive reported")
+        raise IllegalMessageId("the message id is blank; give the id that the send or the receive reported")
 
 
 def _page(limit: int) -> int:
     if not 0 <= limit <= PAGE_MAX:
-        raise BadRequest(f"one request lists 1 to {PAGE_MAX} entries, not {limit}; ask for the rest in further ones")
+        raise BadRequest(f"the limit is {limit}; allowed: 1 to {PAGE_MAX} entries in one request")
     return limit or PAGE_DEFAULT

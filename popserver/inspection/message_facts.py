@@ -1,4 +1,4 @@
-"""The evidence about one message in one group: what `popmq why` is told. It reads, and changes nothing."""
+"""The facts about one message in one group, for `popmq why` (reads only)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from popserver.model.topic import offset_of, queue_of
 
 
 class _AtRow(NamedTuple):
-    """Where a group stands in a queue."""
+    """A group's progress in a queue."""
 
     next_offset: int
     resets: int
@@ -34,7 +34,7 @@ class _AtRow(NamedTuple):
 def message_facts(
     conn: Connection, group_name: Resource, topic_name: Resource | None, message_id: str
 ) -> tuple[MessageFacts, list[HistoryStep]]:
-    """What bears on that message in that group, and its steps there.
+    """The facts about that message in that group, and the history of its steps.
 
     Raises `MessageNotFound`, `ConsumerGroupNotFound`, `TopicNotFound`.
     """
@@ -57,7 +57,7 @@ def message_facts(
         return _sent_back(conn, group, origin_key, back)._replace(last_words=words), steps
     found = of_stored(conn, group, keys[-1])._replace(redriven=back)
     if copies:
-        # From then on the copy stands for the message.
+        # From then on the retry message replaces the message.
         newest = copies[-1]
         found = found._replace(
             retry=RetryFacts(newest.topic_name, offset_of(newest.message_key), newest.lineage.failures)
@@ -66,25 +66,25 @@ def message_facts(
 
 
 def _copies(conn: Connection, group: Group, key: int) -> list[RetryMessage]:
-    """What stands for the message after it; nothing where an operator has let the group read it again since."""
+    """The retry messages that replaced the message; none if a reset has made the group read it again."""
     copies = copies_of(conn, group, key)
     at = _at(conn, group, key)
     if not copies or at is None or offset_of(key) < at.next_offset:
         return copies
-    # The newest of those made of the message itself: a chain starts over with it.
+    # The newest copy of the message itself: a chain of retries starts anew with it.
     failures = min(each.lineage.failures for each in copies)
     own = [each for each in copies if each.lineage.failures == failures][-1]
     return [] if own.lineage.resets < at.resets else copies
 
 
 def _first_place(conn: Connection, group: Group, key: int) -> int:
-    """Where a message stood first: of one that was redriven elsewhere, and of a retry, what it comes from."""
+    """A message's first key: that of its origin for a redriven message or a retry message."""
     now = origins.of_places(conn, [key]).get(key)
     return first_place(conn, group, key) if now is None else now.origin_key
 
 
 def _redriven(conn: Connection, group: Group, origin_key: int) -> RedrivenFacts | None:
-    """How it came back, where it has not died again since, nor been reset."""
+    """Its last redrive, unless it has died again or was reset since."""
     names = dead_letter.c.group_id == group.group_id, dead_letter.c.origin_key == origin_key
     row = conn.execute(_BACK.where(*names)).first()
     if row is None:
@@ -93,14 +93,14 @@ def _redriven(conn: Connection, group: Group, origin_key: int) -> RedrivenFacts 
 
 
 def _sent_back(conn: Connection, group: Group, origin_key: int, back: RedrivenFacts) -> MessageFacts:
-    """What bears on a message that was redriven in mode POP: it has a delivery of its own, or is done."""
+    """The facts about a message that was redriven in mode POP: it has its own delivery, or is done."""
     at = origins.delivered_at(conn, group, origin_key)
     hold = None if at is None else _first_hold(conn, group, delivery.c.message_key == at)
     return MessageFacts(group, states_of.state_of(conn, group.group_id, origin_key), hold=hold, redriven=back)
 
 
 def of_stored(conn: Connection, group: Group, key: int) -> MessageFacts:
-    """What bears on a message that is in a queue."""
+    """The facts about a message that is in a queue."""
     at = _at(conn, group, key)
     names = conn.execute(select(message.c.message_group, message.c.topic_id).where(message.c.message_key == key)).one()
     first_key = first_place(conn, group, key)
@@ -108,7 +108,7 @@ def of_stored(conn: Connection, group: Group, key: int) -> MessageFacts:
     hold = _first_hold(conn, group, delivery.c.message_key == key)
     state = states_of.state_of(conn, group.group_id, key, first_key)
     if at is None:
-        # A group that owns whole queues may have committed nothing yet.
+        # A group that owns whole queues may have no committed offset yet.
         return MessageFacts(group, state, hold=hold, death=death, message_group=names.message_group)
     ahead = head = None
     if state is State.READY and hold is None and offset_of(key) >= at.next_offset:

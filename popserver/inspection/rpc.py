@@ -1,7 +1,7 @@
-"""popmq.v1.Admin: the administration of this server, on the same port as the messages.
+"""popmq.v1.Admin: the administration of this server, on the same port as messages.
 
-The calls need no client id: an operator is not a client of the protocol. Every list is bounded; where the answer holds
-less than there is, the sentence of its status says so.
+The calls need no client id, because an operator is not a client of the messaging protocol. All lists are limited; if
+an answer is not complete, its status message says so.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class AdminMethods:
         return answer
 
     async def list_topics(self, _request: wire.ListTopicsRequest, caller: Caller) -> wire.ListTopicsResponse:
-        """Those of the namespace in the call's header, or all."""
+        """List those of the namespace in the call's header, or all."""
         topics, count = await self._operations.topics(caller.namespace or None)
         return wire.ListTopicsResponse(
             status=_listed(len(topics), count, "topics"), topics=map(inspection_convert.topic, topics)
@@ -106,7 +106,7 @@ class AdminMethods:
         return wire.GetGroupResponse(status=status.OK, group=inspection_convert.group_facts(facts))
 
     async def list_groups(self, _request: wire.ListGroupsRequest, caller: Caller) -> wire.ListGroupsResponse:
-        """Those of the namespace in the call's header, or all."""
+        """List those of the namespace in the call's header, or all."""
         groups, count = await self._operations.groups(caller.namespace or None)
         return wire.ListGroupsResponse(
             status=_listed(len(groups), count, "groups"), groups=map(inspection_convert.group, groups)

@@ -1,6 +1,6 @@
-"""Why a message is where it is, in one sentence.
+"""Why a message is in its state, in one sentence.
 
-The store gathers the evidence about one message in one group; what it means is said here, and nowhere else.
+Queries collect the facts about one message in one group; only this module puts them into words.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ When = Callable[[int], str]  # epoch milliseconds
 
 
 class HoldFacts(NamedTuple):
-    """A delivery that is stored: of the message itself, or of the one its message group waits for."""
+    """A stored delivery: of the message itself, or of the one that its message group waits for."""
 
     message_id: str
     state: State
@@ -25,7 +25,7 @@ class HoldFacts(NamedTuple):
 
 
 class DeathFacts(NamedTuple):
-    """What is known of a dead letter."""
+    """The facts about a dead letter."""
 
     at_ms: int
     attempt: int
@@ -33,7 +33,7 @@ class DeathFacts(NamedTuple):
 
 
 class PendingFacts(NamedTuple):
-    """A message that is in no queue yet: delayed, or half sent (`is_half`)."""
+    """A message that is in no queue yet: a delayed message, or a half message (`is_half`)."""
 
     due_at_ms: int
     is_half: bool
@@ -41,7 +41,7 @@ class PendingFacts(NamedTuple):
 
 
 class RetryFacts(NamedTuple):
-    """The newest copy of a message that its consumer handed back."""
+    """The newest retry message of a message that its consumer sent back."""
 
     topic_name: str
     offset: int
@@ -49,7 +49,7 @@ class RetryFacts(NamedTuple):
 
 
 class RedrivenFacts(NamedTuple):
-    """How a dead letter went back: `target` None is to its group alone."""
+    """The redrive of a dead letter; `target` None means only to its group."""
 
     plan_id: str
     at_ms: int
@@ -57,14 +57,14 @@ class RedrivenFacts(NamedTuple):
 
 
 class MessageFacts(NamedTuple):
-    """Everything that bears on one message in one group; where a `retry` stands for it, on that copy.
+    """All facts about one message in one group; if a `retry` has replaced it, about that retry message.
 
-    `ahead` is how many messages the group looks at first; None where it has come to this one. `head` is the message
-    that its message group waits for, `last_words` the reason of the last step that the history keeps.
+    `ahead` is how many messages the group reads before this one; None if it has read it. `head` is the message that its
+    message group waits for, `last_words` the reason of the last step in the history.
     """
 
     group: Group
-    state: State | None  # None: the group has not met the topic
+    state: State | None  # None: the group has not received from the topic yet
     ahead: int | None = None
     hold: HoldFacts | None = None
     death: DeathFacts | None = None
@@ -77,7 +77,7 @@ class MessageFacts(NamedTuple):
 
 
 def sentence(found: MessageFacts, when: When) -> str:
-    """The one sentence; `when` says when a moment is, for people."""
+    """The sentence; `when` formats a time for people."""
     words = _sentence(found, when)
     if found.retry is not None and found.death is None:
         words = f"{_handed_back(found.retry)}, {words}"
@@ -88,7 +88,7 @@ def _sentence(found: MessageFacts, when: When) -> str:
     if found.scheduled is not None:
         return _scheduled(found.scheduled, when)
     if found.state is None and found.retry is not None:
-        return f"READY: group '{found.group.name}' has committed nothing there yet"
+        return f"READY: group '{found.group.name}' has committed no offset in this queue yet"
     if found.state is None:
         return (
             f"READY for group '{found.group.name}', which has not received from this topic yet; it will start at the"
@@ -98,7 +98,7 @@ def _sentence(found: MessageFacts, when: When) -> str:
 
 
 def facts(found: MessageFacts, when: When) -> list[tuple[str, str]]:
-    """What the sentence rests on, as (name, value)."""
+    """The facts for the sentence, as (name, value)."""
     listed: list[tuple[str, object]] = [("group", found.group.name), ("state", found.state and found.state.shown)]
     listed += [("message group", found.message_group), ("messages ahead", found.ahead)]
     if found.retry is not None:
@@ -135,7 +135,7 @@ def _scheduled(found: PendingFacts, when: When) -> str:
     if not found.is_half:
         return f"not in a queue yet: delayed until {when(found.due_at_ms)}"
     return (
-        f"not in a queue yet: half of a transaction that nobody has committed; its producers were asked {found.checks}"
+        f"not in a queue yet: a half message whose transaction is undecided; its producers were asked {found.checks}"
         f" times, the next time is {when(found.due_at_ms)}"
     )
 
@@ -148,7 +148,7 @@ def _ready(found: MessageFacts, when: When) -> str:
     if found.hold is not None:
         return f"READY again after attempt {found.hold.attempt}{_because(found)}; the next receive may take it"
     if found.ahead:
-        return f"READY: group '{found.group.name}' has {found.ahead} messages to look at before it"
+        return f"READY: group '{found.group.name}' has {found.ahead} messages to read before it"
     verb = "pull" if found.group.mode is Mode.PULL else "receive"
     return f"READY: the next {verb} of group '{found.group.name}' may take it"
 
@@ -163,7 +163,7 @@ def _handed_back(retry: RetryFacts) -> str:
     if not retry.failures:
         return f"it is at offset {retry.offset} of topic '{retry.topic_name}'"
     times = "once" if retry.failures == 1 else f"{retry.failures} times"
-    return f"handed back {times}, its retry is at offset {retry.offset} of topic '{retry.topic_name}'"
+    return f"sent back {times}, its retry is at offset {retry.offset} of topic '{retry.topic_name}'"
 
 
 def _inflight(found: MessageFacts, when: When) -> str:
@@ -172,7 +172,7 @@ def _inflight(found: MessageFacts, when: When) -> str:
 
 
 def _acked_provisionally(found: MessageFacts, when: When) -> str:
-    return f"acked, and committed as soon as everything before it in {_its_group(found)} ends: {_head(found, when)}"
+    return f"acked; it is committed when all messages before it in {_its_group(found)} end: {_head(found, when)}"
 
 
 def _acked_in_transaction(_found: MessageFacts, _when: When) -> str:
@@ -182,7 +182,7 @@ def _acked_in_transaction(_found: MessageFacts, _when: When) -> str:
 def _waiting_retry(found: MessageFacts, when: When) -> str:
     assert found.hold is not None, "what waits is stored"
     attempts = f"attempt {found.hold.attempt} of {found.group.retry.max_attempts}"
-    return f"WAITING_RETRY: {attempts} failed{_because(found)}; it comes again {when(found.hold.visible_at_ms)}"
+    return f"WAITING_RETRY: {attempts} failed{_because(found)}; the next attempt is {when(found.hold.visible_at_ms)}"
 
 
 def _commit(found: MessageFacts, _when: When) -> str:
@@ -192,7 +192,7 @@ def _commit(found: MessageFacts, _when: When) -> str:
         return f"COMMIT: group '{found.group.name}' is done with it{_because(found)}"
     return (
         f"COMMIT: acked, or refused by the filter of a consumer of group '{found.group.name}', or skipped by an"
-        f" operator; which of these is not remembered with history '{found.group.history}'"
+        f" operator; history '{found.group.history}' does not keep which"
     )
 
 
@@ -207,7 +207,7 @@ def _dead(found: MessageFacts, when: When) -> str:
 
 def _head(found: MessageFacts, when: When) -> str:
     if found.head is None:
-        return "nothing of it is held any more"
+        return "no message of it is held now"
     return f"message {found.head.message_id} comes first, {_held(found.head, found.group, when)}"
 
 
@@ -216,7 +216,7 @@ def _held(hold: HoldFacts, group: Group, when: When) -> str:
     if hold.state is State.INFLIGHT:
         return f"INFLIGHT: {_holder(hold)} has it, {attempts}, until {when(hold.visible_at_ms)}"
     if hold.state is State.WAITING_RETRY:
-        return f"WAITING_RETRY: {attempts} failed, it comes again {when(hold.visible_at_ms)}"
+        return f"WAITING_RETRY: {attempts} failed, the next attempt is {when(hold.visible_at_ms)}"
     if hold.state is State.ACKED_IN_TRANSACTION:
         return _ACKED_IN_TRANSACTION
     return f"READY again after {attempts}"
@@ -234,7 +234,7 @@ def _because(found: MessageFacts) -> str:
     return f" ({found.last_words})" if found.last_words else ""
 
 
-_ACKED_IN_TRANSACTION = "its consumer acked it in a transaction of its own, and the server commits it at once"
+_ACKED_IN_TRANSACTION = "its consumer acked it in its own SQL transaction, and the server commits it now"
 _SAYS = {
     State.READY: _ready,
     State.INFLIGHT: _inflight,

@@ -35,7 +35,7 @@ def test_a_message_nobody_has_come_to(made: Desk) -> None:
     made.send("flights", "m0", "m1", "m2")
     assert "has not received from this topic yet; it will start at the earliest message" in why(made, "m1")
     made.receive("counters", "flights", 1)
-    assert why(made, "m2") == "READY: group 'counters' has 1 messages to look at before it"
+    assert why(made, "m2") == "READY: group 'counters' has 1 messages to read before it"
     assert why(made, "m1") == "READY: the next receive of group 'counters' may take it"
     assert facts(made, "m2") == {"group": "counters", "state": "READY", "messages ahead": "1"}
 
@@ -83,7 +83,7 @@ def test_a_message_behind_another_of_its_message_group(made: Desk) -> None:
     )
     made.ack("counters", "flights", second)
     assert why(made, "m1").startswith(
-        "acked, and committed as soon as everything before it in message group 'g' ends: message m0 comes first"
+        "acked; it is committed when all messages before it in message group 'g' end: message m0 comes first"
     )
     assert facts(made, "m3")["first of its message group"] == "m0"
 

@@ -133,7 +133,7 @@ def test_a_held_message_names_its_holder_and_the_end_of_its_hold(desk: Desk, ids
     status = desk.call("SkipMessage", group=GROUP, message_id=ids[0]).status
     assert status.code == pb.BAD_REQUEST
     assert f"message '{ids[0]}' is not skipped for group 'workers': it is INFLIGHT: client 'worker-1'" in status.message
-    assert "(in 10 s); wait for its holder" in status.message
+    assert "(in 10 s); wait until its holder acks it" in status.message
 
 
 def test_one_import_names_no_queue_twice(desk: Desk, ids: list[str]) -> None:

@@ -40,7 +40,7 @@ def why(store: OpenStore, group: Group, message: Message, topic: Resource | None
 
 def test_it_waits_though_nothing_is_committed(store: OpenStore, topic: Topic, group: Group, sent: Message) -> None:
     hand_back(store, group, topic)
-    expected = "WAITING_RETRY: attempt 1 of 3 failed (handed back by its consumer); it comes again 10 s"
+    expected = "WAITING_RETRY: attempt 1 of 3 failed (handed back by its consumer); the next attempt is 10 s"
     assert why(store, group, sent) == expected
     commit(store, group, topic, 1)
     assert why(store, group, sent) == expected
@@ -49,8 +49,8 @@ def test_it_waits_though_nothing_is_committed(store: OpenStore, topic: Topic, gr
 def test_its_retry_stands_for_it(store: OpenStore, topic: Topic, group: Group, sent: Message) -> None:
     hand_back(store, group, topic)
     store.end_due(after_ms=MINUTE)
-    its_retry = "handed back once, its retry is at offset 0 of topic '%RETRY%billing', "
-    assert why(store, group, sent) == its_retry + "READY: group 'billing' has committed nothing there yet"
+    its_retry = "sent back once, its retry is at offset 0 of topic '%RETRY%billing', "
+    assert why(store, group, sent) == its_retry + "READY: group 'billing' has committed no offset in this queue yet"
     commit(store, group, topic, 1)
     commit(store, group, retries_of(store, group), 0)
     assert why(store, group, sent) == its_retry + "READY: the next pull of group 'billing' may take it"
@@ -66,10 +66,10 @@ def test_of_several_retries_the_newest_counts(store: OpenStore, topic: Topic, gr
     fail_again(store, group, delay_level=5)
     said = why(store, group, sent)
     assert said.startswith(
-        "handed back once, its retry is at offset 0 of topic '%RETRY%billing', WAITING_RETRY: attempt 2"
+        "sent back once, its retry is at offset 0 of topic '%RETRY%billing', WAITING_RETRY: attempt 2"
     )
     store.end_due(after_ms=MINUTE)
-    assert why(store, group, sent).startswith("handed back 2 times, its retry is at offset 1 of topic '%RETRY%billing'")
+    assert why(store, group, sent).startswith("sent back 2 times, its retry is at offset 1 of topic '%RETRY%billing'")
     newest = inspection_facts.find_message(store.conn, retry_topic(group.name), sent.message_id)
     assert newest.stored.offset == 1
     _, steps = message_facts.message_facts(store.conn, group.name, None, sent.message_id)
