@@ -21,8 +21,7 @@ from popserver.engine.clock import ManualClock, SystemClock
 from popserver.model import budget
 from popserver.model.budget import Budgets
 from popserver.producing.rules import CheckPolicy
-from popserver.server import PopServer
-from popserver.services import build
+from popserver.services import PopServer, build
 from popserver.transport.limits import CallLimits
 from popserver.transport.listen import PLAINTEXT, Listening
 

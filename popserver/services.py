@@ -1,7 +1,9 @@
-"""Every service of the server, made of a broker's parts; each part gets only what it needs."""
+"""The server: every service, made of a broker's parts, and the methods of each with the rights that they need."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Never
 
 from popproto.v1 import admin_pb2 as wire
@@ -19,6 +21,7 @@ from popserver.clients.routes import RouteMethods
 from popserver.clients.rpc import SessionMethods
 from popserver.dead_letters.flow import Redrives
 from popserver.dead_letters.rpc import DeadLetterMethods
+from popserver.front.inner import connections_max
 from popserver.inspection.clients import ClientMethods
 from popserver.inspection.flow import Inspection
 from popserver.inspection.rpc import AdminMethods
@@ -31,15 +34,56 @@ from popserver.pulling.rpc import PullMethods, SendBackMethods
 from popserver.pulling.rpc_offsets import OffsetMethods
 from popserver.receiving import rpc as receiving_rpc
 from popserver.receiving.rpc import ConsumerMethods
-from popserver.server import PopServer, directly_max
 from popserver.transport import convert
-from popserver.transport.call import encode
+from popserver.transport.call import Door, encode
 from popserver.transport.calls import AnyMethod, Caller, ConversationMethod, Method, StreamMethod, serve
 from popserver.transport.grpc_door import GrpcDoor
 from popserver.transport.incoming import Incoming
 from popserver.transport.limits import CallLimits
-from popserver.transport.listen import PLAINTEXT, Listening, listen
-from popserver.transport.public_services import PublicServices
+from popserver.transport.listen import PLAINTEXT, ListenAddress, Listening, listen
+from popserver.transport.public_services import Health, PublicServices
+
+
+class PopServer:
+    """A listening server; it answers nothing before `start`. `drain` answers the polls that wait."""
+
+    def __init__(
+        self,
+        door: Door,
+        place: ListenAddress,
+        drain: Callable[[], Awaitable[None]],
+        session: SessionMethods,
+        health: Health,
+        connections_max: int,
+    ) -> None:
+        self.port = place.port
+        self.connections_max = connections_max
+        self.address = place.address
+        self._door = door
+        self._front = place.front
+        self._drain = drain
+        self._session = session
+        self._health = health
+
+    async def start(self) -> None:
+        await self._door.start()
+        if self._front is not None:
+            await self._front.start()
+
+    async def drain(self, timeout_s: float) -> None:
+        """Leave: health says NOT_SERVING, parked polls are answered empty, calls on their way finish, then the port
+        closes; what is not done after `timeout_s` is cut off."""
+        self._health.leave()
+        await self._drain()
+        if self._front is not None:
+            self._front.close()
+        stopping = asyncio.ensure_future(self._door.stop(timeout_s))
+        await asyncio.sleep(0)
+        # Last of all: a client whose stream ends comes back at once, and must not be let in again.
+        self._session.close()
+        await stopping
+        if self._front is not None:
+            await self._front.finish()
 
 
 class Services:
@@ -149,7 +193,8 @@ def build(
     where the address is taken.
     """
     access = access or Access(broker.reader, broker.clock)
-    door = GrpcDoor(limits, directly_max(limits))
+    directly_max = min(limits.connections_max, connections_max(files_each=1))
+    door = GrpcDoor(limits, directly_max)
     place = listen(door, host, port, listening, limits, must_sign=access.is_on)
     if place.front is not None:
         broker.budgets.include(place.front.connections)
@@ -169,7 +214,7 @@ def build(
         services.append(serve(ADMIN, made.admin(access), AdminGate(access), incoming))
     anybody = PublicServices(incoming, broker.budgets, limits, [service.name for service in services])
     door.serve([*services, *anybody.services])
-    allowed = directly_max(limits) if place.front is None else place.front.connections.limit
+    allowed = directly_max if place.front is None else place.front.connections.limit
     return PopServer(door, place, broker.drain, made.session, anybody.health, allowed)
 
 

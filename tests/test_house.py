@@ -16,7 +16,7 @@ SLEEP_S_MAX = 0.2
 ROOMS = (
     "model", "filters", "database", "engine", "front", "transport", "access", "catalog", "messages", "members",
     "cluster", "delivery", "producing", "settling", "maintenance", "clients", "pulling", "dead_letters", "receiving",
-    "inspection", "bulk", "progress", "config", "broker", "server", "services", "app", "in_process", "offline", "cli",
+    "inspection", "bulk", "progress", "config", "broker", "services", "app", "in_process", "offline", "cli",
     "pytest_plugin",
 )  # fmt: skip
 # What operators and Spark use can be taken away: only what puts the server together knows these rooms.

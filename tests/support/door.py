@@ -17,7 +17,7 @@ from sqlalchemy import select
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
 from popproto.v2.service_pb2_grpc import MessagingServiceStub
-from popserver import server, services
+from popserver import services
 from popserver.access.flow import Access, Rules
 from popserver.access.users import Users
 from popserver.database import migrate, schema
@@ -40,7 +40,7 @@ class Door:
     """One running server and a client's end of it."""
 
     def __init__(
-        self, broker: TestedBroker, running: server.PopServer, channel: grpc.aio.Channel, users: Users
+        self, broker: TestedBroker, running: services.PopServer, channel: grpc.aio.Channel, users: Users
     ) -> None:
         self.broker = broker
         self.server = running
