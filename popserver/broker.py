@@ -33,8 +33,8 @@ from popserver.producing.scheduled import Pending
 from popserver.producing.send import Sending
 from popserver.pulling.flow import Pulls, Retries
 from popserver.pulling.offsets import Offsets
+from popserver.receiving.filter_prefetch import FilterPrefetch
 from popserver.receiving.flow import Polls, Redeliveries
-from popserver.receiving.judging import Judging
 from popserver.settling.flow import HoldRelease, Settling
 
 RETENTION_MS = 72 * HOUR_MS
@@ -119,7 +119,7 @@ class Broker:
             self.writer, self.catalog, self.transactions, clock, key_window_ms=key_window_ms, delay_ms_max=delay_ms_max
         )
         self.redeliveries = Redeliveries(clock.now_ms())
-        judging = Judging(self.reader)
+        filter_prefetch = FilterPrefetch(self.reader)
         filters = Filters(budgets.add("filters", limits.filter_bytes, "bytes", "max_filter_memory"))
         self.polls = Polls(
             self.writer,
@@ -128,7 +128,7 @@ class Broker:
             self.wakeups,
             self.hold_release,
             self.redeliveries,
-            judging,
+            filter_prefetch,
             filters,
             self.undelivered,
         )
@@ -136,7 +136,7 @@ class Broker:
         self.offsets = Offsets(self.reader, self.writer, self.catalog)
         self.queue_locks = QueueLocks(self.writer, self.catalog)
         self.retries = Retries(self.writer, self.catalog)
-        self.bulk = Bulk(self.reader, self.writer, self.catalog, clock, self.redeliveries, judging)
+        self.bulk = Bulk(self.reader, self.writer, self.catalog, clock, self.redeliveries, filter_prefetch)
         self.pulls = Pulls(self.reader, self.catalog, self.offsets, clock, self.wakeups, filters, self.undelivered)
         self.writer.effects.on_ready(self.pulls.parked.wake, among=self.pulls.parked.topics)
         self.writer.effects.on_invalidated(NEW_TOPIC, self.pulls.topic_was_made)

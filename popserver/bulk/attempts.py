@@ -31,7 +31,7 @@ from popserver.model.retry import Holder
 from popserver.model.states import Event, State, sources, target
 from popserver.model.topic import Topic, queue_of
 from popserver.receiving.grant import Receive, new_holds
-from popserver.receiving.receive import take
+from popserver.receiving.receive import grant_to_attempt
 from popserver.settling import ack as settling_ack
 from popserver.settling import release
 
@@ -132,7 +132,7 @@ def _receive(tx: Transaction, request: Receive) -> Answer:
     held = held_by(tx.conn, attempt, tx.now_ms)
     if held:
         return Answer(held, is_final=True)
-    grants, more = take(tx, request)
+    grants, more = grant_to_attempt(tx, request)
     kept = grants[: _within_bytes(tx, [receipt.message_key for receipt, _ in grants])]
     excess = [receipt for receipt, _ in grants[len(kept) :]]
     if excess:

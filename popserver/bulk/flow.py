@@ -27,9 +27,9 @@ from popserver.model.message import HeldMessage
 from popserver.model.names import Resource
 from popserver.model.retry import SECOND_MS, Holder
 from popserver.model.topic import queue_numbered
+from popserver.receiving.filter_prefetch import FilterPrefetch
 from popserver.receiving.flow import Redeliveries
 from popserver.receiving.grant import Receive
-from popserver.receiving.judging import Judging
 from popserver.settling import release
 
 PAGES_MAX = READERS_MAX - 1  # at a time: whoever wants a look at little need not wait behind those who read everything
@@ -59,9 +59,9 @@ class Bulk:
         catalog: Catalog,
         clock: Clock,
         redeliveries: Redeliveries,
-        judging: Judging,
+        filter_prefetch: FilterPrefetch,
     ) -> None:
-        self._judging = judging
+        self._filter_prefetch = filter_prefetch
         self._redeliveries = redeliveries
         self._reader = reader
         self._writer = writer
@@ -126,14 +126,14 @@ class Bulk:
     async def _take(self, request: Receive) -> attempts.Answer:
         if not isinstance(request.wanted, SqlFilter):
             return await self._writer.submit(attempts.ReceiveAttempt(request), answers=request.batch_size)
-        request = await self._judging.ask(request)
+        request = await self._filter_prefetch.ask(request)
         granted = 0
         try:
             answer = await self._writer.submit(attempts.ReceiveAttempt(request), answers=request.batch_size)
             granted = len(answer.held)
             return answer
         finally:
-            self._judging.answered(request, granted)
+            self._filter_prefetch.answered(request, granted)
 
     async def pages(
         self, topic_name: Resource, held: Sequence[HeldMessage], sources: Sequence[str]

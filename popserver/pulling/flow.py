@@ -79,7 +79,7 @@ class Pulls:
         self._wakeups = wakeups
         self._filters = filters
         self._undelivered = undelivered
-        self._brake = LogLimit()
+        self._log_limit = LogLimit()
         self._looks = PullBatcher(reader)
         self._held: dict[Resource, Counter[int]] = {}  # which topics (ids) of a name have waiting pulls
         self._topics_made = 0
@@ -164,7 +164,7 @@ class Pulls:
         started_ms = self._clock.now_ms()
         pulled = await self._looks.look(request)
         cost_ms = self._clock.now_ms() - started_ms
-        if cost_ms > SLOW_QUERY_MS and (untold := self._brake.dropped(self._clock.now_ms())) is not None:
+        if cost_ms > SLOW_QUERY_MS and (untold := self._log_limit.dropped(self._clock.now_ms())) is not None:
             log.warning(
                 "a pull was slow",
                 cost_ms=cost_ms,

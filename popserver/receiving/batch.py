@@ -30,15 +30,15 @@ class KeyRange(NamedTuple):
 class Judged(NamedTuple):
     """What a SQL filter says about messages that a group may read next. It stays true, because messages never change.
 
-    `stretches` has a range per queue id; `behind` has messages that the scan has passed, by message key.
+    `ranges` has a range per queue id; `behind` has messages that the scan has passed, by message key.
     """
 
-    stretches: Mapping[int, KeyRange]
+    ranges: Mapping[int, KeyRange]
     behind: Mapping[int, bool]
 
-    def stretch(self, queue_id: int, from_key: int) -> KeyRange | None:
+    def range_of(self, queue_id: int, from_key: int) -> KeyRange | None:
         """What is known about a queue from this key on."""
-        known = self.stretches.get(queue_id)
+        known = self.ranges.get(queue_id)
         return None if known is None else known.from_on(from_key)
 
 

@@ -23,8 +23,8 @@ from popserver.model.message import BATCH_SIZE_MAX, Delivery, HeldMessage
 from popserver.model.names import Resource
 from popserver.model.retry import MINUTE_MS, PUSH_HOLD_MS_MAX, Holder
 from popserver.receiving import grant
+from popserver.receiving.filter_prefetch import FilterPrefetch
 from popserver.receiving.grant import Received
-from popserver.receiving.judging import Judging
 from popserver.settling.flow import HoldRelease
 
 log = structlog.get_logger("popserver.polls")
@@ -41,7 +41,7 @@ class Polls:
         wakeups: Wakeups,
         orphans: HoldRelease,
         redeliveries: Redeliveries,
-        judging: Judging,
+        filter_prefetch: FilterPrefetch,
         filters: Filters,
         undelivered: Undelivered,
     ) -> None:
@@ -52,10 +52,10 @@ class Polls:
         self._orphans = orphans
         self._redeliveries = redeliveries
         self.open = 0  # receives that are not answered yet
-        self._judging = judging
+        self._filter_prefetch = filter_prefetch
         self._filters = filters
         self._undelivered = undelivered
-        self._brake = LogLimit()
+        self._log_limit = LogLimit()
         # Separate from the rotation of sends: a client that sends and receives in turn must not skip every other queue.
         self._rotation = itertools.count()
 
@@ -143,14 +143,14 @@ class Polls:
     async def _receive(self, request: grant.Receive) -> Received:
         if not isinstance(request.wanted, SqlFilter):
             return await self._take(request)
-        request = await self._judging.ask(request)
+        request = await self._filter_prefetch.ask(request)
         granted = 0
         try:
             received = await self._take(request)
             granted = len(received.deliveries)
             return received
         finally:
-            self._judging.answered(request, granted)
+            self._filter_prefetch.answered(request, granted)
 
     async def _take(self, request: grant.Receive) -> Received:
         started_ms = self._clock.now_ms()
@@ -168,7 +168,7 @@ class Polls:
         now_ms = self._clock.now_ms()
         self._redeliveries.count(request.group.group_id, received.deliveries, now_ms)
         cost_ms = now_ms - started_ms
-        if cost_ms > SLOW_QUERY_MS and (untold := self._brake.dropped(now_ms)) is not None:
+        if cost_ms > SLOW_QUERY_MS and (untold := self._log_limit.dropped(now_ms)) is not None:
             log.warning("a receive was slow", cost_ms=cost_ms, group=str(request.group.name), untold=untold)
         return received
 

@@ -39,7 +39,7 @@ class Receive(Request[Received]):
 
     `attempt_id` names the receive: a repetition gets the messages that it holds. With `heads_only` at most one message
     of a message group is granted at a time, because the consumer would not process several in order. With a SQL filter
-    a first grant needs a message that the filter accepted in `judged` (`receiving.survey`).
+    a first grant needs a message that the filter accepted in `judged` (`receiving.filter_fetch`).
     """
 
     phase: ClassVar = Phase.RECEIVE
@@ -68,19 +68,19 @@ def new_holds(count: int) -> list[int]:
     return [bits >> 1 for bits in struct.unpack(f"{count}Q", os.urandom(8 * count))]
 
 
-def write_grants(tx: Transaction, wish: ReceiveBatch, grants: Sequence[Grant]) -> None:
+def write_grants(tx: Transaction, batch: ReceiveBatch, grants: Sequence[Grant]) -> None:
     """Write the holds. A message that was granted before has a delivery row already."""
     again = [grant for grant in grants if grant.found.has_delivery]
     new = [grant for grant in grants if not grant.found.has_delivery]
     if again:
         tx.conn.execute(_GRANT_AGAIN, {"holds": _as_holds(again)})
     if new:
-        tx.conn.execute(_GRANT_NEW, {"holds": _as_holds(new), "for_topic": wish.topic.topic_id})
+        tx.conn.execute(_GRANT_NEW, {"holds": _as_holds(new), "for_topic": batch.topic.topic_id})
     if grants:
         tx.expect(DUE, min(grant.receipt.ends_at_ms for grant in grants))
     for client_id, several in groupby(grants, key=lambda grant: grant.request.client_id):
         moved = (Moved(each.receipt.message_key, State.READY, each.found.attempt, client_id) for each in several)
-        record(tx, wish.group, Event.RECEIVE, moved)
+        record(tx, batch.group, Event.RECEIVE, moved)
 
 
 def _as_holds(grants: Sequence[Grant]) -> str:

@@ -92,7 +92,7 @@ class _Part(NamedTuple):
 
 
 def open_groups(
-    tx: Transaction, wish: ReceiveBatch, places: Sequence[QueueToScan], *, for_again: int, limit: int, heads_only: bool
+    tx: Transaction, batch: ReceiveBatch, places: Sequence[QueueToScan], *, for_again: int, limit: int, heads_only: bool
 ) -> OpenGroups:
     """The runs of the groups that opened first: at most `limit` messages; with `heads_only` one of each group.
 
@@ -102,46 +102,46 @@ def open_groups(
     if not with_open or limit <= 0:
         return OpenGroups([], is_all=not with_open)
     names: dict[str, Any] = {"queues": sorted(with_open), "limit": limit, "looked_at": limit + _OF_OTHERS_MAX}
-    opened = _OPENED.rows(tx.conn, wish.names | names)
+    opened = _OPENED.rows(tx.conn, batch.names | names)
     share = 1 if heads_only else max(SHARE_MIN, limit // max(1, len(opened)))
-    runs = _again(tx, wish, [each for each in opened if each.has_run], share, min(for_again, limit))
+    runs = _again(tx, batch, [each for each in opened if each.has_run], share, min(for_again, limit))
     room = limit - sum(len(run.found) for run in runs)
-    runs += _untouched(tx, wish, [each for each in opened if not each.has_run], with_open, share, room)
+    runs += _untouched(tx, batch, [each for each in opened if not each.has_run], with_open, share, room)
     # Before the scan moves on: it skips messages of groups with a row, and would lose them when the row goes.
-    _finish(tx, wish, (run.member for run in runs if run.next_offset is None))
+    _finish(tx, batch, (run.member for run in runs if run.next_offset is None))
     return OpenGroups(runs, is_all=len(runs) == len(opened) < limit)
 
 
 def to_judge(
-    conn: Connection, wish: ReceiveBatch, places: Sequence[QueueToScan], wanted: SqlFilter, limit: int
+    conn: Connection, batch: ReceiveBatch, places: Sequence[QueueToScan], wanted: SqlFilter, limit: int
 ) -> Unjudged:
     """What the filter must judge before such a look: up to `limit` messages of the groups that opened first.
 
     Messages that were granted before are left out: the filter accepted them.
     """
     with_open = {place.queue_id: place for place in places if place.has_open}
-    names: dict[str, Any] = {"queues": sorted(with_open), "limit": wish.room, "looked_at": wish.room + _OF_OTHERS_MAX}
-    opened = _OPENED.rows(conn, wish.names | names) if with_open else []
+    names: dict[str, Any] = {"queues": sorted(with_open), "limit": batch.room, "looked_at": batch.room + _OF_OTHERS_MAX}
+    opened = _OPENED.rows(conn, batch.names | names) if with_open else []
     bounds = [_bounds(number, each, with_open[each.queue_id]) for number, each in enumerate(opened) if not each.has_run]
     if not bounds:
         return Unjudged([], 0)
-    share = max(SHARE_MIN, wish.room // len(opened))
+    share = max(SHARE_MIN, batch.room // len(opened))
     asked = {"bounds": encode_rows(bounds), "share": _JUDGED_PER_WANTED * share, "limit": limit}
     return _TO_JUDGE.rows(conn, wanted, asked)
 
 
-def rest_of(tx: Transaction, wish: ReceiveBatch, runs: Iterable[GroupRun], limit: int) -> list[Candidate]:
+def rest_of(tx: Transaction, batch: ReceiveBatch, runs: Iterable[GroupRun], limit: int) -> list[Candidate]:
     """Further messages of the runs that are READY again, in order; at most `limit` messages."""
     rest = {key: (attempt, run.member) for run in runs if run.found for key, attempt in run.rest[: max(0, limit)]}
     if not rest:
         return []
     named = {"keys": encode_rows([(key,) for key in rest])}
-    rows = {row.message_key: row for row in BY_KEY.rows(tx.conn, named, bodies=wish.bodies)}
+    rows = {row.message_key: row for row in BY_KEY.rows(tx.conn, named, bodies=batch.bodies)}
     found = [Candidate(rows[key], attempt, member, has_delivery=True) for key, (attempt, member) in rest.items()]
     return found[:limit]
 
 
-def move_on(tx: Transaction, runs: Sequence[GroupRun], group_id: int, granted: Collection[int]) -> bool:
+def advance(tx: Transaction, runs: Sequence[GroupRun], group_id: int, granted: Collection[int]) -> bool:
     """Write each group's position after the grants of the keys `granted`. Returns whether a group is still open."""
     moved: list[tuple[int | str, ...]] = []
     still_open = False
@@ -158,8 +158,8 @@ def move_on(tx: Transaction, runs: Sequence[GroupRun], group_id: int, granted: C
     return still_open
 
 
-def _finish(tx: Transaction, wish: ReceiveBatch, members: Iterable[MessageGroupKey]) -> None:
-    finished = [(wish.group.group_id, each.queue_id, each.message_group) for each in members]
+def _finish(tx: Transaction, batch: ReceiveBatch, members: Iterable[MessageGroupKey]) -> None:
+    finished = [(batch.group.group_id, each.queue_id, each.message_group) for each in members]
     if finished:
         tx.conn.execute(_FINISH, {"finished": encode_rows(finished)})
 
@@ -171,24 +171,24 @@ def _next_offset(run: GroupRun, beyond: int, granted: Collection[int]) -> int:
     return beyond if first is None else offset_of(first.row.message_key)
 
 
-def _again(tx: Transaction, wish: ReceiveBatch, opened: Sequence[_Opened], share: int, limit: int) -> list[GroupRun]:
+def _again(tx: Transaction, batch: ReceiveBatch, opened: Sequence[_Opened], share: int, limit: int) -> list[GroupRun]:
     """Runs whose messages were granted before, each up to the first message that is still held."""
     if not opened:
         return []
-    next_offsets = {_member(wish, each): each.next_offset for each in opened}
-    held = by_member(runs_of(tx.conn, wish.group.group_id, next_offsets))
+    next_offsets = {_member(batch, each): each.next_offset for each in opened}
+    held = by_member(runs_of(tx.conn, batch.group.group_id, next_offsets))
     room = iter(range(limit))
     runs: list[GroupRun] = []
     keys: dict[MessageGroupKey, dict[int, int]] = {}
     rests: dict[MessageGroupKey, list[tuple[int, int]]] = {}
     for member in next_offsets:
-        ready = fifo.again(held[member], wish.group.retry.max_attempts)
+        ready = fifo.again(held[member], batch.group.retry.max_attempts)
         attempts = {row.message_key: row.attempt + 1 for row, _ in zip(ready[:share], room, strict=False)}
         rests[member] = [(row.message_key, row.attempt + 1) for row in ready[len(attempts) :]]
         if attempts or not ready:
             keys[member] = attempts
     named = {"keys": encode_rows([(key,) for attempts in keys.values() for key in attempts])}
-    rows = BY_KEY.rows(tx.conn, named, bodies=wish.bodies)
+    rows = BY_KEY.rows(tx.conn, named, bodies=batch.bodies)
     by_key = {row.message_key: row for row in rows}
     for member, attempts in keys.items():
         found = [Candidate(by_key[key], attempt, member, has_delivery=True) for key, attempt in attempts.items()]
@@ -198,7 +198,7 @@ def _again(tx: Transaction, wish: ReceiveBatch, opened: Sequence[_Opened], share
 
 def _untouched(
     tx: Transaction,
-    wish: ReceiveBatch,
+    batch: ReceiveBatch,
     opened: Sequence[_Opened],
     places: dict[int, QueueToScan],
     share: int,
@@ -210,7 +210,7 @@ def _untouched(
     count = -(-limit // share)
     for several in (opened[:count], opened[count:]):
         if several and limit > 0:
-            parts, rows = _parts(tx, wish, several, places, share, limit)
+            parts, rows = _parts(tx, batch, several, places, share, limit)
             runs += [_run(part, rows) for part in parts]
             limit = limit - sum(len(part.keys) for part in parts) if len(parts) == len(several) else 0
     return runs
@@ -223,29 +223,29 @@ def _run(part: _Part, rows: dict[int, MessageRow]) -> GroupRun:
 
 def _parts(
     tx: Transaction,
-    wish: ReceiveBatch,
+    batch: ReceiveBatch,
     opened: Sequence[_Opened],
     places: dict[int, QueueToScan],
     share: int,
     limit: int,
 ) -> tuple[list[_Part], dict[int, MessageRow]]:
     """The messages taken from each group, and their rows by message key."""
-    asked = 1 if wish.wanted.wants_all else _JUDGED_PER_WANTED
+    asked = 1 if batch.wanted.wants_all else _JUDGED_PER_WANTED
     bounds = encode_rows([_bounds(number, each, places[each.queue_id]) for number, each in enumerate(opened)])
     names = {"bounds": bounds, "share": asked * share, "limit": asked * limit}
-    if wish.wanted.wants_all:
-        messages = _BEHIND.rows(tx.conn, names, bodies=wish.bodies)
-        return _shared_out(wish, opened, places, messages, share, limit), {row.message_key: row for row in messages}
-    looked_at = _BEHIND_KEYS.rows(tx.conn, names)
-    parts = _shared_out(wish, opened, places, looked_at, share, limit)
+    if batch.wanted.wants_all:
+        messages = _BEHIND.rows(tx.conn, names, bodies=batch.bodies)
+        return _shared_out(batch, opened, places, messages, share, limit), {row.message_key: row for row in messages}
+    scanned = _BEHIND_KEYS.rows(tx.conn, names)
+    parts = _shared_out(batch, opened, places, scanned, share, limit)
     keys = [key for part in parts for key in part.keys]
     named = {"keys": encode_rows([(key,) for key in keys])}
-    messages = BY_KEY.rows(tx.conn, named, bodies=wish.bodies) if keys else []
+    messages = BY_KEY.rows(tx.conn, named, bodies=batch.bodies) if keys else []
     return parts, {row.message_key: row for row in messages}
 
 
 def _shared_out(
-    wish: ReceiveBatch,
+    batch: ReceiveBatch,
     opened: Sequence[_Opened],
     places: dict[int, QueueToScan],
     rows: Sequence[MessageRow | _GroupBehindScan],
@@ -253,29 +253,31 @@ def _shared_out(
     limit: int,
 ) -> list[_Part]:
     """Each group's part of the rows. The rows are in the groups' order and may end before the last group."""
-    asked = 1 if wish.wanted.wants_all else _JUDGED_PER_WANTED
+    asked = 1 if batch.wanted.wants_all else _JUDGED_PER_WANTED
     several: dict[tuple[int, str | None], list[MessageRow | _GroupBehindScan]] = defaultdict(list)
     for row in rows:
         several[queue_of(row.message_key), row.message_group].append(row)
     last = (queue_of(rows[-1].message_key), rows[-1].message_group) if len(rows) == asked * limit else None
     parts: list[_Part] = []
     for each in opened:
-        looked_at = several.get((each.queue_id, each.message_group), [])
+        scanned = several.get((each.queue_id, each.message_group), [])
         # Messages that the filter has not judged are left for the next look.
-        judged = list(takewhile(lambda verdict: verdict is not None, (_is_wanted(wish, row) for row in looked_at)))
-        wanted = [row.message_key for row, is_wanted in zip(looked_at, judged, strict=False) if is_wanted]
+        judged = list(takewhile(lambda verdict: verdict is not None, (_is_wanted(batch, row) for row in scanned)))
+        wanted = [row.message_key for row, is_wanted in zip(scanned, judged, strict=False) if is_wanted]
         taken = wanted[: min(share, limit)]
         limit -= len(taken)
         is_last = (each.queue_id, each.message_group) == last
         if len(taken) < len(wanted):
             next_offset: int | None = offset_of(wanted[len(taken)])
-        elif len(judged) < len(looked_at):
-            next_offset = offset_of(looked_at[len(judged)].message_key)
-        elif len(looked_at) == asked * share or is_last:
-            next_offset = offset_of(looked_at[-1].message_key) + 1
+        elif len(judged) < len(scanned):
+            next_offset = offset_of(scanned[len(judged)].message_key)
+        elif len(scanned) == asked * share or is_last:
+            next_offset = offset_of(scanned[-1].message_key) + 1
         else:
             next_offset = _at_the_scan(places[each.queue_id], is_taken=bool(taken))
-        parts.append(_Part(MessageGroupKey(wish.topic.topic_id, each.queue_id, each.message_group), taken, next_offset))
+        parts.append(
+            _Part(MessageGroupKey(batch.topic.topic_id, each.queue_id, each.message_group), taken, next_offset)
+        )
         if is_last or limit <= 0:
             break
     return parts
@@ -289,8 +291,8 @@ def _at_the_scan(place: QueueToScan, *, is_taken: bool) -> int | None:
     return place.next_offset if is_taken and place.next_offset < place.end_offset else None
 
 
-def _member(wish: ReceiveBatch, each: _Opened) -> MessageGroupKey:
-    return MessageGroupKey(wish.topic.topic_id, each.queue_id, each.message_group)
+def _member(batch: ReceiveBatch, each: _Opened) -> MessageGroupKey:
+    return MessageGroupKey(batch.topic.topic_id, each.queue_id, each.message_group)
 
 
 def _bounds(number: int, each: _Opened, place: QueueToScan) -> tuple[int | str, ...]:
@@ -299,11 +301,11 @@ def _bounds(number: int, each: _Opened, place: QueueToScan) -> tuple[int | str, 
     return number, first, end, each.message_group
 
 
-def _is_wanted(wish: ReceiveBatch, row: MessageRow | _GroupBehindScan) -> bool | None:
+def _is_wanted(batch: ReceiveBatch, row: MessageRow | _GroupBehindScan) -> bool | None:
     """Whether the filter accepts the message; None if a SQL filter has not judged it."""
-    if isinstance(wish.wanted, SqlFilter):
-        return wish.judged.behind.get(row.message_key)
-    return wish.wanted.wants_all or row.tag in wish.wanted.tags
+    if isinstance(batch.wanted, SqlFilter):
+        return batch.judged.behind.get(row.message_key)
+    return batch.wanted.wants_all or row.tag in batch.wanted.tags
 
 
 _OLDEST = (

@@ -68,21 +68,21 @@ class ReceiveSlot:
 def receive(tx: Transaction, requests: Sequence[Receive]) -> list[Received | PopError]:
     """Grant messages to the requests."""
     answers: dict[int, Received | PopError] = {}
-    for indexes in _alike(requests):
-        answers |= zip(indexes, _receive_together(tx, [requests[index] for index in indexes]), strict=True)
+    for indexes in _batches(requests):
+        answers |= zip(indexes, _receive_batch(tx, [requests[index] for index in indexes]), strict=True)
     return [answers[index] for index in range(len(requests))]
 
 
-def take(tx: Transaction, request: Receive) -> AttemptResult:
+def grant_to_attempt(tx: Transaction, request: Receive) -> AttemptResult:
     """Grant messages to one request, without a look at what its attempt id holds and without reading bodies."""
-    wish = receive_batch_of([request])._replace(bodies=Bodies.NONE)
-    takers, left_over = _find_and_grant(tx, wish, [request])
+    batch = receive_batch_of([request])._replace(bodies=Bodies.NONE)
+    slots, left_over = _find_and_grant(tx, batch, [request])
     return AttemptResult(
-        [(each.receipt, each.found.attempt) for each in takers[0].grants], left_over or not takers[0].room
+        [(each.receipt, each.found.attempt) for each in slots[0].grants], left_over or not slots[0].room
     )
 
 
-def _alike(requests: Sequence[Receive]) -> Iterator[list[int]]:
+def _batches(requests: Sequence[Receive]) -> Iterator[list[int]]:
     """Indexes of requests with the same group, topic and filter, in steps of limited size."""
     alike: dict[tuple[int, int, Filter], list[int]] = {}
     for index, request in enumerate(requests):
@@ -103,10 +103,10 @@ def _in_steps(indexes: Sequence[int], sizes: Sequence[int]) -> Iterator[list[int
     yield step
 
 
-def _receive_together(tx: Transaction, several: Sequence[Receive]) -> list[Received]:
-    wish = receive_batch_of(several)
-    repeated = _repeated(tx, wish, several)
-    served = iter(_serve(tx, wish, [each for index, each in enumerate(several) if index not in repeated]))
+def _receive_batch(tx: Transaction, several: Sequence[Receive]) -> list[Received]:
+    batch = receive_batch_of(several)
+    repeated = _repeated(tx, batch, several)
+    served = iter(_serve(tx, batch, [each for index, each in enumerate(several) if index not in repeated]))
     return [repeated[index] if index in repeated else next(served) for index in range(len(several))]
 
 
@@ -120,10 +120,10 @@ def receive_batch_of(several: Sequence[Receive]) -> ReceiveBatch:
     return ReceiveBatch(first.group, first.topic, first.wanted, room, first.rotation, keeps_order, judged=judged)
 
 
-def _repeated(tx: Transaction, wish: ReceiveBatch, several: Sequence[Receive]) -> dict[int, Received]:
+def _repeated(tx: Transaction, batch: ReceiveBatch, several: Sequence[Receive]) -> dict[int, Received]:
     """The answers to repeated receives, by the index of the request."""
     by_attempt = {index: each.attempt_id for index, each in enumerate(several) if each.attempt_id}
-    held = repeat.held_by(tx, wish, by_attempt.values()) if by_attempt else {}
+    held = repeat.held_by(tx, batch, by_attempt.values()) if by_attempt else {}
     answers: dict[int, Received] = {}
     for index, attempt_id in by_attempt.items():
         if attempt_id in held:
@@ -131,7 +131,7 @@ def _repeated(tx: Transaction, wish: ReceiveBatch, several: Sequence[Receive]) -
                 answers[index] = Received([], more=True)
                 continue
             held[attempt_id] = _taken_back(tx, several[index], held[attempt_id])
-            answers[index] = _again(tx, wish, held[attempt_id])
+            answers[index] = _again(tx, batch, held[attempt_id])
     return answers
 
 
@@ -139,53 +139,53 @@ def _taken_back(tx: Transaction, request: Receive, held: list[HeldDelivery]) -> 
     return repeat.take_back(tx, held, request.holder, request.client_id, tx.now_ms + request.invisible_ms)
 
 
-def _again(tx: Transaction, wish: ReceiveBatch, held: list[HeldDelivery]) -> Received:
-    stored = stored_messages(tx.conn, (each.row for each in held), wish.topic)
+def _again(tx: Transaction, batch: ReceiveBatch, held: list[HeldDelivery]) -> Received:
+    stored = stored_messages(tx.conn, (each.row for each in held), batch.topic)
     deliveries = [_delivery(each.receipt, message, each.attempt) for message, each in zip(stored, held, strict=True)]
     # It has not searched for new messages: `more` passes its wake-up on to another poll.
     return Received(deliveries, more=True)
 
 
-def _serve(tx: Transaction, wish: ReceiveBatch, several: Sequence[Receive]) -> list[Received]:
+def _serve(tx: Transaction, batch: ReceiveBatch, several: Sequence[Receive]) -> list[Received]:
     if not several:
         return []
-    wish = wish._replace(room=sum(request.batch_size for request in several))
+    batch = batch._replace(room=sum(request.batch_size for request in several))
     if tx.answer_bytes <= 0:
         return [Received([], more=True) for _ in several]
-    takers, left_over = _find_and_grant(tx, wish, several)
-    has_left = _keep_within_bytes(tx, takers)
-    return _answers(tx, wish, takers, left_over=left_over or has_left)
+    slots, left_over = _find_and_grant(tx, batch, several)
+    has_left = _keep_within_bytes(tx, slots)
+    return _answers(tx, batch, slots, left_over=left_over or has_left)
 
 
-def _keep_within_bytes(tx: Transaction, takers: Sequence[ReceiveSlot]) -> bool:
+def _keep_within_bytes(tx: Transaction, slots: Sequence[ReceiveSlot]) -> bool:
     """Give back grants that exceed the size of an answer, and fetch the bodies of the rest.
 
     Returns whether any were given back. An answer has at least one message while this transaction may grant any.
     """
     excess: list[Receipt] = []
-    bodies = [grant.found.row.body for taker in takers for grant in taker.grants]
+    bodies = [grant.found.row.body for slot in slots for grant in slot.grants]
     if not any(body is DEFERRED for body in bodies):
         # All bodies are small: a few bytes over the limit do no harm.
         tx.answer_bytes -= sum(map(len, bodies))
         return False
-    sizes = _sizes(tx, takers)
-    for taker in takers:
-        kept = _kept(tx, [sizes[grant.receipt.message_key] for grant in taker.grants])
-        excess += [grant.receipt for grant in taker.grants[kept:]]
-        del taker.grants[kept:]
+    sizes = _sizes(tx, slots)
+    for slot in slots:
+        kept = _fitting(tx, [sizes[grant.receipt.message_key] for grant in slot.grants])
+        excess += [grant.receipt for grant in slot.grants[kept:]]
+        del slot.grants[kept:]
     if excess:
         release.cancel_delivery(tx, [release.CancelDelivery(excess)])
-    for taker in takers:
-        _fetch_bodies(tx, taker)
+    for slot in slots:
+        _fetch_bodies(tx, slot)
     return bool(excess)
 
 
-def _sizes(tx: Transaction, takers: Sequence[ReceiveSlot]) -> dict[int, int]:
-    named = {"keys": encode_rows([(grant.receipt.message_key,) for taker in takers for grant in taker.grants])}
+def _sizes(tx: Transaction, slots: Sequence[ReceiveSlot]) -> dict[int, int]:
+    named = {"keys": encode_rows([(grant.receipt.message_key,) for slot in slots for grant in slot.grants])}
     return {row.message_key: row.size for row in _SIZES.rows(tx.conn, named)}
 
 
-def _kept(tx: Transaction, sizes: Sequence[int]) -> int:
+def _fitting(tx: Transaction, sizes: Sequence[int]) -> int:
     """How many of the first messages with these sizes (in bytes) fit into one answer."""
     room = RECEIVE_BYTES_MAX
     for kept, size in enumerate(sizes):
@@ -196,54 +196,54 @@ def _kept(tx: Transaction, sizes: Sequence[int]) -> int:
     return len(sizes)
 
 
-def _fetch_bodies(tx: Transaction, taker: ReceiveSlot) -> None:
-    large = [grant.receipt.message_key for grant in taker.grants if grant.found.row.body is DEFERRED]
+def _fetch_bodies(tx: Transaction, slot: ReceiveSlot) -> None:
+    large = [grant.receipt.message_key for grant in slot.grants if grant.found.row.body is DEFERRED]
     if not large:
         return
     rows = BY_KEY.rows(tx.conn, {"keys": encode_rows([(key,) for key in large])})
     bodies = {row.message_key: row.body for row in rows}
-    taker.grants = [
+    slot.grants = [
         grant._replace(found=grant.found._replace(row=grant.found.row._replace(body=bodies[grant.receipt.message_key])))
         if grant.receipt.message_key in bodies
         else grant
-        for grant in taker.grants
+        for grant in slot.grants
     ]
 
 
-def _find_and_grant(tx: Transaction, wish: ReceiveBatch, several: Sequence[Receive]) -> tuple[list[ReceiveSlot], bool]:
+def _find_and_grant(tx: Transaction, batch: ReceiveBatch, several: Sequence[Receive]) -> tuple[list[ReceiveSlot], bool]:
     """The grants of each request, and whether messages may be left."""
-    places = scan.lock_places(tx, wish)
+    places = scan.lock_places(tx, batch)
     new_waits = any(place.next_offset < place.end_offset for place in places)
-    before = _share_of_before(wish, new_waits=new_waits)
-    ready_again = _ready_again(tx, wish)
+    before = _room_for_old(batch, new_waits=new_waits)
+    ready_again = _ready_again(tx, batch)
     kept = min(len(ready_again), before // 2)
     heads_only = any(request.heads_only for request in several)
     runs, is_all = message_groups.open_groups(
         tx,
-        wish,
+        batch,
         places,
         for_again=max(before - len(ready_again), (before + 1) // 2),
-        limit=wish.room - kept - _share_of_new(wish, before),
+        limit=batch.room - kept - _room_for_new(batch, before),
         heads_only=heads_only,
     )
     in_runs = [each for run in runs for each in run.found]
     # Messages that were given back unused take room like new ones; otherwise they would become more and more.
     unused = sum(row.attempt == 0 for row in ready_again)
     reserved = len(in_runs) + max(kept, unused, min(len(ready_again), before - len(in_runs)))
-    new = scan.read_on(tx, wish, places, max(0, wish.room - reserved), beside_runs=bool(in_runs))
+    new = scan.read_on(tx, batch, places, max(0, batch.room - reserved), beside_runs=bool(in_runs))
     # There may be fewer new messages than room for them, or the filter may refuse them.
-    again = _load(tx, wish, ready_again[: wish.room - len(in_runs) - len(new.found)])
-    room = wish.room - len(in_runs) - len(new.found) - len(again)
-    rest = [] if heads_only else message_groups.rest_of(tx, wish, runs, room)
-    takers, left = _deal(tx, several, _in_turn(again, [*in_runs, *rest, *new.found]))
-    still_open = _advance_runs(tx, wish, runs, takers)
-    scan.leave(tx, wish, _of_the_scan(left, runs))
-    write_grants(tx, wish, [grant for taker in takers for grant in taker.grants])
+    again = _load(tx, batch, ready_again[: batch.room - len(in_runs) - len(new.found)])
+    room = batch.room - len(in_runs) - len(new.found) - len(again)
+    rest = [] if heads_only else message_groups.rest_of(tx, batch, runs, room)
+    slots, left = _distribute(tx, several, _interleaved(again, [*in_runs, *rest, *new.found]))
+    still_open = _advance_runs(tx, batch, runs, slots)
+    scan.store_left_over(tx, batch, _of_the_scan(left, runs))
+    write_grants(tx, batch, [grant for slot in slots for grant in slot.grants])
     left_over = new.left_over or still_open or bool(left) or not is_all
-    return takers, left_over or _is_hidden(tx, wish, takers)
+    return slots, left_over or _is_hidden(tx, batch, slots)
 
 
-def _in_turn(again: Sequence[Candidate], others: Sequence[Candidate]) -> list[Candidate]:
+def _interleaved(again: Sequence[Candidate], others: Sequence[Candidate]) -> list[Candidate]:
     """First the messages that are READY again and in no message group, then the others.
 
     If some are large, failed messages and the rest alternate, because the bytes of an answer may be enough for only a
@@ -256,33 +256,33 @@ def _in_turn(again: Sequence[Candidate], others: Sequence[Candidate]) -> list[Ca
     return [each for pair in zip_longest(failed, rest) for each in pair if each is not None]
 
 
-def _share_of_before(wish: ReceiveBatch, *, new_waits: bool) -> int:
+def _room_for_old(batch: ReceiveBatch, *, new_waits: bool) -> int:
     """How much of the room may go to messages that are READY again or in open message groups."""
     if not new_waits:
-        return wish.room
+        return batch.room
     # Room for one message cannot be halved: alternate.
-    return wish.room // 2 or wish.rotation % 2
+    return batch.room // 2 or batch.rotation % 2
 
 
-def _share_of_new(wish: ReceiveBatch, before: int) -> int:
+def _room_for_new(batch: ReceiveBatch, before: int) -> int:
     """How much of the room is kept for new messages, even if open message groups have many older ones."""
-    return max(1, wish.room // _NEW_OF_ROOM) if before < wish.room else 0
+    return max(1, batch.room // _NEW_OF_ROOM) if before < batch.room else 0
 
 
-def _ready_again(tx: Transaction, wish: ReceiveBatch) -> list[_AgainRow]:
+def _ready_again(tx: Transaction, batch: ReceiveBatch) -> list[_AgainRow]:
     """Keys and attempts of messages without a message group that are READY again, the longest waiting first."""
-    return _READY_AGAIN.rows(tx.conn, wish.names | {"limit": wish.room})
+    return _READY_AGAIN.rows(tx.conn, batch.names | {"limit": batch.room})
 
 
-def _load(tx: Transaction, wish: ReceiveBatch, ready_again: Sequence[_AgainRow]) -> list[Candidate]:
+def _load(tx: Transaction, batch: ReceiveBatch, ready_again: Sequence[_AgainRow]) -> list[Candidate]:
     if not ready_again:
         return []
     attempts = {row.message_key: row.attempt + 1 for row in ready_again}
-    rows = BY_KEY.rows(tx.conn, {"keys": encode_rows([(key,) for key in attempts])}, bodies=wish.bodies)
+    rows = BY_KEY.rows(tx.conn, {"keys": encode_rows([(key,) for key in attempts])}, bodies=batch.bodies)
     return [Candidate(row, attempts[row.message_key], has_delivery=True) for row in rows]
 
 
-def _deal(
+def _distribute(
     tx: Transaction, several: Sequence[Receive], found: Sequence[Candidate]
 ) -> tuple[list[ReceiveSlot], list[Candidate]]:
     """Deal the messages out: each request in turn gets as many as it asked for. Returns the grants, and what is left.
@@ -290,42 +290,42 @@ def _deal(
     Messages of one message group go to one request, in order. There are never more messages than room, so each message
     group's first message finds a place.
     """
-    takers = [ReceiveSlot(request) for request in several]
+    slots = [ReceiveSlot(request) for request in several]
     owner: dict[MessageGroupKey, ReceiveSlot | None] = {}
     left: list[Candidate] = []
     holds = iter(new_holds(len(found)))
     turn = 0
     for each in found:
-        while turn < len(takers) - 1 and not takers[turn].room:
+        while turn < len(slots) - 1 and not slots[turn].room:
             turn += 1
-        taker: ReceiveSlot | None = takers[turn]
+        slot: ReceiveSlot | None = slots[turn]
         if each.member is not None:
-            taker = owner.setdefault(each.member, taker)
-            if taker is None or not taker.room:
+            slot = owner.setdefault(each.member, slot)
+            if slot is None or not slot.room:
                 # Later messages of the group must wait for this one.
                 owner[each.member] = None
                 left.append(each)
                 continue
-            if taker.request.heads_only:
+            if slot.request.heads_only:
                 owner[each.member] = None
-        assert taker is not None, "only a message of a message group may have no taker"
-        _give(tx, taker, each, next(holds))
-    return takers, left
+        assert slot is not None, "only a message of a message group may have no taker"
+        _grant_to(tx, slot, each, next(holds))
+    return slots, left
 
 
-def _give(tx: Transaction, taker: ReceiveSlot, each: Candidate, hold_id: int) -> None:
-    request = taker.request
+def _grant_to(tx: Transaction, slot: ReceiveSlot, each: Candidate, hold_id: int) -> None:
+    request = slot.request
     ends_at_ms = tx.now_ms + request.invisible_ms
     held = Receipt(request.group.group_id, each.row.message_key, hold_id, ends_at_ms, each.member is not None)
-    taker.grants.append(Grant(each, held, request))
-    taker.room -= 1
+    slot.grants.append(Grant(each, held, request))
+    slot.room -= 1
 
 
-def _advance_runs(tx: Transaction, wish: ReceiveBatch, runs: Sequence[GroupRun], takers: Sequence[ReceiveSlot]) -> bool:
+def _advance_runs(tx: Transaction, batch: ReceiveBatch, runs: Sequence[GroupRun], slots: Sequence[ReceiveSlot]) -> bool:
     if not runs:
         return False
-    granted = {grant.receipt.message_key for taker in takers for grant in taker.grants}
-    return message_groups.move_on(tx, runs, wish.group.group_id, granted)
+    granted = {grant.receipt.message_key for slot in slots for grant in slot.grants}
+    return message_groups.advance(tx, runs, batch.group.group_id, granted)
 
 
 def _of_the_scan(left: Sequence[Candidate], runs: Sequence[GroupRun]) -> list[Candidate]:
@@ -334,22 +334,22 @@ def _of_the_scan(left: Sequence[Candidate], runs: Sequence[GroupRun]) -> list[Ca
     return [each for each in left if each.member not in members]
 
 
-def _is_hidden(tx: Transaction, wish: ReceiveBatch, takers: Sequence[ReceiveSlot]) -> bool:
+def _is_hidden(tx: Transaction, batch: ReceiveBatch, slots: Sequence[ReceiveSlot]) -> bool:
     """Whether nothing was found only because another server has locked messages."""
-    if any(taker.grants for taker in takers):
+    if any(slot.grants for slot in slots):
         return False
-    return dialect_of(tx.conn).has_other_writers and scan.is_more(tx, wish)
+    return dialect_of(tx.conn).has_other_writers and scan.is_more(tx, batch)
 
 
-def _answers(tx: Transaction, wish: ReceiveBatch, takers: Sequence[ReceiveSlot], *, left_over: bool) -> list[Received]:
-    rows = [grant.found.row for taker in takers for grant in taker.grants]
-    stored = iter(stored_messages(tx.conn, rows, wish.topic))
+def _answers(tx: Transaction, batch: ReceiveBatch, slots: Sequence[ReceiveSlot], *, left_over: bool) -> list[Received]:
+    rows = [grant.found.row for slot in slots for grant in slot.grants]
+    stored = iter(stored_messages(tx.conn, rows, batch.topic))
     return [
         Received(
-            [_delivery(grant.receipt, next(stored), grant.found.attempt) for grant in taker.grants],
-            left_over or not taker.room,
+            [_delivery(grant.receipt, next(stored), grant.found.attempt) for grant in slot.grants],
+            left_over or not slot.room,
         )
-        for taker in takers
+        for slot in slots
     ]
 
 

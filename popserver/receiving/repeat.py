@@ -40,13 +40,13 @@ class HeldDelivery(NamedTuple):
     attempt: int
 
 
-def held_by(tx: Transaction, wish: ReceiveBatch, attempt_ids: Iterable[str]) -> dict[str, list[HeldDelivery]]:
+def held_by(tx: Transaction, batch: ReceiveBatch, attempt_ids: Iterable[str]) -> dict[str, list[HeldDelivery]]:
     """The messages held by these attempt ids in this group and topic. Attempt ids without holds are left out.
 
     A list is empty if its bodies do not fit into this transaction's answers.
     """
     names = {"attempts": sorted(set(attempt_ids)), "now_ms": tx.now_ms}
-    rows = _HELD.rows(tx.conn, wish.names | names)
+    rows = _HELD.rows(tx.conn, batch.names | names)
     if not rows:
         return {}
     by_attempt: dict[str, list[_HeldRow]] = {}
@@ -54,15 +54,15 @@ def held_by(tx: Transaction, wish: ReceiveBatch, attempt_ids: Iterable[str]) -> 
         by_attempt.setdefault(row.attempt_id, []).append(row)
     held: dict[str, list[HeldDelivery]] = {}
     for attempt_id, several in by_attempt.items():
-        held[attempt_id] = _loaded(tx, wish, several) if tx.answer_bytes > 0 else []
+        held[attempt_id] = _loaded(tx, batch, several) if tx.answer_bytes > 0 else []
         tx.answer_bytes -= sum(len(each.row.body) for each in held[attempt_id])
     return held
 
 
-def _loaded(tx: Transaction, wish: ReceiveBatch, rows: Sequence[_HeldRow]) -> list[HeldDelivery]:
+def _loaded(tx: Transaction, batch: ReceiveBatch, rows: Sequence[_HeldRow]) -> list[HeldDelivery]:
     messages = BY_KEY.rows(tx.conn, {"keys": encode_rows([(row.message_key,) for row in rows])})
     by_key = {each.message_key: each for each in messages}
-    return [HeldDelivery(by_key[row.message_key], _receipt(wish, row), row.attempt) for row in rows]
+    return [HeldDelivery(by_key[row.message_key], _receipt(batch, row), row.attempt) for row in rows]
 
 
 def take_back(
@@ -83,9 +83,9 @@ def take_back(
     ]
 
 
-def _receipt(wish: ReceiveBatch, row: _HeldRow) -> Receipt:
+def _receipt(batch: ReceiveBatch, row: _HeldRow) -> Receipt:
     in_order = row.message_group is not None
-    return Receipt(wish.group.group_id, row.message_key, row.hold_id, row.visible_at_ms, in_order)
+    return Receipt(batch.group.group_id, row.message_key, row.hold_id, row.visible_at_ms, in_order)
 
 
 _HELD = RowStatement(

@@ -1,7 +1,7 @@
 """The scan: it reads new messages, from the group's progress in each queue.
 
 A receive locks the progress row before it reads the queue, so two receives never read the same range. A SQL filter has
-judged the messages before, without this lock (`receiving.survey`). A filter judges a message once, before its first
+judged the messages before, without this lock (`receiving.filter_fetch`). A filter judges a message once, before its
 grant. The scan skips messages that the filter refuses; they count as consumed. It also skips messages of locked message
 groups, and gives such a group a row (`leave`); when the group opens, it continues there (`receiving.message_groups`).
 """
@@ -59,35 +59,35 @@ class Scanned(NamedTuple):
     left_over: bool
 
 
-def lock_places(tx: Transaction, wish: ReceiveBatch) -> list[QueueToScan]:
+def lock_places(tx: Transaction, batch: ReceiveBatch) -> list[QueueToScan]:
     """Lock and return the queues that may have messages and that no other server reads, in the order to read them."""
-    return _in_turn(wish, (_PLACES_IN_ORDER if takes_groups(wish) else _PLACES).rows(tx.conn, wish.names))
+    return _in_turn(batch, (_PLACES_IN_ORDER if takes_groups(batch) else _PLACES).rows(tx.conn, batch.names))
 
 
-def places_of(conn: Connection, wish: ReceiveBatch) -> list[QueueToScan]:
+def places_of(conn: Connection, batch: ReceiveBatch) -> list[QueueToScan]:
     """The same for all queues, without locks."""
-    return _in_turn(wish, (_SEEN_IN_ORDER if takes_groups(wish) else _SEEN).rows(conn, wish.names))
+    return _in_turn(batch, (_SEEN_IN_ORDER if takes_groups(batch) else _SEEN).rows(conn, batch.names))
 
 
-def _in_turn(wish: ReceiveBatch, rows: Sequence[QueueToScan]) -> list[QueueToScan]:
-    if is_by_priority(wish):
+def _in_turn(batch: ReceiveBatch, rows: Sequence[QueueToScan]) -> list[QueueToScan]:
+    if is_by_priority(batch):
         return list(reversed(rows))
-    start = wish.rotation % len(rows) if rows else 0
+    start = batch.rotation % len(rows) if rows else 0
     return [*rows[start:], *rows[:start]]
 
 
-def is_by_priority(wish: ReceiveBatch) -> bool:
+def is_by_priority(batch: ReceiveBatch) -> bool:
     """Whether the queues are read by priority, the highest first."""
-    return wish.topic.has_priorities and wish.rotation % FAIR_EVERY != 0
+    return batch.topic.has_priorities and batch.rotation % FAIR_EVERY != 0
 
 
-def is_more(tx: Transaction, wish: ReceiveBatch) -> bool:
+def is_more(tx: Transaction, batch: ReceiveBatch) -> bool:
     """Whether messages wait for the group that another server's lock hid from the search."""
-    return tx.conn.execute(_IS_MORE_IN_ORDER if takes_groups(wish) else _IS_MORE, wish.names).first() is not None
+    return tx.conn.execute(_IS_MORE_IN_ORDER if takes_groups(batch) else _IS_MORE, batch.names).first() is not None
 
 
 def read_on(
-    tx: Transaction, wish: ReceiveBatch, places: Sequence[QueueToScan], limit: int, *, beside_runs: bool
+    tx: Transaction, batch: ReceiveBatch, places: Sequence[QueueToScan], limit: int, *, beside_runs: bool
 ) -> Scanned:
     """Up to `limit` new messages after the group's progress, which moves on.
 
@@ -104,22 +104,22 @@ def read_on(
         if len(found) == limit or window <= 0:
             left_over = True
             break
-        rows, next_offset = _read_on(tx, wish, place, limit - len(found), min(window, WINDOW_OFFSETS))
-        if next_offset == place.next_offset and is_by_priority(wish):
+        rows, next_offset = _read_on(tx, batch, place, limit - len(found), min(window, WINDOW_OFFSETS))
+        if next_offset == place.next_offset and is_by_priority(batch):
             # The filter has not judged these urgent messages yet; less urgent ones must not go first.
             left_over = True
             break
-        if takes_groups(wish) or not wish.wanted.wants_all:
-            window -= next_offset - place.next_offset + _cost_of_asking(wish)
-        found += [_found(wish, place, row) for row in _not_in_hand(tx, wish, rows)]
+        if takes_groups(batch) or not batch.wanted.wants_all:
+            window -= next_offset - place.next_offset + _cost_of_asking(batch)
+        found += [_found(batch, place, row) for row in _not_in_hand(tx, batch, rows)]
         left_over = left_over or next_offset < place.end_offset
         if next_offset > place.next_offset:
-            names = {"for_group": wish.group.group_id, "for_queue": place.queue_id, "reached": next_offset}
+            names = {"for_group": batch.group.group_id, "for_queue": place.queue_id, "reached": next_offset}
             tx.conn.execute(_MOVE_ON, names)
     return Scanned(found, left_over)
 
 
-def leave(tx: Transaction, wish: ReceiveBatch, left: Iterable[Candidate]) -> None:
+def store_left_over(tx: Transaction, batch: ReceiveBatch, left: Iterable[Candidate]) -> None:
     """Give a row to the message groups of messages that were found, but not granted: the grants lock these groups."""
     first: dict[MessageGroupKey, int] = {}
     for each in left:
@@ -127,89 +127,91 @@ def leave(tx: Transaction, wish: ReceiveBatch, left: Iterable[Candidate]) -> Non
             first.setdefault(each.member, offset_of(each.row.message_key))
     if first:
         rows = encode_rows([(each.queue_id, offset, each.message_group) for each, offset in first.items()])
-        tx.conn.execute(_LEAVE, wish.names | {"left": rows})
+        tx.conn.execute(_LEAVE, batch.names | {"left": rows})
 
 
-def _found(wish: ReceiveBatch, place: QueueToScan, row: MessageRow) -> Candidate:
-    if row.message_group is None or not wish.keeps_order:
+def _found(batch: ReceiveBatch, place: QueueToScan, row: MessageRow) -> Candidate:
+    if row.message_group is None or not batch.keeps_order:
         return Candidate(row, 1)
-    return Candidate(row, 1, MessageGroupKey(wish.topic.topic_id, place.queue_id, row.message_group))
+    return Candidate(row, 1, MessageGroupKey(batch.topic.topic_id, place.queue_id, row.message_group))
 
 
-def _not_in_hand(tx: Transaction, wish: ReceiveBatch, rows: list[MessageRow]) -> list[MessageRow]:
+def _not_in_hand(tx: Transaction, batch: ReceiveBatch, rows: list[MessageRow]) -> list[MessageRow]:
     """Leave out messages that were redriven to the group, if it reads its own topic: they have a delivery already."""
-    if wish.keeps_order or not rows or owner_of(wish.topic.name) != wish.group.name:
+    if batch.keeps_order or not rows or owner_of(batch.topic.name) != batch.group.name:
         return rows
-    names = wish.names | {"keys": encode_rows([(row.message_key,) for row in rows])}
+    names = batch.names | {"keys": encode_rows([(row.message_key,) for row in rows])}
     in_hand = set(tx.conn.execute(_IN_HAND, names).scalars())
     return [row for row in rows if row.message_key not in in_hand]
 
 
-def takes_groups(wish: ReceiveBatch) -> bool:
+def takes_groups(batch: ReceiveBatch) -> bool:
     """Whether the order of message groups matters in this search."""
-    return wish.keeps_order and wish.topic.has_message_groups
+    return batch.keeps_order and batch.topic.has_message_groups
 
 
 def _read_on(
-    tx: Transaction, wish: ReceiveBatch, place: QueueToScan, limit: int, window: int
+    tx: Transaction, batch: ReceiveBatch, place: QueueToScan, limit: int, window: int
 ) -> tuple[list[MessageRow], int]:
     """The messages of one queue after the group's progress that the filter accepts, and the offset reached."""
     start = max(place.next_offset, place.min_offset)
-    if wish.wanted.wants_all and not takes_groups(wish):
+    if batch.wanted.wants_all and not takes_groups(batch):
         names = _between(place, start, place.end_offset, limit)
-        rows = _NEXT.rows(tx.conn, names, bodies=wish.bodies)
+        rows = _NEXT.rows(tx.conn, names, bodies=batch.bodies)
         # The topic's types are cached and may have changed since, so the messages are checked for a message group.
-        if not (wish.keeps_order and any(row.message_group for row in rows)):
+        if not (batch.keeps_order and any(row.message_group for row in rows)):
             return rows, offset_of(rows[-1].message_key) + 1 if len(rows) == limit else place.end_offset
-    return _read_window(tx, wish, place, limit, range(start, min(place.end_offset, start + window)))
+    return _read_window(tx, batch, place, limit, range(start, min(place.end_offset, start + window)))
 
 
 def _read_window(
-    tx: Transaction, wish: ReceiveBatch, place: QueueToScan, limit: int, offsets: range
+    tx: Transaction, batch: ReceiveBatch, place: QueueToScan, limit: int, offsets: range
 ) -> tuple[list[MessageRow], int]:
     names = _between(place, offsets.start, offsets.stop, limit)
-    names |= wish.names | {"for_queue": place.queue_id, "queue_key": message_key(place.queue_id, 0)}
-    if isinstance(wish.wanted, SqlFilter):
-        rows, reached = _read_judged(tx, wish, names)
+    names |= batch.names | {"for_queue": place.queue_id, "queue_key": message_key(place.queue_id, 0)}
+    if isinstance(batch.wanted, SqlFilter):
+        rows, reached = _read_judged(tx, batch, names)
     else:
-        rows, reached = _read_tagged(tx, wish, wish.wanted, names)
-    if wish.keeps_order and reached - offsets.start > len(rows):
+        rows, reached = _read_tagged(tx, batch, batch.wanted, names)
+    if batch.keeps_order and reached - offsets.start > len(rows):
         # This must run before the grants, which lock message groups too.
         tx.conn.execute(_LEAVE_LOCKED, names | {"to_key": message_key(place.queue_id, reached)})
     return rows, reached
 
 
 def _read_tagged(
-    tx: Transaction, wish: ReceiveBatch, wanted: TagFilter, names: dict[str, Any]
+    tx: Transaction, batch: ReceiveBatch, wanted: TagFilter, names: dict[str, Any]
 ) -> tuple[list[MessageRow], int]:
-    looks = _FREE if wish.keeps_order else _ALL
-    look, names = (looks.every, names) if wanted.wants_all else (looks.tagged, names | of_tags(wanted))
-    rows = look.rows(tx.conn, names, bodies=wish.bodies)
+    queries = _FREE if batch.keeps_order else _ALL
+    query, names = (queries.every, names) if wanted.wants_all else (queries.tagged, names | of_tags(wanted))
+    rows = query.rows(tx.conn, names, bodies=batch.bodies)
     is_full = len(rows) == names["limit"]
     return rows, (rows[-1].message_key + 1 if is_full else names["to_key"]) - names["queue_key"]
 
 
-def _read_judged(tx: Transaction, wish: ReceiveBatch, names: dict[str, Any]) -> tuple[list[MessageRow], int]:
+def _read_judged(tx: Transaction, batch: ReceiveBatch, names: dict[str, Any]) -> tuple[list[MessageRow], int]:
     """The messages that the SQL filter accepted, as far as it has judged them."""
-    judged = wish.judged.stretch(names["for_queue"], names["from_key"])
+    judged = batch.judged.range_of(names["for_queue"], names["from_key"])
     if judged is None:
         return [], names["from_key"] - names["queue_key"]
     to_key = min(names["to_key"], judged.to_key)
     keys = judged.wanted[: bisect_left(judged.wanted, to_key)]
-    at_once = names["limit"] * (_FREE_OF_WANTED if takes_groups(wish) else 1)
+    at_once = names["limit"] * (_FREE_OF_WANTED if takes_groups(batch) else 1)
     if len(keys) > at_once:
         keys, to_key = keys[:at_once], keys[at_once]
-    look = (_FREE if wish.keeps_order else _ALL).chosen
+    query = (_FREE if batch.keeps_order else _ALL).chosen
     rows = (
-        look.rows(tx.conn, names | {"keys": encode_rows([(key,) for key in keys])}, bodies=wish.bodies) if keys else []
+        query.rows(tx.conn, names | {"keys": encode_rows([(key,) for key in keys])}, bodies=batch.bodies)
+        if keys
+        else []
     )
     reached = rows[-1].message_key + 1 if len(rows) == names["limit"] else to_key
     return rows, reached - names["queue_key"]
 
 
-def _cost_of_asking(wish: ReceiveBatch) -> int:
+def _cost_of_asking(batch: ReceiveBatch) -> int:
     """The cost of reading a queue in addition to its messages, in messages: a filter may name thousands of tags."""
-    return len(wish.wanted.tags) if isinstance(wish.wanted, TagFilter) else 1
+    return len(batch.wanted.tags) if isinstance(batch.wanted, TagFilter) else 1
 
 
 def _between(place: QueueToScan, start: int, end: int, limit: int) -> dict[str, Any]:
@@ -230,7 +232,7 @@ _HAS_OPEN = (
     )
     .exists()
 )
-_OF_WISH = queue.c.topic_id == bindparam("topic_id"), progress.c.group_id == bindparam("group_id")
+_OF_BATCH = queue.c.topic_id == bindparam("topic_id"), progress.c.group_id == bindparam("group_id")
 _PLACE_COLUMNS = (
     progress.c.group_id,
     progress.c.queue_id,
@@ -246,7 +248,7 @@ def _places(columns: Iterable[Any], is_behind: Any) -> Select[Any]:
         select(*columns)
         .select_from(queue)
         .join(progress, progress.c.queue_id == queue.c.queue_id)
-        .where(*_OF_WISH, is_behind)
+        .where(*_OF_BATCH, is_behind)
         # The order of the index on the topic's queues, so that Postgres uses it and reads no other topic's queues.
         .order_by(queue.c.number)
     )
@@ -307,7 +309,7 @@ _ANY_ROW_BEHIND = (
 _IS_FREE = or_(message.c.message_group.is_(None), and_(_ANY_DELIVERY.is_(None), _ANY_ROW_BEHIND.is_(None)))
 
 
-class _Looks(NamedTuple):
+class _Queries(NamedTuple):
     """The queries that read a range of a queue."""
 
     every: MessageQuery
@@ -315,10 +317,10 @@ class _Looks(NamedTuple):
     chosen: MessageQuery  # among `keys`
 
 
-def _looks(*conditions: Any) -> _Looks:
+def _queries(*conditions: Any) -> _Queries:
     every = narrowed(*conditions)
     among = message.c.message_key.in_(select(_KEYS.c.message_key))
-    return _Looks(
+    return _Queries(
         MessageQuery(every),
         MessageQuery(narrowed(*conditions, *WITH_TAG)),
         MessageQuery(
@@ -327,8 +329,8 @@ def _looks(*conditions: Any) -> _Looks:
     )
 
 
-_ALL = _looks()
-_FREE = _looks(_IS_FREE)
+_ALL = _queries()
+_FREE = _queries(_IS_FREE)
 _NEXT = _ALL.every
 _BEHIND_COLUMNS = ["group_id", "queue_id", "message_group", "topic_id", "next_offset"]
 # A row for each message group with held messages that has none yet; it continues at the first message that was skipped.

@@ -58,5 +58,5 @@ async def test_filters_whose_answers_are_remembered_count_with_their_size(broker
             poll_until_ms=broker.clock.now_ms(),
         )
         assert found == []
-    remembered = broker.broker.polls._judging._remembered
+    remembered = broker.broker.polls._filter_prefetch._cache
     assert 1 <= len(remembered) <= remembered.size // wanted.memory

@@ -33,7 +33,7 @@ from popserver.model.topic import Topic
 from popserver.receiving import grant
 from popserver.receiving import receive as receiving_receive
 from popserver.receiving.batch import NOTHING_JUDGED
-from popserver.receiving.survey import Surveyed, judge, look
+from popserver.receiving.filter_fetch import Surveyed, judge, fetch
 from popserver.settling import ack as settling_ack
 from popserver.settling import change as settling_change
 from popserver.settling import expire, release
@@ -98,7 +98,7 @@ class OpenStore:
         """What the request's filter says ahead of it."""
         work = Work(units)
         with self.database.read() as conn:
-            found = look(conn, request, request.judged, enough or request.batch_size, work)
+            found = fetch(conn, request, request.judged, enough or request.batch_size, work)
         return judge(found, work)
 
     def one(self, verb: Callable[[Transaction, Sequence[R]], Sequence[S | PopError]], request: R) -> S:

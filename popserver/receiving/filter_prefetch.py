@@ -15,23 +15,23 @@ from popserver.engine.reader import Reader
 from popserver.filters import SqlFilter
 from popserver.messages.ranges import Work
 from popserver.model.cache import LruCache
-from popserver.receiving import survey
+from popserver.receiving import filter_fetch
 from popserver.receiving.batch import NOTHING_JUDGED, Judged
+from popserver.receiving.filter_fetch import FilterResults
 from popserver.receiving.grant import Receive
-from popserver.receiving.survey import Surveyed
 
 # The next look starts when the judged messages suffice for fewer receives than this, so that receives need not wait.
 _RECEIVES_AHEAD = 4
 # Memory for results between receives: about 100 KB for each group and filter, and the filter itself.
-_REMEMBERED_BYTES = 8 * 1024 * 1024
+_CACHE_BYTES = 8 * 1024 * 1024
 _BYTES_EACH = 100 * 1024
 # A filter with more operands and operators than this counts as expensive.
 _SMALL = 64
 
-_Seat = tuple[int, int, SqlFilter]
+_FilterKey = tuple[int, int, SqlFilter]
 
 
-class _Ahead:
+class _Prefetched:
     """The judged messages for the receives of one group with the same filter."""
 
     def __init__(self) -> None:
@@ -41,16 +41,16 @@ class _Ahead:
         self.taken = 0  # batch sizes of all receives so far, summed
         self.is_all = False  # there were no other messages to judge
         self.work = Work()
-        self.look: asyncio.Task[None] | None = None
+        self.task: asyncio.Task[None] | None = None
 
 
-class Judging:
+class FilterPrefetch:
     """Judges messages with the SQL filters of this server's receives."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
-        self._remembered: LruCache[_Seat, _Ahead] = LruCache(_REMEMBERED_BYTES)
-        self._in_use: dict[_Seat, tuple[_Ahead, int]] = {}
+        self._cache: LruCache[_FilterKey, _Prefetched] = LruCache(_CACHE_BYTES)
+        self._in_use: dict[_FilterKey, tuple[_Prefetched, int]] = {}
         self._small, self._large = asyncio.Semaphore(1), asyncio.Semaphore(1)
 
     async def ask(self, request: Receive) -> Receive:
@@ -59,79 +59,79 @@ class Judging:
         If no message was accepted, the receive moves past the range that the filter refused.
         """
         assert isinstance(request.wanted, SqlFilter), "the database applies other filters"
-        key = _poll_key(request)
-        ahead = self._take(key)
+        key = _filter_key(request)
+        ahead = self._acquire(key)
         try:
             judged = await self._known(ahead, request)
         except BaseException:
-            self._leave(key)
+            self._release(key)
             raise
         ahead.under_way += request.batch_size
         return replace(request, judged=judged)
 
     def answered(self, request: Receive, granted: int) -> None:
         """The receive is done."""
-        key = _poll_key(request)
+        key = _filter_key(request)
         ahead, _ = self._in_use[key]
         ahead.under_way -= request.batch_size
         if granted < request.batch_size:
             # Fewer messages than expected: another server reads too, or the group was reset.
             ahead.left = 0
-        self._leave(key)
+        self._release(key)
 
-    async def _known(self, ahead: _Ahead, request: Receive) -> Judged:
+    async def _known(self, ahead: _Prefetched, request: Receive) -> Judged:
         # Messages of a higher priority may have arrived; they go before the judged ones.
         if ahead.left < request.batch_size or ahead.judged.behind or request.topic.has_priorities:
             # All waiting receives continue at the same moment, so they share one transaction.
-            await asyncio.shield(self._looking(ahead, request))
+            await asyncio.shield(self._prefetch_task(ahead, request))
         ahead.left -= request.batch_size
         ahead.taken += request.batch_size
         if not ahead.is_all and ahead.left < _RECEIVES_AHEAD * request.batch_size:
-            self._looking(ahead, request)
+            self._prefetch_task(ahead, request)
         return ahead.judged
 
-    def _looking(self, ahead: _Ahead, request: Receive) -> asyncio.Task[None]:
+    def _prefetch_task(self, ahead: _Prefetched, request: Receive) -> asyncio.Task[None]:
         """The running look, or a new one."""
-        if ahead.look is None or ahead.look.done():
-            ahead.look = asyncio.get_running_loop().create_task(self._look(ahead, request))
-            ahead.look.add_done_callback(_taken_note_of)
-        return ahead.look
+        if ahead.task is None or ahead.task.done():
+            ahead.task = asyncio.get_running_loop().create_task(self._prefetch(ahead, request))
+            ahead.task.add_done_callback(_retrieve_exception)
+        return ahead.task
 
-    async def _look(self, ahead: _Ahead, request: Receive) -> None:
+    async def _prefetch(self, ahead: _Prefetched, request: Receive) -> None:
         assert isinstance(request.wanted, SqlFilter)
         async with self._small if request.wanted.size <= _SMALL else self._large:
             under_way = ahead.under_way
             enough = under_way + 2 * _RECEIVES_AHEAD * request.batch_size
             ahead.work.again()
-            look = partial(survey.look, request=request, known=ahead.judged, enough=enough, work=ahead.work)
+            query = partial(filter_fetch.fetch, request=request, known=ahead.judged, enough=enough, work=ahead.work)
             before = ahead.taken
-            found: Surveyed = await self._reader.read_then(look, partial(survey.judge, work=ahead.work))
+            found: FilterResults = await self._reader.read_then(query, partial(filter_fetch.judge, work=ahead.work))
         ahead.judged, ahead.is_all = found.judged, found.is_all
-        known = sum(len(each.wanted) for each in found.judged.stretches.values())
+        known = sum(len(each.wanted) for each in found.judged.ranges.values())
         ahead.left = known - under_way - (ahead.taken - before)
 
-    def _take(self, key: _Seat) -> _Ahead:
+    def _acquire(self, key: _FilterKey) -> _Prefetched:
         ahead, users = self._in_use.get(key, (None, 0))
         if ahead is None:
-            ahead = self._remembered.get(key) or _Ahead()
+            ahead = self._cache.get(key) or _Prefetched()
         self._in_use[key] = ahead, users + 1
         return ahead
 
-    def _leave(self, key: _Seat) -> None:
+    def _release(self, key: _FilterKey) -> None:
         ahead, users = self._in_use[key]
         if users > 1:
             self._in_use[key] = ahead, users - 1
             return
         del self._in_use[key]
-        self._remembered.put(key, ahead, _BYTES_EACH + key[2].memory)
+        self._cache.put(key, ahead, _BYTES_EACH + key[2].memory)
 
 
-def _taken_note_of(look: asyncio.Task[None]) -> None:
+def _retrieve_exception(task: asyncio.Task[None]) -> None:
     """Retrieve the exception of a failed look, so that asyncio does not log it. Waiting callers get it anyway."""
-    if not look.cancelled():
-        look.exception()
+    if not task.cancelled():
+        task.exception()
 
 
-def _poll_key(request: Receive) -> _Seat:
+def _filter_key(request: Receive) -> _FilterKey:
     assert isinstance(request.wanted, SqlFilter)
     return request.group.group_id, request.topic.topic_id, request.wanted

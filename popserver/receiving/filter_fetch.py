@@ -24,7 +24,7 @@ from popserver.receiving.batch import Judged, KeyRange, QueueToScan
 from popserver.receiving.grant import Receive
 
 
-class Survey(NamedTuple):
+class FetchedMessages(NamedTuple):
     """Messages that were fetched for the filter; `judge` runs it."""
 
     wanted: SqlFilter
@@ -36,73 +36,73 @@ class Survey(NamedTuple):
     is_all: bool  # there are no messages after these
 
 
-class Surveyed(NamedTuple):
+class FilterResults(NamedTuple):
     """The filter's results; `is_all`: there were no other messages to judge."""
 
     judged: Judged
     is_all: bool
 
 
-def look(conn: Connection, request: Receive, known: Judged, enough: int, work: Work) -> Survey:
+def fetch(conn: Connection, request: Receive, known: Judged, enough: int, work: Work) -> FetchedMessages:
     """What the request's filter must judge so that it accepts `enough` messages."""
     wanted = request.wanted
     assert isinstance(wanted, SqlFilter), "the database applies other filters"
-    wish = receive.receive_batch_of([request])._replace(room=max(enough, request.batch_size))
-    places = scan.places_of(conn, wish)
-    stretches = {place.queue_id: _known(known, place) for place in places if place.next_offset < place.end_offset}
+    batch = receive.receive_batch_of([request])._replace(room=max(enough, request.batch_size))
+    places = scan.places_of(conn, batch)
+    ranges = {place.queue_id: _known(known, place) for place in places if place.next_offset < place.end_offset}
     behind = Unjudged([], 0)
-    if scan.takes_groups(wish):
-        behind = message_groups.to_judge(conn, wish, places, wanted, work.messages(wanted))
-    if scan.is_by_priority(wish):
-        stretches, is_short = _most_urgent(places, stretches, enough)
+    if scan.takes_groups(batch):
+        behind = message_groups.to_judge(conn, batch, places, wanted, work.messages(wanted))
+    if scan.is_by_priority(batch):
+        ranges, is_short = _most_urgent(places, ranges, enough)
     else:
-        is_short = sum(len(each.wanted) for each in stretches.values()) < enough
-    asked = _to_ask(places, stretches, work.messages(wanted), enough) if is_short else []
+        is_short = sum(len(each.wanted) for each in ranges.values()) < enough
+    asked = _to_ask(places, ranges, work.messages(wanted), enough) if is_short else []
     bounds = encode_rows([(each.from_key, each.to_key) for each in asked])
     ahead = _BETWEEN.rows(conn, wanted, {"bounds": bounds}) if asked else Unjudged([], 0)
-    is_all = sum(each.to_key - each.from_key for each in asked) == _left(places, stretches)
-    return Survey(wanted, stretches, asked, ahead, dict(known.behind), behind, is_all)
+    is_all = sum(each.to_key - each.from_key for each in asked) == _left(places, ranges)
+    return FetchedMessages(wanted, ranges, asked, ahead, dict(known.behind), behind, is_all)
 
 
-def judge(survey: Survey, work: Work) -> Surveyed:
+def judge(fetched: FetchedMessages, work: Work) -> FilterResults:
     """Run the filter until the work limit is reached: on at least one new message and one of an open message group."""
     half = Work(work.left // 2)
-    behind = _judge_behind(survey, half)
+    behind = _judge_behind(fetched, half)
     work.left -= work.left // 2 - half.left
-    rows = sorted(survey.ahead.rows, key=itemgetter(0))
-    keys, judged = work.judge(survey.wanted, rows, survey.ahead.characters) if rows else ([], 0)
+    rows = sorted(fetched.ahead.rows, key=itemgetter(0))
+    keys, judged = work.judge(fetched.wanted, rows, fetched.ahead.characters) if rows else ([], 0)
     last_key = rows[judged - 1][0] if judged < len(rows) else None
     wanted = {queue_id: list(several) for queue_id, several in groupby(keys, queue_of)}
-    stretches = dict(survey.known)
-    for each in survey.asked:
+    ranges = dict(fetched.known)
+    for each in fetched.asked:
         queue_id = queue_of(each.from_key)
         end_key = each.to_key
         if last_key is not None:
             if each.from_key > last_key:
                 continue
             end_key = min(end_key, last_key + 1)
-        known = stretches[queue_id]
-        stretches[queue_id] = KeyRange(known.from_key, end_key, [*known.wanted, *wanted.get(queue_id, ())])
-    return Surveyed(Judged(stretches, behind), survey.is_all and last_key is None)
+        known = ranges[queue_id]
+        ranges[queue_id] = KeyRange(known.from_key, end_key, [*known.wanted, *wanted.get(queue_id, ())])
+    return FilterResults(Judged(ranges, behind), fetched.is_all and last_key is None)
 
 
-def _judge_behind(survey: Survey, work: Work) -> dict[int, bool]:
-    rows = survey.behind.rows
-    new = [row for row in rows if row[0] not in survey.known_behind]
-    keys, judged = work.judge(survey.wanted, new, survey.behind.characters) if new else ([], 0)
+def _judge_behind(fetched: FetchedMessages, work: Work) -> dict[int, bool]:
+    rows = fetched.behind.rows
+    new = [row for row in rows if row[0] not in fetched.known_behind]
+    keys, judged = work.judge(fetched.wanted, new, fetched.behind.characters) if new else ([], 0)
     wanted = set(keys)
     answers = {row[0]: row[0] in wanted for row in new[:judged]}
-    known = {**survey.known_behind, **answers}
+    known = {**fetched.known_behind, **answers}
     return {row[0]: known[row[0]] for row in rows if row[0] in known}
 
 
 def _known(known: Judged, place: QueueToScan) -> KeyRange:
     from_key = message_key(place.queue_id, max(place.next_offset, place.min_offset))
-    return known.stretch(place.queue_id, from_key) or KeyRange(from_key, from_key, ())
+    return known.range_of(place.queue_id, from_key) or KeyRange(from_key, from_key, ())
 
 
 def _most_urgent(
-    places: Iterable[QueueToScan], stretches: dict[int, KeyRange], enough: int
+    places: Iterable[QueueToScan], ranges: dict[int, KeyRange], enough: int
 ) -> tuple[dict[int, KeyRange], bool]:
     """The ranges with the `enough` most urgent messages, and whether the filter must judge more.
 
@@ -111,18 +111,18 @@ def _most_urgent(
     needed: dict[int, KeyRange] = {}
     count, is_short = 0, False
     for place in places:
-        if place.queue_id in stretches and count < enough:
-            known = needed[place.queue_id] = stretches[place.queue_id]
+        if place.queue_id in ranges and count < enough:
+            known = needed[place.queue_id] = ranges[place.queue_id]
             count += len(known.wanted)
             is_short = is_short or (count < enough and known.to_key < message_key(place.queue_id, place.end_offset))
     return needed, is_short
 
 
-def _to_ask(places: Iterable[QueueToScan], stretches: dict[int, KeyRange], count: int, enough: int) -> list[KeyRange]:
+def _to_ask(places: Iterable[QueueToScan], ranges: dict[int, KeyRange], count: int, enough: int) -> list[KeyRange]:
     """The ranges that follow the known ones, in the order of the queues; at most `count` offsets together."""
     asked: list[KeyRange] = []
     for place in places:
-        known = stretches.get(place.queue_id)
+        known = ranges.get(place.queue_id)
         if known is None or count <= 0 or len(known.wanted) >= enough:
             continue
         to_key = min(message_key(place.queue_id, place.end_offset), known.to_key + count)
@@ -132,9 +132,9 @@ def _to_ask(places: Iterable[QueueToScan], stretches: dict[int, KeyRange], count
     return asked
 
 
-def _left(places: Iterable[QueueToScan], stretches: dict[int, KeyRange]) -> int:
+def _left(places: Iterable[QueueToScan], ranges: dict[int, KeyRange]) -> int:
     ends = {place.queue_id: message_key(place.queue_id, place.end_offset) for place in places}
-    return sum(max(0, ends[queue_id] - each.to_key) for queue_id, each in stretches.items())
+    return sum(max(0, ends[queue_id] - each.to_key) for queue_id, each in ranges.items())
 
 
 _BOUNDS = rows_parameter("bounds", "from_key", "to_key")
