@@ -31,7 +31,7 @@ from popserver.producing.checks import Transactions
 from popserver.producing.rules import DELAY_MS_MAX, CheckPolicy
 from popserver.producing.scheduled import Pending
 from popserver.producing.send import Sending
-from popserver.pulling.flow import Pulls, Retries
+from popserver.pulling.flow import Pulls, SendBacks
 from popserver.pulling.offsets import Offsets
 from popserver.receiving.filter_prefetch import FilterPrefetch
 from popserver.receiving.flow import Polls, Redeliveries
@@ -135,11 +135,11 @@ class Broker:
         self.settling = Settling(self.writer, self.catalog)
         self.offsets = Offsets(self.reader, self.writer, self.catalog)
         self.queue_locks = QueueLocks(self.writer, self.catalog)
-        self.retries = Retries(self.writer, self.catalog)
+        self.retries = SendBacks(self.writer, self.catalog)
         self.bulk = Bulk(self.reader, self.writer, self.catalog, clock, self.redeliveries, filter_prefetch)
         self.pulls = Pulls(self.reader, self.catalog, self.offsets, clock, self.wakeups, filters, self.undelivered)
         self.writer.effects.on_ready(self.pulls.parked.wake, among=self.pulls.parked.topics)
-        self.writer.effects.on_invalidated(NEW_TOPIC, self.pulls.topic_was_made)
+        self.writer.effects.on_invalidated(NEW_TOPIC, self.pulls.on_new_topic)
         if shared:
             self.writer.announcement = self.servers.announcement
         # Told when another server has changed users or policies, or may have.

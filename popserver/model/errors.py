@@ -140,7 +140,7 @@ class RequestTooSlow(BadRequest):
     """The request took too long to arrive; send it again, or split it."""
 
 
-class MadeAnew(TooLate):
+class TopicRecreated(TooLate):
     """The topic was deleted and created again."""
 
     def __init__(self, sentence: str | None = None, generation: int = 0) -> None:

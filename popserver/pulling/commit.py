@@ -105,7 +105,7 @@ def _ends(conn: Connection, queue_ids: Collection[int]) -> dict[int, int]:
 
 
 def _judge(
-    wish: QueueOffset,
+    request: QueueOffset,
     place: GroupQueueKey,
     now: dict[GroupQueueKey, QueueProgress],
     ends: dict[int, int],
@@ -116,19 +116,20 @@ def _judge(
     stored = now.get(place, NO_PROGRESS)
     end_offset = ends.get(place.queue_id)
     if end_offset is None:
-        return topic_not_found(wish.topic.name)
-    named = f"queue {wish.queue.number} of topic '{wish.topic.name}'"
-    if not 0 <= wish.offset <= end_offset:
+        return topic_not_found(request.topic.name)
+    named = f"queue {request.queue.number} of topic '{request.topic.name}'"
+    if not 0 <= request.offset <= end_offset:
         return IllegalOffset(
-            f"offset {wish.offset} is not in {named}, which ends at {end_offset}; commit 0 to that end"
+            f"offset {request.offset} is not in {named}, which ends at {end_offset}; commit 0 to that end"
         )
-    if wish.resets is not None and wish.resets < stored.resets:
+    if request.resets is not None and request.resets < stored.resets:
         return TooLate(
-            f"offset {wish.offset} of {named} was read after reset {wish.resets}, but reset {stored.resets} came later;"
+            f"offset {request.offset} of {named} was read after reset {request.resets},"
+            f" but reset {stored.resets} came later;"
             f" continue at {stored.offset}"
         )
-    if wish.offset > stored.offset and not (begins and place in now):
-        now[place] = QueueProgress(wish.offset, stored.resets)
+    if request.offset > stored.offset and not (begins and place in now):
+        now[place] = QueueProgress(request.offset, stored.resets)
     return None
 
 

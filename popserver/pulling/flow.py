@@ -28,7 +28,7 @@ from popserver.model.group import Group
 from popserver.model.names import RETRY_PREFIX, Resource, owner_of
 from popserver.model.retry import check_delay_level
 from popserver.model.topic import OFFSET_BITS, QueueName, Topic, queue_numbered
-from popserver.pulling import read as pulling_look
+from popserver.pulling import read as pulling_read
 from popserver.pulling.offsets import Offsets
 from popserver.pulling.parked import ParkedPulls
 from popserver.pulling.read import QueueRead
@@ -38,7 +38,7 @@ from popserver.pulling.send_back import SendBack
 log = structlog.get_logger("popserver.pulls")
 
 
-class Pull(NamedTuple):
+class PullRequest(NamedTuple):
     """A member's pull of one queue. It may wait until `until_ms` (server time).
 
     `commit_offset` is the group's progress, committed along with the pull for the count `resets`; None commits nothing.
@@ -80,59 +80,66 @@ class Pulls:
         self._filters = filters
         self._undelivered = undelivered
         self._log_limit = LogLimit()
-        self._looks = PullBatcher(reader)
-        self._held: dict[Resource, Counter[int]] = {}  # which topics (ids) of a name have waiting pulls
-        self._topics_made = 0
+        self._batcher = PullBatcher(reader)
+        self._parked_at: dict[Resource, Counter[int]] = {}  # which topics (ids) of a name have waiting pulls
+        self._new_topics = 0
         self.parked = ParkedPulls(clock, wakeups.wake_number, self._ends_of)
 
-    async def pull(self, wish: Pull) -> Pulled:
+    async def pull(self, request: PullRequest) -> Pulled:
         """Up to `batch_size` (at most 160) messages for the pull, and where to continue.
 
         Does not use or change the group's progress, and works in both modes. Raises `TopicNotFound`, `BadRequest` for a
         queue that the topic does not have, `TooManyRequests` if it would have to wait and too many pulls wait already.
         """
-        group, topic = await self._catalog.group(wish.group), await self._catalog.topic(wish.topic, wish.generation)
-        if wish.generation not in (0, topic.generation):
-            return await self._made_anew(topic, wish.queue_number)
-        place = queue_numbered(topic, wish.queue_number)
-        unsure_of = None if wish.generation else group.group_id
-        batch_size = min(wish.batch_size, BATCH_SIZE_MAX)
-        request = pulling_look.QueueRead(topic, place, wish.offset, batch_size, wish.wanted, unsure_of, wish.max_bytes)
-        with self._filters.held(wish.wanted):
-            held = self._look_or_park(group, request, wish.until_ms)
-            if wish.commit_offset is None:
+        group, topic = (
+            await self._catalog.group(request.group),
+            await self._catalog.topic(request.topic, request.generation),
+        )
+        if request.generation not in (0, topic.generation):
+            return await self._recreated(topic, request.queue_number)
+        place = queue_numbered(topic, request.queue_number)
+        unsure_of = None if request.generation else group.group_id
+        batch_size = min(request.batch_size, BATCH_SIZE_MAX)
+        queue_read = pulling_read.QueueRead(
+            topic, place, request.offset, batch_size, request.wanted, unsure_of, request.max_bytes
+        )
+        with self._filters.held(request.wanted):
+            held = self._read_or_park(group, queue_read, request.until_ms)
+            if request.commit_offset is None:
                 return await held
-            along = self._offsets.ride_along(group, QueueOffset(topic, place, wish.commit_offset, wish.resets))
+            along = self._offsets.commit_with_pull(
+                group, QueueOffset(topic, place, request.commit_offset, request.resets)
+            )
             pulled, _ = await asyncio.gather(held, along)
             return pulled
 
-    def topic_was_made(self, name: Resource) -> None:
+    def on_new_topic(self, name: Resource) -> None:
         """A topic was created: pulls that wait for an earlier topic of this name look again."""
-        self._topics_made += 1
-        for topic_id in self._held.get(name, ()):
+        self._new_topics += 1
+        for topic_id in self._parked_at.get(name, ()):
             self.parked.wake(topic_id)
 
-    async def _made_anew(self, topic: Topic, queue_number: int) -> Pulled:
+    async def _recreated(self, topic: Topic, queue_number: int) -> Pulled:
         """The answer to a pull with offsets of an earlier topic of this name. The new topic may have fewer queues."""
-        ends = await self._reader.read(lambda conn: pulling_look.ends_of_topic(conn, topic.topic_id))
+        ends = await self._reader.read(lambda conn: pulling_read.ends_of_topic(conn, topic.topic_id))
         begin, end = next(((each.min_offset, each.end_offset) for each in ends if each.number == queue_number), (0, 0))
-        return Pulled(PullStatus.MADE_ANEW, [], begin, begin, end, topic.generation)
+        return Pulled(PullStatus.RECREATED, [], begin, begin, end, topic.generation)
 
-    async def _look_or_park(self, group: Group, request: pulling_look.QueueRead, until_ms: int) -> Pulled:
+    async def _read_or_park(self, group: Group, request: pulling_read.QueueRead, until_ms: int) -> Pulled:
         key, asked_offset = PollKey(group.group_id, request.topic.topic_id), request.offset
         is_woken = False
         while True:
-            wake_number, topics_made = self._wakeups.wake_number(key.topic_id), self._topics_made
+            wake_number, new_topics = self._wakeups.wake_number(key.topic_id), self._new_topics
             try:
                 await self._undelivered.wait(until_ms)
-                pulled = await self._look(group, request)
+                pulled = await self._read(group, request)
             except TopicNotFound:
                 if not is_woken:
                     raise
                 self._catalog.forget_topic(request.topic.name)
                 if (topic := await self._catalog.known_topic(request.topic.name)) is None:
                     raise
-                return await self._made_anew(topic, request.queue.number)
+                return await self._recreated(topic, request.queue.number)
             if pulled.status in _IS_AN_ANSWER or not (is_woken or pulled.status is PullStatus.NO_NEW_MSG):
                 return pulled
             request = request._replace(offset=pulled.next_offset)
@@ -141,15 +148,15 @@ class Pulls:
             if pulled.next_offset < pulled.end_offset:
                 continue
             self._check_room(key, group, request)
-            is_woken = self._topics_made != topics_made or await self._park(key, request, wake_number, until_ms)
+            is_woken = self._new_topics != new_topics or await self._park(key, request, wake_number, until_ms)
             if not is_woken:
                 break
         status = PullStatus.NO_MATCHED_MSG if request.offset > asked_offset else PullStatus.NO_NEW_MSG
         return pulled._replace(status=status, next_offset=request.offset)
 
-    async def _park(self, key: PollKey, request: pulling_look.QueueRead, wake_number: int, until_ms: int) -> bool:
+    async def _park(self, key: PollKey, request: pulling_read.QueueRead, wake_number: int, until_ms: int) -> bool:
         name = request.topic.name
-        of_name = self._held.setdefault(name, Counter())
+        of_name = self._parked_at.setdefault(name, Counter())
         of_name[key.topic_id] += 1
         try:
             return await self.parked.park(key, request.queue.queue_id, request.offset, wake_number, until_ms)
@@ -157,12 +164,12 @@ class Pulls:
             of_name[key.topic_id] -= 1
             if not of_name[key.topic_id]:
                 del of_name[key.topic_id]
-            if not of_name and self._held.get(name) is of_name:
-                del self._held[name]
+            if not of_name and self._parked_at.get(name) is of_name:
+                del self._parked_at[name]
 
-    async def _look(self, group: Group, request: pulling_look.QueueRead) -> Pulled:
+    async def _read(self, group: Group, request: pulling_read.QueueRead) -> Pulled:
         started_ms = self._clock.now_ms()
-        pulled = await self._looks.look(request)
+        pulled = await self._batcher.read(request)
         cost_ms = self._clock.now_ms() - started_ms
         if cost_ms > SLOW_QUERY_MS and (untold := self._log_limit.dropped(self._clock.now_ms())) is not None:
             log.warning(
@@ -175,10 +182,10 @@ class Pulls:
         return pulled
 
     async def _ends_of(self, topic_id: int) -> dict[int, int]:
-        ends = await self._reader.read(lambda conn: pulling_look.ends_of_topic(conn, topic_id))
+        ends = await self._reader.read(lambda conn: pulling_read.ends_of_topic(conn, topic_id))
         return {each.queue_id: each.end_offset for each in ends}
 
-    def _check_room(self, key: PollKey, group: Group, request: pulling_look.QueueRead) -> None:
+    def _check_room(self, key: PollKey, group: Group, request: pulling_read.QueueRead) -> None:
         if not self.parked.has_room(key):
             raise TooManyRequests(
                 f"{self.parked.count} pulls are waiting, too many for group '{group.name}' on topic"
@@ -204,7 +211,7 @@ _MESSAGES_MIN = 32
 _SQL_FILTERS_MAX = 8
 
 
-class _Wait(NamedTuple):
+class _WaitingPull(NamedTuple):
     pull: QueueRead
     answer: asyncio.Future[Pulled]
 
@@ -214,32 +221,32 @@ class PullBatcher:
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
-        self._waiting: list[_Wait] = []
+        self._waiting: list[_WaitingPull] = []
         self._work: asyncio.Task[None] | None = None
 
-    async def look(self, pull: QueueRead) -> Pulled:
+    async def read(self, pull: QueueRead) -> Pulled:
         """What the pull finds. Raises `TopicNotFound`, and errors of the database."""
         loop = asyncio.get_running_loop()
-        wait = _Wait(pull, loop.create_future())
+        wait = _WaitingPull(pull, loop.create_future())
         self._waiting.append(wait)
         if self._work is None:
-            self._work = loop.create_task(self._look())
+            self._work = loop.create_task(self._run())
         return await wait.answer
 
-    async def _look(self) -> None:
+    async def _run(self) -> None:
         try:
             while self._waiting:
-                await self._look_at(self._take())
+                await self._read_batch(self._next_batch())
         finally:
             self._work = None
 
-    async def _look_at(self, lot: Sequence[_Wait]) -> None:
+    async def _read_batch(self, batch: Sequence[_WaitingPull]) -> None:
         found: Sequence[Pulled | BaseException]
         try:
-            found = await self._reader.read(partial(pulling_look.read_queues, pulls=[each.pull for each in lot]))
+            found = await self._reader.read(partial(pulling_read.read_queues, pulls=[each.pull for each in batch]))
         except Exception as error:  # noqa: BLE001 - the waiting calls get it
-            found = [error] * len(lot)
-        for each, outcome in zip(lot, found, strict=True):
+            found = [error] * len(batch)
+        for each, outcome in zip(batch, found, strict=True):
             if each.answer.done():
                 continue
             if isinstance(outcome, BaseException):
@@ -247,7 +254,7 @@ class PullBatcher:
             else:
                 each.answer.set_result(outcome)
 
-    def _take(self) -> list[_Wait]:
+    def _next_batch(self) -> list[_WaitingPull]:
         """The next batch: the first waiting pulls, at least one."""
         count, messages = 0, 0
         for each in self._waiting:
@@ -255,8 +262,8 @@ class PullBatcher:
             if count and messages > MESSAGES_MAX:
                 break
             count += 1
-        lot, self._waiting = self._waiting[:count], self._waiting[count:]
-        return lot
+        batch, self._waiting = self._waiting[:count], self._waiting[count:]
+        return batch
 
 
 def _cost_of_filter(wanted: Filter) -> int:
@@ -280,7 +287,7 @@ class HandedBack(NamedTuple):
     failures_max: int | None = None
 
 
-class Retries:
+class SendBacks:
     """Takes failed messages back. The first message that is sent back sets the group's mode to PULL."""
 
     def __init__(self, writer: Writer, catalog: Catalog) -> None:
@@ -291,7 +298,7 @@ class Retries:
         """Send a message back. Returns whether it is a dead letter now; otherwise it is delivered again.
 
         A repeated call changes nothing. Raises `BadRequest` for a group that consumes message by message, an unknown
-        queue, a delay level above 18, and a retry message of another group; also `MadeAnew`, `MessageNotFound`,
+        queue, a delay level above 18, and a retry message of another group; also `TopicRecreated`, `MessageNotFound`,
         `ConsumerGroupNotFound`, `TopicNotFound`.
         """
         check_delay_level(failed.delay_level)
@@ -308,7 +315,7 @@ class Retries:
         if not 0 <= failed.offset < 1 << OFFSET_BITS:
             raise MessageNotFound(f"a queue cannot have offset {failed.offset}; send the offset that was pulled")
         group = await self._catalog.group(group_name)
-        wish = SendBack(group, topic, place, failed.offset, client_id, failed.delay_level, failed.failures_max)
-        is_dead_letter = await self._writer.submit(wish)
+        request = SendBack(group, topic, place, failed.offset, client_id, failed.delay_level, failed.failures_max)
+        is_dead_letter = await self._writer.submit(request)
         self._catalog.has_been_used(group)
         return is_dead_letter

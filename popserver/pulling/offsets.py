@@ -11,7 +11,7 @@ from popserver.catalog.flow import Catalog
 from popserver.engine.reader import Reader
 from popserver.engine.writer import Writer
 from popserver.messages import seek
-from popserver.model.errors import MadeAnew, PopError
+from popserver.model.errors import PopError, TopicRecreated
 from popserver.model.group import Group
 from popserver.model.names import Resource, check_group
 from popserver.model.topic import MessageQueue, QueueName, Topic, queue_numbered
@@ -40,7 +40,7 @@ class Offsets:
         self._rode_along: dict[tuple[int, int], tuple[int, int | None]] = {}
 
     async def commit(
-        self, group_name: Resource, wishes: Sequence[NamedOffset], *, begins: bool = False
+        self, group_name: Resource, requests: Sequence[NamedOffset], *, begins: bool = False
     ) -> list[Committed]:
         """Let the group's progress grow. Each offset has its own outcome: a refusal does not affect the others.
         With `begins`, existing progress stays.
@@ -49,23 +49,23 @@ class Offsets:
         that consumes message by message, unless none of the queues exists.
         """
         check_group(group_name)
-        named = [await self._queue_or_refusal(each.queue) for each in wishes]
+        named = [await self._queue_or_refusal(each.queue) for each in requests]
         good = [
-            QueueOffset(*found, wish.offset, wish.resets)
-            for found, wish in zip(named, wishes, strict=True)
+            QueueOffset(*found, request.offset, request.resets)
+            for found, request in zip(named, requests, strict=True)
             if not isinstance(found, PopError)
         ]
         outcomes = iter(await self._commit(await self._catalog.group(group_name), good, begins=begins) if good else ())
         return [_refused(each) if isinstance(each, PopError) else next(outcomes) for each in named]
 
-    async def ride_along(self, group: Group, wish: QueueOffset) -> None:
+    async def commit_with_pull(self, group: Group, request: QueueOffset) -> None:
         """Commit the offset that a pull carries. A refusal or failure does not affect the pull; the next pull repeats
         the commit. An offset that was committed before costs nothing."""
-        place, offset = (group.group_id, wish.queue.queue_id), (wish.offset, wish.resets)
+        place, offset = (group.group_id, request.queue.queue_id), (request.offset, request.resets)
         if self._rode_along.get(place) == offset:
             return
         with suppress(PopError):
-            (done,) = await self._commit(group, [wish])
+            (done,) = await self._commit(group, [request])
             if done.refusal is not None:
                 return
             if len(self._rode_along) >= KEPT_MAX:
@@ -89,13 +89,13 @@ class Offsets:
         topic, place = await self._queue(name)
         return await self._reader.read(lambda conn: seek.offset_at(conn, topic, place, at_ms))
 
-    async def _commit(self, group: Group, wishes: Sequence[QueueOffset], *, begins: bool = False) -> list[Committed]:
-        done = await self._writer.submit(pulling_commit.Commit(group, wishes, begins))
+    async def _commit(self, group: Group, requests: Sequence[QueueOffset], *, begins: bool = False) -> list[Committed]:
+        done = await self._writer.submit(pulling_commit.Commit(group, requests, begins))
         self._catalog.has_been_used(group)
-        return [_with_generation(each, wish.topic) for each, wish in zip(done, wishes, strict=True)]
+        return [_with_generation(each, request.topic) for each, request in zip(done, requests, strict=True)]
 
     async def _queue(self, name: QueueName) -> tuple[Topic, MessageQueue]:
-        """The queue, without creating its topic. Raises `TopicNotFound`, `MadeAnew` or `BadRequest`."""
+        """The queue, without creating its topic. Raises `TopicNotFound`, `TopicRecreated` or `BadRequest`."""
         topic = await self._catalog.known_topic(name.topic, name.generation)
         if topic is None:
             raise lookup.topic_not_found(name.topic)
@@ -114,5 +114,5 @@ def _with_generation(done: Committed, topic: Topic) -> Committed:
 
 
 def _refused(refusal: PopError) -> Committed:
-    generation = refusal.generation if isinstance(refusal, MadeAnew) else 0
+    generation = refusal.generation if isinstance(refusal, TopicRecreated) else 0
     return Committed(refusal, NO_PROGRESS._replace(generation=generation))

@@ -28,7 +28,7 @@ from popserver.model.errors import BadRequest, TooLate, Unsupported
 from popserver.model.names import Resource
 from popserver.model.topic import QueueName
 from popserver.pulling import flow
-from popserver.pulling.flow import HandedBack, Pull, Pulls
+from popserver.pulling.flow import HandedBack, PullRequest, Pulls
 from popserver.pulling.rules import BATCH_BYTES_MAX, BATCH_SIZE_MAX, Pulled, PullFlag, PullStatus
 from popserver.transport import convert, status
 from popserver.transport.call import Write
@@ -107,7 +107,7 @@ class PullMethods:
         clients = self._clients
         client = clients.call_opened(caller.client_id)
         try:
-            pulled = await self._pulls.pull(self._wish(asked, caller))
+            pulled = await self._pulls.pull(self._pull_request(asked, caller))
             # Rights may have changed during the wait.
             caller.require(rights())
             caller.carries(self._undelivered, sum(len(each.message.body) for each in pulled.messages))
@@ -117,7 +117,7 @@ class PullMethods:
             clients.call_closed(client)
         return pulled
 
-    def _wish(self, asked: Asked, caller: Caller) -> Pull:
+    def _pull_request(self, asked: Asked, caller: Caller) -> PullRequest:
         request = asked.request
         if request.batch_size <= 0:
             raise BadRequest(f"the batch size is {request.batch_size}; ask for 1 to {BATCH_SIZE_MAX} messages")
@@ -133,7 +133,7 @@ class PullMethods:
         may_be_held = PullFlag.SUSPEND in flags and convert.duration_ms(request.long_polling_timeout) > 0
         poll_ms = poll_ms_of(request, caller, self._limits, self._open_polls()) if may_be_held else 0
         commits = PullFlag.COMMIT_OFFSET in flags and PullFlag.SUSPEND in flags
-        return Pull(
+        return PullRequest(
             group,
             topic,
             asked.queue_id,
@@ -209,7 +209,7 @@ def _status(asked: Asked, pulled: Pulled) -> pb.Status:
             f"offset {offset} is not in {named}, which begins at {pulled.min_offset} and ends at"
             f" {pulled.end_offset}; continue at {pulled.next_offset}",
         ),
-        PullStatus.MADE_ANEW: (
+        PullStatus.RECREATED: (
             pb.ILLEGAL_OFFSET,
             f"topic '{asked.topic.name}' was deleted and created again, and offset {offset} belongs to the old topic;"
             f" {named} begins at {pulled.next_offset}, continue there",
@@ -224,7 +224,7 @@ def _status(asked: Asked, pulled: Pulled) -> pb.Status:
 class SendBackMethods:
     """One method per RPC."""
 
-    def __init__(self, retries: flow.Retries) -> None:
+    def __init__(self, retries: flow.SendBacks) -> None:
         self._retries = retries
 
     async def send_back(self, request: legacy_pb2.SendBackRequest, caller: Caller) -> legacy_pb2.SendBackResponse:

@@ -27,8 +27,8 @@ class OffsetMethods:
 
     async def update_offset(self, request: wire.UpdateOffsetRequest, caller: Caller) -> wire.UpdateOffsetResponse:
         """Commit an offset of a client that does not know resets; any count is accepted."""
-        wish = NamedOffset(_of_v2(request.message_queue, caller), request.offset)
-        (done,) = await self._offsets.commit(caller.resource(request.group), [wish])
+        offset = NamedOffset(_of_v2(request.message_queue, caller), request.offset)
+        (done,) = await self._offsets.commit(caller.resource(request.group), [offset])
         return wire.UpdateOffsetResponse(status=status.of(done.refusal))
 
     async def get_offset(self, request: wire.GetOffsetRequest, caller: Caller) -> wire.GetOffsetResponse:
@@ -57,11 +57,11 @@ class OffsetMethods:
         self, request: legacy_pb2.CommitOffsetsRequest, caller: Caller
     ) -> legacy_pb2.CommitOffsetsResponse:
         """Each offset has its own outcome, with the current progress."""
-        wishes = [
+        offsets = [
             NamedOffset(_of_v1(each.queue, caller), each.offset, each.resets) for each in _checked(request.offsets)
         ]
         group = caller.resource(request.group)
-        done = await self._offsets.commit(group, wishes, begins=request.begin)
+        done = await self._offsets.commit(group, offsets, begins=request.begin)
         statuses = [status.of(each.refusal) for each in done]
         results = [
             legacy_pb2.CommitOffsetResult(status=said, stored=_queue_offset(sent.queue, each.stored))

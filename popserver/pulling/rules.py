@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import IntFlag, StrEnum
 from typing import NamedTuple
 
-from popserver.model.errors import MadeAnew, PopError
+from popserver.model.errors import PopError, TopicRecreated
 from popserver.model.message import StoredMessage
 from popserver.model.topic import MessageQueue, Topic
 
@@ -34,7 +34,7 @@ class PullStatus(StrEnum):
     NO_NEW_MSG = "NO_NEW_MSG"  # its offset is the queue's end
     NO_MATCHED_MSG = "NO_MATCHED_MSG"  # the filter accepts no message up to the next offset
     OFFSET_ILLEGAL = "OFFSET_ILLEGAL"  # the next offset is the corrected one
-    MADE_ANEW = "MADE_ANEW"  # the offset is of an earlier topic of this name; the next offset is the queue's beginning
+    RECREATED = "MADE_ANEW"  # the offset is of an earlier topic of this name; the next offset is the queue's beginning
 
 
 class Pulled(NamedTuple):
@@ -103,9 +103,9 @@ NO_PROGRESS = QueueProgress(NO_OFFSET, 0)
 
 
 def check_generation(topic: Topic, generation: int) -> None:
-    """Raise `MadeAnew` if `generation` is that of an earlier topic of this name. 0 means unknown and is accepted."""
+    """Raise `TopicRecreated` if `generation` is that of an earlier topic of this name. 0, unknown, is accepted."""
     if generation not in (0, topic.generation):
-        raise MadeAnew(
+        raise TopicRecreated(
             f"topic '{topic.name}' was deleted and created again, and this offset belongs to the old topic; fetch the"
             " offsets again and begin there",
             topic.generation,

@@ -3,7 +3,7 @@
 A receive locks the progress row before it reads the queue, so two receives never read the same range. A SQL filter has
 judged the messages before, without this lock (`receiving.filter_fetch`). A filter judges a message once, before its
 grant. The scan skips messages that the filter refuses; they count as consumed. It also skips messages of locked message
-groups, and gives such a group a row (`leave`); when the group opens, it continues there (`receiving.message_groups`).
+groups, and gives such a group a row (`store_left_over`); when it opens, it continues there (`message_groups`).
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ CODES: dict[type[PopError], pb.Code.ValueType] = {
     errors.InvalidTransactionId: pb.INVALID_TRANSACTION_ID,
     errors.RequestTooSlow: pb.REQUEST_TIMEOUT,
     errors.TooLate: pb.PRECONDITION_FAILED,
-    errors.MadeAnew: pb.PRECONDITION_FAILED,
+    errors.TopicRecreated: pb.PRECONDITION_FAILED,
     errors.AlreadyExists: pb.PRECONDITION_FAILED,
     errors.Unauthorized: pb.UNAUTHORIZED,
     errors.Forbidden: pb.FORBIDDEN,

@@ -64,7 +64,7 @@ def test_a_look_passes_over_so_many_messages_in_all_queues(store: OpenStore, wan
 def test_a_filter_that_costs_much_is_asked_about_few(store: OpenStore) -> None:
     request = replace(fill(store, 2, 40, LARGE), wanted=HEAVY)
     found = store.survey(request, enough=100)
-    judged = sum(each.to_key - each.from_key for each in found.judged.stretches.values())
+    judged = sum(each.to_key - each.from_key for each in found.judged.ranges.values())
     assert 0 < judged < 20
     assert not found.is_all
     store.one(receive.receive, replace(request, judged=found.judged))

@@ -14,8 +14,8 @@ from popserver.model.errors import BadRequest, StoreUnavailable, TooManyRequests
 from popserver.model.message import SendResult
 from popserver.model.names import Resource
 from popserver.pulling import parked as pulling_parked
-from popserver.pulling import read as pulling_look
-from popserver.pulling.flow import Pull
+from popserver.pulling import read as pulling_read
+from popserver.pulling.flow import PullRequest
 from popserver.pulling.rules import Pulled, PullStatus
 from tests.support.builders import GROUP, TOPIC, a_message
 from tests.support.pulls import offsets
@@ -29,7 +29,9 @@ FOUND, NO_NEW, NO_MATCHED = PullStatus.FOUND, PullStatus.NO_NEW_MSG, PullStatus.
 async def pull(broker: RunningBroker, offset: int = 0, *, wanted: str = "*", poll_ms: int = 0, **more: Any) -> Pulled:
     wish: dict[str, Any] = {"group": GROUP, "topic": TOPIC, "queue_number": 0, "batch_size": 32} | more
     until_ms = broker.clock.now_ms() + poll_ms
-    return await broker.broker.pulls.pull(Pull(offset=offset, wanted=tags.parse(wanted), until_ms=until_ms, **wish))
+    return await broker.broker.pulls.pull(
+        PullRequest(offset=offset, wanted=tags.parse(wanted), until_ms=until_ms, **wish)
+    )
 
 
 async def held(
@@ -116,7 +118,7 @@ async def test_one_that_passes_something_over_at_once_says_so_at_once(broker: Ru
 async def test_woken_by_more_than_a_window_it_looks_to_the_end(
     broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pulling_look, "WINDOW_OFFSETS", 2)
+    monkeypatch.setattr(pulling_read, "WINDOW_OFFSETS", 2)
     await broker.topic()
     waiting = await held(broker, wanted="B")
     await broker.send([a_message(tag=each) for each in "AAAAAAAB"])
@@ -175,16 +177,16 @@ async def test_nothing_is_missed_between_a_look_and_the_parking(
 ) -> None:
     """One message comes there and then, and no other to wake it."""
     await either_broker.topic()
-    looks, sent = either_broker.broker.pulls._looks, list[SendResult]()
-    look = looks.look
+    looks, sent = either_broker.broker.pulls._batcher, list[SendResult]()
+    look = looks.read
 
-    async def look_and_send(request: pulling_look.QueueRead) -> Pulled:
+    async def look_and_send(request: pulling_read.QueueRead) -> Pulled:
         found = await look(request)
         if not sent:
             sent.extend(await either_broker.send())
         return found
 
-    monkeypatch.setattr(looks, "look", look_and_send)
+    monkeypatch.setattr(looks, "read", look_and_send)
     async with asyncio.timeout(60):
         pulled = await pull(either_broker, poll_ms=3_600 * SECOND)
     assert [each.message.message_id for each in pulled.messages] == [each.message_id for each in sent]

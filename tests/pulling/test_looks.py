@@ -14,7 +14,7 @@ from popserver.filters import sql as filters_sql
 from popserver.messages import seek
 from popserver.model.errors import TopicNotFound
 from popserver.model.names import dead_letter_topic
-from popserver.pulling import read as pulling_look
+from popserver.pulling import read as pulling_read
 from popserver.pulling.rules import BATCH_BYTES_MAX, PullStatus
 from tests.support.builders import GROUP, TOPIC, a_message
 from tests.support.open_store import SECOND, OpenStore
@@ -90,7 +90,7 @@ def test_the_next_offset_counts_what_was_passed_over(store: OpenStore, wanted: F
 def test_a_thousand_unwanted_messages_are_passed_over_in_windows(
     store: OpenStore, wanted: Filter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pulling_look, "WINDOW_OFFSETS", 400)
+    monkeypatch.setattr(pulling_read, "WINDOW_OFFSETS", 400)
     topic = store.topic()
     store.send(topic, 1_000, tag="B")
     reached = [0]
@@ -118,7 +118,7 @@ def test_an_sql_filter_reads_the_properties(store: OpenStore) -> None:
 def test_holes_in_a_dead_letter_queue_end_no_loop(
     store: OpenStore, wanted: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pulling_look, "WINDOW_OFFSETS", 3)
+    monkeypatch.setattr(pulling_read, "WINDOW_OFFSETS", 3)
     topic = store.topic()
     group = store.group(meets=[topic])
     store.send(topic, 12, tag="A")
@@ -145,14 +145,14 @@ def test_a_topic_that_is_gone_is_named(store: OpenStore) -> None:
     store.one(topics.delete_topic, topics.DeleteTopic(TOPIC))
     with pytest.raises(TopicNotFound, match="'orders'"):
         look(store, topic)
-    assert pulling_look.ends_of_topic(store.conn, topic.topic_id) == []
+    assert pulling_read.ends_of_topic(store.conn, topic.topic_id) == []
 
 
 def test_the_ends_of_all_queues(store: OpenStore) -> None:
     topic = store.topic(queues=3)
     for count, rotation in ((4, 0), (2, 2)):
         store.send(topic, count, rotation=rotation)
-    ends = pulling_look.ends_of_topic(store.conn, topic.topic_id)
+    ends = pulling_read.ends_of_topic(store.conn, topic.topic_id)
     assert [(each.number, each.min_offset, each.end_offset) for each in ends] == [(0, 0, 4), (1, 0, 0), (2, 0, 2)]
 
 

@@ -10,7 +10,7 @@ from popserver.model.errors import BadRequest, ConsumerGroupNotFound, IllegalOff
 from popserver.model.group import Group, Mode
 from popserver.model.topic import QueueName, Topic
 from popserver.pulling import commit as pulling_commit
-from popserver.pulling.flow import Pull
+from popserver.pulling.flow import PullRequest
 from popserver.pulling.rules import NO_PROGRESS, Committed, QueueOffset, QueueProgress
 from tests.support.builders import GROUP, TOPIC
 from tests.support.open_store import OpenStore
@@ -184,7 +184,7 @@ async def test_what_rode_along_and_was_refused_is_tried_again(either_broker: Run
     await either_broker.send(3)
 
     async def pull() -> None:
-        await either_broker.broker.pulls.pull(Pull(GROUP, TOPIC, 0, 0, 1, TagFilter(), 0, commit_offset=5))
+        await either_broker.broker.pulls.pull(PullRequest(GROUP, TOPIC, 0, 0, 1, TagFilter(), 0, commit_offset=5))
 
     await pull()
     await either_broker.send(2)

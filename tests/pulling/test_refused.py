@@ -10,7 +10,7 @@ from popserver.filters import TagFilter
 from popserver.model.errors import BadRequest, PopError
 from popserver.model.names import Resource
 from popserver.model.topic import QueueName
-from popserver.pulling.flow import HandedBack, Pull
+from popserver.pulling.flow import HandedBack, PullRequest
 from popserver.pulling.offsets import NamedOffset
 from tests.support.builders import GROUP, TOPIC
 from tests.support.running_broker import RunningBroker, TestedBroker
@@ -27,7 +27,7 @@ async def commit(broker: TestedBroker, queue: QueueName, offset: int) -> None:
 
 
 async def pull(broker: TestedBroker, commit_offset: int) -> None:
-    await broker.pulls.pull(Pull(GROUP, TOPIC, 0, 0, 1, TagFilter(), 0, commit_offset))
+    await broker.pulls.pull(PullRequest(GROUP, TOPIC, 0, 0, 1, TagFilter(), 0, commit_offset))
 
 
 LEAVE_NO_GROUP: dict[str, Act] = {

@@ -14,7 +14,7 @@ from popserver.maintenance import retention
 from popserver.model.names import dead_letter_topic, retry_topic
 from popserver.model.topic import QueueName
 from popserver.pulling import send_back
-from popserver.pulling.flow import HandedBack, Pull
+from popserver.pulling.flow import HandedBack, PullRequest
 from tests.support.builders import GROUP, TOPIC
 from tests.support.open_store import SECOND, open_store
 from tests.support.running_broker import RunningBroker, until
@@ -59,7 +59,7 @@ async def test_a_pull_on_one_is_woken_by_what_falls_due_on_the_other(servers: Se
     await servers.a.topic()
     await servers.a.send(1)
     until_ms = servers.clock.now_ms() + 15 * SECOND
-    wish = Pull(GROUP, retry_topic(GROUP), 0, 0, 32, TagFilter(), until_ms)
+    wish = PullRequest(GROUP, retry_topic(GROUP), 0, 0, 32, TagFilter(), until_ms)
     waiting = asyncio.create_task(servers.b.broker.pulls.pull(wish))
     await until(lambda: servers.b.broker.pulls.parked.count == 1)
     await hand_back(servers.a, 0)

@@ -33,7 +33,7 @@ from popserver.model.topic import Topic
 from popserver.receiving import grant
 from popserver.receiving import receive as receiving_receive
 from popserver.receiving.batch import NOTHING_JUDGED
-from popserver.receiving.filter_fetch import Surveyed, judge, fetch
+from popserver.receiving.filter_fetch import FilterResults, fetch, judge
 from popserver.settling import ack as settling_ack
 from popserver.settling import change as settling_change
 from popserver.settling import expire, release
@@ -94,7 +94,7 @@ class OpenStore:
         # Enough for several that want the same.
         return replace(request, judged=self.survey(request, enough=8 * request.batch_size).judged)
 
-    def survey(self, request: grant.Receive, *, enough: int = 0, units: int = JUDGED_UNITS) -> Surveyed:
+    def survey(self, request: grant.Receive, *, enough: int = 0, units: int = JUDGED_UNITS) -> FilterResults:
         """What the request's filter says ahead of it."""
         work = Work(units)
         with self.database.read() as conn:

@@ -10,10 +10,10 @@ import pytest
 from popproto.v1 import legacy_pb2
 from popproto.v2 import definition_pb2 as pb
 from popserver.filters import TagFilter
-from popserver.model.errors import MadeAnew, TopicNotFound
+from popserver.model.errors import TopicNotFound, TopicRecreated
 from popserver.model.group import NewGroup
 from popserver.model.topic import NewTopic, QueueName, Topic
-from popserver.pulling.flow import HandedBack, Pull
+from popserver.pulling.flow import HandedBack, PullRequest
 from popserver.pulling.offsets import NamedOffset
 from popserver.pulling.rules import NO_OFFSET, Pulled, PullStatus
 from tests.support.builders import GROUP, TOPIC
@@ -42,7 +42,7 @@ async def anew(broker: RunningBroker, queues: int = 1) -> Topic:
 async def pull(broker: RunningBroker, offset: int, *, generation: int = 0, poll_ms: int = 0) -> Pulled:
     until_ms = broker.clock.now_ms() + poll_ms
     return await broker.broker.pulls.pull(
-        Pull(GROUP, TOPIC, 0, offset, 32, TagFilter(), until_ms, generation=generation)
+        PullRequest(GROUP, TOPIC, 0, offset, 32, TagFilter(), until_ms, generation=generation)
     )
 
 
@@ -68,7 +68,7 @@ async def test_a_pull_of_the_topic_before_is_told_so(either_broker: RunningBroke
     after = await anew(either_broker)
     await either_broker.send(3)
     pulled = await pull(either_broker, offset, generation=before.generation, poll_ms=15 * SECOND)
-    assert (pulled.status, pulled.messages, pulled.next_offset) == (PullStatus.MADE_ANEW, [], 0)
+    assert (pulled.status, pulled.messages, pulled.next_offset) == (PullStatus.RECREATED, [], 0)
     assert pulled.generation == after.generation
     found = await pull(either_broker, 0, generation=after.generation)
     assert (found.status, len(found.messages), found.generation) == (PullStatus.FOUND, 3, after.generation)
@@ -77,9 +77,9 @@ async def test_a_pull_of_the_topic_before_is_told_so(either_broker: RunningBroke
 async def test_so_is_one_of_a_queue_that_the_new_topic_does_not_have(broker: RunningBroker) -> None:
     before = await made(broker, 4)
     after = await anew(broker, queues=1)
-    wish = Pull(GROUP, TOPIC, 3, 7, 32, TagFilter(), 0, generation=before.generation)
+    wish = PullRequest(GROUP, TOPIC, 3, 7, 32, TagFilter(), 0, generation=before.generation)
     pulled = await broker.broker.pulls.pull(wish)
-    assert (pulled.status, pulled.next_offset, pulled.generation) == (PullStatus.MADE_ANEW, 0, after.generation)
+    assert (pulled.status, pulled.next_offset, pulled.generation) == (PullStatus.RECREATED, 0, after.generation)
 
 
 @pytest.mark.row("B9")
@@ -92,8 +92,8 @@ async def test_a_pull_that_is_held_ends_when_the_topic_is_made_anew(either_broke
     await either_broker.broker.catalog.delete_topic(TOPIC)
     assert not waiting.done(), "a topic may come"
     await either_broker.broker.catalog.create_topic(NewTopic(TOPIC, 1))
-    assert (await waiting).status is PullStatus.MADE_ANEW
-    assert not either_broker.broker.pulls._held
+    assert (await waiting).status is PullStatus.RECREATED
+    assert not either_broker.broker.pulls._parked_at
 
 
 @pytest.mark.row("B9")
@@ -101,7 +101,7 @@ async def test_so_does_one_that_was_about_to_be_held(broker: RunningBroker, monk
     """The topic is made anew between its look and its parking."""
     await made(broker)
     pulls = broker.broker.pulls
-    look = pulls._look
+    look = pulls._read
     looks = 0
 
     async def look_and_make_anew(*given: Any) -> Pulled:
@@ -112,9 +112,9 @@ async def test_so_does_one_that_was_about_to_be_held(broker: RunningBroker, monk
             await anew(broker)
         return found
 
-    monkeypatch.setattr(pulls, "_look", look_and_make_anew)
+    monkeypatch.setattr(pulls, "_read", look_and_make_anew)
     async with asyncio.timeout(30):
-        assert (await pull(broker, 0, poll_ms=15 * SECOND)).status is PullStatus.MADE_ANEW
+        assert (await pull(broker, 0, poll_ms=15 * SECOND)).status is PullStatus.RECREATED
 
 
 async def test_at_two_servers_it_is_the_same(servers: SeveralBrokers) -> None:
@@ -122,7 +122,7 @@ async def test_at_two_servers_it_is_the_same(servers: SeveralBrokers) -> None:
     waiting = asyncio.create_task(pull(servers.b, 0, generation=before.generation, poll_ms=15 * SECOND))
     await until(lambda: servers.b.broker.pulls.parked.count == 1)
     await anew(servers.a)
-    assert (await waiting).status is PullStatus.MADE_ANEW
+    assert (await waiting).status is PullStatus.RECREATED
     assert (await servers.b.broker.offsets.commit(GROUP, [NamedOffset(QueueName(TOPIC, 0, before.generation), 0)]))[
         0
     ].refusal is not None
@@ -146,11 +146,11 @@ async def test_a_commit_of_the_topic_before_changes_nothing(either_broker: Runni
     await either_broker.send(3)
     late = NamedOffset(QueueName(TOPIC, 0, before.generation), 2)
     (done,) = await either_broker.broker.offsets.commit(GROUP, [late])
-    assert isinstance(done.refusal, MadeAnew)
+    assert isinstance(done.refusal, TopicRecreated)
     assert "topic 'orders' was deleted and created again" in done.refusal.sentence
     assert (done.stored.offset, done.stored.generation) == (NO_OFFSET, after.generation)
-    rides = Pull(GROUP, TOPIC, 0, 2, 32, TagFilter(), 0, commit_offset=2, generation=before.generation)
-    assert (await either_broker.broker.pulls.pull(rides)).status is PullStatus.MADE_ANEW
+    rides = PullRequest(GROUP, TOPIC, 0, 2, 32, TagFilter(), 0, commit_offset=2, generation=before.generation)
+    assert (await either_broker.broker.pulls.pull(rides)).status is PullStatus.RECREATED
     assert await stored(either_broker) == NO_OFFSET
     timely = NamedOffset(QueueName(TOPIC, 0, after.generation), 2)
     (done,) = await either_broker.broker.offsets.commit(GROUP, [timely])
@@ -161,7 +161,7 @@ async def test_a_message_of_the_topic_before_is_not_handed_back(either_broker: R
     before = await made(either_broker)
     await anew(either_broker)
     await either_broker.send(1)
-    with pytest.raises(MadeAnew):
+    with pytest.raises(TopicRecreated):
         await either_broker.broker.retries.send_back(
             GROUP, "c", HandedBack(QueueName(TOPIC, 0, before.generation), 0, -1)
         )
