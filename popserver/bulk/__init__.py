@@ -1,1 +1,1 @@
-"""popmq.v1.Bulk: messages as columns, for Spark."""
+"""popmq.v1.Bulk: many messages at once as columns, for Spark."""

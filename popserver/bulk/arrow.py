@@ -1,4 +1,4 @@
-"""Columns of messages as Arrow IPC streams; loaded when the first is wanted, for a server may do without Arrow."""
+"""Columns of messages as Arrow IPC streams. Loaded on first use, because Arrow is an optional dependency."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from popserver.model.message import RECONSUME_TIME
 from popserver.model.names import RETRY_PREFIX
 from popserver.model.topic import offset_of, queue_of
 
-# A packed body larger than this is handed over packed: 4 MiB can unpack to 4 GiB. As popclient's readers have it.
+# A body that would unpack to more than this is sent packed: 4 MiB can unpack to 4 GiB. popclient has the same limit.
 UNPACKED_BYTES_MAX = 64 * 1024 * 1024
 
 _TIME = pa.timestamp("us", tz="UTC")
@@ -36,12 +36,12 @@ _FIELDS: dict[str, pa.DataType] = {
     "delivery_timestamp": _TIME,
     "delivery_attempt": pa.int32(),
 }
-# What an Arrow IPC stream ends with: a message of no length.
+# The end of an Arrow IPC stream: a message of length 0.
 _END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
 
 class Chunk(NamedTuple):
-    """A whole Arrow IPC stream, in parts of `size` bytes together; `next_key` is beyond its last message."""
+    """A whole Arrow IPC stream in parts, `size` bytes together; `next_key` is the key after its last message."""
 
     parts: Sequence[bytes | pa.Buffer]
     size: int
@@ -50,7 +50,7 @@ class Chunk(NamedTuple):
 
 
 class Chunks:
-    """Makes chunks of these columns, of messages of one topic; `attempts`, by key, are those of messages held."""
+    """Makes chunks of these columns for messages of one topic; `attempts` are those of held messages, by key."""
 
     def __init__(self, columns: Sequence[str], topic_name: str, attempts: Mapping[int, int] | None = None) -> None:
         self._columns = columns
@@ -60,9 +60,9 @@ class Chunks:
         self._schema_message = self._schema.serialize()
 
     def of(self, found: Columns, numbers: Mapping[int, int]) -> Iterator[Chunk]:
-        """All that was found, in one chunk; in several where bodies unpack to more than one may carry.
+        """The found messages in one chunk, or in several if their unpacked bodies are too large for one.
 
-        `numbers` are the wire's queue ids by ours.
+        `numbers` are the protocol's queue ids by the server's.
         """
         if not self.has_packed(found):
             if found.keys:
@@ -79,7 +79,7 @@ class Chunks:
         yield self._chunk(_part(found, start, bodies), numbers)
 
     def has_packed(self, found: Columns) -> bool:
-        """Whether some bodies are to be unpacked, which may take a while."""
+        """Whether some bodies must be unpacked, which may take a while."""
         return 1 in found.values.get("is_packed", ())
 
     def _chunk(self, found: Columns, numbers: Mapping[int, int]) -> Chunk:
@@ -111,7 +111,7 @@ class Chunks:
 
 
 def _part(found: Columns, start: int, bodies: Sequence[bytes]) -> Columns:
-    """So many messages from there on, with these bodies."""
+    """The messages from index `start` on, one for each of these bodies."""
     stop = start + len(bodies)
     values = {name: listed[start:stop] for name, listed in found.values.items()}
     sizes = list(map(len, bodies))
@@ -126,8 +126,8 @@ def _unpacked(found: Columns) -> Iterator[bytes]:
 
 
 def _unpack(packed: bytes) -> bytes:
-    """The body; as it was stored where it does not unpack, for nobody has looked into it yet."""
-    stream = zlib.decompressobj(47)  # a gzip or a zlib stream, whichever it is
+    """The unpacked body, or the stored one if it cannot be unpacked: the server does not check packed bodies."""
+    stream = zlib.decompressobj(47)  # 47: detects gzip and zlib
     try:
         body = stream.decompress(packed, UNPACKED_BYTES_MAX)
     except zlib.error:
@@ -140,7 +140,7 @@ def _offsets(sizes: Iterable[int]) -> array[int]:
 
 
 def _binaries(joined: bytes, sizes: Sequence[int]) -> pa.Array:
-    """The bodies as they lie behind one another: none is touched."""
+    """An Arrow array over the joined bodies, without copying them."""
     buffers = [None, pa.py_buffer(_offsets(sizes)), pa.py_buffer(joined)]
     return pa.Array.from_buffers(pa.binary(), len(sizes), buffers)
 

@@ -1,7 +1,7 @@
-"""Attempts: all that one receive holds, by the id it was given (docs/design/0017).
+"""Attempts: all messages that one receive holds, by its attempt id (docs/design/0017).
 
-Whoever takes many messages at once needs no receipt handle for each: it asks for what its attempt still holds, holds it
-longer, is done with it. What is held is a simple consumer's; a hold that has ended is not among it.
+A client that receives many messages at once needs no receipt handle for each. By its attempt id it can read what is
+still held, renew the holds, and ack them. They are holds of a simple consumer; holds that ended are not included.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from popserver.settling import release
 
 
 class Attempt(NamedTuple):
-    """What a group's receive of this id holds of a topic."""
+    """A receive of a group in a topic, by its attempt id."""
 
     group: Group
     topic: Topic
@@ -46,7 +46,7 @@ class Attempt(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Renew(Request[int]):
-    """An attempt whose holds last `invisible_ms` from now on."""
+    """Renew an attempt's holds for `invisible_ms` from now."""
 
     phase: ClassVar = Phase.RENEW_ATTEMPT
     attempt: Attempt
@@ -54,15 +54,15 @@ class Renew(Request[int]):
 
 
 class Answer(NamedTuple):
-    """What a receive holds, by key; `is_final` is false where it is to be asked again: something may be left, or
-    another server is at it."""
+    """The messages that a receive holds, by key. If `is_final` is false, the caller must ask again: messages may be
+    left, or another server serves the same attempt."""
 
     held: list[HeldMessage]
     is_final: bool
 
 
 class AttemptAck(NamedTuple):
-    """How many were done; `is_all` is false where some could not be just now."""
+    """How many messages were acked; `is_all` is false if some are locked and could not be."""
 
     messages: int
     is_all: bool
@@ -70,7 +70,7 @@ class AttemptAck(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReceiveAttempt(Request[Answer]):
-    """A receive that has an attempt id."""
+    """A receive with an attempt id."""
 
     phase: ClassVar = Phase.RECEIVE_ATTEMPT
     receive: Receive
@@ -78,7 +78,7 @@ class ReceiveAttempt(Request[Answer]):
 
 @dataclass(frozen=True, slots=True)
 class AckAttempt(Request[AttemptAck]):
-    """An attempt whose messages are all done."""
+    """Ack all messages of an attempt."""
 
     phase: ClassVar = Phase.ACK_ATTEMPT
     attempt: Attempt
@@ -94,38 +94,38 @@ class _AttemptRow(NamedTuple):
 
 
 def held_by(conn: Connection, attempt: Attempt, now_ms: int) -> list[HeldMessage]:
-    """What the attempt holds, by key."""
+    """The messages that the attempt holds, sorted by key."""
     return [HeldMessage(row.message_key, row.attempt) for row in _HELD.rows(conn, _named(attempt, now_ms))]
 
 
 def receipts_of(conn: Connection, attempt: Attempt, now_ms: int) -> list[Receipt]:
-    """The holds of the attempt."""
+    """The receipts of the attempt's holds."""
     return [_receipt(attempt.group, row) for row in _HELD.rows(conn, _named(attempt, now_ms))]
 
 
 @carries_out(ReceiveAttempt)
 def receive(tx: Transaction, requests: Sequence[ReceiveAttempt]) -> list[Answer | PopError]:
-    """What each request's attempt holds; where that is nothing, up to `batch_size` messages are granted to it.
+    """The messages that each request's attempt holds. If it holds none, up to `batch_size` messages are granted to it.
 
-    Of those as many stay as have `RECEIVE_BYTES_MAX` of bodies, and one at least; the others are given back unused.
+    It keeps messages with at most `RECEIVE_BYTES_MAX` of bodies, at least one; the others are given back unused.
     """
     return [_receive(tx, request.receive) for request in requests]
 
 
 @carries_out(Renew)
 def renew(tx: Transaction, requests: Sequence[Renew]) -> list[int | PopError]:
-    """Restart the time of all that each attempt holds, under new hold ids; how many messages that are."""
+    """Restart the time of all holds of each attempt, with new hold ids. Returns how many holds that are."""
     return [_renew(tx, request) for request in requests]
 
 
 @carries_out(AckAttempt)
 def ack(tx: Transaction, requests: Sequence[AckAttempt]) -> list[AttemptAck | PopError]:
-    """INFLIGHT → COMMIT of all that each attempt holds; behind an un-acked message of its group provisionally."""
+    """INFLIGHT → COMMIT for all holds of each attempt; provisional after an un-acked message of the message group."""
     return [_ack(tx, request.attempt) for request in requests]
 
 
 def _receive(tx: Transaction, request: Receive) -> Answer:
-    assert request.attempt_id, "such a receive has a name"
+    assert request.attempt_id, "this receive has an attempt id"
     attempt = Attempt(request.group, request.topic, request.attempt_id)
     if not _lock(tx, attempt):
         return Answer([], is_final=False)
@@ -142,14 +142,14 @@ def _receive(tx: Transaction, request: Receive) -> Answer:
 
 
 def _lock(tx: Transaction, attempt: Attempt) -> bool:
-    """Whether no other server is just taking messages for the same attempt: what it takes cannot be seen yet."""
+    """Lock the attempt id. False if another server has it: that server's grants for the attempt are not visible yet."""
     name = f"{attempt.group.group_id}/{attempt.topic.topic_id}/{attempt.attempt_id}"
     key = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big", signed=True)
     return dialect_of(tx.conn).try_lock(tx.conn, _LOCK, {"key": key})
 
 
 def _within_bytes(tx: Transaction, keys: Sequence[int]) -> int:
-    """How many of the messages, in that order, one answer may carry."""
+    """How many of the first messages fit into one answer."""
     named = {"keys": encode_rows([(key,) for key in keys])}
     sizes = {each.message_key: each.size for each in _SIZES.rows(tx.conn, named)} if keys else {}
     ends = accumulate(sizes[key] for key in keys)
@@ -205,8 +205,8 @@ def _named(attempt: Attempt, now_ms: int) -> dict[str, Any]:
     }
 
 
-# By the attempt id, whatever else is asked: what Postgres knows of a table whose rows come and go is out of date, and
-# it might go through all that the group holds, or all that anybody does. A sum is in no index.
+# The attempt id's index must be used: Postgres's statistics of a table whose rows come and go are out of date, and it
+# might scan all deliveries of the group. The sum keeps it from using another index.
 _group_id, _visible_at_ms = (each + literal_column("0") for each in (delivery.c.group_id, delivery.c.visible_at_ms))
 _held: Select[Any] = (
     select(*(delivery.c[name] for name in _AttemptRow._fields))

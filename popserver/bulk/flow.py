@@ -1,6 +1,6 @@
-"""Bulk: queues read page by page, and receives of many messages that are known by their attempt ids alone.
+"""Bulk: read queues page by page, and receive many messages at once, by attempt id.
 
-Pages are short reads beside the writer; only what takes, renews or ends holds goes through it.
+Pages are short reads outside the writer. Only grants, renewals and acks use the writer.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from popserver.receiving.flow import Redeliveries
 from popserver.receiving.grant import Receive
 from popserver.settling import release
 
-PAGES_MAX = READERS_MAX - 1  # at a time: whoever wants a look at little need not wait behind those who read everything
-PATIENCE_MS = 5 * SECOND_MS  # for what another server has in its hands, or for the end of a look
+PAGES_MAX = READERS_MAX - 1  # at a time, so that one reader stays free for small reads
+PATIENCE_MS = 5 * SECOND_MS  # how long to repeat a step that another server's lock or a filter's limit stopped
 _PAUSE_S = 0.005
 
 
 class BulkReceive(NamedTuple):
-    """A receive of many messages at once; `max_messages` 0: only what its attempt holds already."""
+    """A receive of many messages at once; with `max_messages` 0 only what its attempt holds already."""
 
     group: Resource
     topic: Resource
@@ -50,7 +50,7 @@ class BulkReceive(NamedTuple):
 
 
 class Bulk:
-    """What readers of many messages ask for."""
+    """Reads and receives of many messages."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Bulk:
         wanted: Filter,
         sources: Sequence[str],
     ) -> QueueSlice:
-        """What there is to read of a queue, page by page.
+        """A range of a queue, to be read page by page.
 
         Raises `TopicNotFound`, and `BadRequest` for a queue that the topic does not have or an end before the offset.
         """
@@ -89,14 +89,14 @@ class Bulk:
         return QueueSlice(topic, place, offset, end_offset, wanted, tuple(sources))
 
     async def page(self, stretch: QueueSlice) -> QueuePage:
-        """The first of what is wanted there; go on at its `next_offset`. Raises `TopicNotFound`."""
+        """The first page of the range; continue at its `next_offset`. Raises `TopicNotFound`."""
         async with self._turns:
             return await self._reader.read(lambda conn: bulk_pages.page(conn, stretch))
 
     async def receive(self, wish: BulkReceive) -> list[HeldMessage]:
-        """What the attempt holds, by key; where that is nothing, up to `max_messages` messages are granted to it.
+        """The messages that the attempt holds, by key. If it holds none, up to `max_messages` are granted to it.
 
-        A call that breaks off leaves them held: its repetition gets them. Raises what a receive raises.
+        They stay held if the call breaks off, and a repetition gets them. Raises the errors of a receive.
         """
         if not wish.max_messages:
             attempt = await self._attempt(wish.group, wish.topic, wish.attempt_id)
@@ -138,7 +138,7 @@ class Bulk:
     async def pages(
         self, topic_name: Resource, held: Sequence[HeldMessage], sources: Sequence[str]
     ) -> AsyncIterator[HeldPage]:
-        """What is held, page by page, each when it is asked for."""
+        """The held messages, page by page; each page is read when the caller asks for it."""
         topic = await self._catalog.topic(topic_name)
         keys: Sequence[int] = [each.message_key for each in held]
         while keys:
@@ -149,21 +149,21 @@ class Bulk:
             yield page
 
     async def withdraw(self, group: Resource, topic: Resource, attempt_id: str) -> None:
-        """No client was told what the attempt holds: it is Ready again at once, and the attempts do not count."""
+        """The attempt's messages were not sent to a client: they are READY at once, and the attempts do not count."""
         attempt, now_ms = await self._attempt(group, topic, attempt_id), self._clock.now_ms()
         receipts = await self._reader.read(lambda conn: attempts.receipts_of(conn, attempt, now_ms))
         if receipts:
             await self._writer.submit(release.CancelDelivery(receipts))
 
     async def renew(self, group: Resource, topic: Resource, attempt_id: str, invisible_ms: int) -> int:
-        """Restart the time of what the attempt holds; how many messages that are."""
+        """Restart the time of the attempt's holds. Returns how many there are."""
         attempt = await self._attempt(group, topic, attempt_id)
         return await self._writer.submit(attempts.Renew(attempt, invisible_ms))
 
     async def ack(self, group: Resource, topic: Resource, attempt_id: str) -> int:
-        """Commit what the attempt holds; how many messages that were.
+        """Ack all messages of the attempt. Returns how many there were.
 
-        Raises `TooManyRequests` where somebody else has some of it under his hands; ask again.
+        Raises `TooManyRequests` if another transaction has locked some of them; the caller repeats it.
         """
         attempt = await self._attempt(group, topic, attempt_id)
         until_ms = self._clock.now_ms() + PATIENCE_MS

@@ -1,8 +1,8 @@
-"""Pages of messages, as columns: a stretch of a queue, or what a receive holds.
+"""Pages of messages as columns: of a range of a queue, or of the messages that a receive holds.
 
-A page is at most so many messages and so many bytes of bodies and properties (`bulk.rules`). Their lengths are known
-without fetching them: on SQLite, where a statement costs next to nothing, they are looked at first, on Postgres along
-with the page.
+A page has a limit of messages and of bytes of bodies and properties (`bulk.rules`). The database knows the lengths
+without reading the values. On SQLite, where a statement is cheap, a first statement reads the lengths; on Postgres one
+statement reads lengths and page.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from popserver.model.topic import Topic, message_key, queue_of
 from popserver.pulling.read import Ends, ends_of
 from popserver.pulling.rules import correction
 
-# How far a page looks for what its filter wants, in offsets.
+# How many offsets a page with a filter reads at most.
 _WINDOW_OFFSETS = 4 * CHUNK_MESSAGES_MAX
 
 
@@ -37,11 +37,11 @@ class _QueueNumber(NamedTuple):
 
 
 def page(conn: Connection, stretch: QueueSlice) -> QueuePage:
-    """The first page of the stretch; raises `TopicNotFound`."""
+    """The first page of the range. Raises `TopicNotFound`."""
     ends = ends_of(conn, stretch.topic, stretch.queue)
     if correction(stretch.offset, ends.min_offset, ends.end_offset) is not None:
         return QueuePage(None, stretch.offset, ends.min_offset, ends.end_offset)
-    # Where messages lie scattered, Postgres would rather collect those of a page and sort them, bodies and all.
+    # If matches are scattered, Postgres would collect a page's messages and sort them with their bodies.
     dialect_of(conn).walk_by_key(conn)
     names = _bounds(stretch, ends)
     in_one = dialect_of(conn).is_remote and not isinstance(stretch.wanted, SqlFilter)
@@ -52,9 +52,9 @@ def page(conn: Connection, stretch: QueueSlice) -> QueuePage:
 def first_of(
     conn: Connection, topic: Topic, keys: Sequence[int], sources: Sequence[str]
 ) -> tuple[HeldPage, Sequence[int]]:
-    """The first page of messages of the topic that a group holds, by their keys, in order; and the keys that are left.
+    """The first page of messages that a group holds, in the order of these keys; and the remaining keys.
 
-    Those that have come back to their group stand elsewhere, and are told as messages of their first places.
+    Messages that were redriven to their group have another place; the page names their first places.
     """
     named = keys[:CHUNK_MESSAGES_MAX]
     sizes = _BY_KEY.columns(conn, ["size"], {"keys": encode_rows([(key,) for key in named])})
@@ -93,8 +93,8 @@ def _bounds(stretch: QueueSlice, ends: Ends) -> dict[str, int]:
 
 
 def _in_one(conn: Connection, stretch: QueueSlice, names: Mapping[str, int]) -> tuple[Columns, int]:
-    """A page by one statement, and the key that it has come to."""
-    assert not isinstance(stretch.wanted, SqlFilter), "it is asked about each message"
+    """A page by one statement, and the key where the next page starts."""
+    assert not isinstance(stretch.wanted, SqlFilter), "a SQL filter does not run in the database"
     look = _FIRST_OF_EVERY if stretch.wanted.wants_all else _FIRST_OF_TAGGED
     tags = {} if stretch.wanted.wants_all else of_tags(stretch.wanted)
     found = look.columns(conn, stretch.sources, {**names, **tags, "room": CHUNK_BYTES_MAX})
@@ -102,7 +102,7 @@ def _in_one(conn: Connection, stretch: QueueSlice, names: Mapping[str, int]) -> 
 
 
 def _sizes_first(conn: Connection, stretch: QueueSlice, names: Mapping[str, int]) -> tuple[Columns, int]:
-    """The same by two."""
+    """The same by two statements."""
     keys, end_key = _wanted(conn, stretch, names)
     if isinstance(keys, range):
         return _EVERY.columns(conn, stretch.sources, {"from_key": keys.start, "to_key": keys.stop}), end_key
@@ -110,7 +110,7 @@ def _sizes_first(conn: Connection, stretch: QueueSlice, names: Mapping[str, int]
 
 
 def _wanted(conn: Connection, stretch: QueueSlice, names: Mapping[str, int]) -> tuple[Sequence[int], int]:
-    """The keys of what a page carries, a range where it is all that is there; and the key that it has come to."""
+    """The keys of a page's messages (a range if there are no gaps), and the key where the next page starts."""
     wanted = stretch.wanted
     if wanted.wants_all:
         sizes = _EVERY.columns(conn, ["size"], names)
@@ -129,13 +129,13 @@ def _wanted(conn: Connection, stretch: QueueSlice, names: Mapping[str, int]) -> 
 
 
 def _within_bytes(sizes: Columns) -> Sequence[int]:
-    """The keys of as many leading messages as one page may carry, and always of one."""
+    """The keys of the first messages that fit into one page; at least one."""
     count = bisect_right(list(accumulate(sizes.values["size"])), CHUNK_BYTES_MAX)
     return sizes.keys[: max(1, count)]
 
 
 def _within_room(*conditions: Any) -> Callable[[Select[Any]], Select[Any]]:
-    """A look's narrowing, as `narrowed`, to the first messages that have room, and always to one."""
+    """A narrowing like `narrowed`: to the first messages that fit into a page, at least one."""
     upto = func.sum(SIZE).over(order_by=message.c.message_key)
 
     def narrow(found: Select[Any]) -> Select[Any]:

@@ -1,7 +1,7 @@
 """popmq.v1.Bulk: many messages at once, as columns.
 
-A page is read, made into Arrow chunks, and written while the next one is read, but none beyond that: whoever reads
-slowly is waited for, whoever breaks off is served no further.
+A page is read, converted to Arrow chunks, and written while the next page is read, but no further one. So a slow
+reader slows the server's reads down, and a disconnected one ends them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _CHUNK_OF_RECEIVE = wire.ReceiveBulkResponse.CHUNK_FIELD_NUMBER
 
 
 class Frame(NamedTuple):
-    """A frame with a chunk, which is put beside the other fields as it is: protobuf would copy it twice."""
+    """A frame with a chunk. The chunk is appended to the other fields as it is; protobuf would copy it twice."""
 
     others: Message
     field_number: int
@@ -55,7 +55,7 @@ class Frame(NamedTuple):
 
 
 class BulkMethods:
-    """What readers of many messages ask for."""
+    """The calls of popmq.v1.Bulk."""
 
     def __init__(self, bulk: flow.Bulk, clients: Clients, reader: Reader, limits: CallLimits) -> None:
         self._bulk = bulk
@@ -81,7 +81,7 @@ class BulkMethods:
             await self._write_pages(stretch, chunks, write, caller)
 
     async def receive_bulk(self, request: wire.ReceiveBulkRequest, caller: Caller, write: Write) -> None:
-        """Frames: status, chunks. An answer that breaks off leaves everything held, for its repetition."""
+        """Frames: status, chunks. If the answer breaks off, all messages stay held for a repetition."""
         make_chunks = await self._arrow()
         columns = columns_named(request.columns)
         wish = self._wish(request, caller)
@@ -97,7 +97,7 @@ class BulkMethods:
                     await write(Frame(others, _CHUNK_OF_RECEIVE, chunk))
 
     async def renew_attempt(self, request: wire.RenewAttemptRequest, caller: Caller) -> wire.RenewAttemptResponse:
-        """0 to 12 h from now on, as ChangeInvisibleDuration has it."""
+        """Renew an attempt's holds for 0 s to 12 h from now, as ChangeInvisibleDuration does."""
         duration_ms = convert.duration_ms(request.invisible_duration)
         check_change(duration_ms, self._limits)
         held = await self._bulk.renew(*_attempt(request, caller), duration_ms)
@@ -110,8 +110,8 @@ class BulkMethods:
     def _wish(self, request: wire.ReceiveBulkRequest, caller: Caller) -> BulkReceive:
         if not 0 <= request.max_messages <= RECEIVE_MESSAGES_MAX:
             raise BadRequest(
-                f"max_messages is {request.max_messages}; ask for up to {RECEIVE_MESSAGES_MAX} messages, or with 0 for"
-                " what is held already"
+                f"max_messages is {request.max_messages}; ask for up to {RECEIVE_MESSAGES_MAX} messages, or send 0 for"
+                " the messages that are held already"
             )
         return BulkReceive(
             *_attempt(request, caller),
@@ -122,21 +122,21 @@ class BulkMethods:
         )
 
     async def _arrow(self) -> Callable[..., Chunks]:
-        """How chunks are made; raises `Unsupported` where Arrow is not installed."""
+        """The maker of chunks. Raises `Unsupported` if Arrow is not installed."""
         if self._make_chunks is None:
             try:
-                # In a thread: to load it takes a moment, once, and a half-loaded one is of no use to other calls.
+                # In a thread, because the import takes a moment; other calls wait until it is complete.
                 self._make_chunks = (await asyncio.to_thread(import_module, "popserver.bulk.arrow")).Chunks
             except ImportError as error:
                 raise Unsupported(
-                    f"bulk transfer needs Arrow ({error}); pip install 'popmq[fast]' where the server runs, or use"
+                    f"bulk transfer needs Arrow ({error}); run pip install 'popmq[fast]' on the server, or use"
                     " PullMessage and ReceiveMessage"
                 ) from None
         return self._make_chunks
 
     @contextmanager
     def _present(self, caller: Caller) -> Iterator[None]:
-        """Its client is there for as long as the answer takes."""
+        """The client counts as connected during the answer."""
         clients = self._clients
         client = clients.call_opened(caller.client_id)
         try:
@@ -156,7 +156,7 @@ class BulkMethods:
                     await write(wire.PullBulkResponse(next_offset=page.next_offset))
                 return
             stretch = stretch._replace(offset=page.next_offset)
-            # One page ahead: the database works while this one is written.
+            # The database reads the next page while this one is written.
             ahead = asyncio.ensure_future(self._page(stretch, caller))
             ahead.add_done_callback(_taken_note_of)
             try:
@@ -189,13 +189,13 @@ async def _write_page(stretch: QueueSlice, page: QueuePage, found: Columns, chun
 
 
 def _taken_note_of(ahead: asyncio.Future[QueuePage]) -> None:
-    """What goes wrong with a page that nobody waits for any more is nobody's failure."""
+    """Retrieve the exception of a page that no call waits for, so that asyncio does not log it."""
     if not ahead.cancelled():
         ahead.exception()
 
 
 async def _made(chunks: Chunks, found: Columns, numbers: Mapping[int, int]) -> AsyncIterator[Chunk]:
-    """The chunks, each made when the one before is written; in a thread where bodies must be unpacked."""
+    """The chunks; each is made after the one before is written, in a thread if bodies must be unpacked."""
     made = chunks.of(found, numbers)
     if not chunks.has_packed(found):
         for chunk in made:
@@ -206,7 +206,7 @@ async def _made(chunks: Chunks, found: Columns, numbers: Mapping[int, int]) -> A
 
 
 def _outside(stretch: QueueSlice, page: QueuePage) -> wire.PullBulkResponse:
-    """It begins where nothing is stored; or what was to come next has been removed meanwhile."""
+    """The answer for an offset outside the queue, or whose messages were removed meanwhile."""
     sentence = (
         f"offset {stretch.offset} is not in queue {stretch.queue.number} of topic '{stretch.topic.name}', which begins"
         f" at {page.min_offset} and ends at {page.end_offset}"
@@ -221,7 +221,7 @@ def _attempt(
     """Group, topic and attempt id."""
     attempt_id = attempt_id_of(request)
     if attempt_id is None:
-        raise BadRequest("the attempt id is blank; name the receive, so that its holds can be found again")
+        raise BadRequest("the attempt id is blank; send one, so that the holds can be found again")
     return (
         caller.resource(request.group),
         caller.resource(request.topic),
@@ -230,7 +230,7 @@ def _attempt(
 
 
 def _varint(number: int) -> bytes:
-    """As protobuf writes a size."""
+    """A number in protobuf's variable-length encoding."""
     groups = []
     while number > 0x7F:
         groups.append(number & 0x7F | 0x80)

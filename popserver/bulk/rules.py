@@ -1,6 +1,6 @@
 """Bulk: many messages at once, as columns (docs/design/0017).
 
-A column that a reader names is made of one or two that the store keeps, its sources; only those are read.
+A reader's column is made from one or two columns of the database, its sources; only these are read.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from popserver.model.errors import BadRequest
 from popserver.model.names import RETRY_PREFIX
 from popserver.model.topic import MessageQueue, Topic
 
-# What is read and sent at a time: of messages, and of their bodies and properties as they are stored, whichever are
-# asked for. A single message may be larger.
+# Limits of a page: messages, and bytes of stored bodies and properties, as far as they are asked for. A single message
+# may be larger.
 CHUNK_MESSAGES_MAX = 2_048
 CHUNK_BYTES_MAX = 1024 * 1024
-# What one receive may take, likewise: more stays where it is.
+# The same limits for one receive: further messages are not granted.
 RECEIVE_MESSAGES_MAX = 1_000
 RECEIVE_BYTES_MAX = 64 * 1024 * 1024
 
@@ -41,7 +41,7 @@ SOURCES: Mapping[str, tuple[str, ...]] = {
 
 
 class QueueSlice(NamedTuple):
-    """A wish for what is wanted of one queue, from `offset` up to, not including, `end_offset`."""
+    """A read of one queue's matching messages, from `offset` up to, but not including, `end_offset`."""
 
     topic: Topic
     queue: MessageQueue
@@ -52,9 +52,9 @@ class QueueSlice(NamedTuple):
 
 
 class QueuePage(NamedTuple):
-    """What is wanted of a stretch of a queue; `next_offset` is where it goes on.
+    """A page of a range of a queue; `next_offset` is where to continue.
 
-    `columns` are None where the stretch begins outside of what the queue stores: `min_offset` up to `end_offset`.
+    `columns` are None if the range begins outside the queue, which stores `min_offset` up to `end_offset`.
     """
 
     columns: Columns | None
@@ -64,14 +64,14 @@ class QueuePage(NamedTuple):
 
 
 class HeldPage(NamedTuple):
-    """Some of the messages that a receive holds, and the wire's queue ids by ours."""
+    """Some of the messages that a receive holds, and the protocol's queue ids by the server's."""
 
     columns: Columns
     numbers: Mapping[int, int]
 
 
 def columns_named(names: Iterable[str]) -> tuple[str, ...]:
-    """Each once, in their order; all where none is named. Raises `BadRequest` for one that messages do not have."""
+    """The named columns, each once, in order; all columns if none is named. Raises `BadRequest` for an unknown one."""
     named = tuple(dict.fromkeys(names))
     for each in named:
         if each not in SOURCES:
@@ -80,7 +80,7 @@ def columns_named(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def sources_of(columns: Iterable[str], topic_name: str) -> tuple[str, ...]:
-    """What the store is asked for; a retry copy's properties say which attempt it is."""
+    """The database columns to read. For a retry topic the properties are included, which have the attempt."""
     needed = {source for column in columns for source in SOURCES[column]}
     if "delivery_attempt" in columns and topic_name.startswith(RETRY_PREFIX):
         needed.add("properties")
