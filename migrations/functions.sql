@@ -33,7 +33,7 @@ DECLARE
 BEGIN
     IF topic ^@ :dlq_prefix OR topic ^@ :retry_prefix THEN
         RAISE EXCEPTION USING ERRCODE = 'PM002', MESSAGE = format(
-            'topic ''%s'' is filled by the server; send to the topic its messages came from', topic);
+            'only the server sends to topic ''%s''; send to the topic its messages came from', topic);
     END IF;
     SELECT t.topic_id, t.accepts INTO target FROM topic t
     WHERE t.namespace = popmq_enqueue.namespace AND t.name = popmq_enqueue.topic AND t.deleted_at_ms IS NULL;

@@ -1,4 +1,4 @@
-"""Which of a topic's messages a group wants."""
+"""Filters: which messages of a topic a group gets."""
 
 from popserver.filters.sql import SqlFilter
 from popserver.filters.tags import TagFilter, tag_hash

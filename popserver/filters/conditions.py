@@ -1,10 +1,10 @@
-"""What the parts of a SQL filter expression mean: closures over a message's properties (protocol 7.3).
+"""The meaning of SQL filter expressions: each part becomes a closure over a message's properties (protocol 7.3).
 
-Property values are strings, or missing. A condition is True, False or None, which stands for unknown. Whatever cannot
-be compared raises `Incomparable`, and then the message does not match at all. AND and OR look at their operands from
-left to right and no further than they must; what they do not look at cannot fail.
+Property values are strings, or missing. A condition is True, False, or None for unknown. Values that cannot be compared
+raise `Incomparable`, and then the message does not match. AND and OR evaluate their operands from left to right and
+stop when the result is known, so the operands after that cannot fail.
 
-Each function here checks what can be known without a message and raises `FilterSyntaxError` at the wrong operand.
+Each function here checks what is known without a message, and raises `FilterSyntaxError` at a wrong operand.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Judge = Callable[[Properties], bool | None]
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A literal. Its width is its value's: an integer of 32 bits, if it and its negative fit, or of 64."""
+    """A literal. An integer has 32 bits if it and its negative fit, otherwise 64 bits."""
 
     at: int
     value: Value
@@ -45,7 +45,7 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Property:
-    """A property of the message, by its name."""
+    """A property of the message."""
 
     at: int
     name: str
@@ -59,7 +59,7 @@ class Property:
 
 @dataclass(frozen=True, slots=True)
 class Negation:
-    """Minus something that is no literal number: nothing else is a number, so it is unknown."""
+    """Minus before something other than a number literal: unknown, because nothing else is a number."""
 
     at: int
     of: Evaluate
@@ -72,7 +72,7 @@ class Negation:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """Something True, False or unknown."""
+    """A part that is True, False or unknown."""
 
     at: int
     evaluate: Judge
@@ -83,7 +83,7 @@ Operand = Constant | Property | Negation | Condition
 
 
 def as_condition(operand: Operand) -> Condition:
-    """An operand of AND, OR, NOT, or the whole expression. A lone property is no boolean, so never true."""
+    """An operand of AND, OR or NOT, or the whole expression. A property alone is not a boolean, so it is never true."""
     if isinstance(operand, Condition):
         return operand
     if isinstance(operand, Property):
@@ -92,11 +92,11 @@ def as_condition(operand: Operand) -> Condition:
     if isinstance(operand, Constant) and operand.is_condition:
         value = operand.value
         return _condition(operand, lambda _: value)  # type: ignore[arg-type, return-value]
-    raise FilterSyntaxError(operand.at, f"{_what(operand)} is no condition; compare it with something")
+    raise FilterSyntaxError(operand.at, f"{_what(operand)} is not a condition; compare it with something")
 
 
 def any_of(operands: Sequence[Operand]) -> Condition:
-    """OR: true if one is true, else unknown if one is unknown."""
+    """OR: true if one operand is true; otherwise unknown if one is unknown."""
     judges = [as_condition(each).evaluate for each in operands]
 
     def judge(properties: Properties) -> bool | None:
@@ -113,7 +113,7 @@ def any_of(operands: Sequence[Operand]) -> Condition:
 
 
 def all_of(operands: Sequence[Operand]) -> Condition:
-    """AND: false if one is false, else unknown if one is unknown."""
+    """AND: false if one operand is false; otherwise unknown if one is unknown."""
     judges = [as_condition(each).evaluate for each in operands]
 
     def judge(properties: Properties) -> bool | None:
@@ -130,7 +130,7 @@ def all_of(operands: Sequence[Operand]) -> Condition:
 
 
 def negated(at: int, operand: Operand) -> Condition:
-    """NOT: what is unknown stays unknown."""
+    """NOT: unknown stays unknown."""
     said = as_condition(operand).evaluate
 
     def judge(properties: Properties) -> bool | None:
@@ -147,23 +147,23 @@ def minus(at: int, operand: Operand) -> Constant | Negation:
 
 
 def equal(left: Operand, right: Operand) -> Condition:
-    """`=`. A missing left side is unknown, a missing right side alone is not equal, two missing ones are."""
+    """`=`: unknown if only the left side is missing, false if only the right side is missing, true if both are."""
     for operand in (left, right):
         if isinstance(operand, Constant) and operand.value is None:
-            raise FilterSyntaxError(operand.at, "nothing is compared with NULL; write IS NULL or IS NOT NULL")
+            raise FilterSyntaxError(operand.at, "= cannot compare with NULL; write IS NULL or IS NOT NULL")
     if isinstance(left, Constant) and isinstance(right, Constant) and left.is_condition and not right.is_condition:
         raise FilterSyntaxError(right.at, f"{_what(left)} is compared with {_what(right)}; they are never equal")
     return _condition(left, _equal_to_literal(left, right) or _equal(left, right), left, right)
 
 
 def order(left: Operand, sign: str, right: Operand) -> Condition:
-    """`<` `<=` `>` `>=`: of numbers alone, and of properties that hold some (requirement M10)."""
+    """`<` `<=` `>` `>=`: only for numbers, and for properties that contain numbers (requirement M10)."""
     for operand in (left, right):
         if isinstance(operand, Constant) and not operand.is_number:
-            raise FilterSyntaxError(operand.at, f"{_what(operand)} is not ordered by {sign}; compare with a number")
+            raise FilterSyntaxError(operand.at, f"{sign} cannot compare {_what(operand)}; compare with a number")
         if isinstance(operand, Condition):
             raise FilterSyntaxError(
-                operand.at, f"a condition is not ordered by {sign}; for NOT a > 3 write NOT (a > 3)"
+                operand.at, f"{sign} cannot compare a condition; instead of NOT a > 3 write NOT (a > 3)"
             )
     return _condition(left, _order_by_literal(left, sign, right) or _order(left, sign, right), left, right)
 
@@ -214,7 +214,7 @@ def is_not_in(operand: Operand, texts: Sequence[str]) -> Condition:
 def has_text(operand: Operand, verb: str, text: str, *, wanted: bool) -> Condition:
     """CONTAINS, STARTSWITH, ENDSWITH, and with `wanted` False their NOT forms.
 
-    False, not unknown, for either form where the operand is missing or no text, or the text looked for is empty.
+    Both forms are False, not unknown, if the operand is missing or not text, or if `text` is empty.
     """
     read, has = operand.evaluate, _TEXT_TESTS[verb]
 
@@ -226,11 +226,11 @@ def has_text(operand: Operand, verb: str, text: str, *, wanted: bool) -> Conditi
 
 
 def integer_of(at: int, text: str) -> Constant:
-    """An integer literal; at most 64 bits."""
+    """An integer literal, of at most 64 bits. Raises `FilterSyntaxError`."""
     digits = text.rstrip("lL")
     if digits != "0" and digits[0] == "0":
         raise FilterSyntaxError(at, "an integer has no leading zero")
-    # Long before there are too many digits to be read at all.
+    # The length is checked first, because Python refuses to parse very long integers.
     if len(digits) > len(str(INT64_MAX)) or int(digits) > INT64_MAX:
         raise FilterSyntaxError(
             at, f"this integer is too large, at most {INT64_MAX} is allowed; a float such as 1E30 may be larger"
@@ -239,12 +239,12 @@ def integer_of(at: int, text: str) -> Constant:
 
 
 def float_of(at: int, text: str) -> Constant:
-    """A float literal; neither zero nor infinite, as in the field's own grammar."""
+    """A float literal, neither zero nor infinite, as in RocketMQ's grammar. Raises `FilterSyntaxError`."""
     value = float(text)
     if math.isinf(value):
         raise FilterSyntaxError(at, "this float is too large, at most 1.7976931348623157E308 is allowed")
     if value == 0:
-        raise FilterSyntaxError(at, "this float is too small, at least 4.9E-324 is allowed; zero is the integer 0")
+        raise FilterSyntaxError(at, "this float is too small, at least 4.9E-324 is allowed; for zero write 0")
     return Constant(at, value)
 
 
@@ -254,7 +254,7 @@ def _condition(first: Operand, judge: Judge, *parts: Operand) -> Condition:
 
 def _property_for_in(operand: Operand) -> Evaluate:
     if not isinstance(operand, Property):
-        raise FilterSyntaxError(operand.at, f"IN takes a property's name on its left, not {_what(operand)}")
+        raise FilterSyntaxError(operand.at, f"IN needs a property's name on its left, not {_what(operand)}")
     return operand.evaluate
 
 
@@ -271,7 +271,7 @@ def _what(operand: Operand) -> str:
 
 
 def _equal_to_literal(left: Operand, right: Operand) -> Judge | None:
-    """The common case, a property and a literal, in as few steps as there can be; None for any other."""
+    """A fast path for the common case, a property and a literal; None for other operands."""
     missing: bool | None
     if isinstance(left, Property) and isinstance(right, Constant):
         name, literal, missing = left.name, right.value, None
@@ -308,7 +308,7 @@ def _equal(left: Operand, right: Operand) -> Judge:
 
 
 def _order_by_literal(left: Operand, sign: str, right: Operand) -> Judge | None:
-    """As for equality. A property on the right is one on the left of the mirrored sign."""
+    """The same fast path. A property on the right is treated as one on the left, with the mirrored sign."""
     if isinstance(left, Property) and isinstance(right, Constant):
         name, literal, holds = left.name, right.value, _ORDERS[sign]
     elif isinstance(left, Constant) and isinstance(right, Property):

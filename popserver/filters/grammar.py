@@ -1,4 +1,4 @@
-"""The grammar of SQL filter expressions (protocol 7.2), from what binds least to what binds most.
+"""The grammar of SQL filter expressions (protocol 7.2), from the lowest to the highest precedence.
 
     OR
     AND
@@ -7,7 +7,7 @@
     NOT  +  -                                                   so `NOT a = 1` is `(NOT a) = 1`
     literals, names of properties, (…)
 
-Nesting is counted, so that neither reading an expression nor evaluating it can exhaust the stack.
+The depth of nesting is limited, so that neither parsing nor evaluation can exhaust the stack.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ARITHMETIC = ("+", "-")
 
 
 class Grammar:
-    """One reading of one expression; `reads` counts how often it names each property."""
+    """Parses one expression; `reads` counts how often it names each property."""
 
     def __init__(self, expression: str) -> None:
         self._tokens = tokens(expression)
@@ -102,9 +102,7 @@ class Grammar:
         if self._is(*_SEARCHING):
             return conditions.has_text(left, self._take().text, self._text(), wanted=wanted)
         if not wanted:
-            raise FilterSyntaxError(
-                not_at, f"NOT stands here before BETWEEN, IN, {', '.join(_SEARCHING)}, or before an operand"
-            )
+            raise FilterSyntaxError(not_at, f"after NOT, expected BETWEEN, IN, {', '.join(_SEARCHING)}, or an operand")
         return None
 
     def _sign(self) -> Operand:
@@ -197,7 +195,7 @@ class Grammar:
     def _unexpected(self, expected: str) -> FilterSyntaxError:
         token = self._token
         if self._has_ended():
-            return FilterSyntaxError(token.at, f"it ends here, where {expected} is expected")
+            return FilterSyntaxError(token.at, f"it ends here, but {expected} is expected")
         if token.kind is TokenKind.NAME and token.text.upper() == "LIKE":
             return FilterSyntaxError(token.at, "there is no LIKE; use CONTAINS, STARTSWITH or ENDSWITH")
         if token.kind is TokenKind.SYMBOL and token.text in _ARITHMETIC:
@@ -205,7 +203,7 @@ class Grammar:
                 token.at, "there is no arithmetic in a filter expression; send the result as a property"
             )
         found = token.kind.value if token.kind is TokenKind.STRING else f"{token.kind.value} {token.text[:_SHOWN]}"
-        return FilterSyntaxError(token.at, f"{found} stands where {expected} is expected")
+        return FilterSyntaxError(token.at, f"found {found}, expected {expected}")
 
 
 def _check_depth(at: int, levels: int) -> None:

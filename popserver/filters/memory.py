@@ -1,4 +1,4 @@
-"""The filters of receives and pulls that are under way. Those that are alike are kept once, and count once."""
+"""Counts the memory for filters of running receives and pulls. Equal filters are stored once and count once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from popserver.model.budget import Budget
 
 
 class Filters:
-    """What the filters of all callers together take up."""
+    """The filters of all callers, and the memory that they use."""
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
@@ -18,7 +18,7 @@ class Filters:
 
     @contextmanager
     def held(self, wanted: Filter) -> Iterator[None]:
-        """It is kept as long as the context. Raises `TooManyRequests` where there is no room for it."""
+        """Count the filter during the context. Raises `TooManyRequests` if there is no room for it."""
         if wanted.wants_all:
             yield
             return

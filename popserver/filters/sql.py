@@ -1,7 +1,7 @@
 """SQL92 filter expressions (protocol 7.2 and 7.3, requirements M7–M19).
 
-An expression is read once, into closures; what it says of a message is decided by the message's tag and properties
-alone. No part of it ever becomes a statement of a database.
+An expression is parsed once, to closures. Its result for a message depends only on the message's tag and properties. No
+part of it becomes a database statement.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ __all__ = ["SqlFilter", "parse"]
 
 TAG_PROPERTY = "TAGS"
 
-# The cost of judging a message is counted in units of about 0.1 µs: so many to fetch it, and one for so many characters
-# of a value that a condition reads.
+# The cost of evaluating a message, in units of about 0.1 µs: for reading the message, and how many characters of a
+# property's value cost one unit.
 _COST_OF_FETCHING = 20
 _CHARACTERS_PER_UNIT = 16
-# Measured; most of it is closures.
+# Bytes of memory, as measured; most of them are closures.
 _BYTES_OF_ANY = 800
 _BYTES_OF_CHARACTER = 64
 
 
 @dataclass(frozen=True, slots=True)
 class SqlFilter:
-    """The messages a group wants, by a condition; equal to any filter of the same text.
+    """A filter with a SQL condition. Filters with the same text are equal.
 
-    `reads` says of each property that the condition looks at how often it does so; TAGS is the message's tag. `size`
-    is the number of operands and operators.
+    `reads` has each property in the condition with the number of its occurrences; TAGS is the message's tag. `size` is
+    the number of operands and operators.
     """
 
     expression: str
@@ -45,7 +45,7 @@ class SqlFilter:
 
     @property
     def names(self) -> Collection[str]:
-        """The properties that the condition looks at."""
+        """The properties in the condition."""
         return self.reads.keys()
 
     @property
@@ -54,30 +54,30 @@ class SqlFilter:
 
     @property
     def memory(self) -> int:
-        """How many bytes it takes, about."""
+        """About how many bytes of memory it needs."""
         return size_of(self.expression)
 
     def cost(self, tag: str | None, properties: Mapping[str, str | None]) -> int:
-        """At most what it costs to judge a message, in units of about 0.1 µs: it depends on nothing but the message."""
+        """The highest cost of evaluating this message, in units of about 0.1 µs. Depends only on the message."""
         seen = {**properties, TAG_PROPERTY: tag}
         characters = sum(times * len(seen.get(name) or "") for name, times in self.reads.items())
         return _COST_OF_FETCHING + self.size + characters // _CHARACTERS_PER_UNIT
 
     def cost_of_all(self, messages: int, characters: int) -> int:
-        """At most what it costs to judge so many messages, whose tags and properties have so many characters."""
+        """The highest cost of evaluating `messages` messages with `characters` characters in tags and properties."""
         reads_max = max(self.reads.values(), default=0)
         return messages * (_COST_OF_FETCHING + self.size) + reads_max * characters // _CHARACTERS_PER_UNIT
 
     def matches(self, tag: str | None, properties: Mapping[str, str | None]) -> bool:
-        """Is the condition true? What is unknown, or compares what cannot be compared, is no match.
+        """Whether the condition is true. An unknown result, or values that cannot be compared, do not match.
 
-        None stands for a property that is missing; those that the filter does not name need not be there.
+        None stands for a missing property. Properties that are not in the filter may be left out.
         """
         return bool(self.verdict(tag, properties))
 
     def keys_of(self, messages: Iterable[tuple[int, str | None, Mapping[str, str | None]]]) -> list[int]:
-        """The keys of those messages that match, each given as key, tag and properties."""
-        # As `verdict`; written out, for it is asked of every message.
+        """The keys of the messages that match. Each message is given as key, tag and properties."""
+        # The same as `verdict`, inlined because it runs for every message.
         judge, with_tag = self.judge, TAG_PROPERTY in self.reads
         keys: list[int] = []
         for key, tag, properties in messages:
@@ -89,7 +89,7 @@ class SqlFilter:
         return keys
 
     def verdict(self, tag: str | None, properties: Mapping[str, str | None]) -> bool | None:
-        """As `matches`, but None where a property is not what the expression takes it for."""
+        """The same as `matches`, but None if a property does not have the type that the expression needs."""
         seen = properties
         if TAG_PROPERTY in self.reads:
             seen = {**properties, TAG_PROPERTY: tag}
@@ -100,15 +100,15 @@ class SqlFilter:
 
 
 def size_of(expression: str) -> int:
-    """How many bytes of memory a filter of this text takes, about."""
+    """About how many bytes of memory a filter with this text needs."""
     return _BYTES_OF_ANY + _BYTES_OF_CHARACTER * len(expression)
 
 
 @cached(size=size_of)
 def parse(expression: str) -> SqlFilter:
-    """Read a SQL expression; raise `IllegalFilterExpression`, with the place, for one that is wrong.
+    """Parse a SQL expression. Raises `IllegalFilterExpression`, with the place of the error.
 
-    At most 16 Ki characters, 1,024 operands and operators, and 64 levels of nesting.
+    Limits: 16 Ki characters, 1,024 operands and operators, and 64 levels of nesting.
     """
     if len(expression) > EXPRESSION_LENGTH_MAX:
         raise IllegalFilterExpression(

@@ -1,7 +1,7 @@
-"""What a consumer said it wants, and how two consumers of one group differ in it (requirement G5).
+"""The subscription that a consumer declares, and how the subscriptions of two consumers differ (requirement G5).
 
-All consumers of a group share its progress. If they want different things, each takes away, or passes over, messages
-that were meant for another: nothing is refused, but it must be seen.
+All consumers of a group share its progress. If their subscriptions differ, each of them gets or skips messages that
+others should get. The server does not refuse that, but it must show it.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class TopicFilter(NamedTuple):
 
 
 class Subscription(NamedTuple):
-    """The wants of one consumer in the order of their topics, at most 64 of them, and how many more it has.
+    """The filters of one consumer, sorted by topic: at most 64, and how many more it has.
 
-    A long SQL expression is cut and told apart by a checksum.
+    A long SQL expression is shortened, with a checksum of the whole.
     """
 
     wants: tuple[TopicFilter, ...]
@@ -46,19 +46,19 @@ class Subscription(NamedTuple):
 
 
 def subscription(filters: Iterable[tuple[Resource, Filter]]) -> Subscription:
-    """What is kept of the filters a consumer gave; two that select the same tags are the same."""
+    """The subscription with these filters. Filters that select the same tags are equal."""
     wanted = topic_filters(filters)
     kept = tuple(each._replace(expression=_kept(each.expression)) for each in wanted[:TOPICS_KEPT])
     return Subscription(kept, len(wanted[TOPICS_KEPT:]))
 
 
 def topic_filters(filters: Iterable[tuple[Resource, Filter]]) -> tuple[TopicFilter, ...]:
-    """All that the filters of a consumer want, by topic, with nothing cut."""
+    """The filters of a consumer as text, sorted by topic, not shortened."""
     return tuple(sorted(_topic_filter(topic, wanted) for topic, wanted in dict(filters).items()))
 
 
 def difference(one: Subscription, other: Subscription) -> tuple[str, str]:
-    """What each of two unequal subscriptions has that the other has not, in words."""
+    """The differences between two subscriptions, as text about each of them."""
     only_one = [each for each in one.wants if each not in other.wants]
     only_other = [each for each in other.wants if each not in one.wants]
     topics = {each.topic for each in only_one + only_other}
@@ -85,7 +85,7 @@ def _kept(expression: str) -> str:
 
 
 class ClientKind(StrEnum):
-    """How a consumer takes messages."""
+    """The kind of a consumer."""
 
     PUSH = "PUSH"
     SIMPLE = "SIMPLE"
@@ -93,12 +93,12 @@ class ClientKind(StrEnum):
 
 
 class Role(NamedTuple):
-    """What a client said of itself: the group it works for, how, what it wants, and what it shares with the others."""
+    """What a consumer declares: its group, its kind, its subscription, and its message model."""
 
     group: Resource
     kind: ClientKind
     subscription: Subscription
-    # What a pull wants that brings no filter of its own, and since when (epoch ms) it is so; 0 where that is not said.
+    # The filters for pulls without a filter, and when they were set (epoch ms); 0 if the client did not say.
     filters: tuple[tuple[Resource, Filter], ...] = ()
     subscription_version: int = 0
     model: Model = Model.CLUSTERING
@@ -109,12 +109,12 @@ class Role(NamedTuple):
 
     @property
     def shares(self) -> bool:
-        """A pull consumer that subscribes to nothing names its queues itself: it takes nothing from the others."""
+        """Whether it shares messages with other consumers. A pull consumer without subscriptions does not."""
         return self.kind is not ClientKind.PULL or bool(self.subscription.wants)
 
 
 class DeclaredSubscription(NamedTuple):
-    """What all consumers of a group should have in common."""
+    """What all consumers of a group should declare in the same way."""
 
     subscription: Subscription
     model: Model

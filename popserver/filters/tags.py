@@ -1,8 +1,8 @@
 """Tag expressions (protocol 7.1, requirements M1–M5).
 
-`*` or nothing wants everything; otherwise tags separated by `||`, blanks trimmed, empties ignored, compared exactly
-and case-sensitively. The 32-bit hash of a tag is stored beside it and compared first: cheap, and wrong only for
-colliding tags such as `Aa` and `BB`, which the exact comparison then tells apart.
+`*` or an empty expression selects everything. Otherwise it is a list of tags separated by `||`; blanks around tags and
+empty tags are ignored. Tags are compared exactly, with case. The store compares a 32-bit hash of the tag first, which
+is cheap. Some tags have the same hash, such as `Aa` and `BB`, so an exact comparison follows.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from popserver.model.names import CONTROL
 
 EXPRESSION_LENGTH_MAX = 16 * 1024
 _REMEMBERED_LENGTH_MAX = 128
-# Measured with tags of one letter, each a text of its own.
+# Bytes of memory, as measured with many tags of one letter.
 _BYTES_OF_ANY = 400
 _BYTES_OF_CHARACTER = 64
 
@@ -26,7 +26,7 @@ _HASHES: LruCache[tuple[str, ...], tuple[int, ...]] = LruCache()
 
 
 class TagFilter(NamedTuple):
-    """The tags a group wants; none at all means every message, tagged or not."""
+    """The tags that a group selects. Without tags it selects every message, with or without a tag."""
 
     tags: tuple[str, ...] = ()
 
@@ -36,7 +36,7 @@ class TagFilter(NamedTuple):
 
     @property
     def memory(self) -> int:
-        """How many bytes it takes, about."""
+        """About how many bytes of memory it needs."""
         return _BYTES_OF_ANY + sum(map(sys.getsizeof, self.tags))
 
     @property
@@ -49,15 +49,15 @@ class TagFilter(NamedTuple):
 
 
 def size_of(expression: str) -> int:
-    """How many bytes of memory a filter of this text takes, about."""
+    """About how many bytes of memory a filter with this text needs."""
     return _BYTES_OF_ANY + _BYTES_OF_CHARACTER * len(expression)
 
 
 @cached(size=size_of)
 def parse(expression: str) -> TagFilter:
-    """Read a tag expression; raise `IllegalFilterExpression` for one that names no tag, or what can be none.
+    """Parse a tag expression. Raises `IllegalFilterExpression` if it has no tag or an illegal one.
 
-    At most 16 Ki characters; a control character is in no tag.
+    Limits: 16 Ki characters, and no control characters.
     """
     if len(expression) > EXPRESSION_LENGTH_MAX:
         raise IllegalFilterExpression(
@@ -71,14 +71,14 @@ def parse(expression: str) -> TagFilter:
     for tag in tags:
         if CONTROL.search(tag):
             raise IllegalFilterExpression(
-                f"tag {tag[:64]!r} of the tag expression holds a control character; no tag may"
+                f"tag {tag[:64]!r} of the tag expression has a control character; write it without"
             )
     return TagFilter(tuple(tags))
 
 
 def tag_hash(tag: str | None) -> int:
-    """The field's 32-bit string hash over UTF-16 code units, signed; 0 without a tag (requirement M4)."""
-    # A filter may name a tag of any length, and what is remembered has no budget of bytes.
+    """Java's String.hashCode, which RocketMQ uses: 32 bits, signed, over UTF-16; 0 without a tag (requirement M4)."""
+    # The hashes of long tags are not cached, because the cache has no limit in bytes.
     return _hash(tag) if tag is None or len(tag) <= _REMEMBERED_LENGTH_MAX else _hash.__wrapped__(tag)
 
 

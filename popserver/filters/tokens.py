@@ -1,7 +1,8 @@
 """Tokens of a SQL filter expression (protocol 7.2).
 
-Keywords in any case; names of ASCII letters, digits, `_` and `$`, case-sensitive; decimal integers and floats; strings
-in single quotes, in which a doubled quote is one; `-- …` and `/* … */` are comments.
+Keywords may be in upper or lower case. Names have ASCII letters, digits, `_` and `$`, and are case-sensitive. Numbers
+are decimal integers and floats. Strings are in single quotes; two single quotes inside stand for one. Comments are
+`-- …` and `/* … */`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ KEYWORDS = frozenset(
 
 
 class TokenKind(Enum):
-    """A keyword and a symbol are known by their text."""
+    """The kinds of tokens. The values are used in error sentences."""
 
     KEYWORD = "the keyword"
     NAME = "the name"
@@ -29,7 +30,7 @@ class TokenKind(Enum):
 
 
 class Token(NamedTuple):
-    """`text` as it was written, a keyword in capitals, a string without its quotes; `at` is the offset."""
+    """A token: its text as written (keywords in capitals, strings without quotes), and its offset `at`."""
 
     kind: TokenKind
     text: str
@@ -37,7 +38,7 @@ class Token(NamedTuple):
 
 
 def tokens(expression: str) -> Iterator[Token]:
-    """The tokens and the end. Raises `FilterSyntaxError` at a character that begins none."""
+    """The tokens of an expression, then END. Raises `FilterSyntaxError` at a character that begins no token."""
     at = 0
     while at < len(expression):
         found = _TOKEN.match(expression, at)
@@ -69,10 +70,10 @@ def _stranger(expression: str, at: int) -> str:
     for beginning, sentence in _STRANGERS.items():
         if expression.startswith(beginning, at):
             return sentence
-    return f"{expression[at]!r} begins nothing that is known here"
+    return f"{expression[at]!r} is not allowed here"
 
 
-# Possessive: what is not closed must not be tried again shorter, nor cost more than one reading.
+# The quantifiers are possessive, so that an unclosed string or comment costs no backtracking.
 _TOKEN = re.compile(
     r"""
       (?P<blank>   [ \t\n\r\f]++ | --[^\n\r]*+ | /\*(?s:.*?)\*/ )
@@ -86,23 +87,21 @@ _TOKEN = re.compile(
 )
 _STRANGERS = {
     "'": "this string is not closed; end it with a single quote, and write '' for a quote inside",
-    '"': "a string stands in single quotes, a property's name in none",
+    '"': "write strings in single quotes, and names of properties without quotes",
     "/*": "this comment is not closed; end it with */",
     "==": "equality is written =",
     "!=": "inequality is written <>",
-    ".": "a property's name here has letters, digits, _ and $ only",
+    ".": "a property's name may have only letters, digits, _ and $ here",
     "*": "there is no arithmetic in a filter expression; send the result as a property",
     "/": "there is no arithmetic in a filter expression; send the result as a property",
 }
 
 
-# What is wrong with an expression, and where.
-
-EXCERPT_CHARACTERS = 24  # on either side of the place
+EXCERPT_CHARACTERS = 24  # on each side of the place
 
 
 class FilterSyntaxError(Exception):
-    """Something wrong at an offset of the expression; `sentence` names it and the way out."""
+    """An error at an offset of the expression; `sentence` names it and says what to write instead."""
 
     def __init__(self, at: int, sentence: str) -> None:
         super().__init__(sentence)
@@ -110,7 +109,7 @@ class FilterSyntaxError(Exception):
         self.sentence = sentence
 
     def told(self, expression: str) -> str:
-        """The sentence with line and column (from 1) and an excerpt in which ^ stands before the place."""
+        """The sentence with line and column (from 1), and an excerpt with ^ before the place."""
         line = expression.count("\n", 0, self.at) + 1
         column = self.at - (expression.rfind("\n", 0, self.at) + 1) + 1
         return (

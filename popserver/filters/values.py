@@ -1,7 +1,7 @@
-"""Values that meet in a comparison (protocol 7.3).
+"""How values are compared (protocol 7.3).
 
-A property's value is a text. Beside a number or a boolean it is read as one of that kind; a text that is none raises
-`Incomparable`.
+A property's value is text. In a comparison with a number or a boolean it is converted to that type; text that cannot be
+converted raises `Incomparable`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ INT64_MAX = 2**63 - 1
 
 
 class Incomparable(Exception):
-    """A message's property is not what the expression takes it for."""
+    """A message's property does not have the type that the expression needs."""
 
 
 def are_equal(one: Value, other: Value) -> bool:
@@ -34,7 +34,10 @@ def are_equal(one: Value, other: Value) -> bool:
 
 
 def as_numbers(one: Value, other: Value) -> tuple[Any, Any]:
-    """Both as numbers of one kind: a text as what it is beside, two texts and unlike numbers as floats."""
+    """Both values as numbers of one type.
+
+    Text is converted to the type of the other value. Two texts, and an integer with a float, are converted to floats.
+    """
     if isinstance(one, str) and isinstance(other, str):
         return _float(one), _float(other)
     if isinstance(one, str):
@@ -45,7 +48,7 @@ def as_numbers(one: Value, other: Value) -> tuple[Any, Any]:
 
 
 def reader(beside: Value) -> Callable[[str], Any]:
-    """How a text is read that stands beside a number or a boolean."""
+    """The function that converts text in a comparison with this number or boolean."""
     if type(beside) is bool:
         return _boolean
     if isinstance(beside, float):
@@ -66,12 +69,12 @@ def _int64(text: str) -> int:
 
 
 def _integer(text: str, largest: int) -> int:
-    # Beyond these digits and signs `int` also reads blanks and underscores.
+    # Checked first, because `int` also accepts blanks and underscores.
     if not text.isdecimal() and not _INTEGER.fullmatch(text):
         raise Incomparable
     try:
         value = int(text)
-    except ValueError:  # thousands of digits
+    except ValueError:  # Python refuses thousands of digits
         raise Incomparable from None
     if not -largest - 1 <= value <= largest:
         raise Incomparable
@@ -86,7 +89,7 @@ def _float(text: str) -> float:
 
 
 _INTEGER = re.compile(r"[+-]?\d+")
-# What a Java client would write for a double, but for NaN, which is no number here.
+# Text that Java parses as a double, except NaN, which is not a number here.
 _FLOAT = re.compile(
     r"\ *([+-]?(?:[0-9]++(?:\.[0-9]*+)?(?:[eE][+-]?[0-9]++)?|\.[0-9]++(?:[eE][+-]?[0-9]++)?|Infinity))[dDfF]?\ *"
 )
