@@ -30,9 +30,9 @@ _BODY = {
 _NONE = {"sqlite": "x''", "postgresql": "decode('', 'hex')"}
 _COPIES: Final = """
 WITH RECURSIVE numbers(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM numbers WHERE i < :count)
-INSERT INTO message (message_key, topic_id, origin_key, message_id, stored_at_ms, born_at_ms, tag_hash, tag, keys,
-                     properties, message_type, body_encoding, born_host, digest, body)
-SELECT :copies + i, :dlq_topic_id, :origins + i, {id}, :now_ms, :now_ms, 0, 'UA', '["UA-' || i || '"]',
+INSERT INTO message (message_key, topic_id, copy_of, copy_kind, message_id, stored_at_ms, born_at_ms, tag_hash, tag,
+                     keys, properties, message_type, body_encoding, born_host, digest, body)
+SELECT :copies + i, :dlq_topic_id, :origins + i, 'DEAD_LETTER', {id}, :now_ms, :now_ms, 0, 'UA', '["UA-' || i || '"]',
        '{{"origin": "JFK", "distance": "' || i || '"}}', 'NORMAL', 'IDENTITY', 'bench', {none}, {body}
 FROM numbers
 """

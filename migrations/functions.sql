@@ -133,14 +133,14 @@ BEGIN
     WHERE i.topic_id = target.topic_id AND i.idempotency_key = properties ->> :idempotency_property
       AND i.expires_at_ms > now_ms
       AND (EXISTS (SELECT FROM message m WHERE m.message_id = i.message_id AND m.topic_id = i.topic_id
-                   AND m.origin_key = 0)
+                   AND m.copy_of IS NULL)
            OR EXISTS (SELECT FROM pending p WHERE p.message_id = i.message_id AND p.topic_id = i.topic_id));
     IF FOUND THEN
         RETURN CASE WHEN get_byte(first_id, 0) = 0 THEN convert_from(substring(first_id FROM 2), 'UTF8')
                     ELSE upper(encode(first_id, 'hex')) END;
     END IF;
     IF EXISTS (SELECT FROM message m WHERE m.message_id = stored_id AND m.topic_id = target.topic_id
-               AND m.origin_key = 0)
+               AND m.copy_of IS NULL)
        OR EXISTS (SELECT FROM pending p WHERE p.message_id = stored_id AND p.topic_id = target.topic_id) THEN
         RETURN message_id;
     END IF;

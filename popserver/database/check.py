@@ -9,7 +9,7 @@ from popserver.database.dialect import dialect_of
 from popserver.database.states_of import is_shown_as
 from popserver.model.errors import StoreUnavailable
 from popserver.model.names import RETRY_PREFIX
-from popserver.model.states import State
+from popserver.model.states import CopyKind, State
 
 # What is deleted is removed step by step, and need not make sense on its way.
 _IN_USE = """
@@ -39,9 +39,8 @@ INVARIANTS = {
         SELECT COUNT(*) FROM delivery d
         JOIN consumer_group g ON g.group_id = d.group_id AND g.mode = 'PULL' AND g.deleted_at_ms IS NULL
         JOIN topic t ON t.namespace = g.namespace AND t.name = '{RETRY_PREFIX}' || g.name AND t.deleted_at_ms IS NULL
-        JOIN message m ON m.message_key = d.message_key
-        JOIN message c ON c.message_id = m.message_id AND c.topic_id = t.topic_id
-             AND c.origin_key = d.message_key""",  # noqa: S608
+        JOIN message c ON c.copy_of = d.message_key AND c.topic_id = t.topic_id
+             AND c.copy_kind = '{CopyKind.RETRY}'""",  # noqa: S608
     "a message beyond its queue's end": """
         SELECT COUNT(*) FROM queue q JOIN message m
         ON m.message_key = (SELECT MAX(l.message_key) FROM message l

@@ -44,6 +44,8 @@ Names = Mapping[str, Any]
 Reader = Callable[[Connection, Names], Iterable[Sequence[Any]]]
 Rows = Sequence[tuple[Any, ...]]
 
+# The `info` of a column that `Dialect.insert` leaves null.
+NOT_INSERTED = {"inserted": False}
 _ROWS_PER_STATEMENT_MAX = 64
 _COPY_TYPES = {BigInteger: "int8", Integer: "int4", SmallInteger: "int2", Text: "text", LargeBinary: "bytea"}
 
@@ -81,7 +83,8 @@ class Dialect(ABC):
 
     @abstractmethod
     def insert(self, conn: Connection, table: Table, rows: Rows) -> None:
-        """Insert rows, each with all columns in the table's order, but for a key that the database draws.
+        """Insert rows, each with the columns in the table's order, but for a key that the database draws and for those
+        that are `NOT_INSERTED`.
 
         Raises SQLAlchemy's errors, `IntegrityError` too.
         """
@@ -316,7 +319,7 @@ def _names(table: Table) -> str:
 
 
 def _columns(table: Table) -> list[Column[Any]]:
-    return [column for column in table.columns if column is not table.autoincrement_column]
+    return [each for each in table.columns if each is not table.autoincrement_column and each.info != NOT_INSERTED]
 
 
 _WALK_BY_KEY = select(

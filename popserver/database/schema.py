@@ -28,10 +28,21 @@ from sqlalchemy import (
 )
 
 from popserver.database import states_of
+from popserver.database.dialect import NOT_INSERTED
 from popserver.database.states_of import OFFSET_MASK
 from popserver.model.group import HistoryLevel, Model
 from popserver.model.retry import FIFO_INTERVAL_MS, Holder
-from popserver.model.states import STORED, TIMED, Change, LetterState, PendingKind, PlanState, RedriveState, State
+from popserver.model.states import (
+    STORED,
+    TIMED,
+    Change,
+    CopyKind,
+    LetterState,
+    PendingKind,
+    PlanState,
+    RedriveState,
+    State,
+)
 from popserver.model.topic import OFFSET_BITS
 
 metadata = MetaData()
@@ -121,8 +132,10 @@ message = Table(
     metadata,
     Column("message_key", _ID, primary_key=True, autoincrement=False),
     Column("topic_id", BigInteger, nullable=False),
-    # 0, or the key of the message this one is the dead copy of: a copy keeps its origin's id.
-    Column("origin_key", BigInteger, nullable=False),
+    # The key of the message that the server copied this one from, and why. Null: it is an original, which a producer
+    # sent. A copy keeps the id of its original.
+    Column("copy_of", BigInteger, info=NOT_INSERTED),
+    Column("copy_kind", Text, info=NOT_INSERTED),
     Column("message_id", LargeBinary, nullable=False),
     Column("stored_at_ms", BigInteger, nullable=False),
     Column("born_at_ms", BigInteger, nullable=False),
@@ -139,11 +152,29 @@ message = Table(
     Column("digest", LargeBinary, nullable=False),  # MD5 of the body as it was sent
     Column("deliver_at_ms", BigInteger),  # of a delayed message: when it was due
     Column("body", LargeBinary, nullable=False),
-    # Dedupe and look-up by id in one. Ids that grow with time append to it; that is why they are kept as bytes.
-    UniqueConstraint("message_id", "topic_id", "origin_key", name="message_id_once"),
+    # Not `copy_kind IN` alone: SQLite would make its list anew for each original.
+    CheckConstraint(
+        "CASE WHEN copy_of IS NULL THEN copy_kind IS NULL"
+        f" ELSE copy_kind IS NOT NULL AND copy_kind IN ({_listed(*CopyKind)}) END",
+        name="message_copy_kind",
+    ),
 )
-# A dead copy is not in its message group any more: who works on dead letters takes them one by one.
-IN_A_GROUP = and_(message.c.message_group.is_not(None), message.c.origin_key == literal_column("0"))
+IS_ORIGINAL = message.c.copy_of.is_(None)
+IS_RETRY = message.c.copy_kind == literal_column(f"'{CopyKind.RETRY}'")
+# A topic has one original of an id, and any number of copies: null differs from every other null. It also finds
+# messages by id, copies too. Ids that grow with time append to it; that is why they are kept as bytes.
+Index("message_id_once", message.c.message_id, text("(CASE WHEN copy_of IS NULL THEN topic_id END)"), unique=True)
+# One retry stands for a message in a retry topic.
+Index(
+    "message_retry_once",
+    message.c.copy_of,
+    message.c.topic_id,
+    unique=True,
+    sqlite_where=IS_RETRY,
+    postgresql_where=IS_RETRY,
+)
+# A copy is in no message group: dead letters and retries are delivered one by one.
+IN_A_GROUP = and_(message.c.message_group.is_not(None), IS_ORIGINAL)
 Index(
     "message_of_group",
     message.c.message_group,
@@ -560,7 +591,7 @@ LEFT JOIN (SELECT b.group_id, q.topic_id, COUNT(*) AS behind
            FROM message_group_progress b
            JOIN queue q ON q.queue_id = b.queue_id
            JOIN progress p ON p.group_id = b.group_id AND p.queue_id = b.queue_id
-           JOIN message m ON m.message_group = b.message_group AND m.origin_key = 0
+           JOIN message m ON m.message_group = b.message_group AND m.copy_of IS NULL
                 AND m.message_key >= ((b.queue_id << {OFFSET_BITS}) | b.next_offset)
                 AND m.message_key < ((b.queue_id << {OFFSET_BITS}) | p.next_offset)
            GROUP BY b.group_id, q.topic_id) b ON b.group_id = s.group_id AND b.topic_id = s.topic_id

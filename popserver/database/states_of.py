@@ -69,7 +69,7 @@ LEFT JOIN redrive r ON r.plan_id = l.plan_id AND r.dead_letter_id = l.dead_lette
 LEFT JOIN delivery rd ON rd.group_id = g.group_id AND rd.message_key = r.redriven_key
 LEFT JOIN progress rp ON rp.group_id = g.group_id AND rp.queue_id = (r.redriven_key >> {OFFSET_BITS})
 LEFT JOIN message_group_progress b ON b.group_id = g.group_id AND b.queue_id = p.queue_id
-      AND b.message_group = m.message_group AND m.origin_key = 0"""
+      AND b.message_group = m.message_group AND m.copy_of IS NULL"""
 
 
 def state_of(conn: Connection, group_id: int, key: int, first_key: int | None = None) -> State | None:

@@ -45,7 +45,7 @@ from popserver.model.handles import NO_HOLD
 from popserver.model.message import BodyEncoding, id_from_bytes, id_to_bytes
 from popserver.model.names import retry_topic
 from popserver.model.retry import Holder
-from popserver.model.states import Event, LetterState, RedriveState, State, target
+from popserver.model.states import CopyKind, Event, LetterState, RedriveState, State, target
 from popserver.model.topic import SYSTEM_QUEUES, MessageType, NewTopic, Topic, message_key, queue_of
 
 NOT_DEAD = "it was no dead letter any more when its turn came"
@@ -345,19 +345,19 @@ _RESETS = (
     .join(progress, and_(progress.c.group_id == bindparam("for_group"), progress.c.queue_id == _QUEUES.c.queue_id))
 )
 _COPIES = rows_parameter("copies", "source_key", "copy_key", "tag_hash", text=("tag", "keys", "properties"))
-# All other columns are as they were sent. The negative key makes the row unique: if two plans redrive a dead letter,
-# the two messages have the same id.
+# All other columns are as they were sent. If two plans redrive a dead letter, the two messages have the same id.
 _BECOMES: dict[str, Any] = {
     "message_key": _COPIES.c.copy_key,
     "topic_id": bindparam("in_topic", type_=message.c.topic_id.type),
-    "origin_key": -_COPIES.c.copy_key,
+    "copy_of": _COPIES.c.source_key,
+    "copy_kind": literal_column(f"'{CopyKind.REDRIVEN}'"),
     "stored_at_ms": bindparam("copy_stored_at_ms", type_=message.c.stored_at_ms.type),
     "tag_hash": _COPIES.c.tag_hash,
     "tag": _COPIES.c.tag,
     "keys": _COPIES.c["keys"],
     "properties": _COPIES.c.properties,
 }
-# In a target topic it is an ordinary message.
+# In a target topic it is an ordinary message: `_SET_ID` makes it an original.
 _BECOMES_ANEW: dict[str, Any] = {
     **_BECOMES,
     "message_group": null(),
@@ -386,5 +386,5 @@ _SET_BODY = (
 _SET_ID = (
     update(message)
     .where(message.c.message_key == bindparam("of_key"))
-    .values(message_id=bindparam("new_id"), origin_key=literal_column("0"))
+    .values(message_id=bindparam("new_id"), copy_of=null(), copy_kind=null())
 )

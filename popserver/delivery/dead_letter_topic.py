@@ -29,7 +29,7 @@ from popserver.engine.transaction import STEP_ROWS_MAX, FinishOrder, Transaction
 from popserver.messages.append import take_offsets
 from popserver.model.group import Group
 from popserver.model.names import dead_letter_topic
-from popserver.model.states import Event, State, sources
+from popserver.model.states import CopyKind, Event, State, sources
 from popserver.model.topic import SYSTEM_QUEUES, NewTopic, message_key
 
 # An arbitrary number, the same for all servers.
@@ -114,7 +114,6 @@ def _copy_messages(tx: Transaction, group: Group, dying: Sequence[DeadLetterCand
         [
             (
                 each.message_key,
-                each.origin_key,
                 copy,
                 int(each.origin is not None),
                 each.origin.properties if each.origin else None,
@@ -152,12 +151,13 @@ _KNOWN = (
 )
 _IDS = rows_parameter("ids", "dead_letter_id")
 _FORGET = delete(dead_letter).where(dead_letter.c.dead_letter_id.in_(select(_IDS.c.dead_letter_id)))
-_PLACES = rows_parameter("places", "source_key", "origin_key", "copy_key", "is_retry", text=("properties",))
+_PLACES = rows_parameter("places", "source_key", "copy_key", "is_retry", text=("properties",))
 # All columns but the place are those of the origin: id, body, properties, born-at time.
 _BECOMES = {
     "message_key": _PLACES.c.copy_key,
     "topic_id": bindparam("dlq_topic_id", type_=message.c.topic_id.type),
-    "origin_key": _PLACES.c.origin_key,
+    "copy_of": _PLACES.c.source_key,
+    "copy_kind": literal_column(f"'{CopyKind.DEAD_LETTER}'"),
     "stored_at_ms": bindparam("copy_stored_at_ms", type_=message.c.stored_at_ms.type),
     "properties": case((_PLACES.c.is_retry == literal_column("1"), _PLACES.c.properties), else_=message.c.properties),
 }

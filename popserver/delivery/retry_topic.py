@@ -1,7 +1,7 @@
 """Retry messages, copies of messages that members sent back: WAITING_RETRY → READY, in topic `%RETRY%<group>`.
 
 When its retry interval is over, a message becomes an ordinary, new message of that topic, without a message group. The
-copy names its parent (`origin_key`); its properties say where it comes from.
+copy names its parent (`copy_of`); its properties say where it comes from.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import ClassVar, NamedTuple
 
-from sqlalchemy import Connection, and_, bindparam, delete, func, insert, select
+from sqlalchemy import Connection, and_, bindparam, delete, func, insert, literal_column, select
 
 from popserver.catalog import topics
 from popserver.database.rows import RowStatement, encode_rows, rows_parameter
@@ -24,7 +24,7 @@ from popserver.messages.append import take_offsets
 from popserver.model.group import Group
 from popserver.model.message import RECONSUME_TIME
 from popserver.model.names import retry_topic
-from popserver.model.states import Event, sources
+from popserver.model.states import CopyKind, Event, sources
 from popserver.model.topic import SYSTEM_QUEUES, NewTopic, Topic, message_key
 
 
@@ -162,7 +162,8 @@ _COPIES = rows_parameter("copies", "parent_key", "copy_key", text=("properties",
 _BECOMES = {
     "message_key": _COPIES.c.copy_key,
     "topic_id": bindparam("retry_topic_id", type_=message.c.topic_id.type),
-    "origin_key": _COPIES.c.parent_key,
+    "copy_of": _COPIES.c.parent_key,
+    "copy_kind": literal_column(f"'{CopyKind.RETRY}'"),
     "stored_at_ms": bindparam("copy_stored_at_ms", type_=message.c.stored_at_ms.type),
     "properties": _COPIES.c.properties,
 }

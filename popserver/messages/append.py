@@ -115,7 +115,6 @@ def _rows(stored_at_ms: int, topic: Topic, first_key: int, batch: Sequence[Messa
         (
             key,
             topic.topic_id,
-            0,
             id_to_bytes(each.message_id),
             stored_at_ms,
             each.born_at_ms,

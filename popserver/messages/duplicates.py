@@ -8,7 +8,7 @@ from typing import NamedTuple
 from sqlalchemy import Connection, bindparam, select
 
 from popserver.database.rows import Row, RowStatement
-from popserver.database.schema import message, pending, queue
+from popserver.database.schema import IS_ORIGINAL, message, pending, queue
 from popserver.engine.transaction import STEP_ROWS_MAX
 from popserver.model.handles import transaction_id_of
 from popserver.model.message import Message, SendResult, id_from_bytes, id_to_bytes
@@ -93,7 +93,7 @@ _IN_A_QUEUE = RowStatement(
     _QueuedRow,
     select(message.c.message_id, message.c.message_key, message.c.deliver_at_ms).where(
         message.c.topic_id == bindparam("topic_id"),
-        message.c.origin_key == 0,
+        IS_ORIGINAL,
         message.c.message_id.in_(bindparam("ids", expanding=True)),
     ),
 )

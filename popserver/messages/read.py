@@ -21,7 +21,7 @@ from popserver.messages import duplicates, origins
 from popserver.messages.origins import RedriveOrigin
 from popserver.model.errors import BadRequest, MessageNotFound
 from popserver.model.message import REDRIVE_PLAN, BodyEncoding, Message, StoredMessage, id_from_bytes, id_to_bytes
-from popserver.model.names import Resource
+from popserver.model.names import DLQ_PREFIX, Resource
 from popserver.model.topic import MessageQueue, MessageType, Topic, message_key, offset_of, queue_of
 
 PAGE_BYTES_MAX = 16 * 1024 * 1024
@@ -31,7 +31,7 @@ class MessagePlaceRow(NamedTuple):
     """Where a message stands, and the name of its topic."""
 
     message_key: int
-    origin_key: int
+    copy_of: int | None
     stored_at_ms: int
     namespace: str
     name: str
@@ -101,7 +101,7 @@ def find_place(conn: Connection, topic_name: Resource | None, message_id: str) -
     if not places:
         where = "any topic" if topic_name is None else f"topic '{topic_name}'"
         raise MessageNotFound(f"message '{short(message_id)}' is not in {where}")
-    originals = [each for each in places if not each.origin_key]
+    originals = [each for each in places if each.copy_of is None]
     if len(originals) > 1:
         names = ", ".join(f"'{Resource(each.namespace, each.name)}'" for each in originals)
         raise BadRequest(f"message id '{short(message_id)}' is in the topics {names}; name one of them")
@@ -116,7 +116,7 @@ def short(message_id: str) -> str:
 _SIZES = select(message.c.message_key, message.c.stored_at_ms, func.length(message.c.body).label("size"))
 _PLACES = (
     select(
-        message.c.message_key, message.c.origin_key, message.c.stored_at_ms, topic_table.c.namespace, topic_table.c.name
+        message.c.message_key, message.c.copy_of, message.c.stored_at_ms, topic_table.c.namespace, topic_table.c.name
     )
     .join(topic_table, topic_table.c.topic_id == message.c.topic_id)
     .where(topic_table.c.deleted_at_ms.is_(None))
@@ -131,7 +131,6 @@ class MessageRow(NamedTuple):
     """One stored message as it lies in the table; `keys` and `properties` are JSON texts."""
 
     message_key: int
-    origin_key: int
     message_id: bytes
     stored_at_ms: int
     born_at_ms: int
@@ -199,7 +198,6 @@ def stored_message(row: MessageRow, topic: Topic, number_of: dict[int, int]) -> 
     """A row as the message it was; `number_of` maps queue ids to the wire's queue ids."""
     (
         key,
-        _origin_key,
         message_id,
         stored_at_ms,
         born_at_ms,
@@ -236,19 +234,17 @@ def stored_message(row: MessageRow, topic: Topic, number_of: dict[int, int]) -> 
 
 
 def stored_messages(conn: Connection, rows: Iterable[MessageRow], topic: Topic) -> list[StoredMessage]:
-    """Rows as messages, dead copies with the message they are of."""
+    """Rows as messages, dead letters with the message that they are of."""
     listed = list(rows)
     number_of = duplicates.queue_numbers(conn, topic, {queue_of(row.message_key) for row in listed})
     elsewhere = [row.message_key for row in listed if queue_of(row.message_key) not in number_of]
     if elsewhere:
         return _with_redriven(listed, topic, number_of, origins.of_places(conn, elsewhere))
     found = [stored_message(row, topic, number_of) for row in listed]
-    copies = [row.message_key for row in listed if row.origin_key]
-    if not copies:
+    if not topic.name.name.startswith(DLQ_PREFIX):
         return found
-    names = {
-        row.copy_key: row.name for row in conn.execute(_ORIGINS, {"copies": encode_rows([(key,) for key in copies])})
-    }
+    copies = encode_rows([(row.message_key,) for row in listed])
+    names = {row.copy_key: row.name for row in conn.execute(_ORIGINS, {"copies": copies})}
     return [
         each._replace(dead_letter_of=(names[each.message_key], each.message.message_id))
         if each.message_key in names

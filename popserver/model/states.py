@@ -124,6 +124,15 @@ assert all(_TARGETS[event] is end for (_, event), end in TRANSITIONS.items()), "
 assert set(_TARGETS) == set(Event), "every event leads to a state"
 
 
+class CopyKind(StrEnum):
+    """Why the server copied a message (docs/design/0018)."""
+
+    DEAD_LETTER = "DEAD_LETTER"  # in topic %DLQ%<group>: a message that the group gave up
+    RETRY = "RETRY"  # in topic %RETRY%<group>: stands for a message that a member sent back
+    REPLACED_RETRY = "REPLACED_RETRY"  # the group was reset, and the same message was sent back again
+    REDRIVEN = "REDRIVEN"  # in topic %RETRY%<group>: a dead letter that was redriven as a new message
+
+
 class PendingKind(StrEnum):
     """What a pending message waits for."""
 

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, Protocol, TypeVar
 
-from sqlalchemy import Connection, and_, bindparam, case, func, insert, literal_column, select, update
+from sqlalchemy import Connection, and_, bindparam, case, func, insert, null, select, update
 
 from popserver.catalog.topics import topics_by_id
 from popserver.database.rows import RowStatement, encode_rows, rows_parameter
-from popserver.database.schema import IS_DELAYED, IS_HALF, message, pending, queue
+from popserver.database.schema import IS_DELAYED, IS_HALF, IS_ORIGINAL, message, pending, queue
 from popserver.engine.transaction import STEP_ROWS_MAX, Phase, Request, Transaction, carries_out
 from popserver.filters import tag_hash
 from popserver.messages import keys
@@ -199,7 +199,7 @@ _KNOWN = (
     select(pending.c.pending_id)
     .join(_IDS, _IDS.c.pending_id == pending.c.pending_id)
     .join(message, (message.c.message_id == pending.c.message_id) & (message.c.topic_id == pending.c.topic_id))
-    .where(message.c.origin_key == 0)
+    .where(IS_ORIGINAL)
 )
 _COUNTS = rows_parameter("counts", "queue_id", "count")
 _FREE = (
@@ -218,7 +218,8 @@ _PLACES = rows_parameter("places", "pending_id", "message_key", "stored_at_ms", 
 # Columns that change; all others keep the pending row's value. A committed half is an ordinary message (protocol 8.1).
 _BECOMES = {
     "message_key": _PLACES.c.message_key,
-    "origin_key": literal_column("0"),
+    "copy_of": null(),
+    "copy_kind": null(),
     "stored_at_ms": _PLACES.c.stored_at_ms,
     "tag_hash": _PLACES.c.tag_hash,
     "message_type": case((IS_HALF, MessageType.NORMAL.value), else_=pending.c.message_type),

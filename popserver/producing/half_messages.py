@@ -14,7 +14,7 @@ from sqlalchemy import Connection, bindparam, func, select, update
 
 from popserver.catalog.topics import topics_by_id
 from popserver.database.rows import RowStatement, encode_rows, rows_parameter
-from popserver.database.schema import IS_HALF, message, pending
+from popserver.database.schema import IS_HALF, IS_ORIGINAL, message, pending
 from popserver.engine.transaction import Phase, Request, Transaction, carries_out
 from popserver.model.errors import InvalidTransactionId, PopError
 from popserver.model.handles import is_transaction_of
@@ -230,7 +230,7 @@ def _expired(row: _DueRow, topics: dict[int, Topic]) -> ExpiredHalf:
 _STORED = select(message.c.message_key).where(
     message.c.topic_id == bindparam("topic_id"),
     message.c.message_id == bindparam("message_id"),
-    message.c.origin_key == 0,
+    IS_ORIGINAL,
 )
 _TOPICS = rows_parameter("topics", "topic_id")
 _DUE = RowStatement(

@@ -17,7 +17,7 @@ from sqlalchemy import bindparam, delete, func, select
 from popserver.database.dialect import dialect_of
 from popserver.database.notifications import CHECKS, PENDING
 from popserver.database.rows import RowStatement, encode_rows, rows_parameter
-from popserver.database.schema import message, pending
+from popserver.database.schema import IS_ORIGINAL, message, pending
 from popserver.database.schema import topic as topic_table
 from popserver.engine.transaction import STEP_ROWS_MAX, Phase, Request, Transaction, carries_out
 from popserver.messages import keys
@@ -227,5 +227,5 @@ _REMOVE = delete(pending).where(pending.c.pending_id.in_(select(_IDS.c.pending_i
 _ENQUEUED = select(message.c.stored_at_ms, message.c.deliver_at_ms).where(
     message.c.topic_id == bindparam("topic_id"),
     message.c.message_id == bindparam("message_id"),
-    message.c.origin_key == 0,
+    IS_ORIGINAL,
 )

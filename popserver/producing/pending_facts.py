@@ -55,8 +55,7 @@ def stored_pending(conn: Connection, topic_of: Mapping[int, Topic]) -> dict[int,
         return {}
     rows = conn.execute(_MESSAGES, {"ids": encode_rows([(each,) for each in topic_of])})
     return {
-        pending_id: stored_message(MessageRow(0, 0, *rest), topic_of[pending_id], _NO_QUEUE)
-        for pending_id, *rest in rows
+        pending_id: stored_message(MessageRow(0, *rest), topic_of[pending_id], _NO_QUEUE) for pending_id, *rest in rows
     }
 
 
@@ -103,8 +102,8 @@ def _written(key: str) -> str:
 
 _NO_QUEUE = {0: 0}
 _IDS = rows_parameter("ids", "pending_id")
-# All columns of `message` without the first two, which are the message's place.
-_MESSAGES = select(pending.c.pending_id, *(pending.c[name] for name in MessageRow._fields[2:])).join(
+# All columns of a `MessageRow` but its key.
+_MESSAGES = select(pending.c.pending_id, *(pending.c[name] for name in MessageRow._fields[1:])).join(
     _IDS, _IDS.c.pending_id == pending.c.pending_id
 )
 _SCHEDULE = RowStatement(

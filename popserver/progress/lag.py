@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from typing import NamedTuple
 
-from sqlalchemy import Connection, Select, and_, bindparam, case, func, literal_column, select
+from sqlalchemy import Connection, Select, and_, bindparam, case, func, select
 
 from popserver.database.rows import RowStatement
-from popserver.database.schema import KEY_SHIFT, delivery, message, progress, queue, queue_lock, redrive
+from popserver.database.schema import IS_ORIGINAL, KEY_SHIFT, delivery, message, progress, queue, queue_lock, redrive
 from popserver.database.schema import message_group_progress as behind
 from popserver.database.schema import topic as topic_table
 from popserver.model.group import Group
@@ -149,7 +149,7 @@ _LEFT: Select[tuple[int, int]] = (
         message,
         and_(
             message.c.message_group == behind.c.message_group,
-            message.c.origin_key == literal_column("0"),
+            IS_ORIGINAL,
             message.c.message_key >= _FIRST_KEY.op("|")(behind.c.next_offset),
             message.c.message_key < _FIRST_KEY.op("|")(progress.c.next_offset),
         ),

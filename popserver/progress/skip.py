@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from sqlalchemy import Integer, bindparam, delete, func, select, update
 
-from popserver.database.schema import delivery, in_states, message, progress
+from popserver.database.schema import IS_ORIGINAL, delivery, in_states, message, progress
 from popserver.database.schema import message_group_progress as behind
 from popserver.delivery.history import Moved, as_moved, record
 from popserver.delivery.message_groups import GroupQueueKey, MessageGroupKey, advance_after_removal, locks_of
@@ -150,4 +150,4 @@ _MOVE_GROUP = update(behind).where(*_GROUP_HERE).values(next_offset=bindparam("b
 _FIRST = select(func.min(message.c.message_key)).where(
     message.c.message_key >= bindparam("first"), message.c.message_key <= bindparam("last")
 )
-_FIRST_OF_GROUP = _FIRST.where(message.c.message_group == bindparam("of_message_group"), message.c.origin_key == 0)
+_FIRST_OF_GROUP = _FIRST.where(message.c.message_group == bindparam("of_message_group"), IS_ORIGINAL)

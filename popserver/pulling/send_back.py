@@ -19,7 +19,7 @@ from popserver.catalog import lookup, subscriptions, topics
 from popserver.database.dialect import dialect_of
 from popserver.database.notifications import DUE
 from popserver.database.rows import RowStatement, encode_rows, rows_parameter
-from popserver.database.schema import KEY_SHIFT, dead_letter, delivery, message, progress, queue
+from popserver.database.schema import IS_RETRY, KEY_SHIFT, dead_letter, delivery, message, progress, queue
 from popserver.delivery.dead_letter_topic import move_to_dead_letters
 from popserver.delivery.history import Moved, record
 from popserver.delivery.leaving import DeadLetterCandidate, Origin
@@ -30,7 +30,7 @@ from popserver.model.group import Group, Mode
 from popserver.model.handles import NO_HOLD
 from popserver.model.names import retry_topic
 from popserver.model.retry import Holder, handed_back_interval_ms, when_handed_back
-from popserver.model.states import Event, State, target
+from popserver.model.states import CopyKind, Event, State, target
 from popserver.model.topic import MessageQueue, Topic, queue_of
 from popserver.model.topic import message_key as topic_message_key
 from popserver.pulling import commit
@@ -142,7 +142,7 @@ def _hand_back(
     new = {each.message_key: each for each in reversed(step) if _group_and_key(each) not in known}
     found = _find(tx, group, new)
     failed = [_failed(each, found) for each in new.values() if _is_new(each, found)]
-    _leave_parents(tx, [found.copies[each.request.message_key] for each in failed if _is_stale(each, found)])
+    _replace_retries(tx, [found.copies[each.request.message_key] for each in failed if _is_stale(each, found)])
     _let_wait(tx, group, [each for each in failed if each.event is Event.RETRY])
     for event in (Event.EXHAUST, Event.FORWARD_TO_DLQ):
         if dying := [each.dying() for each in failed if each.event is event]:
@@ -180,11 +180,9 @@ def _find(tx: Transaction, group: Group, requests: dict[int, SendBack]) -> _Foun
     # Waiting rows are read before copies: a row that ends in between has left a copy.
     waiting = set(tx.conn.execute(_WAITING, names).scalars())
     copies = tx.conn.execute(_COPIES, names | {"retry_topic_id": own_id}).all() if own_id is not None else []
-    stale = {row.origin_key for row in copies if retry_origin_of(properties_of(row.properties)).resets < row.resets}
+    stale = {row.copy_of for row in copies if retry_origin_of(properties_of(row.properties)).resets < row.resets}
     failures = {key: each.failures for key, each in firsts.items()}
-    return _Found(
-        messages, origins, failures, dead, waiting, {row.origin_key: row.message_key for row in copies}, stale
-    )
+    return _Found(messages, origins, failures, dead, waiting, {row.copy_of: row.message_key for row in copies}, stale)
 
 
 def _is_new(request: SendBack, found: _Found) -> bool:
@@ -204,10 +202,10 @@ def _is_stale(failed: _Failed, found: _Found) -> bool:
     return failed.request.message_key in found.stale
 
 
-def _leave_parents(tx: Transaction, copies: Sequence[int]) -> None:
-    """Detach copies from before a reset from their parents, which are about to get new copies."""
+def _replace_retries(tx: Transaction, copies: Sequence[int]) -> None:
+    """Mark retries from before a reset as replaced: their messages are about to get new ones."""
     if copies:
-        tx.conn.execute(_LEAVE, {"copies": encode_rows([(key,) for key in copies])})
+        tx.conn.execute(_REPLACE, {"copies": encode_rows([(key,) for key in copies])})
 
 
 def _let_wait(tx: Transaction, group: Group, failed: Sequence[_Failed]) -> None:
@@ -284,23 +282,17 @@ _DEAD = select(dead_letter.c.origin_key).where(
 _WAITING = select(delivery.c.message_key).where(
     delivery.c.group_id == bindparam("for_group"), delivery.c.message_key.in_(select(_KEYS.c.message_key))
 )
-_parent = message.alias("parent")
 _COPIES = (
     select(
-        message.c.origin_key,
+        message.c.copy_of,
         message.c.message_key,
         message.c.properties,
         func.coalesce(progress.c.resets, 0).label("resets"),
     )
     .select_from(_KEYS)
-    .join(_parent, _parent.c.message_key == _KEYS.c.message_key)
     .join(
         message,
-        and_(
-            message.c.message_id == _parent.c.message_id,
-            message.c.topic_id == bindparam("retry_topic_id"),
-            message.c.origin_key == _parent.c.message_key,
-        ),
+        and_(message.c.copy_of == _KEYS.c.message_key, message.c.topic_id == bindparam("retry_topic_id"), IS_RETRY),
     )
     .outerjoin(
         progress,
@@ -310,10 +302,9 @@ _COPIES = (
         ),
     )
 )
-_LEAVING = rows_parameter("copies", "message_key")
-# Not 0, which marks an ordinary message. The negative key matches no message.
-_LEAVE = (
+_REPLACED = rows_parameter("copies", "message_key")
+_REPLACE = (
     update(message)
-    .where(message.c.message_key.in_(select(_LEAVING.c.message_key)))
-    .values(origin_key=-message.c.message_key)
+    .where(message.c.message_key.in_(select(_REPLACED.c.message_key)))
+    .values(copy_kind=CopyKind.REPLACED_RETRY.value)
 )

@@ -26,7 +26,7 @@ from sqlalchemy import (
 )
 
 from popserver.database.rows import RowQuery, encode_rows, rows_parameter
-from popserver.database.schema import delivery, message
+from popserver.database.schema import IS_ORIGINAL, delivery, message
 from popserver.database.schema import message_group_progress as behind
 from popserver.delivery import fifo
 from popserver.delivery.message_groups import MessageGroupKey, by_member, runs_of
@@ -347,7 +347,7 @@ _END_OF_SHARE = (
     select(_other.c.message_key)
     .where(
         _other.c.message_group == _BOUNDS.c.message_group,
-        _other.c.origin_key == literal_column("0"),
+        _other.c.copy_of.is_(None),
         _other.c.message_key >= _BOUNDS.c.from_key,
         _other.c.message_key < _BOUNDS.c.to_key,
     )
@@ -362,7 +362,7 @@ _END_OF_SHARE = (
 def _shares(every: Select[Any]) -> Select[Any]:
     inside = and_(
         message.c.message_group == _BOUNDS.c.message_group,
-        message.c.origin_key == literal_column("0"),
+        IS_ORIGINAL,
         message.c.message_key >= _BOUNDS.c.from_key,
         message.c.message_key < func.coalesce(_END_OF_SHARE, _BOUNDS.c.to_key),
     )

@@ -21,13 +21,13 @@ DAMAGE = {
     "a delivery that does not wait, of a group that owns whole queues": "UPDATE consumer_group SET mode = 'PULL'",
     "a message that waits though its retry is there": (
         "INSERT INTO delivery (group_id, message_key, topic_id, state, attempt, hold_id, visible_at_ms, holder,"
-        " client_id) SELECT g.group_id, m.origin_key, 1, 'WAITING_RETRY', 1, 0, 1, 'PUSH', ''"
+        " client_id) SELECT g.group_id, m.copy_of, 1, 'WAITING_RETRY', 1, 0, 1, 'PUSH', ''"
         " FROM message m, consumer_group g"
         " JOIN topic t ON t.topic_id = m.topic_id AND t.name = '%RETRY%' || g.name"
     ),
     "a message beyond its queue's end": "UPDATE queue SET next_offset = 2 WHERE next_offset > 2",
     "progress beyond its queue's end": "UPDATE progress SET next_offset = 99",
-    "a dead letter without its copy": "DELETE FROM message WHERE origin_key <> 0",
+    "a dead letter without its copy": "DELETE FROM message WHERE copy_of IS NOT NULL",
     "a dead letter that is still being delivered": (
         "UPDATE dead_letter SET origin_key = (SELECT MAX(message_key) FROM delivery)"
     ),

@@ -69,7 +69,7 @@ def _table(conn: Connection, name: str) -> dict[str, Any]:
         "primary key": inspector.get_pk_constraint(name)["constrained_columns"],
         "unique": _sorted(inspector.get_unique_constraints(name), "name", "column_names"),
         "checks": _sorted(inspector.get_check_constraints(name), "name", "sqltext"),
-        "indexes": _sorted(inspector.get_indexes(name), "name", "column_names", "unique", "dialect_options"),
+        "indexes": _indexes(conn, name),
         "storage": _storage(conn, name),
     }
 
@@ -78,6 +78,15 @@ def _columns(conn: Connection, name: str) -> list[tuple[Any, ...]]:
     """On SQLite in their order, which is how they lie on the page."""
     found = [(each["name"], str(each["type"]), each["nullable"]) for each in inspect(conn).get_columns(name)]
     return found if conn.dialect.name == "sqlite" else sorted(found)
+
+
+def _indexes(conn: Connection, name: str) -> list[str]:
+    """On SQLite the statements that made them: SQLAlchemy does not read an index of an expression."""
+    if conn.dialect.name == "sqlite":
+        made = text("SELECT sql FROM sqlite_master WHERE type = 'index' AND tbl_name = :name AND sql IS NOT NULL")
+        return sorted(_words(sql) for sql in conn.execute(made, {"name": name}).scalars())
+    found = inspect(conn).get_indexes(name)
+    return _sorted(found, "name", "column_names", "expressions", "unique", "dialect_options")
 
 
 def _sorted(found: Any, *keys: str) -> list[str]:
@@ -101,6 +110,7 @@ def _words(sql: str) -> str:
 
 
 @pytest.mark.row("O2")
+@pytest.mark.filterwarnings("ignore:Skipped unsupported reflection of expression-based index")  # `_indexes` reads it
 def test_the_migrations_end_at_the_schema(database: Database) -> None:
     by_steps = migrated(database)
     assert set(by_steps["tables"]) == set(metadata.tables)

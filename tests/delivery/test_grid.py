@@ -127,7 +127,7 @@ def _check_illegal(case: Case, state: State, event: Event) -> None:
     elif (state, event) in FORGIVEN:
         _FIRE[event](case)
     elif event is Event.ACK_IN_TRANSACTION:
-        with pytest.raises(AssertionError, match="holds nothing"):
+        with pytest.raises(AssertionError, match="no longer valid"):
             _FIRE[event](case)
     else:
         with pytest.raises(InvalidReceiptHandle):

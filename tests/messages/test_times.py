@@ -63,7 +63,7 @@ def test_of_dead_letters(store: OpenStore) -> None:
     assert store.forward(group, sooner) is None
     store.now_ms -= AHEAD_MS
     assert store.forward(group, later) is None
-    rows = store.rows("SELECT stored_at_ms FROM message WHERE origin_key <> 0 ORDER BY message_key")
+    rows = store.rows("SELECT stored_at_ms FROM message WHERE copy_of IS NOT NULL ORDER BY message_key")
     assert [row.stored_at_ms for row in rows] == [store.now_ms + AHEAD_MS] * 2
     dead = store.rows("SELECT dead_at_ms FROM dead_letter ORDER BY copy_key")
     assert [row.dead_at_ms for row in dead] == [store.now_ms + AHEAD_MS, store.now_ms], "that is when they died"

@@ -249,9 +249,9 @@ def _sneak_in(store: OpenStore) -> None:
     """The message as another server would have stored it, without a look at what is pending."""
     store.conn.execute(
         text(
-            "INSERT INTO message (message_key, topic_id, origin_key, message_id, stored_at_ms, born_at_ms, tag_hash,"
+            "INSERT INTO message (message_key, topic_id, message_id, stored_at_ms, born_at_ms, tag_hash,"
             " message_type, body_encoding, born_host, digest, body)"
-            " SELECT (SELECT queue_id << 40 FROM queue), topic_id, 0, message_id, stored_at_ms, born_at_ms, 0,"
+            " SELECT (SELECT queue_id << 40 FROM queue), topic_id, message_id, stored_at_ms, born_at_ms, 0,"
             " 'NORMAL', body_encoding, born_host, digest, body FROM pending ORDER BY pending_id LIMIT 1"
         )
     )

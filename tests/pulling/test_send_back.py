@@ -201,8 +201,8 @@ def test_a_retry_of_a_retry_names_the_first_place(store: OpenStore, topic: Topic
     store.end_due(after_ms=SECOND)
     first, second = retries(store, group)
     assert second.message.properties == {**first.message.properties, "RECONSUME_TIME": "2"}
-    origins = store.rows("SELECT origin_key FROM message WHERE origin_key <> 0 ORDER BY message_key")
-    assert [row.origin_key for row in origins] == [message_key(topic.queues[0].queue_id, 0), first.message_key]
+    origins = store.rows("SELECT copy_of FROM message WHERE copy_kind = 'RETRY' ORDER BY message_key")
+    assert [row.copy_of for row in origins] == [message_key(topic.queues[0].queue_id, 0), first.message_key]
 
 
 def test_of_a_message_group_it_comes_alone(store: OpenStore, group: Group) -> None:

@@ -87,7 +87,8 @@ def _copy(i: int) -> dict[str, Any]:
     return {
         "message_key": message_key(3, i),
         "topic_id": 3,
-        "origin_key": message_key(_origin(i), i),
+        "copy_of": message_key(_origin(i), i),
+        "copy_kind": "DEAD_LETTER",
         "message_id": id_to_bytes(id_of(i)),
         "stored_at_ms": EPOCH_MS - 1_000,
         "born_at_ms": EPOCH_MS - 2_000,

@@ -17,7 +17,7 @@ from tests.support.open_store import OpenStore
 # How each database says that it uses an index.
 SQLITE = {
     "message_pk": r"SEARCH message USING INTEGER PRIMARY KEY",
-    "message_id": r"SEARCH message USING (COVERING )?INDEX sqlite_autoindex_message_1 \(message_id=\?",
+    "message_id": r"SEARCH message USING (COVERING )?INDEX message_id_once \(message_id=\?",
     "delivery_pk": r"SEARCH delivery USING PRIMARY KEY \(group_id=\? AND message_key=\?\)",
     "delivery_ready": r"SEARCH delivery USING INDEX delivery_ready \(group_id=\? AND topic_id=\?\)",
     "delivery_due": r"SEARCH delivery USING INDEX delivery_due \(visible_at_ms<\?\)",
