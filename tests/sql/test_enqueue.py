@@ -258,7 +258,7 @@ def test_what_the_server_fills_is_not_sent_to(broker: EmbeddedBroker, user: Engi
         admin.create_group("g")
     for topic in ("%DLQ%g", "%RETRY%g"):
         with (
-            pytest.raises(PopError, match=r"ILLEGAL_TOPIC \(40002\): .* only the server sends to"),
+            pytest.raises(PopError, match=r"ILLEGAL_TOPIC \(40002\): only the server sends to"),
             user.begin() as conn,
         ):
             sql.enqueue(conn, topic, b"1")
