@@ -1,1 +1,1 @@
-"""Topics, groups, and which group has subscribed to which topic."""
+"""Topics, groups, and which group consumes which topic."""

@@ -1,4 +1,4 @@
-"""Facts about topics and groups, as an operator sees them: lists, and the ranges of queues. It only reads."""
+"""Queries for operators: lists of topics and groups, and the ranges of queues."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from popserver.model.topic import MessageQueue, Topic
 
 
 class QueueRange(NamedTuple):
-    """What one queue stores: offsets from `min_offset` up to, not including, `next_offset`."""
+    """The stored offsets of one queue: from `min_offset` up to, but not including, `next_offset`."""
 
     number: int
     min_offset: int
@@ -26,7 +26,7 @@ class QueueRange(NamedTuple):
 
 
 class TopicFacts(NamedTuple):
-    """A topic, with what its queues store now."""
+    """A topic, with the stored ranges of its queues."""
 
     topic: Topic
     ranges: tuple[QueueRange, ...]
@@ -37,13 +37,13 @@ class TopicFacts(NamedTuple):
 
 
 def topic_facts(conn: Connection, name: Resource) -> TopicFacts:
-    """One topic; raises `TopicNotFound`."""
+    """One topic. Raises `TopicNotFound`."""
     topic = _topic(conn, name)
     return TopicFacts(topic, _ranges(conn, [topic]).get(topic.topic_id, ()))
 
 
 def list_topics(conn: Connection, namespace: str | None, limit: int) -> tuple[list[TopicFacts], int]:
-    """The first `limit` topics by name, of one namespace or (None) of all; and how many there are."""
+    """The first `limit` topics by name, and how many there are; in one namespace, or in all of them (None)."""
     topics = [
         each for each in catalog_topics.list_topics(conn) if namespace is None or each.name.namespace == namespace
     ]
@@ -52,7 +52,7 @@ def list_topics(conn: Connection, namespace: str | None, limit: int) -> tuple[li
 
 
 def group(conn: Connection, name: Resource) -> Group:
-    """One group; raises `ConsumerGroupNotFound`."""
+    """One group. Raises `ConsumerGroupNotFound`."""
     found = catalog_groups.find_group(conn, name)
     if found is None:
         raise lookup.group_not_found(name)
@@ -60,7 +60,7 @@ def group(conn: Connection, name: Resource) -> Group:
 
 
 def list_groups(conn: Connection, namespace: str | None, limit: int) -> tuple[list[Group], int]:
-    """The first `limit` groups by name, of one namespace or (None) of all; and how many there are."""
+    """The first `limit` groups by name, and how many there are; in one namespace, or in all of them (None)."""
     groups = [
         each for each in catalog_groups.list_groups(conn) if namespace is None or each.name.namespace == namespace
     ]
@@ -68,7 +68,7 @@ def list_groups(conn: Connection, namespace: str | None, limit: int) -> tuple[li
 
 
 def groups_by_id(conn: Connection, group_ids: Sequence[int], limit: int) -> list[Group]:
-    """The first `limit` of these groups by name; a deleted one is left out."""
+    """The first `limit` of these groups by name, without deleted ones."""
     found = [each.group for each in catalog_groups.groups_by_id(conn, group_ids).values() if not each.is_deleted]
     return sorted(found, key=lambda each: each.name)[:limit]
 

@@ -1,4 +1,4 @@
-"""What exists: topics and groups by name, kept in memory after the first look; and which group has met which topic."""
+"""Topics and groups by name, cached in memory; and which group consumes which topic."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from popserver.model.topic import AUTO_CREATE_ACCEPTS, SYSTEM_QUEUES, MessageTyp
 
 
 class Catalog:
-    """Finds topics and groups; makes missing ones where the server may (`auto_create`, requirement N3)."""
+    """Finds topics and groups. With `auto_create` it creates missing ones (requirement N3)."""
 
     def __init__(self, reader: Reader, writer: Writer, purge: Callable[[], None], *, auto_create: bool) -> None:
         self._reader = reader
@@ -38,9 +38,9 @@ class Catalog:
         self._changes = 0
 
     async def topic(self, name: Resource, generation: int = 0) -> Topic:
-        """The topic of that name, to consume or to route; raises `IllegalTopic` or `TopicNotFound`.
+        """The topic of that name, to consume or to route. Raises `IllegalTopic` or `TopicNotFound`.
 
-        It is looked up again if its generation is not the one that the caller knows (0: the caller knows none).
+        If the cached topic has another generation than the caller's, it is read again (0: the caller knows none).
         """
         found = self._remembered(name, generation) or await self._find_topic(name)
         if found is None:
@@ -48,16 +48,16 @@ class Catalog:
         return found
 
     async def known_topic(self, name: Resource, generation: int = 0) -> Topic | None:
-        """The same if there is one; none is made."""
+        """The same, but None if the topic does not exist. It is not created."""
         return self._remembered(name, generation) or await self._find_topic(name)
 
     def _remembered(self, name: Resource, generation: int) -> Topic | None:
-        """Not if another server may have made it anew."""
+        """The cached topic; None if another server may have created it again."""
         found = self._topics.get(name)
         return found if found is None or generation in (0, found.generation) else None
 
     async def topic_to_send(self, name: Resource) -> Topic:
-        """The topic of that name, to send to."""
+        """The topic of that name, to send to. Raises `IllegalTopic` or `TopicNotFound`."""
         found = self._topics.get(name)
         if found is None or name.name.startswith("%"):
             check_topic_to_send(name)
@@ -65,7 +65,7 @@ class Catalog:
         return found
 
     async def group(self, name: Resource) -> Group:
-        """The group of that name; raises `IllegalConsumerGroup` or `ConsumerGroupNotFound`."""
+        """The group of that name. Raises `IllegalConsumerGroup` or `ConsumerGroupNotFound`."""
         found = self._groups.get(name) or await self._find_group(name)
         if found is None:
             changes = self._changes
@@ -73,7 +73,7 @@ class Catalog:
         return found
 
     async def subscription(self, group_name: Resource, topic_name: Resource) -> tuple[Group, Topic]:
-        """The group and the topic, once the group has its progress there."""
+        """The group and the topic. When this returns, the group has progress rows for the topic."""
         group, topic = await self.group(group_name), await self.topic(topic_name)
         if (group.group_id, topic.topic_id) not in self._met:
             await self._writer.submit(subscriptions.Subscribe(group, topic, Mode.POP))
@@ -81,19 +81,19 @@ class Catalog:
         return group, topic
 
     async def set_group_mode(self, group: Group, mode: Mode) -> None:
-        """The group is used in that mode; raises `BadRequest` for one that consumes in the other."""
+        """Set the group's mode at its first use. Raises `BadRequest` if it has the other mode."""
         if group.mode is not mode and (group.group_id, mode) not in self._fixed:
             await self._writer.submit(subscriptions.SetGroupMode(group, mode))
             self._fixed.add((group.group_id, mode))
             self._groups.pop(group.name, None)
 
     def has_been_used(self, group: Group) -> None:
-        """A verb may have fixed the group's mode: look it up again."""
+        """An operation may have set the group's mode: read the group again at its next use."""
         if group.mode is None:
             self._groups.pop(group.name, None)
 
     async def for_receipt(self, group_name: Resource, topic_name: Resource) -> tuple[Group, Topic]:
-        """The group and the topic of something held; what does not exist holds nothing, so nothing is made."""
+        """The group and the topic of a receipt handle. Missing ones are not created, because they hold nothing."""
         group = self._groups.get(group_name) or await self._find_group(group_name)
         if group is None:
             raise lookup.group_not_found(group_name)
@@ -103,12 +103,12 @@ class Catalog:
         return group, topic
 
     async def own_queues(self, group: Group) -> frozenset[int]:
-        """The queues of the group's own topics, in which what was redriven to it stands."""
+        """The ids of the queues of the group's own topics, which have its dead letters and retries."""
         topics = [await self.known_topic(name) for name in (dead_letter_topic(group.name), retry_topic(group.name))]
         return frozenset(queue.queue_id for topic in topics if topic is not None for queue in topic.queues)
 
     async def create_topic(self, new: NewTopic) -> Topic:
-        """Make a topic; raises `AlreadyExists`."""
+        """Create a topic. Raises `AlreadyExists`."""
         check_topic_to_send(new.name)
         changes = self._changes
         topic = await self._writer.submit(topics.CreateTopic(new))
@@ -117,27 +117,27 @@ class Catalog:
     async def update_topic(
         self, name: Resource, *, queue_count: int | None = None, accepts: tuple[MessageType, ...] | None = None
     ) -> Topic:
-        """Add queues, or change what the route lists; raises `BadRequest` for fewer queues."""
+        """Add queues, or change the accepted message types. Raises `BadRequest` for fewer queues."""
         changes = self._changes
         topic = await self._writer.submit(topics.UpdateTopic(name, queue_count, accepts))
         self.forget_topic(name)
         return self._remember_topic(name, topic, changes)
 
     async def delete_topic(self, name: Resource) -> None:
-        """Delete the topic with its messages; its rows go in steps, its name is free at once."""
+        """Delete the topic with its messages. Its name is free at once; its rows are removed in steps."""
         answer = self._writer.submit(topics.DeleteTopic(name))
         answer.add_done_callback(lambda _: self._deleted(topics=[name]))
         await asyncio.shield(answer)
 
     async def create_group(self, new: NewGroup) -> Group:
-        """Make a group; raises `AlreadyExists`."""
+        """Create a group. Raises `AlreadyExists`."""
         check_group(new.name)
         changes = self._changes
         group = await self._writer.submit(groups.CreateGroup(new))
         return self._remember_group(new.name, group, changes)
 
     async def update_group(self, change: groups.UpdateGroup) -> Group:
-        """Change a group's attempts, ladder or history; holds that run keep their end."""
+        """Change a group's attempts, retry intervals or history. Current holds keep their end."""
         changes = self._changes
         group = await self._writer.submit(change)
         self._groups.pop(change.name, None)
@@ -152,24 +152,24 @@ class Catalog:
         await asyncio.shield(answer)
 
     def forget_topic(self, name: Resource) -> None:
-        """The topic was not there when it was used: look it up again."""
+        """The topic did not exist when it was used: read it again at its next use."""
         self._topics.pop(name, None)
 
     def invalidate(self, what: Invalidation) -> None:
-        """Another server has changed or deleted it."""
+        """Another server has changed or deleted this topic or group: drop it from the cache."""
         known: dict[str, dict[Resource, Any]] = {TOPIC: self._topics, GROUP: self._groups}
         if what.kind in known:
             self._changes += 1
             known[what.kind].pop(Resource(what.namespace, what.name), None)
 
     def forget_all(self) -> None:
-        """Another server may have changed or deleted anything."""
+        """Other servers may have changed or deleted anything: clear the cache."""
         self._changes += 1
         self._topics.clear()
         self._groups.clear()
 
     def _deleted(self, *, topics: Iterable[Resource], group: Resource | None = None) -> None:
-        """Whatever the answer was: a deletion that nobody heard of, or waits for, may have been done all the same."""
+        """Called after each deletion, also after a failed or cancelled one, because it may have taken effect."""
         self._changes += 1
         for topic in topics:
             self._topics.pop(topic, None)
@@ -190,7 +190,7 @@ class Catalog:
         return None if found is None else self._remember_group(name, found, changes)
 
     def _remember_topic(self, name: Resource, found: Topic, changes: int) -> Topic:
-        # What a change has overtaken is not remembered: nobody would ever forget it again.
+        # Not cached if something changed during the read: the cache would keep an old version.
         if changes == self._changes:
             self._topics[name] = found
         return found
@@ -203,7 +203,7 @@ class Catalog:
     async def _make_topic(self, name: Resource) -> Topic:
         owner = owner_of(name)
         if owner is not None:
-            # A group's own topics exist as soon as somebody asks for them: watching one must need no first message.
+            # A group's own topics are created when they are first used, so that clients can wait for the first message.
             await self.group(owner)
             new = NewTopic(name, SYSTEM_QUEUES)
         elif self._auto_create:

@@ -1,4 +1,4 @@
-"""Consumer groups: made, changed, deleted, found."""
+"""Statements that create, change, delete and find consumer groups."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class CreateGroup(Request[Group]):
 
 @dataclass(frozen=True, slots=True)
 class UpdateGroup(Request[Group]):
-    """None leaves a value as it is."""
+    """None leaves a value unchanged."""
 
     phase: ClassVar = Phase.CATALOG
     name: Resource
@@ -61,7 +61,7 @@ class DeleteGroup(Request[None]):
 
 
 class FoundGroup(NamedTuple):
-    """A group that has rows left; a deleted one's are being removed."""
+    """A group; the rows of a deleted one are still being removed."""
 
     group: Group
     is_deleted: bool
@@ -120,7 +120,7 @@ def _create_group(tx: Transaction, request: CreateGroup) -> Group | PopError:
         },
     )
     assert row is not None, "an INSERT returns its row"
-    # Who was a member of a group of that name, deleted meanwhile, is one of this.
+    # Members of a deleted group with this name become members of the new one.
     tx.invalidate(Invalidation(MEMBERS, *new.name))
     return _group(row)
 
@@ -147,7 +147,7 @@ def _delete_group(tx: Transaction, request: DeleteGroup) -> PopError | None:
     if not gone:
         return group_not_found(request.name)
     tx.invalidate(Invalidation(GROUP, *request.name))
-    # Its dead letters and retries go with it: without the group nobody could name them.
+    # Its dead letters and retries are deleted too, because they cannot be used without the group.
     delete_one_topic(tx, dead_letter_topic(request.name))
     delete_one_topic(tx, retry_topic(request.name))
     return None

@@ -1,4 +1,4 @@
-"""The message queues of a topic."""
+"""Message queues of topics, the lock on the catalog, and the refusals for missing topics and groups."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ def insert_queues(tx: Transaction, topic_id: int, numbers: Iterable[int]) -> Non
 
 
 def queue_rows(conn: Connection, topic_id: int) -> list[QueueRow]:
-    """The topic's queues by number."""
+    """The topic's queues, sorted by number."""
     return _QUEUES.rows(conn, {"of_topic": topic_id})
 
 
 def queue_rows_of_several(conn: Connection, topic_ids: Collection[int]) -> dict[int, list[QueueRow]]:
-    """The same by topic."""
+    """The queues of several topics, by topic id."""
     return _by_topic(_QUEUES_OF_SEVERAL.rows(conn, {"topic_ids": list(topic_ids)}))
 
 
 def all_queue_rows(conn: Connection) -> dict[int, list[QueueRow]]:
-    """The same of every topic there is, deleted ones too."""
+    """The queues of every topic, including deleted ones, by topic id."""
     return _by_topic(_ALL_QUEUES.rows(conn, {}))
 
 
@@ -64,31 +64,28 @@ _QUEUES_OF_SEVERAL = RowStatement(QueueRow, _every.where(queue.c.topic_id.in_(bi
 _ALL_QUEUES = RowStatement(QueueRow, _every)
 
 
-# Who may change what exists: one server at a time.
+# Only one server at a time may change the catalog.
 
 
 def lock(tx: Transaction) -> None:
-    """Wait until no other server changes what exists: none adds queues to a topic while a group meets it on another."""
+    """Wait until no other server changes the catalog. So no topic gets queues while a group subscribes to it."""
     dialect_of(tx.conn).lock(tx.conn, _ONE_AT_A_TIME)
 
 
 def lock_if_free(tx: Transaction) -> bool:
-    """Keep what exists as it is until the transaction ends, unless another server is changing it; never waits."""
+    """Take the same lock without waiting. False if another server holds it."""
     return dialect_of(tx.conn).try_lock(tx.conn, _IF_FREE)
 
 
-# What a request declares that may change what exists on its way.
+# For requests that may change the catalog.
 CATALOG_LOCK = Locks(LockOrder.CATALOG, lambda tx, _: lock(tx), ("catalog",))
-# Any number, as long as every server takes the same.
+# The number is arbitrary, but all servers must use the same.
 _ONE_AT_A_TIME = text("SELECT pg_advisory_xact_lock(482851944568)")
 _IF_FREE = text("SELECT pg_try_advisory_xact_lock(482851944568)")
 
 
-# A topic or a group by its name: how a statement finds it, and what is said where it is not.
-
-
 def is_named(table: Any, name: Resource) -> tuple[Any, ...]:
-    """The conditions under which a row of the table is the topic or group of that name."""
+    """The conditions that find the topic or group of that name in the table."""
     return table.c.namespace == name.namespace, table.c.name == name.name, table.c.deleted_at_ms.is_(None)
 
 

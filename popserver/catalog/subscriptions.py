@@ -1,4 +1,4 @@
-"""Which group has met which topic: the progress rows that this makes."""
+"""Which group consumes which topic: the progress rows of its queues."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from popserver.model.topic import Topic
 
 @dataclass(frozen=True, slots=True)
 class Subscribe(Request[None]):
-    """A group's first receive from a topic, in the mode that this fixes."""
+    """A group's first use of a topic, in a mode that becomes the group's mode."""
 
     phase: ClassVar = Phase.SUBSCRIBE
     group: Group
@@ -31,7 +31,7 @@ class Subscribe(Request[None]):
 
 @dataclass(frozen=True, slots=True)
 class SetGroupMode(Request[None]):
-    """A group's first use, in the mode that this fixes."""
+    """A group's first use, in a mode that becomes the group's mode."""
 
     phase: ClassVar = Phase.SUBSCRIBE
     group: Group
@@ -40,22 +40,22 @@ class SetGroupMode(Request[None]):
 
 @carries_out(SetGroupMode)
 def set_group_mode(tx: Transaction, requests: Sequence[SetGroupMode]) -> list[PopError | None]:
-    """Make it the group's mode, unless it has one; refused for a group of the other mode."""
+    """Set the group's mode if it has none. Refused if the group has the other mode."""
     lock(tx)
     return [_set_group_mode(tx, request.group, request.mode) for request in requests]
 
 
 @carries_out(Subscribe)
 def subscribe(tx: Transaction, requests: Sequence[Subscribe]) -> list[PopError | None]:
-    """Give the group a progress row for every queue of the topic, at the place its consume-from says."""
+    """Give the group a progress row for every queue of the topic, beginning at its `consume_from`."""
     lock(tx)
     return [_subscribe(tx, request) for request in requests]
 
 
 def used(tx: Transaction, groups: Iterable[Group], mode: Mode) -> None:
-    """Make it the mode of those of the groups that have none. The others have it already.
+    """Set the mode of the groups that have none. The others must have this mode already.
 
-    The caller has checked that under `CATALOG_LOCK`, which its request declares.
+    The caller has checked that while it held `CATALOG_LOCK`, which its request declares.
     """
     ids = {each.group_id: each.name for each in groups if each.mode is None}
     if ids:
@@ -65,7 +65,7 @@ def used(tx: Transaction, groups: Iterable[Group], mode: Mode) -> None:
 
 
 def subscribe_to_new_queues(tx: Transaction, topic_id: int) -> None:
-    """A group that knows the topic has seen nothing of its new queues: it starts them at 0."""
+    """Give each group that consumes the topic progress rows for its new queues, from their beginning."""
     tx.conn.execute(_MEET_NEW_QUEUES, {"of_topic": topic_id})
 
 

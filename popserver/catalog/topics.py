@@ -1,4 +1,4 @@
-"""Topics and their message queues: made, changed, deleted, found."""
+"""Statements that create, change, delete and find topics."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class CreateTopic(Request[Topic]):
 
 @dataclass(frozen=True, slots=True)
 class UpdateTopic(Request[Topic]):
-    """None leaves a value as it is."""
+    """None leaves a value unchanged."""
 
     phase: ClassVar = Phase.CATALOG
     name: Resource
@@ -90,7 +90,7 @@ def find_topic(conn: Connection, name: Resource) -> Topic | None:
 
 
 def topics_by_id(conn: Connection, topic_ids: Collection[int]) -> dict[int, Topic]:
-    """Those of the topics that exist."""
+    """The existing ones of these topics, by id."""
     queues = queue_rows_of_several(conn, topic_ids)
     rows = _TOPICS_BY_ID.rows(conn, {"topic_ids": list(topic_ids)})
     return {row.topic_id: _topic(row, queues.get(row.topic_id, ())) for row in rows}
@@ -143,8 +143,8 @@ def _update_topic(tx: Transaction, request: UpdateTopic) -> Topic | PopError:
         subscribe_to_new_queues(tx, found.topic_id)
     if MessageType.FIFO in found.accepts and MessageType.FIFO not in (request.accepts or found.accepts):
         return BadRequest(
-            f"topic '{found.name}' takes FIFO messages, and may hold some whose order must be kept; let it go on"
-            " taking them, or create another topic"
+            f"topic '{found.name}' accepts FIFO messages, and may have some whose order must be kept; keep FIFO among"
+            " its types, or create another topic"
         )
     if request.accepts is not None:
         accepts = update(topic_table).where(topic_table.c.topic_id == found.topic_id)
