@@ -1,4 +1,4 @@
-"""`popmq serve` and `popmq db`: the commands that need the server's own code."""
+"""`popmq serve` and `popmq db`: the commands that need the server's code."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ OK, REFUSED, USAGE = 0, 1, 2
 
 
 def add_commands(commands: Any) -> None:
-    """Add this room's commands to the `popmq` command line."""
+    """Add the server's commands to the `popmq` command line."""
     _add_serve(commands.add_parser("serve", help="run a broker", description=_SERVE))
-    _add_db(commands.add_parser("db", help="look after the database"))
+    _add_db(commands.add_parser("db", help="check, upgrade or compact the database"))
 
 
 _SERVE = (
@@ -27,7 +27,7 @@ _SERVE = (
 
 
 def _mib(written: str) -> int:
-    """A number of MiB."""
+    """Parse a number of MiB. Raises `argparse.ArgumentTypeError`."""
     if not written.strip().isdecimal():
         raise argparse.ArgumentTypeError(f"'{written}' is not a whole number of MiB; write 64 for 64 MiB")
     return int(written)
@@ -35,30 +35,32 @@ def _mib(written: str) -> int:
 
 def _add_serve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", help="address to listen on (127.0.0.1)")
-    parser.add_argument("--port", type=int, help="port to listen on (8081); 0 takes a free one")
+    parser.add_argument("--port", type=int, help="port to listen on (8081); 0: any free port")
     parser.add_argument(
-        "--advertise", metavar="HOST:PORT", help="where clients of other servers on the same Postgres reach this one"
+        "--advertise", metavar="HOST:PORT", help="this server's address for clients of other servers on its Postgres"
     )
     _add_database_url(parser)
-    parser.add_argument("--durability", choices=("full", "relaxed"), help="full: an OK is on the disk (full)")
+    parser.add_argument(
+        "--durability", choices=("full", "relaxed"), help="full: a message is on the disk before its OK (full)"
+    )
     parser.add_argument(
         "--auto-create",
         action=argparse.BooleanOptionalAction,
         help="create missing topics and groups on first use (on a loopback address only)",
     )
-    parser.add_argument("--min-invisible", metavar="DURATION", help="shortest invisible duration let in (10s)")
-    parser.add_argument("--retention", metavar="DURATION", help="how long messages are kept (72h); 0s: for ever")
+    parser.add_argument("--min-invisible", metavar="DURATION", help="shortest invisible duration allowed (10s)")
+    parser.add_argument("--retention", metavar="DURATION", help="how long messages are stored (72h); 0s: no limit")
     parser.add_argument(
         "--max-clock-jump",
         metavar="DURATION",
-        help="after a longer jump of the system clock, or a longer stop, old messages stay for an hour (1h); 0s: any",
+        help="after a longer clock jump or stop, keep old messages for another hour (1h); 0s: no limit",
     )
-    parser.add_argument("--max-delay", metavar="DURATION", help="how far ahead a message may be due (40d); 0s: any")
+    parser.add_argument("--max-delay", metavar="DURATION", help="longest delay of a message (40d); 0s: no limit")
     _add_transactions(parser)
     parser.add_argument(
-        "--idempotency-window", metavar="DURATION", help="how long a repeated idempotency key is known (24h); 0s: never"
+        "--idempotency-window", metavar="DURATION", help="how long idempotency keys are stored (24h); 0s: ignore them"
     )
-    parser.add_argument("--drain-timeout", metavar="DURATION", help="how long calls may finish at the end (30s)")
+    parser.add_argument("--drain-timeout", metavar="DURATION", help="at shutdown, how long calls may still run (30s)")
     _add_tls(parser)
     _add_auth(parser)
     parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"))
@@ -68,10 +70,12 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
 
 def _add_transactions(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--transaction-timeout", metavar="DURATION", help="after this producers are asked about a half message (6s)"
+        "--transaction-timeout", metavar="DURATION", help="time until the first check of an open transaction (6s)"
     )
-    parser.add_argument("--transaction-check-interval", metavar="DURATION", help="between two such checks (30s)")
-    parser.add_argument("--transaction-checks", metavar="NUMBER", type=int, help="after so many it is discarded (15)")
+    parser.add_argument("--transaction-check-interval", metavar="DURATION", help="time between two checks (30s)")
+    parser.add_argument(
+        "--transaction-checks", metavar="NUMBER", type=int, help="discard the message after this many checks (15)"
+    )
 
 
 def _add_tls(parser: argparse.ArgumentParser) -> None:
@@ -80,13 +84,13 @@ def _add_tls(parser: argparse.ArgumentParser) -> None:
         choices=("permissive", "plaintext", "tls"),
         help="permissive: TLS and plaintext on one port (permissive)",
     )
-    parser.add_argument("--tls-cert", metavar="FILE", help="certificate chain, PEM (the server makes its own)")
+    parser.add_argument("--tls-cert", metavar="FILE", help="certificate chain, PEM (a self-signed certificate)")
     parser.add_argument("--tls-key", metavar="FILE", help="the certificate's key, PEM")
     parser.add_argument(
-        "--tls-client-ca", metavar="FILE", help="let in only clients with a certificate of this CA, PEM"
+        "--tls-client-ca", metavar="FILE", help="accept only clients with a certificate of this CA, PEM"
     )
     parser.add_argument(
-        "--tls-dir", metavar="FOLDER", help="where the server's own certificate is kept (beside a SQLite file)"
+        "--tls-dir", metavar="FOLDER", help="folder for the self-signed certificate (that of the SQLite file)"
     )
     parser.add_argument(
         "--insecure", action="store_true", default=None, help="listen on a public address without authentication"
@@ -100,45 +104,50 @@ def _add_auth(parser: argparse.ArgumentParser) -> None:
         help="callers must sign, and may do what policies allow; see popmq acl (no)",
     )
     parser.add_argument(
-        "--auth-max-age", metavar="DURATION", help="refuse signatures older than this; for clients that sign UTC (0s)"
+        "--auth-max-age", metavar="DURATION", help="refuse older signatures; only if all clients sign UTC (0s: accept)"
     )
     parser.add_argument(
-        "--max-send-rate", type=int, metavar="N", help="messages a user may send per second; 0: any number (0)"
-    )
-    parser.add_argument("--max-request-rate", type=int, metavar="N", help="requests a user may make per second (0)")
-    parser.add_argument(
-        "--max-incoming", type=_mib, metavar="MIB", help="how much may be on its way in, or not answered yet (80)"
+        "--max-send-rate", type=int, metavar="N", help="messages per second that a user may send; 0: no limit (0)"
     )
     parser.add_argument(
-        "--max-watches", type=int, metavar="N", help="health watches at a time, and as many reflection streams (1000)"
-    )
-    parser.add_argument("--max-connections", type=int, metavar="N", help="connections at a time (10000)")
-    parser.add_argument(
-        "--max-connections-per-address", type=int, metavar="N", help="of them, from one address; 0: half of all (0)"
-    )
-    parser.add_argument("--send-backlog", type=_mib, metavar="MIB", help="how much may wait to be stored (128)")
-    parser.add_argument(
-        "--max-undelivered", type=_mib, metavar="MIB", help="bodies of answers that clients have not taken (96)"
+        "--max-request-rate", type=int, metavar="N", help="requests per second that a user may make; 0: no limit (0)"
     )
     parser.add_argument(
-        "--max-filter-memory", type=_mib, metavar="MIB", help="what filters of receives under way may take (64)"
+        "--max-incoming", type=_mib, metavar="MIB", help="memory for requests that arrive or are not answered yet (80)"
+    )
+    parser.add_argument(
+        "--max-watches", type=int, metavar="N", help="health watches at one time, and as many reflection streams (1000)"
+    )
+    parser.add_argument("--max-connections", type=int, metavar="N", help="connections at one time (10000)")
+    parser.add_argument(
+        "--max-connections-per-address",
+        type=int,
+        metavar="N",
+        help="connections from one address at one time; 0: half of --max-connections (0)",
+    )
+    parser.add_argument("--send-backlog", type=_mib, metavar="MIB", help="memory for messages not yet stored (128)")
+    parser.add_argument(
+        "--max-undelivered", type=_mib, metavar="MIB", help="memory for answers that clients have not read yet (96)"
+    )
+    parser.add_argument(
+        "--max-filter-memory", type=_mib, metavar="MIB", help="memory for filters of running receives (64)"
     )
 
 
 def _add_db(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    upgrade = actions.add_parser("upgrade", help="bring the schema to this version's")
-    check = actions.add_parser("check", help="say whether the schema fits, and whether the database is sound")
+    upgrade = actions.add_parser("upgrade", help="upgrade the schema to this version of popmq")
+    check = actions.add_parser("check", help="check the schema's version, and the database for damage")
     for action, run in ((upgrade, _upgrade), (check, _check)):
         _add_database_url(action)
         action.set_defaults(run=run)
-    clock = actions.add_parser("clock", help="say where the clocks stand, while no server runs")
+    clock = actions.add_parser("clock", help="show how far the server's time is ahead, while no server runs")
     _add_database_url(clock)
     clock.add_argument(
-        "--reset", action="store_true", help="let the server's time, if it is ahead, begin at the system's clock"
+        "--reset", action="store_true", help="set the server's time to the system clock, if it is ahead of it"
     )
     clock.set_defaults(run=_clock)
-    compact = actions.add_parser("compact", help="give the free space of a SQLite file back, while no server runs")
+    compact = actions.add_parser("compact", help="return the free space of a SQLite file, while no server runs")
     _add_database_url(compact)
     compact.set_defaults(run=_compact)
 
@@ -149,7 +158,7 @@ def _add_database_url(parser: argparse.ArgumentParser) -> None:
 
 def _serve(arguments: argparse.Namespace) -> int:
     started = time.monotonic()
-    # Before the server's rooms are read: what is loaded stays, so looking through it only takes time.
+    # Before the imports: imported objects stay, so collecting them only takes time.
     _calm_garbage_collector()
     from popserver import app
     from popserver.front import inner
@@ -197,7 +206,7 @@ async def _run_server(config: Any, started: float, *, as_json: bool) -> int:
 
 
 def _calm_garbage_collector() -> None:
-    """A batch makes thousands of objects that die young: look less often."""
+    """Collect less often: a batch makes thousands of short-lived objects."""
     gc.set_threshold(50_000, 20, 100)
 
 
@@ -282,7 +291,7 @@ def _with_database(arguments: argparse.Namespace, work: Any, *, must_exist: bool
 
 
 def _config(arguments: argparse.Namespace) -> Any:
-    """The settings from command line, environment and file; None, and one sentence each, where they are wrong."""
+    """The settings from command line, environment and file. If some are wrong, print a sentence for each; None."""
     from pydantic import ValidationError
 
     from popserver.config import FILE, SECRET, Config
@@ -295,18 +304,18 @@ def _config(arguments: argparse.Namespace) -> Any:
     except ValidationError as error:
         for mistake in error.errors():
             name = ".".join(map(str, mistake["loc"]))
-            # What concerns several settings at once names them itself. Where a secret may stand, no value is shown.
+            # Sentences about several settings name them. Values of settings that may have secrets are not shown.
             shows = name in Config.model_fields and name not in SECRET
             where = f"{name}={mistake['input']!r}: " if shows else f"{name}: " if name else ""
             print(f"popmq: {where}{mistake['msg'].removeprefix('Value error, ')}", file=sys.stderr)
         return None
     except (ValueError, OSError) as error:
-        print(f"popmq: {FILE} cannot be read ({error}); correct it, or move it away", file=sys.stderr)
+        print(f"popmq: {FILE} cannot be read ({error}); correct it, or remove it", file=sys.stderr)
         return None
 
 
 def _loop_factory() -> Any:
-    """The faster event loop, where it is installed: the `server` extra has it where there are wheels."""
+    """uvloop if it is installed, because it is faster. The `server` extra installs it where there are wheels."""
     try:
         import uvloop
     except ImportError:

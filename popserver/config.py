@@ -1,4 +1,4 @@
-"""The server's settings: command line before environment (`POPMQ_…`) before `popmq.toml` before default."""
+"""The server's settings. The command line wins over the environment (`POPMQ_…`), then `popmq.toml`, then defaults."""
 
 from __future__ import annotations
 
@@ -19,52 +19,50 @@ from popserver.model.times import parse_duration_ms
 from popserver.transport.listen import split_address
 
 FILE = Path("popmq.toml")
-SECRET = frozenset({"admin_secret", "database_url"})  # settings whose values are not for the eye
+SECRET = frozenset({"admin_secret", "database_url"})  # settings whose values are never shown
 
 
 class Config(BaseSettings):
-    """What `popmq serve` can be told. Durations are written 500ms, 10s, 5m, 12h."""
+    """The settings of `popmq serve`. Durations are written like 500ms, 10s, 5m, 12h."""
 
     model_config = SettingsConfigDict(env_prefix="POPMQ_", toml_file=FILE, extra="forbid", frozen=True)
 
     host: str = "127.0.0.1"
     port: int = Field(default=8081, ge=0, le=65_535)
-    advertise: str = ""  # HOST:PORT at which clients of other servers on the same Postgres reach this one
+    advertise: str = ""  # this server's HOST:PORT for clients of other servers on the same Postgres
     database_url: str = "sqlite:///popmq.db"
     durability: Literal["full", "relaxed"] = "full"
-    auto_create: bool | None = None  # None: topics and groups make themselves on a loopback server only
+    auto_create: bool | None = None  # None: create topics and groups on first use only on a loopback address
     min_invisible: int = Field(default=10_000, ge=0)  # ms
-    retention: int = Field(default=72 * 3_600_000, ge=0)  # ms; 0 keeps messages for ever
-    max_clock_jump: int = Field(
-        default=3_600_000, ge=0
-    )  # ms; after a longer one nothing is removed for its age; 0: any
-    max_delay: int = Field(default=40 * 24 * 3_600_000, ge=0)  # ms; 0 for any
-    transaction_timeout: int = Field(default=6_000, gt=0)  # ms; then a half message's producers are first asked
+    retention: int = Field(default=72 * 3_600_000, ge=0)  # ms; 0: no limit
+    max_clock_jump: int = Field(default=3_600_000, ge=0)  # ms; after a longer jump nothing is removed at first; 0: any
+    max_delay: int = Field(default=40 * 24 * 3_600_000, ge=0)  # ms; 0: no limit
+    transaction_timeout: int = Field(default=6_000, gt=0)  # ms until the first check of a half message
     transaction_check_interval: int = Field(default=30_000, gt=0)  # ms
-    transaction_checks: int = Field(default=15, ge=0)  # then an undecided half message is discarded
-    idempotency_window: int = Field(default=24 * 3_600_000, ge=0)  # ms; 0 heeds no idempotency key
+    transaction_checks: int = Field(default=15, ge=0)  # after this many a half message is discarded
+    idempotency_window: int = Field(default=24 * 3_600_000, ge=0)  # ms; 0: idempotency keys are ignored
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["console", "json"] = "console"
     drain_timeout: int = Field(default=30_000, ge=0)  # ms
     tls: Literal["permissive", "plaintext", "tls"] = "permissive"
-    tls_cert: Path | None = None  # PEM; with tls_key. None: the server makes its own
+    tls_cert: Path | None = None  # PEM; with tls_key. None: a self-signed certificate
     tls_key: Path | None = None
-    tls_client_ca: Path | None = None  # PEM; who shows no certificate of this CA is not let in
-    tls_dir: Path | None = None  # for what the server makes; None: beside a SQLite file, else memory
-    insecure: bool = False  # open to whoever reaches it
+    tls_client_ca: Path | None = None  # PEM; clients without a certificate of this CA are refused
+    tls_dir: Path | None = None  # for the self-signed certificate; None: beside a SQLite file, otherwise memory
+    insecure: bool = False  # allow a public address without authentication
     auth: bool = False  # callers must sign, and may do what policies allow
-    auth_max_age: int = Field(default=0, ge=0)  # ms; 0 asks nothing: some clients sign local time as if it were UTC
-    admin_access_key: str = ""  # made at the start, with auth, unless there is a user of that name
+    auth_max_age: int = Field(default=0, ge=0)  # ms; 0: no limit, because some clients sign local time as UTC
+    admin_access_key: str = ""  # with auth, created at the start unless the user exists
     admin_secret: SecretStr = SecretStr("")
     max_send_rate: int = Field(default=0, ge=0)  # messages per second and user, or client without auth; 0: no limit
-    max_request_rate: int = Field(default=0, ge=0)  # likewise
-    max_incoming: int = Field(default=80, ge=1)  # MiB of requests on their way in, and of those not answered yet
-    max_connections: int = Field(default=10_000, ge=2)  # or as many as the process may open files for
-    max_connections_per_address: int = Field(default=0, ge=0)  # 0: half of them
+    max_request_rate: int = Field(default=0, ge=0)  # requests per second, for the same holders; 0: no limit
+    max_incoming: int = Field(default=80, ge=1)  # MiB of requests that are arriving or not answered yet
+    max_connections: int = Field(default=10_000, ge=2)  # or fewer, if the process may open fewer files
+    max_connections_per_address: int = Field(default=0, ge=0)  # 0: half of max_connections
     max_watches: int = Field(default=1_000, ge=2)  # health watches, and as many reflection streams
-    send_backlog: int = Field(default=128, ge=1)  # MiB of bodies that may wait to be stored
-    max_undelivered: int = Field(default=96, ge=1)  # MiB of bodies in answers that clients have not taken
-    max_filter_memory: int = Field(default=64, ge=1)  # MiB that the filters of receives and pulls under way may take
+    send_backlog: int = Field(default=128, ge=1)  # MiB of bodies that are not stored yet
+    max_undelivered: int = Field(default=96, ge=1)  # MiB of bodies in answers that clients have not read yet
+    max_filter_memory: int = Field(default=64, ge=1)  # MiB of filters of running receives and pulls
 
     @field_validator(
         "min_invisible",
@@ -95,11 +93,11 @@ class Config(BaseSettings):
             raise ValueError("a certificate and its key belong together: give both tls_cert and tls_key, or neither")
         if self.tls_client_ca is not None and self.tls != "tls":
             raise ValueError(
-                f"tls_client_ca keeps nobody out while tls={self.tls} lets plaintext in without a certificate;"
+                f"tls_client_ca has no effect with tls={self.tls}, which accepts plaintext without a certificate;"
                 " set tls=tls"
             )
         if self.tls == "plaintext" and (self.tls_cert or self.tls_dir):
-            raise ValueError("tls=plaintext shows no certificate; leave tls_cert, tls_key and tls_dir out")
+            raise ValueError("tls=plaintext uses no certificate; leave tls_cert, tls_key and tls_dir out")
         return self
 
     @model_validator(mode="after")
@@ -127,7 +125,7 @@ class Config(BaseSettings):
 
 
 class GivenConfig(Config):
-    """Settings that are what they were given as: no environment and no file has a say."""
+    """Settings from arguments only, without the environment and `popmq.toml`."""
 
     model_config = SettingsConfigDict(toml_file=None)
 
@@ -147,13 +145,13 @@ def is_loopback(host: str) -> bool:
 
 
 def check_exposure(host: str, *, has_auth: bool, insecure: bool) -> None:
-    """Raise `CannotListen` for a server that whoever reaches it could read, fill and empty, unless that is wanted.
+    """Raise `CannotListen` for a public address without authentication, unless `insecure` allows it.
 
-    `has_auth`: whether callers must show who they are.
+    `has_auth`: whether callers must authenticate.
     """
     if not (is_loopback(host) or has_auth or insecure):
         raise CannotListen(
-            f"will not listen on {host}: whoever reaches that address could read and delete every message;"
-            " listen on 127.0.0.1, let in only clients with a certificate (--tls tls --tls-client-ca FILE),"
-            " or only callers who sign (--auth), or say --insecure where the network itself keeps strangers out"
+            f"will not listen on {host}: everyone who can connect to it could read and delete all messages;"
+            " listen on 127.0.0.1, accept only clients with a certificate (--tls tls --tls-client-ca FILE) or only"
+            " signed calls (--auth), or give --insecure if only trusted clients can reach this network"
         )
