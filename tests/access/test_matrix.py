@@ -21,8 +21,8 @@ from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as v2
 from popserver.access.flow import Rules
 from popserver.model.names import Resource
-from tests.access.test_wire import ADMIN, SECRET, give
 from tests.support.door import GROUP, TOPIC, Door, a_message, opened, receive_request
+from tests.support.guarded import ADMIN, SECRET, give
 from tests.support.signing import signed
 
 LETTERS = pb.Resource(name=f"%DLQ%{GROUP.name}")

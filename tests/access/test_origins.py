@@ -21,8 +21,8 @@ from popserver.engine.clock import ManualClock
 from popserver.model.names import Resource
 from popserver.model.topic import NewTopic
 from popserver.transport import convert
-from tests.access.test_wire import ADMIN, SECRET, as_, give
 from tests.support.door import Door, a_message, handle_of, headers, opened, receive_request
+from tests.support.guarded import ADMIN, SECRET, as_, give
 
 SECRETS, PLAIN = pb.Resource(name="secret"), pb.Resource(name="plain")
 READS_ALL = ("ALLOW SUB topic:*", "ALLOW SUB group:*")

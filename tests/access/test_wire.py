@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,45 +19,17 @@ from popproto.v2 import service_pb2 as wire
 from popproto.v2.service_pb2_grpc import MessagingServiceStub
 from popserver.access.flow import Rules
 from popserver.engine.clock import ManualClock
-from popserver.model.acl import Action, Effect, ResourceKind
 from popserver.model.names import Resource
 from popserver.model.topic import NewTopic
 from tests.support import wire_pull
-from tests.support.door import GROUP, LIMITS, TOPIC, Door, a_message, opened, receive_request
+from tests.support.door import LIMITS, TOPIC, Door, a_message, opened, receive_request
+from tests.support.guarded import ADMIN, REQUESTS, SECRET, as_, give, give_everything, guarded
 from tests.support.running_broker import until
 from tests.support.signing import signed
 
-SECRET = "correct-horse"
-ADMIN = ("root", "root-has-a-secret")
-QUEUE = pb.MessageQueue(topic=TOPIC)
 LET_IN = "let in"
 _ALONE = (("grpc.use_local_subchannel_pool", 1),)
 
-REQUESTS: dict[str, Any] = {
-    "QueryRoute": wire.QueryRouteRequest(topic=TOPIC),
-    "Heartbeat": wire.HeartbeatRequest(group=GROUP, client_type=pb.SIMPLE_CONSUMER),
-    "SendMessage": wire.SendMessageRequest(messages=[a_message("new")]),
-    "QueryAssignment": wire.QueryAssignmentRequest(topic=TOPIC, group=GROUP),
-    "ReceiveMessage": receive_request(),
-    "AckMessage": wire.AckMessageRequest(
-        group=GROUP, topic=TOPIC, entries=[wire.AckMessageEntry(message_id="m", receipt_handle="h")]
-    ),
-    "ForwardMessageToDeadLetterQueue": wire.ForwardMessageToDeadLetterQueueRequest(
-        group=GROUP, topic=TOPIC, receipt_handle="h"
-    ),
-    "PullMessage": wire.PullMessageRequest(group=GROUP, message_queue=QUEUE),
-    "UpdateOffset": wire.UpdateOffsetRequest(group=GROUP, message_queue=QUEUE),
-    "GetOffset": wire.GetOffsetRequest(group=GROUP, message_queue=QUEUE),
-    "QueryOffset": wire.QueryOffsetRequest(message_queue=QUEUE),
-    "EndTransaction": wire.EndTransactionRequest(topic=TOPIC, message_id="m", transaction_id="t"),
-    "Telemetry": wire.TelemetryCommand(
-        settings=pb.Settings(client_type=pb.PRODUCER, publishing=pb.Publishing(topics=[TOPIC]))
-    ),
-    "NotifyClientTermination": wire.NotifyClientTerminationRequest(group=GROUP),
-    "ChangeInvisibleDuration": wire.ChangeInvisibleDurationRequest(group=GROUP, topic=TOPIC, receipt_handle="h"),
-    "RecallMessage": wire.RecallMessageRequest(topic=TOPIC, recall_handle="h"),
-    "SyncLiteSubscription": wire.SyncLiteSubscriptionRequest(topic=TOPIC, group=GROUP),
-}
 PUBLISHES = {"SendMessage", "EndTransaction", "RecallMessage", "Telemetry"}
 ASKS_NOTHING = {"NotifyClientTermination"}
 ASKS_THE_TOPIC = {"QueryOffset"}
@@ -96,41 +68,10 @@ def is_enough(method: str, rights: set[str]) -> bool:
     return {"SUB", "GROUP"} <= rights
 
 
-@asynccontextmanager
-async def guarded(tmp_path: Path, *, users: tuple[str, ...] = ("alice",), **options: Any) -> AsyncIterator[Door]:
-    rules = options.pop("rules", Rules(auth=True))
-    async with opened(tmp_path, rules=rules, admin=ADMIN, **options) as door:
-        for name in users:
-            await door.users.add(name, SECRET, is_admin=False)
-        yield door
-
-
 @pytest.fixture
 async def guard(tmp_path: Path) -> AsyncIterator[Door]:
     async with guarded(tmp_path, users=("alice", "bob")) as door:
         yield door
-
-
-async def give(door: Door, policy: str, access_key: str = "alice") -> int:
-    effect, actions, resource, *namespace = policy.split()
-    kind, _, pattern = resource.partition(":")
-    made = await door.users.add_policy(
-        access_key,
-        Effect(effect),
-        tuple(map(Action, actions.split(","))),
-        ResourceKind(kind.upper()),
-        Resource("".join(namespace), pattern),
-    )
-    return made.policy_id
-
-
-async def give_everything(door: Door, access_key: str = "alice") -> None:
-    for policy in ("ALLOW PUB,SUB topic:*", "ALLOW SUB group:*"):
-        await give(door, policy, access_key)
-
-
-def as_(access_key: str, secret: str = SECRET, **more: str) -> dict[str, str]:
-    return signed(access_key, secret) | more
 
 
 def kind_of(status: pb.Status) -> str:

@@ -21,8 +21,7 @@ from popserver.model.budget import Budget
 from popserver.model.errors import CannotListen
 from popserver.transport.limits import CallLimits
 from popserver.transport.listen import address_of
-from tests.receiving.test_wire_polling import parked
-from tests.support.door import LIMITS, TOPIC, VERSION, Door, a_message, headers, opened, receive_request
+from tests.support.door import LIMITS, TOPIC, VERSION, Door, a_message, headers, opened, parked, receive_request
 from tests.support.waiting import eventually
 
 SERVING = HealthCheckResponse.SERVING

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -14,9 +14,8 @@ from popserver.filters import Filter, tags
 from popserver.filters import sql as filters_sql
 from popserver.model.group import Group
 from popserver.model.topic import Topic
-from tests.delivery.test_plans import _fill
 from tests.support.open_store import OpenStore, a_receive
-from tests.support.plans import POSTGRES, SQLITE, Plans, whole_reads
+from tests.support.plans import POSTGRES, SQLITE, assert_found_by_index, fill_with_others
 
 Act = Callable[[OpenStore, Group, Topic], object]
 SOURCES = sources_of(columns_named([]), "orders")
@@ -63,19 +62,12 @@ ACTS: dict[str, tuple[Act, set[str]]] = {
 @pytest.mark.row("M4")
 def test_every_statement_finds_its_rows_by_a_key(store: OpenStore) -> None:
     topic, popping = store.topic(queues=4), store.group("popping")
-    _fill(store, topic, popping)
+    fill_with_others(store, topic, popping)
     group = store.group(meets=[topic])
     for number in range(4):
         store.send(topic, 50, tag="A", rotation=number)
     names = SQLITE if store.database.is_sqlite else POSTGRES
     for name, (act, indexes) in ACTS.items():
-        plans = Plans(store)
-        with plans.caught():
-            act(store, group, topic)
-        explained = plans.explained()
-        assert explained, name
-        for statement, plan in explained.items():
-            assert whole_reads(plan) == [], f"{name}\n{statement}\n{plan}"
-        everything = "\n".join(explained.values())
-        for index in indexes:
-            assert re.search(names.get(index, index), everything), f"{name} does not use {index}:\n{everything}"
+        assert_found_by_index(
+            store, name, partial(act, store, group, topic), {index: names.get(index, index) for index in indexes}
+        )

@@ -19,8 +19,8 @@ from popserver.transport import convert
 from popserver.transport.calls import serve
 from popserver.transport.incoming import Incoming
 from popserver.transport.limits import CallLimits
-from tests.access.test_wire import SECRET, give, guarded
 from tests.support.door import GROUP, TOPIC, Door, a_message
+from tests.support.guarded import SECRET, give, guarded
 from tests.support.signing import signed
 from tests.support.wire_bulk import pull_bulk
 from tests.support.wire_pull import make_topic

@@ -24,11 +24,6 @@ def status(endpoint: str, *options: str) -> int:
     return popclient.cli.main(["--endpoint", endpoint, "status", *options])
 
 
-@pytest.fixture
-def authority(tmp_path: Path) -> Authority:
-    return Authority(tmp_path)
-
-
 def test_whom_to_trust_is_an_option_or_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with embedded(tls="tls", tls_dir=tmp_path) as broker:
         assert status(broker.endpoint, "--ca", str(tmp_path / "cert.pem")) == 0

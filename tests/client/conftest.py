@@ -7,6 +7,9 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from tests.support.scripted_server import ScriptedServer, ServerThread
+from tests.support.shared_server import shared, topic
+
+__all__ = ["shared", "topic"]
 
 
 @pytest.fixture

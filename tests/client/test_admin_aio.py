@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -13,12 +12,6 @@ from popclient import ClientConfig, NotFound, Unreachable, UnsupportedByServer, 
 from tests.support.scripted_server import ScriptedServer, ServerThread
 
 COUNT = 5
-
-
-@pytest.fixture(scope="module")
-def shared() -> Iterator[popserver.EmbeddedBroker]:
-    with popserver.embedded() as broker:
-        yield broker
 
 
 async def test_topics_groups_and_messages(shared: popserver.EmbeddedBroker) -> None:

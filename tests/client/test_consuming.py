@@ -28,16 +28,7 @@ from popclient import (
 from popclient._engine.polls import Poll
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
-from tests.support.scripted_server import OK, ScriptedServer, status, until
-
-
-def put(server: ScriptedServer, count: int, topic: str = "t") -> None:
-    """Stores messages with bodies 0, 1, 2 …"""
-    request = rpc.SendMessageRequest()
-    for number in range(count):
-        message = request.messages.add(topic=pb.Resource(name=topic), body=str(number).encode())
-        message.system_properties.message_id = f"{topic}-{number}"
-    server.store(request)
+from tests.support.scripted_server import OK, ScriptedServer, put, status, until
 
 
 def consumer_of(server: ScriptedServer, topics: Any = "t", **given: Any) -> aio.SimpleConsumer:

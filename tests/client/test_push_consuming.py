@@ -27,39 +27,10 @@ from popclient import (
 )
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
-from tests.support.scripted_server import OK, ScriptedServer, status, until
+from tests.support.push_consumers import acked, consumer_of, failed, given_back
+from tests.support.scripted_server import OK, ScriptedServer, put, status, until
 
 SUCCESS, FAILURE = ConsumeResult.SUCCESS, ConsumeResult.FAILURE
-
-
-def put(server: ScriptedServer, count: int, topic: str = "t", size: int = 0, first: int = 0) -> None:
-    """Stores messages with bodies 0, 1, 2 … , padded with blanks to `size`."""
-    request = rpc.SendMessageRequest()
-    for number in range(first, first + count):
-        message = request.messages.add(topic=pb.Resource(name=topic), body=str(number).ljust(size).encode())
-        message.system_properties.message_id = f"{topic}-{number}"
-    server.store(request)
-
-
-def consumer_of(server: ScriptedServer, listener: Any, topics: Any = "t", **given: Any) -> aio.PushConsumer:
-    return aio.PushConsumer(server.endpoints, "push", topics, listener, **given)
-
-
-def acked(server: ScriptedServer) -> list[str]:
-    return [entry.message_id for request in server.requests("AckMessage") for entry in request.entries]
-
-
-def failed(server: ScriptedServer) -> list[tuple[str, float]]:
-    """Message ids, and for how many seconds."""
-    return [
-        (request.message_id, request.invisible_duration.ToTimedelta().total_seconds())
-        for request in server.requests("ChangeInvisibleDuration")
-        if not request.suspend
-    ]
-
-
-def given_back(server: ScriptedServer) -> list[str]:
-    return [r.message_id for r in server.requests("ChangeInvisibleDuration") if r.suspend]
 
 
 class Seen:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import math
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from typing import Any, get_overloads, get_type_hints
 from unittest.mock import AsyncMock
@@ -19,13 +19,7 @@ from popclient._engine.flow import CacheBudget
 from popclient.listening import AsyncBatchListener, AsyncListener, BatchListener, Listener
 from popproto.v2 import definition_pb2 as pb
 from tests.support.scripted_server import until
-
-
-def view_of(name: str, topic: str = "t") -> MessageView:
-    wire = pb.Message(topic=pb.Resource(name=topic), body=name.encode())
-    wire.system_properties.message_id = name
-    return MessageView(wire, datetime.now(UTC))
-
+from tests.support.views import view_of
 
 # ---- Backlog ----
 

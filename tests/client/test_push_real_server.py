@@ -8,7 +8,7 @@ import json
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
@@ -22,21 +22,6 @@ from tests.support.server_process import served
 from tests.support.waiting import eventually
 
 SUCCESS, FAILURE = ConsumeResult.SUCCESS, ConsumeResult.FAILURE
-
-
-@pytest.fixture(scope="module")
-def shared() -> Iterator[popserver.EmbeddedBroker]:
-    with popserver.embedded() as broker:
-        yield broker
-
-
-_names = itertools.count(1)
-
-
-@pytest.fixture
-def topic() -> str:
-    """A name of its own per test."""
-    return f"pushed-{next(_names)}"
 
 
 def states(broker: popserver.EmbeddedBroker, group: str, topic: str) -> tuple[int, int, int, int]:

@@ -10,8 +10,8 @@ import pytest
 import popserver
 from popclient import ConsumeResult, Message, MessageView, Producer, aio
 from popclient.admin import Admin
-from tests.client.test_push_consuming import consumer_of, failed, put
-from tests.support.scripted_server import ScriptedServer, until
+from tests.support.push_consumers import consumer_of, failed
+from tests.support.scripted_server import ScriptedServer, put, until
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:

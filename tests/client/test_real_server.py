@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -29,21 +29,6 @@ from popclient import (
 from popclient._engine.receive import Receive
 from popclient.admin import Admin
 from tests.support.scripted_server import until, until_in_thread
-
-
-@pytest.fixture(scope="module")
-def shared() -> Iterator[popserver.EmbeddedBroker]:
-    with popserver.embedded() as broker:
-        yield broker
-
-
-_names = itertools.count(1)
-
-
-@pytest.fixture
-def topic() -> str:
-    """A name of its own per test."""
-    return f"topic-{next(_names)}"
 
 
 def test_one_message_there_and_back(shared: popserver.EmbeddedBroker, topic: str) -> None:

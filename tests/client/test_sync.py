@@ -25,6 +25,7 @@ from popclient import (
 from popclient._loop import loop_thread
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
+from tests.support.programs import AT_ONCE_S, run
 from tests.support.scripted_server import ServerThread, status, until_in_thread
 
 
@@ -165,17 +166,6 @@ def test_an_interrupted_receive_loses_nothing(threaded: ServerThread) -> None:
 
 
 # ---- Processes ----
-
-# Half a second for the goodbye, on a machine that may be busy; whoever waits for a server or a poll takes 60 s.
-AT_ONCE_S = 15
-
-
-def run(script: str, *arguments: str) -> tuple[subprocess.CompletedProcess[str], float]:
-    """Runs it in a process of its own; the time counts from its word "ending"."""
-    command = [sys.executable, "-c", textwrap.dedent(script), *arguments]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    took = time.time() - float(ended.stdout.split()[-1]) if ended.stdout.split() else 99.0
-    return ended, took
 
 
 UNCLOSED = """

@@ -81,11 +81,6 @@ async def test_insecure_with_nobody_there_is_unreachable() -> None:
 
 
 @pytest.fixture
-def authority(tmp_path: Path) -> Authority:
-    return Authority(tmp_path)
-
-
-@pytest.fixture
 def clients(tmp_path: Path) -> Authority:
     """The CA that certifies clients."""
     return Authority(tmp_path, "clients")

@@ -21,8 +21,8 @@ from popserver.clients import commands
 from popserver.clients.command_frames import STACK_TRACE_LENGTH_MAX, teller
 from popserver.inspection import clients
 from popserver.model.errors import NoAnswer, NotFound
-from tests.access.test_wire import ADMIN, SECRET, as_, give
 from tests.support.door import GROUP, TOPIC, Door, a_message, opened
+from tests.support.guarded import ADMIN, SECRET, as_, give
 from tests.support.running_broker import until
 
 CONSUMER = wire.TelemetryCommand(

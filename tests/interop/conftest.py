@@ -15,12 +15,10 @@ import pytest
 
 from popserver import embedded
 from popserver.in_process import EmbeddedBroker
-from tests.interop.official import HERE, Program
+from tests.interop.official import HERE, LANGUAGES, Program, Start, do_without
 from tests.interop.seen import Seen
 
-LANGUAGES = ("python", "node")
 NODE = HERE / "node"
-Start = Callable[..., Program]
 
 
 @pytest.fixture(params=LANGUAGES)
@@ -94,10 +92,3 @@ def node_modules() -> None:
         installed = subprocess.run(command, cwd=NODE, capture_output=True, text=True, check=False)
     if installed.returncode:
         do_without(f"npm could not install the official Node client: {installed.stderr.strip()[-500:]}")
-
-
-def do_without(reason: str) -> None:
-    """Skips the test on a developer's machine; in CI it must run."""
-    if os.environ.get("CI") == "true":
-        pytest.fail(reason)
-    pytest.skip(reason)

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import queue
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import pytest
 
 HERE = Path(__file__).parent
 PROGRAMS = {
@@ -264,3 +267,16 @@ class OfficialPushConsumer(OfficialClient):
 
 def messages_of(answer: Future[dict[str, Any]]) -> list[Received]:
     return [Received(**message) for message in answer.result(PATIENCE_S)["messages"]]
+
+
+LANGUAGES = ("python", "node")
+
+
+Start = Callable[..., Program]
+
+
+def do_without(reason: str) -> None:
+    """Skips the test on a developer's machine; in CI it must run."""
+    if os.environ.get("CI") == "true":
+        pytest.fail(reason)
+    pytest.skip(reason)

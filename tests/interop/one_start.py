@@ -19,7 +19,9 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.interop.official import HERE, PATIENCE_S, Program
+import pytest
+
+from tests.interop.official import HERE, PATIENCE_S, Program, do_without
 
 LOOKS_EVERY_S = 0.05
 
@@ -188,3 +190,14 @@ def _through_a_pipe(
         yield [{"outcome": "refused", "words": str(answer.exception())}], True
     finally:
         program.kill()
+
+
+def have(language: str, request: pytest.FixtureRequest) -> None:
+    """The client, installed or built; the test is skipped without it, but not in CI."""
+    if language == "node":
+        request.getfixturevalue("node_modules")
+    if language in BUILDS:
+        try:
+            built(language)
+        except CannotBuild as missing:
+            do_without(str(missing))

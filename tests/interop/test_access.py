@@ -10,8 +10,7 @@ from popclient.admin import Admin
 from popclient.config import ClientConfig
 from popserver import embedded
 from popserver.in_process import EmbeddedBroker
-from tests.interop.conftest import Start
-from tests.interop.official import Refused
+from tests.interop.official import Refused, Start
 from tests.interop.seen import Lag, Seen, until
 
 SECRET = "correct-horse"

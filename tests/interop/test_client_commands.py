@@ -10,9 +10,8 @@ from popclient import Producer
 from popclient.admin import Admin, Trial
 from popserver.in_process import EmbeddedBroker
 from tests.interop.official import Program
-from tests.interop.one_start import Start, started
+from tests.interop.one_start import Start, have, started
 from tests.interop.seen import until
-from tests.interop.test_refused_starts import have
 
 
 @pytest.mark.row("O8")

@@ -8,10 +8,9 @@ import pytest
 
 from popserver.in_process import EmbeddedBroker
 from popserver.model.topic import MessageType
-from tests.interop.conftest import Start
 from tests.interop.hearing import GONE_MS_MAX, advance_until_heard
 from tests.interop.line import Line, line_to
-from tests.interop.official import OfficialSimpleConsumer, Program, Received, Refused, messages_of
+from tests.interop.official import OfficialSimpleConsumer, Program, Received, Refused, Start, messages_of
 from tests.interop.seen import Lag, Seen, until
 
 pytestmark = [pytest.mark.row("O8"), pytest.mark.user("U11")]

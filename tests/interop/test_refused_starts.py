@@ -11,8 +11,7 @@ import pytest
 from popclient.admin import Admin
 from popclient.config import ClientConfig
 from popserver import EmbeddedBroker, embedded
-from tests.interop.conftest import do_without
-from tests.interop.one_start import BUILDS, CannotBuild, Start, built, outcomes, told
+from tests.interop.one_start import BUILDS, Start, have, outcomes, told
 
 ROOT = ("root", "root-has-a-secret")
 ALICE = {"OFFICIAL_ACCESS_KEY": "alice", "OFFICIAL_ACCESS_SECRET": "correct-horse"}
@@ -89,14 +88,3 @@ def test_one_with_rights_is_served(
     have(language, request)
     start = Start(language, "producer", "counters")
     assert outcomes(start, guarded.endpoint, home, ALICE) == ["started", "served"]
-
-
-def have(language: str, request: pytest.FixtureRequest) -> None:
-    """The client, installed or built; the test is skipped without it, but not in CI."""
-    if language == "node":
-        request.getfixturevalue("node_modules")
-    if language in BUILDS:
-        try:
-            built(language)
-        except CannotBuild as missing:
-            do_without(str(missing))

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
-import threading
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from tests.interop.conftest import Start
-from tests.interop.official import OfficialProducer, OfficialSimpleConsumer, Program, Refused
+from tests.interop.official import Program, Start
 from tests.interop.seen import Lag, lag_in, until
+from tests.interop.traffic import Traffic, send_until_sent
 from tests.support.server_process import ServerProcess, served
 
 pytestmark = pytest.mark.row("O8")
 
 BEFORE_AND_AFTER = 30
-TRY_AGAIN_S = 0.05  # a client whose server is away
 
 
 @pytest.fixture
@@ -61,7 +57,7 @@ async def test_a_push_consumer_goes_on(program: Program, server: ServerProcess, 
     assert (await asyncio.to_thread(consumer.hear))[0].body == "before"
     await server.kill()
     await server.start()
-    await asyncio.to_thread(_send_until_sent, producer, "after")
+    await asyncio.to_thread(send_until_sent, producer, "after")
     assert (await asyncio.to_thread(consumer.hear))[0].body == "after"
     await _eventually(lambda: lag_in(database, "counters", "flights") == Lag(stored=2))
     assert consumer.heard.empty()
@@ -79,79 +75,6 @@ async def test_what_a_push_consumer_holds_stays_its_own(
     await asyncio.to_thread(consumer.release)
     await _eventually(lambda: lag_in(database, "counters", "flights") == Lag(stored=1))
     assert consumer.heard.empty()
-
-
-class Traffic:
-    """A producer and a consumer that never stop trying, and what they were told."""
-
-    def __init__(self, producer: OfficialProducer, consumer: OfficialSimpleConsumer) -> None:
-        self._producer = producer
-        self._consumer = consumer
-        self._threads = ThreadPoolExecutor(2)
-        self._sending = threading.Event()
-        self._receiving = threading.Event()
-        self.sent: set[str] = set()
-        self.acked: set[str] = set()
-        self.in_doubt: set[str] = set()  # the ack's answer was lost: it may have taken effect
-        self.came_back: list[str] = []
-
-    @property
-    def passed(self) -> int:
-        """Messages both confirmed to the producer and acked."""
-        return len(self.sent.copy() & self.acked.copy())
-
-    def __enter__(self) -> Traffic:
-        self._sending.set()
-        self._receiving.set()
-        self._work = [self._threads.submit(self._send), self._threads.submit(self._receive)]
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._sending.clear()
-        self._receiving.clear()
-        _send_until_sent(self._producer, "the end of the last poll")
-        for work in self._work:
-            work.result()
-        self._threads.shutdown()
-
-    def send_no_more(self) -> None:
-        self._sending.clear()
-
-    def _send(self) -> None:
-        for number in itertools.count():
-            if not self._sending.is_set():
-                return
-            try:
-                self.sent.add(self._producer.send("flights", str(number)).message_id)
-            except Refused:
-                threading.Event().wait(TRY_AGAIN_S)
-
-    def _receive(self) -> None:
-        while self._receiving.is_set():
-            try:
-                # Long enough for a batch of acks; short enough to come again soon if an ack was lost.
-                received = self._consumer.receive(16, invisible_s=3)
-            except Refused:
-                threading.Event().wait(TRY_AGAIN_S)
-                continue
-            self.came_back += [message.message_id for message in received if message.message_id in self.acked]
-            for message in received:
-                try:
-                    self._consumer.ack(message)
-                except Refused:
-                    self.in_doubt.add(message.message_id)
-                else:
-                    self.acked.add(message.message_id)
-
-
-def _send_until_sent(producer: OfficialProducer, body: str) -> None:
-    while True:
-        try:
-            producer.send("flights", body)
-        except Refused:
-            threading.Event().wait(TRY_AGAIN_S)
-        else:
-            return
 
 
 async def _eventually(fact: Callable[[], bool]) -> None:

@@ -8,8 +8,7 @@ import pytest
 
 from popserver import embedded
 from popserver.in_process import EmbeddedBroker
-from tests.interop.conftest import LANGUAGES, Start
-from tests.interop.official import Program, Refused
+from tests.interop.official import LANGUAGES, Program, Refused, Start
 from tests.interop.seen import Lag, Seen
 
 pytestmark = pytest.mark.row("O8")

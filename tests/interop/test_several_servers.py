@@ -9,10 +9,9 @@ from typing import NamedTuple
 import pytest
 from sqlalchemy import text
 
-from tests.interop.conftest import Start
-from tests.interop.official import OfficialPushConsumer, Program
+from tests.interop.official import OfficialPushConsumer, Program, Start
 from tests.interop.seen import LAG, Lag, until
-from tests.interop.test_restart import Traffic, _send_until_sent
+from tests.interop.traffic import Traffic, send_until_sent
 from tests.support.aftermath import looking
 from tests.support.server_process import ServerProcess, served
 
@@ -84,7 +83,7 @@ async def test_a_push_consumer_goes_on(start_at: Start, program: Program, server
     for when in ("before", "after"):
         bodies = {f"{when} {number}" for number in range(20)}
         for body in sorted(bodies):
-            await asyncio.to_thread(_send_until_sent, producer, body)
+            await asyncio.to_thread(send_until_sent, producer, body)
         await asyncio.to_thread(_hear, consumer, bodies)
         if when == "before":
             await _eventually(lambda: servers.lag().is_done)

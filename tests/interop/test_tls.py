@@ -10,8 +10,7 @@ import pytest
 import popclient
 from popserver import embedded
 from popserver.in_process import EmbeddedBroker
-from tests.interop.conftest import Start
-from tests.interop.official import Refused
+from tests.interop.official import Refused, Start
 from tests.support.certificates import Authority
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -23,7 +23,7 @@ from tests.support.pending_store import (
     roll_back,
     take_checks,
 )
-from tests.support.plans import Plans, whole_reads
+from tests.support.plans import assert_found_by_index
 
 OTHERS = 20_000
 SQLITE = {
@@ -78,16 +78,7 @@ def test_every_statement_finds_its_rows_by_an_index(store: OpenStore) -> None:
     names = SQLITE if store.database.is_sqlite else POSTGRES
     for name, (act, indexes) in ACTS.items():
         pend(store, topic, *(a_delayed(store, SECOND) for _ in range(20)), *(a_half() for _ in range(20)))
-        plans = Plans(store)
-        with plans.caught():
-            act(store, topic)
-        explained = plans.explained()
-        assert explained, name
-        for statement, plan in explained.items():
-            assert whole_reads(plan) == [], f"{name}\n{statement}\n{plan}"
-        everything = "\n".join(explained.values())
-        for index in indexes:
-            assert re.search(names[index], everything), f"{name} does not use {index}:\n{everything}"
+        assert_found_by_index(store, name, partial(act, store, topic), {index: names[index] for index in indexes})
 
 
 def _fill(store: OpenStore, topic: Topic, busy: Topic) -> None:

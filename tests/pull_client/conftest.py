@@ -2,31 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import pytest
 
-import popserver
 from tests.support.queue_server import QueueServer
+from tests.support.shared_server import shared, topic
+
+__all__ = ["shared", "topic"]
 
 
 @pytest.fixture
 async def server() -> AsyncIterator[QueueServer]:
     async with QueueServer() as server:
         yield server
-
-
-@pytest.fixture(scope="module")
-def shared() -> Iterator[popserver.EmbeddedBroker]:
-    with popserver.embedded() as broker:
-        yield broker
-
-
-_names = itertools.count(1)
-
-
-@pytest.fixture
-def topic() -> str:
-    """A name of its own per test."""
-    return f"flights-{next(_names)}"

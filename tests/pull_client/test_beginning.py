@@ -13,8 +13,7 @@ from popclient import Message, MessageQueue, MultipleResults, Producer, PullCons
 from popproto.v1 import legacy_pb2 as legacy
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
-from tests.pull_client.test_polling import core_of, numbers, texts
-from tests.pull_client.test_subscribing import make_topic, members, read_all
+from tests.support.pull_consumers import core_of, make_topic, members, numbers, read_all, texts
 from tests.support.queue_server import QueueServer
 from tests.support.scripted_server import OK, status, until, until_in_thread
 

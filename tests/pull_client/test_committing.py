@@ -12,7 +12,7 @@ from popclient.aio import PullConsumer
 from popproto.v1 import legacy_pb2 as legacy
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
-from tests.pull_client.test_polling import FIRST, core_of, numbers, texts
+from tests.support.pull_consumers import FIRST, core_of, numbers, texts
 from tests.support.queue_server import QueueServer
 from tests.support.scripted_server import status, until
 

@@ -28,7 +28,7 @@ from popclient._pull import listen as pull_listening
 from popclient._pull.listen import PullListening
 from popclient._queues.consume_concurrently import ConsumeConcurrentlyService
 from popclient.admin import Admin
-from tests.pull_client.test_real_server import FIRST, send
+from tests.support.pull_consumers import FIRST, send
 from tests.support.scripted_server import until, until_in_thread
 
 SUCCESS, LATER = ConsumeConcurrentlyStatus.CONSUME_SUCCESS, ConsumeConcurrentlyStatus.RECONSUME_LATER

@@ -4,29 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
 
 import pytest
 
 from popclient import BadRequest, ClientClosed, FilterExpression, MessageQueue, MessageView, NotFound
-from popclient._pull.core import PullConsumerCore
 from popclient.aio import PullConsumer
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
+from tests.support.pull_consumers import FIRST, core_of, numbers, texts
 from tests.support.queue_server import QueueServer, pull_frames
 from tests.support.scripted_server import status, until
 
 MQ = MessageQueue("flights", 0)
 ALL = [MessageQueue("flights", queue_id) for queue_id in range(4)]
-FIRST = "CONSUME_FROM_FIRST_OFFSET"
-
-
-def texts(messages: Iterable[MessageView]) -> list[str]:
-    return [message.text for message in messages]
-
-
-def numbers(count: int, begin: int = 0) -> list[str]:
-    return [str(number) for number in range(begin, count)]
 
 
 async def test_every_queue_of_a_topic_each_in_its_order(server: QueueServer) -> None:
@@ -373,7 +363,3 @@ async def test_a_topic_that_grows_is_followed_from_the_beginning_of_its_new_queu
         await core._follow()
         assert texts(await consumer.poll(5)) == ["in a new queue"]
         assert consumer.assignment == ALL[:3]
-
-
-def core_of(consumer: PullConsumer) -> PullConsumerCore:
-    return consumer._core

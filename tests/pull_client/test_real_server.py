@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -16,7 +15,6 @@ from popclient import (
     ClientClosed,
     ClientConfig,
     FilterExpression,
-    Message,
     MessageQueue,
     MessageView,
     NotFound,
@@ -25,9 +23,8 @@ from popclient import (
     SimpleConsumer,
     aio,
 )
+from tests.support.pull_consumers import FIRST, send, texts
 from tests.support.scripted_server import until_in_thread
-
-FIRST = "CONSUME_FROM_FIRST_OFFSET"
 
 
 def read(consumer: PullConsumer, count: int) -> list[MessageView]:
@@ -38,19 +35,6 @@ def read(consumer: PullConsumer, count: int) -> list[MessageView]:
         assert polled, f"{len(seen)} of {count} came"
         seen += polled
     return seen
-
-
-def send(endpoint: str, topic: str, bodies: Iterable[str], tag: str | None = None) -> list[int]:
-    """Their offsets, each in its queue."""
-    with Producer(endpoint) as producer:
-        return [
-            receipt.offset
-            for receipt in producer.send_many([Message(topic, body, tag=tag) for body in bodies]).receipts
-        ]
-
-
-def texts(messages: Iterable[MessageView]) -> list[str]:
-    return [message.text for message in messages]
 
 
 @pytest.mark.row("I2")

@@ -13,18 +13,11 @@ import popserver
 from popclient import ClientConfig, Message, MessageQueue, NotFound, Producer, PullConsumer, Unreachable, aio
 from popclient._pull import subscribe as subscribing
 from popclient.admin import Admin
-from popproto.v1 import legacy_pb2 as legacy
-from popproto.v2 import definition_pb2 as pb
+from tests.support.pull_consumers import make_topic, members, read_all
 from tests.support.queue_server import QueueServer
-from tests.support.scripted_server import OK, until, until_in_thread
+from tests.support.scripted_server import until, until_in_thread
 
 FIRST = "CONSUME_FROM_FIRST_OFFSET"
-
-
-def make_topic(broker: popserver.EmbeddedBroker, topic: str, queues: int) -> list[MessageQueue]:
-    with Admin(broker.endpoint) as admin:
-        admin.create_topic(topic, queue_count=queues)
-    return [MessageQueue(topic, queue_id) for queue_id in range(queues)]
 
 
 @pytest.mark.row("J16")
@@ -60,21 +53,6 @@ async def test_no_queue_is_locked(server: QueueServer) -> None:
         await consumer.assign([])
         assert not server.requests("LockQueues")
         assert not server.requests("UnlockQueues")
-
-
-def read_all(members: Sequence[PullConsumer], count: int) -> list[str]:
-    """What they poll in turn, committed each time."""
-    seen: list[str] = []
-
-    def some() -> bool:
-        for member in members:
-            if member.assignment:
-                seen.extend(message.text for message in member.poll(0))
-                member.commit()
-        return len(set(seen)) >= count
-
-    until_in_thread(some)
-    return seen
 
 
 def test_who_comes_and_who_goes_moves_queues_and_loses_nothing(shared: popserver.EmbeddedBroker, topic: str) -> None:
@@ -170,14 +148,6 @@ async def test_who_came_and_went_without_a_notice_is_noticed_all_the_same(
         server.answers["ListMembers"] = lambda _: members(consumer.client_id)
         await until(lambda: consumer.assignment == queues)
         await until(lambda: pauses[-2:] == [0.05, 1_000.0])  # a second look soon, and then no more
-
-
-def members(*client_ids: str) -> legacy.ListMembersResponse:
-    answer = legacy.ListMembersResponse(status=OK)
-    for client_id in client_ids:
-        member = answer.members.add(client_id=client_id, model="CLUSTERING")
-        member.subscriptions.add(topic=pb.Resource(name="flights"))
-    return answer
 
 
 @pytest.mark.row("J16")

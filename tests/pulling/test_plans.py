@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -16,9 +16,8 @@ from popserver.model.topic import Topic
 from popserver.pulling import commit
 from popserver.pulling.read import ends_of_topic
 from popserver.pulling.rules import QueueOffset
-from tests.delivery.test_plans import _fill
 from tests.support.open_store import OpenStore
-from tests.support.plans import POSTGRES, SQLITE, Plans, whole_reads
+from tests.support.plans import POSTGRES, SQLITE, Plans, assert_found_by_index, fill_with_others
 from tests.support.pulls import look
 
 Act = Callable[[OpenStore, Group, Topic], object]
@@ -50,23 +49,16 @@ ACTS: dict[str, tuple[Act, set[str]]] = {
 @pytest.mark.row("M4")
 def test_every_statement_finds_its_rows_by_a_key(store: OpenStore) -> None:
     topic, popping = store.topic(queues=4), store.group("popping")
-    _fill(store, topic, popping)
+    fill_with_others(store, topic, popping)
     group = store.group("pulling")
     store.one(subscriptions.set_group_mode, subscriptions.SetGroupMode(group, Mode.PULL))
     for number in range(4):
         store.send(topic, 50, tag="A", rotation=number)
     names = SQLITE if store.database.is_sqlite else POSTGRES
     for name, (act, indexes) in ACTS.items():
-        plans = Plans(store)
-        with plans.caught():
-            act(store, group, topic)
-        explained = plans.explained()
-        assert explained, name
-        for statement, plan in explained.items():
-            assert whole_reads(plan) == [], f"{name}\n{statement}\n{plan}"
-        everything = "\n".join(explained.values())
-        for index in indexes:
-            assert re.search(names[index], everything), f"{name} does not use {index}:\n{everything}"
+        assert_found_by_index(
+            store, name, partial(act, store, group, topic), {index: names[index] for index in indexes}
+        )
 
 
 @pytest.mark.row("I3")

@@ -18,9 +18,9 @@ from popserver.pulling.rules import PullFlag
 from popserver.transport import convert
 from popserver.transport.limits import CallLimits
 from popserver.transport.polling import poll_ms_of
-from tests.receiving.test_wire import FOREIGN_TYPE, FakeCaller, sql, tags
 from tests.support import builders, wire_pull
 from tests.support.door import TOPIC, Door, a_message, opened, receive_request
+from tests.support.receiving import FOREIGN_TYPE, FakeCaller, sql, tags
 from tests.support.running_broker import until
 from tests.support.wire_pull import Answer, get_offset, make_topic, queue, settle, update_offset
 

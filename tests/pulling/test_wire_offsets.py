@@ -18,8 +18,8 @@ from popserver.access.rules import given_by
 from popserver.transport import convert
 from popserver.transport.call import Call
 from popserver.transport.calls import Caller
-from tests.access.test_wire import SECRET, give, guarded
 from tests.support.door import GROUP, TOPIC, Door, a_message, opened
+from tests.support.guarded import SECRET, give, guarded
 from tests.support.signing import signed
 from tests.support.wire_pull import get_offset, legacy, make_topic, pull, query_offset, queue, queue_name, update_offset
 

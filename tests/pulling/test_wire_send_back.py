@@ -17,8 +17,8 @@ from popserver.access.flow import Rules
 from popserver.engine.clock import ManualClock
 from popserver.model.group import Mode
 from popserver.model.names import Resource
-from tests.access.test_wire import SECRET, give, guarded
 from tests.support.door import GROUP, TOPIC, Door, a_message, opened
+from tests.support.guarded import SECRET, give, guarded
 from tests.support.running_broker import until
 from tests.support.signing import signed
 from tests.support.wire_pull import legacy, make_topic, pull, queue, queue_name, update_offset

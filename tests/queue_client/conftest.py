@@ -8,6 +8,9 @@ import pytest
 
 from tests.support.group_server import GroupServer
 from tests.support.queue_consumers import Desk
+from tests.support.shared_server import shared, topic
+
+__all__ = ["shared", "topic"]
 
 
 @pytest.fixture

@@ -10,8 +10,7 @@ from popclient import ConsumeOrderlyStatus, MessageQueue, MessageView, OrderlyLi
 from popclient._queue_push.pull_requests import PullRequest
 from popproto.v1 import legacy_pb2 as legacy
 from popproto.v2 import definition_pb2 as pb
-from tests.queue_client.test_rebalance import Notebook
-from tests.support.queue_consumers import Desk, Q
+from tests.support.queue_consumers import Desk, Notebook, Q
 from tests.support.scripted_server import status, until
 
 LAST, FIRST = "CONSUME_FROM_LAST_OFFSET", "CONSUME_FROM_FIRST_OFFSET"

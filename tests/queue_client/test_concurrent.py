@@ -13,14 +13,12 @@ from popclient import (
     ConsumeConcurrentlyContext,
     ConsumeConcurrentlyStatus,
     ConsumeStatus,
-    Consumption,
-    Interceptor,
     MessageQueue,
 )
 from popclient._engine.runner import Rejected
 from popproto.v1 import legacy_pb2 as legacy
 from popproto.v2 import definition_pb2 as pb
-from tests.support.queue_consumers import Desk, Q
+from tests.support.queue_consumers import Desk, Q, Watching, sent_back
 from tests.support.scripted_server import status, until
 
 SUCCESS, LATER = ConsumeConcurrentlyStatus.CONSUME_SUCCESS, ConsumeConcurrentlyStatus.RECONSUME_LATER
@@ -49,11 +47,6 @@ def always(result: Any) -> Callable[..., Any]:
         return result
 
     return listener
-
-
-def sent_back(desk: Desk) -> list[tuple[int, int]]:
-    """Offset and delay level of what was handed back."""
-    return [(request.offset, request.delay_level) for request in desk.server.sent_back]
 
 
 @pytest.mark.row("E4")
@@ -104,25 +97,6 @@ async def test_every_message_says_when_its_listener_was_called_and_the_sequence_
 
     await desk.start(listener, group="h")
     await until(lambda: kinds == [tuple])
-
-
-class Watching(Interceptor):
-    def __init__(self) -> None:
-        self.heard: list[str] = []
-        self.ends: list[Consumption] = []
-
-    def before_receive(self, topic: str, /) -> None:
-        self.heard.append(f"before_receive {topic}")
-
-    def after_receive(self, topic: str, messages: Any, error: Any, /) -> None:
-        self.heard.append(f"after_receive {topic} {len(messages)}")
-
-    def before_consume(self, messages: Any, /) -> None:
-        self.heard.append(f"before_consume {messages[0].text}")
-
-    def after_consume(self, messages: Any, consumption: Consumption, /) -> None:
-        self.heard.append(f"after_consume {messages[0].text}")
-        self.ends.append(consumption)
 
 
 @pytest.mark.row("E7")

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import itertools
 import threading
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from queue import SimpleQueue
@@ -43,21 +41,6 @@ from tests.support.views import view_at
 
 SUCCESS, LATER = ConsumeConcurrentlyStatus.CONSUME_SUCCESS, ConsumeConcurrentlyStatus.RECONSUME_LATER
 FIRST = "CONSUME_FROM_FIRST_OFFSET"
-
-
-@pytest.fixture(scope="module")
-def shared() -> Iterator[popserver.EmbeddedBroker]:
-    with popserver.embedded() as broker:
-        yield broker
-
-
-_names = itertools.count(1)
-
-
-@pytest.fixture
-def topic() -> str:
-    """A name of its own per test."""
-    return f"fields-{next(_names)}"
 
 
 def send(broker: popserver.EmbeddedBroker, topic: str, *bodies: bytes) -> None:

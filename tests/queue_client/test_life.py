@@ -27,8 +27,8 @@ from popclient._queues.local_offsets import LocalFileOffsetStore
 from popclient.offset_file import read_offset_file
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
-from tests.client.test_sync import AT_ONCE_S, run
 from tests.support.group_server import GroupServer
+from tests.support.programs import AT_ONCE_S, run
 from tests.support.queue_consumers import Desk, Q
 from tests.support.scripted_server import ScriptedServer, ServerThread, status, until, until_in_thread
 

@@ -16,8 +16,7 @@ from popclient import (
     aio,
 )
 from popclient._queue_push.core import QueuePushCore
-from tests.queue_client.test_concurrent import Watching, sent_back
-from tests.support.queue_consumers import Desk, Q
+from tests.support.queue_consumers import Desk, Q, Watching, sent_back
 from tests.support.scripted_server import until
 
 # ---- What it may be ----

@@ -6,7 +6,6 @@ import asyncio
 import itertools
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Iterator
 from typing import Any
 
 import grpc
@@ -33,21 +32,6 @@ from tests.support.scripted_server import until, until_in_thread
 
 SUCCESS, LATER = ConsumeConcurrentlyStatus.CONSUME_SUCCESS, ConsumeConcurrentlyStatus.RECONSUME_LATER
 FIRST = "CONSUME_FROM_FIRST_OFFSET"
-
-
-@pytest.fixture(scope="module")
-def shared() -> Iterator[popserver.EmbeddedBroker]:
-    with popserver.embedded() as broker:
-        yield broker
-
-
-_names = itertools.count(1)
-
-
-@pytest.fixture
-def topic() -> str:
-    """A name of its own per test."""
-    return f"whole-{next(_names)}"
 
 
 def send(broker: popserver.EmbeddedBroker, topic: str, texts: Any) -> None:

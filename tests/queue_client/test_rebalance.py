@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from popclient import ConsumeConcurrentlyStatus, MessageQueue, OffsetStore, ReadOffsetType, UnsupportedByServer
+from popclient import ConsumeConcurrentlyStatus, MessageQueue, UnsupportedByServer
 from popclient._queue_push.pull_loop import PullLoop
 from popproto.v1 import legacy_pb2 as legacy
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
-from tests.support.queue_consumers import Desk, Q
+from tests.support.queue_consumers import Desk, Notebook, Q
 from tests.support.scripted_server import OK, status, until
 
 SUCCESS = ConsumeConcurrentlyStatus.CONSUME_SUCCESS
@@ -412,41 +412,6 @@ async def test_who_broadcasts_in_a_group_that_shares_takes_nothing_from_it(
     await desk.owns(stray, 0, 1, 2, 3)
     core = await desk.start()
     await desk.owns(core, 0, 1, 2, 3)
-
-
-class Notebook(OffsetStore):
-    """A store of a user's own: a dictionary that outlives its consumer."""
-
-    def __init__(self, stored: dict[MessageQueue, int]) -> None:
-        self.stored = stored
-        self.memory: dict[MessageQueue, int] = {}
-
-    async def load(self) -> None:
-        self.memory = {}
-
-    def update_offset(self, mq: MessageQueue, offset: int, increase_only: bool) -> None:
-        if not increase_only or offset > self.memory.get(mq, -1):
-            self.memory[mq] = offset
-
-    async def read_offset(self, mq: MessageQueue, read_type: ReadOffsetType) -> int:
-        return self.stored.get(mq, -1)
-
-    async def persist_all(self, mqs: Any) -> None:
-        for mq in mqs:
-            await self.persist(mq)
-
-    async def persist(self, mq: MessageQueue) -> None:
-        if mq in self.memory:
-            self.stored[mq] = self.memory[mq]
-
-    def remove_offset(self, mq: MessageQueue) -> None:
-        self.memory.pop(mq, None)
-
-    def clone_offset_table(self, topic: str | None = None) -> dict[MessageQueue, int]:
-        return dict(self.memory)
-
-    async def update_consume_offset_to_broker(self, mq: MessageQueue, offset: int, is_oneway: bool = True) -> None:
-        self.stored[mq] = offset
 
 
 @pytest.mark.row("H1")

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from popclient import ConsumeConcurrentlyStatus, ConsumeOrderlyStatus, MessageQueue, OrderlyListener
-from tests.queue_client.test_rebalance import Notebook
-from tests.support.queue_consumers import Desk, Q
+from tests.support.queue_consumers import Desk, Notebook, Q
 from tests.support.scripted_server import until
 
 SUCCESS, LATER = ConsumeConcurrentlyStatus.CONSUME_SUCCESS, ConsumeConcurrentlyStatus.RECONSUME_LATER

@@ -9,8 +9,8 @@ from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
 from popserver.services import BULK
 from popserver.transport import convert
-from tests.receiving.test_wire_message_groups import push
 from tests.support.door import GROUP, TOPIC, Door, a_message, headers
+from tests.support.receiving import push
 
 
 async def bulk(door: Door, method: str, request: object, client_id: str) -> list[object]:

@@ -12,22 +12,12 @@ import pytest
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
 from popserver.engine.clock import ManualClock
-from popserver.model.names import Resource
 from popserver.services import Services
 from popserver.transport import convert
-from tests.support.door import CLIENT, GROUP, LIMITS, TOPIC, Door, a_message, opened, receive_request
+from tests.support.door import GROUP, LIMITS, TOPIC, Door, a_message, opened, receive_request
+from tests.support.receiving import FOREIGN_TYPE, FakeCaller, sql, tags
 
 GRANTED = "SELECT count(*) FROM delivery"
-FOREIGN_TYPE = pb.FilterExpression(expression="*")
-FOREIGN_TYPE.type = 7  # type: ignore[assignment]
-
-
-def tags(expression: str) -> pb.FilterExpression:
-    return pb.FilterExpression(type=pb.TAG, expression=expression)
-
-
-def sql(expression: str) -> pb.FilterExpression:
-    return pb.FilterExpression(type=pb.SQL, expression=expression)
 
 
 async def status_of(door: Door, request: wire.ReceiveMessageRequest, **options: Any) -> pb.Status:
@@ -338,30 +328,3 @@ async def test_a_batch_that_could_not_be_written_comes_again_soon(tmp_path: Path
         await clock.advance(1_000, door.broker.settle)
         again = await door.receive()
         assert {each.system_properties.message_id for each in again} == {f"m{number}" for number in range(5)}
-
-
-class FakeCaller:
-    """A caller with any deadline and any headers, without a call."""
-
-    client_id = CLIENT
-    namespace = ""
-
-    def resource(self, named: pb.Resource) -> Resource:
-        return Resource(named.resource_namespace, named.name)
-
-    def __init__(self, remaining_ms: int | None = None, version: str = "") -> None:
-        self._remaining_ms = remaining_ms
-        self._version = version
-        self.call = self
-
-    def require(self, _needs: object) -> None:
-        """It may everything."""
-
-    def carries(self, _undelivered: object, _size: int) -> None:
-        """There is no call whose end would give anything back."""
-
-    def header(self, _name: str) -> str:
-        return self._version
-
-    def remaining_ms(self) -> int | None:
-        return self._remaining_ms

@@ -14,9 +14,9 @@ from popserver.model.topic import MessageType, NewTopic
 from popserver.transport import convert
 from tests.support.builders import a_message
 from tests.support.door import GROUP, TOPIC, Door
+from tests.support.receiving import push
 
 LATE_MS = 500
-NOTHING = pb.MESSAGE_NOT_FOUND
 
 
 async def made(door: Door, *accepts: MessageType) -> None:
@@ -29,29 +29,6 @@ async def sent(door: Door, *groups: str) -> list[str]:
     batch = [a_message(name, message_type=MessageType.FIFO, message_group=each) for each in groups]
     assert all(not isinstance(each, Exception) for each in await door.broker.send(batch))
     return [each.message_id for each in batch]
-
-
-async def push(
-    door: Door,
-    client_id: str = "pusher",
-    *,
-    attempt_id: str = "",
-    batch_size: int = 32,
-    group: pb.Resource = GROUP,
-    topic: pb.Resource = TOPIC,
-) -> list[pb.Message]:
-    """What a push consumer gets that does not wait."""
-    request = wire.ReceiveMessageRequest(
-        group=group,
-        message_queue=pb.MessageQueue(topic=topic),
-        batch_size=batch_size,
-        auto_renew=True,
-        attempt_id=attempt_id,
-    )
-    convert.set_ms(request.long_polling_timeout, 0)
-    frames = await door.frames("ReceiveMessage", request, client_id=client_id)
-    assert frames[0].status.code in {pb.OK, NOTHING}
-    return [frame.message for frame in frames if frame.HasField("message")]
 
 
 async def told(

@@ -12,8 +12,8 @@ from popserver.engine.clock import ManualClock
 from popserver.model.errors import BadRequest, IllegalPollingTime, PopError
 from popserver.transport.limits import CallLimits
 from popserver.transport.polling import poll_ms_of
-from tests.receiving.test_wire import FakeCaller
-from tests.support.door import Door, a_message, opened, receive_request
+from tests.support.door import a_message, opened, parked, receive_request
+from tests.support.receiving import FakeCaller
 
 KNOWS = "5.0.3"
 
@@ -115,12 +115,6 @@ async def test_too_short_a_deadline_on_the_wire(tmp_path: Path, version: str, co
         (status,) = await door.statuses("ReceiveMessage", request, timeout=3, headers=headers)
         assert status.code == code
         assert await door.digest() == before
-
-
-async def parked(door: Door, polls: int = 1) -> None:
-    """Return when so many polls wait."""
-    while door.broker.wakeups.parked != polls:  # noqa: ASYNC110
-        await asyncio.sleep(0.001)
 
 
 @pytest.mark.row("A4")

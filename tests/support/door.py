@@ -233,3 +233,9 @@ def receive_request(
 
 def handle_of(message: pb.Message) -> str:
     return message.system_properties.receipt_handle
+
+
+async def parked(door: Door, polls: int = 1) -> None:
+    """Return when so many polls wait."""
+    while door.broker.wakeups.parked != polls:  # noqa: ASYNC110
+        await asyncio.sleep(0.001)

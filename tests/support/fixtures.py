@@ -10,6 +10,7 @@ import pytest
 from popserver.database import migrate
 from popserver.database.database import Database
 from tests.support import desk as desks
+from tests.support.certificates import Authority
 from tests.support.desk import Desk
 from tests.support.door import Door, opened
 from tests.support.open_store import OpenStore, open_store
@@ -95,6 +96,12 @@ async def either_door(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIt
     url = request.getfixturevalue("postgres_url") if request.param == "postgres" else ""
     async with opened(tmp_path, postgres_url=url) as opened_door:
         yield opened_door
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    """A CA of the test's own."""
+    return Authority(tmp_path)
 
 
 @pytest.fixture

@@ -6,13 +6,17 @@ What is explained is what is executed: every statement is caught on its way, wit
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from sqlalchemy import event
 
-from tests.support.open_store import OpenStore
+from popserver.database.schema import message
+from popserver.model.group import Group
+from popserver.model.states import State
+from popserver.model.topic import Topic
+from tests.support.open_store import HOUR, OpenStore
 
 # How each database says that it uses an index.
 SQLITE = {
@@ -97,6 +101,20 @@ class Plans:
         return "\n".join(str(row[0]) for row in rows)
 
 
+def assert_found_by_index(store: OpenStore, name: str, act: Callable[[], object], indexes: Mapping[str, str]) -> None:
+    """No statement of the act reads a whole table, and each of these indexes (its name, how a plan says it) is used."""
+    plans = Plans(store)
+    with plans.caught():
+        act()
+    explained = plans.explained()
+    assert explained, name
+    for statement, plan in explained.items():
+        assert whole_reads(plan) == [], f"{name}\n{statement}\n{plan}"
+    everything = "\n".join(explained.values())
+    for index, words in indexes.items():
+        assert re.search(words, everything), f"{name} does not use {index}:\n{everything}"
+
+
 def whole_reads(plan: str) -> list[str]:
     reads = re.findall(r"^\s*(?:->)?\s*(SCAN .+|Seq Scan on .+)$", plan, re.MULTILINE)
     # What a look found is read once more to be packed; the look itself stands in the plan as well.
@@ -105,3 +123,40 @@ def whole_reads(plan: str) -> list[str]:
 
 def _is_of_a_subquery(read: str, plan: str) -> bool:
     return f"CO-ROUTINE {read.removeprefix('SCAN ')}" in plan
+
+
+# Enough of everything that reading it whole would cost more than looking up.
+OTHERS = 20_000
+
+
+def fill_with_others(store: OpenStore, topic: Topic, group: Group) -> None:
+    """Much that the statements are not after: messages, deliveries of this group and others, topics, progress."""
+    busy = store.topic("busy")
+    store.meet(group, busy)
+    store.send(busy)
+    for number in range(200):
+        store.meet(group, store.topic(f"t{number}", queues=4))
+    far_ms = store.now_ms + 99 * HOUR
+    columns = ", ".join(column.name for column in message.columns)
+    copied = columns.replace("message_key", "m.message_key + n").replace("message_id", f"{_an_id(store)}")
+    store.conn.exec_driver_sql(
+        f"WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < {OTHERS})"
+        f" INSERT INTO message ({columns}) SELECT {copied} FROM numbers, message m"
+    )
+    store.conn.exec_driver_sql(f"UPDATE queue SET next_offset = {OTHERS + 1} WHERE topic_id = {busy.topic_id}")
+    other = store.group("other", meets=[busy])
+    for group_id, state in ((group.group_id, State.INFLIGHT), (other.group_id, State.READY)):
+        store.conn.exec_driver_sql(
+            "INSERT INTO delivery"
+            " (group_id, message_key, topic_id, state, attempt, hold_id, visible_at_ms, holder, client_id)"
+            f" SELECT {group_id}, message_key, {busy.topic_id}, '{state}', 1, 1, {far_ms}, 'PUSH', 'other' FROM message"
+        )
+    store.conn.exec_driver_sql(
+        f"UPDATE progress SET next_offset = {OTHERS + 1} WHERE queue_id = {busy.queues[0].queue_id}"
+    )
+    if not store.database.is_sqlite:
+        store.conn.exec_driver_sql("ANALYZE")
+
+
+def _an_id(store: OpenStore) -> str:
+    return "CAST('x' || n AS BLOB)" if store.database.is_sqlite else "convert_to('x' || n, 'UTF8')"

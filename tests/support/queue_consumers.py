@@ -9,7 +9,16 @@ from typing import Any
 
 import grpc
 
-from popclient import ConsumeConcurrentlyStatus, MessageQueue, MessageView, aio
+from popclient import (
+    ConsumeConcurrentlyStatus,
+    Consumption,
+    Interceptor,
+    MessageQueue,
+    MessageView,
+    OffsetStore,
+    ReadOffsetType,
+    aio,
+)
 from popclient._engine.runner import TaskRunner
 from popclient._queue_push.core import QueuePushCore
 from popclient._queue_push.pull_loop import PullLoop
@@ -106,3 +115,62 @@ class Desk:
     def offset(self, core: QueuePushCore, mq: MessageQueue = Q) -> int | None:
         """Its progress as it remembers it."""
         return core.parts.offset_store.clone_offset_table().get(mq)
+
+
+class Notebook(OffsetStore):
+    """A store of a user's own: a dictionary that outlives its consumer."""
+
+    def __init__(self, stored: dict[MessageQueue, int]) -> None:
+        self.stored = stored
+        self.memory: dict[MessageQueue, int] = {}
+
+    async def load(self) -> None:
+        self.memory = {}
+
+    def update_offset(self, mq: MessageQueue, offset: int, increase_only: bool) -> None:
+        if not increase_only or offset > self.memory.get(mq, -1):
+            self.memory[mq] = offset
+
+    async def read_offset(self, mq: MessageQueue, read_type: ReadOffsetType) -> int:
+        return self.stored.get(mq, -1)
+
+    async def persist_all(self, mqs: Any) -> None:
+        for mq in mqs:
+            await self.persist(mq)
+
+    async def persist(self, mq: MessageQueue) -> None:
+        if mq in self.memory:
+            self.stored[mq] = self.memory[mq]
+
+    def remove_offset(self, mq: MessageQueue) -> None:
+        self.memory.pop(mq, None)
+
+    def clone_offset_table(self, topic: str | None = None) -> dict[MessageQueue, int]:
+        return dict(self.memory)
+
+    async def update_consume_offset_to_broker(self, mq: MessageQueue, offset: int, is_oneway: bool = True) -> None:
+        self.stored[mq] = offset
+
+
+def sent_back(desk: Desk) -> list[tuple[int, int]]:
+    """Offset and delay level of what was handed back."""
+    return [(request.offset, request.delay_level) for request in desk.server.sent_back]
+
+
+class Watching(Interceptor):
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+        self.ends: list[Consumption] = []
+
+    def before_receive(self, topic: str, /) -> None:
+        self.heard.append(f"before_receive {topic}")
+
+    def after_receive(self, topic: str, messages: Any, error: Any, /) -> None:
+        self.heard.append(f"after_receive {topic} {len(messages)}")
+
+    def before_consume(self, messages: Any, /) -> None:
+        self.heard.append(f"before_consume {messages[0].text}")
+
+    def after_consume(self, messages: Any, consumption: Consumption, /) -> None:
+        self.heard.append(f"after_consume {messages[0].text}")
+        self.ends.append(consumption)

@@ -381,3 +381,12 @@ def until_in_thread(fact: Callable[[], Any], timeout: float = 60) -> Any:
         assert time.monotonic() < deadline, "it did not come true in time"
         time.sleep(0.005)
     return found
+
+
+def put(server: ScriptedServer, count: int, topic: str = "t", size: int = 0, first: int = 0) -> None:
+    """Stores messages with bodies 0, 1, 2 … , padded with blanks to `size`."""
+    request = rpc.SendMessageRequest()
+    for number in range(first, first + count):
+        message = request.messages.add(topic=pb.Resource(name=topic), body=str(number).ljust(size).encode())
+        message.system_properties.message_id = f"{topic}-{number}"
+    server.store(request)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import Any
 
@@ -75,3 +77,6 @@ def pass_time(broker: EmbeddedBroker, seconds: int) -> None:
     for _ in range(0, seconds, STEP_S):
         parked(broker)
         broker.clock.advance(f"{STEP_S}s")
+
+
+Start = Callable[[], AbstractContextManager[EmbeddedBroker]]

@@ -1,8 +1,10 @@
-"""Messages as a pull brings them."""
+"""Messages as a receive or a pull brings them."""
 
 from __future__ import annotations
 
-from popclient.message import MessageView
+from datetime import UTC, datetime
+
+from popclient import MessageView
 from popproto.v2 import definition_pb2 as pb
 
 
@@ -20,3 +22,9 @@ def views(*offsets: int) -> list[MessageView]:
 
 def offsets_of(messages: list[MessageView]) -> list[int]:
     return [message.queue_offset for message in messages]
+
+
+def view_of(name: str, topic: str = "t") -> MessageView:
+    wire = pb.Message(topic=pb.Resource(name=topic), body=name.encode())
+    wire.system_properties.message_id = name
+    return MessageView(wire, datetime.now(UTC))

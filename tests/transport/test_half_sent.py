@@ -20,7 +20,8 @@ from popserver.services import MESSAGING
 from popserver.transport.half_sent import CALL_BYTES, SLACK_BYTES, Unread
 from popserver.transport.incoming import Incoming
 from tests.support.door import CLIENT, LIMITS, TOPIC, Door, a_message, headers, opened
-from tests.transport.test_incoming import MIB, NARROW, PATIENCE_S, budget, narrow, permissive, until
+from tests.support.incoming import MIB, NARROW, PATIENCE_S, budget, narrow, permissive
+from tests.support.running_broker import until
 
 TELEMETRY = f"/{MESSAGING.full_name}/Telemetry"
 HALF = 600_000

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,22 +19,13 @@ from popproto.v1 import admin_pb2 as admin
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
 from popserver.access.flow import Rules
-from popserver.front.certificate import Certificate
-from popserver.front.self_signed import make_certificate
-from popserver.front.source import StaticCertificate
-from popserver.model.budget import Budget
 from popserver.services import MESSAGING
 from popserver.transport.entry_limits import bytes_beside_bodies, has_more_fields
 from popserver.transport.incoming import SMALL_BYTES
-from popserver.transport.limits import CallLimits
-from popserver.transport.listen import PLAINTEXT, Listening
 from tests.support.door import CLIENT, LIMITS, Door, a_message, headers, opened
+from tests.support.incoming import MIB, NARROW, PATIENCE_S, budget, narrow, permissive
 from tests.support.running_broker import until
 
-MIB = 1024 * 1024
-PATIENCE_S = 30
-# 3 MiB for large requests, 1 MiB for small ones, 1 MiB without a signature.
-NARROW = LIMITS._replace(incoming_bytes_max=4 * MIB, request_bytes_max=MIB)
 SECRET = "a-secret-of-root"
 EMPTY_ENTRY = b"\x0a\x00"
 EMPTY_GROUP = b"\x7b\x7c"  # of a field that no message has
@@ -58,17 +49,6 @@ async def first(call: Any) -> pb.Status:
     assert answer is not grpc.aio.EOF
     status: pb.Status = answer.status
     return status
-
-
-def budget(door: Door, name: str) -> Budget:
-    return door.broker.budgets[name]
-
-
-@asynccontextmanager
-async def narrow(folder: Path, listening: Listening = PLAINTEXT, limits: CallLimits = NARROW) -> AsyncIterator[Door]:
-    async with opened(folder, limits=limits, listening=listening) as door:
-        await door.send(a_message("there"))
-        yield door
 
 
 # ---- Who may not come in is not read ----
@@ -118,13 +98,6 @@ async def test_a_call_that_ends_without_a_request_is_answered(door: Door) -> Non
 
 
 # ---- Requests that do not arrive ----
-
-
-def permissive(folder: Path) -> Listening:
-    from datetime import UTC, datetime
-
-    made: Certificate = make_certificate("127.0.0.1", datetime.now(UTC))
-    return Listening("permissive", StaticCertificate(made))
 
 
 async def test_the_newest_of_too_many_late_requests_are_refused_and_others_are_served(tmp_path: Path) -> None:

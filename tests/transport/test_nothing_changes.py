@@ -16,13 +16,11 @@ from popproto.v2 import service_pb2 as wire
 from popserver.access.flow import Rules
 from popserver.engine.clock import ManualClock
 from popserver.transport import convert
-from tests.access.test_wire import REQUESTS, give_everything, guarded
 from tests.support.certificates import Authority
 from tests.support.door import TOPIC, Door, a_message, opened
+from tests.support.guarded import REQUESTS, give_everything, guarded
 from tests.support.signing import DATE, signed
-from tests.transport.test_listening import authority, caller, certified
-
-__all__ = ["authority"]
+from tests.support.tls import caller, certified
 
 MINUTE = 60_000
 SECRET = "correct-horse"

@@ -10,8 +10,8 @@ import pytest
 
 from popproto.v2 import definition_pb2 as pb
 from tests.support.door import CLIENT, LIMITS, Door, a_message, headers, opened, receive_request
+from tests.support.incoming import permissive
 from tests.support.running_broker import until
-from tests.transport.test_incoming import permissive
 
 MIB = 1024 * 1024
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 
 import pytest
 
 import popserver
 from popserver import EmbeddedBroker
-
-Start = Callable[[], AbstractContextManager[EmbeddedBroker]]
+from tests.support.users import Start
 
 
 @pytest.fixture

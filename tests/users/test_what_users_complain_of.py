@@ -26,8 +26,19 @@ from popclient.admin import Admin
 from popserver import EmbeddedBroker
 from tests.support.running_broker import watched
 from tests.support.scripted_server import until_in_thread as until
-from tests.support.users import GROUP, TOPIC, everything, look, make_topic, overdue, parked, pass_time, send, states
-from tests.users.conftest import Start
+from tests.support.users import (
+    GROUP,
+    TOPIC,
+    Start,
+    everything,
+    look,
+    make_topic,
+    overdue,
+    parked,
+    pass_time,
+    send,
+    states,
+)
 
 SUCCESS, FAILURE = ConsumeResult.SUCCESS, ConsumeResult.FAILURE
 

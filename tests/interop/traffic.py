@@ -1,0 +1,84 @@
+"""Official clients that send and receive while their server goes away and comes back."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+from tests.interop.official import OfficialProducer, OfficialSimpleConsumer, Refused
+
+TRY_AGAIN_S = 0.05  # a client whose server is away
+
+
+class Traffic:
+    """A producer and a consumer that never stop trying, and what they were told."""
+
+    def __init__(self, producer: OfficialProducer, consumer: OfficialSimpleConsumer) -> None:
+        self._producer = producer
+        self._consumer = consumer
+        self._threads = ThreadPoolExecutor(2)
+        self._sending = threading.Event()
+        self._receiving = threading.Event()
+        self.sent: set[str] = set()
+        self.acked: set[str] = set()
+        self.in_doubt: set[str] = set()  # the ack's answer was lost: it may have taken effect
+        self.came_back: list[str] = []
+
+    @property
+    def passed(self) -> int:
+        """Messages both confirmed to the producer and acked."""
+        return len(self.sent.copy() & self.acked.copy())
+
+    def __enter__(self) -> Traffic:
+        self._sending.set()
+        self._receiving.set()
+        self._work = [self._threads.submit(self._send), self._threads.submit(self._receive)]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._sending.clear()
+        self._receiving.clear()
+        send_until_sent(self._producer, "the end of the last poll")
+        for work in self._work:
+            work.result()
+        self._threads.shutdown()
+
+    def send_no_more(self) -> None:
+        self._sending.clear()
+
+    def _send(self) -> None:
+        for number in itertools.count():
+            if not self._sending.is_set():
+                return
+            try:
+                self.sent.add(self._producer.send("flights", str(number)).message_id)
+            except Refused:
+                threading.Event().wait(TRY_AGAIN_S)
+
+    def _receive(self) -> None:
+        while self._receiving.is_set():
+            try:
+                # Long enough for a batch of acks; short enough to come again soon if an ack was lost.
+                received = self._consumer.receive(16, invisible_s=3)
+            except Refused:
+                threading.Event().wait(TRY_AGAIN_S)
+                continue
+            self.came_back += [message.message_id for message in received if message.message_id in self.acked]
+            for message in received:
+                try:
+                    self._consumer.ack(message)
+                except Refused:
+                    self.in_doubt.add(message.message_id)
+                else:
+                    self.acked.add(message.message_id)
+
+
+def send_until_sent(producer: OfficialProducer, body: str) -> None:
+    while True:
+        try:
+            producer.send("flights", body)
+        except Refused:
+            threading.Event().wait(TRY_AGAIN_S)
+        else:
+            return
