@@ -75,16 +75,21 @@ def _commit(tx: Transaction, group: Group, receipts: Sequence[Receipt]) -> dict[
     """Commit what the receipts hold. Return the reason for each that could not be (None: it was committed before)."""
     holds = [(each.message_key, each.hold_id) for each in receipts]
     names = {"for_group": group.group_id, "holds": encode_rows(holds), "now_ms": tx.now_ms}
-    if Event.ACK in group.history.kept:
+    is_kept = Event.ACK in group.history.kept
+    # A client that came back may hold longer than its handle says: only the statement knows which of those it acked.
+    if is_kept or any(each.ends_at_ms <= tx.now_ms for each in receipts):
         rows = _ACK_RETURNING.of(tx.conn).rows(tx.conn, names)
-        record(tx, group, Event.ACK, (moved(row) for row in rows))
-        committed = len(rows)
-    else:
-        # Without RETURNING: SQLite's driver releases the interpreter lock for each row that it fetches.
-        committed = tx.conn.execute(_ACK.of(tx.conn), names).rowcount
-    if committed == len(receipts):
+        if is_kept:
+            record(tx, group, Event.ACK, (moved(row) for row in rows))
+        committed = {(row.message_key, row.hold_id) for row in rows}
+        return {
+            each: why_not(tx, group, each) for each in receipts if (each.message_key, each.hold_id) not in committed
+        }
+    # Without RETURNING: SQLite's driver releases the interpreter lock for each row that it fetches.
+    count = tx.conn.execute(_ACK.of(tx.conn), names).rowcount
+    if count == len(receipts):
         return {}
-    return {each: why_not(tx, group, each) for each in _left_over(tx, names, receipts, committed)}
+    return {each: why_not(tx, group, each) for each in _left_over(tx, names, receipts, count)}
 
 
 def _left_over(

@@ -230,3 +230,19 @@ def test_open_push_clients(store: OpenStore) -> None:
     for client_id, holder in (("a", Holder.PUSH), ("a", Holder.PUSH), ("b", Holder.PUSH), ("c", Holder.SIMPLE)):
         store.receive(group, topic, 1, holder=holder, client_id=client_id)
     assert sorted(cluster_sql.unattended_push_clients(store.conn)) == ["a", "b"]
+
+
+def test_an_ack_beyond_the_handles_end_is_answered_beside_one_that_is_too_late(store: OpenStore) -> None:
+    """The hold of a client that came back lasts longer than its handle says."""
+    topic = store.topic()
+    group = store.group(meets=[topic])
+    store.send(topic, 2)
+    late, kept = store.receive(group, topic, 2, holder=Holder.PUSH, invisible_ms=MINUTE, client_id="c1")
+    assert store.ack(group, late) == [None]
+    store.orphan_client("c1")
+    store.adopt("c1", store.now_ms + HOUR)
+    store.now_ms += 2 * MINUTE
+    refused, acked = store.ack(group, late, kept)
+    assert isinstance(refused, InvalidReceiptHandle)
+    assert acked is None
+    assert set(store.states(group).values()) == {State.COMMIT}
