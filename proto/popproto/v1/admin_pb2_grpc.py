@@ -495,7 +495,7 @@ class AdminServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def PrintThreads(self, request, context):
-        """These ask a client over its Telemetry stream, which the asked server must have.
+        """These calls send a command to a client over its Telemetry stream, which must be open to the called server.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

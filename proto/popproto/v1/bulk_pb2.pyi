@@ -4,7 +4,7 @@
 isort:skip_file
 Many messages at once, as columns: what Spark reads. A chunk is a whole Arrow IPC stream, schema and record batches;
 servers without Arrow do not offer this service.
-Every answer begins with a Status; a failure names the offending value, the limit and the way out.
+Each answer has a Status as its first field; a failure names the offending value, the limit and the way out.
 """
 
 from popproto.v2 import definition_pb2 as _definition_pb2
@@ -26,7 +26,7 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class PullBulkRequest(_message.Message):
-    """The stored messages of one queue from `offset` up to, not including, `end_offset`; no group's progress changes.
+    """The stored messages of one queue from `offset` up to, but not including, `end_offset`; no group's progress changes.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -43,7 +43,7 @@ class PullBulkRequest(_message.Message):
     end_offset: _builtins.int
     @_builtins.property
     def group(self) -> _definition_pb2.Resource:
-        """who reads; for its rights alone"""
+        """the reading group; used only to check rights"""
 
     @_builtins.property
     def topic(self) -> _definition_pb2.Resource: ...
@@ -88,7 +88,7 @@ class PullBulkResponse(_message.Message):
     messages: _builtins.int
     """in this chunk"""
     next_offset: _builtins.int
-    """everything before it is in this chunk, in an earlier one, or not wanted"""
+    """all matching messages before it are in this chunk or an earlier one"""
     @_builtins.property
     def status(self) -> _definition_pb2.Status: ...
     def __init__(
@@ -111,8 +111,8 @@ Global___PullBulkResponse: _TypeAlias = PullBulkResponse  # noqa: Y015
 
 @_typing.final
 class ReceiveBulkRequest(_message.Message):
-    """A receive that can be repeated: as long as messages are held under the attempt id, the same ones are answered, and
-    nothing new is taken. The holds are a simple consumer's.
+    """A receive that can be repeated: while messages are held under the attempt id, the answer has these messages and no new
+    ones. The holds are a simple consumer's.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -126,7 +126,7 @@ class ReceiveBulkRequest(_message.Message):
     COLUMNS_FIELD_NUMBER: _builtins.int
     attempt_id: _builtins.str
     max_messages: _builtins.int
-    """at most 1,000; 0: only what is held already"""
+    """at most 1,000; 0: only messages that are held already"""
     @_builtins.property
     def group(self) -> _definition_pb2.Resource: ...
     @_builtins.property
@@ -185,7 +185,7 @@ Global___ReceiveBulkResponse: _TypeAlias = ReceiveBulkResponse  # noqa: Y015
 
 @_typing.final
 class RenewAttemptRequest(_message.Message):
-    """The holds of an attempt, longer or shorter: they last this long from now on."""
+    """Changes the end of an attempt's holds: they last this long from now."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -242,7 +242,7 @@ Global___RenewAttemptResponse: _TypeAlias = RenewAttemptResponse  # noqa: Y015
 
 @_typing.final
 class AckAttemptRequest(_message.Message):
-    """Everything that is held under the attempt id is done. Repeated, it acks nothing and is no error."""
+    """Acks all messages that are held under the attempt id. A repetition acks nothing and is no error."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

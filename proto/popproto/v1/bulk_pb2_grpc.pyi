@@ -4,7 +4,7 @@
 isort:skip_file
 Many messages at once, as columns: what Spark reads. A chunk is a whole Arrow IPC stream, schema and record batches;
 servers without Arrow do not offer this service.
-Every answer begins with a Status; a failure names the offending value, the limit and the way out.
+Each answer has a Status as its first field; a failure names the offending value, the limit and the way out.
 """
 
 from collections import abc as _abc
