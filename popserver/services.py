@@ -113,7 +113,7 @@ class Services:
             broker.clock,
             broker.reader,
             broker.undelivered,
-            lambda: broker.open_polls,
+            broker.pulls.parked,
             limits,
             address,
         )
@@ -204,7 +204,7 @@ def build(
     made = Services(broker, limits, version, place.address, convert.endpoints(host, place.port))
     access.on_change(made.session.expel)
     incoming = Incoming(broker.budgets, limits, place.front)
-    gate = ClientGate(access, broker.clients.seen, broker.clock)
+    gate = ClientGate(access, broker.clients, broker.clock)
     services = [
         serve(MESSAGING, made.messaging(), gate, incoming),
         serve(LEGACY, made.legacy(), gate, incoming),

@@ -6,8 +6,9 @@ costs one header and two comparisons.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Protocol
 
 from google.protobuf.message import Message
 
@@ -21,8 +22,6 @@ from popserver.transport.calls import Caller, Needs
 
 CLIENT_ID_LENGTH_MAX = 255
 
-# Gets the client id of every accepted call.
-Seen = Callable[[str], None]
 Require = Callable[[Needs], None]
 
 # These methods count in the quota but are never refused. A refusal would only make more work: a message that is not
@@ -44,13 +43,30 @@ _ONLY_COUNTED = frozenset(
 )
 
 
+class KnownClient(Protocol):
+    """A client as the gate sees it."""
+
+    last_seen_ms: int
+
+
+class ClientRegistry(Protocol):
+    """Who is connected. A call is a sign of life of its client."""
+
+    @property
+    def present(self) -> Mapping[str, KnownClient]:
+        """The clients of which a call changes nothing but `last_seen_ms`, by id."""
+
+    def seen(self, client_id: str) -> None:
+        """A client that is not among them called."""
+
+
 class ClientGate:
     """The gate for methods of clients."""
 
-    def __init__(self, access: Access, seen: Seen, clock: Clock) -> None:
+    def __init__(self, access: Access, clients: ClientRegistry, clock: Clock) -> None:
         self._access = access
         self._must_sign = access.is_on
-        self._seen = seen
+        self._clients = clients
         self._clock = clock
         self.allow = self._allow if access.is_on or access.messages is not None else None
 
@@ -75,7 +91,11 @@ class ClientGate:
         if self._access.requests is not None:
             limit = self._access.requests.charge if method in _ONLY_COUNTED else self._access.requests.take
             limit(_holder(caller), 1, self._clock.now_ms())
-        self._seen(caller.client_id)
+        client = self._clients.present.get(caller.client_id)
+        if client is None:
+            self._clients.seen(caller.client_id)
+        else:
+            client.last_seen_ms = self._clock.now_ms()
 
     def _allow(self, rights: Callable[[Message, Caller], Needs], request: Message, caller: Caller) -> None:
         """Raise `Forbidden` if the caller lacks a right, `TooManyRequests` if it sends more messages than its quota."""

@@ -74,7 +74,8 @@ class Catalog:
 
     async def subscription(self, group_name: Resource, topic_name: Resource) -> tuple[Group, Topic]:
         """The group and the topic. When this returns, the group has progress rows for the topic."""
-        group, topic = await self.group(group_name), await self.topic(topic_name)
+        group = self._groups.get(group_name) or await self.group(group_name)
+        topic = self._topics.get(topic_name) or await self.topic(topic_name)
         if (group.group_id, topic.topic_id) not in self._met:
             await self._writer.submit(subscriptions.Subscribe(group, topic, Mode.POP))
             self._met.add((group.group_id, topic.topic_id))

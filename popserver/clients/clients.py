@@ -74,6 +74,8 @@ class Clients:
         self._attend = attend
         self._group_members = group_members
         self._known: dict[str, Client] = {}
+        # Neither gone nor without its stream: if something is heard of such a client, only `last_seen_ms` changes.
+        self.present: dict[str, Client] = {}
         self._consumers = Consumers()
 
     def __len__(self) -> int:
@@ -123,9 +125,10 @@ class Clients:
         now_ms = self._clock.now_ms()
         client = self._known.get(client_id)
         if client is None:
-            client = self._known[client_id] = Client(client_id, now_ms)
+            client = self._known[client_id] = self.present[client_id] = Client(client_id, now_ms)
             self._watch(client, now_ms + CLIENT_LAPSE_MS)
             return
+        self.present[client_id] = client
         client.last_seen_ms, client.lost_at_ms = now_ms, None
         if client.is_gone:
             client.is_gone = False
@@ -152,6 +155,7 @@ class Clients:
         if client is None or client.stream is not stream:
             return
         client.stream, client.lost_at_ms = None, self._clock.now_ms()
+        self.present.pop(client_id, None)
         if not client.is_gone:
             self._watch(client, self._ends_at_ms(client))
 
@@ -194,8 +198,10 @@ class Clients:
 
     def call_opened(self, client_id: str) -> Client:
         """A long call of the client began: while it is open, the client counts as connected."""
-        self.seen(client_id)
-        client = self._known[client_id]
+        client = self.present.get(client_id)
+        if client is None:
+            self.seen(client_id)
+            client = self._known[client_id]
         client.open_calls += 1
         return client
 
@@ -209,6 +215,7 @@ class Clients:
     def ended(self, client_id: str) -> None:
         """The client said goodbye."""
         client = self._known.pop(client_id, None)
+        self.present.pop(client_id, None)
         self._consumers.left(client_id)
         self._group_members.leave(client_id)
         if client is not None:
@@ -242,6 +249,7 @@ class Clients:
 
     def _end(self, client: Client) -> None:
         client.is_gone = True
+        self.present.pop(client.client_id, None)
         self._consumers.left(client.client_id)
         self._group_members.leave(client.client_id)
         if client.may_hold:

@@ -23,7 +23,7 @@ class DueTimer:
     def __init__(self, clock: Clock | Calendar, work: Callable[[], Awaitable[int | None]]) -> None:
         self._clock = clock
         self._work = work
-        self._due_ms: int | None = None
+        self.due_ms: int | None = None  # the earliest due time that is known
         self._alarm: Alarm | None = None
         self._task: asyncio.Task[None] | None = None
         self._idle = asyncio.Event()
@@ -32,15 +32,15 @@ class DueTimer:
 
     def expect(self, due_ms: int | None) -> None:
         """Something is due at `due_ms`. Only the earliest due time counts; None changes nothing."""
-        if due_ms is None or self._closed or (self._due_ms is not None and self._due_ms <= due_ms):
+        if due_ms is None or self._closed or (self.due_ms is not None and self.due_ms <= due_ms):
             return
-        self._due_ms = due_ms
+        self.due_ms = due_ms
         self._set_alarm()
 
     def check_due(self) -> None:
         """Run `work` now: something may be due that was not announced, or the clock was set and the alarm is late."""
         if not self._closed:
-            self._due_ms = self._clock.now_ms()
+            self.due_ms = self._clock.now_ms()
             self._set_alarm()
 
     async def idle(self) -> None:
@@ -55,8 +55,8 @@ class DueTimer:
 
     def _set_alarm(self) -> None:
         self._clear_alarm()
-        if self._task is None and self._due_ms is not None:
-            self._alarm = self._clock.call_at(self._due_ms, self._start)
+        if self._task is None and self.due_ms is not None:
+            self._alarm = self._clock.call_at(self.due_ms, self._start)
 
     def _clear_alarm(self) -> None:
         if self._alarm is not None:
@@ -73,11 +73,11 @@ class DueTimer:
         try:
             while not self._closed:
                 # Cleared before the work, so that a due time that is told during the work is kept.
-                self._due_ms = None
+                self.due_ms = None
                 due_ms = await self._work()
-                if due_ms is not None and (self._due_ms is None or due_ms < self._due_ms):
-                    self._due_ms = due_ms
-                if self._due_ms is None or self._due_ms > self._clock.now_ms():
+                if due_ms is not None and (self.due_ms is None or due_ms < self.due_ms):
+                    self.due_ms = due_ms
+                if self.due_ms is None or self.due_ms > self._clock.now_ms():
                     return
         finally:
             self._task = None

@@ -17,10 +17,7 @@ class Undelivered:
         self._budget = budget
         self._clock = clock
         self._waiting: set[asyncio.Future[bool]] = set()
-
-    @property
-    def has_room(self) -> bool:
-        return self._budget.used < self._budget.limit
+        self.has_room = budget.used < budget.limit
 
     def room(self) -> int:
         """How many bytes of bodies one transaction may read. Its last message may exceed that."""
@@ -30,11 +27,13 @@ class Undelivered:
         """Count `size` bytes of an answer until `carried`. They are in memory already, so this never refuses."""
         self._budget.used += size
         self._budget.peak = max(self._budget.peak, self._budget.used)
+        self.has_room = self._budget.used < self._budget.limit
 
     def carried(self, size: int) -> None:
         """The client received the answer, or its call ended."""
         self._budget.give_back(size)
-        if self.has_room:
+        self.has_room = self._budget.used < self._budget.limit
+        if self.has_room and self._waiting:
             waiting, self._waiting = self._waiting, set()
             for each in waiting:
                 _end(each, has_room=True)

@@ -37,6 +37,7 @@ class Wakeups:
         self._wakes_of_all = 0
         self._parked: dict[int, dict[int, deque[asyncio.Future[bool]]]] = {}
         self._empty: LruCache[tuple[PollKey, Filter], int] = LruCache()
+        self._found_empty: dict[int, int] = {}  # by topic id: the newest number at which any group found nothing
         self._count = 0
         self._closed = False
 
@@ -50,9 +51,11 @@ class Wakeups:
     def found_empty(self, key: PollKey, wanted: Filter, wake_number: int) -> None:
         """Remember that the group found no message for its filter `wanted` at this wake number."""
         self._empty.put((key, wanted), wake_number, wanted.memory)
+        self._found_empty[key.topic_id] = max(wake_number, self._found_empty.get(key.topic_id, 0))
 
     def is_known_empty(self, key: PollKey, wanted: Filter) -> bool:
-        return self._empty.get((key, wanted)) == self.wake_number(key.topic_id)
+        number = self.wake_number(key.topic_id)
+        return self._found_empty.get(key.topic_id) == number and self._empty.get((key, wanted)) == number
 
     def has_room(self, key: PollKey) -> bool:
         queue = self._parked.get(key.topic_id, {}).get(key.group_id, ())

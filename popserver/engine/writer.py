@@ -26,6 +26,7 @@ from popserver.database.database import Database, commit_error, is_taken_back, p
 from popserver.database.notifications import Invalidation
 from popserver.engine.batch_delay import ENOUGH, BatchDelay
 from popserver.engine.clock import Clock
+from popserver.engine.timers import DueTimer
 from popserver.engine.transaction import AFTER_RETRIES, FinishOrder, Phase, RepeatedId, Request, Transaction, lock
 from popserver.model.budget import Budget
 from popserver.model.errors import Internal, PopError
@@ -46,16 +47,16 @@ class Effects:
 
     def __init__(self) -> None:
         self._ready: list[tuple[Callable[[int], None], Container[int] | None]] = []
-        self._due: dict[str, Callable[[int], None]] = {}
+        self._due: dict[str, DueTimer] = {}
         self._invalidated: dict[str, Callable[[Resource], None]] = {}
 
     def on_ready(self, callback: Callable[[int], None], among: Container[int] | None = None) -> None:
         """`tell` gets the id of each topic that has messages to deliver; only topics in `among`, if that is given."""
         self._ready.append((callback, among))
 
-    def on_due(self, kind: str, callback: Callable[[int], None]) -> None:
-        """`tell` gets the time (epoch ms) at which something of the kind `word` is due."""
-        self._due[kind] = callback
+    def on_due(self, kind: str, timer: DueTimer) -> None:
+        """`timer` is told when something of this kind is due earlier than it expects."""
+        self._due[kind] = timer
 
     def on_invalidated(self, kind: str, callback: Callable[[Resource], None]) -> None:
         """`tell` gets the name of each topic or group whose data of this kind changed."""
@@ -69,8 +70,9 @@ class Effects:
 
     def due(self, moments: Mapping[str, int]) -> None:
         for kind, at_ms in moments.items():
-            if kind in self._due:
-                self._due[kind](at_ms)
+            timer = self._due.get(kind)
+            if timer is not None and (timer.due_ms is None or at_ms < timer.due_ms):
+                timer.expect(at_ms)
 
     def invalidations(self, changed: Iterable[Invalidation]) -> None:
         for kind, namespace, name in changed:

@@ -53,6 +53,9 @@ def size_of(expression: str) -> int:
     return _BYTES_OF_ANY + _BYTES_OF_CHARACTER * len(expression)
 
 
+EVERYTHING = TagFilter()
+
+
 @cached(size=size_of)
 def parse(expression: str) -> TagFilter:
     """Parse a tag expression. Raises `IllegalFilterExpression` if it has no tag or an illegal one.
@@ -64,7 +67,7 @@ def parse(expression: str) -> TagFilter:
             f"the tag expression has {len(expression)} characters, at most {EXPRESSION_LENGTH_MAX} are allowed"
         )
     if not expression.strip() or expression.strip() == "*":
-        return TagFilter()
+        return EVERYTHING
     tags = sorted({tag.strip() for tag in expression.split("||")} - {""})
     if not tags:
         raise IllegalFilterExpression(f"the tag expression '{expression}' names no tag; write 'A || B', or '*' for all")

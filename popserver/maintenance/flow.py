@@ -42,7 +42,7 @@ class Maintenance:
         self._key_window_ms = key_window_ms
         self._removals = Removals(clock)
         self._sleeper = DueTimer(clock, self._end_due)
-        writer.effects.on_due(DUE, self._sleeper.expect)
+        writer.effects.on_due(DUE, self._sleeper)
         self._retainer = DueTimer(clock, self._retain)
         self._key_keeper = DueTimer(clock, self._expire_keys)
         self._purging: asyncio.Task[None] | None = None

@@ -22,7 +22,7 @@ from popserver.messages.origins import RedriveOrigin
 from popserver.model.errors import BadRequest, MessageNotFound
 from popserver.model.message import REDRIVE_PLAN, BodyEncoding, Message, StoredMessage, id_from_bytes, id_to_bytes
 from popserver.model.names import DLQ_PREFIX, Resource
-from popserver.model.topic import MessageQueue, MessageType, Topic, message_key, offset_of, queue_of
+from popserver.model.topic import OFFSET_BITS, MessageQueue, MessageType, Topic, message_key, queue_of
 
 PAGE_BYTES_MAX = 16 * 1024 * 1024
 
@@ -230,14 +230,17 @@ def stored_message(row: MessageRow, topic: Topic, number_of: dict[int, int]) -> 
         deliver_at_ms,
         priority,
     )
-    return StoredMessage(sent, key, number_of[queue_of(key)], offset_of(key), stored_at_ms, digest)
+    queue_id, offset = divmod(key, 1 << OFFSET_BITS)
+    return StoredMessage(sent, key, number_of[queue_id], offset, stored_at_ms, digest)
 
 
 def stored_messages(conn: Connection, rows: Iterable[MessageRow], topic: Topic) -> list[StoredMessage]:
     """Rows as messages, dead letters with the message that they are of."""
     listed = list(rows)
-    number_of = duplicates.queue_numbers(conn, topic, {queue_of(row.message_key) for row in listed})
-    elsewhere = [row.message_key for row in listed if queue_of(row.message_key) not in number_of]
+    number_of = {each.queue_id: each.number for each in topic.queues}
+    if any(row.message_key >> OFFSET_BITS not in number_of for row in listed):
+        number_of = duplicates.queue_numbers(conn, topic, {queue_of(row.message_key) for row in listed})
+    elsewhere = [row.message_key for row in listed if row.message_key >> OFFSET_BITS not in number_of]
     if elsewhere:
         return _with_redriven(listed, topic, number_of, origins.of_places(conn, elsewhere))
     found = [stored_message(row, topic, number_of) for row in listed]

@@ -54,16 +54,6 @@ class Topic(NamedTuple):
     fifo_queues: int = 1  # the number of queues for message groups: those that the topic was created with
 
     @property
-    def has_message_groups(self) -> bool:
-        """Whether messages of this topic may be in message groups."""
-        return MessageType.FIFO in self.accepts
-
-    @property
-    def has_priorities(self) -> bool:
-        """Whether messages of this topic may have priorities."""
-        return MessageType.PRIORITY in self.accepts
-
-    @property
     def generation(self) -> int:
         """A number above 0 that differs between this topic and earlier topics with its name.
 

@@ -48,7 +48,7 @@ class Transactions:
         self._catalog = catalog
         self._clock = clock
         self._sleeper = DueTimer(clock, self._check)
-        writer.effects.on_due(CHECKS, self._sleeper.expect)
+        writer.effects.on_due(CHECKS, self._sleeper)
         self._rotation = itertools.count()
 
     async def end(

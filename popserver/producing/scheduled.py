@@ -38,7 +38,7 @@ class Pending:
         self._clock = Calendar(clock)  # a delivery timestamp is a time of day
         self._key_window_ms = key_window_ms
         self._sleeper = DueTimer(self._clock, self._enter)
-        writer.effects.on_due(PENDING, self._sleeper.expect)
+        writer.effects.on_due(PENDING, self._sleeper)
         self._rotation = itertools.count()
 
     async def start(self) -> None:

@@ -61,13 +61,10 @@ class ParkedPulls:
         self._ends_of = ends_of
         self.topics: dict[int, dict[int, ParkedQueue]] = {}
         self._counts: Counter[PollKey] = Counter()
+        self.count = 0  # pulls that wait
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._woken_meanwhile: set[int] = set()
         self._closed = False
-
-    @property
-    def count(self) -> int:
-        return self._counts.total()
 
     def has_room(self, key: PollKey) -> bool:
         return self._counts[key] < PARKED_PER_TOPIC_AND_GROUP_MAX and self.count < PARKED_MAX
@@ -82,6 +79,7 @@ class ParkedPulls:
         parked = ParkedPull(offset, asyncio.get_running_loop().create_future())
         queue.pulls.add(parked)
         self._counts[key] += 1
+        self.count += 1
         if self._wake_number(key.topic_id) != wake_number:
             self.wake(key.topic_id)
         alarm = self._clock.call_when_patience_ends(until_ms, lambda: _end_wait(parked, woken=False))
@@ -141,6 +139,7 @@ class ParkedPulls:
 
     def _remove(self, key: PollKey, queue_id: int, parked: ParkedPull) -> None:
         self._counts[key] -= 1
+        self.count -= 1
         if not self._counts[key]:
             del self._counts[key]
         queues = self.topics[key.topic_id]

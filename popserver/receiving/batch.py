@@ -58,12 +58,11 @@ class ReceiveBatch(NamedTuple):
     room: int
     rotation: int
     keeps_order: bool
+    takes_groups: bool  # the order of message groups matters in this search
+    by_priority: bool  # the queues are read by priority, the highest first
+    names: dict[str, int]  # of group and topic, for the search's statements
     bodies: Bodies = Bodies.SMALL
     judged: Judged = NOTHING_JUDGED
-
-    @property
-    def names(self) -> dict[str, int]:
-        return {"group_id": self.group.group_id, "topic_id": self.topic.topic_id}
 
 
 class QueueToScan(NamedTuple):

@@ -51,9 +51,9 @@ def fetch(conn: Connection, request: Receive, known: Judged, enough: int, work: 
     places = scan.places_of(conn, batch)
     ranges = {place.queue_id: _known(known, place) for place in places if place.next_offset < place.end_offset}
     behind = Unjudged([], 0)
-    if scan.takes_groups(batch):
+    if batch.takes_groups:
         behind = message_groups.to_judge(conn, batch, places, wanted, work.messages(wanted))
-    if scan.is_by_priority(batch):
+    if batch.by_priority:
         ranges, is_short = _most_urgent(places, ranges, enough)
     else:
         is_short = sum(len(each.wanted) for each in ranges.values()) < enough

@@ -15,6 +15,7 @@ from popserver.engine.reader import Reader
 from popserver.filters import SqlFilter
 from popserver.messages.ranges import Work
 from popserver.model.cache import LruCache
+from popserver.model.topic import MessageType
 from popserver.receiving import filter_fetch
 from popserver.receiving.batch import NOTHING_JUDGED, Judged
 from popserver.receiving.filter_fetch import FilterResults
@@ -81,7 +82,7 @@ class FilterPrefetch:
 
     async def _known(self, ahead: _Prefetched, request: Receive) -> Judged:
         # Messages of a higher priority may have arrived; they go before the judged ones.
-        if ahead.left < request.batch_size or ahead.judged.behind or request.topic.has_priorities:
+        if ahead.left < request.batch_size or ahead.judged.behind or MessageType.PRIORITY in request.topic.accepts:
             # All waiting receives continue at the same moment, so they share one transaction.
             await asyncio.shield(self._prefetch_task(ahead, request))
         ahead.left -= request.batch_size

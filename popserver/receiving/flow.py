@@ -98,13 +98,15 @@ class Polls:
         """The messages granted to the receive; an empty list if there is none until `poll_until_ms` (server time)."""
         self.open += 1
         try:
+            if request.wanted.wants_all:
+                return await self._poll(request, poll_until_ms)
             with self._filters.held(request.wanted):
                 return await self._poll(request, poll_until_ms)
         finally:
             self.open -= 1
 
     async def _poll(self, request: grant.Receive, poll_until_ms: int) -> list[Delivery]:
-        key, wakeups = _poll_key(request), self._wakeups
+        key, wakeups = PollKey(request.group.group_id, request.topic.topic_id), self._wakeups
         was_woken = False
         # A repeated receive gets the messages it holds, even if the topic is known to be empty.
         may_be_repeated = request.attempt_id is not None
@@ -112,8 +114,10 @@ class Polls:
             wake_number = wakeups.wake_number(key.topic_id)
             if may_be_repeated or not wakeups.is_known_empty(key, request.wanted):
                 try:
-                    await self._undelivered.wait(poll_until_ms)
-                    received = await self._receive(request)
+                    if not self._undelivered.has_room:
+                        await self._undelivered.wait(poll_until_ms)
+                    is_judged = isinstance(request.wanted, SqlFilter)
+                    received = await (self._take_judged(request) if is_judged else self._take(request))
                 except BaseException:
                     if was_woken:
                         # Another poll takes over what this one was woken for; it must not wait for the next wake-up.
@@ -140,9 +144,7 @@ class Polls:
                 return []
             was_woken = True
 
-    async def _receive(self, request: grant.Receive) -> Received:
-        if not isinstance(request.wanted, SqlFilter):
-            return await self._take(request)
+    async def _take_judged(self, request: grant.Receive) -> Received:
         request = await self._filter_prefetch.ask(request)
         granted = 0
         try:
@@ -159,7 +161,8 @@ class Polls:
             received = await asyncio.shield(answer)
         except asyncio.CancelledError:
             # The client disconnected during the commit: these messages reach no consumer.
-            answer.add_done_callback(lambda done: self._withdraw_grant(_poll_key(request), done))
+            key = PollKey(request.group.group_id, request.topic.topic_id)
+            answer.add_done_callback(lambda done: self._withdraw_grant(key, done))
             raise
         except CommitUnknown as error:
             # If the commit succeeded after all, these messages reach no consumer.
@@ -182,10 +185,6 @@ class Polls:
             self._orphans.cancel_delivery(answer.result().deliveries)
             if answer.result().more:
                 self._wakeups.pass_on(key)
-
-
-def _poll_key(request: grant.Receive) -> PollKey:
-    return PollKey(request.group.group_id, request.topic.topic_id)
 
 
 # The share of retries among a group's deliveries (requirement L16).
@@ -227,7 +226,8 @@ class Redeliveries:
 
     def count(self, group_id: int, deliveries: Sequence[Delivery | HeldMessage], now_ms: int) -> None:
         """Count deliveries that are handed out now."""
-        self._move_on(now_ms)
+        if now_ms - self._since_ms >= SPAN_MS:
+            self._move_on(now_ms)
         counts = self._running.get(group_id)
         if counts is None:
             counts = self._running[group_id] = [0, 0]

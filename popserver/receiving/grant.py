@@ -78,6 +78,8 @@ def write_grants(tx: Transaction, batch: ReceiveBatch, grants: Sequence[Grant]) 
         tx.conn.execute(_GRANT_NEW, {"holds": _as_holds(new), "for_topic": batch.topic.topic_id})
     if grants:
         tx.expect(DUE, min(grant.receipt.ends_at_ms for grant in grants))
+    if Event.RECEIVE not in batch.group.history.kept:
+        return
     for client_id, several in groupby(grants, key=lambda grant: grant.request.client_id):
         moved = (Moved(each.receipt.message_key, State.READY, each.found.attempt, client_id) for each in several)
         record(tx, batch.group, Event.RECEIVE, moved)

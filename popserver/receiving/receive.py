@@ -11,6 +11,7 @@ message group go to one receive, in order, or wait.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import zip_longest
 from typing import NamedTuple
 
@@ -29,13 +30,16 @@ from popserver.model.handles import Receipt
 from popserver.model.message import Delivery, StoredMessage
 from popserver.model.names import is_system_derived
 from popserver.model.states import State
+from popserver.model.topic import MessageType
 from popserver.receiving import message_groups, repeat, scan
-from popserver.receiving.batch import Candidate, ReceiveBatch
+from popserver.receiving.batch import Candidate, QueueToScan, ReceiveBatch
 from popserver.receiving.grant import Grant, Receive, Received, new_holds, write_grants
 from popserver.receiving.message_groups import GroupRun
 from popserver.receiving.repeat import HeldDelivery
 from popserver.settling import release
 
+# One of this many searches of a topic with priorities ignores them, so that urgent messages do not starve the rest.
+FAIR_EVERY = 8
 _NEW_OF_ROOM = 8
 # Bytes of bodies in one answer; a single message may be larger.
 RECEIVE_BYTES_MAX = 4 * 1024 * 1024
@@ -53,20 +57,28 @@ class _AgainRow(NamedTuple):
     attempt: int
 
 
+@dataclass(slots=True)
 class ReceiveSlot:
     """One receive of a search: the room it has left, and its grants so far."""
 
-    __slots__ = ("grants", "request", "room")
+    request: Receive
+    room: int
+    grants: list[Grant]
 
-    def __init__(self, request: Receive) -> None:
-        self.request = request
-        self.room = request.batch_size
-        self.grants: list[Grant] = []
+
+class _Search(NamedTuple):
+    """What was found, the open message groups that are part of it, and whether messages may be left."""
+
+    found: Sequence[Candidate]
+    runs: Sequence[GroupRun]
+    left_over: bool
 
 
 @carries_out(Receive)
 def receive(tx: Transaction, requests: Sequence[Receive]) -> list[Received | PopError]:
     """Grant messages to the requests."""
+    if len(requests) == 1:
+        return [*_receive_batch(tx, requests)]
     answers: dict[int, Received | PopError] = {}
     for indexes in _batches(requests):
         answers |= zip(indexes, _receive_batch(tx, [requests[index] for index in indexes]), strict=True)
@@ -105,8 +117,11 @@ def _in_steps(indexes: Sequence[int], sizes: Sequence[int]) -> Iterator[list[int
 
 def _receive_batch(tx: Transaction, several: Sequence[Receive]) -> list[Received]:
     batch = receive_batch_of(several)
+    if not any(each.attempt_id for each in several):
+        return _serve(tx, batch, several)
     repeated = _repeated(tx, batch, several)
-    served = iter(_serve(tx, batch, [each for index, each in enumerate(several) if index not in repeated]))
+    others = [each for index, each in enumerate(several) if index not in repeated]
+    served = iter(_serve(tx, batch, others) if others else ())
     return [repeated[index] if index in repeated else next(served) for index in range(len(several))]
 
 
@@ -116,14 +131,26 @@ def receive_batch_of(several: Sequence[Receive]) -> ReceiveBatch:
     room = sum(request.batch_size for request in several)
     # The newest result covers at least as much as the older ones.
     judged = several[-1].judged
-    keeps_order = not is_system_derived(first.topic.name.name)
-    return ReceiveBatch(first.group, first.topic, first.wanted, room, first.rotation, keeps_order, judged=judged)
+    topic, rotation = first.topic, first.rotation
+    keeps_order = not is_system_derived(topic.name.name)
+    return ReceiveBatch(
+        group=first.group,
+        topic=topic,
+        wanted=first.wanted,
+        room=room,
+        rotation=rotation,
+        keeps_order=keeps_order,
+        takes_groups=keeps_order and MessageType.FIFO in topic.accepts,
+        by_priority=MessageType.PRIORITY in topic.accepts and rotation % FAIR_EVERY != 0,
+        names={"group_id": first.group.group_id, "topic_id": topic.topic_id},
+        judged=judged,
+    )
 
 
 def _repeated(tx: Transaction, batch: ReceiveBatch, several: Sequence[Receive]) -> dict[int, Received]:
     """The answers to repeated receives, by the index of the request."""
     by_attempt = {index: each.attempt_id for index, each in enumerate(several) if each.attempt_id}
-    held = repeat.held_by(tx, batch, by_attempt.values()) if by_attempt else {}
+    held = repeat.held_by(tx, batch, by_attempt.values())
     answers: dict[int, Received] = {}
     for index, attempt_id in by_attempt.items():
         if attempt_id in held:
@@ -147,8 +174,6 @@ def _again(tx: Transaction, batch: ReceiveBatch, held: list[HeldDelivery]) -> Re
 
 
 def _serve(tx: Transaction, batch: ReceiveBatch, several: Sequence[Receive]) -> list[Received]:
-    if not several:
-        return []
     batch = batch._replace(room=sum(request.batch_size for request in several))
     if tx.answer_bytes <= 0:
         return [Received([], more=True) for _ in several]
@@ -213,17 +238,46 @@ def _fetch_bodies(tx: Transaction, slot: ReceiveSlot) -> None:
 def _find_and_grant(tx: Transaction, batch: ReceiveBatch, several: Sequence[Receive]) -> tuple[list[ReceiveSlot], bool]:
     """The grants of each request, and whether messages may be left."""
     places = scan.lock_places(tx, batch)
+    # Messages without a message group that are READY again, the longest waiting first.
+    ready_again = _READY_AGAIN.rows(tx.conn, batch.names | {"limit": batch.room})
+    if ready_again or any(place.has_open for place in places):
+        search = _old_and_new(tx, batch, places, ready_again, heads_only=any(each.heads_only for each in several))
+    else:
+        new = scan.read_on(tx, batch, places, batch.room, beside_runs=False)
+        search = _Search(new.found, [], new.left_over)
+    slots, left = _distribute(tx, several, search.found)
+    grants = [grant for slot in slots for grant in slot.grants]
+    left_over = search.left_over or bool(left)
+    if search.runs:
+        granted = {grant.receipt.message_key for grant in grants}
+        left_over = message_groups.advance(tx, search.runs, batch.group.group_id, granted) or left_over
+    if left:
+        # Not those message groups that have a row.
+        members = {run.member for run in search.runs if run.next_offset is not None}
+        scan.store_left_over(tx, batch, [each for each in left if each.member not in members])
+    write_grants(tx, batch, grants)
+    return slots, left_over or (not grants and _is_hidden(tx, batch))
+
+
+def _old_and_new(
+    tx: Transaction,
+    batch: ReceiveBatch,
+    places: Sequence[QueueToScan],
+    ready_again: Sequence[_AgainRow],
+    *,
+    heads_only: bool,
+) -> _Search:
+    """Share the room between messages that are READY again, open message groups and new messages."""
     new_waits = any(place.next_offset < place.end_offset for place in places)
     before = _room_for_old(batch, new_waits=new_waits)
-    ready_again = _ready_again(tx, batch)
     kept = min(len(ready_again), before // 2)
-    heads_only = any(request.heads_only for request in several)
     runs, is_all = message_groups.open_groups(
         tx,
         batch,
         places,
         for_again=max(before - len(ready_again), (before + 1) // 2),
-        limit=batch.room - kept - _room_for_new(batch, before),
+        # Even if the groups have many older messages, some room is kept for new ones.
+        limit=batch.room - kept - (max(1, batch.room // _NEW_OF_ROOM) if before < batch.room else 0),
         heads_only=heads_only,
     )
     in_runs = [each for run in runs for each in run.found]
@@ -235,12 +289,7 @@ def _find_and_grant(tx: Transaction, batch: ReceiveBatch, several: Sequence[Rece
     again = _load(tx, batch, ready_again[: batch.room - len(in_runs) - len(new.found)])
     room = batch.room - len(in_runs) - len(new.found) - len(again)
     rest = [] if heads_only else message_groups.rest_of(tx, batch, runs, room)
-    slots, left = _distribute(tx, several, _interleaved(again, [*in_runs, *rest, *new.found]))
-    still_open = _advance_runs(tx, batch, runs, slots)
-    scan.store_left_over(tx, batch, _of_the_scan(left, runs))
-    write_grants(tx, batch, [grant for slot in slots for grant in slot.grants])
-    left_over = new.left_over or still_open or bool(left) or not is_all
-    return slots, left_over or _is_hidden(tx, batch, slots)
+    return _Search(_interleaved(again, [*in_runs, *rest, *new.found]), runs, new.left_over or not is_all)
 
 
 def _interleaved(again: Sequence[Candidate], others: Sequence[Candidate]) -> list[Candidate]:
@@ -264,16 +313,6 @@ def _room_for_old(batch: ReceiveBatch, *, new_waits: bool) -> int:
     return batch.room // 2 or batch.rotation % 2
 
 
-def _room_for_new(batch: ReceiveBatch, before: int) -> int:
-    """How much of the room is kept for new messages, even if open message groups have many older ones."""
-    return max(1, batch.room // _NEW_OF_ROOM) if before < batch.room else 0
-
-
-def _ready_again(tx: Transaction, batch: ReceiveBatch) -> list[_AgainRow]:
-    """Keys and attempts of messages without a message group that are READY again, the longest waiting first."""
-    return _READY_AGAIN.rows(tx.conn, batch.names | {"limit": batch.room})
-
-
 def _load(tx: Transaction, batch: ReceiveBatch, ready_again: Sequence[_AgainRow]) -> list[Candidate]:
     if not ready_again:
         return []
@@ -290,7 +329,7 @@ def _distribute(
     Messages of one message group go to one request, in order. There are never more messages than room, so each message
     group's first message finds a place.
     """
-    slots = [ReceiveSlot(request) for request in several]
+    slots = [ReceiveSlot(request, request.batch_size, []) for request in several]
     owner: dict[MessageGroupKey, ReceiveSlot | None] = {}
     left: list[Candidate] = []
     holds = iter(new_holds(len(found)))
@@ -309,35 +348,16 @@ def _distribute(
             if slot.request.heads_only:
                 owner[each.member] = None
         assert slot is not None, "only a message of a message group may have no taker"
-        _grant_to(tx, slot, each, next(holds))
+        request = slot.request
+        ends_at_ms = tx.now_ms + request.invisible_ms
+        held = Receipt(request.group.group_id, each.row.message_key, next(holds), ends_at_ms, each.member is not None)
+        slot.grants.append(Grant(each, held, request))
+        slot.room -= 1
     return slots, left
 
 
-def _grant_to(tx: Transaction, slot: ReceiveSlot, each: Candidate, hold_id: int) -> None:
-    request = slot.request
-    ends_at_ms = tx.now_ms + request.invisible_ms
-    held = Receipt(request.group.group_id, each.row.message_key, hold_id, ends_at_ms, each.member is not None)
-    slot.grants.append(Grant(each, held, request))
-    slot.room -= 1
-
-
-def _advance_runs(tx: Transaction, batch: ReceiveBatch, runs: Sequence[GroupRun], slots: Sequence[ReceiveSlot]) -> bool:
-    if not runs:
-        return False
-    granted = {grant.receipt.message_key for slot in slots for grant in slot.grants}
-    return message_groups.advance(tx, runs, batch.group.group_id, granted)
-
-
-def _of_the_scan(left: Sequence[Candidate], runs: Sequence[GroupRun]) -> list[Candidate]:
-    """The messages whose message groups have no row, or no longer have one."""
-    members = {run.member for run in runs if run.next_offset is not None}
-    return [each for each in left if each.member not in members]
-
-
-def _is_hidden(tx: Transaction, batch: ReceiveBatch, slots: Sequence[ReceiveSlot]) -> bool:
+def _is_hidden(tx: Transaction, batch: ReceiveBatch) -> bool:
     """Whether nothing was found only because another server has locked messages."""
-    if any(slot.grants for slot in slots):
-        return False
     return dialect_of(tx.conn).has_other_writers and scan.is_more(tx, batch)
 
 

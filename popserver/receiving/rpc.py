@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Protocol
 
 from popproto.v1 import bulk_pb2
@@ -20,6 +19,7 @@ from popserver.model.errors import BadRequest, IllegalInvisibleTime
 from popserver.model.message import BATCH_SIZE_MAX, Delivery
 from popserver.model.names import CONTROL
 from popserver.model.retry import Holder
+from popserver.pulling.parked import ParkedPulls
 from popserver.receiving.flow import Polls
 from popserver.settling.flow import HoldRelease, Settling
 from popserver.transport import convert, status
@@ -50,7 +50,7 @@ class ConsumerMethods:
         clock: Clock,
         reader: Reader,
         undelivered: Undelivered,
-        open_polls: Callable[[], int],
+        parked: ParkedPulls,
         limits: CallLimits,
         store_host: str,
     ) -> None:
@@ -61,7 +61,7 @@ class ConsumerMethods:
         self._clock = clock
         self._reader = reader
         self._undelivered = undelivered
-        self._open_polls = open_polls
+        self._parked = parked
         self._limits = limits
         self._store_host = store_host
         self._held_up = 0  # refused calls that wait for their answer
@@ -75,7 +75,8 @@ class ConsumerMethods:
         try:
             deliveries = await self._receive(request, caller, client)
             caller.carries(self._undelivered, sum(len(each.stored.message.body) for each in deliveries))
-            await self._check_again(deliveries, request, caller)
+            if caller.user:
+                await self._check_again(deliveries, request, caller)
         finally:
             clients.call_closed(client)
         if client.has_left and request.auto_renew:
@@ -159,7 +160,10 @@ class ConsumerMethods:
         holder = Holder.PUSH if request.auto_renew else Holder.SIMPLE
         wanted = convert.filter_of(request.filter_expression)
         invisible_ms = 0 if holder is Holder.PUSH else invisible_ms_of(request, self._limits)
-        poll_ms = poll_ms_of(request, caller, self._limits, self._open_polls())
+        poll_ms = poll_ms_of(request, caller, self._limits, self._polls.open + self._parked.count)
+        attempt_id = None
+        if request.attempt_id:
+            attempt_id = handles.attempt_of_client(caller.client_id, attempt_id_of(request))
         return await self._polls.receive(
             caller.resource(request.group),
             caller.resource(request.message_queue.topic),
@@ -169,7 +173,7 @@ class ConsumerMethods:
             holder=holder,
             client_id=caller.client_id,
             poll_until_ms=self._clock.patience_ends_ms(poll_ms),
-            attempt_id=handles.attempt_of_client(caller.client_id, attempt_id_of(request)),
+            attempt_id=attempt_id,
             # A push client without ordered consumption would process several messages of one message group at once.
             heads_only=holder is Holder.PUSH and not client.works_in_order,
         )
@@ -215,7 +219,8 @@ def invisible_ms_of(request: wire.ReceiveMessageRequest | bulk_pb2.ReceiveBulkRe
             f"the invisibleTime is too small: {invisible_ms} ms, at least {limits.invisible_ms_min} ms are"
             " allowed; for development, start the server with: popmq serve --min-invisible 1s"
         )
-    _check_not_too_large(invisible_ms, limits)
+    if invisible_ms > limits.invisible_ms_max:
+        raise _too_large(invisible_ms, limits)
     return invisible_ms
 
 
@@ -223,7 +228,8 @@ def check_change(duration_ms: int, limits: CallLimits) -> None:
     """Raise `IllegalInvisibleTime` if a hold may not last this long from now on."""
     if duration_ms < 0:
         raise IllegalInvisibleTime(f"the invisibleTime is too small: {duration_ms} ms, at least 0 ms are allowed")
-    _check_not_too_large(duration_ms, limits)
+    if duration_ms > limits.invisible_ms_max:
+        raise _too_large(duration_ms, limits)
 
 
 def attempt_id_of(request: HasAttemptId) -> str | None:
@@ -239,11 +245,10 @@ def attempt_id_of(request: HasAttemptId) -> str | None:
     return attempt_id or None
 
 
-def _check_not_too_large(invisible_ms: int, limits: CallLimits) -> None:
-    if invisible_ms > limits.invisible_ms_max:
-        raise IllegalInvisibleTime(
-            f"the invisibleTime is too large: {invisible_ms} ms, at most {limits.invisible_ms_max} ms are allowed"
-        )
+def _too_large(invisible_ms: int, limits: CallLimits) -> IllegalInvisibleTime:
+    return IllegalInvisibleTime(
+        f"the invisibleTime is too large: {invisible_ms} ms, at most {limits.invisible_ms_max} ms are allowed"
+    )
 
 
 def refuse_to_change(

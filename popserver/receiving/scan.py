@@ -40,8 +40,6 @@ from popserver.model.states import State
 from popserver.model.topic import message_key, offset_of
 from popserver.receiving.batch import Candidate, QueueToScan, ReceiveBatch
 
-# One of this many scans of a topic with priorities ignores them, so that urgent messages do not starve the rest.
-FAIR_EVERY = 8
 # A scan with a filter reads at most this many offsets, in all queues together.
 _LOOK_OFFSETS = 4 * WINDOW_OFFSETS
 # A scan reads this many messages that a SQL filter accepts for each it needs: some may be in locked message groups.
@@ -61,29 +59,25 @@ class Scanned(NamedTuple):
 
 def lock_places(tx: Transaction, batch: ReceiveBatch) -> list[QueueToScan]:
     """Lock and return the queues that may have messages and that no other server reads, in the order to read them."""
-    return _in_turn(batch, (_PLACES_IN_ORDER if takes_groups(batch) else _PLACES).rows(tx.conn, batch.names))
+    rows = (_PLACES_IN_ORDER if batch.takes_groups else _PLACES).rows(tx.conn, batch.names)
+    return _in_turn(batch, rows) if len(rows) > 1 else rows
 
 
 def places_of(conn: Connection, batch: ReceiveBatch) -> list[QueueToScan]:
     """The same for all queues, without locks."""
-    return _in_turn(batch, (_SEEN_IN_ORDER if takes_groups(batch) else _SEEN).rows(conn, batch.names))
+    return _in_turn(batch, (_SEEN_IN_ORDER if batch.takes_groups else _SEEN).rows(conn, batch.names))
 
 
 def _in_turn(batch: ReceiveBatch, rows: Sequence[QueueToScan]) -> list[QueueToScan]:
-    if is_by_priority(batch):
+    if batch.by_priority:
         return list(reversed(rows))
     start = batch.rotation % len(rows) if rows else 0
     return [*rows[start:], *rows[:start]]
 
 
-def is_by_priority(batch: ReceiveBatch) -> bool:
-    """Whether the queues are read by priority, the highest first."""
-    return batch.topic.has_priorities and batch.rotation % FAIR_EVERY != 0
-
-
 def is_more(tx: Transaction, batch: ReceiveBatch) -> bool:
     """Whether messages wait for the group that another server's lock hid from the search."""
-    return tx.conn.execute(_IS_MORE_IN_ORDER if takes_groups(batch) else _IS_MORE, batch.names).first() is not None
+    return tx.conn.execute(_IS_MORE_IN_ORDER if batch.takes_groups else _IS_MORE, batch.names).first() is not None
 
 
 def read_on(
@@ -105,13 +99,23 @@ def read_on(
             left_over = True
             break
         rows, next_offset = _read_on(tx, batch, place, limit - len(found), min(window, WINDOW_OFFSETS))
-        if next_offset == place.next_offset and is_by_priority(batch):
+        if next_offset == place.next_offset and batch.by_priority:
             # The filter has not judged these urgent messages yet; less urgent ones must not go first.
             left_over = True
             break
-        if takes_groups(batch) or not batch.wanted.wants_all:
-            window -= next_offset - place.next_offset + _cost_of_asking(batch)
-        found += [_found(batch, place, row) for row in _not_in_hand(tx, batch, rows)]
+        if batch.takes_groups or not batch.wanted.wants_all:
+            # A queue costs something in addition to its messages: a filter may name thousands of tags.
+            cost = len(batch.wanted.tags) if isinstance(batch.wanted, TagFilter) else 1
+            window -= next_offset - place.next_offset + cost
+        if not batch.keeps_order:
+            rows = _not_in_hand(tx, batch, rows)
+        topic_id, queue_id = batch.topic.topic_id, place.queue_id
+        found += [
+            Candidate(row, 1)
+            if row.message_group is None or not batch.keeps_order
+            else Candidate(row, 1, MessageGroupKey(topic_id, queue_id, row.message_group))
+            for row in rows
+        ]
         left_over = left_over or next_offset < place.end_offset
         if next_offset > place.next_offset:
             names = {"for_group": batch.group.group_id, "for_queue": place.queue_id, "reached": next_offset}
@@ -130,24 +134,13 @@ def store_left_over(tx: Transaction, batch: ReceiveBatch, left: Iterable[Candida
         tx.conn.execute(_LEAVE, batch.names | {"left": rows})
 
 
-def _found(batch: ReceiveBatch, place: QueueToScan, row: MessageRow) -> Candidate:
-    if row.message_group is None or not batch.keeps_order:
-        return Candidate(row, 1)
-    return Candidate(row, 1, MessageGroupKey(batch.topic.topic_id, place.queue_id, row.message_group))
-
-
 def _not_in_hand(tx: Transaction, batch: ReceiveBatch, rows: list[MessageRow]) -> list[MessageRow]:
     """Leave out messages that were redriven to the group, if it reads its own topic: they have a delivery already."""
-    if batch.keeps_order or not rows or owner_of(batch.topic.name) != batch.group.name:
+    if not rows or owner_of(batch.topic.name) != batch.group.name:
         return rows
     names = batch.names | {"keys": encode_rows([(row.message_key,) for row in rows])}
     in_hand = set(tx.conn.execute(_IN_HAND, names).scalars())
     return [row for row in rows if row.message_key not in in_hand]
-
-
-def takes_groups(batch: ReceiveBatch) -> bool:
-    """Whether the order of message groups matters in this search."""
-    return batch.keeps_order and batch.topic.has_message_groups
 
 
 def _read_on(
@@ -155,7 +148,7 @@ def _read_on(
 ) -> tuple[list[MessageRow], int]:
     """The messages of one queue after the group's progress that the filter accepts, and the offset reached."""
     start = max(place.next_offset, place.min_offset)
-    if batch.wanted.wants_all and not takes_groups(batch):
+    if batch.wanted.wants_all and not batch.takes_groups:
         names = _between(place, start, place.end_offset, limit)
         rows = _NEXT.rows(tx.conn, names, bodies=batch.bodies)
         # The topic's types are cached and may have changed since, so the messages are checked for a message group.
@@ -196,7 +189,7 @@ def _read_judged(tx: Transaction, batch: ReceiveBatch, names: dict[str, Any]) ->
         return [], names["from_key"] - names["queue_key"]
     to_key = min(names["to_key"], judged.to_key)
     keys = judged.wanted[: bisect_left(judged.wanted, to_key)]
-    at_once = names["limit"] * (_FREE_OF_WANTED if takes_groups(batch) else 1)
+    at_once = names["limit"] * (_FREE_OF_WANTED if batch.takes_groups else 1)
     if len(keys) > at_once:
         keys, to_key = keys[:at_once], keys[at_once]
     query = (_FREE if batch.keeps_order else _ALL).chosen
@@ -207,11 +200,6 @@ def _read_judged(tx: Transaction, batch: ReceiveBatch, names: dict[str, Any]) ->
     )
     reached = rows[-1].message_key + 1 if len(rows) == names["limit"] else to_key
     return rows, reached - names["queue_key"]
-
-
-def _cost_of_asking(batch: ReceiveBatch) -> int:
-    """The cost of reading a queue in addition to its messages, in messages: a filter may name thousands of tags."""
-    return len(batch.wanted.tags) if isinstance(batch.wanted, TagFilter) else 1
 
 
 def _between(place: QueueToScan, start: int, end: int, limit: int) -> dict[str, Any]:

@@ -33,11 +33,17 @@ class Ack(Request[list[PopError | None]]):
     receipts: Sequence[Receipt]
 
     def locks(self) -> Iterable[Locks]:
-        in_order = [each for each in self.receipts if each.in_order]
-        return locks_in_order(in_order) if in_order else ()
+        return locks_in_order(self.receipts)
 
 
-@carries_out(Ack)
+@dataclass(frozen=True, slots=True)
+class PlainAck(Ack):
+    """Receipts of messages that are in no message group: there is nothing to lock."""
+
+    locks = Request.locks
+
+
+@carries_out(Ack, PlainAck)
 def ack(tx: Transaction, requests: Sequence[Ack]) -> list[list[PopError | None]]:
     """INFLIGHT → COMMIT. The answer has one entry per receipt: None, or the reason of its refusal.
 

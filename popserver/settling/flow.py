@@ -18,7 +18,7 @@ from popserver.model.names import Resource
 from popserver.model.retry import PUSH_HOLD_MS_MAX
 from popserver.model.topic import OFFSET_BITS, Topic, queue_of
 from popserver.settling import change, release
-from popserver.settling.ack import Ack
+from popserver.settling.ack import Ack, PlainAck
 
 
 class Settling:
@@ -47,7 +47,7 @@ class Settling:
             except InvalidReceiptHandle as refusal:
                 receipts.append(refusal)
         good = [each for each in receipts if isinstance(each, Receipt)]
-        request = Ack(group, good)
+        request = (Ack if any(each.in_order for each in good) else PlainAck)(group, good)
         outcomes = iter(await self._writer.submit(request)) if good else iter(())
         return [next(outcomes) if isinstance(each, Receipt) else each for each in receipts]
 

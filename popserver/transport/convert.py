@@ -235,7 +235,7 @@ def filter_of(expression: pb.FilterExpression) -> Filter:
             f"filter type {expression.type} is neither TAG (1) nor SQL (2), and class filters are not supported;"
             " use a SQL expression on the message's properties"
         )
-    return tags.parse(expression.expression)
+    return tags.parse(expression.expression) if expression.expression not in ("", "*") else tags.EVERYTHING
 
 
 def broker(name: str, endpoints: pb.Endpoints) -> pb.Broker:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
@@ -75,11 +75,18 @@ def check(method: str, request: Descriptor) -> ListLimits:
 
     An entry takes at least one byte, and most kinds at least two, so a small request needs no counting.
     """
-    lists = [(each.entries_max, _entry_bytes_min(each), _lengths(each.path), each.name) for each in lists_of(request)]
+    lists = [(each.entries_max, _entry_bytes_min(each), *_steps_to(each.path), each.name) for each in lists_of(request)]
 
     def refusal(sent: Message, size: int) -> str:
-        for most, entry_bytes, lengths, name in lists:
-            if size > most * entry_bytes and (count := lengths(sent)) > most:
+        for most, entry_bytes, steps, list_of, name in lists:
+            if size <= most * entry_bytes:
+                continue
+            holders: Iterable[object] = (sent,)
+            for step in steps:
+                holders = [each for holder in holders for each in step(holder)]
+            # If a list on the path has several such lists, the longest counts.
+            count = max((len(list_of(holder)) for holder in holders), default=0)
+            if count > most:
                 return f"{name} has {count} entries, at most {most} are allowed in one {method}; send several requests"
         return ""
 
@@ -105,21 +112,17 @@ def _entry_bytes_min(each: ListField) -> int:
     return 2 if field.type in (field.TYPE_MESSAGE, field.TYPE_STRING, field.TYPE_BYTES) else 1
 
 
-def _lengths(path: Sequence[FieldDescriptor]) -> Callable[[Message], int]:
-    """A function that returns the length of the list. If a list on the path has several such lists, the longest."""
+# Gets a field of a message, or of a message inside it.
+_Field = Callable[[object], Any]
+
+
+def _steps_to(path: Sequence[FieldDescriptor]) -> tuple[list[_Field], _Field]:
+    """The lists that lead to a list, each as a field of the entries of the one before; and the list itself."""
     *leading, last = [index for index, field in enumerate(path) if field.is_repeated]
     names = [field.name for field in path]
     starts = [0, *(index + 1 for index in leading)]
     steps = [attrgetter(".".join(names[start : index + 1])) for start, index in zip(starts, leading, strict=False)]
-    list_of = attrgetter(".".join(names[starts[-1] : last + 1]))
-
-    def longest(sent: Message) -> int:
-        holders: Iterable[object] = (sent,)
-        for step in steps:
-            holders = [each for holder in holders for each in step(holder)]
-        return max((len(list_of(holder)) for holder in holders), default=0)
-
-    return longest
+    return [*steps], attrgetter(".".join(names[starts[-1] : last + 1]))
 
 
 # Counting the fields of an encoded request: a decoded list of empty entries would need many times its encoded size.

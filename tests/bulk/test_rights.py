@@ -99,7 +99,7 @@ async def test_a_reader_whose_connection_is_gone_is_no_failure_of_the_server(
     call: Any = BrokenOff()
     limits = CallLimits()
     access = Access(door.broker.reader, door.broker.clock)
-    gate = ClientGate(access, door.broker.clients.seen, door.broker.clock)
+    gate = ClientGate(access, door.broker.clients, door.broker.clock)
     methods = Services(door.broker, limits, "", "", pb.Endpoints()).bulk()
     service = serve(services.BULK, methods, gate, Incoming(Budgets(), limits, None))
     await service.routes["PullBulk"].handler(call)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import pytest
 
-from popserver.engine.transaction import Transaction
+from popserver.engine.transaction import ANSWER_BYTES_MAX
 from popserver.messages.read import SMALL_BODY_BYTES
 from popserver.model.topic import MessageType
 from popserver.receiving import receive
-from tests.support import open_store
 from tests.support.builders import a_message, in_order
 from tests.support.open_store import OpenStore, a_receive
 
@@ -69,28 +66,28 @@ def test_what_is_left_out_of_a_message_group_comes_in_order(store: OpenStore) ->
     assert came == list(range(8))
 
 
-def test_a_transaction_carries_so_many_for_all(store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_transaction_carries_so_many_for_all(store: OpenStore) -> None:
     topic = store.topic()
     group = store.group(meets=[topic])
     store.send(topic, [a_message(body=a_body(number, LARGE)) for number in range(6)])
-    monkeypatch.setattr(open_store, "Transaction", partial(Transaction, answer_bytes=4 * LARGE))
+    store.answer_bytes = 4 * LARGE
     several = store.do(receive.receive, *(a_receive(group, topic, 2, client_id=client) for client in "abc"))
     assert [len(each.deliveries) for each in several] == [2, 2, 0]  # type: ignore[union-attr]
     assert all(each.more for each in several)  # type: ignore[union-attr]
-    monkeypatch.setattr(open_store, "Transaction", partial(Transaction, answer_bytes=0))
+    store.answer_bytes = 0
     received = store.one(receive.receive, a_receive(group, topic, 2))
     assert (received.deliveries, received.more) == ([], True)
-    monkeypatch.undo()
+    store.answer_bytes = ANSWER_BYTES_MAX
     assert len(store.receive(group, topic)) == 2
 
 
-def test_so_do_receives_that_are_repeated(store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_so_do_receives_that_are_repeated(store: OpenStore) -> None:
     topic = store.topic()
     group = store.group(meets=[topic])
     store.send(topic, [a_message(body=a_body(number, LARGE)) for number in range(6)])
     receives = [a_receive(group, topic, 2, client_id=name, attempt_id=name) for name in "abc"]
     first = store.do(receive.receive, *receives)
-    monkeypatch.setattr(open_store, "Transaction", partial(Transaction, answer_bytes=3 * LARGE))
+    store.answer_bytes = 3 * LARGE
     again = store.do(receive.receive, *receives)
     assert [len(each.deliveries) for each in again] == [2, 2, 0]  # type: ignore[union-attr]
     assert again[2].more, "it is not over"  # type: ignore[union-attr]

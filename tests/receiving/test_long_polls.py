@@ -154,8 +154,8 @@ async def test_one_message_one_poll_is_woken_and_passes_on_what_it_leaves(broker
 async def test_an_idle_poll_that_comes_again_does_not_ask_the_store(broker: RunningBroker) -> None:
     await broker.receive()
     asked: list[object] = []
-    receive = broker.broker.polls._receive
-    broker.broker.polls._receive = lambda request: asked.append(request) or receive(request)  # type: ignore[method-assign]
+    receive = broker.broker.polls._take
+    broker.broker.polls._take = lambda request: asked.append(request) or receive(request)  # type: ignore[method-assign]
     for _ in range(5):
         assert await broker.receive() == []
     assert asked == []
@@ -234,16 +234,16 @@ async def test_messages_its_filter_refuses_do_not_keep_it_beyond_its_limit(
 @pytest.mark.parametrize("end", ["it is cancelled", "its look fails"])
 async def test_a_woken_poll_that_dies_hands_on_what_it_was_woken_for(broker: RunningBroker, end: str) -> None:
     dying, next_one = await broker.poll(client_id="dying"), await broker.poll(client_id="next")
-    look, looking = broker.broker.polls._receive, asyncio.Event()
+    look, looking = broker.broker.polls._take, asyncio.Event()
 
     async def die(request: grant.Receive) -> grant.Received:
-        broker.broker.polls._receive = look  # type: ignore[method-assign]
+        broker.broker.polls._take = look  # type: ignore[method-assign]
         looking.set()
         if end == "its look fails":
             raise Internal
         return await asyncio.Future()
 
-    broker.broker.polls._receive = die  # type: ignore[method-assign]
+    broker.broker.polls._take = die  # type: ignore[method-assign]
     (sent,) = await broker.send()
     await looking.wait()
     dying.cancel()

@@ -16,7 +16,7 @@ from popserver.database import migrate, schema
 from popserver.database.check import check_integrity
 from popserver.database.database import Database
 from popserver.database.notifications import CHECKS, DUE, PENDING, Invalidation
-from popserver.engine.transaction import STEP_ROWS_MAX, Transaction, lock
+from popserver.engine.transaction import ANSWER_BYTES_MAX, STEP_ROWS_MAX, Transaction, lock
 from popserver.filters import SqlFilter, TagFilter
 from popserver.maintenance import purge as maintenance_purge
 from popserver.messages import append
@@ -57,6 +57,7 @@ class OpenStore:
         self.now_ms = START_MS
         self.rings: set[int] = set()
         self.rung: set[int] = set()  # by all transactions, until the test empties it
+        self.answer_bytes = ANSWER_BYTES_MAX
         self.due_ms: int | None = None
         self.enters_ms: int | None = None
         self.check_ms: int | None = None
@@ -69,6 +70,7 @@ class OpenStore:
         """All requests in one call and one transaction; a receive's SQL filter is asked before, as by the broker."""
         requests = tuple(self._judged(each) for each in requests)
         tx = Transaction.at(self.conn, self.now_ms, careful)
+        tx.answer_bytes = self.answer_bytes
         self.database.begin(self.conn)
         try:
             lock(tx, cast("Sequence[Any]", requests))

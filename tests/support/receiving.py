@@ -27,6 +27,7 @@ class FakeCaller:
 
     client_id = CLIENT
     namespace = ""
+    user = ""
 
     def resource(self, named: pb.Resource) -> Resource:
         return Resource(named.resource_namespace, named.name)

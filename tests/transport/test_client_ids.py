@@ -22,7 +22,8 @@ async def test_control_characters_are_refused(tmp_path: Path, client_id: str) ->
     """No gRPC client lets such a header through, so the gate is asked itself."""
     async with opened(tmp_path) as door:
         seen: list[str] = []
-        gate = ClientGate(Access(door.broker.reader, door.broker.clock, None), seen.append, ManualClock())
+        clients = SimpleNamespace(present={}, seen=seen.append)
+        gate = ClientGate(Access(door.broker.reader, door.broker.clock, None), clients, ManualClock())
         call = cast("Call", SimpleNamespace(headers={"x-mq-client-id": client_id}))
         with pytest.raises(BadRequest, match="control character") as refused:
             gate.enter("Heartbeat", Caller(call), anonymous=False)
