@@ -87,7 +87,7 @@ class Columns(NamedTuple):
     has its first one.
     """
 
-    keys: Sequence[int]  # domain.topic.message_key
+    keys: Sequence[int]  # model.topic.message_key
     values: Mapping[str, Sequence[Any]]
     bodies: bytes = b""
     body_sizes: Sequence[int] = ()

@@ -1,11 +1,14 @@
-"""What the two databases do differently. No other module asks which of them it talks to.
+"""What the two databases do differently.
+
+Other modules do not ask which of them they talk to: where two statements differ, `choose` takes the right one. Besides
+this file, `database.py` opens them differently, and `rows.py` compiles JSON functions for each.
 
 SQLite has one writer, which holds every lock there is. Its driver releases the interpreter at each step of a
 statement, and the event loop takes it every time: under load a batch of 32 rows costs more in hand-overs than in work.
 So a result travels as one row, and a statement inserts many rows.
 
-Postgres has other writers: further servers, and the transactions of users. So locks are taken, and whoever only
-chooses skips rows that are locked. Its driver receives a result in one piece, and COPY is its fastest way in.
+Postgres has other writers: further servers, and the transactions of users. So operations take locks, and operations
+that choose rows skip locked ones. Its driver receives a result in one piece, and COPY is the fastest way to insert.
 """
 
 from __future__ import annotations
@@ -107,7 +110,7 @@ class Dialect(ABC):
 
     @abstractmethod
     def id_text(self, message_id: ColumnElement[Any]) -> ColumnElement[Any]:
-        """A stored message id as clients write it (`domain.message.id_to_text`)."""
+        """A stored message id as clients write it (`model.message.id_from_bytes`)."""
 
     @abstractmethod
     def walk_by_key(self, conn: Connection) -> None:

@@ -1,7 +1,7 @@
-"""Rows handed to a statement as one parameter.
+"""Rows that a statement takes as one parameter, and queries that return typed rows.
 
-Set-based statements want many small rows without a text that grows with their number. They travel as one JSON array
-of arrays; each database reads it with its own function, and this file is the only one that knows which.
+The rows are one JSON array of arrays, so the text of a statement does not grow with their number. Each database reads
+the array with its own JSON function.
 """
 
 from __future__ import annotations

@@ -432,7 +432,7 @@ Index(
     postgresql_where=_STANDS_SOMEWHERE,
 )
 
-# Append-only; which events leave a row is the group's choice (domain.group.HistoryLevel).
+# Append-only; which events leave a row is the group's choice (model.group.HistoryLevel).
 history = Table(
     "history",
     metadata,

@@ -2,7 +2,7 @@
 
 The progress row of a consumer group's queue is the lock of all message groups in it: a transaction locks it before it
 reads, decides and writes. Requests that name messages lock their rows at the start of the transaction, in one order
-(`lock`). Operations that choose messages lock only rows that no other transaction has (`lock_free`).
+(`lock`). Operations that choose messages lock only rows that no other transaction has (`lock_available`).
 """
 
 from __future__ import annotations

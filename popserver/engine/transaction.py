@@ -212,7 +212,7 @@ class Transaction:
         self.ready_topics.add(topic_id)
 
     def expect(self, kind: str, at_ms: int) -> None:
-        """After the commit, set the timer of the kind `word` to `at_ms`, if that is earlier."""
+        """After the commit, set the timer of this kind to `at_ms`, if that is earlier."""
         self.due[kind] = min(at_ms, self.due.get(kind, at_ms))
 
     def invalidate(self, what: Invalidation) -> None:
@@ -220,7 +220,7 @@ class Transaction:
         self.invalidations.add(what)
 
     def signal(self, kind: str) -> None:
-        """After the commit, send this word to every other server (`database.notifications`)."""
+        """After the commit, send this signal to every other server (`database.notifications`)."""
         self.signals.add(kind)
 
 

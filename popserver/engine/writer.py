@@ -51,7 +51,7 @@ class Effects:
         self._invalidated: dict[str, Callable[[Resource], None]] = {}
 
     def on_ready(self, callback: Callable[[int], None], among: Container[int] | None = None) -> None:
-        """`tell` gets the id of each topic that has messages to deliver; only topics in `among`, if that is given."""
+        """`callback` gets the id of each topic that has messages to deliver, or of those in `among` only."""
         self._ready.append((callback, among))
 
     def on_due(self, kind: str, timer: DueTimer) -> None:
@@ -59,7 +59,7 @@ class Effects:
         self._due[kind] = timer
 
     def on_invalidated(self, kind: str, callback: Callable[[Resource], None]) -> None:
-        """`tell` gets the name of each topic or group whose data of this kind changed."""
+        """`callback` gets the name of each topic or group whose data of this kind changed."""
         self._invalidated[kind] = callback
 
     def ready(self, topic_ids: Iterable[int]) -> None:

@@ -20,8 +20,8 @@ from popserver.model.errors import BadRequest, InvalidReceiptHandle
 # message's id show, without reading the message, that a client has mixed up the handles of two messages.
 
 _LAYOUT = struct.Struct(">BIqqq")
-# A time needs 48 bits. The bits of the message's id are above it. A reader that does not know them, such as the SQL
-# function popmq_ack, only reads a later end.
+# A time needs 48 bits. The bits of the message's id are above it. The SQL function popmq_ack reads the whole number: it
+# sees an end that is too late, which does no harm, because it compares the hold's id with the row.
 _TIME_BITS = 48
 _TIME_MASK = (1 << _TIME_BITS) - 1
 _ID_MASK = 0x7FFF

@@ -101,14 +101,14 @@ def _commit(tx: Transaction, group: Group, receipts: Sequence[Receipt]) -> dict[
 def _left_over(
     tx: Transaction, names: dict[str, Any], receipts: Sequence[Receipt], committed: int
 ) -> Sequence[Receipt]:
-    """The receipts that may not have been committed: those whose delivery rows still exist."""
+    """The receipts whose outcome must be looked up: those whose rows still exist, or all where that does not tell."""
     present = set(tx.conn.execute(_PRESENT, names).scalars())
     left = [each for each in receipts if each.message_key in present]
     return left if len(receipts) - len(left) == committed else receipts
 
 
 def _commit_in_order(tx: Transaction, group: Group, receipts: Sequence[Receipt]) -> dict[Receipt, PopError | None]:
-    """The same for messages of message groups; their places are locked. An ack may open the whole message group."""
+    """Commit receipts of message groups. Their progress rows are locked. An ack may open the whole message group."""
     if ack_whole_runs(tx, group, receipts):
         return {}
     free = _not_locked(tx, group, receipts)

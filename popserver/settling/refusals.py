@@ -78,7 +78,7 @@ HELD_COLUMNS = [delivery.c[name] for name in HeldRow._fields]
 
 
 def why_not(tx: Transaction, group: Group, receipt: Receipt) -> PopError | None:
-    """Why a receipt names no current hold; None if its message is committed and the hold's time has not ended yet."""
+    """Why a receipt names no current hold; None if its message is committed and the handle's own end is still ahead."""
     row = row_of(tx, receipt)
     state = State(row.state) if row is not None else _implied_state(tx, receipt)
     is_acked = state is State.COMMIT or (row is not None and state in ACKED and row.hold_id == receipt.hold_id)
