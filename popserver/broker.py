@@ -166,9 +166,9 @@ class Broker:
                 on_notification=self._on_notification,
                 on_missed=self._refresh_all,
                 on_heartbeat=self._check_due,
-                on_server_gone=self.takeover.take_up,
-                on_client_left_behind=self.takeover.inherit,
-                on_absence=self.clients.attend_again,
+                on_server_gone=self.takeover.take_over,
+                on_client_left_behind=self.takeover.take_over_client,
+                on_absence=self.clients.attach_again,
             )
         )
         for client_id in await self.maintenance.start():

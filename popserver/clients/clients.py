@@ -54,7 +54,7 @@ class Client:
 class Clients:
     """All clients of this server.
 
-    `orphan` and `adopt` end and prolong a client's push holds; `orphan` also gets whether the client said goodbye.
+    `abandon` and `extend` end and prolong a client's push holds; `abandon` also gets whether the client said goodbye.
     `attend` gets push consumers that are new on this server and may come from another one; None with one server.
     """
 
@@ -62,16 +62,16 @@ class Clients:
         self,
         clock: Clock,
         background: BackgroundTasks,
-        orphan: Callable[[str, bool], Awaitable[None]],
-        adopt: Callable[[str], Awaitable[None]],
-        attend: Callable[[str], Awaitable[None]] | None,
+        abandon: Callable[[str, bool], Awaitable[None]],
+        extend: Callable[[str], Awaitable[None]],
+        attach: Callable[[str], Awaitable[None]] | None,
         group_members: GroupMembers,
     ) -> None:
         self._clock = clock
         self._background = background
-        self._orphan = orphan
-        self._adopt = adopt
-        self._attend = attend
+        self._abandon = abandon
+        self._extend = extend
+        self._attach = attach
         self._group_members = group_members
         self._known: dict[str, Client] = {}
         # Neither gone nor without its stream: if something is heard of such a client, only `last_seen_ms` changes.
@@ -107,18 +107,18 @@ class Clients:
         if client is None or client.is_push:
             return
         client.is_push = True
-        if self._attend is not None:
-            self._do(self._attend, client_id)
+        if self._attach is not None:
+            self._submit(self._attach, client_id)
 
-    def attend_again(self) -> None:
+    def attach_again(self) -> None:
         """Tell the other servers again which push consumers and members are connected here; they may have forgotten."""
-        if self._attend is None:
+        if self._attach is None:
             return
         for client in self._known.values():
             if client.may_hold and not client.is_gone:
-                self._do(self._attend, client.client_id)
+                self._submit(self._attach, client.client_id)
             if client.membership is not None and not client.is_gone:
-                self._group_members.come_back(client.client_id, client.membership)
+                self._group_members.rejoin(client.client_id, client.membership)
 
     def seen(self, client_id: str) -> None:
         """The client has sent something: a request, a heartbeat or a settings frame."""
@@ -137,9 +137,9 @@ class Clients:
                 self._consumers.took(client_id, client.role)
             if client.membership is not None and client.stream is not None:
                 # Without a stream it may have moved to another server; if not, it sends its settings here.
-                self._group_members.come_back(client_id, client.membership)
+                self._group_members.rejoin(client_id, client.membership)
             if client.may_hold:
-                self._do(self._adopt, client_id)
+                self._submit(self._extend, client_id)
 
     def connected(self, client_id: str, stream: object) -> None:
         """The client opened a telemetry stream; the newest one counts."""
@@ -230,9 +230,9 @@ class Clients:
 
     def _watch(self, client: Client, at_ms: int) -> None:
         _cancel(client)
-        client.alarm = self._clock.call_at(at_ms, lambda: self._look_after(client))
+        client.alarm = self._clock.call_at(at_ms, lambda: self._check(client))
 
-    def _look_after(self, client: Client) -> None:
+    def _check(self, client: Client) -> None:
         ends_at_ms = self._ends_at_ms(client)
         if self._clock.now_ms() >= ends_at_ms:
             self._end(client)
@@ -262,11 +262,11 @@ class Clients:
             self._known.pop(client.client_id, None)
 
     def _lose(self, client_id: str, *, said_goodbye: bool) -> None:
-        self._do(lambda gone: self._orphan(gone, said_goodbye), client_id)
+        self._submit(lambda gone: self._abandon(gone, said_goodbye), client_id)
 
-    def _do(self, deed: Callable[[str], Awaitable[None]], client_id: str) -> None:
-        # One client's tasks run in sequence: in one transaction, `orphan` and a later `adopt` would run in phase order.
-        self._background.submit(client_id, lambda: deed(client_id))
+    def _submit(self, task: Callable[[str], Awaitable[None]], client_id: str) -> None:
+        # A client's tasks run in sequence: in one transaction `abandon` and a later `extend` would run in phase order.
+        self._background.submit(client_id, lambda: task(client_id))
 
 
 def _cancel(client: Client) -> None:

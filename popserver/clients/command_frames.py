@@ -16,21 +16,21 @@ from popserver.transport.calls import Caller
 STACK_TRACE_LENGTH_MAX = 256 * 1024  # characters; clients of the administration accept answers of 4 MiB
 
 
-def teller(caller: Caller, say: Write, store_host: str) -> Callable[[Command, str], Awaitable[None]]:
+def sender(caller: Caller, write: Write, store_host: str) -> Callable[[Command, str], Awaitable[None]]:
     """A function that writes commands to the caller's stream, but no message that the user may not read."""
 
-    async def tell(command: Command, nonce: str) -> None:
+    async def send(command: Command, nonce: str) -> None:
         if isinstance(command, TryMessage):
             caller.require([(Right(Action.SUB, ResourceKind.TOPIC, command.stored.message.topic),)])
         try:
-            await say(_frame(command, nonce, store_host))
+            await write(_frame(command, nonce, store_host))
         except caller.call.Disconnected:
             raise NotFound(f"client '{caller.client_id}' disconnected before it got the command") from None
 
-    return tell
+    return send
 
 
-def heed(commands: Commands, client_id: str, frame: wire.TelemetryCommand) -> None:
+def take_answer(commands: Commands, client_id: str, frame: wire.TelemetryCommand) -> None:
     """Pass a client's answer to the operator's call that waits for it."""
     kind = frame.WhichOneof("command")
     if kind == "thread_stack_trace":

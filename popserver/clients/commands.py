@@ -43,7 +43,7 @@ class Outcome(NamedTuple):
 Command = PrintThreads | TryMessage | Reconnect
 Answer = str | Outcome
 # Writes a command with its nonce to a client's stream; raises `PopError` if the client may not get it.
-Tell = Callable[[Command, str], Awaitable[None]]
+SendCommand = Callable[[Command, str], Awaitable[None]]
 
 
 class _Asked(NamedTuple):
@@ -55,12 +55,12 @@ class Commands:
     """The streams of clients that have sent their settings, and the commands that are not answered yet."""
 
     def __init__(self) -> None:
-        self._streams: dict[str, tuple[object, Tell]] = {}
+        self._streams: dict[str, tuple[object, SendCommand]] = {}
         self._asked: dict[str, _Asked] = {}
 
-    def joined(self, client_id: str, stream: object, tell: Tell) -> None:
+    def joined(self, client_id: str, stream: object, send: SendCommand) -> None:
         """The client can get commands; its newest stream counts."""
-        self._streams[client_id] = (stream, tell)
+        self._streams[client_id] = (stream, send)
 
     def left(self, client_id: str, stream: object) -> None:
         """The stream has ended; its open commands get no answer."""
@@ -71,7 +71,7 @@ class Commands:
             if asked.client_id == client_id and not asked.answer.done():
                 asked.answer.set_result(NotFound(f"client '{client_id}' disconnected before it answered"))
 
-    async def tell(self, client_id: str, command: Command, nonce: str = "") -> None:
+    async def send(self, client_id: str, command: Command, nonce: str = "") -> None:
         """Write a command to the client's stream. Raises `NotFound` if it has none here, `NoAnswer` if it is stuck."""
         known = self._streams.get(client_id)
         if known is None:
@@ -85,7 +85,7 @@ class Commands:
             raise _no_answer(client_id, WRITTEN_WITHIN_S) from None
 
     async def ask(self, client_id: str, command: Command, within_s: float) -> Answer:
-        """The client's answer. Raises as `tell` does, and `TooManyRequests`."""
+        """The client's answer. Raises as `send` does, and `TooManyRequests`."""
         if len(self._asked) >= WAITING_MAX:
             raise TooManyRequests(
                 f"{WAITING_MAX} commands wait for answers of clients, and this is the limit; repeat the request later"
@@ -94,7 +94,7 @@ class Commands:
         answer: asyncio.Future[Answer | PopError] = asyncio.get_running_loop().create_future()
         self._asked[nonce] = _Asked(client_id, answer)
         try:
-            await self.tell(client_id, command, nonce)
+            await self.send(client_id, command, nonce)
             said = await asyncio.wait_for(answer, within_s)
         except TimeoutError:
             raise _no_answer(client_id, within_s) from None

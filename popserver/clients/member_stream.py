@@ -21,16 +21,16 @@ from popserver.transport.calls import Caller
 
 
 class MemberStream:
-    """`say` writes a frame to the stream."""
+    """`write` writes a frame to the stream."""
 
-    def __init__(self, catalog: Catalog, group_members: GroupMembers, caller: Caller, say: Write) -> None:
+    def __init__(self, catalog: Catalog, group_members: GroupMembers, caller: Caller, write: Write) -> None:
         self._catalog = catalog
         self._group_members = group_members
         self._caller = caller
-        self._say = say
+        self._write = write
         self._listener: Listener | None = None
         self._next: Listener | None = None
-        self._standing: GroupView | None = None
+        self._view: GroupView | None = None
 
     async def join(self, sent: pb.Settings, merged: pb.Settings) -> Membership | None:
         """Register the client as a member if its settings say so, and put the two numbers into its answer."""
@@ -43,10 +43,10 @@ class MemberStream:
             return membership
         self._listen(membership.group.name)
         await members.join(client_id, membership)
-        self._standing = await members.notices.standing(membership.group.name)
+        self._view = await members.notices.view(membership.group.name)
         # With users, members are known by longer ids than the client ids.
         merged.client_properties["popmq.client_id"] = client_id
-        _fill(merged, self._standing)
+        _fill(merged, self._view)
         return membership
 
     def open(self, agreed: pb.Settings) -> None:
@@ -60,13 +60,13 @@ class MemberStream:
         self._listener = listener
         if listener is not None:
 
-            async def tell(standing: GroupView) -> None:
-                told = pb.Settings()
-                told.CopyFrom(agreed)
-                _fill(told, standing)
-                await self._say(wire.TelemetryCommand(status=status.OK, settings=told))
+            async def send(view: GroupView) -> None:
+                changed = pb.Settings()
+                changed.CopyFrom(agreed)
+                _fill(changed, view)
+                await self._write(wire.TelemetryCommand(status=status.OK, settings=changed))
 
-            listener.open(self._standing, tell)
+            listener.open(self._view, send)
 
     def close(self) -> None:
         """The stream has ended."""
@@ -83,7 +83,7 @@ class MemberStream:
             self._group_members.notices.leave(listener)
 
 
-def _fill(merged: pb.Settings, standing: GroupView | None) -> None:
-    if standing is not None:
-        merged.client_properties["popmq.members"] = str(standing.members)
-        merged.client_properties["popmq.resets"] = str(standing.resets)
+def _fill(merged: pb.Settings, view: GroupView | None) -> None:
+    if view is not None:
+        merged.client_properties["popmq.members"] = str(view.members)
+        merged.client_properties["popmq.resets"] = str(view.resets)

@@ -72,21 +72,21 @@ class SessionMethods:
         clients = self._clients
         self._streams[stream] = caller
         clients.connected(caller.client_id, stream)
-        say = _in_turn(write)
-        attendance = MemberStream(self._catalog, self._group_members, caller, say)
+        send_frame = _in_turn(write)
+        member_stream = MemberStream(self._catalog, self._group_members, caller, send_frame)
         has_agreed = False
         try:
             async for command in commands:
                 clients.seen(caller.client_id)
-                answer = await self._answer(command, caller, attendance, has_agreed=has_agreed)
+                answer = await self._answer(command, caller, member_stream, has_agreed=has_agreed)
                 if answer is not None:
                     has_agreed = True
-                    tell = command_frames.teller(caller, say, self._store_host)
-                    self._commands.joined(caller.client_id, stream, tell)
-                    await say(answer)
-                    attendance.open(answer.settings)
+                    send_command = command_frames.sender(caller, send_frame, self._store_host)
+                    self._commands.joined(caller.client_id, stream, send_command)
+                    await send_frame(answer)
+                    member_stream.open(answer.settings)
                     if answer.settings.client_type == pb.PRODUCER:
-                        await self._welcome(answer.settings, caller, stream, say)
+                        await self._begin_session(answer.settings, caller, stream, send_frame)
         except asyncio.CancelledError:
             if not self._closing:
                 # `expel` ended the stream; the client gets the reason.
@@ -94,7 +94,7 @@ class SessionMethods:
                 raise
         finally:
             del self._streams[stream]
-            attendance.close()
+            member_stream.close()
             self._commands.left(caller.client_id, stream)
             self._transactions.producers.left(caller.client_id, stream)
             if not self._closing:
@@ -126,13 +126,13 @@ class SessionMethods:
         for stream in self._streams:
             stream.cancel()
 
-    async def _welcome(self, agreed: pb.Settings, caller: Caller, stream: object, say: Write) -> None:
+    async def _begin_session(self, agreed: pb.Settings, caller: Caller, stream: object, write: Write) -> None:
         """Register the stream. A producer can now be asked about undecided half messages (protocol 8.1)."""
 
         async def ask(check: Check) -> None:
             # A check carries the message, so a producer that may no longer send to the topic is not asked.
             caller.require(rights.of_check(check.stored.message.topic))
-            await say(convert.orphan_check(check.stored, check.transaction_id, self._store_host))
+            await write(convert.orphan_check(check.stored, check.transaction_id, self._store_host))
 
         topics = [caller.resource(each) for each in agreed.publishing.topics]
         await self._transactions.joined(caller.client_id, stream, topics, ask)
@@ -145,7 +145,7 @@ class SessionMethods:
             if isinstance(command, BadRequest):
                 raise command
             if not command.HasField("settings"):
-                command_frames.heed(self._commands, caller.client_id, command)
+                command_frames.take_answer(self._commands, caller.client_id, command)
                 return None
             wanted = rights.of_settings(command.settings, caller)
             caller.require(wanted)
@@ -177,8 +177,8 @@ def _in_turn(write: Write) -> Write:
     """Write one frame at a time: answers and commands share a client's stream."""
     lock = asyncio.Lock()
 
-    async def say(frame: Encodable) -> None:
+    async def write_in_turn(frame: Encodable) -> None:
         async with lock:
             await write(frame)
 
-    return say
+    return write_in_turn

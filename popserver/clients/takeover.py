@@ -10,7 +10,7 @@ from popserver.engine.timers import BackgroundTasks
 from popserver.maintenance.flow import Maintenance
 from popserver.settling.flow import HoldRelease
 
-_TAKE_UP = object()  # a task's name that differs from all client ids
+_TAKE_OVER = object()  # a task's name that differs from all client ids
 
 
 class Takeover:
@@ -21,31 +21,33 @@ class Takeover:
         reader: Reader,
         background: BackgroundTasks,
         maintenance: Maintenance,
-        members: Servers,
+        servers: Servers,
         clients: Clients,
-        orphans: HoldRelease,
+        hold_release: HoldRelease,
     ) -> None:
         self._reader = reader
         self._background = background
         self._maintenance = maintenance
-        self._members = members
+        self._servers = servers
         self._clients = clients
-        self._orphans = orphans
+        self._hold_release = hold_release
 
-    def take_up(self) -> None:
+    def take_over(self) -> None:
         """A server is gone: take over its background work and the holds of clients that only it knew."""
         self._maintenance.purge()
-        self._background.submit(_TAKE_UP, self._expect_the_unattended)
+        self._background.submit(_TAKE_OVER, self._expect_unattended)
 
-    def inherit(self, client_id: str) -> None:
+    def take_over_client(self, client_id: str) -> None:
         """The client's server was killed: the client is connected here by now, or gone."""
         if self._clients.has(client_id):
             # The client may not have connected here yet, but this server watches its holds from now on.
             self._clients.expect(client_id)
-            self._background.submit(client_id, lambda: self._members.attach(client_id, inherits=True))
+            self._background.submit(client_id, lambda: self._servers.attach(client_id, inherits=True))
         else:
-            self._background.submit(client_id, lambda: self._orphans.abandon_client(client_id, False, inherits=True))
+            self._background.submit(
+                client_id, lambda: self._hold_release.abandon_client(client_id, False, inherits=True)
+            )
 
-    async def _expect_the_unattended(self) -> None:
+    async def _expect_unattended(self) -> None:
         for client_id in await self._reader.read(unattended_push_clients):
             self._clients.expect(client_id)

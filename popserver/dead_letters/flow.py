@@ -94,7 +94,7 @@ class Redrives:
         )
         purged = 0
         if page.ids:
-            purged = await self._do(PurgeLetters(group, page.ids))
+            purged = await self._submit(PurgeLetters(group, page.ids))
             log.info("dead letters purged", group=str(group.name), count=purged)
         return purged, page.next_after_id
 
@@ -115,7 +115,7 @@ class Redrives:
         new = NewPlan(
             plan_id, found.group, PlanState.DRAFT, reason, _as_text(found.selection), found.target, created_by
         )
-        await self._do(new)
+        await self._submit(new)
         for _ in range(STEPS_OF_A_CALL):
             plan = await self._facts(plan_id)
             if plan.state is not PlanState.DRAFT:
@@ -126,13 +126,13 @@ class Redrives:
     async def run(self, plan_id: str, limit: int) -> RedriveResult:
         """Redrive the next messages of a plan in one transaction; `limit` 0 means 1,000."""
         check_plan_id(plan_id)
-        done = await self._do(RunPlan(plan_id, _page(limit, STEP_MAX)))
+        done = await self._submit(RunPlan(plan_id, _page(limit, STEP_MAX)))
         return RedriveResult(await self._facts(plan_id), done.redriven, done.skipped)
 
     async def cancel(self, plan_id: str) -> PlanFacts:
         """Cancel a plan: messages that it has not redriven yet stay dead letters."""
         check_plan_id(plan_id)
-        await self._do(CancelPlan(plan_id))
+        await self._submit(CancelPlan(plan_id))
         return await self._facts(plan_id)
 
     async def redrive(
@@ -154,7 +154,7 @@ class Redrives:
         group = await self._reader.read(lambda conn: facts.group(conn, group_name))
         target = await self._reader.read(lambda conn: selecting.find_target(conn, target_name))
         new = NewPlan(plan_id, group, PlanState.RUNNING, reason, "{}", target, created_by)
-        await self._do(RedriveNow(new, orders))
+        await self._submit(RedriveNow(new, orders))
         ids = [each.dead_letter_id for each in orders]
         return await self._reader.read(lambda conn: plan_facts.redrives_of(conn, plan_id, ids))
 
@@ -183,8 +183,8 @@ class Redrives:
         ids = [each for each in page.ids if each <= up_to_id]
         next_id = page.next_after_id
         is_last = next_id is None or next_id >= up_to_id
-        stretch = PlanStep(plan.plan_id, after_id, up_to_id if next_id is None else next_id, ids, is_last)
-        await self._do(stretch)
+        step = PlanStep(plan.plan_id, after_id, up_to_id if next_id is None else next_id, ids, is_last)
+        await self._submit(step)
 
     async def _facts(self, plan_id: str) -> PlanFacts:
         found = await self._reader.read(lambda conn: plan_facts.plan(conn, plan_id))
@@ -192,7 +192,7 @@ class Redrives:
             raise no_such_plan(plan_id)
         return found
 
-    async def _do(self, request: Request[S]) -> S:
+    async def _submit(self, request: Request[S]) -> S:
         """Submit a step, and repeat it if another server's transaction refuses it for a moment."""
         for tries_left in reversed(range(TRIES)):
             try:

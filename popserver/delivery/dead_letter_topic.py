@@ -37,18 +37,20 @@ _IN_ORDER_OF_IDS = text(f"SELECT pg_advisory_xact_lock({0x706F706D7102})")
 
 
 def move_to_dead_letters(
-    tx: Transaction, group: Group, dying: Sequence[DeadLetterCandidate], event: Event, reason: str
+    tx: Transaction, group: Group, candidates: Sequence[DeadLetterCandidate], event: Event, reason: str
 ) -> None:
     """Turn deliveries whose rows the caller has locked into dead letters (at most one step of them).
 
     The deliveries end at once; the dead-letter topic is written at the end of the transaction (`NewDeadLetters`).
     """
-    dying = _with_origins(tx, group, dying)
-    tx.conn.execute(_END, {"for_group": group.group_id, "dying": encode_rows([(each.message_key,) for each in dying])})
-    moved = (Moved(each.message_key, State.INFLIGHT, each.attempt, each.client_id) for each in dying)
+    candidates = _with_origins(tx, group, candidates)
+    tx.conn.execute(
+        _END, {"for_group": group.group_id, "dying": encode_rows([(each.message_key,) for each in candidates])}
+    )
+    moved = (Moved(each.message_key, State.INFLIGHT, each.attempt, each.client_id) for each in candidates)
     record(tx, group, event, moved, reason)
-    deaths = tx.at_end(NewDeadLetters).deaths
-    deaths |= {(group.group_id, each.origin_key): NewDeadLetter(group, each, reason) for each in dying}
+    letters = tx.at_end(NewDeadLetters).letters
+    letters |= {(group.group_id, each.origin_key): NewDeadLetter(group, each, reason) for each in candidates}
 
 
 class NewDeadLetters:
@@ -57,59 +59,61 @@ class NewDeadLetters:
     order: ClassVar = FinishOrder.DEAD_LETTERS
 
     def __init__(self) -> None:
-        self.deaths: dict[tuple[int, int], NewDeadLetter] = {}
+        self.letters: dict[tuple[int, int], NewDeadLetter] = {}
 
     def finish(self, tx: Transaction) -> None:
-        if self.deaths:
+        if self.letters:
             dialect_of(tx.conn).lock(tx.conn, _IN_ORDER_OF_IDS)
-        for _, several in groupby(sorted(self.deaths), key=lambda each: each[0]):
-            listed = [self.deaths[each] for each in several]
+        for _, several in groupby(sorted(self.letters), key=lambda each: each[0]):
+            listed = [self.letters[each] for each in several]
             for start in range(0, len(listed), STEP_ROWS_MAX):
                 _write(tx, listed[start : start + STEP_ROWS_MAX])
 
 
-def _with_origins(tx: Transaction, group: Group, dying: Sequence[DeadLetterCandidate]) -> list[DeadLetterCandidate]:
+def _with_origins(
+    tx: Transaction, group: Group, candidates: Sequence[DeadLetterCandidate]
+) -> list[DeadLetterCandidate]:
     """Add the origin to deliveries of redriven messages, which are no longer at their first place."""
-    keys = encode_rows([(each.message_key,) for each in dying if each.origin is None])
+    keys = encode_rows([(each.message_key,) for each in candidates if each.origin is None])
     rows = tx.conn.execute(_REDRIVEN, {"for_group": group.group_id, "dying": keys}).all()
     origins = {
         row.redriven_key: Origin(row.origin_key, row.origin_topic_id, as_it_was_sent(row.properties)) for row in rows
     }
-    return [each._replace(origin=origins.get(each.message_key, each.origin)) for each in dying]
+    return [each._replace(origin=origins.get(each.message_key, each.origin)) for each in candidates]
 
 
-def _write(tx: Transaction, deaths: Sequence[NewDeadLetter]) -> None:
-    group = deaths[0].group
-    names = {"for_group": group.group_id, "origins": encode_rows([(each.dying.origin_key,) for each in deaths])}
+def _write(tx: Transaction, letters: Sequence[NewDeadLetter]) -> None:
+    group = letters[0].group
+    names = {"for_group": group.group_id, "origins": encode_rows([(each.candidate.origin_key,) for each in letters])}
     before = {row.origin_key: row for row in tx.conn.execute(_KNOWN, names)}
-    new = [each for each in deaths if each.dying.origin_key not in before]
-    copies = _copy_messages(tx, group, [each.dying for each in new]) if new else []
-    copy_of = dict(zip((each.dying.origin_key for each in new), copies, strict=True))
+    new = [each for each in letters if each.candidate.origin_key not in before]
+    copies = _copy_messages(tx, group, [each.candidate for each in new]) if new else []
+    copy_of = dict(zip((each.candidate.origin_key for each in new), copies, strict=True))
     if before:
         tx.conn.execute(_FORGET, {"ids": encode_rows([(row.dead_letter_id,) for row in before.values()])})
         copy_of |= {origin_key: row.copy_key for origin_key, row in before.items()}
-    tx.conn.execute(insert(dead_letter), [_facts(tx, each, copy_of[each.dying.origin_key]) for each in deaths])
+    tx.conn.execute(insert(dead_letter), [_facts(tx, each, copy_of[each.candidate.origin_key]) for each in letters])
 
 
-def _facts(tx: Transaction, death: NewDeadLetter, copy_key: int) -> dict[str, int | str]:
+def _facts(tx: Transaction, letter: NewDeadLetter, copy_key: int) -> dict[str, int | str]:
     return {
-        "group_id": death.group.group_id,
-        "origin_key": death.dying.origin_key,
-        "origin_topic_id": death.dying.origin_topic_id,
+        "group_id": letter.group.group_id,
+        "origin_key": letter.candidate.origin_key,
+        "origin_topic_id": letter.candidate.origin_topic_id,
         "copy_key": copy_key,
-        "attempt": death.dying.attempt,
-        "reason": death.reason,
+        "attempt": letter.candidate.attempt,
+        "reason": letter.reason,
         "dead_at_ms": tx.now_ms,
     }
 
 
-def _copy_messages(tx: Transaction, group: Group, dying: Sequence[DeadLetterCandidate]) -> list[int]:
+def _copy_messages(tx: Transaction, group: Group, candidates: Sequence[DeadLetterCandidate]) -> list[int]:
     """Append copies to the group's dead-letter topic. Returns their message keys, in the order of `dying`."""
     topic = topics.ensure_topic(tx, NewTopic(dead_letter_topic(group.name), SYSTEM_QUEUES))
     place = topic.queues[0]
-    taken = take_offsets(tx, place, len(dying))
+    taken = take_offsets(tx, place, len(candidates))
     assert taken is not None, "the topic was found or made in this transaction"
-    copies = [message_key(place.queue_id, taken.first + index) for index in range(len(dying))]
+    copies = [message_key(place.queue_id, taken.first + index) for index in range(len(candidates))]
     places = encode_rows(
         [
             (
@@ -118,7 +122,7 @@ def _copy_messages(tx: Transaction, group: Group, dying: Sequence[DeadLetterCand
                 int(each.origin is not None),
                 each.origin.properties if each.origin else None,
             )
-            for each, copy in zip(dying, copies, strict=True)
+            for each, copy in zip(candidates, copies, strict=True)
         ]
     )
     tx.conn.execute(_COPY, {"places": places, "dlq_topic_id": topic.topic_id, "copy_stored_at_ms": taken.stored_at_ms})

@@ -37,7 +37,7 @@ class NewDeadLetter(NamedTuple):
     """A delivery that has become a dead letter, and why."""
 
     group: Group
-    dying: DeadLetterCandidate
+    candidate: DeadLetterCandidate
     reason: str
 
 

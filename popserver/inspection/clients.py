@@ -71,7 +71,7 @@ class ClientMethods:
     async def reconnect_client(
         self, request: wire.ReconnectClientRequest, _caller: Caller
     ) -> wire.ReconnectClientResponse:
-        await self._commands.tell(_named(request), Reconnect())
+        await self._commands.send(_named(request), Reconnect())
         return wire.ReconnectClientResponse(status=status.OK)
 
     def _client(self, client: Client) -> wire.Client:

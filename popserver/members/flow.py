@@ -32,7 +32,7 @@ class Membership(NamedTuple):
 
     group: Group
     model: Model
-    wants: tuple[TopicFilter, ...]
+    filters: tuple[TopicFilter, ...]
 
 
 class GroupMembers:
@@ -58,7 +58,7 @@ class GroupMembers:
         self._is_attached = is_attached
         self._server_id = ""
         self._here: dict[str, Membership] = {}
-        self._roll = MemberRefresh(reader, background, notices, self._miss)
+        self._refresh = MemberRefresh(reader, background, notices, self._on_missing)
         for kind in (MEMBERS, RESETS):
             writer.effects.on_invalidated(kind, notices.changed)
 
@@ -71,27 +71,27 @@ class GroupMembers:
     async def join(self, client_id: str, membership: Membership) -> None:
         """Make the client a member; when this returns, every server lists it. Raises `ConsumerGroupNotFound`."""
         before = self._here.get(client_id)
-        self._note(client_id, membership)
+        self._set_membership(client_id, membership)
         try:
-            await self._writer.submit(self._joining(client_id, membership))
+            await self._writer.submit(self._join_request(client_id, membership))
         except PopError:
             if self._here.get(client_id) is membership:
-                self._note(client_id, before)
+                self._set_membership(client_id, before)
             raise
         if before is not None and before.group.group_id != membership.group.group_id:
-            self._part(client_id, before)
+            self._write_leave(client_id, before)
 
     def leave(self, client_id: str) -> None:
         """Remove the client, which disconnected or unsubscribed. Does nothing if it is not a member."""
         membership = self._here.get(client_id)
         if membership is not None:
-            self._note(client_id, None)
-            self._part(client_id, membership)
+            self._set_membership(client_id, None)
+            self._write_leave(client_id, membership)
 
-    def come_back(self, client_id: str, membership: Membership) -> None:
+    def rejoin(self, client_id: str, membership: Membership) -> None:
         """Add the client again: this or another server removed it, but it is still connected."""
-        self._note(client_id, membership)
-        self._background.submit(client_id, lambda: self._write_again(client_id))
+        self._set_membership(client_id, membership)
+        self._background.submit(client_id, lambda: self._join_again(client_id))
 
     async def of(self, group: Resource) -> list[Member]:
         """The group's members, sorted by client id. Raises `ConsumerGroupNotFound`."""
@@ -104,7 +104,7 @@ class GroupMembers:
     async def idle_hint(self, group: Resource) -> str:
         """A sentence about the members without a queue; empty if all have one (requirement J10)."""
         members = await self.of(group)
-        names = {want.topic for member in members for want in member.wants}
+        names = {topic_filter.topic for member in members for topic_filter in member.filters}
         topics = [topic for name in sorted(names) if (topic := await self._catalog.known_topic(name)) is not None]
         idle = rules.idle(members, topics)
         if not idle:
@@ -116,42 +116,42 @@ class GroupMembers:
             f" the queues they share: {queues}; add queues, or run fewer members"
         )
 
-    def _note(self, client_id: str, membership: Membership | None) -> None:
+    def _set_membership(self, client_id: str, membership: Membership | None) -> None:
         """Remember the client's membership; None if it is no longer a member."""
         before = self._here.pop(client_id, None)
         if membership is not None:
             self._here[client_id] = membership
-            self._roll.add(membership.group.name, client_id)
+            self._refresh.add(membership.group.name, client_id)
         if before is not None and (membership is None or membership.group.name != before.group.name):
-            self._roll.remove(before.group.name, client_id)
+            self._refresh.remove(before.group.name, client_id)
 
-    def _miss(self, client_id: str, group: Group) -> None:
+    def _on_missing(self, client_id: str, group: Group) -> None:
         """The stored group does not list the client. The group may have been deleted and created again."""
         here = self._here.get(client_id)
         if here is not None and here.group.name == group.name and self._is_attached(client_id):
-            self.come_back(client_id, here._replace(group=group))
+            self.rejoin(client_id, here._replace(group=group))
 
-    def _part(self, client_id: str, membership: Membership) -> None:
-        self._background.submit(client_id, lambda: self._write_parting(client_id, membership))
+    def _write_leave(self, client_id: str, membership: Membership) -> None:
+        self._background.submit(client_id, lambda: self._leave_stored(client_id, membership))
 
-    async def _write_parting(self, client_id: str, left: Membership) -> None:
+    async def _leave_stored(self, client_id: str, left: Membership) -> None:
         here = self._here.get(client_id)
         if here is None or here.group.group_id != left.group.group_id:
             await self._writer.submit(sql.LeaveGroup(left.group, client_id, self._server_id))
 
-    async def _write_again(self, client_id: str) -> None:
+    async def _join_again(self, client_id: str) -> None:
         here = self._here.get(client_id)
         if here is None:
             return
         try:
-            await self._writer.submit(self._joining(client_id, here))
+            await self._writer.submit(self._join_request(client_id, here))
         except ConsumerGroupNotFound:
             # The group was deleted meanwhile. If it has been created again, the client joins the new one now; if it is
             # created later, the client joins it then.
-            await self._roll.call(here.group.name)
+            await self._refresh.refresh(here.group.name)
 
-    def _joining(self, client_id: str, membership: Membership) -> sql.JoinGroup:
-        return sql.JoinGroup(membership.group, client_id, self._server_id, membership.model, membership.wants)
+    def _join_request(self, client_id: str, membership: Membership) -> sql.JoinGroup:
+        return sql.JoinGroup(membership.group, client_id, self._server_id, membership.model, membership.filters)
 
 
 class QueueLocks:
@@ -194,19 +194,23 @@ class QueueLocks:
 
 
 class MemberRefresh:
-    """Compares the members at this server with the stored ones, whenever a group changes; `missed` gets missing ones.
+    """Compares the members at this server with the stored ones, when a group changes; `on_missing` gets missing ones.
 
     Another server may have removed a member's row, if the client had a second stream there or moved there for a while.
     A group that is deleted and created again begins without members (requirement J1).
     """
 
     def __init__(
-        self, reader: Reader, background: BackgroundTasks, notices: GroupNotices, missed: Callable[[str, Group], None]
+        self,
+        reader: Reader,
+        background: BackgroundTasks,
+        notices: GroupNotices,
+        on_missing: Callable[[str, Group], None],
     ) -> None:
         self._reader = reader
         self._background = background
         self._notices = notices
-        self._missed = missed
+        self._on_missing = on_missing
         self._here: dict[Resource, set[str]] = {}
         self._listeners: dict[Resource, Listener] = {}
 
@@ -223,14 +227,14 @@ class MemberRefresh:
             del self._here[name]
             self._notices.leave(self._listeners.pop(name))
 
-    async def call(self, name: Resource) -> None:
+    async def refresh(self, name: Resource) -> None:
         """Compare with the stored members. Does nothing while the group does not exist."""
         listed = await self._reader.read(lambda conn: sql.listed(conn, name))
         if listed is not None:
             group, client_ids = listed
             for client_id in sorted(self._here.get(name, set()) - client_ids):
-                self._missed(client_id, group)
+                self._on_missing(client_id, group)
 
     async def _changed(self, name: Resource) -> None:
         # In the background, and repeated while the database does not answer.
-        self._background.submit((name, "roll"), lambda: self.call(name))
+        self._background.submit((name, "roll"), lambda: self.refresh(name))

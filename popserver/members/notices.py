@@ -19,10 +19,10 @@ from popserver.members import sql
 from popserver.members.rules import GroupView
 from popserver.model.names import Resource
 
-PAUSE_MS = 200
+NOTIFY_PAUSE_MS = 200
 
 # Writes the numbers to one stream; raises if the stream is broken.
-Tell = Callable[[GroupView], Awaitable[None]]
+SendView = Callable[[GroupView], Awaitable[None]]
 
 log = structlog.get_logger("popserver.group_notices")
 
@@ -32,36 +32,36 @@ class Listener:
 
     def __init__(self, group: Resource) -> None:
         self.group = group
-        self._told: GroupView | None = None
+        self._sent: GroupView | None = None
         self._latest: GroupView | None = None
-        self._tell: Tell | None = None
-        self._telling: asyncio.Task[None] | None = None
+        self._send: SendView | None = None
+        self._task: asyncio.Task[None] | None = None
 
-    def open(self, told: GroupView | None, tell: Tell) -> None:
-        """The stream has these numbers already, and `tell` can send others from now on."""
-        self._told, self._tell = told, tell
+    def open(self, sent: GroupView | None, send: SendView) -> None:
+        """The stream has these numbers already, and `send` can send others from now on."""
+        self._sent, self._send = sent, send
         if self._latest is not None:
-            self.hear(self._latest)
+            self.update(self._latest)
 
-    def hear(self, standing: GroupView) -> None:
-        self._latest = standing
-        if self._tell is not None and standing != self._told and self._telling is None:
-            self._telling = asyncio.get_running_loop().create_task(self._keep_telling(self._tell))
+    def update(self, view: GroupView) -> None:
+        self._latest = view
+        if self._send is not None and view != self._sent and self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._send_latest(self._send))
 
     def close(self) -> None:
-        if self._telling is not None:
-            self._telling.cancel()
+        if self._task is not None:
+            self._task.cancel()
 
-    async def _keep_telling(self, tell: Tell) -> None:
+    async def _send_latest(self, send: SendView) -> None:
         """Send the latest numbers one after the other. A slow stream skips those in between."""
         try:
-            while self._latest is not None and self._latest != self._told:
-                self._told = self._latest
-                await tell(self._told)
+            while self._latest is not None and self._latest != self._sent:
+                self._sent = self._latest
+                await send(self._sent)
         except Exception as error:  # noqa: BLE001 - the reader of the stream gets the error too
             log.debug("a member could not be notified", group=str(self.group), reason=str(error))
         finally:
-            self._telling = None
+            self._task = None
 
 
 class GroupNotices:
@@ -73,7 +73,7 @@ class GroupNotices:
         self._clock = clock
         self._listeners: dict[Resource, set[Listener]] = {}
         self._waiting: set[Resource] = set()
-        self._resting: set[Resource] = set()
+        self._paused: set[Resource] = set()
 
     def listen(self, group: Resource) -> Listener:
         """Make a listener, which gets the group's changes until `leave`."""
@@ -88,7 +88,7 @@ class GroupNotices:
         if not listeners:
             self._listeners.pop(listener.group, None)
 
-    async def standing(self, group: Resource) -> GroupView | None:
+    async def view(self, group: Resource) -> GroupView | None:
         """The group's numbers now; None if it does not exist."""
         return await self._reader.read(lambda conn: sql.group_view_of(conn, group))
 
@@ -97,34 +97,34 @@ class GroupNotices:
         if group not in self._listeners or group in self._waiting:
             return
         self._waiting.add(group)
-        if group not in self._resting:
-            self._begin(group)
+        if group not in self._paused:
+            self._notify_later(group)
 
     def all_changed(self) -> None:
         """Any group may have changed: notify the members of all groups."""
         for group in list(self._listeners):
             self.changed(group)
 
-    def _begin(self, group: Resource) -> None:
-        self._resting.add(group)
-        self._background.submit(group, lambda: self._tell(group))
+    def _notify_later(self, group: Resource) -> None:
+        self._paused.add(group)
+        self._background.submit(group, lambda: self._notify(group))
 
-    async def _tell(self, group: Resource) -> None:
+    async def _notify(self, group: Resource) -> None:
         # Cleared first, so that a change during the read is notified again.
         self._waiting.discard(group)
         try:
-            standing = await self.standing(group)
+            view = await self.view(group)
         except BaseException:
             self._waiting.add(group)
             raise
-        if standing is not None:
+        if view is not None:
             for listener in self._listeners.get(group, ()):
-                listener.hear(standing)
-        self._clock.call_at(self._clock.now_ms() + PAUSE_MS, lambda: self._rested(group))
+                listener.update(view)
+        self._clock.call_at(self._clock.now_ms() + NOTIFY_PAUSE_MS, lambda: self._resume(group))
 
-    def _rested(self, group: Resource) -> None:
-        self._resting.discard(group)
+    def _resume(self, group: Resource) -> None:
+        self._paused.discard(group)
         if group not in self._listeners:
             self._waiting.discard(group)
         elif group in self._waiting:
-            self._begin(group)
+            self._notify_later(group)

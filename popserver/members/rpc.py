@@ -52,6 +52,6 @@ def _member(member: Member) -> wire.GroupMember:
     return wire.GroupMember(
         client_id=member.client_id,
         model=member.model,
-        subscriptions=map(convert.subscription_entry, member.wants),
+        subscriptions=map(convert.subscription_entry, member.filters),
         joined_at=convert.timestamp(member.joined_at_ms),
     )

@@ -22,12 +22,12 @@ class Member(NamedTuple):
 
     client_id: str
     model: Model
-    wants: tuple[TopicFilter, ...]
+    filters: tuple[TopicFilter, ...]
     joined_at_ms: int
 
     def shares(self, topic: Resource) -> bool:
         """Whether it divides this topic's queues with other members."""
-        return self.model is Model.CLUSTERING and any(want.topic == topic for want in self.wants)
+        return self.model is Model.CLUSTERING and any(topic_filter.topic == topic for topic_filter in self.filters)
 
 
 class GroupView(NamedTuple):
@@ -73,7 +73,7 @@ def idle(members: Sequence[Member], topics: Sequence[Topic]) -> list[str]:
     sharers: dict[Resource, set[str]] = {name: set() for name in queues}
     busy: set[str] = set()
     for member in members:
-        for name in {want.topic for want in member.wants} & queues.keys():
+        for name in {topic_filter.topic for topic_filter in member.filters} & queues.keys():
             if member.model is Model.CLUSTERING:
                 sharers[name].add(member.client_id)
             elif queues[name]:

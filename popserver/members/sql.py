@@ -56,7 +56,7 @@ class JoinGroup(Request[None]):
     client_id: str
     server_id: str
     model: Model
-    wants: tuple[TopicFilter, ...]
+    filters: tuple[TopicFilter, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class _StoredMember(NamedTuple):
     model: str
     subscription: str
 
-    def looks_like(self, other: _StoredMember) -> bool:
+    def is_like(self, other: _StoredMember) -> bool:
         """Whether other members see no difference."""
         return self[1:] == other[1:]
 
@@ -111,7 +111,7 @@ def attend(tx: Transaction, requests: Sequence[JoinGroup | LeaveGroup]) -> list[
     others = _bytes_of_others(tx.conn, there, places)
     answers = [_carry_out(each, after, others) for each in requests]
     _write(tx, before, after)
-    seen_anew = {place for place in places if not _look_alike(before.get(place), after.get(place))}
+    seen_anew = {place for place in places if not _are_alike(before.get(place), after.get(place))}
     for name in {each.group.name for each in requests if _place(each) in seen_anew}:
         notify(tx, name, MEMBERS)
     return answers
@@ -185,7 +185,7 @@ def _carry_out(
     if isinstance(request, JoinGroup):
         if request.group.group_id not in others:
             return group_not_found(request.group.name)
-        new = _StoredMember(request.server_id, request.model.value, _packed(request.wants))
+        new = _StoredMember(request.server_id, request.model.value, _packed(request.filters))
         among = {each: row for each, row in rows.items() if each[0] == place[0]} | {place: new}
         size = others[place[0]] + sum(len(each[1]) + len(row.subscription) for each, row in among.items())
         if size > MEMBERS_BYTES_MAX:
@@ -199,8 +199,8 @@ def _carry_out(
     return None
 
 
-def _look_alike(one: _StoredMember | None, other: _StoredMember | None) -> bool:
-    return one is other or (one is not None and other is not None and one.looks_like(other))
+def _are_alike(one: _StoredMember | None, other: _StoredMember | None) -> bool:
+    return one is other or (one is not None and other is not None and one.is_like(other))
 
 
 def _write(tx: Transaction, before: dict[_Place, _StoredMember], after: dict[_Place, _StoredMember]) -> None:
@@ -214,16 +214,19 @@ def _write(tx: Transaction, before: dict[_Place, _StoredMember], after: dict[_Pl
         tx.conn.execute(_INSERT, {"rows": encode_rows(begun), "now_ms": tx.now_ms})
 
 
-def _packed(wants: Iterable[TopicFilter]) -> str:
-    return json.dumps([[*want.topic, want.kind, want.expression] for want in wants], separators=(",", ":"))
+def _packed(filters: Iterable[TopicFilter]) -> str:
+    return json.dumps(
+        [[*topic_filter.topic, topic_filter.kind, topic_filter.expression] for topic_filter in filters],
+        separators=(",", ":"),
+    )
 
 
 def _member(row: _MemberRow) -> Member:
-    wants = tuple(
+    filters = tuple(
         TopicFilter(Resource(namespace, name), kind, expression)
         for namespace, name, kind, expression in json.loads(row.subscription)
     )
-    return Member(row.client_id, Model(row.model), wants, row.joined_at_ms)
+    return Member(row.client_id, Model(row.model), filters, row.joined_at_ms)
 
 
 _GROUPS = rows_parameter("groups", "group_id")

@@ -75,7 +75,7 @@ class _Failed(NamedTuple):
     failures: int
     event: Event
 
-    def dying(self) -> DeadLetterCandidate:
+    def candidate(self) -> DeadLetterCandidate:
         request = self.request
         return DeadLetterCandidate(
             request.message_key, request.topic.topic_id, self.failures + 1, request.client_id, self.origin
@@ -145,8 +145,8 @@ def _hand_back(
     _replace_retries(tx, [found.copies[each.request.message_key] for each in failed if _is_stale(each, found)])
     _let_wait(tx, group, [each for each in failed if each.event is Event.RETRY])
     for event in (Event.EXHAUST, Event.FORWARD_TO_DLQ):
-        if dying := [each.dying() for each in failed if each.event is event]:
-            move_to_dead_letters(tx, group, dying, event, REASONS[event])
+        if candidates := [each.candidate() for each in failed if each.event is event]:
+            move_to_dead_letters(tx, group, candidates, event, REASONS[event])
     dead = found.dead | {each.origin.message_key for each in failed if each.event is not Event.RETRY}
     return {
         (group.group_id, key): found.origins[key].message_key in dead if key in found.messages else _not_stored(each)

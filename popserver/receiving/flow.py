@@ -39,7 +39,7 @@ class Polls:
         catalog: Catalog,
         clock: Clock,
         wakeups: Wakeups,
-        orphans: HoldRelease,
+        hold_release: HoldRelease,
         redeliveries: Redeliveries,
         filter_prefetch: FilterPrefetch,
         filters: Filters,
@@ -49,7 +49,7 @@ class Polls:
         self._catalog = catalog
         self._clock = clock
         self._wakeups = wakeups
-        self._orphans = orphans
+        self._hold_release = hold_release
         self._redeliveries = redeliveries
         self.open = 0  # receives that are not answered yet
         self._filter_prefetch = filter_prefetch
@@ -162,11 +162,11 @@ class Polls:
         except asyncio.CancelledError:
             # The client disconnected during the commit: these messages reach no consumer.
             key = PollKey(request.group.group_id, request.topic.topic_id)
-            answer.add_done_callback(lambda done: self._withdraw_grant(key, done))
+            answer.add_done_callback(lambda done: self._cancel_grant(key, done))
             raise
         except CommitUnknown as error:
             # If the commit succeeded after all, these messages reach no consumer.
-            self._orphans.cancel_delivery(error.outcome.deliveries)
+            self._hold_release.cancel_delivery(error.outcome.deliveries)
             raise
         now_ms = self._clock.now_ms()
         self._redeliveries.count(request.group.group_id, received.deliveries, now_ms)
@@ -175,14 +175,14 @@ class Polls:
             log.warning("a receive was slow", cost_ms=cost_ms, group=str(request.group.name), untold=untold)
         return received
 
-    def _withdraw_grant(self, key: PollKey, answer: asyncio.Future[Received]) -> None:
+    def _cancel_grant(self, key: PollKey, answer: asyncio.Future[Received]) -> None:
         if answer.cancelled():
             return
         error = answer.exception()
         if isinstance(error, CommitUnknown):
-            self._orphans.cancel_delivery(error.outcome.deliveries)
+            self._hold_release.cancel_delivery(error.outcome.deliveries)
         elif error is None:
-            self._orphans.cancel_delivery(answer.result().deliveries)
+            self._hold_release.cancel_delivery(answer.result().deliveries)
             if answer.result().more:
                 self._wakeups.pass_on(key)
 

@@ -45,7 +45,7 @@ class ConsumerMethods:
         self,
         polls: Polls,
         settling: Settling,
-        orphans: HoldRelease,
+        hold_release: HoldRelease,
         clients: Clients,
         clock: Clock,
         reader: Reader,
@@ -56,7 +56,7 @@ class ConsumerMethods:
     ) -> None:
         self._polls = polls
         self._settling = settling
-        self._orphans = orphans
+        self._hold_release = hold_release
         self._clients = clients
         self._clock = clock
         self._reader = reader
@@ -81,7 +81,7 @@ class ConsumerMethods:
             clients.call_closed(client)
         if client.has_left and request.auto_renew:
             # The client said goodbye before this grant, so no other code ends these holds.
-            self._orphans.cancel_delivery(deliveries)
+            self._hold_release.cancel_delivery(deliveries)
             deliveries = []
         await self._write(deliveries, request, write)
 
@@ -190,7 +190,7 @@ class ConsumerMethods:
             caller.require(rights.consume_message_queue(request, caller))
             await origins.check(self._reader, request.message_queue.topic.name, keys, caller)
         except BaseException:
-            self._orphans.cancel_delivery(deliveries)
+            self._hold_release.cancel_delivery(deliveries)
             raise
 
     async def _write(self, deliveries: list[Delivery], request: wire.ReceiveMessageRequest, write: Write) -> None:
@@ -203,11 +203,11 @@ class ConsumerMethods:
                     await write(convert.frame(delivery, topic, self._store_host, invisible_ms))
                 await write(convert.delivered_at(self._clock.now_ms()))
         except TimeoutError:
-            self._orphans.abandon_holds(deliveries)
+            self._hold_release.abandon_holds(deliveries)
             raise NotTaken from None
         except BaseException:
             # All messages: clients process a batch only after they have read all of it.
-            self._orphans.abandon_holds(deliveries)
+            self._hold_release.abandon_holds(deliveries)
             raise
 
 

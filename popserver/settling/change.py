@@ -26,12 +26,12 @@ from popserver.model.topic import queue_of
 from popserver.settling.refusals import (
     HELD_COLUMNS,
     HeldRow,
+    has_same_order,
     locks_in_order,
     moved,
     refusal,
     row_of,
     state_of,
-    tells_the_order,
 )
 
 
@@ -82,7 +82,7 @@ def _change_one(tx: Transaction, request: ChangeInvisible) -> Receipt | PopError
     by_itself = when_visibility_changes(Holder(held.holder), held.attempt, group.retry)
     event = Event.GIVE_BACK if request.give_back else by_itself
     if event is Event.EXHAUST:
-        move_to_dead_letters(tx, group, [_dying(held)], event, "failed, and no attempt remains")
+        move_to_dead_letters(tx, group, [_candidate(held)], event, "failed, and no attempt remains")
         _advance_groups_after(tx, group, held)
         return old
     end_ms = tx.now_ms + _wait_ms(event, request, held)
@@ -134,7 +134,7 @@ def _successor(hold_id: int, duration_ms: int) -> int:
 def _forward_one(tx: Transaction, request: Forward) -> PopError | None:
     held = _held(tx, request.receipt)
     if held is not None:
-        move_to_dead_letters(tx, request.group, [_dying(held)], Event.FORWARD_TO_DLQ, "forwarded by its consumer")
+        move_to_dead_letters(tx, request.group, [_candidate(held)], Event.FORWARD_TO_DLQ, "forwarded by its consumer")
         _advance_groups_after(tx, request.group, held)
         return None
     state = state_of(tx, request.receipt)
@@ -146,7 +146,7 @@ def _forward_one(tx: Transaction, request: Forward) -> PopError | None:
 def _held(tx: Transaction, receipt: Receipt) -> HeldRow | None:
     """Lock and return the delivery if the receipt is its current hold and no other transaction has locked it."""
     held = _HELD.first(tx.conn, _named(tx, receipt))
-    return held if held is not None and tells_the_order(receipt, held) else None
+    return held if held is not None and has_same_order(receipt, held) else None
 
 
 def _advance_groups_after(tx: Transaction, group: Group, held: HeldRow) -> None:
@@ -166,7 +166,7 @@ def _named(tx: Transaction, receipt: Receipt) -> dict[str, Any]:
     }
 
 
-def _dying(row: HeldRow) -> DeadLetterCandidate:
+def _candidate(row: HeldRow) -> DeadLetterCandidate:
     return DeadLetterCandidate(row.message_key, row.topic_id, row.attempt, row.client_id)
 
 

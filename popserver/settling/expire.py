@@ -145,8 +145,8 @@ def _event(row: DueRow, found: FoundGroup) -> Event:
 
 def _carry_out(tx: Transaction, group: Group, event: Event, rows: Sequence[DueRow]) -> None:
     if event is Event.EXHAUST:
-        dying = [DeadLetterCandidate(row.message_key, row.topic_id, row.attempt, row.client_id) for row in rows]
-        move_to_dead_letters(tx, group, dying, event, REASONS[event])
+        candidates = [DeadLetterCandidate(row.message_key, row.topic_id, row.attempt, row.client_id) for row in rows]
+        move_to_dead_letters(tx, group, candidates, event, REASONS[event])
         return
     if event is Event.BACKOFF_ELAPSED and group.mode is Mode.PULL:
         requeue(tx, group, rows)

@@ -65,7 +65,7 @@ def is_held(tx: Transaction, row: DeliveryRow | GroupRunRow) -> bool:
     return bool(row.state == State.INFLIGHT and row.visible_at_ms > tx.now_ms)
 
 
-def tells_the_order(receipt: Receipt, row: HeldRow | DeliveryRow) -> bool:
+def has_same_order(receipt: Receipt, row: HeldRow | DeliveryRow) -> bool:
     """Whether the handle is right about the message group. If it is wrong, the group's lock is missing."""
     return receipt.in_order == (row.message_group is not None)
 
@@ -84,7 +84,7 @@ def why_not(tx: Transaction, group: Group, receipt: Receipt) -> PopError | None:
     is_acked = state is State.COMMIT or (row is not None and state in ACKED and row.hold_id == receipt.hold_id)
     if is_acked and tx.now_ms < receipt.ends_at_ms:
         return None
-    if row is not None and row.hold_id == receipt.hold_id and not tells_the_order(receipt, row):
+    if row is not None and row.hold_id == receipt.hold_id and not has_same_order(receipt, row):
         return InvalidReceiptHandle(
             f"the receipt handle was changed after it was given to group '{group.name}': it does not fit the message"
             f" group of message {receipt.message_key}; use the handle as it came with the message"
@@ -126,7 +126,7 @@ def _implied_state(tx: Transaction, receipt: Receipt) -> State:
     names = {"for_group": receipt.group_id, "for_key": receipt.message_key}
     origin_key = tx.conn.execute(_REDRIVEN_FROM, names).scalar()
     first_key = receipt.message_key if origin_key is None else origin_key
-    if (receipt.group_id, first_key) in tx.at_end(NewDeadLetters).deaths:
+    if (receipt.group_id, first_key) in tx.at_end(NewDeadLetters).letters:
         return State.DLQ  # in this transaction, which writes the dead letter at its end
     return states_of.state_of(tx.conn, receipt.group_id, first_key) or State.READY
 

@@ -189,8 +189,8 @@ async def test_a_gone_client_is_forgotten_in_the_end(broker: RunningBroker) -> N
 async def test_a_lapse_costs_nothing_where_no_push_hold_can_be(broker: RunningBroker) -> None:
     """Producers and simple consumers come and go by the thousand."""
     clients, written = broker.broker.clients, list[str]()
-    clients._orphan = noting(clients._orphan, written)
-    clients._adopt = noting(clients._adopt, written)
+    clients._abandon = noting(clients._abandon, written)
+    clients._extend = noting(clients._extend, written)
     for number in range(3):
         clients.seen(f"c{number}")
     clients.pushes("c0")

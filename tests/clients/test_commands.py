@@ -18,7 +18,7 @@ from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
 from popserver.access.flow import Rules
 from popserver.clients import commands
-from popserver.clients.command_frames import STACK_TRACE_LENGTH_MAX, teller
+from popserver.clients.command_frames import STACK_TRACE_LENGTH_MAX, sender
 from popserver.inspection import clients
 from popserver.model.errors import NoAnswer, NotFound
 from tests.support.door import GROUP, TOPIC, Door, a_message, opened
@@ -239,4 +239,4 @@ async def test_a_stream_that_breaks_while_a_command_is_written_is_a_client_that_
     caller, say = Mock(client_id="c1"), AsyncMock(side_effect=BrokenPipeError())
     caller.call.Disconnected = BrokenPipeError
     with pytest.raises(NotFound, match="client 'c1' disconnected"):
-        await teller(caller, say, "host:8081")(commands.Reconnect(), "nonce")
+        await sender(caller, say, "host:8081")(commands.Reconnect(), "nonce")

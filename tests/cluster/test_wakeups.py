@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from popserver.cluster import listen as cluster_listen
 from popserver.cluster.listen import listen
 from popserver.database.database import Database
-from popserver.members.notices import PAUSE_MS
+from popserver.members.notices import NOTIFY_PAUSE_MS
 from popserver.model.errors import StoreUnavailable
 from popserver.model.names import dead_letter_topic
 from popserver.model.retry import SECOND_MS
@@ -175,14 +175,14 @@ async def test_members_are_told_of_what_a_broken_ear_missed(
     heard = Heard(servers.b)
     await deafen(servers)
     await until(lambda: len(heard.told) == 1)
-    await servers.advance(PAUSE_MS)
+    await servers.advance(NOTIFY_PAUSE_MS)
     await come(servers.a)
     assert len(heard.told) == 1
     may_listen.set()
     await until(lambda: is_hearing(servers.b))
     # The group may rest from an earlier telling, which the manual clock alone can end.
     while len(heard.told) < 2:
-        await servers.advance(PAUSE_MS)
+        await servers.advance(NOTIFY_PAUSE_MS)
         await asyncio.sleep(0.01)
 
 

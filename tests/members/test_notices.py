@@ -11,7 +11,7 @@ from sqlalchemy import text
 from popserver.database.notifications import EVERYTHING, Notification
 from popserver.engine.transaction import Phase, Request, Transaction, carries_out
 from popserver.members import sql as members_sql
-from popserver.members.notices import PAUSE_MS, Listener
+from popserver.members.notices import NOTIFY_PAUSE_MS, Listener
 from popserver.members.rules import GroupView
 from tests.support.builders import GROUP
 from tests.support.members import Heard, a_group, come
@@ -26,7 +26,7 @@ async def broker(pair: tuple[RunningBroker, RunningBroker]) -> RunningBroker:
 
 
 async def settled(broker: RunningBroker) -> None:
-    await broker.advance(PAUSE_MS)
+    await broker.advance(NOTIFY_PAUSE_MS)
 
 
 @pytest.mark.row("G6")
@@ -46,7 +46,7 @@ async def test_many_changes_at_once_are_told_in_one_or_two(broker: RunningBroker
     await asyncio.gather(*(come(broker, f"c{number}") for number in range(50)))
     await settled(broker)
     await settled(broker)
-    latest = await broker.broker.group_members.notices.standing(GROUP)
+    latest = await broker.broker.group_members.notices.view(GROUP)
     await until(lambda: heard.told[-1:] == [latest])
     assert len(heard.told) <= 3
 
@@ -78,7 +78,7 @@ async def test_nothing_is_kept_of_streams_that_have_ended(broker: RunningBroker)
     for name in ("c1", "c2"):
         broker.broker.clients.ended(name)
     await settled(broker)
-    assert (notices._listeners, notices._waiting, notices._resting) == ({}, set(), set())
+    assert (notices._listeners, notices._waiting, notices._paused) == ({}, set(), set())
     heard = Heard(broker)
     await come(broker, "c3")
     await settled(broker)
@@ -91,7 +91,7 @@ async def test_members_at_other_servers_are_told(servers: SeveralBrokers) -> Non
     heard = [Heard(servers.a), Heard(servers.b)]
     await come(servers.a)
     await until(lambda: all(len(each.told) == 1 for each in heard))
-    await servers.advance(PAUSE_MS)
+    await servers.advance(NOTIFY_PAUSE_MS)
     servers.a.broker.clients.ended("c1")
     await until(lambda: all(len(each.told) == 2 for each in heard))
     assert heard[0].told == heard[1].told
@@ -137,28 +137,28 @@ class Slow:
 async def test_what_came_before_the_answer_is_told_after_it() -> None:
     stream = Slow()
     stream.may.release()
-    stream.listener.hear(GroupView(2, 0))
+    stream.listener.update(GroupView(2, 0))
     stream.listener.open(GroupView(1, 0), stream.tell)
     await until(lambda: stream.told == [2])
 
 
 async def test_what_the_answer_said_is_not_told_again() -> None:
     stream = Slow()
-    stream.listener.hear(GroupView(1, 0))
+    stream.listener.update(GroupView(1, 0))
     stream.listener.open(GroupView(1, 0), stream.tell)
-    assert stream.listener._telling is None
+    assert stream.listener._task is None
 
 
 async def test_a_slow_stream_is_told_the_latest_alone() -> None:
     stream = Slow()
     stream.listener.open(None, stream.tell)
     for number in range(5):
-        stream.listener.hear(GroupView(number, 0))
+        stream.listener.update(GroupView(number, 0))
         await asyncio.sleep(0)
     stream.may.release()
     stream.may.release()
     await until(lambda: stream.told == [0, 4])
-    await until(lambda: stream.listener._telling is None)
+    await until(lambda: stream.listener._task is None)
 
 
 async def test_a_broken_stream_harms_nobody() -> None:
@@ -167,6 +167,6 @@ async def test_a_broken_stream_harms_nobody() -> None:
 
     listener = Listener(GROUP)
     listener.open(None, broken)
-    listener.hear(GroupView(1, 0))
-    await until(lambda: listener._telling is None)
+    listener.update(GroupView(1, 0))
+    await until(lambda: listener._task is None)
     listener.close()

@@ -9,7 +9,7 @@ import pytest
 from popserver.database.notifications import EVERYTHING, Notification
 from popserver.engine.timers import RETRY_MS
 from popserver.members import sql as members_sql
-from popserver.members.notices import PAUSE_MS
+from popserver.members.notices import NOTIFY_PAUSE_MS
 from popserver.model.errors import ConsumerGroupNotFound
 from popserver.model.names import Resource
 from tests.support.builders import GROUP, TOPIC
@@ -31,7 +31,7 @@ async def settled(pair: Pair) -> None:
     """Two rounds of notices at either broker: what is missed, and what became of it."""
     for _ in range(2):
         for broker in pair:
-            await broker.advance(PAUSE_MS)
+            await broker.advance(NOTIFY_PAUSE_MS)
 
 
 # ---- A deleted group ----
@@ -80,7 +80,7 @@ async def test_a_member_of_a_deleted_group_is_written_once_and_hinders_nothing(
 
     monkeypatch.setattr(broker.broker.writer, "submit", count)
     inner = broker.broker
-    inner.group_members.come_back("c1", inner.group_members._here["c1"])
+    inner.group_members.rejoin("c1", inner.group_members._here["c1"])
     for _ in range(5):
         await broker.advance(RETRY_MS)
     assert joins == 1
@@ -111,8 +111,8 @@ async def test_of_two_streams_one_may_break(servers: SeveralBrokers) -> None:
     b.broker.clients.disconnected("c1", "at b")
     await servers.advance(SECOND)
     await until(lambda: "c1" not in b.broker.group_members._here)
-    await servers.advance(PAUSE_MS)
-    await servers.advance(PAUSE_MS)
+    await servers.advance(NOTIFY_PAUSE_MS)
+    await servers.advance(NOTIFY_PAUSE_MS)
     assert await listed(b) == ["c1", "c2"]
     assert await shares(b, "c1", "c2") == [[0, 1], [2, 3]]
 
@@ -134,21 +134,21 @@ async def test_a_late_call_does_not_take_a_member_from_where_it_is(servers: Seve
     assert await listed(b) == ["c1"]
     b.broker.clients.ended("c1")
     await servers.settle()
-    await servers.advance(PAUSE_MS)
+    await servers.advance(NOTIFY_PAUSE_MS)
     assert await listed(b) == [], "and nobody brings it back"
 
 
 async def test_a_notice_that_was_missed_is_made_up_for(servers: SeveralBrokers) -> None:
     a = servers.a
     await come(a)
-    await servers.advance(PAUSE_MS)
+    await servers.advance(NOTIFY_PAUSE_MS)
     conn = a.broker.database.writing.connect()
     a.broker.database.begin(conn)
     conn.exec_driver_sql("DELETE FROM member")
     a.broker.database.commit(conn)
     conn.close()
     a.broker._on_notification(Notification("", signals=frozenset({EVERYTHING})))
-    await servers.advance(PAUSE_MS)
+    await servers.advance(NOTIFY_PAUSE_MS)
     await servers.settle()
     assert await listed(a) == ["c1"]
 
@@ -159,8 +159,8 @@ async def test_nothing_is_kept_of_members_that_have_left(pair: Pair) -> None:
         await come(pair[0], name, stream=name)
     other = await pair[0].broker.catalog.group(Resource("", "shipping"))
     await members.join("c1", members._here["c1"]._replace(group=other))
-    assert set(members._roll._here) == {GROUP, other.name}
+    assert set(members._refresh._here) == {GROUP, other.name}
     for name in ("c1", "c2"):
         pair[0].broker.clients.ended(name)
     await pair[0].broker.settle()
-    assert (members._roll._here, members._roll._listeners, members.notices._listeners) == ({}, {}, {})
+    assert (members._refresh._here, members._refresh._listeners, members.notices._listeners) == ({}, {}, {})

@@ -98,7 +98,7 @@ def test_who_is_idle_has_no_share_of_anything(
         if not any(
             share_of(each.client_id, topic, members)
             for topic in topics
-            if topic.name in {want.topic for want in each.wants}
+            if topic.name in {want.topic for want in each.filters}
         )
     ]
     assert idle(members, topics) == sorted(without)

@@ -19,7 +19,7 @@ from popserver.access.flow import Rules
 from popserver.engine.clock import ManualClock
 from popserver.inspection.flow import Inspection
 from popserver.members.flow import Membership
-from popserver.members.notices import PAUSE_MS
+from popserver.members.notices import NOTIFY_PAUSE_MS
 from popserver.model.errors import StoreUnavailable
 from popserver.model.names import Resource
 from popserver.model.topic import NewTopic
@@ -63,7 +63,7 @@ async def frame_of(door: Door, stream: Any) -> Any:
     """The next frame, as soon as a group may be told again."""
     clock = door.broker.clock
     assert isinstance(clock, ManualClock)
-    await clock.advance(PAUSE_MS, door.broker.settle)
+    await clock.advance(NOTIFY_PAUSE_MS, door.broker.settle)
     async with asyncio.timeout(PATIENCE_S):
         return await stream.read()
 

@@ -13,7 +13,7 @@ import pytest
 import popserver
 from popclient import ConsumeResult, MessageView, Producer, PullConsumer, PushConsumer
 from popclient.admin import Admin
-from popserver.members.notices import PAUSE_MS
+from popserver.members.notices import NOTIFY_PAUSE_MS
 from popserver.model.errors import TooManyRequests
 from popserver.progress.rules import Edge
 from tests.support.builders import GROUP, TOPIC
@@ -99,7 +99,7 @@ async def test_members_at_another_server_hear_of_it(servers: SeveralBrokers) -> 
     # It may hear before of the group itself, which was made a moment ago, and then hears nothing more for PAUSE_MS.
     async with asyncio.timeout(PATIENCE_S):
         while not heard.told or heard.told[-1].resets != 1:
-            await servers.advance(PAUSE_MS)
+            await servers.advance(NOTIFY_PAUSE_MS)
     assert [each.resets for each in heard.told] in ([1], [0, 1]), "no notice comes twice"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from popserver.filters import tags
 from popserver.filters.subscription import ClientKind, Role, subscription, topic_filters
 from popserver.members.flow import Membership
-from popserver.members.notices import PAUSE_MS, Listener
+from popserver.members.notices import NOTIFY_PAUSE_MS, Listener
 from popserver.members.rules import GroupView
 from popserver.model.group import Model
 from popserver.model.names import Resource
@@ -54,4 +54,4 @@ async def a_group(servers: SeveralBrokers) -> None:
     await until(lambda: all(each.told for each in heard.values()))
     for broker, each in heard.items():
         broker.broker.group_members.notices.leave(each.listener)
-    await servers.advance(PAUSE_MS)
+    await servers.advance(NOTIFY_PAUSE_MS)
