@@ -21,7 +21,7 @@ def __getattr__(name: str) -> Any:
         try:
             from popserver import in_process
         except ModuleNotFoundError as error:
-            way_out = f"the server needs more than the client ({error}): pip install 'popmq[server]'"
-            raise ImportError(way_out) from error
+            remedy = f"the server needs more than the client ({error}): pip install 'popmq[server]'"
+            raise ImportError(remedy) from error
         return getattr(in_process, name)
     raise AttributeError(f"module 'popserver' has no attribute {name!r}")

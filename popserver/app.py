@@ -125,7 +125,7 @@ class App:
             await self.broker.servers.list_at(self.config.advertise or self._own_address())
             await self.server.start()
             self._announce(listening)
-            self._say_lowered(self.server.connections_max)
+            self._log_lowered_limit(self.server.connections_max)
         except BaseException:
             await self.broker.stop()
             raise
@@ -143,7 +143,7 @@ class App:
             if not await Users(broker.writer, broker.reader, self.access).ensure_admin(config.admin_access_key, secret):
                 log.warning("the admin has another secret than the configuration; its own counts")
         await self.access.start()
-        broker.users_changed = self.access.look
+        broker.users_changed = self.access.reload_soon
         file = broker.database.file
         if config.auth and file is not None and file.stat().st_mode & READABLE_BY_OTHERS:
             log.warning("the database holds secrets, and others may read it: chmod 600", file=str(file))
@@ -156,8 +156,8 @@ class App:
         from popserver.front.source import CertificateOptions, open_source
 
         folder, prefix = self._place_of_own_certificate()
-        wishes = CertificateOptions(config.host, config.tls_cert, config.tls_key, config.tls_client_ca, folder, prefix)
-        return Listening(config.tls, open_source(wishes, lambda: datetime.now(UTC)))
+        options = CertificateOptions(config.host, config.tls_cert, config.tls_key, config.tls_client_ca, folder, prefix)
+        return Listening(config.tls, open_source(options, lambda: datetime.now(UTC)))
 
     def _announce(self, listening: Listening) -> None:
         if listening.certificate is not None:
@@ -165,7 +165,7 @@ class App:
 
             announce(listening.certificate, datetime.now(UTC))
 
-    def _say_lowered(self, allowed: int) -> None:
+    def _log_lowered_limit(self, allowed: int) -> None:
         """Fewer connections than the default are no news; fewer than an operator asked for are."""
         asked = self.config.max_connections
         if allowed < asked and "max_connections" in self.config.model_fields_set:

@@ -2,7 +2,7 @@
 
 Clients sign the time in seconds, so many calls have the same signature. A signature that was verified once is
 remembered. A change through this server takes effect at once. A change through another server takes effect when this
-server is notified (`look`), at the latest after `RELOAD_MS`.
+server is notified (`reload_soon`), at the latest after `RELOAD_MS`.
 """
 
 from __future__ import annotations
@@ -69,11 +69,11 @@ class Access:
         self._acl = Acl([], [])
         self._users: dict[str, User] = {}
         self._policies: dict[str, Policies] = {}
-        self._strangers = RejectedCallers()
+        self._rejected = RejectedCallers()
         self._verified: dict[tuple[str, str], User] = {}
         self._listeners: list[Callable[[], None]] = []
         self._reloading = asyncio.Lock()
-        self._is_outdated = False
+        self._is_stale = False
         self._alarm: Alarm | None = None
         self._task: asyncio.Task[None] | None = None
         self._closed = False
@@ -96,7 +96,7 @@ class Access:
                 " POPMQ_ADMIN_SECRET, or run: popmq acl user add NAME --admin --database-url URL"
             )
         if self._is_shared:
-            self._look_later()
+            self._reload_later()
 
     async def close(self) -> None:
         self._closed = True
@@ -119,12 +119,12 @@ class Access:
                 listed.setdefault(policy.access_key, []).append(policy)
             self._policies = {access_key: Policies(policies) for access_key, policies in listed.items()}
             self._verified.clear()
-        for tell in self._listeners:
-            tell()
+        for callback in self._listeners:
+            callback()
 
-    def on_change(self, tell: Callable[[], None]) -> None:
-        """Call `tell` after each change of users or policies."""
-        self._listeners.append(tell)
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """Call `callback` after each change of users or policies."""
+        self._listeners.append(callback)
 
     def authenticate(self, authorization: str, date_time: str) -> User:
         """The user who signed the call; the arguments are its headers, unchanged. Raises `Unauthorized`."""
@@ -133,10 +133,10 @@ class Access:
             self._check_age(date_time)
         return user
 
-    def turned_away(self, authorization: str, peer: str, refusal: Unauthorized) -> None:
+    def log_rejected(self, authorization: str, peer: str, refusal: Unauthorized) -> None:
         """Log a caller that could not be authenticated; `peer` is HOST:PORT."""
         beside = None if refusal.sentence == _REFUSED else refusal.sentence
-        self._strangers.turned_away(self._acl, authorization, peer, beside, self._clock.now_ms())
+        self._rejected.log_rejected(self._acl, authorization, peer, beside, self._clock.now_ms())
 
     def check_current(self, user: User) -> None:
         """Raise `Unauthorized` if the user was changed since it signed."""
@@ -188,8 +188,8 @@ class Access:
             raise sql.user_not_found(access_key)
         verdict = self._policies[access_key].verdict(right)
         if user.disabled_at_ms is not None:
-            way_out = f"enable it with: popmq acl user enable {access_key}"
-            return False, verdict, f"user '{access_key}' may do nothing: it is disabled; {way_out}"
+            remedy = f"enable it with: popmq acl user enable {access_key}"
+            return False, verdict, f"user '{access_key}' may do nothing: it is disabled; {remedy}"
         if user.is_admin:
             return True, Verdict(True, None), f"user '{access_key}' may {right}: admins may do everything"
         return verdict.allowed, verdict, why(access_key, right, verdict)
@@ -226,31 +226,31 @@ class Access:
                 " and set the client's clock and time zone (the header x-mq-date-time is read as UTC)"
             )
 
-    def _look_later(self) -> None:
-        self._alarm = self._clock.call_at(self._clock.now_ms() + RELOAD_MS, self._look)
+    def _reload_later(self) -> None:
+        self._alarm = self._clock.call_at(self._clock.now_ms() + RELOAD_MS, self._start_reload)
 
-    def look(self) -> None:
+    def reload_soon(self) -> None:
         """Start reading what another server may have changed, without waiting for it."""
-        self._is_outdated = True
+        self._is_stale = True
         if self._alarm is not None and not self._closed:
             self._alarm.cancel()
-            self._look()
+            self._start_reload()
 
-    def _look(self) -> None:
+    def _start_reload(self) -> None:
         self._alarm = None
-        self._task = asyncio.get_running_loop().create_task(self._reload_and_look_later())
+        self._task = asyncio.get_running_loop().create_task(self._reload_and_schedule())
 
-    async def _reload_and_look_later(self) -> None:
-        self._is_outdated = True
-        while self._is_outdated and not self._closed:
+    async def _reload_and_schedule(self) -> None:
+        self._is_stale = True
+        while self._is_stale and not self._closed:
             # Cleared before the reload, which may miss a change that is announced while it runs.
-            self._is_outdated = False
+            self._is_stale = False
             try:
                 await self.reload()
             except PopError as error:
                 log.warning("users and policies could not be reloaded", reason=error.sentence)
         if not self._closed:
-            self._look_later()
+            self._reload_later()
 
 
 def _quota(per_second: int, what: str) -> Quota | None:
@@ -268,11 +268,11 @@ def _refusal(access_key: str, need: Need, verdicts: list[Verdict]) -> str:
     wanted = " or ".join(map(str, need))
     denied = next((verdict.policy for verdict in verdicts if verdict.policy is not None), None)
     if denied is not None:
-        way_out = f"{denied} denies it; remove it with: popmq acl policy remove {denied.policy_id}"
+        remedy = f"{denied} denies it; remove it with: popmq acl policy remove {denied.policy_id}"
     else:
         ways = ", or: ".join(allowing(access_key, each) for each in need)
-        way_out = f"no policy allows it; allow it with: {ways}"
-    return f"user '{access_key}' may not {wanted}: {way_out}"
+        remedy = f"no policy allows it; allow it with: {ways}"
+    return f"user '{access_key}' may not {wanted}: {remedy}"
 
 
 @lru_cache(maxsize=64)
@@ -305,7 +305,7 @@ class RejectedCallers:
         # When each pair was logged, the oldest first.
         self._told: dict[tuple[str, str], int] = {}
 
-    def turned_away(self, acl: Acl, authorization: str, peer: str, refusal: str | None, now_ms: int) -> None:
+    def log_rejected(self, acl: Acl, authorization: str, peer: str, refusal: str | None, now_ms: int) -> None:
         """Log a caller, from its header and its HOST:PORT. `refusal` is None for a wrong name or secret."""
         claimed = read_authorization(authorization)
         name = "" if claimed is None else claimed.access_key[:_NAME_LENGTH_MAX]

@@ -75,7 +75,7 @@ class ClientGate:
         client_id = caller.client_id
         if not client_id and anonymous:
             # Such a call only checks that the server answers; it reads and changes nothing (protocol 1.4).
-            caller.is_stranger = self._must_sign
+            caller.is_anonymous = self._must_sign
             return
         if self._must_sign:
             self._sign_in(caller)
@@ -145,7 +145,7 @@ def _signer(access: Access, caller: Caller) -> User:
     try:
         return access.authenticate(authorization, caller.header("x-mq-date-time"))
     except Unauthorized as refusal:
-        access.turned_away(authorization, caller.peer, refusal)
+        access.log_rejected(authorization, caller.peer, refusal)
         raise
 
 

@@ -97,7 +97,7 @@ class Policies:
         return found
 
     def _judge(self, right: Right) -> Verdict:
-        asked = given_by(right)
+        asked = implied_right(right)
         for policy in self._ordered:
             is_denied = policy.effect is Effect.DENY and policy.covers(right)
             if is_denied or policy.covers(asked):
@@ -113,7 +113,7 @@ class Policies:
         self._remembered[right] = verdict
 
 
-def given_by(right: Right) -> Right:
+def implied_right(right: Right) -> Right:
     """The right that a policy must allow so that the user has `right`.
 
     Dead letters and retries belong to their group: reading its `%DLQ%` or `%RETRY%` topic needs SUB on the group. A
@@ -139,7 +139,7 @@ def why(access_key: str, right: Right, verdict: Verdict) -> str:
 
 def allowing(access_key: str, right: Right) -> str:
     """The command that allows the right."""
-    right = given_by(right)
+    right = implied_right(right)
     within = f" --namespace {shortened(right.name.namespace)}" if right.name.namespace else ""
     named = f"{right.kind.lower()}:{shortened(right.name.name)}"
     return f"popmq acl policy add {access_key} allow {right.action} {named}{within}"

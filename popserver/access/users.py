@@ -32,8 +32,8 @@ class Users:
         """Create the admin unless the user exists. Returns whether the user has this secret."""
         check_access_key(access_key)
         check_secret(secret)
-        wish = sql.CreateUser(access_key, secret, is_admin=True, or_find=True)
-        return (await self._writer.submit(wish)).secret == secret
+        request = sql.CreateUser(access_key, secret, is_admin=True, or_find=True)
+        return (await self._writer.submit(request)).secret == secret
 
     async def rotate(self, access_key: str, secret: str) -> User:
         """Give the user a new secret. The old one is refused from now on, in open sessions too."""
@@ -54,8 +54,8 @@ class Users:
     ) -> Policy:
         """Add a policy. If a policy with the same user, effect and resource exists, it gets the actions."""
         check_policy(actions, kind, resource)
-        wish = sql.AddPolicy(access_key, effect, actions, kind, resource)
-        policy = await self._writer.submit(wish)
+        request = sql.AddPolicy(access_key, effect, actions, kind, resource)
+        policy = await self._writer.submit(request)
         await self._access.reload()
         return policy
 

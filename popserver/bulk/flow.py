@@ -70,7 +70,7 @@ class Bulk:
         self._rotation = itertools.count()
         self._turns = asyncio.Semaphore(PAGES_MAX)
 
-    async def stretch(
+    async def slice_of(
         self,
         topic_name: Resource,
         queue_number: int,
@@ -88,33 +88,33 @@ class Bulk:
         place = queue_numbered(topic, queue_number)
         return QueueSlice(topic, place, offset, end_offset, wanted, tuple(sources))
 
-    async def page(self, stretch: QueueSlice) -> QueuePage:
+    async def page(self, queue_slice: QueueSlice) -> QueuePage:
         """The first page of the range; continue at its `next_offset`. Raises `TopicNotFound`."""
         async with self._turns:
-            return await self._reader.read(lambda conn: bulk_pages.page(conn, stretch))
+            return await self._reader.read(lambda conn: bulk_pages.page(conn, queue_slice))
 
-    async def receive(self, wish: BulkReceive) -> list[HeldMessage]:
+    async def receive(self, bulk_receive: BulkReceive) -> list[HeldMessage]:
         """The messages that the attempt holds, by key. If it holds none, up to `max_messages` are granted to it.
 
         They stay held if the call breaks off, and a repetition gets them. Raises the errors of a receive.
         """
-        if not wish.max_messages:
-            attempt = await self._attempt(wish.group, wish.topic, wish.attempt_id)
+        if not bulk_receive.max_messages:
+            attempt = await self._attempt(bulk_receive.group, bulk_receive.topic, bulk_receive.attempt_id)
             now_ms = self._clock.now_ms()
             return await self._reader.read(lambda conn: attempts.held_by(conn, attempt, now_ms))
-        group, topic = await self._catalog.subscription(wish.group, wish.topic)
+        group, topic = await self._catalog.subscription(bulk_receive.group, bulk_receive.topic)
         until_ms = self._clock.now_ms() + PATIENCE_MS
         while True:
             request = Receive(
                 group=group,
                 topic=topic,
-                wanted=wish.wanted,
-                batch_size=wish.max_messages,
-                invisible_ms=wish.invisible_ms,
+                wanted=bulk_receive.wanted,
+                batch_size=bulk_receive.max_messages,
+                invisible_ms=bulk_receive.invisible_ms,
                 holder=Holder.SIMPLE,
-                client_id=wish.client_id,
+                client_id=bulk_receive.client_id,
                 rotation=next(self._rotation),
-                attempt_id=wish.attempt_id,
+                attempt_id=bulk_receive.attempt_id,
             )
             answer = await self._take(request)
             now_ms = self._clock.now_ms()
@@ -148,7 +148,7 @@ class Bulk:
                 )
             yield page
 
-    async def withdraw(self, group: Resource, topic: Resource, attempt_id: str) -> None:
+    async def cancel(self, group: Resource, topic: Resource, attempt_id: str) -> None:
         """The attempt's messages were not sent to a client: they are READY at once, and the attempts do not count."""
         attempt, now_ms = await self._attempt(group, topic, attempt_id), self._clock.now_ms()
         receipts = await self._reader.read(lambda conn: attempts.receipts_of(conn, attempt, now_ms))

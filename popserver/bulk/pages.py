@@ -36,17 +36,17 @@ class _QueueNumber(NamedTuple):
     number: int
 
 
-def page(conn: Connection, stretch: QueueSlice) -> QueuePage:
+def page(conn: Connection, queue_slice: QueueSlice) -> QueuePage:
     """The first page of the range. Raises `TopicNotFound`."""
-    ends = ends_of(conn, stretch.topic, stretch.queue)
-    if correction(stretch.offset, ends.min_offset, ends.end_offset) is not None:
-        return QueuePage(None, stretch.offset, ends.min_offset, ends.end_offset)
+    ends = ends_of(conn, queue_slice.topic, queue_slice.queue)
+    if correction(queue_slice.offset, ends.min_offset, ends.end_offset) is not None:
+        return QueuePage(None, queue_slice.offset, ends.min_offset, ends.end_offset)
     # If matches are scattered, Postgres would collect a page's messages and sort them with their bodies.
     dialect_of(conn).walk_by_key(conn)
-    names = _bounds(stretch, ends)
-    in_one = dialect_of(conn).is_remote and not isinstance(stretch.wanted, SqlFilter)
-    found, end_key = (_in_one if in_one else _sizes_first)(conn, stretch, names)
-    return QueuePage(found, end_key - message_key(stretch.queue.queue_id, 0), ends.min_offset, ends.end_offset)
+    names = _bounds(queue_slice, ends)
+    in_one = dialect_of(conn).is_remote and not isinstance(queue_slice.wanted, SqlFilter)
+    found, end_key = (_in_one if in_one else _sizes_first)(conn, queue_slice, names)
+    return QueuePage(found, end_key - message_key(queue_slice.queue.queue_id, 0), ends.min_offset, ends.end_offset)
 
 
 def first_of(
@@ -81,10 +81,10 @@ def _told_as_sent(conn: Connection, topic: Topic, found: Columns) -> Columns:
     return found._replace(values=values, places=places)
 
 
-def _bounds(stretch: QueueSlice, ends: Ends) -> dict[str, int]:
-    offsets = CHUNK_MESSAGES_MAX if stretch.wanted.wants_all else _WINDOW_OFFSETS
-    to_offset = min(stretch.end_offset, ends.end_offset, stretch.offset + offsets)
-    from_key = message_key(ends.queue_id, stretch.offset)
+def _bounds(queue_slice: QueueSlice, ends: Ends) -> dict[str, int]:
+    offsets = CHUNK_MESSAGES_MAX if queue_slice.wanted.wants_all else _WINDOW_OFFSETS
+    to_offset = min(queue_slice.end_offset, ends.end_offset, queue_slice.offset + offsets)
+    from_key = message_key(ends.queue_id, queue_slice.offset)
     return {
         "from_key": from_key,
         "to_key": max(from_key, message_key(ends.queue_id, to_offset)),
@@ -92,26 +92,26 @@ def _bounds(stretch: QueueSlice, ends: Ends) -> dict[str, int]:
     }
 
 
-def _in_one(conn: Connection, stretch: QueueSlice, names: Mapping[str, int]) -> tuple[Columns, int]:
+def _in_one(conn: Connection, queue_slice: QueueSlice, names: Mapping[str, int]) -> tuple[Columns, int]:
     """A page by one statement, and the key where the next page starts."""
-    assert not isinstance(stretch.wanted, SqlFilter), "a SQL filter does not run in the database"
-    look = _FIRST_OF_EVERY if stretch.wanted.wants_all else _FIRST_OF_TAGGED
-    tags = {} if stretch.wanted.wants_all else of_tags(stretch.wanted)
-    found = look.columns(conn, stretch.sources, {**names, **tags, "room": CHUNK_BYTES_MAX})
+    assert not isinstance(queue_slice.wanted, SqlFilter), "a SQL filter does not run in the database"
+    query = _FIRST_OF_EVERY if queue_slice.wanted.wants_all else _FIRST_OF_TAGGED
+    tags = {} if queue_slice.wanted.wants_all else of_tags(queue_slice.wanted)
+    found = query.columns(conn, queue_slice.sources, {**names, **tags, "room": CHUNK_BYTES_MAX})
     return found, found.keys[-1] + 1 if found.keys else names["to_key"]
 
 
-def _sizes_first(conn: Connection, stretch: QueueSlice, names: Mapping[str, int]) -> tuple[Columns, int]:
+def _sizes_first(conn: Connection, queue_slice: QueueSlice, names: Mapping[str, int]) -> tuple[Columns, int]:
     """The same by two statements."""
-    keys, end_key = _wanted(conn, stretch, names)
+    keys, end_key = _wanted(conn, queue_slice, names)
     if isinstance(keys, range):
-        return _EVERY.columns(conn, stretch.sources, {"from_key": keys.start, "to_key": keys.stop}), end_key
-    return _BY_KEY.columns(conn, stretch.sources, {"keys": encode_rows([(key,) for key in keys])}), end_key
+        return _EVERY.columns(conn, queue_slice.sources, {"from_key": keys.start, "to_key": keys.stop}), end_key
+    return _BY_KEY.columns(conn, queue_slice.sources, {"keys": encode_rows([(key,) for key in keys])}), end_key
 
 
-def _wanted(conn: Connection, stretch: QueueSlice, names: Mapping[str, int]) -> tuple[Sequence[int], int]:
+def _wanted(conn: Connection, queue_slice: QueueSlice, names: Mapping[str, int]) -> tuple[Sequence[int], int]:
     """The keys of a page's messages (a range if there are no gaps), and the key where the next page starts."""
-    wanted = stretch.wanted
+    wanted = queue_slice.wanted
     if wanted.wants_all:
         sizes = _EVERY.columns(conn, ["size"], names)
         keys = _within_bytes(sizes)

@@ -68,7 +68,7 @@ class BulkMethods:
         """Frames: status and the queue's ends, chunks."""
         make_chunks = await self._arrow()
         columns = columns_named(request.columns)
-        stretch = await self._bulk.stretch(
+        queue_slice = await self._bulk.slice_of(
             caller.resource(request.topic),
             request.queue_id,
             request.offset,
@@ -78,20 +78,20 @@ class BulkMethods:
         )
         chunks = make_chunks(columns, request.topic.name)
         with self._present(caller):
-            await self._write_pages(stretch, chunks, write, caller)
+            await self._write_pages(queue_slice, chunks, write, caller)
 
     async def receive_bulk(self, request: wire.ReceiveBulkRequest, caller: Caller, write: Write) -> None:
         """Frames: status, chunks. If the answer breaks off, all messages stay held for a repetition."""
         make_chunks = await self._arrow()
         columns = columns_named(request.columns)
-        wish = self._wish(request, caller)
+        bulk_receive = self._bulk_receive(request, caller)
         with self._present(caller):
-            held = await self._bulk.receive(wish)
-            await self._check_origins(wish, held, caller)
+            held = await self._bulk.receive(bulk_receive)
+            await self._check_origins(bulk_receive, held, caller)
             await write(wire.ReceiveBulkResponse(status=status.OK))
             chunks = make_chunks(columns, request.topic.name, dict(held))
             sources = sources_of(columns, request.topic.name)
-            async for page in self._bulk.pages(wish.topic, held, sources):
+            async for page in self._bulk.pages(bulk_receive.topic, held, sources):
                 async for chunk in _made(chunks, page.columns, page.numbers):
                     others = wire.ReceiveBulkResponse(messages=chunk.messages)
                     await write(Frame(others, _CHUNK_OF_RECEIVE, chunk))
@@ -107,7 +107,7 @@ class BulkMethods:
         acked = await self._bulk.ack(*_attempt(request, caller))
         return wire.AckAttemptResponse(status=status.OK, acked=acked)
 
-    def _wish(self, request: wire.ReceiveBulkRequest, caller: Caller) -> BulkReceive:
+    def _bulk_receive(self, request: wire.ReceiveBulkRequest, caller: Caller) -> BulkReceive:
         if not 0 <= request.max_messages <= RECEIVE_MESSAGES_MAX:
             raise BadRequest(
                 f"max_messages is {request.max_messages}; ask for up to {RECEIVE_MESSAGES_MAX} messages, or send 0 for"
@@ -144,44 +144,44 @@ class BulkMethods:
         finally:
             clients.call_closed(client)
 
-    async def _write_pages(self, stretch: QueueSlice, chunks: Chunks, write: Write, caller: Caller) -> None:
-        page = await self._page(stretch, caller)
+    async def _write_pages(self, queue_slice: QueueSlice, chunks: Chunks, write: Write, caller: Caller) -> None:
+        page = await self._page(queue_slice, caller)
         if page.columns is not None:
             await write(wire.PullBulkResponse(status=status.OK, min_offset=page.min_offset, max_offset=page.end_offset))
-            stretch = stretch._replace(end_offset=min(stretch.end_offset, page.end_offset))
+            queue_slice = queue_slice._replace(end_offset=min(queue_slice.end_offset, page.end_offset))
         while page.columns is not None:
-            if page.next_offset >= stretch.end_offset:
-                await _write_page(stretch, page, page.columns, chunks, write)
-                if not page.columns.keys and page.next_offset > stretch.offset:
+            if page.next_offset >= queue_slice.end_offset:
+                await _write_page(queue_slice, page, page.columns, chunks, write)
+                if not page.columns.keys and page.next_offset > queue_slice.offset:
                     await write(wire.PullBulkResponse(next_offset=page.next_offset))
                 return
-            stretch = stretch._replace(offset=page.next_offset)
+            queue_slice = queue_slice._replace(offset=page.next_offset)
             # The database reads the next page while this one is written.
-            ahead = asyncio.ensure_future(self._page(stretch, caller))
+            ahead = asyncio.ensure_future(self._page(queue_slice, caller))
             ahead.add_done_callback(_taken_note_of)
             try:
-                await _write_page(stretch, page, page.columns, chunks, write)
+                await _write_page(queue_slice, page, page.columns, chunks, write)
                 page = await ahead
             finally:
                 ahead.cancel()
-        await write(_outside(stretch, page))
+        await write(_outside(queue_slice, page))
 
-    async def _page(self, stretch: QueueSlice, caller: Caller) -> QueuePage:
-        page = await self._bulk.page(stretch)
+    async def _page(self, queue_slice: QueueSlice, caller: Caller) -> QueuePage:
+        page = await self._bulk.page(queue_slice)
         if page.columns is not None:
-            await origins.check(self._reader, stretch.topic.name.name, page.columns.keys, caller)
+            await origins.check(self._reader, queue_slice.topic.name.name, page.columns.keys, caller)
         return page
 
-    async def _check_origins(self, wish: BulkReceive, held: Sequence[HeldMessage], caller: Caller) -> None:
+    async def _check_origins(self, bulk_receive: BulkReceive, held: Sequence[HeldMessage], caller: Caller) -> None:
         try:
-            await origins.check(self._reader, wish.topic.name, [each.message_key for each in held], caller)
+            await origins.check(self._reader, bulk_receive.topic.name, [each.message_key for each in held], caller)
         except Forbidden:
-            await self._bulk.withdraw(wish.group, wish.topic, wish.attempt_id)
+            await self._bulk.cancel(bulk_receive.group, bulk_receive.topic, bulk_receive.attempt_id)
             raise
 
 
-async def _write_page(stretch: QueueSlice, page: QueuePage, found: Columns, chunks: Chunks, write: Write) -> None:
-    async for chunk in _made(chunks, found, {stretch.queue.queue_id: stretch.queue.number}):
+async def _write_page(queue_slice: QueueSlice, page: QueuePage, found: Columns, chunks: Chunks, write: Write) -> None:
+    async for chunk in _made(chunks, found, {queue_slice.queue.queue_id: queue_slice.queue.number}):
         is_last = chunk.next_key > found.keys[-1]
         next_offset = page.next_offset if is_last else offset_of(chunk.next_key)
         others = wire.PullBulkResponse(messages=chunk.messages, next_offset=next_offset)
@@ -205,10 +205,11 @@ async def _made(chunks: Chunks, found: Columns, numbers: Mapping[int, int]) -> A
         yield next_chunk
 
 
-def _outside(stretch: QueueSlice, page: QueuePage) -> wire.PullBulkResponse:
+def _outside(queue_slice: QueueSlice, page: QueuePage) -> wire.PullBulkResponse:
     """The answer for an offset outside the queue, or whose messages were removed meanwhile."""
     sentence = (
-        f"offset {stretch.offset} is not in queue {stretch.queue.number} of topic '{stretch.topic.name}', which begins"
+        f"offset {queue_slice.offset} is not in queue {queue_slice.queue.number}"
+        f" of topic '{queue_slice.topic.name}', which begins"
         f" at {page.min_offset} and ends at {page.end_offset}"
     )
     refused = pb.Status(code=pb.ILLEGAL_OFFSET, message=sentence)

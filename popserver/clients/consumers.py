@@ -32,9 +32,9 @@ class Consumers:
         self.left(client_id)
         self._roles[client_id] = role
         alike = self._groups.setdefault(role.group, {})
-        alike.setdefault(role.wish, {})[client_id] = role.kind
+        alike.setdefault(role.declared, {})[client_id] = role.kind
         for other, clients in self._sharing(role.group):
-            if other != role.wish and role.shares:
+            if other != role.declared and role.shares:
                 self._warn(client_id, role, next(iter(clients)), other)
                 return
 
@@ -44,9 +44,9 @@ class Consumers:
         if role is None:
             return
         alike = self._groups[role.group]
-        del alike[role.wish][client_id]
-        if not alike[role.wish]:
-            del alike[role.wish]
+        del alike[role.declared][client_id]
+        if not alike[role.declared]:
+            del alike[role.declared]
         if not alike:
             del self._groups[role.group]
 
@@ -61,10 +61,10 @@ class Consumers:
         if len(alike) < 2:
             return ""
         (one, clients), (other, other_clients) = alike
-        wants, other_wants = _difference(one, other)
+        filters, other_filters = _difference(one, other)
         return (
             f"consumers of group '{group}' have different subscriptions, so each gets or skips messages of the others:"
-            f" {next(iter(clients))} has {wants}, {next(iter(other_clients))} has {other_wants};"
+            f" {next(iter(clients))} has {filters}, {next(iter(other_clients))} has {other_filters};"
             " give all of them the same subscription and model, or give each its own group"
         )
 
@@ -75,19 +75,19 @@ class Consumers:
 
     def _sharing(self, group: Resource) -> Iterator[tuple[DeclaredSubscription, dict[str, ClientKind]]]:
         """The subscriptions in the group, each with its clients."""
-        for wish, clients in self._groups.get(group, {}).items():
+        for declared, clients in self._groups.get(group, {}).items():
             if self._roles[next(iter(clients))].shares:
-                yield wish, clients
+                yield declared, clients
 
     def _warn(self, client_id: str, role: Role, other_id: str, other: DeclaredSubscription) -> None:
-        wants, other_wants = _difference(role.wish, other)
+        filters, other_filters = _difference(role.declared, other)
         log.warning(
             "consumers of one group have different subscriptions; each gets or skips messages of the others",
             group=str(role.group),
             client_id=client_id,
-            wants=wants,
+            wants=filters,
             other_client_id=other_id,
-            other_wants=other_wants,
+            other_wants=other_filters,
         )
 
 

@@ -93,8 +93,8 @@ def _pages(tx: Transaction, query: Select[T], place: GroupInQueue, after: T) -> 
         names["after"] = page[-1]
 
 
-def _found(tx: Transaction, look: Any, place: GroupInQueue, keys: Sequence[int]) -> Sequence[int]:
-    return tx.conn.execute(look, place.names | {"keys": encode_rows([(key,) for key in keys])}).scalars().all()
+def _found(tx: Transaction, statement: Any, place: GroupInQueue, keys: Sequence[int]) -> Sequence[int]:
+    return tx.conn.execute(statement, place.names | {"keys": encode_rows([(key,) for key in keys])}).scalars().all()
 
 
 def _act(tx: Transaction, statement: Any, place: GroupInQueue, keys: Sequence[int | str]) -> None:

@@ -45,7 +45,7 @@ def move_to_dead_letters(
     """
     candidates = _with_origins(tx, group, candidates)
     tx.conn.execute(
-        _END, {"for_group": group.group_id, "dying": encode_rows([(each.message_key,) for each in candidates])}
+        _END, {"for_group": group.group_id, "candidates": encode_rows([(each.message_key,) for each in candidates])}
     )
     moved = (Moved(each.message_key, State.INFLIGHT, each.attempt, each.client_id) for each in candidates)
     record(tx, group, event, moved, reason)
@@ -75,7 +75,7 @@ def _with_origins(
 ) -> list[DeadLetterCandidate]:
     """Add the origin to deliveries of redriven messages, which are no longer at their first place."""
     keys = encode_rows([(each.message_key,) for each in candidates if each.origin is None])
-    rows = tx.conn.execute(_REDRIVEN, {"for_group": group.group_id, "dying": keys}).all()
+    rows = tx.conn.execute(_REDRIVEN, {"for_group": group.group_id, "candidates": keys}).all()
     origins = {
         row.redriven_key: Origin(row.origin_key, row.origin_topic_id, as_it_was_sent(row.properties)) for row in rows
     }
@@ -108,7 +108,7 @@ def _facts(tx: Transaction, letter: NewDeadLetter, copy_key: int) -> dict[str, i
 
 
 def _copy_messages(tx: Transaction, group: Group, candidates: Sequence[DeadLetterCandidate]) -> list[int]:
-    """Append copies to the group's dead-letter topic. Returns their message keys, in the order of `dying`."""
+    """Append copies to the group's dead-letter topic. Returns their message keys, in the order of `candidates`."""
     topic = topics.ensure_topic(tx, NewTopic(dead_letter_topic(group.name), SYSTEM_QUEUES))
     place = topic.queues[0]
     taken = take_offsets(tx, place, len(candidates))
@@ -130,7 +130,7 @@ def _copy_messages(tx: Transaction, group: Group, candidates: Sequence[DeadLette
     return copies
 
 
-_CANDIDATES = rows_parameter("dying", "message_key")
+_CANDIDATES = rows_parameter("candidates", "message_key")
 _REDRIVEN = (
     select(redrive.c.redriven_key, redrive.c.origin_key, redrive.c.origin_topic_id, message.c.properties)
     .select_from(_CANDIDATES)

@@ -37,12 +37,12 @@ class Subscription(NamedTuple):
     A long SQL expression is shortened, with a checksum of the whole.
     """
 
-    wants: tuple[TopicFilter, ...]
+    filters: tuple[TopicFilter, ...]
     more: int = 0
 
     def __str__(self) -> str:
         more = [f"{self.more} more topics"] if self.more else []
-        return ", ".join([*map(str, self.wants), *more]) or "nothing"
+        return ", ".join([*map(str, self.filters), *more]) or "nothing"
 
 
 def subscription(filters: Iterable[tuple[Resource, Filter]]) -> Subscription:
@@ -59,15 +59,15 @@ def topic_filters(filters: Iterable[tuple[Resource, Filter]]) -> tuple[TopicFilt
 
 def difference(one: Subscription, other: Subscription) -> tuple[str, str]:
     """The differences between two subscriptions, as text about each of them."""
-    only_one = [each for each in one.wants if each not in other.wants]
-    only_other = [each for each in other.wants if each not in one.wants]
+    only_one = [each for each in one.filters if each not in other.filters]
+    only_other = [each for each in other.filters if each not in one.filters]
     topics = {each.topic for each in only_one + only_other}
     return _about(one, topics), _about(other, topics)
 
 
 def _about(given: Subscription, topics: set[Resource]) -> str:
-    told = [str(each) for each in given.wants if each.topic in topics]
-    nothing = sorted(f"nothing of topic '{topic}'" for topic in topics - {each.topic for each in given.wants})
+    told = [str(each) for each in given.filters if each.topic in topics]
+    nothing = sorted(f"nothing of topic '{topic}'" for topic in topics - {each.topic for each in given.filters})
     return ", ".join([*told, *nothing]) or f"{given.more} more topics"
 
 
@@ -104,13 +104,13 @@ class Role(NamedTuple):
     model: Model = Model.CLUSTERING
 
     @property
-    def wish(self) -> DeclaredSubscription:
+    def declared(self) -> DeclaredSubscription:
         return DeclaredSubscription(self.subscription, self.model)
 
     @property
     def shares(self) -> bool:
         """Whether it shares messages with other consumers. A pull consumer without subscriptions does not."""
-        return self.kind is not ClientKind.PULL or bool(self.subscription.wants)
+        return self.kind is not ClientKind.PULL or bool(self.subscription.filters)
 
 
 class DeclaredSubscription(NamedTuple):

@@ -43,7 +43,7 @@ def tokens(expression: str) -> Iterator[Token]:
     while at < len(expression):
         found = _TOKEN.match(expression, at)
         if found is None:
-            raise FilterSyntaxError(at, _stranger(expression, at))
+            raise FilterSyntaxError(at, _unknown_character(expression, at))
         if found.lastgroup != "blank":
             yield _token(found)
         at = found.end()
@@ -66,8 +66,8 @@ def _token(found: re.Match[str]) -> Token:
     return Token(TokenKind.SYMBOL, text, found.start())
 
 
-def _stranger(expression: str, at: int) -> str:
-    for beginning, sentence in _STRANGERS.items():
+def _unknown_character(expression: str, at: int) -> str:
+    for beginning, sentence in _UNKNOWN_CHARACTERS.items():
         if expression.startswith(beginning, at):
             return sentence
     return f"{expression[at]!r} is not allowed here"
@@ -85,7 +85,7 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE,
 )
-_STRANGERS = {
+_UNKNOWN_CHARACTERS = {
     "'": "this string is not closed; end it with a single quote, and write '' for a quote inside",
     '"': "write strings in single quotes, and names of properties without quotes",
     "/*": "this comment is not closed; end it with */",

@@ -26,7 +26,7 @@ TLS_HANDSHAKE = 0x16
 PREFACE = ord("P")
 KINDS = (TLS_HANDSHAKE, PREFACE)
 BACKLOG = 1_024
-SAY_FULL_EVERY_S = 60.0
+LOG_FULL_EVERY_S = 60.0
 # When the server has ended its calls, it relays their last bytes for at most this long.
 FINISH_S = 1.0
 
@@ -107,7 +107,7 @@ class Front:
         if self.limits.must_sign:
             self._make_room(client.host)
         if not self._shares.take(client.host):
-            self._say_full(self.of_one_address if self._shares.has_all(client.host) else self.connections, client.host)
+            self._log_full(self.of_one_address if self._shares.has_all(client.host) else self.connections, client.host)
             return False
         self._clients.add(client)
         if self.limits.must_sign:
@@ -154,7 +154,7 @@ class Front:
     def _end_oldest(self, there: dict[_Client, None], short: Budget) -> None:
         short.refused += 1
         oldest = next(iter(there))
-        self._say_full(short, oldest.host)
+        self._log_full(short, oldest.host)
         oldest.turn_away("it never signed a call, and a new connection needs its place")
         self.left(oldest)
 
@@ -183,10 +183,10 @@ class Front:
         if not self._clients:
             self._all_gone.set()
 
-    def _say_full(self, short: Budget, host: str) -> None:
+    def _log_full(self, short: Budget, host: str) -> None:
         """Log at most one line a minute for each limit, so that a flood does not fill the log."""
         now_s = asyncio.get_running_loop().time()
-        if now_s - self._said_full_at_s.get(short, -math.inf) >= SAY_FULL_EVERY_S:
+        if now_s - self._said_full_at_s.get(short, -math.inf) >= LOG_FULL_EVERY_S:
             self._said_full_at_s[short] = now_s
             log.warning(
                 "connections refused",

@@ -50,23 +50,23 @@ class StaticCertificate:
         return None
 
 
-def open_source(wishes: CertificateOptions, now: Callable[[], datetime]) -> Source:
+def open_source(options: CertificateOptions, now: Callable[[], datetime]) -> Source:
     """The source that the options describe. Raises `CannotListen`, which names the bad file and the problem."""
-    if wishes.chain is not None and wishes.key is not None:
-        return ReloadedCertificate(Files(wishes.chain, wishes.key, wishes.client_ca), now)
-    if wishes.folder is None:
-        made = make_certificate(wishes.host, now())
-        return StaticCertificate(made._replace(client_ca=read_client_ca(wishes.client_ca)))
-    own = Files(wishes.folder / f"{wishes.prefix}cert.pem", wishes.folder / f"{wishes.prefix}key.pem")
-    keep_certificate(own, wishes.host, now())
-    return ReloadedCertificate(own._replace(client_ca=wishes.client_ca), now)
+    if options.chain is not None and options.key is not None:
+        return ReloadedCertificate(Files(options.chain, options.key, options.client_ca), now)
+    if options.folder is None:
+        made = make_certificate(options.host, now())
+        return StaticCertificate(made._replace(client_ca=read_client_ca(options.client_ca)))
+    own = Files(options.folder / f"{options.prefix}cert.pem", options.folder / f"{options.prefix}key.pem")
+    keep_certificate(own, options.host, now())
+    return ReloadedCertificate(own._replace(client_ca=options.client_ca), now)
 
 
 def announce(source: Source, now: datetime) -> None:
     """Log the certificate's fingerprint, so that operators can compare it."""
     certificate = source.certificate
     log.info("certificate", kept_in=source.kept_in, sha256=certificate.fingerprint, ends=f"{certificate.ends:%Y-%m-%d}")
-    say_doubt(certificate, now)
+    warn_of_doubt(certificate, now)
 
 
 # Changed certificate files are used from the next handshake on. If a new file is bad, the old certificate stays in use.
@@ -85,7 +85,7 @@ class ReloadedCertificate:
         """Raises `CannotListen` for bad files."""
         self._files = files
         self._now = now
-        self._looking = threading.Lock()
+        self._checking = threading.Lock()
         self._seen = _stamp(files)
         self.certificate = read_certificate(files)
         self.kept_in = str(files.chain)
@@ -93,14 +93,14 @@ class ReloadedCertificate:
     def fresh(self) -> Certificate | None:
         """The new certificate, or None if it has not changed."""
         # One thread checks; the others use the current certificate.
-        if not self._looking.acquire(blocking=False):
+        if not self._checking.acquire(blocking=False):
             return None
         try:
-            return self._look()
+            return self._check_files()
         finally:
-            self._looking.release()
+            self._checking.release()
 
-    def _look(self) -> Certificate | None:
+    def _check_files(self) -> Certificate | None:
         stamp = _stamp(self._files)
         if stamp == self._seen:
             return None
@@ -113,11 +113,11 @@ class ReloadedCertificate:
             return None
         self.certificate = certificate
         log.info("certificate replaced", file=str(self._files.chain), sha256=certificate.fingerprint)
-        say_doubt(certificate, self._now())
+        warn_of_doubt(certificate, self._now())
         return certificate
 
 
-def say_doubt(certificate: Certificate, now: datetime) -> None:
+def warn_of_doubt(certificate: Certificate, now: datetime) -> None:
     doubt = certificate.doubt(now)
     if doubt is not None:
         log.warning("clients that check certificates may refuse this one", reason=doubt, sha256=certificate.fingerprint)

@@ -84,7 +84,7 @@ def _consumer(consumer: Consumer) -> wire.Consumer:
         client_type=settings.client_type(consumer.kind),
         last_seen=convert.timestamp(consumer.last_seen_ms),
         connected=consumer.is_connected,
-        subscriptions=map(convert.subscription_entry, consumer.subscription.wants),
+        subscriptions=map(convert.subscription_entry, consumer.subscription.filters),
         more_subscriptions=consumer.subscription.more,
     )
 
@@ -127,13 +127,13 @@ def match(match: Match, topic: Resource) -> pb.Message:
     )
 
 
-def state(standing: MessageState) -> wire.MessageState:
+def state(state_: MessageState) -> wire.MessageState:
     return wire.MessageState(
-        group=convert.as_resource(standing.group),
-        state=standing.state,
-        delivery_attempt=standing.attempt,
-        client_id=standing.client_id,
-        visible_at=convert.timestamp(standing.visible_at_ms),
+        group=convert.as_resource(state_.group),
+        state=state_.state,
+        delivery_attempt=state_.attempt,
+        client_id=state_.client_id,
+        visible_at=convert.timestamp(state_.visible_at_ms),
     )
 
 

@@ -53,7 +53,7 @@ class FoundMessage(NamedTuple):
     """A message by its id, with its state in every group that consumes its topic."""
 
     stored: StoredMessage
-    standings: Sequence[MessageState]
+    states: Sequence[MessageState]
     steps: Sequence[HistoryStep]
 
 

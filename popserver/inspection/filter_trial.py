@@ -66,7 +66,7 @@ async def _try_on_queue(
     work = Work()
     while end_key is not None and examined < share and units > 0:
         work.again()
-        look = partial(
+        query = partial(
             trial_step,
             wanted=wanted,
             queue=queue,
@@ -75,7 +75,7 @@ async def _try_on_queue(
             limit=min(STEP_MESSAGES, share - examined),
             work=work,
         )
-        step = await reader.read(look)
+        step = await reader.read(query)
         units -= work.used
         examined += step.examined
         matched += len(step.matches)

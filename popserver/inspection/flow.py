@@ -338,8 +338,8 @@ def _check_own_topic(name: Resource) -> None:
     check_topic(name)
     if is_system_derived(name.name):
         owner = owner_of(name)
-        way_out = f"; it goes with its group: popmq group delete {owner.name}" if owner else ""
-        raise Forbidden(f"topic '{name}' is kept by the server{way_out}")
+        remedy = f"; it goes with its group: popmq group delete {owner.name}" if owner else ""
+        raise Forbidden(f"topic '{name}' is kept by the server{remedy}")
 
 
 def _check_message_id(message_id: str) -> None:

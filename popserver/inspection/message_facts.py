@@ -52,9 +52,9 @@ def message_facts(
     keys = [place.message_key, *(each.message_key for each in copies)]
     places = {*keys, origin_key, *origins.places_of(conn, origin_key)}
     steps = [each for each in history.steps(conn, places) if each.group == group.name]
-    words = next((each.reason for each in reversed(steps) if each.reason), "")
+    reason = next((each.reason for each in reversed(steps) if each.reason), "")
     if back is not None and group.mode is not Mode.PULL:
-        return _sent_back(conn, group, origin_key, back)._replace(last_words=words), steps
+        return _sent_back(conn, group, origin_key, back)._replace(last_reason=reason), steps
     found = of_stored(conn, group, keys[-1])._replace(redriven=back)
     if copies:
         # From then on the retry message replaces the message.
@@ -62,7 +62,7 @@ def message_facts(
         found = found._replace(
             retry=RetryFacts(newest.topic_name, offset_of(newest.message_key), newest.lineage.failures)
         )
-    return found._replace(last_words=words), steps
+    return found._replace(last_reason=reason), steps
 
 
 def _copies(conn: Connection, group: Group, key: int) -> list[RetryMessage]:

@@ -127,7 +127,7 @@ class AdminMethods:
         return wire.GetMessageResponse(
             status=status.OK,
             message=convert.found_message(found.stored),
-            states=map(inspection_convert.state, found.standings),
+            states=map(inspection_convert.state, found.states),
             history=map(inspection_convert.step, found.steps),
         )
 

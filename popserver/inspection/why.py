@@ -60,7 +60,7 @@ class MessageFacts(NamedTuple):
     """All facts about one message in one group; if a `retry` has replaced it, about that retry message.
 
     `ahead` is how many messages the group reads before this one; None if it has read it. `head` is the message that its
-    message group waits for, `last_words` the reason of the last step in the history.
+    message group waits for, `last_reason` the reason of the last step in the history.
     """
 
     group: Group
@@ -70,7 +70,7 @@ class MessageFacts(NamedTuple):
     death: DeathFacts | None = None
     message_group: str | None = None
     head: HoldFacts | None = None
-    last_words: str = ""
+    last_reason: str = ""
     scheduled: PendingFacts | None = None
     retry: RetryFacts | None = None
     redriven: RedrivenFacts | None = None
@@ -231,7 +231,7 @@ def _its_group(found: MessageFacts) -> str:
 
 
 def _because(found: MessageFacts) -> str:
-    return f" ({found.last_words})" if found.last_words else ""
+    return f" ({found.last_reason})" if found.last_reason else ""
 
 
 _ACKED_IN_TRANSACTION = "its consumer acked it in its own SQL transaction, and the server commits it now"

@@ -25,8 +25,8 @@ from popserver.model.times import utc
 from popserver.settling import expire
 
 RETRY_MS = 1 * SECOND_MS  # after a failure of the database
-RETENTION_BEAT_MS = 1 * MINUTE_MS  # how long a message may stay after its retention
-KEYS_BEAT_MS = 1 * MINUTE_MS  # how long an idempotency key's row may stay after its window; it has no effect then
+RETENTION_PERIOD_MS = 1 * MINUTE_MS  # how long a message may stay after its retention
+KEYS_PERIOD_MS = 1 * MINUTE_MS  # how long an idempotency key's row may stay after its window; it has no effect then
 
 log = structlog.get_logger("popserver.maintenance")
 
@@ -88,7 +88,7 @@ class Maintenance:
             await asyncio.gather(self._purging, return_exceptions=True)
         if self._purge_again is not None:
             self._purge_again.cancel()
-        self._removals.say()
+        self._removals.log_total()
 
     async def _end_due(self) -> int | None:
         try:
@@ -108,16 +108,16 @@ class Maintenance:
             retained = await self._writer.submit(retention.Retain(cutoff_ms))
         except PopError as error:
             log.warning("removing old messages is delayed", reason=error.sentence)
-            return now_ms + RETENTION_BEAT_MS
+            return now_ms + RETENTION_PERIOD_MS
         if retained.of_topic is not None:
             self._removals.messages(retained.of_topic)
         elif retained.removed:
             self._removals.rows("old history", retained.removed)
         if retained.removed:
             return now_ms
-        self._removals.say()
+        self._removals.log_total()
         oldest_ms = now_ms if retained.oldest_ms is None else retained.oldest_ms
-        return max(oldest_ms + self._retention_ms + 1, now_ms + RETENTION_BEAT_MS)
+        return max(oldest_ms + self._retention_ms + 1, now_ms + RETENTION_PERIOD_MS)
 
     async def _expire_keys(self) -> int | None:
         """One step. Returns when the next is due: now, or when the next window ends. New windows end after that."""
@@ -126,12 +126,12 @@ class Maintenance:
             expired = await self._writer.submit(keys.Expire())
         except PopError as error:
             log.warning("removing expired keys is delayed", reason=error.sentence)
-            return now_ms + KEYS_BEAT_MS
+            return now_ms + KEYS_PERIOD_MS
         if expired.removed:
             self._removals.rows("expired idempotency keys", expired.removed)
             return now_ms
-        self._removals.say()
-        return max(expired.next_ms or now_ms + self._key_window_ms, now_ms + KEYS_BEAT_MS)
+        self._removals.log_total()
+        return max(expired.next_ms or now_ms + self._key_window_ms, now_ms + KEYS_PERIOD_MS)
 
     async def _purge(self) -> None:
         try:
@@ -140,7 +140,7 @@ class Maintenance:
                 removed = await self._writer.submit(PurgeDeleted())
                 if removed:
                     self._removals.rows("rows of deleted topics and groups", removed)
-            self._removals.say()
+            self._removals.log_total()
         except PopError as error:
             log.warning("removing rows of deleted topics and groups is delayed", reason=error.sentence)
             self._purge_again = self._clock.call_at(self._clock.now_ms() + RETRY_MS, self.purge)
@@ -148,7 +148,7 @@ class Maintenance:
 
 # The log of removals: one line for each topic and run, not for each step.
 
-SAID_AFTER_MS = 10 * SECOND_MS  # in a long run; a crash loses at most this much of the log
+LOGGED_AFTER_MS = 10 * SECOND_MS  # in a long run; a crash loses at most this much of the log
 
 
 class Removals:
@@ -177,7 +177,7 @@ class Removals:
         self._rows[what] = self._rows.get(what, 0) + count
         self._go_on()
 
-    def say(self) -> None:
+    def log_total(self) -> None:
         """Log a line for each topic and each kind."""
         for name, each in sorted(self._messages.items()):
             oldest, newest = utc(each.oldest_ms), utc(each.newest_ms)
@@ -190,5 +190,5 @@ class Removals:
         now_ms = self._clock.now_ms()
         if self._since_ms is None:
             self._since_ms = now_ms
-        elif now_ms - self._since_ms >= SAID_AFTER_MS:
-            self.say()
+        elif now_ms - self._since_ms >= LOGGED_AFTER_MS:
+            self.log_total()

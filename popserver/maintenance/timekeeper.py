@@ -26,9 +26,9 @@ from popserver.model.retry import HOUR_MS, MINUTE_MS, SECOND_MS
 from popserver.model.times import span, utc
 
 JUMP_MS_MAX = 1 * HOUR_MS
-BEAT_MS = 10 * SECOND_MS
+CHECK_MS = 10 * SECOND_MS
 NOTE_MS_MAX = 5 * MINUTE_MS
-SAY_AGAIN_MS = 10 * MINUTE_MS  # between warnings while a jump is doubted or the clocks differ
+LOG_AGAIN_MS = 10 * MINUTE_MS  # between warnings while a jump is doubted or the clocks differ
 
 log = structlog.get_logger("popserver.clock")
 
@@ -65,7 +65,7 @@ class Timekeeper:
         self._noted_at_ms = 0
         self._said_at_ms: int | None = None
         self._alarm: Alarm | None = None
-        self._beating: asyncio.Task[None] | None = None
+        self._check_task: asyncio.Task[None] | None = None
         self._set_at = 0.0, 0  # in the event loop's time, which stops while the machine sleeps, and in server time
 
     async def start(self) -> None:
@@ -84,7 +84,7 @@ class Timekeeper:
         clock.start_at_least(0 if before is None else before.server_ms)
         self._compare(clock, before or Reading(newest_ms, newest_ms))
         await self._note(clock)
-        self._say(clock)
+        self._log_hints(clock)
         self._set_alarm(clock)
 
     async def close(self) -> None:
@@ -92,15 +92,15 @@ class Timekeeper:
         if self._alarm is None or self._clock is None:
             return
         self._alarm.cancel()
-        if self._beating is not None:
-            await asyncio.gather(self._beating, return_exceptions=True)
+        if self._check_task is not None:
+            await asyncio.gather(self._check_task, return_exceptions=True)
             self._alarm.cancel()
         try:
             await self._note(self._clock)
         except PopError as error:
             log.warning("cannot store the time of the stop", reason=error.sentence)
 
-    async def beat(self) -> None:
+    async def check(self) -> None:
         """Check the system clock."""
         if (clock := self._clock) is None:
             return
@@ -118,8 +118,8 @@ class Timekeeper:
         # While this server doubts a jump, another server may have a confirmation.
         if clock.doubted_ms or clock.now_ms() - self._noted_at_ms >= self._note_ms:
             await self._note(clock)
-        if self._said_at_ms is None or clock.now_ms() - self._said_at_ms >= SAY_AGAIN_MS:
-            self._say(clock)
+        if self._said_at_ms is None or clock.now_ms() - self._said_at_ms >= LOG_AGAIN_MS:
+            self._log_hints(clock)
 
     async def confirm(self) -> str:
         """An operator confirms the system clock. Returns a sentence that says what this changes."""
@@ -177,29 +177,29 @@ class Timekeeper:
             clock.doubted_ms = 0
             self._stepped()
 
-    def _say(self, clock: SystemClock) -> None:
+    def _log_hints(self, clock: SystemClock) -> None:
         for sentence in _sentences(clock, self._believed_at_ms):
             log.warning(sentence)
             self._said_at_ms = clock.now_ms()
 
     def _set_alarm(self, clock: SystemClock) -> None:
         self._set_at = asyncio.get_running_loop().time(), clock.now_ms()
-        self._alarm = clock.call_at(clock.now_ms() + BEAT_MS, lambda: self._begin_beat(clock))
+        self._alarm = clock.call_at(clock.now_ms() + CHECK_MS, lambda: self._begin_check(clock))
 
-    def _begin_beat(self, clock: SystemClock) -> None:
-        self._beating = asyncio.get_running_loop().create_task(self._beat_on(clock))
+    def _begin_check(self, clock: SystemClock) -> None:
+        self._check_task = asyncio.get_running_loop().create_task(self._check_and_repeat(clock))
 
-    async def _beat_on(self, clock: SystemClock) -> None:
+    async def _check_and_repeat(self, clock: SystemClock) -> None:
         set_s, set_ms = self._set_at
         slept_ms = clock.now_ms() - set_ms - (asyncio.get_running_loop().time() - set_s) * 1_000
         try:
             if slept_ms > APART_MS:
                 self._stepped()  # the machine slept, so all timers are late
-            await self.beat()
+            await self.check()
         except PopError as error:
             log.warning("cannot store the reading of the clocks", reason=error.sentence)
         finally:
-            self._beating = None
+            self._check_task = None
             self._set_alarm(clock)
 
 

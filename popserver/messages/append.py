@@ -72,7 +72,7 @@ def _append_to_topic(tx: Transaction, requests: Sequence[Append]) -> list[list[S
         by_queue.setdefault(queue_for(topic, each.message_group, each.priority, requests[0].rotation), []).append(each)
     # In one order: two servers must not wait for each other in a circle.
     for chosen, several in sorted(by_queue.items()):
-        taken, has_pending = _take_offsets_looking(tx, topic, chosen, len(several))
+        taken, has_pending = _take_offsets_checking_pending(tx, topic, chosen, len(several))
         if has_pending and not tx.careful and duplicates.known_pending(tx.conn, topic, several):
             raise RepeatedId
         if taken is None:
@@ -99,12 +99,12 @@ def take_offsets(tx: Transaction, chosen: MessageQueue, count: int) -> TakenOffs
     return None if row is None else TakenOffsets(row.next_offset - count, row.newest_stored_at_ms)
 
 
-def _take_offsets_looking(
+def _take_offsets_checking_pending(
     tx: Transaction, topic: Topic, chosen: MessageQueue, count: int
 ) -> tuple[TakenOffsets | None, bool]:
     """Likewise; and whether anything of the topic is pending, for which there is then no statement of its own."""
-    wish = {"chosen": chosen.queue_id, "count": count, "now_ms": tx.now_ms, "of_topic": topic.topic_id}
-    row = tx.conn.execute(_TAKE_OFFSETS_LOOKING, wish).first()
+    names = {"chosen": chosen.queue_id, "count": count, "now_ms": tx.now_ms, "of_topic": topic.topic_id}
+    row = tx.conn.execute(_TAKE_OFFSETS_LOOKING, names).first()
     if row is None:
         return None, False
     return TakenOffsets(row.next_offset - count, row.newest_stored_at_ms), bool(row.has_pending)

@@ -196,7 +196,7 @@ def of_tags(wanted: TagFilter) -> dict[str, Any]:
 
 
 def judge(
-    conn: Connection, look: FilterQuery, wanted: SqlFilter, names: Mapping[str, Any], work: Work
+    conn: Connection, query: FilterQuery, wanted: SqlFilter, names: Mapping[str, Any], work: Work
 ) -> tuple[list[int], int]:
     """The keys of the first `limit` messages that the filter wants, and the key that it has come to.
 
@@ -207,18 +207,18 @@ def judge(
     while len(keys) < room and start < names["to_key"]:
         per_wanted = judged / max(1, len(keys)) * _AND_MORE if judged else _ASKED_PER_WANTED
         asked = min(work.messages(wanted), math.ceil(per_wanted * (room - len(keys))))
-        found = look.rows(conn, wanted, {**names, "from_key": start, "limit": asked})
+        found = query.rows(conn, wanted, {**names, "from_key": start, "limit": asked})
         if not found.rows:
             return keys, names["to_key"]
-        wanted_keys, looked = work.judge(wanted, *found)
-        judged += looked
+        wanted_keys, done = work.judge(wanted, *found)
+        judged += done
         if len(keys) + len(wanted_keys) >= room:
             keys += wanted_keys[: room - len(keys)]
             return keys, keys[-1] + 1
         keys += wanted_keys
-        start = found.rows[looked - 1][0] + 1
-        if looked < len(found.rows) or work.is_done:
+        start = found.rows[done - 1][0] + 1
+        if done < len(found.rows) or work.is_done:
             break
-        if looked < asked:
+        if done < asked:
             return keys, names["to_key"]
     return keys, start

@@ -104,8 +104,8 @@ class Transactions:
             topics = await self._topics()
             if not topics:
                 return None
-            wish = half_messages.ClaimChecks(frozenset(each.topic_id for each in topics), self.policy)
-            taken = await self._writer.submit(wish)
+            request = half_messages.ClaimChecks(frozenset(each.topic_id for each in topics), self.policy)
+            taken = await self._writer.submit(request)
             for each in taken.discarded:
                 self.discarded += 1
                 log.warning(

@@ -120,8 +120,8 @@ def claim_checks(tx: Transaction, requests: Sequence[ClaimChecks]) -> list[Claim
     """
     policy = requests[0].policy
     topics = encode_rows([(each,) for each in sorted(frozenset[int]().union(*(each.topic_ids for each in requests)))])
-    wish = {"topics": topics, "now_ms": tx.now_ms, "limit": CHECKS_PER_STEP_MAX}
-    due = within_a_step(_DUE.rows(tx.conn, wish), CHECKED_BYTES_MAX)
+    due_names = {"topics": topics, "now_ms": tx.now_ms, "limit": CHECKS_PER_STEP_MAX}
+    due = within_a_step(_DUE.rows(tx.conn, due_names), CHECKED_BYTES_MAX)
     names = topics_by_id(tx.conn, {row.topic_id for row in due}) if due else {}
     discarded = [row for row in due if row.checks >= policy.checks_max]
     remove(tx, (row.pending_id for row in discarded))

@@ -117,8 +117,8 @@ def locked(tx: Transaction, topic: Topic, message_ids: Iterable[str]) -> dict[by
     ids = sorted({id_to_bytes(each) for each in message_ids})
     found: dict[bytes, list[PendingRow]] = {}
     for start in range(0, len(ids), STEP_ROWS_MAX):
-        wish = {"topic_id": topic.topic_id, "ids": ids[start : start + STEP_ROWS_MAX]}
-        for row in _LOCK.rows(tx.conn, wish):
+        names = {"topic_id": topic.topic_id, "ids": ids[start : start + STEP_ROWS_MAX]}
+        for row in _LOCK.rows(tx.conn, names):
             found.setdefault(bytes(row.message_id), []).append(row)
     return found
 
@@ -184,8 +184,8 @@ def _recall_pending(tx: Transaction, request: RecallPending) -> PopError | None:
     if any(row.deliver_at_ms == request.deliver_at_ms for row in delayed):
         remove(tx, (row.pending_id for row in delayed))
         return None
-    wish = {"topic_id": request.topic.topic_id, "message_id": id_to_bytes(request.message_id)}
-    entered = None if rows else tx.conn.execute(_ENQUEUED, wish).first()
+    names = {"topic_id": request.topic.topic_id, "message_id": id_to_bytes(request.message_id)}
+    entered = None if rows else tx.conn.execute(_ENQUEUED, names).first()
     if entered is None:
         return MessageNotFound(
             f"topic '{request.topic.name}' has no delayed message '{request.message_id[:64]}' with the handle's time,"

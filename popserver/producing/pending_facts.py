@@ -62,8 +62,8 @@ def stored_pending(conn: Connection, topic_of: Mapping[int, Topic]) -> dict[int,
 def scheduled(conn: Connection, name: Resource, after: After, limit: int) -> list[ScheduledMessage]:
     """A page of a topic's pending messages by due time, with at most 16 MiB of bodies. Raises `TopicNotFound`."""
     topic = _topic(conn, name)
-    wish = {"of_topic": topic.topic_id, "after_due": after.due_at_ms, "after_id": after.pending_id, "limit": limit}
-    page = within_a_step(_SCHEDULE.rows(conn, wish), PAGE_BYTES_MAX)
+    names = {"of_topic": topic.topic_id, "after_due": after.due_at_ms, "after_id": after.pending_id, "limit": limit}
+    page = within_a_step(_SCHEDULE.rows(conn, names), PAGE_BYTES_MAX)
     stored = stored_pending(conn, {row.pending_id: topic for row in page})
     return [
         ScheduledMessage(

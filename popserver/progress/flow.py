@@ -50,12 +50,12 @@ class GroupProgress:
         check_group(group_name)
         now_ms = self._clock.now_ms()
 
-        def look(conn: Connection) -> tuple[list[QueueLag], int]:
+        def query(conn: Connection) -> tuple[list[QueueLag], int]:
             group = catalog_facts.group(conn, group_name)
             topic_id = None if topic_name is None else _topic(conn, topic_name).topic_id
             return queue_lag(conn, group, topic_id, now_ms, LAG_MAX)
 
-        return await self._reader.read(look)
+        return await self._reader.read(query)
 
     async def reset(
         self, group_name: Resource, topic_name: Resource, number: int | None, to: Target, *, dry_run: bool
@@ -67,10 +67,10 @@ class GroupProgress:
         """
         group, topic = await self._catalog.for_receipt(group_name, topic_name)
         queues = topic.queues if number is None else (queue_numbered(topic, number),)
-        wish = Reset(group, [Goal(topic, each, to) for each in queues])
+        request = Reset(group, [Goal(topic, each, to) for each in queues])
         if dry_run:
-            return await self._reader.read(lambda conn: plan(conn, wish))
-        return await self._writer.submit(wish)
+            return await self._reader.read(lambda conn: plan(conn, request))
+        return await self._writer.submit(request)
 
     async def import_offsets(self, group_name: Resource, offsets: Sequence[NamedOffset]) -> list[MovedOffset]:
         """Set the progress of a group of mode PULL, or of an unused group, to given offsets.
@@ -83,8 +83,8 @@ class GroupProgress:
         # Before the group is created: a refused request must not create it.
         await self._reader.read(lambda conn: check(conn, goals))
         group = await self._catalog.group(group_name)
-        wish = Reset(group, goals, not_of_pops=True)
-        return await self._writer.submit(wish)
+        request = Reset(group, goals, not_of_pops=True)
+        return await self._writer.submit(request)
 
     async def skip(self, group_name: Resource, topic_name: Resource | None, message_id: str) -> State:
         """Mark one message as consumed without delivering it. Returns its former state.
@@ -95,14 +95,14 @@ class GroupProgress:
         if not message_id.strip():
             raise IllegalMessageId("the message id is blank; give the id that the send or the receive reported")
 
-        def look(conn: Connection) -> Skip:
+        def query(conn: Connection) -> Skip:
             group = catalog_facts.group(conn, group_name)
             place = read.find_place(conn, topic_name, message_id)
             topic = _topic(conn, Resource(place.namespace, place.name))
             return Skip(group, topic.topic_id, place.message_key)
 
-        wish = await self._reader.read(look)
-        done = await self._writer.submit(wish)
+        request = await self._reader.read(query)
+        done = await self._writer.submit(request)
         if not done.is_done:
             when = partial(moment, now_ms=self._clock.now_ms())
             raise BadRequest(

@@ -94,7 +94,7 @@ def _reset(tx: Transaction, request: Reset) -> list[MovedOffset] | PopError:
             _lock_deliveries(tx, group, move)
     except PopError as refusal:
         return refusal
-    _tell(tx, group, moves)
+    _invalidate(tx, group, moves)
     for move in moves:
         _move(tx, group, move)
     members_sql.notify(tx, group.name, members_sql.RESETS)
@@ -162,19 +162,19 @@ def _lock_deliveries(tx: Transaction, group: Group, move: _Move) -> None:
         )
 
 
-def _tell(tx: Transaction, group: Group, moves: Sequence[_Move]) -> None:
+def _invalidate(tx: Transaction, group: Group, moves: Sequence[_Move]) -> None:
     """Write the history of at most `TOLD_MAX` messages, first of those with delivery rows."""
     if Event.RESET not in group.history.kept:
         return
     room = TOLD_MAX
     for move in moves:
         held = clear.held(tx, _place(group, move), room)
-        of_stretch = _STATES.rows(tx.conn, _stretch(group, move) | {"limit": room - len(held)})
-        _record(tx, group, move, [*map(as_moved, held), *map(_implied, of_stretch)])
-        room -= len(held) + len(of_stretch)
+        of_range = _STATES.rows(tx.conn, _range_names(group, move) | {"limit": room - len(held)})
+        _record(tx, group, move, [*map(as_moved, held), *map(_implied, of_range)])
+        room -= len(held) + len(of_range)
 
 
-def _stretch(group: Group, move: _Move) -> dict[str, Any]:
+def _range_names(group: Group, move: _Move) -> dict[str, Any]:
     """The messages between the old and the new offset; none if there was no progress."""
     from_offset = move.to_offset if move.from_offset == NO_OFFSET else move.from_offset
     low, high = sorted((from_offset, move.to_offset))

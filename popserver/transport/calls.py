@@ -60,7 +60,7 @@ class Caller:
         "_headers",
         "call",
         "client_id",
-        "is_stranger",
+        "is_anonymous",
         "namespace",
         "require",
         "require_origins",
@@ -79,7 +79,7 @@ class Caller:
         # The access key of the user who signed the call; empty if callers need not sign.
         self.user = ""
         # Whether signatures are required and this call has none. The gate sets it.
-        self.is_stranger = False
+        self.is_anonymous = False
         # Raises unless the user is still enabled and has these rights. The gate sets it.
         self.require: Callable[[Needs], None] = _let_through
         # `withholds`: whether a policy denies this user to read some topics. `require_origins` raises for such topics;
@@ -292,11 +292,11 @@ class _Unary:
             except PopError:
                 if method.echoes:
                     with suppress(PopError):
-                        arrived = await way.incoming.receive(call, way.read, is_stranger=True)
+                        arrived = await way.incoming.receive(call, way.read, is_anonymous=True)
                 raise
             if caller.user:
                 way.incoming.signed(call)
-            arrived = await way.incoming.receive(call, way.read, is_stranger=caller.is_stranger)
+            arrived = await way.incoming.receive(call, way.read, is_anonymous=caller.is_anonymous)
             if arrived.refusal is not None:
                 raise arrived.refusal
             request = arrived.request
@@ -332,7 +332,7 @@ class _Stream:
             way.gate.enter(way.name, caller, anonymous=False)
             if caller.user:
                 way.incoming.signed(call)
-            arrived = await way.incoming.receive(call, way.read, is_stranger=caller.is_stranger)
+            arrived = await way.incoming.receive(call, way.read, is_anonymous=caller.is_anonymous)
             if arrived.refusal is not None:
                 raise arrived.refusal
             request = arrived.request

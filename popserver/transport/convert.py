@@ -99,10 +99,10 @@ def choice(field: str, given: str, choices: type[Choice]) -> Choice:
         raise BadRequest(f"{field} is '{given[:64]}'; choose one of {', '.join(choices)}") from None
 
 
-def subscription_entry(want: TopicFilter) -> pb.SubscriptionEntry:
+def subscription_entry(topic_filter: TopicFilter) -> pb.SubscriptionEntry:
     """One topic of a subscription, with its filter."""
-    expression = pb.FilterExpression(type=pb.FilterType.Value(want.kind), expression=want.expression)
-    return pb.SubscriptionEntry(topic=as_resource(want.topic), expression=expression)
+    expression = pb.FilterExpression(type=pb.FilterType.Value(topic_filter.kind), expression=topic_filter.expression)
+    return pb.SubscriptionEntry(topic=as_resource(topic_filter.topic), expression=expression)
 
 
 class Moment(Protocol):

@@ -55,7 +55,7 @@ class Unread:
         self._traffic = traffic
         self._passed = traffic.passed
         self._returned = traffic.returned
-        self._looked_s = now_s
+        self._checked_s = now_s
         # How many bytes had been sent at the last two looks that were `AGE_S` apart.
         self._marked_s = now_s
         self._mark = self._earlier_mark = traffic.passed
@@ -71,13 +71,13 @@ class Unread:
         else:
             self.read(size)
 
-    def look(self, now_s: float) -> int:
+    def check(self, now_s: float) -> int:
         """How many bytes arrived at least `AGE_S` ago and were not read, beyond `SLACK_BYTES`."""
         returned = self._traffic.returned
         confirmed = (returned - self._returned) // ANSWER_SHARE
         self._returned += confirmed * ANSWER_SHARE
-        pings = int((now_s - self._looked_s) * PINGS_BYTES_PER_S)
-        self._looked_s += pings / PINGS_BYTES_PER_S
+        pings = int((now_s - self._checked_s) * PINGS_BYTES_PER_S)
+        self._checked_s += pings / PINGS_BYTES_PER_S
         self._clear(confirmed + pings)
         if now_s - self._marked_s >= AGE_S:
             self._marked_s, self._earlier_mark, self._mark = now_s, self._mark, self._passed

@@ -35,9 +35,9 @@ SWEEP_EACH_S = 50e-6  # per late request, so that a sweep over very many does no
 LATE_S = 0.05
 LATE_WITHOUT_FRONT_S = 0.1
 SMALL_BYTES = 64 * 1024  # what gRPC lets a client send before the server reads
-LOOK_EACH_S = 20e-6  # per connection with an open stream, for the same reason
-LOOKS = 6  # so many looks after the last bytes arrived: then all of them are older than `AGE_S`
-SAY_ENDED_EVERY_S = 60.0
+CHECK_EACH_S = 20e-6  # per connection with an open stream, for the same reason
+CHECKS = 6  # so many looks after the last bytes arrived: then all of them are older than `AGE_S`
+LOG_ENDED_EVERY_S = 60.0
 
 log = structlog.get_logger("popserver.rpc")
 
@@ -64,7 +64,7 @@ class _Reading:
 
     task: Task
     call: Call
-    is_stranger: bool
+    is_anonymous: bool
     since_s: float
     passed_at_start: int  # bytes through the front, of all connections
     number: int | None = None  # the front's number of the connection, set when the request is late
@@ -102,11 +102,11 @@ class Incoming:
         self._unread: dict[int, Unread] = {}  # by connection, if it has an open stream of requests
         self._expected_of: dict[int | None, int] = {}  # bytes expected from late requests, by connection
         self._half_sent = 0  # bytes of partly sent frames, in the budget of large requests
-        self._looked_at = 0  # bytes through the front at the last look
-        self._looks = 0  # looks that are still to be made
+        self._checked_at = 0  # bytes through the front at the last look
+        self._checks_left = 0  # looks that are still to be made
         self._said_ended_at_s = -math.inf
 
-    async def receive(self, call: Call, read: Read[Request], *, is_stranger: bool) -> Arrived[Request]:
+    async def receive(self, call: Call, read: Read[Request], *, is_anonymous: bool) -> Arrived[Request]:
         """The next request of a call, decoded by `read`. The caller must give its size back to its budget.
 
         Raises `TooManyRequests` or `RequestTooSlow` if the request does not arrive in time.
@@ -115,7 +115,7 @@ class Incoming:
         assert task is not None
         loop = task.get_loop()
         passed = 0 if self._front is None else self._front.passed
-        reading = self._readings[task] = _Reading(task, call, is_stranger, loop.time(), passed)
+        reading = self._readings[task] = _Reading(task, call, is_anonymous, loop.time(), passed)
         if self._alarm is None:
             self._alarm = loop.call_later(SWEEP_S, self._sweep)
         try:
@@ -135,7 +135,7 @@ class Incoming:
             if unread is not None:
                 unread.read(len(data))
         size = len(data)
-        budget = self._unsigned if is_stranger else self._small if size <= SMALL_BYTES else self._large
+        budget = self._unsigned if is_anonymous else self._small if size <= SMALL_BYTES else self._large
         if not budget.take(size):
             refused = read(data) if size <= SMALL_BYTES else None
             return Arrived(refused, 0, budget, budget.refusal(f"a request of {size} bytes"))
@@ -181,32 +181,32 @@ class Incoming:
             if now_s - reading.since_s < self._late_after_s:
                 break
             if reading.refusal is None:
-                patience_s = self._patience_s[reading.is_stranger]
+                patience_s = self._patience_s[reading.is_anonymous]
                 if now_s - reading.since_s > patience_s:
                     self._refuse(reading, RequestTooSlow(f"the request had not arrived after {patience_s:g} s"))
                 else:
-                    late[reading.is_stranger].append(reading)
+                    late[reading.is_anonymous].append(reading)
         self._expected_of.clear()
         for place, readings in zip(self._late, late, strict=True):
             self._make_room(place, readings)
-        self._look(now_s)
+        self._check_half_sent(now_s)
         self._alarm = None
         if self._readings or self._unread or self._half_sent:
-            pause_s = SWEEP_EACH_S * (len(late[0]) + len(late[1])) + LOOK_EACH_S * len(self._unread)
+            pause_s = SWEEP_EACH_S * (len(late[0]) + len(late[1])) + CHECK_EACH_S * len(self._unread)
             self._keep_sweeping(loop, max(SWEEP_S, pause_s))
 
     def _keep_sweeping(self, loop: asyncio.AbstractEventLoop, pause_s: float = SWEEP_S) -> None:
         if self._alarm is None:
             self._alarm = loop.call_later(pause_s, self._sweep)
 
-    def _look(self, now_s: float) -> None:
+    def _check_half_sent(self, now_s: float) -> None:
         """Count partly sent frames. End streams whose frames do not fit into the budget or take too long."""
-        if not self._has_to_look():
+        if not self._must_check():
             return
         self._large.give_back(self._half_sent)
         found: dict[int, int] = {}  # bytes, by connection
         for number, unread in self._unread.items():
-            size = unread.look(now_s)
+            size = unread.check(now_s)
             if size:
                 size -= self._expected_of.get(number, 0)
             if size > 0 and unread.waits:
@@ -229,18 +229,18 @@ class Incoming:
             elif now_s - unread.late_since_s > patience_s:
                 self._end(number, size, RequestTooSlow(f"a frame had not arrived after {patience_s:g} s"), now_s)
 
-    def _has_to_look(self) -> bool:
+    def _must_check(self) -> bool:
         passed = 0 if self._front is None else self._front.passed
-        if passed - self._looked_at >= SLACK_BYTES:
-            self._looked_at = passed
-            self._looks = LOOKS
-        self._looks -= 1
-        return self._looks >= 0 or self._half_sent > 0
+        if passed - self._checked_at >= SLACK_BYTES:
+            self._checked_at = passed
+            self._checks_left = CHECKS
+        self._checks_left -= 1
+        return self._checks_left >= 0 or self._half_sent > 0
 
     def _end(self, number: int, size: int, refusal: PopError, now_s: float) -> None:
         unread = self._unread[number]
         unread.refuse(refusal)
-        if now_s - self._said_ended_at_s >= SAY_ENDED_EVERY_S:  # a flood must not fill the log
+        if now_s - self._said_ended_at_s >= LOG_ENDED_EVERY_S:  # a flood must not fill the log
             self._said_ended_at_s = now_s
             log.warning("ended streams with a partly sent frame", peer=unread.peer, bytes=size, reason=str(refusal))
 

@@ -41,7 +41,7 @@ class PublicServices:
         self._reflection = reflection.ReflectionServicer([*names, _HEALTH, _REFLECTION], pool=POOL)
         self._incoming = incoming
         self._watches = _shares(budgets, "health watches", limits.watches_max)
-        self._lookers = _shares(budgets, "reflection streams", limits.watches_max)
+        self._reflections = _shares(budgets, "reflection streams", limits.watches_max)
 
     @property
     def services(self) -> list[Service]:
@@ -66,7 +66,7 @@ class PublicServices:
             await self.health.watch(request.service, call.write)
 
     async def _reflect(self, call: Call) -> None:
-        with _one_of(self._lookers, call):
+        with _one_of(self._reflections, call):
             while (question := await self._next(call, _read_reflection)) is not None:
                 for answer in self._reflection.ServerReflectionInfo(iter([question]), None):
                     await call.write(answer)
@@ -79,7 +79,7 @@ class PublicServices:
 
     async def _next(self, call: Call, read: Read[Request]) -> Request | None:
         """The next request, or None after the last one. Raises a `PopError` if the request is refused."""
-        arrived = await self._incoming.receive(call, read, is_stranger=True)
+        arrived = await self._incoming.receive(call, read, is_anonymous=True)
         arrived.budget.give_back(arrived.size)
         if arrived.is_end:
             return None

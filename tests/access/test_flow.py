@@ -288,10 +288,10 @@ async def test_what_is_told_while_one_looks_is_looked_at_again(
             return found
 
         monkeypatch.setattr(guard.access._reader, "read", late)
-        guard.access.look()
+        guard.access.reload_soon()
         await entered.wait()
         await broker.broker.writer.submit(access_sql.CreateUser("alice", SECRET, False))
-        guard.access.look()
+        guard.access.reload_soon()
         slow.set()
         await until(lambda: "alice" in guard.access._users)
 
@@ -299,7 +299,7 @@ async def test_what_is_told_while_one_looks_is_looked_at_again(
 async def test_a_server_that_asks_for_no_signature_looks_at_nothing(broker: RunningBroker) -> None:
     access = Access(broker.broker.reader, broker.clock, is_shared=True)
     await access.start()
-    access.look()
+    access.reload_soon()
     assert access._task is None
     await access.close()
 

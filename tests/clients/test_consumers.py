@@ -113,7 +113,7 @@ def test_a_long_expression_is_cut_and_still_told_apart(warned: list[Any]) -> Non
 
 def test_what_is_kept_of_a_consumer_is_bounded() -> None:
     many = subscription((Resource("", f"topic-{number:03}"), tags.parse("*")) for number in range(200))
-    assert (len(many.wants), many.more) == (64, 136)
+    assert (len(many.filters), many.more) == (64, 136)
 
 
 def test_nothing_is_kept_of_who_has_left() -> None:

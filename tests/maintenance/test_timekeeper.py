@@ -44,7 +44,7 @@ class Server:
         """Time passes; at each beat the server looks at the system's clock."""
         while ms > 0:
             self.machine.run(min(beat_ms, ms) / 1_000)
-            await self.broker.timekeeper.beat()
+            await self.broker.timekeeper.check()
             ms -= beat_ms
 
     async def send(self, count: int = 1, **more: Any) -> None:
@@ -372,7 +372,7 @@ async def follow(server: Server) -> None:
     """A beat: on Postgres it is the other servers' as well."""
     if server.broker.servers.is_shared:
         await server.broker.servers._heartbeat()
-    await server.broker.timekeeper.beat()
+    await server.broker.timekeeper.check()
 
 
 @asynccontextmanager

@@ -14,7 +14,7 @@ from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
 from popserver.access import rights
 from popserver.access.flow import Rules
-from popserver.access.rules import given_by
+from popserver.access.rules import implied_right
 from popserver.transport import convert
 from popserver.transport.call import Call
 from popserver.transport.calls import Caller
@@ -192,7 +192,7 @@ async def test_the_legacy_service_asks_for_rights(tmp_path: Path) -> None:
 def test_a_retry_topic_needs_the_right_of_its_group() -> None:
     caller = Caller(cast("Call", SimpleNamespace(headers={})))
     retry = pb.Resource(name=f"%RETRY%{GROUP.name}")
-    assert given_by(rights.sub(retry, caller)) == rights.sub_group(GROUP, caller)
+    assert implied_right(rights.sub(retry, caller)) == rights.sub_group(GROUP, caller)
 
 
 @pytest.mark.row("H12")

@@ -176,7 +176,7 @@ def test_after_every_call_nothing_is_left(calls: list[tuple[int, int, int]]) -> 
     for size in coming:
         unread.read(size)
     assert unread.count == 0
-    assert unread.look(1.0) == 0
+    assert unread.check(1.0) == 0
 
 
 @given(st.integers(SLACK_BYTES, 32 * MIB), CALLS)
@@ -193,7 +193,7 @@ def test_what_is_half_sent_is_cleared_by_no_more_than_the_calls_that_are_made(
         passing.passed += size + overhead
         unread.read(size)
     cleared = sum(CALL_BYTES + size // 32 - overhead for size, overhead, _ in calls)
-    unread.look(0.0)
+    unread.check(0.0)
     assert unread.count == max(0, held - cleared)
 
 
@@ -201,9 +201,9 @@ def test_what_has_just_come_does_not_count_yet() -> None:
     passing = Passing()
     unread = Unread(passing, "", 0.0)
     passing.passed += MIB
-    assert unread.look(0.06) == 0
-    assert unread.look(0.07) == 0
-    assert MIB - SLACK_BYTES - 100 <= unread.look(0.12) <= MIB - SLACK_BYTES
+    assert unread.check(0.06) == 0
+    assert unread.check(0.07) == 0
+    assert MIB - SLACK_BYTES - 100 <= unread.check(0.12) <= MIB - SLACK_BYTES
 
 
 def test_pings_and_window_updates_of_a_day_do_not_count() -> None:
@@ -212,5 +212,5 @@ def test_pings_and_window_updates_of_a_day_do_not_count() -> None:
     for minute in range(1, 24 * 60):
         passing.returned += 64 * 1024 + 17
         passing.passed += 17 + 29 + 4 * (13 + 29)
-        unread.look(minute * 60.0)
+        unread.check(minute * 60.0)
         assert unread.count == 0
