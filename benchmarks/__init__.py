@@ -1,6 +1,6 @@
 """What PopMQ costs, measured: `python -m benchmarks [case …] [--quick]`, or `make bench`.
 
-Every figure stands beside its ceiling, taken in the same run and in turns with it: the product's own server with the
-store replaced by nothing (`noop_server`), and the database's own insert rate for the same rows (`raw_insert`). On a
-machine that is shared and noisy only such ratios say something; absolute rates are those of the machine of that day.
+Each figure is compared with its upper bounds, which are measured in turns with it in the same run: the product's own
+server without a database (`noop_server`), and the database's own insert rate for the same rows (`raw_insert`). On a
+shared, noisy machine only such ratios mean something; absolute rates are valid only for that machine on that day.
 """

@@ -52,7 +52,7 @@ def run(
     postgres_url: str | None = None,
     popmqs: Mapping[str, Path] | None = None,
 ) -> dict[str, Any]:
-    """Measure; returns what bench.json holds."""
+    """Run the cases. Returns the content of bench.json."""
     begun, results = time.monotonic(), dict[str, Any]()
     with Bench(plan, variants, folder.absolute() / f"work-{os.getpid()}", cores, postgres_url, popmqs) as bench:
         facts = environment(folder, cores)
@@ -84,24 +84,24 @@ def _parser() -> argparse.ArgumentParser:
         nargs="*",
         choices=[*CASES, *APART, *TOGETHER, []],
         metavar="case",
-        help="all above the line, unless named",
+        help="cases to run (default: all above the line)",
     )
     parser.add_argument("--quick", action="store_true", help="a few minutes, one short round")
-    parser.add_argument("--only", type=_variants, default=list(VARIANTS), help="of noop,sqlite,postgres")
-    parser.add_argument("--rounds", type=int)
-    parser.add_argument("--seconds", type=float, help="of one measurement")
+    parser.add_argument("--only", type=_variants, default=list(VARIANTS), help="variants, out of noop,sqlite,postgres")
+    parser.add_argument("--rounds", type=int, help="rounds of each case")
+    parser.add_argument("--seconds", type=float, help="duration of one measurement")
     parser.add_argument("--no-pin", action="store_true", help="leave processes to the system's scheduler")
-    parser.add_argument("--postgres-url", help="a server that may make databases; without it one is started")
+    parser.add_argument("--postgres-url", help="a server where databases may be created (default: a new one)")
     parser.add_argument(
         "--popmq",
         action="append",
         default=[],
         type=_installation,
         metavar="NAME=PATH",
-        help="for the cases below the line: an installation's popmq command, more than once for several",
+        help="an installation's popmq command, for the cases below the line; repeat the option for several",
     )
-    parser.add_argument("--dir", type=Path, default=OUT, help="where the databases lie while it runs (bench-out)")
-    parser.add_argument("--json", type=Path, default=OUT / "bench.json")
+    parser.add_argument("--dir", type=Path, default=OUT, help="folder for the databases (default: bench-out)")
+    parser.add_argument("--json", type=Path, default=OUT / "bench.json", help="file for the results")
     return parser
 
 

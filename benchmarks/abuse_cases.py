@@ -1,7 +1,7 @@
-"""What attacks do to a server, and to a well-behaved client beside them.
+"""What attacks do to a server, and to a well-behaved client at the same time.
 
-Every attack has a server process of its own, started with default options, and restarted when the attack's messages are
-stored: idle is what a fresh server takes. Linux only: memory is read from /proc, attackers come from 127.0.0.66.
+Each attack has its own server process with default options. The process is restarted after the attack's messages are
+stored, so that "idle" is the memory of a fresh server. Linux only: memory is read from /proc, attackers use 127.0.0.66.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MIB = 1024 * 1024
 
 
 class Attack(NamedTuple):
-    """`name` is a method of `attack_load.AttackLoad`; `auth`: the server asks for signatures, the attacker has none."""
+    """`name` is a method of `attack_load.AttackLoad`; `auth`: the server requires signatures, the attacker has none."""
 
     name: str
     title: str
@@ -63,7 +63,7 @@ ABUSE_CASES = {f"abuse_{each.name}": Case(each.title, attacked(each), key="p99",
 
 
 def abuse_table(results: Mapping[str, Any]) -> str:
-    """One line per attack and server: what it cost, and whether that is within the limits."""
+    """One line per attack and server: its cost, and whether it is within the limits."""
     found = {name: result for name, result in results.items() if name in ABUSE_CASES}
     if not found:
         return ""
@@ -116,7 +116,7 @@ def _once(bench: Bench, name: str, popmq: Path, attack: Attack) -> Figures:
         beside, attacker = (running.enter_context(Generator(server, None)) for _ in range(2))
         user = USER if attack.auth else None
         seconds = plan.abuse_quiet_seconds + plan.abuse_seconds + plan.abuse_after_seconds
-        # Both processes are there, and the client's topics, before anything counts.
+        # Both processes run and the client's topics exist before the measurement starts.
         beside.run("beside.work", seconds=0.5, workers=4, rounds_per_s=plan.abuse_rounds_per_s, user=user)
         attacker.run("attack.prepare", attack="")
         beside.begin("beside.work", seconds=seconds, workers=4, rounds_per_s=plan.abuse_rounds_per_s, user=user)
@@ -162,11 +162,11 @@ def _environment(attack: Attack) -> dict[str, str]:
 
 
 def memory_mib(pid: int, which: str) -> float:
-    """`VmRSS`, what the process has in memory, or `VmHWM`, the most it had."""
+    """`VmRSS`, the memory of the process, or `VmHWM`, its maximum so far; in MiB."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 / _MIB for line in lines if line.startswith(f"{which}:"))
 
 
 def forget_peak(pid: int) -> None:
-    """Let the most that the process had begin anew."""
+    """Reset the maximum memory of the process."""
     Path(f"/proc/{pid}/clear_refs").write_text("5")

@@ -1,8 +1,8 @@
-"""Attacks: what a hostile or clumsy client may do to a server; bounded in count, in time and in their own memory.
+"""Attacks: what a hostile or broken client can do to a server, with limits of count, time and the attacker's memory.
 
-Each has a method that makes what it needs (`prepare_…`) where it needs something, and one that attacks for so many
-seconds and returns the outcomes, counted by name. They come from an address of their own, 127.0.0.66 and others, so
-that a limit per address does not hit the client beside them. Linux lets a client bind to any 127.x.y.z.
+Each attack has a method that runs it for some seconds and returns the outcomes, counted by name, and if necessary one
+that prepares it (`prepare_…`). Attacks come from their own addresses (127.0.0.66 and others), so that a limit per
+address does not affect the well-behaved client. Linux lets a client bind to any 127.x.y.z.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _EMPTY_SETTINGS = b"\0\0\0\4\0\0\0\0\0"
 _END_HEADERS, _END_STREAM = 4, 1
 _HEADERS_FRAME, _RESET_FRAME = 1, 3
-_NICER = 5  # the client that is measured goes first where they share a core
+_NICER = 5  # the measured client goes first if both share a core
 
 Outcomes = dict[str, int]
 
@@ -57,13 +57,13 @@ class AttackLoad:
             await make()
 
     async def run(self, attack: str, seconds: float) -> Outcomes:
-        """Attack for so long; how its calls ended, and `seconds`, how long it really took."""
+        """Attack for `seconds`. Returns how the calls ended, and `seconds`, the real duration."""
         os.nice(_NICER)
         self._counted.clear()
         await getattr(self, attack)(time.monotonic() + seconds)
         return dict(self._counted)
 
-    # A receive whose filter is much work, over many queues.
+    # Receives with an expensive filter, over many queues.
 
     async def prepare_filter(self) -> None:
         await self._make_topic(256)
@@ -78,7 +78,7 @@ class AttackLoad:
         wanted = ("SQL", " OR ".join(f"a CONTAINS 'x{each:03}'" for each in range(500)))
         await self._receive_by_filters(until, workers=4, filters=itertools.repeat(wanted), wait_s=None)
 
-    # Filters that differ, each as long as it may be, on a topic without messages.
+    # Distinct filters of the maximum length, on a topic without messages.
 
     async def prepare_filters(self) -> None:
         await self._make_topic(1)
@@ -90,7 +90,7 @@ class AttackLoad:
 
         await self._receive_by_filters(until, workers=32, filters=distinct(), wait_s=0.5)
 
-    # Messages that never end: nobody has signed, and the server has asked for it.
+    # Requests that never end, without a signature, on a server that requires one.
 
     async def bodies(self, until: float) -> None:
         await self._unfinished("SendMessage", until, wire.SendMessageResponse.FromString)
@@ -110,7 +110,7 @@ class AttackLoad:
         await self._until_ended([stream for stream, _ in sends], until, read)
         await self._close(connections, [task for _, task in sends])
 
-    # Complete requests as large as they may be, all at once.
+    # Complete requests of the maximum size, all at once.
 
     async def prepare_sends(self) -> None:
         await self._make_topic(8)
@@ -129,7 +129,7 @@ class AttackLoad:
         await self._until_ended([stream for stream, _ in sends], until, wire.SendMessageResponse.FromString)
         await self._close(connections, [task for _, task in sends])
 
-    # Streams of health checks: on one connection, and each on a connection of its own.
+    # Health watches: on one connection, and each on its own connection.
 
     async def watches(self, until: float) -> None:
         connection = await self._connect()
@@ -172,7 +172,7 @@ class AttackLoad:
         await self._until_ended(streams, until, wire.ReceiveMessageResponse.FromString)
         await self._close(connections, [])
 
-    # Lists as long as a request holds.
+    # Lists as long as a request may be.
 
     async def settings(self, until: float) -> None:
         while time.monotonic() < until:
@@ -217,7 +217,7 @@ class AttackLoad:
                 call = channel.unary_unary(LEGACY + "LockQueues")(written, metadata=HEADERS, timeout=60)
                 await self._answered("", call, legacy_pb2.LockQueuesResponse.FromString)
 
-    # One client with very many polls, and streams that are reset as soon as they are begun.
+    # One client with very many polls; streams that are reset at once.
 
     async def prepare_polls(self) -> None:
         await self._make_topic(1)
@@ -241,7 +241,7 @@ class AttackLoad:
         await self._close([connection], [])
 
     async def resets(self, until: float) -> None:
-        """80,000 streams a second on two connections, each reset as soon as it is begun."""
+        """80,000 streams a second on two connections, each reset at once."""
         block = hpack.Encoder().encode([hpack.NeverIndexedHeaderTuple(*each) for each in opening(WATCH)])
         await asyncio.gather(*(self._reset(until, block, per_s=40_000) for _ in range(2)))
 
@@ -271,7 +271,7 @@ class AttackLoad:
             draining.cancel()
             writer.transport.abort()
 
-    # What they share.
+    # Shared helpers.
 
     async def _connect(self, *, reads: bool = True) -> Connection:
         return await Connection.to(self._endpoint, ADDRESS, reads=reads)
@@ -281,7 +281,7 @@ class AttackLoad:
         return await asyncio.open_connection(host, int(port), local_addr=(address, 0))
 
     async def _connect_and_watch(self, until: float, addresses: list[str]) -> None:
-        """6,600 connections with a health check that never ends; those that are turned away come again, once."""
+        """6,600 connections with a health check that never ends; refused ones try again once."""
         words = _watch_words()
         writers: list[asyncio.StreamWriter] = []
 
@@ -313,7 +313,7 @@ class AttackLoad:
     async def _receive_by_filters(
         self, until: float, workers: int, filters: Iterator[tuple[str, str]], wait_s: float | None
     ) -> None:
-        """Receives, each of a new group or with a new filter; `wait_s`: left alone after so long, as if satisfied."""
+        """Receives, each with a new group or a new filter; after `wait_s` a call counts as ended."""
         own, numbers = Wire(self._endpoint), itertools.count()
 
         async def receive() -> None:
@@ -358,7 +358,7 @@ class AttackLoad:
     async def _until_ended(
         self, streams: list[Stream], until: float, read: Callable[[bytes], Any] | None = None
     ) -> None:
-        """Wait until the server has ended them, or the time is over, and count how."""
+        """Wait until the server has ended the calls or the time is over, and count how they ended."""
         with suppress(TimeoutError):
             async with asyncio.timeout(max(0.0, until - time.monotonic())):
                 await asyncio.gather(*(each.ended.wait() for each in streams))
@@ -413,7 +413,7 @@ _ids = itertools.count(time.time_ns())
 
 
 def _many(message: pb.Message, count: int) -> bytes:
-    """A request with so many copies of the message, each under an id of its own."""
+    """A request with `count` copies of the message, each with its own id."""
     request = wire.SendMessageRequest()
     for _ in range(count):
         request.messages.add().CopyFrom(message)
@@ -432,7 +432,7 @@ def _with_ids(request: memoryview, places: list[int], ids: Iterator[int]) -> Ite
 
 
 def _watch_words() -> bytes:
-    """Everything that a client says who opens a connection for one health check that never ends."""
+    """All bytes that a client sends on a connection for one health check that never ends."""
     block = hpack.Encoder().encode(opening(WATCH))
     headers = _frame(_HEADERS_FRAME, _END_HEADERS, 1, block)
     return _PREFACE + _EMPTY_SETTINGS + headers + _frame(0, _END_STREAM, 1, framed(0))
@@ -450,7 +450,7 @@ def _frame(kind: int, flags: int, stream_id: int, payload: bytes) -> bytes:
 def _outcome(stream: Stream, read: Callable[[bytes], Any] | None) -> str:
     if stream.outcome != "OK" or read is None:
         return stream.outcome
-    # The first message of the answer; its status stands first and is whole, whatever else was cut off.
+    # The first message of the answer. Its status is the first field, so it is complete even if the rest was cut off.
     size = int.from_bytes(stream.answer[1:5], "big")
     try:
         return _code(read(bytes(stream.answer[5 : 5 + size])))

@@ -1,4 +1,4 @@
-"""One run's servers, loads and databases; made when a case first asks, gone at the end."""
+"""One run's servers, loads and databases. They are made on first use and removed at the end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from benchmarks.raw_insert import insert_rate
 from benchmarks.servers import Server, Variant
 
 VARIANTS = ("noop", "sqlite", "postgres")
-# The ways in: the mode of the port, and whether the load speaks TLS.
+# The ways to connect: the mode of the port, and whether the load uses TLS.
 DOORS = {
     "plaintext": ("plaintext", False),
     "permissive": ("permissive", False),
@@ -36,7 +36,7 @@ DOORS = {
 
 
 class Bench:
-    """What the cases work with. `names` are the variants of this run, in the order of the table."""
+    """The environment of the cases. `names` are the variants of this run, in the order of the table."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Bench:
         popmqs: Mapping[str, Path] | None = None,
     ) -> None:
         self.plan = plan
-        # The installations that are measured as they are, by the name in the table; given ones, and otherwise this.
+        # The installations to measure, by their name in the table; without given ones, this checkout.
         self.given_popmqs = popmqs or {}
         self.popmqs = self.given_popmqs or {"this": Path(sys.executable).with_name("popmq")}
         self.names = [name for name in VARIANTS if name in names]
@@ -68,7 +68,7 @@ class Bench:
 
     @property
     def stores(self) -> list[str]:
-        """The variants that store something."""
+        """The variants with a database."""
         return [name for name in self.names if name != "noop"]
 
     def enter(self, case: str) -> None:
@@ -85,20 +85,20 @@ class Bench:
         return self._loads[name]
 
     def load_over_time(self, name: str, topic: str, count: int) -> Generator:
-        """The load on a server whose store has so many small messages, which came over a day."""
+        """The load on a server with `count` small messages, stored over a day."""
         key = f"{name}, {count}"
         if key not in self._loads:
             self._loads[key] = self._run(self._running, name, self._over_time_url(name, topic, count))
-        # Each time: a system may take memory back from a file that nobody has read for a minute.
+        # Each time, because the system may drop a file from its cache that was not read for a minute.
         self.say(f"reading {count:,} messages in {name}")
         read_through(self._over_time_url(name, topic, count))
         return self._loads[key]
 
     def stock(self, topic: str) -> None:
-        """See that there is something to receive in every variant's store."""
+        """Make sure that every variant's database has messages to receive."""
         for name in self.stores:
             if name not in self._stocked:
-                # A SQLite file has room for one server only: fill it while that is down.
+                # A SQLite file can have only one server: fill it while the server is down.
                 self._stop()
                 self.say(f"storing {self.plan.stock:,} messages in {name}")
                 fill(self._url(name), topic, self.plan.stock, self.plan.body_bytes)
@@ -112,7 +112,7 @@ class Bench:
 
     @contextmanager
     def backlog(self, name: str, sizes: Mapping[str, int], topic: str) -> Iterator[dict[str, Generator]]:
-        """Servers of their own on stores of these sizes."""
+        """Separate servers, on databases of these sizes."""
         self._stop()
         with ExitStack() as running:
             urls = {size: self._filled_url(name, count, topic) for size, count in sizes.items()}
@@ -120,14 +120,14 @@ class Bench:
 
     @contextmanager
     def doors(self) -> Iterator[dict[str, Generator]]:
-        """A server on SQLite for each way in at its port, and a load that takes it."""
+        """A server on SQLite and a load for each way to connect."""
         self._stop()
         with ExitStack() as running:
             yield {name: self._run_door(running, name, mode, over_tls) for name, (mode, over_tls) in DOORS.items()}
 
     @contextmanager
     def far_from_due(self, name: str, load: str) -> Iterator[Generator]:
-        """A server of its own on a store with many messages that are far from due: delayed, or held."""
+        """A separate server on a database with many messages that are not due soon: delayed, or held."""
         self._stop()
         kind, fill_with = ("delayed", fill_delayed) if load == "due.delay" else ("held", fill_held)
         url = self.new_url(name, kind)
@@ -138,7 +138,7 @@ class Bench:
 
     @contextmanager
     def in_order(self, name: str, topics: Mapping[str, int]) -> Iterator[Generator]:
-        """A server of its own on a store of topics whose messages are in so many message groups; in none for 0."""
+        """A separate server on topics whose messages are in this many message groups (0: in none)."""
         self._stop()
         url = self.new_url(name, "fifo")
         for topic, groups in topics.items():
@@ -152,7 +152,7 @@ class Bench:
 
     @contextmanager
     def for_filters(self, name: str, topic: str) -> Iterator[Generator]:
-        """A server of its own on a store whose messages have properties."""
+        """A separate server on a database whose messages have properties."""
         self._stop()
         url = self.new_url(name, "filter")
         self.say(f"storing {self.plan.stock:,} messages with properties in {name}")
@@ -165,12 +165,12 @@ class Bench:
         self._stop()
         url = self._filled_url(name, self.plan.backlog_large, topic)
         self.say(name)
-        # As it starts when nothing is said: with the front, and a certificate to look at.
+        # With default options: with the front, and a certificate to read.
         with Server(Variant(name, url, ("--tls", "permissive")), self.cores.server, self._log) as server:
             return server.ready_s
 
     def new_url(self, name: str, purpose: str) -> str:
-        """A database of the variant's kind, without what an earlier run left there."""
+        """A new database of the variant's kind; an older one with the same name is removed."""
         if name == "postgres":
             return self.postgres.new_database(f"bench_{purpose}")
         path = self._folder / f"{purpose}.db"
@@ -180,7 +180,7 @@ class Bench:
 
     @contextmanager
     def serving(self, name: str, url: str) -> Iterator[Server]:
-        """A server of its own on a store that is filled already, without a load."""
+        """A separate server on a database that is filled already, without a load."""
         self._stop()
         with Server(Variant(name, url), self.cores.server, self._log) as server:
             yield server
@@ -194,7 +194,7 @@ class Bench:
 
     @contextmanager
     def folder(self, purpose: str) -> Iterator[Path]:
-        """An empty folder beside the databases."""
+        """An empty folder next to the databases."""
         made = self._folder / purpose
         made.mkdir()
         yield made
@@ -228,16 +228,16 @@ class Bench:
 
     @contextmanager
     def together(self, counts: Mapping[str, int], topic: str) -> Iterator[dict[str, list[Generator]]]:
-        """For each name so many servers on a Postgres database of its own, full of messages, and two loads on them.
+        """For each name this many servers on a separate Postgres database full of messages, and two loads on them.
 
-        Nobody is pinned: servers, loads and Postgres share the machine, however many they are.
+        No process is pinned: servers, loads and Postgres share the machine.
         """
         self._stop()
         with ExitStack() as running:
             yield {name: self._run_together(running, name, count, topic) for name, count in counts.items()}
 
     def postgres_cpu_s(self) -> float:
-        """CPU seconds that Postgres' processes have used so far; 0 where it runs on another machine."""
+        """CPU seconds that Postgres' processes have used so far; 0 if it runs on another machine."""
         return sum(map(cpu_seconds, self.postgres.pids()))
 
     def _run_together(self, running: ExitStack, name: str, count: int, topic: str) -> list[Generator]:
@@ -277,7 +277,7 @@ class Bench:
         return self._filled(name, f"backlog_{count}", lambda url: fill(url, topic, count, self.plan.body_bytes))
 
     def _filled(self, name: str, purpose: str, fill_with: Callable[[str], object]) -> str:
-        """Filled for the first case that asks; those after it find it as that one has left it."""
+        """The URL of a database that is filled for the first case; later cases get it as the earlier ones left it."""
         if (name, purpose) not in self._filled_urls:
             url = self.new_url(name, purpose)
             self.say(f"storing messages in {name} ({purpose})")

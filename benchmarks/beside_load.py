@@ -1,4 +1,4 @@
-"""A well-behaved client beside an attack: it sends, receives and acks at a modest rate, and counts what is lost."""
+"""A well-behaved client during an attack: it sends, receives and acks at a low rate, and counts lost messages."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class BesideLoad:
     async def work(
         self, seconds: float, workers: int, rounds_per_s: float, user: tuple[str, str] | None = None
     ) -> dict[str, Any]:
-        """Work for so long, then take what is left; every call's (time.monotonic() at its end, milliseconds).
+        """Work for this time, then receive what is left. Returns (time.monotonic() at the end, ms) for each call.
 
-        Each worker has a topic and a group of its own. A newcomer is a connection of its own with one send.
+        Each worker has its own topic and group. A newcomer is a new connection with one send.
         """
         self._samples = {"send": [], "receive": [], "ack": [], "newcomer": []}
         self._refused.clear()
@@ -93,7 +93,7 @@ class BesideLoad:
         await self._timed("ack", own.ack(topic, topic, received))
 
     async def _timed(self, what: str, call: Awaitable[Any]) -> Any:
-        """The call's answer, or True for none; None where it failed, which counts with its reason."""
+        """The call's answer, or True if it has none; None if it failed, which is counted with its reason."""
         begun = time.monotonic()
         try:
             answer = await call

@@ -1,4 +1,4 @@
-"""Load by bulk pulls: whole queues as Arrow chunks, which are decoded, as whoever reads them must."""
+"""Load by bulk pulls: whole queues as Arrow chunks. The load decodes them, as every reader must."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class BulkLoad:
     async def walk(self, topic: str, group: str, callers: int, warm_up: float, seconds: float) -> dict[str, Any]:
         """Closed loop: each caller reads a queue from its beginning to its end, again and again; all columns."""
         meter, stretches = Meter(), await self._wire.stretches(group, topic)
-        # Both sides load Arrow when they first need it.
+        # Both sides import Arrow on first use.
         await self._read(Meter(), group, topic, stretches[0])
 
         async def caller(number: int) -> None:

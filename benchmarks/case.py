@@ -1,4 +1,4 @@
-"""What a case is, and what all of them share."""
+"""The type of a case, and helpers that all cases share."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Case(NamedTuple):
 
 
 def in_turns(bench: Bench, names: Sequence[str], measure: Callable[[str, int], Figures]) -> Rounds:
-    """Measure these variants one after the other, as often as the plan has rounds: A B C A B C."""
+    """Measure these variants in turn, once in each round: A B C A B C."""
     found: Rounds = {name: [] for name in names}
     for number in range(bench.plan.rounds):
         for name, figures in found.items():
@@ -36,6 +36,6 @@ def in_turns(bench: Bench, names: Sequence[str], measure: Callable[[str, int], F
 
 
 def window(bench: Bench, *, body: bool = False) -> dict[str, Any]:
-    """How long a load of a rate lasts; with `body`, how large its messages are, too."""
+    """The durations of a rate's load; with `body` also the size of its messages."""
     options: dict[str, Any] = {"warm_up": bench.plan.warm_up, "seconds": bench.plan.seconds}
     return options | {"body_bytes": bench.plan.body_bytes} if body else options

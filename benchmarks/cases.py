@@ -17,7 +17,7 @@ from benchmarks.spark_cases import dead_letters, flights_to_parquet, micro_batch
 
 DELAY_TOPIC = "bench-delay"
 HOLD_TOPIC = "bench-hold"
-HOLD_S = 10  # the shortest that a server allows by itself
+HOLD_S = 10  # the shortest hold that a server allows by default
 FILTER_TOPIC = "bench-stock-filter"
 
 
@@ -64,7 +64,7 @@ def _latency(bench: Bench) -> Rounds:
     def once(name: str, number: int) -> Figures:
         figures: Figures = bench.load(name).run(
             "raw.latency",
-            # A topic of its own, or a new group would find the messages of the round before.
+            # A new topic, because a new group would find the messages of the round before.
             topic=f"{ECHO_TOPIC}-{number}",
             group=f"bench-latency-{number}",
             seconds=plan.latency_seconds,
@@ -95,7 +95,7 @@ def _idle(bench: Bench) -> Rounds:
 def _backlog(bench: Bench) -> Rounds:
     """The same load on a store of 10,000 messages and one of 1,000,000, in turns; figures of the large one.
 
-    The large store is read on from round to round, so that it never reads the same page twice.
+    The large database is read further in each round, so that no page is read twice.
     """
     plan, found = bench.plan, Rounds()
     for name in bench.stores:
@@ -121,7 +121,7 @@ def _backlog(bench: Bench) -> Rounds:
 
 
 def _filter(bench: Bench) -> Rounds:
-    """Receives by a SQL filter that wants one message of ten, beside receives by the tag that these have."""
+    """Receives with a SQL filter that accepts one message of ten, and receives by the tag that these have."""
     plan, found = bench.plan, Rounds()
     tenth = plan.stock // len(TAGS)
     wishes = {"tag": ("TAG", "UA"), "sql": ("SQL", "carrier = 'UA' AND distance >= 1000")}
@@ -148,7 +148,7 @@ def _filter(bench: Bench) -> Rounds:
 
 
 def _fifo(groups: int, beside: int, ratio: str) -> Callable[[Bench], Rounds]:
-    """Receives from a topic of so many message groups, and from one of `beside` (0: of none), in turns."""
+    """Receives from a topic with `groups` message groups, and from one with `beside` (0: none), in turns."""
 
     def measure(bench: Bench) -> Rounds:
         plan, found = bench.plan, Rounds()
@@ -223,8 +223,8 @@ CASES: dict[str, Case] = {
     "receive_each": Case(
         f"receive 32 + ack each, {CONSUMERS} consumers", _receive("raw.receive", CONSUMERS, ack_each=True)
     ),
-    "pull_x1": Case("pull 32 in one piece, 1 caller", pull(1, in_one_piece=True)),
-    "pull": Case(f"pull 32 in one piece, {CONSUMERS} callers", pull(CONSUMERS, in_one_piece=True)),
+    "pull_x1": Case("pull 32 in one frame, 1 caller", pull(1, in_one_piece=True)),
+    "pull": Case(f"pull 32 in one frame, {CONSUMERS} callers", pull(CONSUMERS, in_one_piece=True)),
     "pull_frames_x1": Case("pull 32 by PullMessage, 1 caller", pull(1, in_one_piece=False)),
     "pull_frames": Case(f"pull 32 by PullMessage, {CONSUMERS} callers", pull(CONSUMERS, in_one_piece=False)),
     "bulk_pull_x1": Case("bulk pull, decoded by Arrow, 1 caller", bulk_pull(1)),
@@ -252,7 +252,7 @@ CASES: dict[str, Case] = {
         key="p99",
         unit="ms",
     ),
-    "filter": Case(f"receive 32 + batch ack by a SQL filter that wants a tenth, {CONSUMERS} consumers", _filter),
+    "filter": Case(f"receive 32 + batch ack by a SQL filter that accepts a tenth, {CONSUMERS} consumers", _filter),
     "fifo": Case(
         f"receive 32 + batch ack, 1,000 message groups, {CONSUMERS} consumers", _fifo(1_000, 0, "of_unordered")
     ),
@@ -270,7 +270,9 @@ CASES: dict[str, Case] = {
         f"several servers: receive 32 + batch ack, {CONSUMERS} consumers",
         together("raw.receive", topic=STOCK_TOPIC, ack_each=False, callers=CONSUMERS // 2),
     ),
-    "rebalance": Case("member joins or leaves to every queue with one owner", rebalance, key="max", unit="ms"),
+    "rebalance": Case(
+        "from a member that joins or leaves until each queue has one owner", rebalance, key="max", unit="ms"
+    ),
     "churn": Case("messages lost while members join and leave", churn, key="lost", unit="msg"),
     "start": Case("start to ready, large backlog", start, key="ready_s", unit="s"),
     "spark_dead_letters": Case("dead letters into Spark, per core", dead_letters, unit="rows/s"),
@@ -278,7 +280,7 @@ CASES: dict[str, Case] = {
     "spark_flights": Case("flights through Spark's queue source to Parquet", flights_to_parquet, unit="rows/s"),
 }
 
-# Measured only when they are named.
+# Measured only if they are named.
 APART: dict[str, Case] = {**ABUSE_CASES, **INSTALLED_CASES}
 # Names for several of them.
 TOGETHER = {"abuse": tuple(ABUSE_CASES)}

@@ -1,4 +1,4 @@
-"""Load through popclient.aio: what a program that uses the library sees."""
+"""Load through popclient.aio, as a program that uses the library."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ class ClientLoad:
     ) -> dict[str, Any]:
         """Closed loop of single `send` calls of one producer.
 
-        Not `together`: one request per message, as the same producer does it against a server that does not offer
-        batches.
+        Without `together` there is one request per message, as with a server that does not offer batches.
         """
         meter, body = Meter(), bytes(body_bytes)
         async with Producer(self._endpoint, [topic]) as producer:
@@ -96,18 +95,18 @@ class ClientLoad:
 
             receiving = asyncio.create_task(receive())
             for _ in range(count):
-                # Long enough for the receive to be parked, and for delayed acknowledgements to be in effect.
+                # Long enough for the receive to wait at the server, and for TCP's delayed acknowledgements.
                 await asyncio.sleep(pause_s)
                 delivered.clear()
                 await producer.send(topic, repr(time.perf_counter()).encode())
                 await asyncio.wait_for(delivered.wait(), 30)
             receiving.cancel()
             await asyncio.gather(receiving, return_exceptions=True)
-        # The first ones make the topic, the group and the connections.
+        # The first calls create the topic, the group and the connections.
         return quantiles_ms(taken_s[min(3, count // 2) :])
 
     async def stock(self, topic: str, count: int, body_bytes: int) -> None:
-        """Send so many messages, for others to receive."""
+        """Send `count` messages for other loads."""
         async with Producer(self._endpoint, [topic]) as producer:
             for _ in range(0, count, 128):
                 batch = [Message(topic, bytes(body_bytes)) for _ in range(128)]

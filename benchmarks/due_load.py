@@ -1,4 +1,4 @@
-"""Load that waits for a moment: delayed messages and holds that end, and how late polls get them."""
+"""Load for due times: delayed messages and holds that end, and how late polls get the messages."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class DueLoad:
     async def delay(
         self, topic: str, group: str, rate: int, burst: int, callers: int, body_bytes: int, seconds: float
     ) -> dict[str, Any]:
-        """Messages that fall due while polls wait: `rate` per second, then a burst at one moment; how late they are."""
+        """How late messages are that become due while polls wait: `rate` per second, then a burst at one moment."""
         arrived: asyncio.Queue[float] = asyncio.Queue()
         pollers = [asyncio.ensure_future(self._wait_for_delayed(topic, group, arrived)) for _ in range(callers)]
         await asyncio.sleep(0.5)  # until the group is made and the polls are parked
@@ -55,9 +55,9 @@ class DueLoad:
         seconds: float,
         hold_seconds: int,
     ) -> dict[str, Any]:
-        """Holds that end while polls wait, as many and in the same way; how late their messages come again.
+        """How late messages are delivered again whose holds end while polls wait; numbers as for `delay`.
 
-        A hold counts from before its receive was asked for, so the time of that call is counted as lateness.
+        A hold counts from the start of its receive call, so the time of that call counts as lateness.
         """
         count, first = int(rate * seconds), time.time_ns()
         for start in range(0, count + burst, _SENT_TOGETHER):

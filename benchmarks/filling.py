@@ -1,4 +1,4 @@
-"""Fills a database fast: through the store's own verbs, without the wire and without waiting for the disk."""
+"""Fill a database fast: by the server's own operations, without gRPC and without waiting for the disk."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def fill(database_url: str, topic: str, count: int, body_bytes: int) -> float:
 
 
 def fill_over_time(database_url: str, topic: str, count: int, body_bytes: int) -> None:
-    """Store `count` messages in `topic`, spread over its queues and, as it looks, over the day that ends now."""
+    """Store `count` messages in `topic`, spread over its queues, with stored times over the last 24 hours."""
     database = Database(database_url, durability="relaxed")
     try:
         migrate.upgrade(database)
@@ -56,7 +56,7 @@ def fill_over_time(database_url: str, topic: str, count: int, body_bytes: int) -
 
 
 def read_through(database_url: str) -> None:
-    """Have the whole of a store in memory: what is looked up anywhere in it measures the look, and not the disk."""
+    """Read a whole database into memory, so that later queries do not measure the disk."""
     url = make_url(database_url)
     if url.get_backend_name() == "sqlite":
         with Path(str(url.database)).open("rb") as file:
@@ -66,7 +66,7 @@ def read_through(database_url: str) -> None:
     database = Database(database_url)
     try:
         with database.reading.connect() as conn:
-            # By the index: what Postgres reads from end to end it does not keep.
+            # By the index, because Postgres does not keep the pages of a sequential scan.
             conn.execute(text("SET enable_seqscan = off"))
             conn.execute(
                 text("SELECT sum(length(body)) FROM (SELECT body FROM message ORDER BY message_key) AS m")
@@ -87,7 +87,7 @@ def fill_for_filters(database_url: str, topic: str, count: int, body_bytes: int)
 
 
 def fill_in_order(database_url: str, topic: str, count: int, body_bytes: int, groups: int) -> None:
-    """Store `count` messages in `topic`, spread over so many message groups as if they came from as many senders."""
+    """Store `count` messages in `topic`, spread over `groups` message groups."""
     database = Database(database_url, durability="relaxed")
     try:
         migrate.upgrade(database)
@@ -109,7 +109,7 @@ def fill_delayed(database_url: str, topic: str, count: int, body_bytes: int) -> 
 
 
 def fill_held(database_url: str, topic: str, count: int, body_bytes: int) -> None:
-    """Store `count` messages in `topic`, all of them in the hands of a consumer for twelve hours."""
+    """Store `count` messages in `topic`, all held by a consumer for twelve hours."""
     database = Database(database_url, durability="relaxed")
     try:
         migrate.upgrade(database)
@@ -120,7 +120,7 @@ def fill_held(database_url: str, topic: str, count: int, body_bytes: int) -> Non
 
 
 def new_messages(topic: str, count: int, body_bytes: int) -> Iterator[Message]:
-    """Messages like those the load sends: a tag, a key, an id that grows with time."""
+    """Messages like those of the load: a tag, a key, an id that grows with time."""
     name, body = Resource("", topic), bytes(range(256)) * (body_bytes // 256 + 1)
     body = body[:body_bytes]
     now_ms, first = time.time_ns() // 1_000_000, time.time_ns()
@@ -183,7 +183,7 @@ def _hold_all(database: Database, name: Resource, count: int) -> None:
 
 
 def _receive_all(tx: Transaction, name: Resource) -> grant.Receive:
-    """Whoever asks for a step's worth at once, as many consumers together would."""
+    """A receive for as many messages as one step may have, as for many consumers together."""
     topic = topics.ensure_topic(tx, NewTopic(name))
     (group,) = groups.create_group(tx, [groups.CreateGroup(NewGroup(Resource("", "bench-holder")), or_find=True)])
     assert isinstance(group, Group)

@@ -1,6 +1,6 @@
-"""The load's own process: takes a case per line, gives its figures per line, both as JSON.
+"""The load's process: it reads a case per line and writes its figures per line, both as JSON.
 
-One per server, so that its connections stay warm; it sleeps while another server has its turn.
+Each server has one, so that its connections stay open; it sleeps while another server is measured.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ END_TIMEOUT_S = 10
 
 
 class Generator:
-    """The harness's end of a load process."""
+    """A load process, as seen by the benchmark."""
 
     def __init__(self, server: Server, cores: set[int] | None) -> None:
         self._name = server.variant.name
@@ -112,7 +112,7 @@ def main(endpoint: str, server_pid: str, ca: str | None = None) -> None:
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(endpoint, int(server_pid), Path(ca).read_bytes() if ca else None))
-    # gRPC's own threads may outlive the loop; nothing is left to be done.
+    # gRPC's threads may live longer than the loop; there is nothing left to do.
     sys.stdout.flush()
     os._exit(0)
 

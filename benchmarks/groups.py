@@ -13,10 +13,10 @@ BATCH_SIZE = 32
 
 
 class Groups(Generic[T]):
-    """Hands out the group to receive from; what `prepare` makes of a name stands for the group.
+    """Gives out the group to receive from, as `prepare` returns it.
 
-    A group that could run dry is left for the next one, so no receive ever waits for messages. A receive of one message
-    in front creates the group outside the time that counts.
+    Before a group runs out of messages, the next one is used, so no receive waits for messages. A receive of one
+    message creates the group before the measured time.
     """
 
     def __init__(self, prefix: str, stock: int, prepare: Callable[[str], Awaitable[T]]) -> None:
@@ -33,7 +33,7 @@ class Groups(Generic[T]):
 
     async def to_receive(self) -> T:
         """The group from which a whole batch can be had."""
-        # One caller at a time: while a group is being prepared nobody may be sent to the one before.
+        # One caller at a time: while a group is prepared, no caller may get the group before.
         async with self._choosing:
             if self._left < BATCH_SIZE:
                 self._current = self._ready.pop() if self._ready else await self._prepare(next(self._names))

@@ -1,4 +1,4 @@
-"""HTTP/2 by hand, for clients that do what no gRPC library does: stop in the middle, never read, reset at once."""
+"""HTTP/2 without a gRPC library, for clients that stop in the middle, never read, or reset at once."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from grpc import StatusCode
 
 Headers = Sequence[tuple[str, str]]
 
-ANSWER_BYTES_MAX = 4 * 1024  # of an answer so much is kept: its status stands first
+ANSWER_BYTES_MAX = 4 * 1024  # how much of an answer is kept; its status comes first
 _CHUNK = 16 * 1024
 _NAMES = {str(code.value[0]): code.name for code in StatusCode}
 
 
 class Stream:
-    """One call; `ended` when the server has ended it, `outcome` says how."""
+    """One call; `ended` is set when the server has ended it, and `outcome` says how."""
 
     def __init__(self, stream_id: int) -> None:
         self.stream_id = stream_id
@@ -38,7 +38,7 @@ class Stream:
 
 
 class Connection(asyncio.Protocol):
-    """A connection in plaintext; one that does not `read` leaves what it gets in the flow-control window."""
+    """A plaintext connection. Without `reads` it leaves received data in the flow-control window."""
 
     def __init__(self, *, reads: bool = True) -> None:
         self._http2 = h2.connection.H2Connection(h2.config.H2Configuration(header_encoding="utf-8"))
@@ -58,7 +58,7 @@ class Connection(asyncio.Protocol):
         return made
 
     def call(self, path: str, headers: Headers = (), *, timeout_s: int | None = None) -> Stream:
-        """Begin a call: its headers are on their way. Raises `h2.exceptions.ProtocolError` where it cannot."""
+        """Begin a call: send its headers. Raises `h2.exceptions.ProtocolError` if this is not possible."""
         stream = Stream(self._http2.get_next_available_stream_id())
         timeout = () if timeout_s is None else (("grpc-timeout", f"{timeout_s}S"),)
         self._http2.send_headers(stream.stream_id, [*opening(path), *timeout, *headers])
@@ -67,7 +67,7 @@ class Connection(asyncio.Protocol):
         return stream
 
     async def send(self, stream: Stream, pieces: Iterable[bytes | memoryview], *, end: bool = True) -> None:
-        """Send the bytes of a body as the server's window lets it; stops where the server ends the call."""
+        """Send the bytes of a body as the server's window allows; stop if the server ends the call."""
         for chunk in _chunks(pieces):
             sent = 0
             while sent < len(chunk):
@@ -137,7 +137,7 @@ class Connection(asyncio.Protocol):
             self._streams.pop(stream.stream_id, None)
 
     async def _window(self, stream: Stream) -> int:
-        """How much may be sent now; 0 when the server has ended the call."""
+        """How many bytes may be sent now; 0 if the server has ended the call."""
         while not stream.ended.is_set() and not self.is_closed:
             size = self._http2.local_flow_control_window(stream.stream_id)
             if size > 0:
@@ -164,7 +164,7 @@ def opening(path: str) -> list[tuple[str, str]]:
 
 
 def framed(size: int) -> bytes:
-    """What stands before a message of so many bytes in a call's body."""
+    """The prefix of a message of `size` bytes in a call's body."""
     return b"\0" + size.to_bytes(4, "big")
 
 

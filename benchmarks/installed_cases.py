@@ -1,7 +1,7 @@
-"""What a newcomer gets: `pip install '.[server]'` and `popmq serve`, measured by our client and the official Java one.
+"""A default installation, `pip install '.[server]'` and `popmq serve`, with our client and the official Java client.
 
-Beside it, in the same run, the same installation on a plaintext port, and one without uvloop. Installations that are
-named (`--popmq NAME=PATH`) are measured instead, each on the default port and in plaintext.
+The same run measures this installation on a plaintext port, and one without uvloop. Named installations
+(`--popmq NAME=PATH`) are measured instead of it, each on the default port and in plaintext.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _ways(bench: Bench, running: ExitStack) -> Iterator[Way]:
 
 
 def _made(bench: Bench, running: ExitStack) -> dict[str, Path]:
-    """Fresh virtual environments, with nothing but what pip puts there."""
+    """New virtual environments with only what pip installs."""
     made: dict[str, Path] = {}
     for name in ("default", "no uvloop"):
         bench.say(f"installing {name}")
@@ -92,7 +92,7 @@ def _made(bench: Bench, running: ExitStack) -> dict[str, Path]:
 
 
 def _java(bench: Bench, running: ExitStack) -> list[str] | None:
-    """The command of the official Java client's program; None where there is no Java, or no Maven to fetch it with."""
+    """The command of the official Java client's program; None without Java, or without Maven to fetch the client."""
     java, maven = shutil.which("java"), shutil.which("mvn")
     if java is None or maven is None or shutil.which("javac") is None:
         return None
@@ -146,7 +146,7 @@ def _by_own_client(bench: Bench, load: Generator) -> Figures:
 
 
 def _after_a_kill(bench: Bench, way: Way, url: str, port: int, server: Server) -> Figures:
-    """From the start after a SIGKILL until the port is open, and until a client that comes then has its answer."""
+    """The time from the start after a SIGKILL until the port is open, and until a new client has its answer."""
     server.process.send_signal(signal.SIGKILL)
     server.process.wait()
     begun = time.perf_counter()
@@ -186,7 +186,7 @@ def _free_port() -> int:
 
 
 def installed_table(results: Mapping[str, Any]) -> str:
-    """A line per figure, a column per way, and each way's ratio to its own plaintext port."""
+    """A line per figure, a column per installation, and its ratio to its own plaintext port."""
     if "installed" not in results:
         return ""
     ways = {name: _medians(each["rounds"]) for name, each in results["installed"]["variants"].items()}

@@ -1,4 +1,4 @@
-"""The machine: what it is, how fast its disk obeys, how much a process has used of it."""
+"""Facts about the machine: its system, the speed of its disk, the CPU time of processes."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _SYNCS = 300
 
 
 class Cores:
-    """Which core the server has, and which one the load: apart, so that neither takes the other's time.
+    """Separate cores for the server and the load, so that neither takes the other's time.
 
-    With one core, or where pinning is not offered (macOS), everything runs where the system puts it.
+    With one core, or without pinning (macOS), the system chooses.
     """
 
     def __init__(self, *, pin: bool = True) -> None:
@@ -36,16 +36,16 @@ class Cores:
 
 
 def pin(pid: int, cores: set[int] | None) -> None:
-    """Pin a process that has just begun: its threads and children to come are pinned with it.
+    """Pin a process that has just started; its later threads and children are pinned too.
 
-    Not from inside of it before it runs its program: that would be a fork beside the threads of gRPC, which may abort.
+    This is not done in the child before it runs its program: a fork while gRPC's threads run may abort.
     """
     if cores is not None:
         os.sched_setaffinity(pid, cores)
 
 
 def environment(folder: Path, cores: Cores) -> dict[str, Any]:
-    """Facts without which no figure can be judged."""
+    """The facts about the machine and the software that belong to the figures."""
     return {
         "cores": os.cpu_count(),
         "pinning": str(cores),
@@ -64,7 +64,7 @@ def memory_bytes() -> int:
 
 
 def fsync_us(folder: Path) -> dict[str, float]:
-    """Median and 99th percentile of fdatasync after a write of one page, on the disk the databases lie on."""
+    """Median and 99th percentile of fdatasync after a write of one page, in µs, on the disk of the databases."""
     path = folder / "fsync-probe"
     taken = []
     with path.open("wb", buffering=0) as file:
@@ -78,7 +78,7 @@ def fsync_us(folder: Path) -> dict[str, float]:
 
 
 def cpu_seconds(pid: int) -> float:
-    """CPU time a process has used so far, user and system, all threads; 0 where /proc does not say."""
+    """CPU seconds that a process has used so far, user and system, all threads; 0 without /proc."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -87,19 +87,19 @@ def cpu_seconds(pid: int) -> float:
 
 
 def family_cpu_seconds(pid: int | None = None) -> float:
-    """CPU time of a process (None: this one) with all that it and they have made, those that have ended too."""
+    """CPU seconds of a process (None: this one) and all its descendants, including those that have ended."""
     found, waiting = 0.0, [os.getpid() if pid is None else pid]
     while waiting:
         each = waiting.pop()
         waiting += children_of(each)
-        with contextlib.suppress(OSError):  # it has ended meanwhile, and counts with its parent's
+        with contextlib.suppress(OSError):  # it has ended meanwhile, and its time counts for its parent
             fields = Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split()
             found += sum(map(int, fields[11:15])) * _TICK_S
     return found
 
 
 def parent_of(pid: int) -> int:
-    """The process that made this one; 0 where /proc does not say."""
+    """The parent of a process; 0 without /proc."""
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     except OSError:
@@ -107,7 +107,7 @@ def parent_of(pid: int) -> int:
 
 
 def children_of(pid: int) -> list[int]:
-    """The processes that this one has made, as far as they live."""
+    """The running children of a process."""
     everybody = (int(each.parent.name) for each in Path("/proc").glob("[0-9]*/stat"))
     return [each for each in everybody if parent_of(each) == pid]
 

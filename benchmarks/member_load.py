@@ -1,4 +1,4 @@
-"""Members of a group that own whole queues (popclient.aio's QueuePushConsumer), who join and leave."""
+"""Members of a group that own whole queues (popclient.aio's QueuePushConsumer), which join and leave."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class MemberLoad:
         self._endpoint = endpoint
 
     async def rebalance(self, topic: str, group: str, members: int, queues: int, changes: int) -> dict[str, Any]:
-        """One member joins, the oldest one leaves, and so on; from that call to every queue's one and only owner."""
+        """One member joins, the oldest leaves, and so on: the time until each queue has exactly one owner."""
         await self._make_topic(topic, queues)
         present = deque(self._member(topic, group, _nothing) for _ in range(members - 1))
         await asyncio.gather(*(member.start() for member in present))
@@ -52,9 +52,9 @@ class MemberLoad:
     async def churn(
         self, topic: str, group: str, members: int, queues: int, changes: int, rate: int, body_bytes: int
     ) -> dict[str, Any]:
-        """Members join and leave at random moments, while `rate` messages per second come.
+        """Members join and leave at random moments, while `rate` messages per second are sent.
 
-        Lost is what no member has consumed when none has consumed anything new for long.
+        A message is lost if no member has consumed it and no member has consumed a new message for a long time.
         """
         await self._make_topic(topic, queues)
         heard = Counter[int]()
@@ -90,7 +90,7 @@ class MemberLoad:
         member = QueuePushConsumer(
             self._endpoint, group, topic, listener, consume_from="CONSUME_FROM_FIRST_OFFSET", drain_timeout=5
         )
-        # Consumers of one event loop look at their shares together; members of a group are on machines of their own.
+        # Consumers of one event loop compute their shares together; real members are on separate machines.
         member._core._pull_loop = PullLoop(LoopClock())
         return member
 
@@ -100,7 +100,7 @@ async def _nothing(_: Sequence[MessageView], __: ConsumeConcurrentlyContext) -> 
 
 
 async def _shared(present: Sequence[QueuePushConsumer], topic: str, queues: int) -> None:
-    """Waits until every queue has exactly one owner, and the members own as many each, or one more."""
+    """Wait until each queue has exactly one owner, and the members' numbers of queues differ by at most one."""
     sizes = sorted(len(range(number, queues, len(present))) for number in range(len(present)))
     async with asyncio.timeout(PATIENCE_S):
         while True:
@@ -111,7 +111,7 @@ async def _shared(present: Sequence[QueuePushConsumer], topic: str, queues: int)
 
 
 async def _send(producer: Producer, topic: str, rate: int, body_bytes: int, over: asyncio.Event) -> int:
-    """Messages at their times, whatever became of those before; returns how many were sent."""
+    """Send messages at fixed times, without waiting for the ones before. Returns how many were sent."""
     begun, sends = time.perf_counter(), list[asyncio.Future[Any]]()
     while not over.is_set():
         await asyncio.sleep(max(0.0, begun + len(sends) / rate - time.perf_counter()))
@@ -122,7 +122,7 @@ async def _send(producer: Producer, topic: str, rate: int, body_bytes: int, over
 
 
 async def _heard_all(heard: Counter[int], sent: int) -> None:
-    """Waits until all is consumed, or nothing new has been for long."""
+    """Wait until all messages are consumed, or no new message was consumed for a long time."""
     known, until = len(heard), time.perf_counter() + PATIENCE_S
     while known < sent and time.perf_counter() < until:
         await asyncio.sleep(LOOK_EVERY_S)

@@ -1,4 +1,4 @@
-"""Counts what a load gets done within its window, and what that costs both sides."""
+"""Counts a load's messages in its time window, and the CPU time of both sides."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FIRST_WITHIN_S = 60.0
 
 
 class Meter:
-    """Workers call `done` for every call; they go on while `running`."""
+    """Workers call `done` after each call, and continue while `running`."""
 
     def __init__(self) -> None:
         self.running = True
@@ -22,7 +22,7 @@ class Meter:
         self._latencies_s: list[float] = []
 
     def done(self, messages: int, begun: float) -> None:
-        """A call that began at `begun` (perf_counter) has carried so many messages."""
+        """A call that began at `begun` (perf_counter) had this many messages."""
         self._messages += messages
         self._latencies_s.append(time.perf_counter() - begun)
 
@@ -36,7 +36,7 @@ class Meter:
         before, begun = (cpu_seconds(server_pid), cpu_seconds(os.getpid())), time.perf_counter()
         await _wait(tasks, seconds)
         while tasks and not self._messages and time.perf_counter() - begun < FIRST_WITHIN_S:
-            # The machine is so busy that nothing has been done yet: no rate, and no ratio to it, could be told.
+            # The machine is so busy that no call is done yet: there would be no rate, and no ratio to it.
             await _wait(tasks, seconds)
         taken = time.perf_counter() - begun
         messages, latencies = self._messages, self._latencies_s
@@ -64,7 +64,7 @@ _QUANTILES = {"p50": 0.5, "p99": 0.99}
 
 
 async def _wait(tasks: Iterable[asyncio.Task[None]], seconds: float) -> None:
-    """Let them work so long; raises what one raises meanwhile."""
+    """Wait this long. Raises the first exception of a task."""
     alarm = asyncio.create_task(asyncio.sleep(seconds))
     done, _ = await asyncio.wait([*tasks, alarm], return_when=asyncio.FIRST_COMPLETED)
     for task in done - {alarm}:

@@ -1,4 +1,4 @@
-"""Pulls from nothing: every queue seems to hold a million messages, and a look finds a batch wherever it begins."""
+"""Pulls without a database: every queue seems to have a million messages, and each read finds a batch."""
 
 from __future__ import annotations
 

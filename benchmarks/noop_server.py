@@ -1,7 +1,7 @@
-"""The no-op server: the ceiling that the store's price is measured against.
+"""The no-op server: the upper bound that shows the cost of storage.
 
-It is `popmq serve` with one part exchanged: a writer that answers at once instead of handing requests to a thread and
-a database. Door, broker, catalog, clients, wakeups and the command are the product's own code.
+It is `popmq serve` with another writer, which answers at once instead of passing requests to a thread and a database.
+All other parts are the product's own code.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from popserver.receiving import grant
 from popserver.receiving.grant import Received
 from popserver.settling import ack
 
-# Topics whose names begin like this behave as they must for what is measured on them.
-EMPTY_TOPIC = "bench-empty"  # never has a message: polls park
-ECHO_TOPIC = "bench-echo"  # hands out what was sent, once
+# Topics whose names begin like this have a special behaviour.
+EMPTY_TOPIC = "bench-empty"  # never has a message, so polls wait
+ECHO_TOPIC = "bench-echo"  # delivers each sent message once
 HOLD_MS = 3_600_000
 
 
 class InstantWriter:
-    """Stands in for `popserver.engine.writer.Writer`.
+    """Replaces `popserver.engine.writer.Writer`.
 
     Append, receive, ack and commits of offsets get canned results, as looks of pulls do (`noop_pulls`); what happens
     once, such as creating a topic, is done on a database in memory.
@@ -117,7 +117,7 @@ class InstantWriter:
         return [None] * len(wish.receipts)
 
     def _read(self, request: transaction.Read[Any]) -> Any:
-        # Nobody else writes there, so it needs no transaction.
+        # There is no other writer, so it needs no transaction.
         try:
             return request.query(self._conn)
         except PopError as refusal:
@@ -147,7 +147,7 @@ def _message(wish: grant.Receive, index: int) -> Message:
 
 
 def main(arguments: list[str]) -> int:
-    """`popmq serve` without a store; takes the same options."""
+    """`popmq serve` without a database; it has the same options."""
     from benchmarks.serve import serve
 
     no_reads = mock.patch.multiple(read, read_queues=noop_pulls.read_queues, ends_of=noop_pulls.ends_of)

@@ -1,4 +1,4 @@
-"""How much is measured: the sizes of a run."""
+"""The sizes of a run."""
 
 from __future__ import annotations
 

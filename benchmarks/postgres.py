@@ -1,7 +1,7 @@
-"""A Postgres of the benchmark's own, with the durability it ships with (fsync and synchronous_commit on).
+"""A Postgres server for the benchmarks, with its default durability (fsync and synchronous_commit on).
 
-It keeps a quarter of the machine's memory for its pages, as its manual advises: with the 128 MiB that it ships with, a
-look into a large store would measure whether the system has the page.
+Its page cache has a quarter of the machine's memory, as its manual advises: with the default of 128 MiB, queries on a
+large database would measure the system's file cache.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ class Postgres:
         self.url = url
 
     def new_database(self, name: str) -> str:
-        """Make an empty database, in place of an older one of that name; returns its URL."""
+        """Make an empty database and remove an older one of that name. Returns its URL."""
         with psycopg.connect(self.url, autocommit=True) as conn:
             conn.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
             conn.execute(f"CREATE DATABASE {name}")
         return psycopg_url(self.url, name)
 
     def pids(self) -> list[int]:
-        """Its processes, the first of them and all it has made; none where it runs on another machine."""
+        """The ids of its main process and all its children; empty if it runs on another machine."""
         with psycopg.connect(self.url) as conn:
             first = parent_of(conn.info.backend_pid)
         return [first, *children_of(first)] if first else []
@@ -46,7 +46,7 @@ class Postgres:
 
 @contextmanager
 def postgres(folder: Path, url: str | None) -> Iterator[Postgres]:
-    """The server at `url`, or one of its own, gone at the end."""
+    """The server at `url`, or a new one that is removed at the end."""
     if url is not None:
         yield Postgres(url)
         return
@@ -68,7 +68,7 @@ def postgres(folder: Path, url: str | None) -> Iterator[Postgres]:
 
 @contextmanager
 def _reachable(folder: Path) -> Iterator[Path]:
-    """Postgres refuses to run as root; as somebody else it may not get to a folder of root's."""
+    """Postgres refuses to run as root, and another user may not have access to a folder of root."""
     if os.getuid() != 0:
         yield folder
         return

@@ -1,6 +1,6 @@
-"""Load by bare gRPC calls that name their place: pulls, seeks by time, first receives of new groups.
+"""Load by plain gRPC calls that name an offset: pulls, seeks by time, first receives of new groups.
 
-The messages of a pull are counted, and left alone: what a member does with them is not the server's cost.
+The load counts the messages of a pull and does not decode them, because that is not the server's cost.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Stretch(NamedTuple):
 
 
 class PullWire(Wire):
-    """A connection that also knows pulls and offsets."""
+    """A connection with calls for pulls and offsets."""
 
     def __init__(self, endpoint: str) -> None:
         super().__init__(endpoint)
@@ -66,7 +66,7 @@ class PullWire(Wire):
     async def pull(
         self, group: str, topic: str, queue_id: int, offset: int, batch_size: int = BATCH_SIZE
     ) -> tuple[list[bytes], int]:
-        """What is there, not waited for: the frames of the messages, and the next offset."""
+        """Pull without waiting: the frames of the messages, and the next offset."""
         request = wire.PullMessageRequest(
             group=pb.Resource(name=group),
             message_queue=pb.MessageQueue(topic=pb.Resource(name=topic), id=queue_id),
@@ -87,7 +87,7 @@ class PullWire(Wire):
         return frames, others.next_offset
 
     async def pull_batch(self, group: str, topic: str, queue_id: int, offset: int) -> tuple[Sequence[pb.Message], int]:
-        """The same in one piece."""
+        """The same in one frame."""
         request = legacy_pb2.PullBatchRequest(
             group=pb.Resource(name=group),
             queue=legacy_pb2.QueueName(topic=pb.Resource(name=topic), queue_id=queue_id),
@@ -120,7 +120,7 @@ class PullWire(Wire):
         _check(answer.status, "a commit")
 
     async def stretches(self, group: str, topic: str) -> list[Stretch]:
-        """Of every queue of the topic that stores something."""
+        """The stored ranges of all queues of the topic that are not empty."""
         request = wire.QueryRouteRequest(topic=pb.Resource(name=topic))
         route = await self._query_route(request, metadata=HEADERS, timeout=30)
         _check(route.status, "a route")
@@ -151,10 +151,10 @@ class PullLoad:
     async def walk(
         self, topic: str, group: str, in_one_piece: bool, callers: int, warm_up: float, seconds: float
     ) -> dict[str, Any]:
-        """Closed loop: each caller has a queue, pulls 32 from it, goes on at the next offset, and commits as it goes.
+        """Closed loop: each caller has a queue, pulls 32 from it, continues at the next offset, and commits regularly.
 
-        As many callers as there are queues are the members of one group; more are in groups of their own. Whoever has
-        come to the end of its queue begins again as a member of another group.
+        As many callers as there are queues are members of one group; further callers are in further groups. At the end
+        of its queue a caller begins again as a member of another group.
         """
         meter, stretches = Meter(), await self._wire.stretches(group, topic)
         pull = self._wire.pull_batch if in_one_piece else self._wire.pull
@@ -164,7 +164,7 @@ class PullLoad:
             own = stretches[number % len(stretches)]
             names = (f"{group}-{number // len(stretches)}-{turn}" for turn in itertools.count())
             name, offset = next(names), own.begin
-            # Spread over the period, as those of members are; a single caller's falls within what is measured.
+            # Spread over the period, as for real members; a single caller's commit is in the measured time.
             commit_at = loop_begun + warm_up + COMMIT_EVERY_S * number / callers
             while meter.running:
                 if time.perf_counter() >= commit_at:
@@ -180,7 +180,7 @@ class PullLoad:
         return await meter.measure(workers, warm_up=warm_up, seconds=seconds, server_pid=self._server_pid)
 
     async def at_random(self, topic: str, group: str, warm_up: float, seconds: float) -> dict[str, Any]:
-        """One caller pulls 32 from anywhere; a call counts as one."""
+        """One caller pulls 32 from random offsets; a call counts as one."""
         stretches = await self._wire.stretches(group, topic)
 
         async def once() -> None:
@@ -193,7 +193,7 @@ class PullLoad:
         return await self._again_and_again(once, warm_up, seconds)
 
     async def seek(self, topic: str, group: str, warm_up: float, seconds: float) -> dict[str, Any]:
-        """One caller asks for the offsets of moments, anywhere between the oldest and the newest message."""
+        """One caller queries the offsets of random times between the oldest and the newest message."""
         stretches = await self._wire.stretches(group, topic)
 
         async def once() -> None:
@@ -206,7 +206,7 @@ class PullLoad:
         return await self._again_and_again(once, warm_up, seconds)
 
     async def first_receive(self, topic: str, group: str, warm_up: float, seconds: float) -> dict[str, Any]:
-        """One caller receives 32 by one new group after another."""
+        """One caller receives 32, each time with a new group."""
         names = (f"{group}-{number}" for number in itertools.count())
 
         async def once() -> None:

@@ -1,4 +1,4 @@
-"""Cases of queue granularity: pulls, what a large backlog costs them, members that come and go."""
+"""Cases of queue granularity: pulls, their cost with a large backlog, members that join and leave."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ OVER_TIME_TOPIC = "bench-over-time"
 
 
 def pull(callers: int, *, in_one_piece: bool) -> Callable[[Bench], Rounds]:
-    """Pulls from the stock that the receive cases read: as our own clients make them, or by the standard call."""
+    """Pulls of the messages that the receive cases read: as our own clients do it, or by the standard call."""
 
     def measure(bench: Bench) -> Rounds:
         def once(name: str, number: int) -> Figures:
@@ -26,7 +26,7 @@ def pull(callers: int, *, in_one_piece: bool) -> Callable[[Bench], Rounds]:
 
 
 def bulk_pull(callers: int) -> Callable[[Bench], Rounds]:
-    """The same stock as Arrow chunks."""
+    """The same messages as Arrow chunks."""
 
     def measure(bench: Bench) -> Rounds:
         def once(name: str, number: int) -> Figures:
@@ -40,9 +40,9 @@ def bulk_pull(callers: int) -> Callable[[Bench], Rounds]:
 
 
 def on_large_backlog(load: str) -> Callable[[Bench], Rounds]:
-    """The same calls on a store of 10,000 messages and one of 10,000,000, in turns; figures of the large one.
+    """The same calls on a database of 10,000 messages and one of 10,000,000, in turns; figures of the large one.
 
-    One caller, so that what a call costs is not hidden behind other calls.
+    One caller, so that other calls do not hide the cost of a call.
     """
 
     def measure(bench: Bench) -> Rounds:
@@ -80,7 +80,7 @@ def rebalance(bench: Bench) -> Rounds:
 
 
 def churn(bench: Bench) -> Rounds:
-    """What becomes of the messages while members come and go; one round, for it is many changes already."""
+    """Lost messages while members join and leave. There is one round, because it has many changes already."""
     plan, found = bench.plan, Rounds()
     for name in bench.stores:
         bench.say(f"{name}, {plan.churns} changes")

@@ -1,13 +1,13 @@
 """The database's own insert rate: the rows of the send cases, into the same table with the same indexes, durable.
 
-No wire, no queue counters, one thread that does nothing else, rows made before the clock runs, and the statement form
-that is fastest for the driver: 64 rows per VALUES on SQLite; on Postgres binary COPY, which is two to five times as
-fast as its INSERT statements and so the strictest yardstick there is.
+There is no gRPC, there are no queue counters, one thread does nothing else, and the rows are made before the measured
+time. The statements are the fastest for the driver: 64 rows per VALUES on SQLite, and binary COPY on Postgres, which is
+two to five times as fast as INSERT statements.
 
-Two sizes of transaction, because the rate depends on it:
-- 32 rows, one request's worth: the yardstick of one caller, who cannot have more than its own request committed.
-- 512 rows: the yardstick of 64 callers. Their requests share commits of some hundred to 2,048 rows, where both
-  databases have reached their best rate; 32 rows per commit would be the more lenient measure.
+There are two sizes of transactions, because the rate depends on it:
+- 32 rows, as in one request: the upper bound for one caller, whose requests are committed one by one.
+- 512 rows: the upper bound for 64 callers. Their requests share commits of a few hundred to 2,048 rows, at which both
+  databases have their best rate.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _ROWS_PER_STATEMENT = 64
 
 
 def insert_rate(database_url: str, per_transaction: int, seconds: float, cores: set[int] | None) -> float:
-    """Rows per second, measured in a process of its own on the server's core."""
+    """Rows per second, measured in a separate process on the server's core."""
     command = [sys.executable, "-m", "benchmarks.raw_insert", database_url, str(per_transaction), str(seconds)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         pin(process.pid, cores)
@@ -54,7 +54,7 @@ def _measure(database_url: str, per_transaction: int, seconds: float) -> float:
         database.begin(conn)
         now_ms = time.time_ns() // 1_000_000
         topic = ensure_topic(Transaction.at(conn, now_ms), NewTopic(Resource("", _TOPIC)))
-        # Beyond what an earlier measurement has stored.
+        # After the rows of an earlier measurement.
         first = message_key(topic.queues[0].queue_id, time.time_ns() & (1 << 39) - 1)
         conn.exec_driver_sql("COMMIT")
         cursor: Any = conn.connection.cursor()

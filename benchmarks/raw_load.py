@@ -1,7 +1,7 @@
-"""Load by bare gRPC calls: the wire's own requests without a client library.
+"""Load by plain gRPC calls, without a client library.
 
-The load has one core, as the server has. So that the server is what is measured, a send request is bytes prepared once,
-in which only the message ids are written anew, and its answer is compared with the bytes of an OK.
+The load has one core, like the server. To measure the server and not the load, the bytes of a send request are prepared
+once and only the message ids change, and the answer is compared with the bytes of an OK.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _OK = wire.SendMessageResponse(status=pb.Status(code=pb.OK, message="OK")).Seria
 
 
 class Refused(RuntimeError):
-    """An answer that is no OK; `code` is the name of its status."""
+    """An answer that is not OK; `code` is the name of its status."""
 
     def __init__(self, what: str, status: pb.Status) -> None:
         super().__init__(f"{what} failed: {status}")
@@ -40,7 +40,7 @@ class Refused(RuntimeError):
 
 
 class Wire:
-    """One connection; requests and answers of sends are bytes. With `ca`, PEM, over TLS."""
+    """One connection; requests and answers of sends are bytes. With `ca` (PEM) it uses TLS."""
 
     def __init__(self, endpoint: str, ca: bytes | None = None, headers: tuple[tuple[str, str], ...] = HEADERS) -> None:
         self._headers = headers
@@ -161,9 +161,9 @@ class RawLoad:
         seconds: float,
         wanted: tuple[str, str] = EVERYTHING,
     ) -> dict[str, Any]:
-        """Closed loop: receive 32, ack them in one request or each in its own, all at once; again.
+        """Closed loop: receive 32, ack them in one request or each in its own request, all at once.
 
-        `stock` is how many messages a group will find that are `wanted`.
+        `stock` is how many messages of the topic match `wanted`.
         """
         meter, fresh = Meter(), Groups(group, stock, lambda name: self._meet(name, topic, wanted))
         await fresh.prepare(groups)
@@ -184,7 +184,7 @@ class RawLoad:
     async def latency(
         self, topic: str, group: str, rate: int, callers: int, body_bytes: int, seconds: float
     ) -> dict[str, Any]:
-        """Open loop: messages leave at their times, whatever became of those before; from send to delivery."""
+        """Open loop: messages are sent at fixed times; measures the time from send to delivery."""
         delivered: asyncio.Queue[float] = asyncio.Queue()
         pollers = [asyncio.ensure_future(self._deliver(topic, group, delivered)) for _ in range(callers)]
         await asyncio.sleep(0.5)  # until topic and group are made and the polls are parked
@@ -205,7 +205,7 @@ class RawLoad:
         return {"sent": len(sends), "end_to_end_ms": quantiles_ms(taken_s)}
 
     async def idle(self, topic: str, polls: int, poll_seconds: float, seconds: float) -> dict[str, Any]:
-        """Long polls that find nothing and begin anew, each from a client of its own; the server's CPU meanwhile."""
+        """Long polls that find nothing and are repeated, each from its own client; measures the server's CPU time."""
         wires = [Wire(self._endpoint) for _ in range(10)]
 
         async def poll(number: int) -> None:
@@ -231,7 +231,7 @@ class RawLoad:
         await self._wire.channel.close()
 
     async def _meet(self, group: str, topic: str, wanted: tuple[str, str]) -> str:
-        """Make the group, outside the time that counts."""
+        """Create the group before the measured time."""
         if topic.startswith("bench-stock"):
             await self._wire.ack(group, topic, await self._wire.receive(group, topic, 1, wanted=wanted))
         return group

@@ -1,4 +1,4 @@
-"""From rounds to a table and bench.json: medians, and ratios taken round by round."""
+"""The table and bench.json: medians of rounds, and ratios computed for each round."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks.cases import APART, CASES
 
 
 class Target(NamedTuple):
-    """A figure to reach, as a ratio or a limit. `got` finds it in the results; None where it was not measured."""
+    """A target, as a ratio or a limit. `got` reads the figure from the results; None if it was not measured."""
 
     name: str
     wanted: float
@@ -78,7 +78,7 @@ def table(results: Mapping[str, Any]) -> str:
 
 
 def targets(results: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The figures to reach that this run has measured."""
+    """The targets that this run has measured."""
     found = []
     for target in TARGETS:
         for variant in target.variants:
@@ -130,8 +130,8 @@ TARGETS = (
     Target("32 per request, 1 caller: of insert, 32 rows per transaction", 0.6, _at("send_32x1", "of_insert")),
     Target("32 per request, 64 callers: of insert, 512 rows per transaction", 0.6, _at("send_32x64", "of_insert")),
     Target("receive 32 + batch ack: of the no-op", 0.7, _at("receive_batch", "of_noop")),
-    Target("pull 32 in one piece, 64 callers: over receive + batch ack", 1.5, _over("pull", "receive_batch")),
-    Target("pull 32 in one piece, 1 caller: over receive + batch ack", 1.5, _over("pull_x1", "receive_batch_x1")),
+    Target("pull 32 in one frame, 64 callers: over receive + batch ack", 1.5, _over("pull", "receive_batch")),
+    Target("pull 32 in one frame, 1 caller: over receive + batch ack", 1.5, _over("pull_x1", "receive_batch_x1")),
     Target("bulk pull: over PullMessage, 64 callers", 5, _over("bulk_pull", "pull_frames")),
     Target("bulk pull, 1 caller: over PullMessage, 1 caller", 5, _over("bulk_pull_x1", "pull_frames_x1")),
     Target("popclient, 64 callers: over one request per message", 3, _over("client_send_x64", "client_send_alone_x64")),
@@ -140,7 +140,7 @@ TARGETS = (
     Target("pull anywhere, large backlog: over the small one", 0.9, _at("backlog_pull", "of_small")),
     Target("seek by time, large backlog: over the small one", 0.9, _at("backlog_seek", "of_small")),
     Target("first receive, large backlog: over the small one", 0.9, _at("backlog_first_receive", "of_small")),
-    Target("SQL filter that wants a tenth: over the tag filter", 0.7, _at("filter", "of_tag")),
+    Target("SQL filter that accepts a tenth: over the tag filter", 0.7, _at("filter", "of_tag")),
     Target("1,000 message groups: over messages in none", 0.7, _at("fifo", "of_unordered")),
     Target("100,000 message groups: over 1,000", 0.95, _at("fifo_many", "of_few")),
     Target("delayed messages: p99 of their lateness, ms", 100, _at("delay", "median"), at_most=True),

@@ -1,4 +1,4 @@
-"""`popmq serve` and nothing else of the command line: what a benchmark starts as its server process."""
+"""Only `popmq serve`, without the rest of the command line: the server process of the benchmarks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def serve(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="popmq")
     parser.add_argument("--json", action="store_true")
     add_commands(parser.add_subparsers(required=True))
-    # The default kind of port, TLS and plaintext on one: what users get is what is measured. A later option wins.
+    # TLS and plaintext on one port, as users get it by default. A later option wins.
     always = ["--port", "0", "--log-level", "warning"]
     parsed = parser.parse_args(["--json", "serve", *always, *arguments])
     return int(parsed.run(parsed))

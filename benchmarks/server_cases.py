@@ -1,4 +1,4 @@
-"""Cases about servers themselves: the ways in, several on one database, the start."""
+"""Cases of servers: the ways to connect, several servers on one database, the start."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TOGETHER = {"1 server": 1, "2 servers": 2}
 
 
 def door(callers: int, per_request: int) -> Callable[[Bench], Rounds]:
-    """The same sends through each way in at the port; all servers are there, each has its turn."""
+    """The same sends by each way to connect, in turns; all servers run."""
 
     def measure(bench: Bench) -> Rounds:
         found = Rounds()
@@ -30,7 +30,7 @@ def door(callers: int, per_request: int) -> Callable[[Bench], Rounds]:
 
 
 def together(load: str, **options: Any) -> Callable[[Bench], Rounds]:
-    """One server on a Postgres, and two, under the same two loads; nobody has a core of its own."""
+    """One server on a Postgres, and two servers, with the same two loads; no process is pinned to a core."""
 
     def measure(bench: Bench) -> Rounds:
         with bench.together(TOGETHER, STOCK_TOPIC) as loads:
@@ -50,7 +50,7 @@ def _by_both(bench: Bench, both: Sequence[Generator], load: str, number: int, op
         more = {"group": f"bench-together-{number}-{index}"} if load == "raw.receive" else {}
         each.begin(load, **options, **more, **_together_window(bench, load))
     figures = [each.figures() for each in both]
-    # Over the warm-up as well: a share, not an exact figure.
+    # Includes the warm-up, so it is not exact.
     postgres_s = (bench.postgres_cpu_s() - before_s) / (bench.plan.seconds + bench.plan.warm_up)
     pids = {each.server_pid: own["server_busy"] for each, own in zip(both, figures, strict=True)}
     rate = sum(own["rate"] for own in figures)

@@ -21,8 +21,8 @@ READY_TIMEOUT_S = 60
 class Variant(NamedTuple):
     """A server to measure: `name` in the table, the URL of its database; None is the no-op server.
 
-    `options` are those of `popmq serve`; `ca` is the file of whom its load trusts, where that speaks TLS. `popmq` is an
-    installation's command, which then serves as it does by default; without it this checkout's server is measured.
+    `options` are those of `popmq serve`; `ca` is the file with the CA that the load trusts, if it uses TLS. `popmq` is
+    an installation's command, which runs with default options; without it, this checkout's server is measured.
     """
 
     name: str

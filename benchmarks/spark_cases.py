@@ -1,4 +1,4 @@
-"""Cases of Spark: what its reading of a broker costs, beside other ways to the same rows."""
+"""Cases of Spark: the cost of reading from a broker, compared with other sources of the same rows."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _DRIVERS: Final[dict[str, dict[str, dict[str, str]]]] = {
 
 
 class Spark:
-    """A Spark process that does one thing after the other."""
+    """A Spark process that runs one job after the other."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
@@ -64,9 +64,9 @@ def _spark(jar: str | None = None) -> Iterator[Spark]:
 def dead_letters(bench: Bench) -> Rounds:
     """All columns of many dead letters: by our source, as SQLAlchemy's rows, and on Postgres by JDBC.
 
-    On Postgres with the accelerator too. JDBC twice: made into the same columns, and as the database has them, with
-    JSON as text and times as numbers. Ours twice as well: with properties as maps, and as JSON. Like stands beside
-    like; maps beside raw JDBC is told too.
+    On Postgres with the accelerator too. JDBC is measured twice: converted to the same columns, and raw, with JSON as
+    text and times as numbers. Our source is measured twice too: with properties as maps, and as JSON. Each is compared
+    with its counterpart, and maps with raw JDBC too.
     """
     found: Rounds = {}
     jar = jdbc_jar() if "postgres" in bench.stores else None
@@ -103,7 +103,7 @@ def _by_each(bench: Bench, spark: Spark, name: str, url: str, jar: str | None) -
 
 
 def micro_batch(bench: Bench) -> Rounds:
-    """A micro-batch of a row, of dead letters and of a queue, beside that of a source that does nothing."""
+    """A micro-batch of one row, of dead letters and of a queue, compared with a source that does nothing."""
     plan, found = bench.plan, Rounds()
     batches = plan.micro_batches + 3
     with _spark() as spark:
@@ -131,7 +131,7 @@ def _flights_of(endpoint: str) -> dict[str, str]:
 
 
 def flights_to_parquet(bench: Bench) -> Rounds:
-    """The flights of 2013 from a topic into Parquet, beside the same rows from Parquet into Parquet."""
+    """The flights of 2013 from a topic to Parquet, compared with the same rows from Parquet to Parquet."""
     plan, found = bench.plan, Rounds()
     with _spark() as spark, bench.folder("parquet") as folder:
         for name in bench.stores:
@@ -155,13 +155,13 @@ def _flights(spark: Spark, options: dict[str, str], both: dict[str, Any], folder
 
 
 def jdbc_jar() -> str | None:
-    """The driver of Postgres for Java, with a sentence where there is none."""
+    """The path of the Postgres driver for Java; None, with a message, if there is none."""
     jar = os.environ.get(JAR_VARIABLE, JAR)
     if Path(jar).is_file():
         return jar
     print(
-        f"spark_dead_letters: not beside JDBC, for there is no driver at {jar}; get it with"
-        f" `apt-get install libpostgresql-jdbc-java`, or name its jar in {JAR_VARIABLE}",
+        f"spark_dead_letters: no comparison with JDBC, because there is no driver at {jar}; install it with"
+        f" `apt-get install libpostgresql-jdbc-java`, or set its path in {JAR_VARIABLE}",
         file=sys.stderr,
     )
     return None
@@ -175,7 +175,7 @@ def _url_for(kind: str, url: str) -> AbstractContextManager[str]:
 
 @contextmanager
 def _jdbc_url(url: str) -> Iterator[str]:
-    """JDBC speaks TCP alone, and takes the user as an option."""
+    """The URL for JDBC, which needs TCP and takes the user as an option."""
     where = make_url(url)
     folder = str(where.query.get("host", ""))
     with tcp_door(f"{folder}/.s.PGSQL.{where.port or 5432}") if folder else nullcontext(where.port or 5432) as port:

@@ -1,4 +1,4 @@
-"""Databases for the cases of Spark: dead letters, written as rows; flights, through the store's own verbs."""
+"""Databases for the cases of Spark: dead letters as inserted rows, flights by the server's own operations."""
 
 from __future__ import annotations
 

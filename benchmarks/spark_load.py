@@ -1,7 +1,7 @@
-"""A Spark of its own, which does what it is told, line by line: `python -m benchmarks.spark_load [JDBC-JAR]`.
+"""A Spark process that runs one job per line: `python -m benchmarks.spark_load [JDBC-JAR]`.
 
-Each figure counts the CPU time of all that took part: the JVM, its Python workers, and the processes it is told of with
-their children. So a figure is of one core, however many there are and whoever else is busy on them.
+Each figure counts the CPU time of all processes: the JVM, its Python workers, and the named processes with their
+children. So a figure is for one core, whatever the number of cores and their other work.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WARM_ROWS: Final = 20_000
 PARTITIONS: Final = 4
 
 
-# What a dead letter is in Spark, from what JDBC gives of it.
+# Spark's columns of a dead letter, from JDBC's columns.
 _MADE: Final = {
     "message_id": "hex(message_id)",
     "keys": "from_json(keys, 'array<string>')",
@@ -45,7 +45,7 @@ _SAME: Final = [f"{_MADE.get(column.name, column.name)} AS {column.name}" for co
 
 
 class RowsSource(DataSource):
-    """The view as SQLAlchemy's rows, a Python object per value: what needs no thought."""
+    """The view as SQLAlchemy's rows, with a Python object per value: the simplest source."""
 
     @classmethod
     def name(cls) -> str:
@@ -94,7 +94,7 @@ def _row(found: Any) -> dict[str, Any]:
 
 
 class EmptySource(DataSource):
-    """A stream of one row per micro-batch, and nothing else: what Spark itself costs."""
+    """A stream of one row per micro-batch: the cost of Spark itself."""
 
     @classmethod
     def name(cls) -> str:
@@ -128,7 +128,7 @@ class _EmptyReader(DataSourceStreamReader):
 
 
 def read(spark: SparkSession, given: dict[str, Any]) -> dict[str, float]:
-    """Dead letters, every column of them, into nothing; a second's worth of them first, to warm the JVM."""
+    """Read dead letters with all columns, without a sink; first a second of them, to warm the JVM."""
     first, end = 1, given["rows"] + 1
     _into_nothing(_dead_letters(spark, given, first, min(end, WARM_ROWS)))
     return _measured(given, lambda: _into_nothing(_dead_letters(spark, given, first, end)))
@@ -151,7 +151,7 @@ def _dead_letters(spark: SparkSession, given: dict[str, Any], first: int, end: i
 
 
 def micro_batch(spark: SparkSession, given: dict[str, Any]) -> dict[str, float]:
-    """Milliseconds of wall time that a micro-batch of one row takes, the median after the first three."""
+    """The median wall time of a micro-batch of one row in ms, without the first three."""
     checkpoint = tempfile.mkdtemp(prefix="popmq-bench-")
     reading = spark.readStream.format(given["format"]).options(**given["options"])
     writing = reading.load().writeStream.format("noop").option("checkpointLocation", checkpoint)
@@ -171,7 +171,7 @@ def micro_batch(spark: SparkSession, given: dict[str, Any]) -> dict[str, float]:
 
 
 def to_parquet(spark: SparkSession, given: dict[str, Any]) -> dict[str, float]:
-    """From a topic, or from Parquet, to Parquet."""
+    """Copy rows from a topic, or from Parquet, to Parquet."""
     reading = spark.read.format(given["format"]).options(**given["options"])
     frame = reading.load(given["path"]) if "path" in given else reading.load()
     return _measured(given, lambda: frame.write.mode("overwrite").parquet(given["to"]))

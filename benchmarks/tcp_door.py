@@ -1,4 +1,4 @@
-"""A TCP address for a server that listens on a socket file alone, for drivers that speak nothing else."""
+"""A TCP address for a server that listens only on a socket file, for drivers that need TCP."""
 
 from __future__ import annotations
 
