@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 import importlib.util
+import re
+from enum import StrEnum
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from popserver.model.group import HistoryLevel
-from popserver.model.states import TRANSITIONS, Event, State, mermaid, sources, target
+from popserver.model.group import HistoryLevel, Mode
+from popserver.model.retry import Holder
+from popserver.model.states import (
+    TRANSITIONS,
+    CopyKind,
+    Event,
+    LetterState,
+    PendingKind,
+    PlanState,
+    RedriveState,
+    State,
+    mermaid,
+    sources,
+    target,
+)
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -93,6 +108,14 @@ def test_the_page_is_fresh() -> None:
     generator = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(generator)
     assert (DOCS / "lifecycle.md").read_text() == generator.page(), "run: python docs/lifecycle.py"
+
+
+@pytest.mark.parametrize("kind", [State, LetterState, RedriveState, PlanState, PendingKind, CopyKind, Mode, Holder])
+def test_no_statement_spells_a_name_of_the_law(kind: type[StrEnum]) -> None:
+    """They are made from it, so that a name which changes there changes everywhere."""
+    spelled = re.compile("|".join(f"'{name}'" for name in kind))
+    found = {path.name: spelled.findall(path.read_text()) for path in (DOCS.parent / "popserver").rglob("*.py")}
+    assert {name: words for name, words in found.items() if words} == {}
 
 
 def test_the_history_of_errors_leaves_out_what_goes_well() -> None:
