@@ -1,4 +1,4 @@
-"""Bodies, unpacked where their senders packed them: what they unpack to is what counts for the memory they take."""
+"""Decompresses message bodies that their senders have compressed."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-# A packed body larger than this is handed over packed: 4 MiB can unpack to 4 GiB.
+# A body that would be larger than this stays compressed: 4 MiB can decompress to 4 GiB.
 UNPACKED_BYTES_MAX: Final = 64 * 1024 * 1024
-# Of the bodies in one record batch; a single one may be larger.
+# The bodies of one record batch, decompressed; a single body may be larger.
 BATCH_BYTES_MAX: Final = 16 * 1024 * 1024
 
 
 def unpacked(bodies: pa.Array, encodings: pa.Array) -> Iterator[pa.Array]:
-    """Those whose encoding is GZIP unpacked, the others as they are; in order, in arrays that a batch may have."""
+    """The bodies in order, in arrays of up to BATCH_BYTES_MAX; those whose encoding is GZIP are decompressed."""
     packed = pc.equal(encodings, "GZIP").fill_null(False)
     if not pc.any(packed).as_py():
         yield bodies
@@ -34,8 +34,8 @@ def unpacked(bodies: pa.Array, encodings: pa.Array) -> Iterator[pa.Array]:
 
 
 def unpack(packed: bytes) -> bytes:
-    """The body; as it came where it does not unpack, for that may be why it is a dead letter."""
-    stream = zlib.decompressobj(47)  # a gzip or a zlib stream, whichever it is
+    """The decompressed body; the body as it is if it cannot be decompressed, which may be why it is a dead letter."""
+    stream = zlib.decompressobj(47)  # detects gzip and zlib
     try:
         body = stream.decompress(packed, UNPACKED_BYTES_MAX)
     except zlib.error:

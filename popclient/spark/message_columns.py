@@ -1,7 +1,7 @@
-"""The columns of a live message, named as the wire names its fields, or as Kafka's source names its own.
+"""The columns of messages, with the names of the wire's fields, or those of Spark's Kafka source.
 
-Messages arrive one by one, or as Arrow tables from a server that sends many at once; both become record batches of
-exactly the schema that Spark expects.
+Messages arrive one by one, or as Arrow tables from popmq.v1.Bulk; both become record batches of the schema that Spark
+expects.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LAYOUTS: Final = ("popmq", "kafka")
 BATCH_ROWS_MAX: Final = 10_000
 
 _TIME: Final = pa.timestamp("us", tz="UTC")
-_LOG_APPEND_TIME: Final = 1  # what Kafka calls a timestamp that the server has set
+_LOG_APPEND_TIME: Final = 1  # Kafka's number for a timestamp that the server has set
 
 
 class Source(NamedTuple):
@@ -35,7 +35,7 @@ class Source(NamedTuple):
 
 
 class Column(NamedTuple):
-    """`make` turns the arrays of `sources` into the column that Spark sees."""
+    """make: from the arrays of `sources` to Spark's column."""
 
     name: str
     type: str
@@ -43,7 +43,7 @@ class Column(NamedTuple):
     make: Callable[..., pa.Array]
 
 
-# ---- Messages as they travel ----
+# ---- Messages on the wire ----
 
 
 def _micros(
@@ -85,7 +85,7 @@ SOURCES: Final[dict[str, Source]] = {
     "delivery_attempt": Source(pa.int32(), lambda wire: wire.system_properties.delivery_attempt),
 }
 
-# ---- Columns as Spark sees them ----
+# ---- Columns of Spark ----
 
 
 def _as_it_is(array: pa.Array) -> pa.Array:
@@ -139,7 +139,7 @@ _KAFKA_HEADERS: Final = Column("headers", "array<struct<key:string,value:binary>
 
 
 def columns_of(layout: str, *, include_headers: bool = False) -> tuple[Column, ...]:
-    """All columns of a layout. include_headers: the properties too, in Kafka's."""
+    """All columns of a layout. include_headers: with the properties, in Kafka's layout."""
     if layout == "popmq":
         return _OWN
     return (*_KAFKA, _KAFKA_HEADERS) if include_headers else _KAFKA
@@ -151,7 +151,7 @@ def schema_of(columns: Iterable[Column]) -> str:
 
 
 class MessageColumns:
-    """The columns that a schema asks for, in its order; raises `ValueError` for a name or a type there is not."""
+    """The columns of a schema, in its order; raises `ValueError` for an unknown name or another type."""
 
     def __init__(self, schema: StructType, there: Sequence[Column] = _OWN) -> None:
         from pyspark.sql.pandas.types import to_arrow_schema
@@ -170,12 +170,12 @@ class MessageColumns:
 
     @property
     def sources(self) -> list[str]:
-        """The fields of a message that these columns need, each once; never none."""
+        """The fields of a message that these columns need, each once; at least one."""
         needed = dict.fromkeys(source for column in self._columns for source in column.sources)
         return list(needed) or ["queue_id"]
 
     def of_messages(self, messages: Iterable[MessageView]) -> Iterator[pa.RecordBatch]:
-        """In batches of a bounded size; a body counts as it is unpacked, and a larger one makes a batch alone."""
+        """In batches of a limited size, counted with decompressed bodies; a larger body is a batch by itself."""
         is_read = "body" in self.sources
         rows: list[pb.Message] = []
         bodies: list[bytes] = []
@@ -193,7 +193,7 @@ class MessageColumns:
             yield self._of_wire(rows, bodies)
 
     def of_chunk(self, chunk: bytes) -> Iterator[pa.RecordBatch]:
-        """Of a whole Arrow IPC stream with these columns' sources, as `popmq.v1.Bulk` sends it."""
+        """From an Arrow IPC stream with these columns' sources, as popmq.v1.Bulk sends it."""
         with pa.ipc.open_stream(chunk) as reader:
             for batch in reader:
                 if batch.num_rows:
@@ -220,23 +220,23 @@ def _as_type(array: pa.Array, wanted: pa.DataType) -> pa.Array:
     return array if array.type == wanted else array.cast(wanted)
 
 
-# ---- Options that all modes share: which messages are wanted, and as which columns ----
+# ---- Options of all modes: filter and columns ----
 
 
 def filter_of(given: OptionReader) -> FilterExpression:
-    """All messages where no option says otherwise; raises `ValueError` naming the option."""
+    """The filter of the options; by default all messages. Raises `ValueError` with the option."""
     kind = given.choice("filterType", "TAG", ("TAG", "SQL92", "SQL"))
     if kind != "TAG" and "filterExpression" not in given:
-        raise given.refuse("filterType", "it goes with a filterExpression")
+        raise given.refuse("filterType", "give it together with filterExpression")
     return FilterExpression(given.text("filterExpression") or "*", "TAG" if kind == "TAG" else "SQL")
 
 
 def columns_from(given: OptionReader) -> tuple[Column, ...]:
-    """All columns of the layout that is asked for; raises `ValueError` naming the option."""
+    """All columns of the layout; raises `ValueError` with the option."""
     layout = given.choice("columns", LAYOUTS[0], LAYOUTS)
     include_headers = given.flag("includeHeaders", default=False)
     if include_headers and layout != "kafka":
-        raise given.refuse("includeHeaders", "it goes with columns=kafka; otherwise the column properties has them")
+        raise given.refuse("includeHeaders", "give it together with columns=kafka; else see the column properties")
     return columns_of(layout, include_headers=include_headers)
 
 

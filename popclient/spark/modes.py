@@ -1,6 +1,6 @@
-"""The ways to read messages and dead letters: what `spark.read` and `spark.readStream` make of their options.
+"""The ways to read messages and dead letters with `spark.read` and `spark.readStream`.
 
-The parts of a mode are imported when they are used: a worker that reads does not need what plans.
+The modules of a mode are imported at their first use: a worker that reads does not need those of the driver.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class Mode(NamedTuple):
-    """One way to read. Its methods raise `ValueError` naming the option and what is allowed.
+    """One way to read. Its methods raise `ValueError` with the option and what is allowed.
 
-    name: of the package popclient.spark.<name>, whose module `options` has `parse`. batch, stream: its classes that
-    read, as module.Class; "" where there is no batch.
+    name: of the package popclient.spark.<name>, whose module `options` has `parse`. batch, stream: its readers, as
+    module.Class; "" if it has none for batches.
     """
 
     name: str
@@ -33,8 +33,8 @@ class Mode(NamedTuple):
     def reader(self, options: Mapping[str, str], schema: StructType) -> DataSourceReader:
         if not self.batch:
             raise ValueError(
-                f"option mode='{self.name}' is for streams; use spark.readStream, with trigger(availableNow=True) for"
-                " all that is there, or mode='queue'"
+                f"option mode='{self.name}' is for streams; use spark.readStream, with trigger(availableNow=True) to"
+                " read all that is stored, or mode='queue'"
             )
         made: DataSourceReader = self._part(self.batch)(self._options(options), schema)
         return made
@@ -53,7 +53,7 @@ class Mode(NamedTuple):
 
 # By the option `mode`.
 MODES: Final = {
-    "queue": Mode("queue", "batch.QueueReader", "stream.QueueStream"),
+    "queue": Mode("queue", "source.QueueReader", "source.QueueStream"),
     "lease": Mode("lease", "", "source.LeaseStream"),
     "journal": Mode("journal", "", "source.JournalStream"),
 }

@@ -1,7 +1,7 @@
-"""The options of sources and sinks: tables of what they may be, and a reader of what the user gave.
+"""The options of sources and of the sink: tables of allowed options, and a reader of the given ones.
 
-Each mode has one table: its options by the fields that they fill, with their kinds, defaults, limits and refusals. A
-refusal names the option, its value and what is allowed; it shows no secret.
+Each mode has one table: for each field its option, with kind, default, limits and refusal. A refusal has the option,
+its value and what is allowed, and shows no secret.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from popclient._arguments import parse_duration_ms
 
 _SECONDS: Final = re.compile(r"\d+(?:\.\d+)?")
 _SECRET: Final = re.compile("secret|token|passw|pwd", re.IGNORECASE)
-# As in a URL, or in other words about a database. A password may have any character of its own, be it misplaced.
+# As in a URL or in a connection string. A password may have any character, also one that should be escaped.
 _SECRET_PARAMETER: Final = re.compile(rf"(\w*(?:{_SECRET.pattern})\w*\s*=)[^&]*", re.IGNORECASE)
 _USER: Final = re.compile(r"(:/*).*@", re.DOTALL)
 BIGINT_MAX: Final = 2**63 - 1
 
 
 class OptionReader:
-    """The options of one source or sink, by the names that users write, whatever the case Spark hands them over in.
+    """The options of one source or sink by their names; upper and lower case are the same, as Spark changes it.
 
-    aliases: other names of options, by the name that is meant; of two that are given the meant one counts.
+    aliases: from another name of an option to its own name; if both are given, the own name counts.
     """
 
     def __init__(self, options: Mapping[str, str], aliases: Mapping[str, str] | None = None) -> None:
@@ -38,23 +38,23 @@ class OptionReader:
         return name.lower() in self._values
 
     def refuse_others(self, allowed: Iterable[str]) -> None:
-        """Raises `ValueError` for the first option that is none of the allowed."""
+        """Raises `ValueError` for the first option that is not allowed."""
         by_lower = {name.lower(): name for name in allowed}
         for name, value in self._values.items():
             if name not in by_lower:
                 alike = "".join(f"did you mean {by_lower[each]}? " for each in get_close_matches(name, by_lower, 1))
                 names = ", ".join(by_lower.values())
-                raise ValueError(f"option {name}={_shown(name, value)} is unknown here; {alike}allowed are {names}")
+                raise ValueError(f"option {name}={_shown(name, value)} is unknown; {alike}allowed are {names}")
 
     def refuse(self, name: str, allowed: str) -> ValueError:
-        """The error about an option's value, to be raised; `allowed` says what would be taken."""
+        """The error for an option's value; `allowed`: what to give instead."""
         value = self._values.get(name.lower())
         if value is None:
             return ValueError(f"option {name} is missing; {allowed}")
         return ValueError(f"option {name}={_shown(name, value)} is not allowed; {allowed}")
 
     def text(self, name: str, default: str | None = None) -> str | None:
-        """As it was given; raises for a blank one."""
+        """The value as given, stripped; raises if it is blank."""
         value = self._values.get(name.lower())
         if value is None:
             return default
@@ -63,7 +63,7 @@ class OptionReader:
         return value.strip()
 
     def needed(self, name: str, what: str) -> str:
-        """Raises where it is missing; `what` says what it is good for."""
+        """The value; raises if it is missing. what: what to give, for the error."""
         value = self.text(name)
         if value is None:
             raise self.refuse(name, what)
@@ -91,7 +91,7 @@ class OptionReader:
         return value.lower() == "true"
 
     def choice(self, name: str, default: str, allowed: Collection[str]) -> str:
-        """One of the allowed, as those are written, whatever the case it was given in."""
+        """The allowed value that equals the given one but for upper and lower case."""
         value = self.text(name)
         if value is None:
             return default
@@ -105,7 +105,7 @@ class OptionReader:
     @overload
     def duration_ms(self, name: str, default: None, least: int = 0, most: int = BIGINT_MAX) -> int | None: ...
     def duration_ms(self, name: str, default: int | None, least: int = 0, most: int = BIGINT_MAX) -> int | None:
-        """Milliseconds; written as `500ms`, `10s`, `5m`, `2h`, `1h30m`, or as a number of seconds."""
+        """Milliseconds, from `500ms`, `10s`, `5m`, `2h`, `1h30m`, or a number of seconds."""
         value = self.text(name)
         if value is None:
             return default
@@ -119,7 +119,7 @@ class OptionReader:
         return duration_ms
 
     def time_ms(self, name: str) -> int | None:
-        """Epoch milliseconds; written so, or as ISO 8601 with a zone."""
+        """Epoch milliseconds, given as such or as ISO 8601 with a time zone."""
         value = self.text(name)
         if value is None:
             return None
@@ -134,7 +134,7 @@ class OptionReader:
         return round(time.timestamp() * 1_000)
 
     def names(self, name: str) -> tuple[str, ...]:
-        """Several, separated by commas, each once and in order; empty for an option that is missing."""
+        """Names separated by commas, each once and in order; empty if the option is missing."""
         value = self.text(name)
         if value is None:
             return ()
@@ -145,7 +145,7 @@ class OptionReader:
 
 
 def shown(value: str) -> str:
-    """As an error may quote it: without user and password of a URL, and without what a parameter names a secret."""
+    """The value as errors quote it: without user and password of a URL, and without parameters that are secrets."""
     hidden = _SECRET_PARAMETER.sub(lambda found: found[1] + ("***@" if "@" in found[0] else "***"), value)
     return repr(_USER.sub(r"\1***@", hidden))
 
@@ -160,7 +160,7 @@ def _shown(name: str, value: str) -> str:
 class Option(NamedTuple):
     """One option, or several that are read together.
 
-    names: as users write them. read: its value; raises `ValueError` naming the option.
+    names: as users write them. read: returns the value; raises `ValueError` with the option.
     """
 
     names: tuple[str, ...]
@@ -170,9 +170,8 @@ class Option(NamedTuple):
 class OptionTable(NamedTuple):
     """The options of one mode.
 
-    fields: by the fields that they fill, in the order in which they are checked. aliases: other names of options, by
-    the name that is meant. elsewhere: options that are allowed here and read elsewhere. of_spark: options that Spark
-    itself adds to those of the user.
+    fields: the option of each field, in the order of their checks. aliases: see OptionReader. elsewhere: options that
+    are allowed here and read elsewhere. of_spark: options that Spark adds.
     """
 
     fields: Mapping[str, Option]
@@ -182,19 +181,19 @@ class OptionTable(NamedTuple):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All options that are allowed, each once."""
+        """All allowed options, each once."""
         read = (name for each in self.fields.values() for name in each.names)
         return tuple(dict.fromkeys((*self.elsewhere, *read, *self.of_spark)))
 
     def read(self, options: Mapping[str, str]) -> dict[str, Any]:
-        """The value of each field. Raises `ValueError` naming the option, its value and what is allowed."""
+        """The value of each field. Raises `ValueError` with the option, its value and what is allowed."""
         given = OptionReader(options, self.aliases)
         given.refuse_others(self.names)
         return {field: option.read(given) for field, option in self.fields.items()}
 
 
 def special(read: Callable[[OptionReader], Any], *names: str) -> Option:
-    """Options that need a function of their own."""
+    """Options with their own function."""
     return Option(names, read)
 
 
@@ -203,7 +202,7 @@ def text(name: str, default: str | None = None) -> Option:
 
 
 def needed(name: str, what: str) -> Option:
-    """A text that must be given; `what` says in its refusal what it is good for."""
+    """A text that must be given. what: what to give, for the error."""
     return Option((name,), lambda given: given.needed(name, what))
 
 

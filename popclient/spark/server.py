@@ -1,4 +1,4 @@
-"""Which server a source or sink speaks to, and as whom: the options that all of them share."""
+"""The options about the server, which all sources and the sink share."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _TLS: Final = ("off", "on", "insecure")
 
 
 def server_of(given: OptionReader) -> ClientConfig:
-    """The server, with a patience in which it may restart; raises `ValueError` naming the option.
+    """The server's configuration, with a timeout in which it may restart; raises `ValueError` with the option.
 
-    Keys that are not given are looked for in the environment, here and not in the workers.
+    Access keys that are not given are taken from the environment of this process, not of the workers.
     """
     endpoints = given.needed("endpoints", "give the server's host:port, or several separated by ';'")
-    if "@" in endpoints:  # nothing that is quoted from here on has a password in it
+    if "@" in endpoints:  # later errors quote endpoints, which must have no password then
         raise given.refuse(
-            "endpoints", "give the server's host:port alone; keys are the options accessKey, accessSecret"
+            "endpoints", "give only the server's host:port; give keys with the options accessKey and accessSecret"
         )
     timeout_ms = given.duration_ms("requestTimeout", REQUEST_TIMEOUT_MS, least=100)
     try:
@@ -50,7 +50,7 @@ def server_of(given: OptionReader) -> ClientConfig:
             tracing="off",
         )
     except ValueError as refusal:
-        raise ValueError(f"the options about the server do not hold: {refusal}") from None
+        raise ValueError(f"the options about the server are wrong: {refusal}") from None
 
 
 def _tls(given: OptionReader) -> bool | Tls:
@@ -60,13 +60,13 @@ def _tls(given: OptionReader) -> bool | Tls:
     how = given.choice("tls", "on" if named else "off", _TLS)
     if how == "off":
         if named:
-            raise given.refuse("tls", "with tlsCa, tlsCert, tlsKey or tlsServerName it is on or insecure")
+            raise given.refuse("tls", "with tlsCa, tlsCert, tlsKey or tlsServerName give on or insecure")
         return False
     return Tls(ca=ca, cert=cert, key=key, insecure=how == "insecure", server_name=server_name)
 
 
 def _path(given: OptionReader, name: str) -> str | None:
-    """Workers may run in another folder than the one the user wrote this path in."""
+    """An absolute path, because workers may have another working directory."""
     written = given.text(name)
     return None if written is None else str(Path(written).absolute())
 

@@ -1,4 +1,4 @@
-"""A Spark session of this machine that starts quickly, runs this Python in its workers, and keeps quiet."""
+"""A local Spark session that starts fast, runs this Python in its workers, and logs little."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from popclient.spark.java import java_home
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Two threads; three tries per task, because a plain local[2] fails a job at its first lost worker.
+# Two threads, and three tries for each task: local[2] would fail a job at its first lost worker.
 MASTER = "local[2,3]"
 _LOGGING = (Path(__file__).parent / "log4j2.properties").as_uri()
 STARTS_MAX = 3
 _SETTINGS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
-    # Short jobs: the quick compiler and the small collector start the JVM in half the time.
+    # With this compiler and this collector the JVM starts in half the time; they suit short jobs.
     "spark.driver.extraJavaOptions": f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dlog4j2.configurationFile={_LOGGING}",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "2",
@@ -37,10 +37,10 @@ def session(
     memory: str = "1g",
     settings: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """Start a local Spark session, or return the one that runs.
+    """Starts a local Spark session, or returns the running one.
 
-    memory: of the driver's JVM, in Spark's notation. settings: any Spark settings; they win over those made here.
-    Raises `JavaMissing` where no Java of version 17 or newer is found, and `ModuleNotFoundError` without PySpark.
+    memory: of the driver's JVM, in Spark's notation. settings: Spark settings, which override those of this function.
+    Raises `JavaMissing` without a Java of version 17 or newer, and `ModuleNotFoundError` without PySpark.
     """
     try:
         from pyspark.sql import SparkSession
@@ -48,19 +48,19 @@ def session(
         raise ModuleNotFoundError("Spark is not installed; get it with: pip install 'popmq[spark]'") from None
     if home := java_home():
         os.environ["JAVA_HOME"] = str(home)
-    # Otherwise the workers run whatever `python3` is on the PATH, without the packages of this one.
+    # Without it, the workers would run the `python3` of the PATH, without the packages of this one.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     chosen = {**_SETTINGS, "spark.driver.memory": memory, **(settings or {})}
     builder = SparkSession.builder.appName(app_name).master(master).config(map=dict(chosen))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # about the version of pandas, which nothing here uses
+        warnings.simplefilter("ignore", FutureWarning)  # about the version of pandas, which is not used here
         warnings.simplefilter("ignore", ResourceWarning)  # PySpark leaves the pipes of a start that failed open
         return _started(builder)
 
 
 def _started(builder: SparkSession.Builder) -> SparkSession:
-    """PySpark forks to start Java. Beside gRPC's threads, a client's or a server's, the fork may die before it has."""
+    """Tries several times: PySpark forks to start Java, and beside gRPC's threads the fork may die before."""
     from pyspark.errors import PySparkRuntimeError
 
     for tries_left in reversed(range(STARTS_MAX)):

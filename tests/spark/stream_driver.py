@@ -20,8 +20,7 @@ from popclient.spark import session
 from popclient.spark.bulk import HeldMessages
 from popclient.spark.journal.folder import Journal
 from popclient.spark.journal.source import JournalStream
-from popclient.spark.lease.holding import LeaseKeeper
-from popclient.spark.lease.holds import LeaseCalls
+from popclient.spark.lease.holding import LeaseCalls, LeaseKeeper
 from popclient.spark.lease.source import LeaseStream
 from pyspark_popmq import DefaultSource
 

@@ -24,10 +24,9 @@ from popclient.spark.dead_letters import adbc, fetching
 from popclient.spark.dead_letters.adbc import connected_beside
 from popclient.spark.dead_letters.columns import BODY, DEAD_LETTERS, LINEAGE, to_arrow
 from popclient.spark.dead_letters.database import connected
+from popclient.spark.dead_letters.decoding import ids, lists, maps
 from popclient.spark.dead_letters.fetching import pages
-from popclient.spark.dead_letters.ids import ids
 from popclient.spark.dead_letters.options import parse
-from popclient.spark.dead_letters.quoted import lists, maps
 from popserver.database.database import Database
 from popserver.database.schema import message, redrive
 from popserver.model.message import id_to_bytes
@@ -214,7 +213,7 @@ def test_an_accelerator_that_cannot_connect_is_done_without(
         monkeypatch.setitem(sys.modules, "adbc_driver_postgresql", None)
         assert len(read(url)) == 2
         with (
-            pytest.raises(ValueError, match=r"where Spark's workers run .*pip install 'popmq\[adbc\]'"),
+            pytest.raises(ValueError, match=r"not installed for Spark's workers .*pip install 'popmq\[adbc\]'"),
             connected_beside(None),
         ):
             pass

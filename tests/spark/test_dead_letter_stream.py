@@ -20,7 +20,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import LongType, StringType, StructType
 
-from popclient.spark.dead_letters import looking
+from popclient.spark.dead_letters import database
 from popclient.spark.dead_letters.choosing import Ids
 from popclient.spark.dead_letters.database import connected
 from popclient.spark.dead_letters.options import parse
@@ -242,7 +242,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             yield conn
         told.append("closed")
 
-    monkeypatch.setattr(looking, "connected", telling)
+    monkeypatch.setattr(database, "connected", telling)
     return told
 
 

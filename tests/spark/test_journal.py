@@ -88,7 +88,7 @@ def test_a_journal_that_cannot_be_written_fails_the_query_and_acks_nothing(
         ),
         ({"journalMaxBytes": "0"}, "option journalMaxBytes='0' is not allowed; give a whole number from 1"),
         ({"quietPeriod": "soon"}, "option quietPeriod='soon' is not allowed; give a duration"),
-        ({"leaseOwner": "me"}, "option leaseowner='me' is unknown here; allowed are mode, topic"),
+        ({"leaseOwner": "me"}, "option leaseowner='me' is unknown; allowed are mode, topic"),
         ({"filterType": "REGEX"}, "option filterType='REGEX' is not allowed; give TAG or SQL92"),
     ],
 )

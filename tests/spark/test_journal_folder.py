@@ -186,7 +186,7 @@ def test_a_full_disk_acks_nothing_and_is_named(opened: Open, tmp_path: Path, mon
         patched.setattr("os.fsync", _full)
         with pytest.raises(JournalFailed) as failed:
             journal.append(batch(2))
-    for word in (f"journalPath='{tmp_path}/journal'", "No space left on device", "not acked", "make room"):
+    for word in (f"journalPath='{tmp_path}/journal'", "No space left on device", "not acked", "free disk space"):
         assert word in str(failed.value)
     with pytest.raises(JournalFailed):  # what may stand in the file is not known: only a new start tells
         journal.append(batch(3))
@@ -256,7 +256,7 @@ def test_a_segment_that_somebody_removed_is_missed(opened: Open) -> None:
     for number in range(3):
         journal.append(batch(number))
     journal.between(1, 2)[0].path.unlink()
-    with pytest.raises(JournalFailed, match="lacks segment 2 of 3: somebody has removed it"):
+    with pytest.raises(JournalFailed, match="has no segment 2 of 3: its file was removed"):
         opened()
 
 

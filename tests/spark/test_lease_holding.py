@@ -14,8 +14,7 @@ pytest.importorskip("pyspark", reason="spark: pip install 'popmq[spark]'")
 
 from popclient.message import FilterExpression
 from popclient.spark.bulk import HeldMessages
-from popclient.spark.lease.holding import LeaseKeeper, LeaseLost, LeaseTaken
-from popclient.spark.lease.offset import Lease, attempt_id
+from popclient.spark.lease.holding import Lease, LeaseKeeper, LeaseLost, LeaseTaken, attempt_id
 from popclient.spark.lease.options import LeaseOptions, parse
 
 
@@ -63,8 +62,11 @@ def process(server: Server, **more: str) -> LeaseKeeper:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"filterType": "SQL92"}, "option filterType='SQL92' is not allowed; it goes with a filterExpression"),
-        ({"includeHeaders": "true"}, "option includeHeaders='true' is not allowed; it goes with columns=kafka"),
+        ({"filterType": "SQL92"}, "option filterType='SQL92' is not allowed; give it together with filterExpression"),
+        (
+            {"includeHeaders": "true"},
+            "option includeHeaders='true' is not allowed; give it together with columns=kafka",
+        ),
         ({"maxBytesPerTrigger": "268435457"}, "give a whole number from 1 to 268435456"),
     ],
 )
@@ -167,7 +169,7 @@ def test_a_lease_lost_while_spark_worked_is_told(server: Server, caplog: pytest.
     server.lapse("job/1/0", 30)
     holding.settle(lease)
     assert "has lost 30 of 100 messages" in caplog.text
-    assert "may come again" in caplog.text
+    assert "may be delivered again" in caplog.text
     assert len(server.done) == 70
 
 

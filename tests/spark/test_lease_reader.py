@@ -17,10 +17,8 @@ from popclient import Message, Producer, SimpleConsumer, UnsupportedByServer
 from popclient.admin import Admin
 from popclient.spark import bulk
 from popclient.spark.bulk import TooMuchHeld
-from popclient.spark.lease.holding import LeaseLost, LeaseTaken
-from popclient.spark.lease.holds import LeaseCalls
+from popclient.spark.lease.holding import LeaseCalls, LeaseLost, LeaseTaken, Renewal
 from popclient.spark.lease.options import parse
-from popclient.spark.lease.renewal import Renewal
 from popclient.spark.lease.source import LeaseStream
 from tests.spark.stepping import ALL_COLUMNS, Stepping
 from tests.support.scripted_server import ServerThread, until_in_thread
@@ -261,7 +259,7 @@ def test_a_server_without_bulk_is_named_with_the_way_out() -> None:
     with ServerThread(capabilities="") as server:
         job = Job(server.endpoints)
         with pytest.raises(
-            UnsupportedByServer, match=r"needs a PopMQ server that offers popmq.v1.Bulk.*mode='journal'.*popmq\[fast\]"
+            UnsupportedByServer, match=r"needs a PopMQ server with popmq.v1.Bulk.*mode='journal'.*popmq\[fast\]"
         ):
             job.start(available_now=False).batch()
 
@@ -307,7 +305,7 @@ def test_a_lease_is_renewed_every_third_of_its_duration_until_it_is_let_go() -> 
         ({"invisibleDuration": "9s"}, "option invisibleDuration='9s' is not allowed; give a duration such as"),
         ({"maxMessagesPerTrigger": "0"}, "option maxMessagesPerTrigger='0' is not allowed; give a whole number from 1"),
         ({"failOnLeaseLoss": "maybe"}, "option failOnLeaseLoss='maybe' is not allowed; give true or false"),
-        ({"startingOffsets": "latest"}, "option startingoffsets='latest' is unknown here; allowed are mode, topic"),
+        ({"startingOffsets": "latest"}, "option startingoffsets='latest' is unknown; allowed are mode, topic"),
     ],
 )
 def test_a_wrong_option_is_named(job: Job, options: dict[str, Any], words: str) -> None:

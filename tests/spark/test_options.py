@@ -38,7 +38,7 @@ URL = "sqlite:////data/popmq.db"
         ({"url": URL, "propertiesas": "xml"}, ["propertiesAs='xml'", "map or json"]),
         ({"url": URL, "driver": "adbc"}, ["driver='adbc'", "for Postgres"]),
         ({"url": "postgresql://h/db", "driver": "jdbc"}, ["driver='jdbc'", "auto or adbc or psycopg"]),
-        ({"url": URL, "view": "lineage", "propertiesas": "json"}, ["propertiesas='json'", "unknown here"]),
+        ({"url": URL, "view": "lineage", "propertiesas": "json"}, ["propertiesas='json'", "is unknown"]),
     ],
 )
 def test_a_wrong_option_is_named(options: dict[str, str], words: list[str]) -> None:

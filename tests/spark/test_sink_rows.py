@@ -16,8 +16,7 @@ from pyspark.sql.types import ArrayType, DataType, IntegerType, StringType, Stru
 
 from popclient._producing import BODIES_PER_REQUEST, MESSAGES_PER_REQUEST
 from popclient.message import Message
-from popclient.spark.sink.ids import MessageIds, Part
-from popclient.spark.sink.rows import Row, Rows
+from popclient.spark.sink.rows import MessageIds, Part, Row, Rows
 from popclient.spark.sink.writer import BYTES_AT_ONCE, ROWS_AT_ONCE, _pieces, stream_writer, writer
 
 PART = Part("a7d2", 3, 1)
@@ -155,10 +154,10 @@ BODY = columns(("body", TEXT))
         (columns(("tag", TEXT)), {}, "column 'body' is missing"),
         (BODY, {"topic": None}, "give the option topic, or a column 'topic'"),
         (BODY, {"topic": " "}, "option topic=' ' is not allowed"),
-        (BODY, {"colour": "red"}, "option colour='red' is unknown here; allowed are endpoints"),
+        (BODY, {"colour": "red"}, "option colour='red' is unknown; allowed are endpoints"),
         (BODY, {"endpoints": None}, "option endpoints is missing"),
         (BODY, {"endpoints": "here:x"}, "'here:x'"),
-        (BODY, {"url": "sqlite:///popmq.db"}, "a database is read, not written: give endpoints"),
+        (BODY, {"url": "sqlite:///popmq.db"}, "a database can only be read; give endpoints"),
     ],
 )
 def test_a_wrong_option_or_column_is_named(schema: StructType, options: dict[str, str | None], words: str) -> None:
@@ -182,5 +181,5 @@ def test_a_database_is_refused_without_its_password(make: Any) -> None:
 
 @pytest.mark.parametrize("make", [writer, stream_writer])
 def test_nothing_is_overwritten(make: Any) -> None:
-    with pytest.raises(ValueError, match="a topic is only ever appended to"):
+    with pytest.raises(ValueError, match="a topic can only be appended to"):
         make(OPTIONS, BODY, overwrite=True)

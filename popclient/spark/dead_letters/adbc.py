@@ -1,7 +1,7 @@
-"""Pages by ADBC: the optional accelerator of Postgres, `pip install 'popmq[adbc]'`.
+"""Pages by ADBC, an optional accelerator for Postgres: `pip install 'popmq[adbc]'`.
 
-Its driver makes Arrow of what Postgres copies out, with no Python object and no joining in between. Not for SQLite: the
-driver brings a SQLite of its own, and of two in one process each takes the other's locks of a file away when it closes.
+Its driver makes Arrow arrays directly from Postgres' COPY format. Not for SQLite: the driver has its own copy of
+SQLite, and if two copies in one process open a file, closing one drops the locks of the other.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CHOOSING: Final = ("host", "hostaddr", "port", "target_session_attrs", "load_ba
 
 
 def errors() -> tuple[type[Exception], ...]:
-    """What its statements raise; nothing where it was not used."""
+    """The errors of its statements; none if ADBC was not used."""
     manager = sys.modules.get("adbc_driver_manager")
     error: type[Exception] | None = getattr(manager, "Error", None)
     return () if error is None else (error,)
@@ -32,20 +32,20 @@ def errors() -> tuple[type[Exception], ...]:
 
 @contextmanager
 def connected_beside(own: Any) -> Iterator[Connection]:
-    """A second connection, to the server that psycopg's leads to and with its settings.
+    """A second connection to the server of psycopg's connection, with its settings.
 
-    Raises `ValueError` where the driver is not installed, and one of `errors` where it cannot connect.
+    Raises `ValueError` if the driver is not installed, and one of `errors` if it cannot connect.
     """
     try:
         from adbc_driver_postgresql import dbapi
     except ImportError as error:
-        raise ValueError(f"option driver='adbc' is not there where Spark's workers run ({error}): {GET_ADBC}") from None
+        raise ValueError(f"option driver='adbc' is not installed for Spark's workers ({error}): {GET_ADBC}") from None
     with dbapi.connect(_conninfo(own.info), autocommit=True) as conn:
         yield conn
 
 
 def _conninfo(own: Any) -> str:
-    """The driver's own library of Postgres has other defaults, and of several servers might choose another one."""
+    """ADBC's own libpq has other defaults, and could choose another one of several servers."""
     from psycopg.conninfo import make_conninfo
 
     given = {name: value for name, value in own.get_parameters().items() if name not in _CHOOSING}
@@ -55,7 +55,7 @@ def _conninfo(own: Any) -> str:
 
 
 class Copies:
-    """Fetches a page as Postgres copies it out."""
+    """Fetches a page with Postgres' COPY."""
 
     def __init__(self, conn: Connection, own: Any, statement: Statement, sources: Sequence[ViewSource]) -> None:
         self._conn = conn

@@ -1,8 +1,8 @@
-"""A page of rows told by Postgres in one row: each column as one value.
+"""A page in one row of Postgres: each column is aggregated to one value.
 
-Numbers come as eight bytes each, with the least of all for NULL; bytes one after the other, beside their lengths; texts
-joined by a control character, with another one alone for NULL. A text that holds one of the two shows in the counts,
-and its page is not taken.
+Numbers are eight bytes each, with the smallest number for NULL; binary values are joined, beside their lengths; texts
+are joined by a control character, with another one for NULL. If a text has one of these characters, the counts differ,
+and the page is fetched by rows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NO_BYTES: Final[ColumnElement[int]] = literal_column("-1")
 
 
 def aggregates(rows: Select[Any], sources: Sequence[ViewSource]) -> Select[Any]:
-    """The query for one row: how many rows there are, and their columns."""
+    """The query for one row: the number of rows, and their columns."""
     page = rows.subquery("page")
     return select(func.count(), *(each for source in sources for each in _told(page.c[source.name], source)))
 
@@ -43,7 +43,7 @@ def _told(column: ColumnElement[Any], source: ViewSource) -> Iterator[ColumnElem
 
 
 def arrays_of(count: int, values: Sequence[Any], sources: Sequence[ViewSource]) -> dict[ViewSource, pa.Array] | None:
-    """The columns of such a row; None where a text holds one of the control characters."""
+    """The columns of such a row; None if a text has one of the control characters."""
     told = iter(values)
     arrays = {}
     for source in sources:

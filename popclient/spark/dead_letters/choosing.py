@@ -1,4 +1,4 @@
-"""Which rows of a view the options ask for: its queries, for a reader of the database's own driver."""
+"""The queries for the rows of a view that the options select."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from popclient.spark.dead_letters.options import DeadLetterOptions
 
 
 class Statement(NamedTuple):
-    """SQL in the driver's own words, and its parameters; `first` and `last` are those of a page."""
+    """SQL for the driver, and its parameters; `first` and `last` are the keys of a page."""
 
     sql: str
     parameters: Mapping[str, Any]
@@ -24,14 +24,13 @@ class Statement(NamedTuple):
 
 
 def chosen(options: DeadLetterOptions, sources: Sequence[ViewSource]) -> Select[Any]:
-    """The query for these columns, in no order."""
+    """The query for these columns, without an order."""
     fetched: list[ColumnElement[Any]] = [column(each.name) for each in sources]
     return _narrowed(select(*fetched).select_from(table(VIEWS[options.view].name)), options)
 
 
 def up_to(query: Select[Any], sources: Sequence[ViewSource], bytes_max: int) -> Select[Any]:
-    """The first of its rows, in the order of the key, as far as `bytes_max` of bodies allow: the one that passes them
-    is the last. For Postgres."""
+    """The first rows in the order of the key; the row that exceeds `bytes_max` of bodies is the last. For Postgres."""
     if BODY not in sources:
         return query
     rows = query.subquery("found")
@@ -43,12 +42,12 @@ def up_to(query: Select[Any], sources: Sequence[ViewSource], bytes_max: int) -> 
 
 
 def key_of(options: DeadLetterOptions) -> ColumnClause[Any]:
-    """What the view is read in ranges of."""
+    """The key by which the view is read in ranges."""
     return column(VIEWS[options.view].key.name)
 
 
 class Ids:
-    """The keys of the rows that the options ask for, as they are now."""
+    """The keys of the rows that the options select, as they are now."""
 
     def __init__(self, conn: Connection, options: DeadLetterOptions) -> None:
         self._conn = conn
@@ -57,18 +56,18 @@ class Ids:
         self._chosen = _narrowed(self._all, options)
 
     def newest(self) -> int:
-        """The newest of all, whoever asks for it; 0 where there is none."""
+        """The newest key of the whole view; 0 if it is empty."""
         return self._conn.execute(self._all.order_by(self._key.desc()).limit(1)).scalar() or 0
 
     def first(self) -> int | None:
         return self._conn.execute(self._chosen.order_by(self._key).limit(1)).scalar()
 
     def last(self, after: int | None = None, until: int | None = None) -> int | None:
-        """The last of those with after < id <= until."""
+        """The last selected key with after < id <= until."""
         return self._conn.execute(self._between(after, until).order_by(self._key.desc()).limit(1)).scalar()
 
     def nth(self, after: int, until: int, count: int) -> int | None:
-        """The count-th of those with after < id <= until; None where there are fewer."""
+        """The count-th selected key with after < id <= until; None if there are fewer."""
         query = self._between(after, until).order_by(self._key)
         return self._conn.execute(query.offset(count - 1).limit(1)).scalar()
 
@@ -87,7 +86,7 @@ def _narrowed(query: Select[Any], options: DeadLetterOptions) -> Select[Any]:
     }
     for name, value in names.items():
         if value is not None:
-            # The empty suffix keeps planners from starting at the name: a page is cheap only in the order of ids.
+            # With the empty suffix planners cannot use an index of the name: a page is cheap only in the order of ids.
             query = query.where(column(name).concat("") == value)
     bounds: tuple[tuple[ColumnElement[Any], int | None, int | None], ...] = (
         (key_of(options), options.starting_id, options.ending_id),

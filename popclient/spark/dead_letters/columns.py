@@ -1,7 +1,6 @@
-"""The columns of a dead letter and of a redrive, named as the wire names its fields, and how each is made.
+"""The columns of dead letters and redrives, and how each is made. They have the names of the wire's fields.
 
-A column is made from whole pages of the database's, as Arrow arrays: a Python object per cell would cost more than the
-database does.
+A column is made of a whole page, as Arrow arrays: a Python object for each cell would cost more than the query.
 """
 
 from __future__ import annotations
@@ -12,15 +11,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from popclient.spark.dead_letters.ids import ids
-from popclient.spark.dead_letters.quoted import lists, maps
+from popclient.spark.dead_letters.decoding import ids, lists, maps
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
 class ViewSource(NamedTuple):
-    """A column of the database's view, as it is fetched: its name and Arrow's type."""
+    """A column of the database's view: its name and Arrow type."""
 
     name: str
     kind: pa.DataType
@@ -30,7 +28,7 @@ Page = dict[ViewSource, pa.Array]
 
 
 class ViewColumn(NamedTuple):
-    """`make` turns the arrays of `sources` into what Spark sees; what it gives is cast to Spark's type."""
+    """make: from the arrays of `sources` to Spark's column; its result is cast to Spark's type."""
 
     name: str
     type: str
@@ -38,14 +36,14 @@ class ViewColumn(NamedTuple):
     make: Callable[..., pa.Array]
 
 
-# How the properties of a message are shown: as a map, or as the JSON that the database has.
+# The properties of a message: as a map, or as JSON as in the database.
 MAP: Final = "map"
 JSON: Final = "json"
 PROPERTIES: Final = "properties"
 
 
 class View(NamedTuple):
-    """A view of the database. `key` is the bigint by which it is read in ranges; `unique`: no two rows share one."""
+    """A view of the database. key: the bigint by which it is read in ranges. unique: is a key in one row only?"""
 
     name: str
     key: ViewSource
@@ -58,7 +56,7 @@ class View(NamedTuple):
         return ", ".join(f"{column.name} {column.type}" for column in self.columns)
 
     def pick(self, schema: StructType) -> tuple[ViewColumn, ...]:
-        """The columns a schema asks for, in its order; raises `ValueError` for a name or a type there is not."""
+        """The columns of a schema, in its order; raises `ValueError` for an unknown name or another type."""
         by_name = {column.name: column for column in self.columns}
         picked = []
         for field in schema.fields:
@@ -73,12 +71,12 @@ class View(NamedTuple):
         return tuple(picked)
 
     def sources_of(self, columns: Sequence[ViewColumn]) -> list[ViewSource]:
-        """The view's columns that these need, each once; the key first, for it is where the next page begins."""
+        """The view's columns that these need, each once; first the key, because the next page begins after it."""
         return list(dict.fromkeys([self.key, *(source for column in columns for source in column.sources)]))
 
 
 def to_arrow(page: Page, columns: Sequence[ViewColumn], schema: pa.Schema) -> pa.RecordBatch:
-    """One Arrow batch of Spark's columns from a page of the database's; without columns it still counts the rows."""
+    """An Arrow batch of Spark's columns from a page; without columns it has only the number of rows."""
     if not columns:
         count = len(next(iter(page.values())))
         return pa.RecordBatch.from_struct_array(pa.array([{}] * count, pa.struct([])))
@@ -94,7 +92,7 @@ def _as_it_is(values: pa.Array) -> pa.Array:
 
 
 def _unpacked_before(bodies: pa.Array, _encodings: pa.Array) -> pa.Array:
-    """A page's bodies are unpacked first: what they unpack to says how many make a batch."""
+    """Bodies are decompressed before, because the size of a batch depends on it."""
     return bodies
 
 
@@ -178,7 +176,7 @@ VIEWS: Final = {view.name: view for view in (DEAD_LETTERS, LINEAGE)}
 
 
 def view_of(name: str, properties_as: str) -> View:
-    """The view with its properties as maps, or as the JSON that the database has: a string, NULL for none."""
+    """The view with its properties as maps, or as JSON: a string, NULL if there are none."""
     view = VIEWS[name]
     if properties_as != JSON:
         return view

@@ -1,11 +1,12 @@
-"""A connection that can only read, and a plain sentence where there is none."""
+"""Read-only connections to a database of PopMQ."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import TypeVar
 from urllib.parse import quote
 
 from sqlalchemy import Connection, Engine, create_engine
@@ -23,9 +24,9 @@ _OLD_SCHEMA = re.compile("dead_letters|lineage|column")
 
 @contextmanager
 def connected(url: str) -> Iterator[Connection]:
-    """Connect to a database that `options.parse` has looked at; raises `ValueError` saying what is wrong with it.
+    """Connects to a database whose URL `options.parse` has checked; raises `ValueError` if it cannot be read.
 
-    Every statement is a transaction of its own, with the driver's cursors too.
+    Each statement is a transaction, also with the driver's cursors.
     """
     where = make_url(url)
     engine = _sqlite(where) if where.get_backend_name() == "sqlite" else _postgres(where)
@@ -56,7 +57,7 @@ def _sqlite(url: URL) -> Engine:
 
 
 def _postgres(url: URL) -> Engine:
-    # Spark reads in parallel already, and a page is too short to be worth compiling.
+    # Spark reads in parallel already, and a page is too short for the JIT compiler to pay.
     settings = ("default_transaction_read_only=on", "max_parallel_workers_per_gather=0", "jit=off")
     options = " ".join(f"-c {each}" for each in (*settings, "application_name=popmq-spark"))
     try:
@@ -74,3 +75,38 @@ def _postgres(url: URL) -> Engine:
 
 def _shown(url: URL) -> str:
     return shown(url.render_as_string(hide_password=False))
+
+
+Answer = TypeVar("Answer")
+
+
+class KeptConnection:
+    """A connection that is kept between the looks of an idle stream, because opening one costs more than a look.
+
+    Opened by the first `ask`, and kept until `close`. Unpickled, it is closed.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._kept: tuple[Connection, ExitStack] | None = None
+
+    def __reduce__(self) -> tuple[type[KeptConnection], tuple[str]]:
+        return KeptConnection, (self._url,)
+
+    def ask(self, question: Callable[[Connection], Answer]) -> Answer:
+        """Asks again over a new connection if the kept one is lost, as after a restart of the database. Raises as
+        `connected` does."""
+        if self._kept is not None:
+            with suppress(DBAPIError):
+                return question(self._kept[0])
+            self.close()
+        with ExitStack() as stack:
+            conn = stack.enter_context(connected(self._url))
+            answer = question(conn)
+            self._kept = conn, stack.pop_all()
+        return answer
+
+    def close(self) -> None:
+        if self._kept is not None:
+            kept, self._kept = self._kept, None
+            kept[1].close()

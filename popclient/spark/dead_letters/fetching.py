@@ -1,8 +1,8 @@
-"""Pages of a view as Arrow arrays. A page is one short statement, which ends before Spark sees the page.
+"""Fetches pages of a view as Arrow arrays. A page is one short statement, which ends before Spark gets the page.
 
-Rows are fetched by the database's own driver, without a Python object around each. Postgres is asked for a page's
-columns instead of its rows: each as one value, which becomes an Arrow array as it is. That costs less; with bodies of
-a KiB and more ADBC, where it is installed, costs less still.
+The database's own driver fetches rows, without an object of SQLAlchemy for each. From Postgres a page is fetched as
+columns: each is one value, which becomes an Arrow array. That is faster than rows; for bodies of a KiB or more ADBC is
+faster still.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from popclient.spark.dead_letters.options import ADBC, AUTO, DeadLetterOptions, 
 log = logging.getLogger(__name__)
 
 PAGE_ROWS_MAX: Final = 8_192
-PAGE_BYTES_MAX: Final = 16 * 1024 * 1024  # the body that passes it is the page's last
+PAGE_BYTES_MAX: Final = 16 * 1024 * 1024  # the body that exceeds it is the page's last
 
 
 class PageFetcher(Protocol):
     """One driver's way to a page."""
 
     def page(self, first: int, last: int) -> Page | None:
-        """The rows with first <= key <= last, as far as a page goes; None where there are none."""
+        """The first page of the rows with first <= key <= last; None if there are no rows."""
 
 
 def pages(
     conn: Connection, options: DeadLetterOptions, sources: Sequence[ViewSource], first: int, last: int
 ) -> Iterator[Page]:
-    """The rows with first <= key <= last, in the order of the key, which is the first of `sources`."""
+    """The rows with first <= key <= last, in the order of the key. The first of `sources` is the key."""
     unique = VIEWS[options.view].unique
     with _fetcher(conn, options, sources, is_long=last - first >= PAGE_ROWS_MAX) as fetcher:
         while (page := fetcher.page(first, last)) is not None:
@@ -49,7 +49,7 @@ def pages(
 
 
 def _before_last_key(keys: pa.Array) -> int:
-    """How many rows stand before the last key's; all, where it is the only one."""
+    """The number of rows before those of the last key; all rows if there is only one key."""
     listed = keys.to_pylist()
     return listed.index(listed[-1]) or len(listed)
 
@@ -70,7 +70,7 @@ def _fetcher(
     with ExitStack() as stack:
         if options.driver == ADBC:
             beside = stack.enter_context(connected_beside(own))
-        # Without bodies columns as values cost less; and for a page or less a second connection costs too much.
+        # Without bodies, aggregated columns are faster; for one page a second connection costs too much.
         elif options.driver == AUTO and is_long and BODY in sources and has_adbc():
             beside = _connected_if_possible(stack, own)
         else:
@@ -82,7 +82,7 @@ def _fetcher(
 
 
 def _connected_if_possible(stack: ExitStack, own: Any) -> Any:
-    """Nobody has asked for it: a read must not fail for want of it."""
+    """The user has not chosen ADBC, so a read does not fail without it."""
     try:
         return stack.enter_context(connected_beside(own))
     except Exception as error:
@@ -93,7 +93,7 @@ def _connected_if_possible(stack: ExitStack, own: Any) -> Any:
 
 
 class PageRows:
-    """Fetches rows, one by one where they have bodies, up to a page's bytes."""
+    """Fetches rows; with bodies one by one, up to PAGE_BYTES_MAX."""
 
     def __init__(self, conn: Connection, statement: Statement, sources: Sequence[ViewSource]) -> None:
         self._conn = conn
@@ -120,7 +120,7 @@ def _up_to_a_page(cursor: Any, body: int) -> list[Any]:
 
 
 class Columns:
-    """Fetches one row of whole columns; a page that cannot be told so is fetched by rows."""
+    """Fetches a page as one row of aggregated columns, or by rows if a text does not allow that."""
 
     def __init__(self, conn: Connection, statement: Statement, sources: Sequence[ViewSource], rows: PageRows) -> None:
         self._conn = conn
@@ -137,17 +137,17 @@ class Columns:
         return self._rows.page(first, self._last_told(count, values)) if arrays is None else arrays
 
     def _last_told(self, count: int, values: Sequence[Any]) -> int:
-        """The page's last key: the driver holds all that it is asked for, so it is asked for a page's bytes alone."""
+        """The page's last key. By rows, the driver keeps the whole result in memory, so it must not ask for more."""
         keys = self._sources[:1]
         told = arrays_of(count, values, keys)
-        assert told is not None, "only texts can be told in a way that is not taken"
+        assert told is not None, "keys are numbers"
         last: int = told[keys[0]][-1].as_py()
         return last
 
 
 @contextmanager
 def _executed(conn: Connection, statement: Statement, first: int, last: int) -> Iterator[Any]:
-    """The driver's own cursor. Postgres speaks binary with it: a body would come as text twice as long."""
+    """A cursor of the driver. For Postgres in binary: as text, a body would be twice as long."""
     own: Any = conn.connection.driver_connection
     with closing(own.cursor() if conn.dialect.name == "sqlite" else own.cursor(binary=True)) as cursor:
         cursor.execute(statement.sql, {**statement.parameters, "first": first, "last": last})

@@ -1,4 +1,4 @@
-"""What a reader of dead letters can be told: `spark.read.format("popmq").option(…)`."""
+"""The options for reading dead letters: `spark.read.format("popmq").option(…)`."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _WRITE_URL: Final = "write sqlite:///popmq.db or postgresql://user@host/name"
 class DeadLetterOptions(NamedTuple):
     """Which dead letters to read, and in how many parts.
 
-    url: of the database. view: what is read of it. namespace: "" is the default one. consumer_group, topic (the one a
-    message came from): None is all. The times a message died at are start (included) to end (excluded), epoch
-    milliseconds; so are ids. max_rows_per_trigger: of a stream; None is whatever there is. plan_id: of a redrive.
-    properties_as: MAP, or JSON, a string of it. driver: of Postgres; AUTO is ADBC for many bodies, if installed.
+    url: of the database. namespace: "" is the default one. consumer_group, topic (the original topic of the message):
+    None is all. starting_ms (included) to ending_ms (excluded): time of death, epoch milliseconds; the same for ids.
+    max_rows_per_trigger: for a stream; None is all rows. plan_id: of a redrive. properties_as: MAP, or JSON (a
+    string). driver: for Postgres; AUTO is ADBC for many bodies, if installed.
     """
 
     url: str
@@ -54,9 +54,9 @@ class DeadLetterOptions(NamedTuple):
         return view_of(self.view, self.properties_as).schema
 
     def refuse_in_a_stream(self) -> None:
-        """Raise `ValueError` for what only a batch can do."""
+        """Raises `ValueError` for an option that only a batch can have."""
         if self.view == LINEAGE:
-            raise ValueError(f"option view='{LINEAGE}' is for spark.read: its rows change; read it when it is wanted")
+            raise ValueError(f"option view='{LINEAGE}' is for spark.read, because its rows change; use spark.read")
         for name, value in (("endingTimestamp", self.ending_ms), ("endingId", self.ending_id)):
             if value is not None:
                 raise ValueError(
@@ -64,16 +64,16 @@ class DeadLetterOptions(NamedTuple):
                 )
 
     def refuse_in_a_batch(self) -> None:
-        """Raise `ValueError` for what only a stream can do."""
+        """Raises `ValueError` for an option that only a stream can have."""
         if self.max_rows_per_trigger is not None:
             raise ValueError(
-                f"option maxRowsPerTrigger={self.max_rows_per_trigger} is for spark.readStream; a batch reads all that"
-                " its other options ask for: narrow it with startingId and endingId"
+                f"option maxRowsPerTrigger={self.max_rows_per_trigger} is for spark.readStream; limit a batch with"
+                " startingId and endingId"
             )
 
 
 def has_adbc() -> bool:
-    """Whether this process can use the accelerator; other machines may have it, or not."""
+    """Does this process have ADBC? Other machines may differ."""
     return find_spec("adbc_driver_postgresql") is not None
 
 
@@ -102,7 +102,7 @@ def _url(given: OptionReader) -> str:
         raise ValueError(
             f"option url={shown(written)} is a database in memory, which only its server can read; name a file"
         )
-    # Workers may run in another folder than the one the user wrote this path in.
+    # Workers may have another working directory.
     return url.set(database=str(Path(url.database).absolute())).render_as_string()
 
 
@@ -133,6 +133,6 @@ TABLES: Final = {
 
 
 def parse(options: Mapping[str, str]) -> DeadLetterOptions:
-    """The options as Spark hands them over; raises `ValueError` naming the option, its value and what is allowed."""
+    """Raises `ValueError` with the option, its value and what is allowed."""
     view: str = _OF_BOTH["view"].read(OptionReader(options))
     return DeadLetterOptions(**TABLES[view].read(options))

@@ -1,8 +1,8 @@
 """Reads a view of a PopMQ database, SQLite or Postgres, in parallel and in pages.
 
-The upper bound is fixed when a data frame is first planned, so that all its actions see the same rows. A page is one
-short statement: neither a slow Spark nor a large table keeps the server's SQLite from checkpointing, or Postgres from
-cleaning up. No filter is pushed down: Spark 4.3 applies a pushed filter to later queries of the same data frame too.
+The upper bound is fixed when Spark first plans a data frame, so all its actions see the same rows. A page is one short
+statement, so a slow job or a large table does not stop SQLite from checkpointing, or Postgres from vacuuming. No filter
+is pushed down: Spark 4.3 would apply it to later queries of the same data frame too.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ViewReader(DataSourceReader):
         self._pages = ViewPages(options, schema)
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Ranges of ids of equal width; what dies after this moment belongs to the next data frame."""
+        """Ranges of ids of equal width; later dead letters belong to the next data frame."""
         with connected(self._options.url) as conn:
             ids = Ids(conn, self._options)
             first, last = ids.first(), ids.last()
@@ -61,7 +61,7 @@ class ViewPages:
         self._columns = self._view.pick(schema)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, IdRange):  # Spark's stand-in where there is nothing to read
+        if not isinstance(partition, IdRange):  # Spark's placeholder if there are no partitions
             return
         schema = to_arrow_schema(self._schema, timezone="UTC")
         sources = self._view.sources_of(self._columns)
@@ -72,7 +72,7 @@ class ViewPages:
 
 
 def _unpacked(page: Page) -> Iterator[Page]:
-    """A page with its bodies unpacked; in several where that makes them more than a batch may have."""
+    """A page with its bodies decompressed; in parts if they are larger than a batch may be."""
     if BODY not in page:
         yield page
         return

@@ -1,16 +1,15 @@
-"""Dead letters as a stream: what died since the last batch, in the order of ids.
+"""Dead letters as a stream, in the order of their ids.
 
-An offset is `{"v": 1, "id": n}`: everything up to n has been read. A batch is the ids after its start up to its end, so
-it can be read again from its two offsets alone, by whichever process comes after a crash. Ids become visible in their
-order (docs/design/0017), so nothing ever appears behind an offset. A message that is sent back and dies again comes
-again, with a new id.
+An offset is `{"v": 1, "id": n}`: all dead letters up to n have been read. A batch has the ids after its start up to its
+end, so any process can read it again from its two offsets. Ids become visible in their order (docs/design/0017), so no
+dead letter appears behind an offset. A message that is redriven and dies again appears again, with a new id.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -18,19 +17,16 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 from sqlalchemy import Connection
 
-from popclient.spark.checkpoint import VERSION, numbers_of
+from popclient.spark.checkpoint import VERSION, next_pause, numbers_of
 from popclient.spark.dead_letters.choosing import Ids
+from popclient.spark.dead_letters.database import KeptConnection
 from popclient.spark.dead_letters.fetching import PAGE_ROWS_MAX
-from popclient.spark.dead_letters.looking import KeptConnection
 from popclient.spark.dead_letters.options import DeadLetterOptions
 from popclient.spark.dead_letters.reading import ViewPages, split
 
-# Without a trigger of its own Spark asks some ninety times a second whether there is something new.
-LOOK_AGAIN_S: Final = (0.05, 1.0)  # the first pause, and the longest that it grows to
-
 
 class DeadLetterStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Where offsets are asked for, a connection is kept while there is nothing new; workers open one per partition."""
+    """The driver keeps a connection while it finds nothing new; workers open a connection for each partition."""
 
     def __init__(
         self,
@@ -46,11 +42,11 @@ class DeadLetterStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._now = now
         self._sleep = sleep
         self._initial: int | None = None
-        self._last_of_all: int | None = None  # where a query that reads what is available now ends
+        self._last_of_all: int | None = None  # the end of an availableNow query
         self._looked: _LastLook | None = None
 
     def initialOffset(self) -> dict[str, int]:
-        """Before the first dead letter that the options ask for. Spark asks twice, and must hear the same."""
+        """Before the first dead letter that the options select. Spark asks twice and needs the same answer."""
         if self._initial is None:
             self._initial = self._database.ask(self._first)
         return _offset(self._initial)
@@ -74,7 +70,7 @@ class DeadLetterStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _offset(end)
 
     def reportLatestOffset(self) -> dict[str, int] | None:
-        """The newest dead letter that the last look saw, for the query's progress."""
+        """The newest dead letter of the last look, for the query's progress."""
         return None if self._looked is None else _offset(self._looked.newest)
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
@@ -89,19 +85,19 @@ class DeadLetterStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._pages.read(partition)
 
     def commit(self, end: dict[str, int]) -> None:
-        """Nothing to do: reading leaves no mark on a dead letter."""
+        """Does nothing: reading does not change a dead letter."""
 
     def stop(self) -> None:
         self._database.close()
 
     def _first(self, conn: Connection) -> int:
-        """Where it begins. The newest is looked for before the first: what dies in between is then read."""
+        """The initial offset. Asks for the newest id before the first one, so it skips none."""
         ids = Ids(conn, self._options)
         newest, first = ids.newest(), ids.first()
         return newest if first is None else first - 1
 
     def _pause(self, after: int) -> None:
-        """Where the last look from here has found nothing: longer each time."""
+        """Pauses, longer each time, if the last look after this id has found nothing."""
         pause = self._pause_after(after)
         if self._looked is not None and pause is not None and self._last_of_all is None:
             self._sleep(max(0.0, self._looked.at + pause - self._now()))
@@ -110,7 +106,7 @@ class DeadLetterStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._looked.pause if self._looked is not None and self._looked.after == after else None
 
     def _end(self, conn: Connection, after: int, rows: int | None) -> int | None:
-        """The id that the next batch ends with; what the last look passed over is not looked at again."""
+        """The last id of the next batch; skips ids that the last look has passed already."""
         found = Ids(conn, self._options)
         newest = found.newest()
         if self._last_of_all is not None:
@@ -119,15 +115,15 @@ class DeadLetterStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         end = found.nth(passed, newest, rows) if rows is not None else None
         end = found.last(passed, newest) if end is None else end
         passed = max(passed, newest) if end is None else after
-        pause = _next_pause(self._pause_after(after)) if end is None else None
+        pause = next_pause(self._pause_after(after)) if end is None else None
         self._looked = _LastLook(after, passed, newest, self._now(), pause)
         return end
 
 
 class _LastLook(NamedTuple):
-    """A look for what came after an id: nothing up to `passed` was asked for, `newest` was the newest of all.
+    """A look for dead letters after an id. The options select none up to `passed`; `newest` was the newest of all.
 
-    pause: until the next look, if it has found nothing.
+    pause: seconds until the next look, if this one has found nothing.
     """
 
     after: int
@@ -135,11 +131,6 @@ class _LastLook(NamedTuple):
     newest: int
     at: float
     pause: float | None
-
-
-def _next_pause(pause: float | None) -> float:
-    first, longest = LOOK_AGAIN_S
-    return first if pause is None else min(pause * 2, longest)
 
 
 def _offset(number: int) -> dict[str, int]:

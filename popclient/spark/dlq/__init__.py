@@ -1,4 +1,4 @@
-"""What is done with dead letters in Spark: read, sort into classes, repair, look at the plan, send back, archive.
+"""Work with dead letters in Spark: read, classify, repair, preview, redrive, archive, purge.
 
 from popclient.spark import dlq
 
@@ -13,11 +13,9 @@ dlq.lineage(spark, "postgresql://popmq@db/popmq", plan_id="nightly-2013-02-08").
 
 from __future__ import annotations
 
-from popclient.spark.dlq.classifying import CLASS, classify, counts
-from popclient.spark.dlq.purging import purge
-from popclient.spark.dlq.reading import lineage, read
-from popclient.spark.dlq.redriving import Redriven, redrive
+from popclient.spark.dlq.frames import CLASS, classify, counts, lineage, read
 from popclient.spark.dlq.repairing import REPAIR, plan, repair
+from popclient.spark.dlq.server import Redriven, purge, redrive
 
 __all__ = [
     "CLASS",

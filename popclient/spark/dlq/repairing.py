@@ -1,4 +1,4 @@
-"""What is to be different in messages that go back, and a look at it before anything moves."""
+"""Repairs of messages that are to be redriven, and a preview of the redrive."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 REPAIR: Final = "repair"
 _TYPES: Final = {"body": "binary", "tag": "string", "keys": "array<string>", "properties": "map<string,string>"}
 _TYPE: Final = "struct<" + ",".join(f"{name}:{kind}" for name, kind in _TYPES.items()) + ">"
-# What stands in a repair for a value that is taken away; absent is what stays as it is. A message has a body always.
+# The values in a repair that remove a field; NULL does not change the field. A body cannot be removed.
 _NOTHING: Final = {"tag": "''", "keys": "array()", "properties": "map()"}
 
 
@@ -30,16 +30,16 @@ def repair(
     keys: str | Column | None = None,
     properties: str | Column | None = None,
 ) -> DataFrame:
-    """The dead letters with one more column, `repair`: what is different in each, NULL for one that goes back as it is.
+    """Adds a column `repair` with the changes of each dead letter; NULL for a dead letter without changes.
 
-    body, tag, keys, properties: SQL expressions or Spark columns of the new values; a row for which one gives the old
-    value is not repaired by it. NULL takes tag, keys or properties away, and leaves the body as it is.
+    body, tag, keys, properties: SQL expressions or Spark columns of the new values; a value equal to the old one is no
+    change. NULL removes tag, keys or properties, and does not change the body.
     by: a function of a row instead, which Spark calls in its workers.
     """
     wanted = {"body": body, "tag": tag, "keys": keys, "properties": properties}
     given = {name: value for name, value in wanted.items() if value is not None}
     if (by is None) == (not given):
-        raise ValueError("repair takes a function of a row, or new values of body, tag, keys or properties: give one")
+        raise ValueError("repair needs a function of a row, or new values of body, tag, keys or properties: give one")
     if by is not None:
         called = sql.udf(_Called(by), _TYPE, useArrow=False)(sql.struct(*[dead[name] for name in dead.columns]))
         return dead.withColumn(REPAIR, called)
@@ -49,10 +49,10 @@ def repair(
 
 
 def plan(dead: DataFrame, *, target: str | None = None, reason: str | Column = "") -> DataFrame:
-    """What `redrive` would do, without doing it: dead_letter_id, message_id, topic, target, change, changed, reason.
+    """A preview of `redrive`: dead_letter_id, message_id, topic, target, change, changed, reason. Changes nothing.
 
-    target: NULL is back to the group alone. change: NONE or REPAIR; changed: the names of what is different.
-    reason: as `redrive` takes it.
+    target: NULL sends back to the group alone. change: NONE or REPAIR; changed: the names of the changed fields.
+    reason: see `redrive`.
     """
     changed = changed_of(dead)
     return dead.select(
@@ -67,7 +67,7 @@ def plan(dead: DataFrame, *, target: str | None = None, reason: str | Column = "
 
 
 def changed_of(dead: DataFrame) -> Column:
-    """The names of what a row's repair makes different, none for a row without one."""
+    """The names of the fields that a row's repair changes."""
     if REPAIR not in dead.columns:
         return sql.array().cast("array<string>")
     names = [sql.when(sql.col(REPAIR)[name].isNotNull(), sql.lit(name)) for name in _TYPES]
@@ -75,19 +75,19 @@ def changed_of(dead: DataFrame) -> Column:
 
 
 def repair_of(dead: DataFrame) -> Column:
-    """The column `repair`, NULL in every row of a frame that has none."""
+    """The column `repair`; NULL if the frame has none."""
     return sql.col(REPAIR) if REPAIR in dead.columns else sql.lit(None).cast(_TYPE).alias(REPAIR)
 
 
 def reason_of(dead: DataFrame, reason: str | Column) -> Column:
-    """Why each goes back: a text for all, a column, or the class where a frame has been classified."""
+    """The reason of each redrive: a text for all, a column, or the class of a classified frame."""
     if not isinstance(reason, str):
         return reason
     return sql.col("class") if not reason and "class" in dead.columns else sql.lit(reason)
 
 
 class _Called:
-    """A user's function of a row, whose answer Spark takes as a struct."""
+    """Calls a user's function of a row; returns its result as a struct for Spark."""
 
     def __init__(self, by: Callable[[Row], Repair | None]) -> None:
         self._by = by
@@ -114,5 +114,5 @@ def _unchanged(name: str) -> Column:
 
 
 def _comparable(name: str, value: Column) -> Column:
-    """Spark compares no maps."""
+    """Spark cannot compare maps."""
     return sql.array_sort(sql.map_entries(value)) if name == "properties" else value

@@ -1,6 +1,6 @@
-"""Mode `journal`: a push consumer writes what it receives to files, acks it, and the stream reads the files.
+"""Mode `journal`: a push consumer writes messages to files and acks them; the stream reads the files.
 
-Speaks the standard RPCs alone, so it works with any RocketMQ 5 proxy. A message is lost at no moment: it is acked when
-the segment that holds it, and the folder's entry for it, are durable; a segment is removed when Spark will never ask
-for it again. What the server hands out a second time, because it did not hear the ack, is dropped by its id.
+It uses only RocketMQ's own RPCs, so it works with any RocketMQ 5 proxy. No message is lost: it is acked when its
+segment and the folder's entry for it are durable, and a segment is removed when Spark will not read it again. Messages
+that the server delivers again, because an ack was lost, are dropped by their ids.
 """

@@ -1,7 +1,7 @@
 """The journal: a folder of segments that one query writes and reads.
 
-Whoever appends waits until it is durable. Those who come while a segment is being written share the next one, and so
-one fsync, whatever their number.
+`append` returns when its messages are durable. Calls that come while a segment is being written share the next segment,
+and so one fsync.
 """
 
 from __future__ import annotations
@@ -20,24 +20,23 @@ from popclient.spark.journal import segment as segments
 from popclient.spark.journal.seen import SeenIds, identity
 from popclient.spark.journal.segment import Segment
 
-# The process of a query that was just stopped has the lock for a moment longer.
+# After a query is stopped, its process has the lock for a moment.
 LOCK_PATIENCE_S: Final = 3.0
 SEGMENT_MESSAGES: Final = 10_000
 _ANOTHER_JOURNAL: Final = (
-    "it belongs to another journal, or somebody has removed files; give that journal's path, or begin with a new"
-    " checkpoint"
+    "it belongs to another journal, or files were removed; give that journal's path, or start with a new checkpoint"
 )
 _IDENTIFYING: Final = ("topic", "message_id")
 
 
 class JournalFailed(RuntimeError):
-    """The journal cannot do what it must; the sentence names the path and the way out."""
+    """The journal cannot be read or written; the error has its path and what to do."""
 
 
 class Journal:
-    """The journal at a path; `open` makes it this process's.
+    """The journal at a path; `open` locks it for this process.
 
-    dedupe_messages: of how many messages, the newest ones, the ids are known. segment_messages: at most in a segment.
+    dedupe_messages: the number of newest messages whose ids are kept. segment_messages: the limit of a segment.
     """
 
     def __init__(self, path: Path, dedupe_messages: int, segment_messages: int = SEGMENT_MESSAGES) -> None:
@@ -51,10 +50,10 @@ class Journal:
         self._writing = threading.Lock()
         self._lock = -1
 
-    # ---- Its beginning ----
+    # ---- Opening ----
 
     def open(self, patience_s: float = LOCK_PATIENCE_S) -> None:
-        """Raises JournalFailed where the folder cannot be used, or another query uses it."""
+        """Raises JournalFailed if the folder cannot be used, or another query uses it."""
         try:
             segments.make_folder(self.path)
             self._take_lock(patience_s)
@@ -91,14 +90,14 @@ class Journal:
         present = [each for each in found if each.seq > self._seen.last_removed]
         for number, each in enumerate(present):
             if each.seq != present[0].seq + number:
-                raise self._failed(f"lacks segment {present[0].seq + number} of {each.seq}: somebody has removed it")
+                raise self._failed(f"has no segment {present[0].seq + number} of {each.seq}: its file was removed")
             self._segments[each.seq] = each
             self._seen.add(each.seq, _identities(segments.read_columns(each.path, _IDENTIFYING)))
-        for each in found[: len(found) - len(present)]:  # its ids were written down, then there was a crash
+        for each in found[: len(found) - len(present)]:  # a crash came after its ids were written
             each.path.unlink()
 
     def close(self) -> None:
-        """Gives the lock back."""
+        """Releases the lock."""
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
@@ -106,9 +105,9 @@ class Journal:
     # ---- Writing ----
 
     def append(self, messages: Sequence[pa.RecordBatch]) -> None:
-        """Returns when all of them are durable; those that the journal has had are dropped.
+        """Returns when the messages are durable; drops those whose ids are known.
 
-        Any thread may call it. Raises JournalFailed, then and ever after: nothing of it may be acked.
+        Safe in threads. Raises JournalFailed, and after a failure always: the messages must not be acked.
         """
         mine = _Appended(messages)
         with self._changed:
@@ -145,25 +144,25 @@ class Journal:
         for each in _identities(table):
             is_fresh.append(each not in self._seen and each not in here)
             here.add(each)
-        # Not `take`: it would make one array of all bodies, which has a limit.
+        # Not `take`: it would join all bodies in one array, whose size is limited.
         return table if all(is_fresh) else table.filter(pa.array(is_fresh, pa.bool_()))
 
     # ---- Reading ----
 
     @property
     def last(self) -> int:
-        """The number of the newest segment, be it removed; 0 in a new journal."""
+        """The number of the newest segment, removed or not; 0 in a new journal."""
         with self._changed:
             return next(reversed(self._segments), self._seen.last_removed)
 
     @property
     def first(self) -> int:
-        """The oldest segment that is there; the one after `last` where there is none."""
+        """The number of the oldest segment that exists; without segments, `last` + 1."""
         with self._changed:
             return next(iter(self._segments), self._seen.last_removed + 1)
 
     def require(self, seq: int) -> None:
-        """Raises JournalFailed unless a stream can go on after this segment."""
+        """Raises JournalFailed unless a stream can continue after this segment."""
         if seq > self.last:
             raise self._failed(
                 f"ends at segment {self.last}, and the checkpoint has read up to {seq}: {_ANOTHER_JOURNAL}"
@@ -171,7 +170,7 @@ class Journal:
         self.between(seq, self.last)
 
     def between(self, start: int, end: int) -> list[Segment]:
-        """The segments after `start` up to `end`; raises JournalFailed where one of them is gone."""
+        """The segments after `start` up to `end`; raises JournalFailed if one of them is gone."""
         with self._changed:
             missing = next((seq for seq in range(start + 1, end + 1) if seq not in self._segments), None)
             if missing is None:
@@ -187,7 +186,7 @@ class Journal:
         return sum(each.bytes for each in self.between(seq, self.last))
 
     def wait_beyond(self, seq: int, timeout_s: float) -> bool:
-        """Is there a segment after this one, within so many seconds?"""
+        """Waits for a segment after this one; is there one?"""
         with self._changed:
             self._changed.wait_for(lambda: self.failure is not None or self.last > seq, timeout_s)
             return self.last > seq
@@ -195,11 +194,11 @@ class Journal:
     # ---- Removing ----
 
     def remove(self, end: int) -> None:
-        """Segments up to `end` will not be asked for again. Their ids stay known."""
+        """Removes segments up to `end`; keeps their ids."""
         first = self.first
         if end < first:
             return
-        with self._writing:  # the ids are the writer's
+        with self._writing:  # it guards the ids too
             self._guarded(lambda: self._remove(first, end))
 
     def _remove(self, first: int, end: int) -> None:
@@ -209,20 +208,20 @@ class Journal:
         for each in gone:
             each.path.unlink(missing_ok=True)
 
-    # ---- What goes wrong ----
+    # ---- Failures ----
 
     def _guarded(self, work: Callable[[], None]) -> None:
         try:
             work()
-        except Exception as error:  # whatever it is: others wait for the same segment
+        except Exception as error:  # any: other threads wait for the same segment
             raise self.fail(error) from error
 
     def fail(self, error: Exception) -> JournalFailed:
-        """Nothing is appended any more, and whoever waits for a segment is told why. Returns the failure."""
+        """Stops all appending, and wakes the threads that wait for a segment. Returns the failure."""
         why = error if isinstance(error, (OSError, pa.ArrowException)) else repr(error)
         self.failure = self._failed(
-            f"cannot be written: {why}; what it does not hold is not acked and comes again; make room, or let the"
-            " driver write there, and start the query again"
+            f"cannot be written: {why}; messages that it does not have are not acked, and are delivered again; free"
+            " disk space, or let the driver write there, and start the query again"
         )
         with self._changed:
             self._changed.notify_all()
@@ -233,7 +232,7 @@ class Journal:
 
 
 class _Appended:
-    """What one caller waits for."""
+    """The messages of one call of `append`."""
 
     __slots__ = ("is_durable", "messages")
 

@@ -1,4 +1,4 @@
-"""What the mode `journal` can be told."""
+"""The options of mode `journal`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from popclient.spark.server import SERVER
 
 
 class JournalOptions(NamedTuple):
-    """topics: what is wanted of each. max_bytes: of segments that Spark has not committed; then nothing more is
-    received. dedupe_messages: of how many the ids are known. max_messages: of a batch, whole segments, at least one.
-    quiet_ms: an availableNow query ends when so long nothing came that was stored before it began."""
+    """topics: the filter of each. max_bytes: of segments that Spark has not committed; at this size receiving stops.
+    dedupe_messages: the number of newest messages whose ids are kept. max_messages: of a batch, which has whole
+    segments, at least one. quiet_ms: an availableNow query ends when it has received no message from before its start
+    for so long."""
 
     server: ClientConfig
     topics: Mapping[str, FilterExpression]
@@ -43,11 +44,11 @@ def _topics(given: OptionReader) -> Mapping[str, FilterExpression]:
 
 
 def _path(given: OptionReader) -> Path:
-    written = given.needed("journalPath", "give a folder that driver and workers see, this query's alone")
+    written = given.needed("journalPath", "give a folder for this query alone that driver and workers can read")
     path = written.removeprefix("file://")
     if "://" in path:
-        raise given.refuse("journalPath", "give a folder of a file system, which other storage can be mounted as")
-    return Path(path).absolute()  # workers may run in another folder
+        raise given.refuse("journalPath", "give a folder of a file system; mount other storage as a folder")
+    return Path(path).absolute()  # workers may have another working directory
 
 
 TABLE: Final = OptionTable(

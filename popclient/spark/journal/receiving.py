@@ -1,7 +1,7 @@
-"""Fills the journal: a push consumer whose listener appends, and so acks what is durable and nothing else.
+"""Fills the journal: the listener of a push consumer appends messages, so only durable messages are acked.
 
-When the journal has as much as it may, or cannot be written, the consumer is closed: it gives back what the listener
-has not begun, and no attempt is burnt for the time that the journal is full.
+If the journal is full or cannot be written, the consumer is closed: it gives back the messages that the listener has
+not begun, so no attempt is counted while the journal is full.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from popclient.spark.journal.folder import Journal, JournalFailed
 from popclient.spark.journal.options import JournalOptions
 from popclient.spark.message_columns import SOURCES, MessageColumns
 
-# Listeners that wait for the same fsync. A message group is consumed by one of them at a time.
+# Listeners that wait for the same fsync.
 CONCURRENCY: Final = 32
 BATCH_MESSAGES: Final = 1_000
 CACHED_MESSAGES: Final = 4_000
 DRAIN_S: Final = 10.0
-# A server that is away for longer than this is more than restarted.
+# A restart of the server takes less than this.
 AWAY_S: Final = 60.0
-# A segment has them all, whatever the query asks for today.
+# A segment has all columns, because a later query may ask for others.
 ALL_COLUMNS: Final = pa.schema([(name, source.type) for name, source in SOURCES.items()])
 
 
@@ -49,7 +49,7 @@ class JournalWriter:
     def tend(self, committed: int) -> None:
         """Receives if there is room; Spark has committed the segments up to this one.
 
-        Raises JournalFailed, and PopError where the server refuses.
+        Raises JournalFailed, and PopError if the server refuses.
         """
         self._committed = committed
         if self._journal.failure is not None:
@@ -61,7 +61,7 @@ class JournalWriter:
             self._open()
 
     def close(self) -> None:
-        """Gives back what is not in the journal, and waits until the acks of what is are heard."""
+        """Gives back messages that are not in the journal, and waits for the acks of the others."""
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
             consumer.close()
@@ -75,7 +75,7 @@ class JournalWriter:
 
     @property
     def is_quiet(self) -> bool:
-        """Has nothing come for a while that was stored in time? Raises ConnectionError when the server stays away."""
+        """Has no message from before the query's start come for a while? Raises ConnectionError without a server."""
         now = time.monotonic()
         if self._consumer is None or self._full.is_set():
             self._busy_at = self._healthy_at = now
@@ -114,12 +114,12 @@ class JournalWriter:
     def _listen(self, messages: Sequence[MessageView]) -> ConsumeResult:
         self._note(messages)
         try:
-            for batch in self._columns.of_messages(messages):  # one by one: together they may unpack to a lot
+            for batch in self._columns.of_messages(messages):  # one by one, because decompressed bodies may be large
                 self._journal.append([batch])
         except JournalFailed:
             self._end_consumer()
             return ConsumeResult.FAILURE
-        except Exception as error:  # noqa: BLE001  it ends the query: as a failed listener it would only burn attempts, unseen
+        except Exception as error:  # noqa: BLE001  it ends the query; in a listener it would only use up attempts
             self._journal.fail(error)
             self._end_consumer()
             return ConsumeResult.FAILURE
@@ -128,7 +128,7 @@ class JournalWriter:
         return ConsumeResult.SUCCESS
 
     def _end_consumer(self) -> None:
-        """From within the listener: it ends once this has returned; `tend` waits for that."""
+        """Called in the listener: the consumer ends when the listener has returned; `tend` waits for that."""
         self._full.set()
         if (consumer := self._consumer) is not None:
             consumer.close()

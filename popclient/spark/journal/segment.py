@@ -1,7 +1,7 @@
 """A segment: some messages in an Arrow file that is never changed.
 
-The name says its number, which is the stream's offset, and how many messages it holds: `000000000042-250.arrow`. It is
-written under another name and renamed when it is durable, so that there is no half a segment.
+The file name has the segment's number, which is the stream's offset, and the number of messages:
+`000000000042-250.arrow`. The file is written under another name and renamed when it is durable, so it is always whole.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _UNFINISHED: Final = ".tmp"
 
 
 class Segment(NamedTuple):
-    """`seq` counts from 1 without gaps; `bytes` is the file's size."""
+    """seq: counts from 1 without gaps. bytes: the size of the file."""
 
     seq: int
     messages: int
@@ -32,13 +32,13 @@ def name_of(seq: int, messages: int) -> str:
 
 
 def segment_at(path: Path) -> Segment | None:
-    """The segment that a file is; None for any other file, an unfinished segment among them."""
+    """The segment in a file; None if it is another file, or an unfinished segment."""
     named = _NAME.fullmatch(path.name)
     return Segment(int(named[1]), int(named[2]), path.stat().st_size, path) if named else None
 
 
 def write(folder: Path, seq: int, messages: pa.Table) -> Segment:
-    """Makes a segment of them, durable on return; raises OSError."""
+    """Writes a segment, durable on return; raises OSError."""
     path = folder / name_of(seq, messages.num_rows)
     write_durably(path, lambda file: _write_arrow(file, messages))
     return Segment(seq, messages.num_rows, path.stat().st_size, path)
@@ -50,24 +50,24 @@ def _write_arrow(file: IO[bytes], messages: pa.Table) -> None:
 
 
 def open_chunk(path: str) -> pa.Buffer:
-    """The Arrow IPC stream that a segment is, unread. Raises OSError."""
+    """The Arrow IPC stream of a segment, unread. Raises OSError."""
     with pa.memory_map(path) as file:
         return file.read_buffer()
 
 
 def read_columns(path: Path, names: Sequence[str]) -> pa.Table:
-    """Some of its columns, without a look at the others. Raises OSError, ArrowException."""
+    """Reads only these columns. Raises OSError, ArrowException."""
     chunk = open_chunk(str(path))
     schema = pa.ipc.open_stream(chunk).schema
     chosen = pa.ipc.IpcReadOptions(included_fields=[schema.get_field_index(name) for name in names])
     return pa.ipc.open_stream(chunk, options=chosen).read_all()
 
 
-# ---- Files that are there whole or not at all ----
+# ---- Durable files ----
 
 
 def write_durably(path: Path, write_to: Callable[[IO[bytes]], object]) -> None:
-    """The file is there and whole on return, and after a crash of the machine; or there is none, and OSError."""
+    """Writes a file that is durable on return; it exists whole or not at all. Raises OSError."""
     unfinished = path.with_name(path.name + _UNFINISHED)
     try:
         with unfinished.open("wb") as file:
@@ -76,19 +76,19 @@ def write_durably(path: Path, write_to: Callable[[IO[bytes]], object]) -> None:
             os.fsync(file.fileno())
         unfinished.replace(path)
     except BaseException:
-        unfinished.unlink(missing_ok=True)  # it may be what fills the disk
+        unfinished.unlink(missing_ok=True)  # the disk may be full
         raise
     sync_folder(path.parent)
 
 
 def remove_unfinished(folder: Path) -> None:
-    """What a crash has left behind."""
+    """Removes files that a crash has left unfinished."""
     for torn in folder.glob(f"*{_UNFINISHED}"):
         torn.unlink()
 
 
 def make_folder(folder: Path) -> None:
-    """With the parents that it lacks, durable on return; raises OSError."""
+    """Creates the folder and its missing parents, durable on return; raises OSError."""
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     for each in reversed(missing):
@@ -96,7 +96,7 @@ def make_folder(folder: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """A rename is durable once the folder is."""
+    """Makes renames in the folder durable."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

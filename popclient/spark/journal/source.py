@@ -1,4 +1,4 @@
-"""The stream over a journal. An offset is `{"v": 1, "seq": n}`: the segments up to n."""
+"""The stream of a journal. An offset is `{"v": 1, "seq": n}`: the segments up to n."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from popclient.spark.journal.receiving import JournalWriter
 from popclient.spark.journal.segment import Segment
 from popclient.spark.message_columns import MessageColumns
 
-# How long a trigger waits for a message: without it Spark asks 89 times a second.
+# Seconds that a trigger waits for a message; without it Spark asks about ninety times a second.
 LOOK_AGAIN_S: Final = 0.5
 
 
@@ -32,7 +32,7 @@ class Segments(InputPartition):
 
 
 class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Opens nothing before its first call: Spark pickles another one of it for the workers."""
+    """Opens nothing before its first method: Spark makes another instance for the workers, by pickling."""
 
     def __init__(self, options: JournalOptions, schema: StructType) -> None:
         self._options = options
@@ -46,7 +46,7 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # ---- Offsets ----
 
     def initialOffset(self) -> dict[str, Any]:
-        """Before the oldest segment: what a query with another checkpoint has left is read first."""
+        """Before the oldest segment: a query with a new checkpoint first reads what an earlier query has left."""
         return offset_of(self._opened().first - 1)
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -56,8 +56,8 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._until_ms = time.time_ns() // 1_000_000
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Everything up to `start` stands in Spark's commit log. Raises JournalFailed for a journal that is not this
-        checkpoint's, and for one that cannot be written."""
+        """The end of the next batch; Spark has committed everything up to `start`. Raises JournalFailed for the journal
+        of another checkpoint, and for one that cannot be written."""
         seq = seq_of(start)
         journal = self._opened()
         journal.require(seq)
@@ -73,16 +73,16 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return offset_of(self._planned)
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        """The journal's end, and how many messages it has beyond what is planned: Spark's lag behind it."""
+        """The journal's end, and `lag`: the number of messages beyond the planned batch."""
         journal = self._opened()
         return offset_of(journal.last) | {"lag": journal.messages_after(max(self._planned, journal.first - 1))}
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Spark plans a batch after this one, and will never ask for it again."""
+        """Removes the batch's segments: Spark will not read them again."""
         self._opened().remove(seq_of(end))
 
     def stop(self) -> None:
-        """Called only when Spark itself has gone; what has not been acked is given back."""
+        """Spark calls it only when the driver ends; gives back messages that are not acked."""
         if self._writer is not None:
             self._writer.close()
 
@@ -101,7 +101,7 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 chunk = segments.open_chunk(path)
             except FileNotFoundError:
                 raise JournalFailed(
-                    f"segment {path} is not on this machine; journalPath must name storage that driver and workers see"
+                    f"segment {path} is not on this machine; journalPath must be on storage of driver and workers"
                 ) from None
             yield from self._columns.of_chunk(chunk)
 
@@ -124,7 +124,7 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._writer
 
     def _wait_until_quiet_beyond(self, seq: int) -> None:
-        """Returns with a segment, or when there will be none: then the journal's end is the query's."""
+        """Returns when there is a segment, or when there will be none: then the query ends at the journal's end."""
         receiving = self._receive(seq)
         while not receiving.is_quiet:
             if self._opened().wait_beyond(seq, 0.1):
@@ -144,7 +144,7 @@ def seq_of(offset: dict[str, Any]) -> int:
 
 
 def _end_within(found: Sequence[Segment], start: int, limit: ReadLimit) -> int:
-    """The last of the segments that fit into the limit, at least the first; `start` where there is none."""
+    """The last segment within the limit, at least the first one; `start` if there is none."""
     most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
     end, messages = start, 0
     for each in found:

@@ -1,7 +1,7 @@
-"""Mode `lease`: messages received under names that can be asked for again, and acked when Spark has committed them.
+"""Mode `lease`: receives messages under attempt ids, and acks them when Spark has committed their batch.
 
-A batch is up to so many receives of popmq.v1.Bulk, each under an attempt id that follows from the option leaseOwner and
-the batch's number. As long as the messages are held, whoever repeats a receive under its attempt id gets the same ones
-and nothing new; so a batch that is replayed is the same batch. A thread keeps them held while it runs. They are acked
-in `latestOffset(start)`: when Spark asks it, the batch that ends in `start` stands in its commit log.
+A batch is one or several receives of popmq.v1.Bulk. The attempt id of each is made of the option leaseOwner, the
+batch's number and the receive's number. While the messages are held, a repeated receive under the same attempt id
+returns the same messages, so a replayed batch is the same batch. A thread renews the holds while the batch runs. They
+are acked in `latestOffset(start)`: when Spark calls it, it has committed the batch that ends in `start`.
 """

@@ -1,20 +1,24 @@
-"""What the group still has to do, for the query's progress."""
+"""How far the group is behind: for the query's progress, and for the end of an availableNow query."""
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import Final
 
 from popclient.admin import Admin
-from popclient.errors import PopError
+from popclient.admin.facts import QueueLag
+from popclient.errors import NotFound, PopError
 from popclient.spark.lease.options import LeaseOptions
 
-# Spark asks at every trigger; the number need not be newer than this.
+log = logging.getLogger(__name__)
+
+# Spark asks at every trigger; older numbers are asked for again.
 LOOK_EVERY_S: Final = 5.0
 
 
 class LeaseBacklog:
-    """Asks popmq.v1.Admin, now and then; a user who may not is told nothing."""
+    """Asks popmq.v1.Admin every LOOK_EVERY_S; has no facts for a user without that right."""
 
     def __init__(self, options: LeaseOptions) -> None:
         self._options = options
@@ -22,7 +26,7 @@ class LeaseBacklog:
         self._looked_at = -LOOK_EVERY_S
 
     def facts(self) -> dict[str, int] | None:
-        """`lag`: messages that are ready; `inflight`: those that somebody holds, this query among them."""
+        """`lag`: messages that are ready; `inflight`: messages that are held, by this query or another consumer."""
         if time.monotonic() - self._looked_at >= LOOK_EVERY_S:
             self._looked_at = time.monotonic()
             self._facts = self._look()
@@ -35,3 +39,42 @@ class LeaseBacklog:
         except PopError:
             return None
         return {"v": 1, "lag": sum(lag.ready for lag in lags), "inflight": sum(lag.inflight for lag in lags)}
+
+
+class AvailableNowEnd:
+    """The ends of a topic's queues when an availableNow query starts. It does not wait for queues added later.
+
+    Asks popmq.v1.Admin. For a user without that right, the query ends at a receive without messages.
+    """
+
+    def __init__(self, options: LeaseOptions) -> None:
+        self._options = options
+        self._ends: dict[int, int] | None = None
+
+    def note(self) -> None:
+        try:
+            with self._admin() as admin:
+                self._ends = {queue.id: queue.max_offset for queue in admin.get_topic(self._options.topic).queues}
+        except PopError as refusal:
+            log.warning(
+                "the end of topic %s is not known, so it is read until it is empty: %s", self._options.topic, refusal
+            )
+
+    def is_passed(self) -> bool:
+        """Has the group received all messages up to the ends, and is no earlier one ready again?"""
+        if self._ends is None:
+            return False
+        try:
+            with self._admin() as admin:
+                lags = {lag.queue_id: lag for lag in admin.list_lag(self._options.group, self._options.topic)}
+        except NotFound:  # the first receive creates the group
+            return False
+        return all(queue_id in lags and _is_done(lags[queue_id], end) for queue_id, end in self._ends.items())
+
+    def _admin(self) -> Admin:
+        return Admin(self._options.server, connect_timeout=self._options.server.request_timeout)
+
+
+def _is_done(lag: QueueLag, end: int) -> bool:
+    came_back = lag.ready - (lag.max_offset - max(lag.offset, lag.min_offset))
+    return lag.offset >= end and came_back <= 0

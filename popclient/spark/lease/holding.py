@@ -1,20 +1,145 @@
-"""The lease that a process holds: received, kept alive, given again, acked."""
+"""Leases: receives the messages of a batch, renews their holds, returns them again, and acks them."""
 
 from __future__ import annotations
 
 import logging
+import threading
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, Final, NamedTuple
 
-from popclient.spark.bulk import HeldMessages
-from popclient.spark.lease.holds import RECEIVE_MESSAGES_MAX, LeaseCalls
-from popclient.spark.lease.offset import Lease, attempt_id
+from popclient.errors import PopError, UnsupportedByServer
+from popclient.spark import bulk
+from popclient.spark.bulk import BULK, HeldMessages
+from popclient.spark.checkpoint import VERSION, numbers_of
 from popclient.spark.lease.options import LeaseOptions
-from popclient.spark.lease.renewal import Renewal
+from popclient.spark.link import ServerLink, link_to
 
 log = logging.getLogger(__name__)
 
 
+class Lease(NamedTuple):
+    """The messages of one batch, by their attempt ids. It is the stream's offset.
+
+    seq: counts batches with messages; 0 is the beginning, without messages. parts: the number of receives.
+    messages: of all receives together.
+    """
+
+    seq: int = 0
+    parts: int = 0
+    messages: int = 0
+
+    @classmethod
+    def of(cls, offset: dict[str, Any]) -> Lease:
+        """Raises `ValueError` for the offset of another source."""
+        return cls(**numbers_of(offset, "leases", cls(12, 2, 1_500)._asdict()))
+
+    def offset(self) -> dict[str, Any]:
+        return {"v": VERSION, **self._asdict()}
+
+    def attempt_ids(self, owner: str) -> list[str]:
+        """The attempt ids under which its messages are held."""
+        return [attempt_id(owner, self.seq, part) for part in range(self.parts)]
+
+
+def attempt_id(owner: str, seq: int, part: int) -> str:
+    """Unique for owner, batch and part."""
+    return f"{owner}/{seq}/{part}"
+
+
+# The server's limit for one receive.
+RECEIVE_MESSAGES_MAX: Final = 1_000
+
+
+class LeaseCalls:
+    """Calls for the messages held under attempt ids; each may be repeated, and raises a PopError.
+
+    columns: the fields of a message to ask for.
+    """
+
+    def __init__(self, options: LeaseOptions, columns: Sequence[str]) -> None:
+        self._options = options
+        self._columns = columns
+
+    def receive(self, attempt_id: str, max_messages: int) -> HeldMessages:
+        """The messages held under the attempt id; if none, up to `max_messages` new ones."""
+        return bulk.receive(
+            self._link(),
+            self._options.topic,
+            attempt_id,
+            max_messages=max_messages,
+            invisible=self._invisible,
+            expression=self._options.expression,
+            columns=self._columns,
+        )
+
+    def renew(self, attempt_id: str) -> int:
+        """Extends the holds by the whole duration; returns how many messages are still held."""
+        return bulk.renew(self._link(), self._options.topic, attempt_id, self._invisible)
+
+    def ack(self, attempt_id: str) -> None:
+        """Acks the messages held under the attempt id, if there still are any."""
+        bulk.ack(self._link(), self._options.topic, attempt_id)
+
+    @property
+    def _invisible(self) -> timedelta:
+        return timedelta(milliseconds=self._options.invisible_ms)
+
+    def _link(self) -> ServerLink:
+        link = link_to(self._options.server, self._options.group)
+        if not link.offers(BULK):
+            raise UnsupportedByServer(
+                f"option mode='lease' needs a PopMQ server with popmq.v1.Bulk, and {link.config.endpoints} does not"
+                " offer it; use mode='journal', which works with any RocketMQ 5 server, or install popmq[fast] there"
+            )
+        return link
+
+
+class Renewal:
+    """A thread that renews the holds of some attempt ids every third of their duration, while a batch runs."""
+
+    def __init__(self, holds: LeaseCalls, invisible_ms: int) -> None:
+        self._holds = holds
+        self._pause_s = invisible_ms / 3_000
+        self._attempt_ids: tuple[str, ...] = ()
+        self._is_stopped = False
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+
+    def keep(self, attempt_ids: Sequence[str]) -> None:
+        """From now on renews these attempt ids alone."""
+        with self._changed:
+            self._attempt_ids = tuple(attempt_ids)
+            self._changed.notify()
+        if attempt_ids and self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="popmq-lease", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the thread."""
+        with self._changed:
+            self._attempt_ids, self._is_stopped = (), True
+            self._changed.notify()
+
+    def _run(self) -> None:
+        while not self._is_stopped:
+            with self._changed:
+                if self._changed.wait(self._pause_s if self._attempt_ids else None):
+                    continue  # the attempt ids have changed
+                attempt_ids = self._attempt_ids
+            for attempt_id in attempt_ids:
+                if attempt_id in self._attempt_ids:
+                    self._renew(attempt_id)
+
+    def _renew(self, attempt_id: str) -> None:
+        try:
+            self._holds.renew(attempt_id)
+        except PopError as failure:  # two more tries fit into the duration
+            log.warning("the lease %s was not renewed yet, it is tried again: %s", attempt_id, failure)
+
+
 class LeaseLost(RuntimeError):
-    """Messages of a batch are not held any more: others may have got them."""
+    """Messages of a batch are no longer held: other consumers may have received them."""
 
 
 class LeaseTaken(RuntimeError):
@@ -22,7 +147,7 @@ class LeaseTaken(RuntimeError):
 
 
 class LeaseKeeper:
-    """The lease that this process holds; none at its beginning, whatever an earlier process has left behind."""
+    """The lease of this process; it begins without one, even if an earlier process has left a lease."""
 
     def __init__(self, options: LeaseOptions, holds: LeaseCalls) -> None:
         self.lease = Lease()
@@ -34,7 +159,7 @@ class LeaseKeeper:
         self._is_first = True
 
     def settle(self, done: Lease) -> None:
-        """Spark has committed it: what is held of it is acked. What is not may come again, which is told."""
+        """Acks the messages of a batch that Spark has committed. Reports those that are no longer held."""
         if done.seq == self._settled:
             return
         attempt_ids = done.attempt_ids(self._options.owner)
@@ -47,10 +172,10 @@ class LeaseKeeper:
             self._holds.ack(each)
         self._settled = done.seq
         if lost > 0:
-            self._lost(done, lost, "they were processed, and may come again")
+            self._lost(done, lost, "they were processed, and may be delivered again")
 
     def receive(self, seq: int, most: int, *, new: bool) -> Lease:
-        """What a crash has left behind of this batch, or new messages; `messages` is 0 if there are none."""
+        """The messages of this batch from before a crash, or new ones; `messages` is 0 if there are none."""
         self._received = self._left_behind(seq)
         if not self._received and new:
             self._received = self._new(seq, most)
@@ -61,13 +186,13 @@ class LeaseKeeper:
         return lease
 
     def chunks(self, lease: Lease) -> tuple[bytes, ...]:
-        """Of the batch that is held, or that an earlier process has held."""
+        """The messages of the batch, of this process or an earlier one."""
         if self.lease.seq != lease.seq:
             self._take_up(lease)
         return tuple(chunk for each in self._received for chunk in each.chunks)
 
     def close(self) -> None:
-        """What is held ends when its duration has passed."""
+        """Stops renewing: the holds end after their duration."""
         self._renewal.stop()
 
     def _left_behind(self, seq: int) -> list[HeldMessages]:
@@ -76,8 +201,8 @@ class LeaseKeeper:
             found.append(held)
         if found and not self._is_first:
             raise LeaseTaken(
-                f"batch {seq} of option leaseOwner={self._options.owner!r} is held already, and this query has not"
-                " received it: another one has the same leaseOwner; give each query its own, and start this one again"
+                f"batch {seq} of option leaseOwner={self._options.owner!r} is held already, but not by this query:"
+                " another query has the same leaseOwner; give each query its own, and start this one again"
             )
         return found
 
@@ -94,7 +219,7 @@ class LeaseKeeper:
         return found
 
     def _take_up(self, lease: Lease) -> None:
-        """After a restart, in the midst of a batch."""
+        """Continues a batch after a restart."""
         attempt_ids = lease.attempt_ids(self._options.owner)
         for each in attempt_ids:
             self._holds.renew(each)
@@ -102,7 +227,9 @@ class LeaseKeeper:
         there = sum(each.messages for each in self._received)
         self._keep(lease._replace(messages=there))
         if there < lease.messages:
-            self._lost(lease, lease.messages - there, "the batch is replayed without them, others may have got them")
+            self._lost(
+                lease, lease.messages - there, "the batch is replayed without them; other consumers may get them"
+            )
 
     def _keep(self, lease: Lease) -> None:
         self.lease = lease

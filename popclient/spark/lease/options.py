@@ -1,4 +1,4 @@
-"""What the mode `lease` can be told."""
+"""The options of mode `lease`."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from popclient.spark.message_columns import COLUMNS, FILTER, Column, schema_of
 from popclient.spark.options import OptionReader, OptionTable, duration_ms, flag, needed, number, special
 from popclient.spark.server import SERVER
 
-# An attempt id has 255 characters at most; the batch's number and the part's take some.
+# An attempt id has at most 255 characters, the numbers of batch and part among them.
 OWNER_LENGTH_MAX: Final = 200
 MIB: Final = 1024 * 1024
 
 
 class LeaseOptions(NamedTuple):
-    """owner: names this query's leases, over all its restarts, and nobody else's. max_bytes: of Arrow data in a batch;
-    the receive that passes it is its last."""
+    """owner: the name of this query's leases, unique, and the same after a restart. max_bytes: of Arrow data in a
+    batch; the receive that exceeds it is the batch's last."""
 
     server: ClientConfig
     topic: str
@@ -46,7 +46,7 @@ def _topic(given: OptionReader) -> str:
 
 
 def _owner(given: OptionReader) -> str:
-    owner = given.needed("leaseOwner", "give a name that this query alone has, and keeps over its restarts")
+    owner = given.needed("leaseOwner", "give a name that no other query has, and that stays the same after a restart")
     if len(owner) > OWNER_LENGTH_MAX or not owner.isprintable():
         raise given.refuse("leaseOwner", f"give at most {OWNER_LENGTH_MAX} printable characters")
     return owner
@@ -57,9 +57,9 @@ TABLE: Final = OptionTable(
         "topic": special(_topic, "topic"),
         "group": needed("consumerGroup", "give the group to receive as"),
         "owner": special(_owner, "leaseOwner"),
-        # The server's limits for a hold.
+        # Limits of the server for a hold.
         "invisible_ms": duration_ms("invisibleDuration", 300_000, 10_000, 43_200_000),
-        # A batch travels through the driver.
+        # The driver has a whole batch in memory.
         "max_messages": number("maxMessagesPerTrigger", 10_000, 1, 100_000),
         "max_bytes": number("maxBytesPerTrigger", 64 * MIB, 1, 256 * MIB),
         "num_partitions": number("numPartitions", 2, 1, 1_000),

@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from popclient.spark.lease.backlog import LeaseBacklog
-from popclient.spark.lease.high_water import AvailableNowEnd
-from popclient.spark.lease.holding import LeaseKeeper
-from popclient.spark.lease.holds import LeaseCalls
-from popclient.spark.lease.offset import Lease
+from popclient.spark.checkpoint import next_pause
+from popclient.spark.lease.backlog import AvailableNowEnd, LeaseBacklog
+from popclient.spark.lease.holding import Lease, LeaseCalls, LeaseKeeper
 from popclient.spark.lease.options import LeaseOptions
 from popclient.spark.message_columns import MessageColumns
-
-# Between two looks at a topic that has nothing: the first, and the longest that it grows to.
-LOOK_AGAIN_S: Final = (0.05, 1.0)
 
 
 class Chunks(InputPartition):
@@ -32,7 +27,7 @@ class Chunks(InputPartition):
 
 
 class LeaseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Asks no server before its first call: Spark pickles another one of it for the workers."""
+    """Calls no server before its first method: Spark makes another instance for the workers, by pickling."""
 
     def __init__(self, options: LeaseOptions, schema: StructType) -> None:
         self._options = options
@@ -40,7 +35,7 @@ class LeaseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._keeper: LeaseKeeper | None = None
         self._end: AvailableNowEnd | None = None
         self._backlog = LeaseBacklog(options)
-        self._pause_s = LOOK_AGAIN_S[0]
+        self._pause_s: float | None = None
 
     # ---- Offsets ----
 
@@ -55,13 +50,13 @@ class LeaseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._end.note()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Acks the batch that ends in `start`, which stands in Spark's commit log, and receives the next one.
+        """Acks the batch that ends in `start`, which Spark has committed, and receives the next one.
 
-        Raises LeaseLost, if the option failOnLeaseLoss says so, LeaseTaken, and PopError.
+        Raises LeaseLost with failOnLeaseLoss=true, LeaseTaken, and PopError.
         """
         done = Lease.of(start)
         holding = self._held()
-        if holding.lease.seq == done.seq + 1:  # asked for twice
+        if holding.lease.seq == done.seq + 1:  # the second call for the same batch
             return holding.lease.offset()
         holding.settle(done)
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else self._options.max_messages
@@ -74,7 +69,7 @@ class LeaseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._backlog.facts()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The messages themselves; after a restart, asked for again by the names that `end` gives them."""
+        """The messages themselves; after a restart they are received again by the attempt ids of `end`."""
         if start == end:
             return []
         chunks = self._held().chunks(Lease.of(end))
@@ -87,7 +82,7 @@ class LeaseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield from self._columns.of_chunk(chunk)
 
     def stop(self) -> None:
-        """Called only when Spark itself has gone."""
+        """Spark calls it only when the driver ends."""
         if self._keeper is not None:
             self._keeper.close()
 
@@ -102,9 +97,8 @@ class LeaseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._end is None or not self._end.is_passed()
 
     def _rest(self, found: Lease) -> None:
-        """Without a pause Spark asks 89 times a second."""
         if found.messages:
-            self._pause_s = LOOK_AGAIN_S[0]
+            self._pause_s = None
         elif self._end is None:
+            self._pause_s = next_pause(self._pause_s)
             time.sleep(self._pause_s)
-            self._pause_s = min(self._pause_s * 2, LOOK_AGAIN_S[1])

@@ -1,1 +1,1 @@
-"""Mode `queue`: topics by offsets, in a batch or as a stream. Spark's checkpoint is where a stream stands."""
+"""Mode `queue`: topics by offsets, as a batch or a stream. Spark's checkpoint keeps the progress of a stream."""

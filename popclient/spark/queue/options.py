@@ -1,4 +1,4 @@
-"""What the mode `queue` can be told."""
+"""The options of mode `queue`."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _OFFSETS: Final = 'give earliest, latest, or offsets such as {"orders": {"0": 12
 
 
 class Bound(NamedTuple):
-    """Where reading begins or ends, of every queue.
+    """Where reading begins or ends.
 
-    offset: EARLIEST or LATEST. of_queues: other offsets, or EARLIEST or LATEST again. time_ms: the first message that
-    was stored then or later, in place of all that.
+    offset: EARLIEST or LATEST, for all queues. of_queues: offsets, EARLIEST or LATEST of single queues. time_ms: the
+    first message stored at that time or later, instead of both.
     """
 
     offset: int
@@ -34,8 +34,8 @@ class Bound(NamedTuple):
 class QueueReadOptions(NamedTuple):
     """What to read of which topics, as which group, in how many parts.
 
-    pattern: of the names of topics, where `topics` is empty. fail_on_data_loss: does it end the query that messages are
-    gone before they were read?
+    pattern: for names of topics, if `topics` is empty. fail_on_data_loss: does the query fail if messages were removed
+    before it has read them?
     """
 
     server: ClientConfig
@@ -56,25 +56,25 @@ class QueueReadOptions(NamedTuple):
         return schema_of(self.columns)
 
     def refuse_in_a_stream(self) -> None:
-        """Raises `ValueError` for what only a batch can do."""
+        """Raises `ValueError` for an option that only a batch can have."""
         if self.ending != Bound(LATEST, {}):
             raise ValueError(
                 "option endingOffsets or endingTimestamp is for spark.read; a stream has no end: leave it out"
             )
 
     def refuse_in_a_batch(self) -> None:
-        """Raises `ValueError` for what only a stream can do."""
+        """Raises `ValueError` for an option that only a stream can have."""
         if self.max_offsets_per_trigger is not None:
             raise ValueError(
-                f"option maxOffsetsPerTrigger={self.max_offsets_per_trigger} is for spark.readStream; a batch reads all"
-                " from its start to its end: narrow it with endingOffsets"
+                f"option maxOffsetsPerTrigger={self.max_offsets_per_trigger} is for spark.readStream; limit a batch"
+                " with endingOffsets"
             )
 
 
 def _topics(given: OptionReader) -> tuple[str, ...]:
     topics = given.names("topic")
     if bool(topics) == bool(_pattern(given)):
-        raise given.refuse("topic", "give the topic to read, or several separated by commas; or else a topicsPattern")
+        raise given.refuse("topic", "give the topic to read, several separated by commas, or instead topicsPattern")
     return topics
 
 
@@ -93,7 +93,7 @@ def _bound(given: OptionReader, which: str, default: int) -> Bound:
     written, time_ms = given.text(name), given.time_ms(f"{which}Timestamp")
     if written is None or time_ms is not None:
         if written is not None:
-            raise given.refuse(name, f"there is a {which}Timestamp too: give one of them")
+            raise given.refuse(name, f"give either {name} or {which}Timestamp")
         return Bound(default, {}, time_ms)
     if written.lower() in ("earliest", "latest"):
         return Bound(EARLIEST if written.lower() == "earliest" else LATEST, {})
@@ -104,7 +104,7 @@ def _bound(given: OptionReader, which: str, default: int) -> Bound:
 
 
 def _of_queues(written: Any) -> list[tuple[MessageQueue, int]]:
-    """Raises ValueError or AttributeError for what is no {"topic": {"queue": offset}}."""
+    """Raises ValueError or AttributeError for anything but {"topic": {"queue": offset}}."""
     found = [
         (MessageQueue(topic, int(queue)), offset)
         for topic, queues in written.items()
@@ -121,7 +121,7 @@ TABLE: Final = OptionTable(
         "server": SERVER,
         "topics": special(_topics, "topic"),
         "pattern": special(_pattern, "topicsPattern"),
-        "group": needed("consumerGroup", "give a group of this query's own; a stream shows its progress there"),
+        "group": needed("consumerGroup", "give a group that no other query has; a stream commits its progress there"),
         "starting": special(lambda given: _bound(given, "starting", EARLIEST), "startingOffsets", "startingTimestamp"),
         "ending": special(lambda given: _bound(given, "ending", LATEST), "endingOffsets", "endingTimestamp"),
         "max_offsets_per_trigger": number("maxOffsetsPerTrigger", None, 1),

@@ -1,4 +1,4 @@
-"""Which queues there are, and where they begin and end: what a planner asks a server."""
+"""The queues of the topics, and their first and last offsets, for planning."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Ends(NamedTuple):
-    """The offset of the oldest stored message, and the one that the next message will get.
+    """min_offset: of the oldest stored message. max_offset: of the next message that will be stored.
 
-    created_at_ms: when the topic was; None where the server does not tell.
+    created_at_ms: the topic's time of creation; None if the server does not tell.
     """
 
     min_offset: int
@@ -37,23 +37,24 @@ class Ends(NamedTuple):
 
 
 class QueueEnds:
-    """Asks as the options say. Belongs to one process."""
+    """Asks the server. Belongs to one process."""
 
     def __init__(self, options: QueueReadOptions) -> None:
         self._options = options
         self._may_administrate = True
 
     def topics(self) -> tuple[str, ...]:
-        """The topics to read; of a pattern those there are now."""
+        """The topics to read; for a pattern those that exist now."""
         if self._options.pattern is None:
             return self._options.topics
         wanted = re.compile(self._options.pattern)
         named = self._link().ask(self._list_topics)
-        # Those that begin with % belong to groups: retries and dead letters.
+        # Topics whose names begin with % belong to groups: retries and dead letters.
         return tuple(sorted(each for each in named if wanted.fullmatch(each) and not each.startswith("%")))
 
     def ends(self, topics: Sequence[str]) -> dict[MessageQueue, Ends]:
-        """Of every queue of the topics; one of a pattern may be gone again. Raises NotFound, UnsupportedByServer."""
+        """The ends of all queues of the topics; with a pattern, a deleted topic is left out. Raises NotFound,
+        UnsupportedByServer."""
 
         async def ask(session: Session) -> list[dict[MessageQueue, Ends]]:
             return await asyncio.gather(*(self._ends_of(session, topic) for topic in topics))
@@ -62,13 +63,13 @@ class QueueEnds:
             found = self._link().ask(ask)
         except UnsupportedByServer:
             raise UnsupportedByServer(
-                f"the server at {self._options.server.endpoints} gives no messages by offsets, which mode=queue needs;"
-                " read it with mode=journal, for which RocketMQ's own calls are enough"
+                f"the server at {self._options.server.endpoints} cannot read by offsets, which mode=queue needs; use"
+                " mode=journal, which works with any RocketMQ 5 server"
             ) from None
         return {queue: ends for each in found for queue, ends in each.items()}
 
     def at(self, bound: Bound, ends: Mapping[MessageQueue, Ends]) -> dict[MessageQueue, int]:
-        """Where the bound lies in each queue. Raises `ValueError` for a queue or an offset that there is not."""
+        """The bound's offset in each queue. Raises `ValueError` for an unknown queue or offset."""
         for queue in bound.of_queues:
             if queue not in ends:
                 raise ValueError(f"there is no queue {queue}; {_known(queue.topic, ends)}")
@@ -79,7 +80,7 @@ class QueueEnds:
     def _at_time(self, time_ms: int, ends: Mapping[MessageQueue, Ends]) -> dict[MessageQueue, int]:
         try:
             time = _EPOCH + timedelta(milliseconds=time_ms)
-        except OverflowError:  # later than anything that is stored
+        except OverflowError:  # later than all messages
             return {queue: each.max_offset for queue, each in ends.items()}
 
         async def ask(session: Session) -> list[int]:
@@ -101,8 +102,8 @@ class QueueEnds:
             check(answer.status)
         except (UnsupportedByServer, Forbidden, Unauthorized) as refusal:
             raise ValueError(
-                f"option topicsPattern={self._options.pattern!r} needs a PopMQ server's list of topics, which is"
-                f" refused: {refusal}; name the topics with the option topic"
+                f"option topicsPattern={self._options.pattern!r} needs the list of topics of a PopMQ server, which"
+                f" refused it: {refusal}; give the topics with the option topic"
             ) from None
         namespace = session.config.namespace
         return [each.topic.name for each in answer.topics if each.topic.resource_namespace == namespace]
@@ -120,7 +121,7 @@ class QueueEnds:
             return {}
 
     async def _by_admin(self, session: Session, topic: str) -> dict[MessageQueue, Ends]:
-        """In one call, for whoever may."""
+        """In one call, for administrators."""
         request = admin_pb2.GetTopicRequest(topic=convert.resource(topic, session.config.namespace))
         answer = await session.transport.unary(
             lambda link: link.admin.GetTopic, request, session.config.request_timeout
@@ -133,7 +134,7 @@ class QueueEnds:
         }
 
     async def _by_queue(self, session: Session, topic: str) -> dict[MessageQueue, Ends]:
-        """In two calls for each queue, for everybody who may read the topic."""
+        """In two calls for each queue, for users who may read the topic."""
         await open_session(session)
         request = rpc.QueryRouteRequest(
             topic=convert.resource(topic, session.config.namespace),
@@ -153,7 +154,7 @@ class QueueEnds:
 
 
 def created(ends: Mapping[MessageQueue, Ends]) -> dict[str, int]:
-    """When each topic was, as far as the server has told."""
+    """When each topic was created, if the server has told."""
     return {queue.topic: each.created_at_ms for queue, each in ends.items() if each.created_at_ms is not None}
 
 

@@ -1,7 +1,6 @@
-"""Shows a stream's progress beside that of other consumers: as the group's, which `group_lag` and the command see.
+"""Commits a stream's progress as that of its group, so that `popmq` and dashboards show it.
 
-Only shows it. Where a stream stands is written in Spark's checkpoint alone; what an operator does to the group's
-progress does not move the stream.
+The stream itself reads its progress only from Spark's checkpoint; a reset of the group does not move the stream.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ PATIENCE_S = 5.0
 
 
 class ProgressReporter:
-    """Tells the server what Spark has committed. Belongs to one process."""
+    """Commits offsets that Spark has committed. Belongs to one process."""
 
     def __init__(self, options: QueueReadOptions) -> None:
         self._options = options
@@ -33,10 +32,10 @@ class ProgressReporter:
         self._is_first = True
 
     def tell(self, done: Offsets) -> None:
-        """Everything before these offsets is done. A failure is logged, and made good with the next progress.
+        """Commits these offsets. A failure is logged; the next call repeats it.
 
-        At the first time it raises what would fail for ever: a PopError, or `ValueError` for a group that consumes
-        message by message, and so has no offsets.
+        The first call raises failures that are permanent: a PopError, or `ValueError` for a group that consumes message
+        by message, and so has no offsets.
         """
         news = {queue: offset for queue, offset in done.items() if self._told.get(queue) != offset}
         if not news:
@@ -53,7 +52,7 @@ class ProgressReporter:
             if self._is_first and not (failure.retryable or isinstance(failure, Unreachable)):
                 raise
             log.warning(
-                "the progress of group %s is shown later, the query itself is not concerned: %s",
+                "the progress of group %s is committed later, the query continues: %s",
                 self._options.group,
                 failure,
             )

@@ -1,7 +1,7 @@
-"""Reads ranges of queues, in whatever way the server offers, and notices what is not there any more.
+"""Reads ranges of queues by bulk pulls, or message by message, and detects messages that were removed.
 
-Retention removes messages from the beginning of a queue, at any time, also while it is read. What was planned and is
-gone fails the query, or is passed over with a warning: the option failOnDataLoss says which.
+Retention may remove messages from the beginning of a queue while it is read. If messages of the batch are gone, the
+query fails, or it logs a warning: see the option failOnDataLoss.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 log = logging.getLogger("popclient.spark")
 
 PULL_MAX: Final = 160  # servers give no more messages in one pull
-# Offsets asked for in one bulk pull: of a filter that wants nothing, so many are looked through before it is answered.
+# Offsets of one bulk pull. If a filter matches nothing, the server reads all of them before it answers.
 BULK_MAX: Final = 50_000
 _AT_ONCE: Final = timedelta(0)
 
 
 class DataLoss(RuntimeError):
-    """Messages were removed before they were read; the sentence says which."""
+    """Messages were removed before they were read."""
 
 
 class Ranges(InputPartition):
@@ -58,7 +58,7 @@ class RangeReader:
         self._columns = MessageColumns(schema, options.columns)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, Ranges):  # Spark's stand-in where there is nothing to read
+        if not isinstance(partition, Ranges):  # Spark's placeholder if there are no partitions
             return
         link = link_to(self._options.server, self._options.group)
         for each in partition.ranges:
@@ -68,7 +68,7 @@ class RangeReader:
         position = Position(wanted, self._options.fail_on_data_loss)
         try:
             if link.offers(bulk.BULK):
-                # An older server may have taken the place of the one that was met.
+                # The server may have been replaced by an older one.
                 with contextlib.suppress(UnsupportedByServer):
                     yield from self._in_bulk(link, position)
             yield from self._columns.of_messages(self._message_by_message(link, position))
@@ -122,7 +122,7 @@ class RangeReader:
 
 
 class Position:
-    """How far a range has been read. Raises `DataLoss`, or warns, for what is not there any more."""
+    """How far a range has been read. Raises `DataLoss`, or warns, for messages that are gone."""
 
     def __init__(self, wanted: Range, fail_on_data_loss: bool) -> None:
         self.queue: MessageQueue = wanted.queue
@@ -139,7 +139,7 @@ class Position:
 
     def require_advance(self, came_from: int) -> None:
         if self.offset == came_from and not self.is_done:
-            raise UnexpectedAnswer(f"a pull of queue {self.queue} at offset {came_from} has led nowhere")
+            raise UnexpectedAnswer(f"a pull of queue {self.queue} at offset {came_from} has made no progress")
 
     def heed_ends(self, min_offset: int, max_offset: int) -> None:
         if min_offset > self.offset:
@@ -148,14 +148,14 @@ class Position:
             self.heed_end(max_offset)
 
     def heed_begin(self, min_offset: int) -> None:
-        """The queue begins there."""
+        """The queue begins at this offset."""
         gone = min(min_offset, self.end) - 1
         self._lost(f"offsets {self.offset} to {gone} were removed, and the queue begins at {min_offset}")
         self.advance(min_offset)
 
     def heed_end(self, max_offset: int) -> None:
-        """The queue ends there, though more was planned: the topic is another one now."""
-        self._lost(f"it ends at {max_offset}, and offset {self.end - 1} was to be read: the topic was made anew")
+        """The queue ends at this offset, before the planned end: the topic was recreated."""
+        self._lost(f"it ends at {max_offset}, before offset {self.end - 1}: the topic was recreated")
         self.end = max(max_offset, 0)
 
     def topic_is_gone(self, gone: NotFound) -> None:
@@ -167,7 +167,7 @@ class Position:
 
 
 def report_loss(sentence: str, *, fail: bool) -> None:
-    """Raises DataLoss, or warns of what is gone."""
+    """Raises DataLoss, or logs a warning."""
     if fail:
-        raise DataLoss(f"{sentence}; set option failOnDataLoss=false to go on with what is there")
-    log.warning("%s; failOnDataLoss is false, so the query goes on without", sentence)
+        raise DataLoss(f"{sentence}; set option failOnDataLoss=false to continue without them")
+    log.warning("%s; failOnDataLoss is false, so the query continues without them", sentence)

@@ -1,8 +1,10 @@
-"""The columns of a row that is sent, and the message it becomes."""
+"""Checks the columns of rows that are sent, and makes messages and message ids of them."""
 
 from __future__ import annotations
 
+import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -10,12 +12,60 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import pyarrow as pa
 
 from popclient.message import Message
-from popclient.spark.sink.ids import MessageIds, Part
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-# Name, and the types it may have.
+_QUERY_BYTES: Final = 3
+_BATCH_BYTES: Final = 4
+_DIGEST_BYTES: Final = 9
+
+
+class Part(NamedTuple):
+    """One partition of one batch.
+
+    query: the query's id in its checkpoint, or the write's. batch_id: 0 for a write that is no stream's.
+    """
+
+    query: str
+    batch_id: int
+    partition: int
+
+
+class MessageIds:
+    """Makes the ids of a partition's rows from their content, so that a server which drops repeats stores each once.
+
+        01  | query | batch | digest
+        1 B | 3 B   | 4 B   | 9 B      big-endian, the shape of a version 1 id
+
+    The digest is of query, batch, partition, the row's content, and the number of equal rows before it. It is not of
+    the row's place: after a shuffle Spark promises no order, and the server would drop another row's message. A
+    repetition must have the same partitions with the same rows. The batch is before the digest because an index takes
+    growing ids much faster than random ones. Keeps a few dozen bytes for each row.
+    """
+
+    def __init__(self, part: Part) -> None:
+        query = hashlib.blake2b(part.query.encode(), digest_size=_QUERY_BYTES).hexdigest()
+        batch = part.batch_id % (1 << 8 * _BATCH_BYTES)
+        self._head = f"01{query}{batch:0{2 * _BATCH_BYTES}x}".upper()
+        self._place = hashlib.blake2b(json.dumps(part).encode(), digest_size=_DIGEST_BYTES)
+        self._like: Counter[bytes] = Counter()
+
+    def of(self, body: bytes, others: str) -> str:
+        """The id of the next row; `others`: its other columns, as text."""
+        row = hashlib.blake2b(body, digest_size=16)
+        row.update(b"%d " % len(body))
+        row.update(others.encode())
+        content = row.digest()
+        before = self._like[content]
+        self._like[content] = before + 1
+        digest = self._place.copy()
+        digest.update(content)
+        digest.update(b"%d" % before)
+        return self._head + digest.hexdigest().upper()
+
+
+# Columns and their allowed types.
 COLUMNS: Final = {
     "body": ("binary", "string"),
     "topic": ("string",),
@@ -31,7 +81,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def check(schema: StructType, topic: str | None) -> None:
-    """Raises `ValueError` for a column there is not, for one of a wrong type, and without a body or a topic."""
+    """Raises `ValueError` for an unknown column, a wrong type, or a missing body or topic."""
     names = set()
     for field in schema.fields:
         name, kind = field.name.lower(), field.dataType.simpleString()
@@ -44,20 +94,20 @@ def check(schema: StructType, topic: str | None) -> None:
             raise ValueError(f"column {field.name!r} is {kind}, allowed: {' or '.join(allowed)}; cast it")
         names.add(name)
     if "body" not in names:
-        raise ValueError("column 'body' is missing: what the message says, binary or string")
+        raise ValueError("column 'body' is missing; it has the body of the message, binary or string")
     if topic is None and "topic" not in names:
         raise ValueError("there is no topic to send to; give the option topic, or a column 'topic'")
 
 
 class Row(NamedTuple):
-    """A message and its place, counted from 0, in its partition."""
+    """A message and the number of its row in the partition, from 0."""
 
     number: int
     message: Message
 
 
 class Rows:
-    """Makes messages of one partition's Arrow batches. topic: of the rows that name none."""
+    """Makes messages of one partition's Arrow batches. topic: for rows without a topic."""
 
     def __init__(self, topic: str | None, part: Part) -> None:
         self._topic = topic
@@ -66,7 +116,7 @@ class Rows:
         self._count = 0
 
     def of(self, batch: pa.RecordBatch) -> Iterator[Row]:
-        """The rows of a batch; raises `ValueError` naming the first that is no message."""
+        """The rows of a batch; raises `ValueError` for the first row that cannot be a message."""
         names = [name.lower() for name in batch.schema.names]
         for values in zip(*map(_values, batch.columns), strict=True):
             try:
@@ -101,7 +151,7 @@ class Rows:
 
 
 def _values(column: pa.Array) -> list[Any]:
-    """Timestamps as microseconds: Spark's go beyond those that Python has."""
+    """Timestamps as microseconds, because Spark has times that Python's datetime has not."""
     if pa.types.is_timestamp(column.type):
         column = column.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
     values: list[Any] = column.to_pylist()

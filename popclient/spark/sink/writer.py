@@ -1,7 +1,7 @@
-"""Sends the rows of a write, or of each batch of a query: `df.write.format("popmq")`, and `df.writeStream` likewise.
+"""Sends the rows of a write, or of each batch of a query: `df.write.format("popmq")` and `df.writeStream`.
 
-Spark runs a task again when that task or another one has failed. It then sends the same messages under the same ids,
-and the server stores each of them once. So there is nothing to undo, and nothing left to do in `commit`.
+If Spark repeats a task, it sends the same messages under the same ids, and the server stores each once. So `commit` and
+`abort` have nothing to do.
 """
 
 from __future__ import annotations
@@ -22,15 +22,14 @@ from popclient.config import ClientConfig
 from popclient.errors import PopError
 from popclient.spark.options import OptionReader, OptionTable, text
 from popclient.spark.server import SERVER
-from popclient.spark.sink.ids import Part
-from popclient.spark.sink.rows import Row, Rows, check
+from popclient.spark.sink.rows import Part, Row, Rows, check
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 log = logging.getLogger("popclient.spark")
 
-# What is handed to the producer at once; it makes requests of it as the server takes them, several at a time.
+# What the producer gets at once; it makes several requests of it.
 ROWS_AT_ONCE: Final = 1_024
 BYTES_AT_ONCE: Final = 8 * 1024 * 1024
 
@@ -42,7 +41,7 @@ TABLE: Final = OptionTable(
 
 
 class SinkOptions(NamedTuple):
-    """Where to send. topic: of the rows that name none. write_id: names a write, so that it can be repeated."""
+    """topic: for rows without a topic. write_id: the name of a write, with which it can be repeated."""
 
     server: ClientConfig
     topic: str | None
@@ -50,41 +49,41 @@ class SinkOptions(NamedTuple):
 
 
 def writer(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> DataSourceArrowWriter:
-    """Of `df.write`. Raises `ValueError` naming the option or the column, its value and what is allowed."""
+    """For `df.write`. Raises `ValueError` with the option or the column, its value and what is allowed."""
     return Writer(_parse(options, overwrite), schema)
 
 
 def stream_writer(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> DataSourceStreamArrowWriter:
-    """Of `df.writeStream`. Raises as `writer` does."""
+    """For `df.writeStream`. Raises as `writer` does."""
     given = OptionReader(options)
     if "writeId" in given:
-        raise given.refuse("writeId", "it names a batch write; what a query sends is named by its checkpoint: drop it")
+        raise given.refuse("writeId", "it is for df.write; a query has the name of its checkpoint: leave it out")
     return StreamWriter(_parse(options, overwrite), schema)
 
 
 def _parse(options: Mapping[str, str], overwrite: bool) -> SinkOptions:
     if overwrite:
-        raise ValueError('a topic is only ever appended to; say mode("append"), or outputMode("append") of a query')
+        raise ValueError('a topic can only be appended to; use mode("append"), or outputMode("append") of a query')
     given = OptionReader(options)
     if "url" in given:
-        raise given.refuse("url", "a database is read, not written: give endpoints, the server's host:port")
+        raise given.refuse("url", "a database can only be read; give endpoints, the server's host:port")
     return SinkOptions(**TABLE.read(options))
 
 
 class NotStored(RuntimeError):
-    """The server did not store a row; the sentence names it and says why."""
+    """The server did not store a row; the error names the row and the reason."""
 
 
 @dataclass
 class Stored(WriterCommitMessage):
-    """What one task has sent: messages, and the bytes of their bodies."""
+    """Messages that one task has sent, and the bytes of their bodies."""
 
     messages: int
     body_bytes: int
 
 
 class Writer(DataSourceArrowWriter):
-    """Of one `df.write`. Holds no connection: Spark pickles it and sends it to its workers."""
+    """Writes one `df.write`. Holds no connection: Spark pickles it and sends it to its workers."""
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         check(schema, options.topic)
@@ -99,7 +98,7 @@ class Writer(DataSourceArrowWriter):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Of one batch of a query: Spark makes one for each."""
+    """Writes one batch of a query; Spark makes an instance for each batch."""
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         check(schema, options.topic)
@@ -109,7 +108,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         task = _task()
         query, batch_id = map(task.getLocalProperty, ("sql.streaming.queryId", "streaming.sql.batchId"))
         if query is None or batch_id is None:
-            raise RuntimeError("Spark does not say which query and batch this is, so no id can be made from them")
+            raise RuntimeError("Spark has not set the query and the batch of this task, so its messages have no ids")
         return send(iterator, self._options, Part(query, int(batch_id), task.partitionId()))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  Spark's name
@@ -117,7 +116,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 def send(batches: Iterable[pa.RecordBatch], options: SinkOptions, part: Part) -> Stored:
-    """Returns once the server has stored every row; raises `NotStored`, or `ValueError` for what is no message."""
+    """Returns when the server has stored all rows; raises `NotStored`, or `ValueError` for a row that is no message."""
     rows = Rows(options.topic, part)
     stored = Stored(0, 0)
     with Producer(options.server) as producer:
@@ -132,8 +131,8 @@ def send(batches: Iterable[pa.RecordBatch], options: SinkOptions, part: Part) ->
 
 
 def _pieces(rows: Iterable[Row]) -> Iterator[list[Row]]:
-    """What is sent together. With message groups in it that is one request, which is stored before the next one leaves:
-    what fails is not overtaken, and a task that is run again does not store it behind what followed it."""
+    """The rows to send together. With message groups these are one request, and the next one waits until it is stored.
+    So if a request fails, later messages of a group are not stored before its messages."""
     piece: list[Row] = []
     size, in_order = 0, False
     for row in rows:
@@ -150,7 +149,7 @@ def _pieces(rows: Iterable[Row]) -> Iterator[list[Row]]:
 
 def _task() -> TaskContext:
     task = TaskContext.get()
-    assert task is not None, "rows are written by Spark's workers alone"
+    assert task is not None, "only Spark's workers write rows"
     return task
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from popclient.spark import session
-from popclient.spark.queue.stream import QueueStream
+from popclient.spark.queue.source import QueueStream
 from pyspark_popmq import DefaultSource
 
 if TYPE_CHECKING:

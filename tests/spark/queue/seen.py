@@ -25,9 +25,8 @@ from pyspark.sql.types import (
 
 from popclient import Message, Producer
 from popclient.spark.message_columns import schema_of
-from popclient.spark.queue.batch import QueueReader
 from popclient.spark.queue.options import parse
-from popclient.spark.queue.stream import QueueStream
+from popclient.spark.queue.source import QueueReader, QueueStream
 
 QUEUES = 4
 COUNT = 1_000

@@ -82,9 +82,9 @@ def test_a_topic_that_was_made_anew(seen: Seen, admin: Admin) -> None:
     admin.delete_topic("flights")
     admin.create_topic("flights", queue_count=QUEUES)
     seen.send(8)
-    with pytest.raises(DataLoss, match="was made anew"):
+    with pytest.raises(DataLoss, match="was recreated"):
         seen.rows(source, source.partitions(start, end))
-    with pytest.raises(DataLoss, match="was made anew"):
+    with pytest.raises(DataLoss, match="was recreated"):
         next_offset(source, end)
     lenient = seen.stream(failOnDataLoss="false")
     assert numbers(seen.rows(lenient, lenient.partitions(end, next_offset(lenient, end)))) == list(range(8))
@@ -106,11 +106,11 @@ def test_a_topic_that_was_made_anew_and_is_as_long_by_now(
     next_offset(strict, end)
     made_anew(admin, pop_clock)
     seen.send(count)
-    with pytest.raises(DataLoss, match=r"topic flights, queue \d: offset \d+ was next, and the topic was made anew"):
+    with pytest.raises(DataLoss, match=r"topic flights, queue \d: offset \d+ was next, and the topic was recreated"):
         next_offset(strict, end)
     with caplog.at_level(logging.WARNING, "popclient.spark"):
         later = next_offset(lenient, end)
-    assert "was made anew" in caplog.text
+    assert "was recreated" in caplog.text
     assert numbers(seen.rows(lenient, lenient.partitions(end, later))) == list(range(count))
     assert admin.list_lag("reports") == [], "the group has done nothing of this topic"
     assert next_offset(lenient, later) == later
@@ -133,7 +133,7 @@ def test_a_checkpoint_that_does_not_know_its_topic_yet_learns_it(
     assert later["created"] == end["created"]
     made_anew(admin, pop_clock)
     seen.send(200)
-    with pytest.raises(DataLoss, match="was made anew"):
+    with pytest.raises(DataLoss, match="was recreated"):
         next_offset(seen.stream(), later)
 
 

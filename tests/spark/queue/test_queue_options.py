@@ -15,9 +15,17 @@ from popclient.message import MessageQueue
 from popclient.spark.bodies import UNPACKED_BYTES_MAX
 from popclient.spark.message_columns import body_of
 from popclient.spark.options import OptionReader
-from popclient.spark.queue.offsets import QueueOffsets, Range, ranges, read, written
+from popclient.spark.queue.offsets import (
+    MESSAGES_PER_PARTITION,
+    QueueOffsets,
+    Range,
+    fair_shares,
+    partitioned,
+    ranges,
+    read,
+    written,
+)
 from popclient.spark.queue.options import EARLIEST, LATEST, Bound, parse
-from popclient.spark.queue.planning import MESSAGES_PER_PARTITION, fair_shares, partitioned
 from popclient.spark.server import server_of
 from popproto.v2 import definition_pb2 as pb
 
@@ -71,7 +79,7 @@ def test_what_is_needed(missing: str) -> None:
 
 
 def test_two_ways_to_say_where_to_begin_exclude_each_other() -> None:
-    assert "startingTimestamp too" in refused(startingOffsets="earliest", startingTimestamp="0")
+    assert "or startingTimestamp" in refused(startingOffsets="earliest", startingTimestamp="0")
     assert "topicsPattern" in refused(topicsPattern="f.*")
 
 
@@ -113,7 +121,7 @@ def test_a_secret_is_in_no_error_and_in_no_repr() -> None:
 
 def test_endpoints_with_a_password_are_refused_without_it() -> None:
     said = refused(endpoints="postgresql://u:hunter2@h/db")
-    assert "option endpoints='postgresql://***@h/db' is not allowed; give the server's host:port alone" in said
+    assert "option endpoints='postgresql://***@h/db' is not allowed; give only the server's host:port" in said
 
 
 def test_tls_from_files() -> None:

@@ -20,11 +20,10 @@ from popclient import ClientConfig, Message, Producer
 from popclient.admin import Admin
 from popclient.errors import Forbidden, Unauthorized, Unreachable, UnsupportedByServer
 from popclient.message import MessageQueue
-from popclient.spark.queue.batch import QueueReader
 from popclient.spark.queue.offsets import Range
 from popclient.spark.queue.options import QueueReadOptions, parse
 from popclient.spark.queue.reading import RangeReader, Ranges
-from popclient.spark.queue.stream import QueueStream
+from popclient.spark.queue.source import QueueReader, QueueStream
 from popserver import EmbeddedBroker, embedded
 from popserver.bulk import pages
 from tests.spark.queue.seen import COUNT, Seen
@@ -124,7 +123,7 @@ def test_a_server_with_queues_and_nothing_else() -> None:
 def test_a_server_without_queues_is_told_apart() -> None:
     with ServerThread(capabilities="") as thread:
         options = parse({"endpoints": thread.endpoints, "topic": "flights", "consumerGroup": "reports"})
-        with pytest.raises(UnsupportedByServer, match=r"mode=queue needs; read it with mode=journal"):
+        with pytest.raises(UnsupportedByServer, match=r"mode=queue needs; use mode=journal"):
             QueueReader(options, BODIES).partitions()
 
 
@@ -186,6 +185,6 @@ def test_a_pattern_is_for_administrators(guarded: EmbeddedBroker) -> None:
     given = {"endpoints": guarded.endpoint, "topicsPattern": "f.*", "consumerGroup": "reports"}
     options = parse({**given, "accessKey": "alice", "accessSecret": SECRET})
     with pytest.raises(
-        ValueError, match=r"option topicsPattern='f\.\*' needs .* name the topics with the option topic"
+        ValueError, match=r"option topicsPattern='f\.\*' needs .* give the topics with the option topic"
     ):
         QueueReader(options, BODIES).partitions()

@@ -179,6 +179,6 @@ def test_progress_that_cannot_be_shown_is_logged(
         patch.setattr(ServerLink, "ask", failing)
         assert link is link_to(parse(seen.options()).server, "reports")
         end = next_offset(source, middle)
-    assert "the progress of group reports is shown later" in caplog.text
+    assert "the progress of group reports is committed later" in caplog.text
     next_offset(source, end)
     assert sum(each.ready for each in admin.list_lag("reports")) == 0

@@ -1,5 +1,5 @@
-"""A stream of messages by offsets. Spark's checkpoint is where it stands; nothing but the two offsets of a batch is
-needed to read it again."""
+"""Messages by offsets, as a batch and as a stream. Spark's checkpoint keeps the progress of a stream; a batch can be
+read again from its two offsets."""
 
 from __future__ import annotations
 
@@ -8,26 +8,44 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from popclient.message import MessageQueue
+from popclient.spark.checkpoint import next_pause
 from popclient.spark.queue import offsets
-from popclient.spark.queue.offsets import Offsets, QueueOffsets
+from popclient.spark.queue.offsets import Offsets, QueueOffsets, fair_shares, partitioned, ranges
 from popclient.spark.queue.options import QueueReadOptions
 from popclient.spark.queue.places import Ends, QueueEnds, created
-from popclient.spark.queue.planning import fair_shares, partitioned
 from popclient.spark.queue.progress import ProgressReporter
 from popclient.spark.queue.reading import RangeReader, Ranges, report_loss
 
-# Without a trigger of its own Spark asks some ninety times a second whether there is something new.
-LOOK_AGAIN_S: Final = (0.05, 1.0)  # the first pause, and the longest that it grows to
 TOPICS_AGAIN_S: Final = 5.0  # between two looks for new topics of a pattern
 
 
+class QueueReader(DataSourceReader):
+    """A batch. Holds no connection: Spark pickles it and sends it to its workers. It changes no group's progress."""
+
+    def __init__(self, options: QueueReadOptions, schema: StructType) -> None:
+        options.refuse_in_a_batch()
+        self._options = options
+        self._reader = RangeReader(options, schema)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """The messages between the bounds that are stored now; later ones belong to the next data frame."""
+        places = QueueEnds(self._options)
+        ends = places.ends(places.topics())
+        starting, ending = places.at(self._options.starting, ends), places.at(self._options.ending, ends)
+        found = ranges(QueueOffsets(starting), QueueOffsets(ending))
+        return [Ranges(each) for each in partitioned(found, self._options.min_partitions)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return self._reader.read(partition)
+
+
 class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Holds no connection: the processes that plan and read open their own."""
+    """A stream. Holds no connection: the processes that plan and read open their own."""
 
     def __init__(
         self,
@@ -45,13 +63,13 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._sleep = sleep
         self._initial: QueueOffsets | None = None
         self._topics: _Topics | None = None
-        self._target: Mapping[MessageQueue, Ends] | None = None  # where a query of what is available now ends
+        self._target: Mapping[MessageQueue, Ends] | None = None  # the end of an availableNow query
         self._looked: _Looked | None = None
 
-    # ---- Where it stands ----
+    # ---- Offsets ----
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where the options say. Spark asks twice, and must hear the same."""
+        """As the options say. Spark asks twice and needs the same answer."""
         if self._initial is None:
             ends = self._present_ends()
             self._initial = QueueOffsets(self._places.at(self._options.starting, ends), created=created(ends))
@@ -65,8 +83,8 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = self._ends()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """The end of the next batch; `start` itself while there is nothing new. What is before `start` stands in
-        Spark's commit log, so the group is told of it."""
+        """The end of the next batch; `start` itself while there is nothing new. Spark has committed all before `start`,
+        so this is shown as the group's progress."""
         place = offsets.read(start)
         self._pause(place.offsets)
         ends = self._present_ends()
@@ -75,11 +93,11 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         end = self._next(place, ends, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
         is_idle = not place.leads_to(end)
         pause = self._looked.pause if self._looked is not None and self._looked.is_idle_at(place.offsets) else None
-        self._looked = _Looked(place.offsets, end.offsets, ends, self._now(), _next_pause(pause) if is_idle else None)
+        self._looked = _Looked(place.offsets, end.offsets, ends, self._now(), next_pause(pause) if is_idle else None)
         return start if is_idle else offsets.written(end)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Where the queues end, for the query's progress, and `lag`: how many messages there are beyond the batch."""
+        """The ends of the queues, for the query's progress, and `lag`: the number of messages beyond the batch."""
         if self._looked is None:
             return None
         there, planned = self._looked.ends, self._looked.planned
@@ -90,7 +108,7 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # ---- A batch ----
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """From the two offsets alone; a first batch may be empty."""
+        """By the two offsets; a first batch may be empty."""
         found = offsets.ranges(offsets.read(start), offsets.read(end))
         return [Ranges(each) for each in partitioned(found, self._options.min_partitions)]
 
@@ -98,7 +116,7 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._reader.read(partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing to do: Spark tells of a batch here when it plans the next one, and never of the last."""
+        """Does nothing: Spark calls it for a batch when it plans the next one, so never for the last batch."""
 
     # ---- Planning ----
 
@@ -112,7 +130,7 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._places.ends(self._topics.names)
 
     def _next(self, start: QueueOffsets, ends: Mapping[MessageQueue, Ends], limit: int | None) -> QueueOffsets:
-        """A queue that was not there before, or has lost what was next, is read from its beginning."""
+        """The next offsets. A queue that is new, or has lost its next message, is read from its beginning."""
         begun = {
             queue: there.min_offset
             for queue, there in ends.items()
@@ -121,37 +139,39 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         froms = {queue: begun.get(queue, start.offsets.get(queue, 0)) for queue in ends}
         waiting = {queue: there.max_offset - froms[queue] for queue, there in ends.items()}
         shares = waiting if limit is None else fair_shares(waiting, limit)
-        # Whoever loses the rights of an administrator still knows which topics these were.
+        # Kept from the last offset, because a user who has lost the rights of an administrator cannot ask again.
         known = {queue.topic: start.created[queue.topic] for queue in ends if queue.topic in start.created}
         return QueueOffsets(
             {queue: froms[queue] + shares.get(queue, 0) for queue in ends}, begun, known | created(ends)
         )
 
     def _check_there(self, start: QueueOffsets, ends: Mapping[MessageQueue, Ends]) -> None:
-        """Before it is planned: what is not there any more fails the query, or is warned of."""
+        """Fails the query, or logs a warning, if messages are gone that were next to be read."""
         for queue, offset in sorted(start.offsets.items()):
             named, there = f"of topic {queue.topic}, queue {queue.queue_id}", ends.get(queue)
             if there is None:
                 self._lost(f"{named}: it is gone, and offset {offset} was next")
             elif _is_another(start, queue.topic, there):
-                self._lost(f"{named}: offset {offset} was next, and the topic was made anew")
+                self._lost(f"{named}: offset {offset} was next, and the topic was recreated")
             elif offset < there.min_offset:
                 self._lost(f"{named}: offsets {offset} to {there.min_offset - 1} were removed before they were read")
             elif offset > there.max_offset:
-                self._lost(f"{named}: it ends at {there.max_offset}, and offset {offset} was next: it was made anew")
+                self._lost(
+                    f"{named}: it ends at {there.max_offset}, and offset {offset} was next: the topic was recreated"
+                )
 
     def _lost(self, sentence: str) -> None:
         report_loss(sentence, fail=self._options.fail_on_data_loss)
 
     def _pause(self, start: Offsets) -> None:
-        """Where the last look from here has found nothing: longer each time."""
+        """Pauses, longer each time, if the last look from here has found nothing."""
         looked = self._looked
         if looked is not None and looked.pause is not None and looked.is_idle_at(start) and self._target is None:
             self._sleep(max(0.0, looked.at + looked.pause - self._now()))
 
 
 def _is_there(start: QueueOffsets, queue: MessageQueue, ends: Mapping[MessageQueue, Ends]) -> bool:
-    """Is the next offset one of the queue that there is now?"""
+    """Does the queue still have the next offset?"""
     there, offset = ends.get(queue), start.offsets.get(queue)
     if there is None or offset is None:
         return False
@@ -159,7 +179,7 @@ def _is_there(start: QueueOffsets, queue: MessageQueue, ends: Mapping[MessageQue
 
 
 def _is_another(start: QueueOffsets, topic: str, there: Ends) -> bool:
-    """A topic of the same name, made after the one that was read."""
+    """Is this another topic of the same name, made after the one that was read?"""
     before, now = start.created.get(topic), there.created_at_ms
     return before is not None and now is not None and before != now
 
@@ -170,7 +190,7 @@ class _Topics(NamedTuple):
 
 
 class _Looked(NamedTuple):
-    """A look from `start` at where the queues end. pause: until the next one, if it has found nothing."""
+    """The ends of the queues as seen from `start`. pause: seconds until the next look, if nothing was new."""
 
     start: Offsets
     planned: Offsets
@@ -180,8 +200,3 @@ class _Looked(NamedTuple):
 
     def is_idle_at(self, start: Offsets) -> bool:
         return self.pause is not None and self.start == start
-
-
-def _next_pause(pause: float | None) -> float:
-    first, longest = LOOK_AGAIN_S
-    return first if pause is None else min(pause * 2, longest)

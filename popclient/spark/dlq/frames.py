@@ -1,4 +1,4 @@
-"""Into which class a dead letter falls: by a fact of it, by SQL, or by a function of the user's."""
+"""Data frames of dead letters and of redrives, and the classes of dead letters."""
 
 from __future__ import annotations
 
@@ -8,11 +8,36 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as sql
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, Row
+    from pyspark.sql import Column, DataFrame, Row, SparkSession
+
+
+def read(spark: SparkSession, url: str, *, redriven_too: bool = False, **options: object) -> DataFrame:
+    """The dead letters in a broker's database.
+
+    options: those of `spark.read.format("popmq")`, such as consumerGroup, topic, startingTimestamp, numPartitions.
+    redriven_too: includes dead letters that were redriven already.
+    """
+    letters = spark.read.format("popmq").option("url", url).options(**_written(options)).load()
+    return letters if redriven_too else letters.where("redrive_state IS NULL")
+
+
+def lineage(spark: SparkSession, url: str, *, plan_id: str | None = None, **options: object) -> DataFrame:
+    """A row for each redrive: the original message, the dead letter, its repair and its outcome.
+
+    options: consumerGroup, namespace, numPartitions.
+    """
+    if plan_id is not None:
+        options["planId"] = plan_id
+    return spark.read.format("popmq").option("url", url).option("view", "lineage").options(**_written(options)).load()
+
+
+def _written(options: dict[str, object]) -> dict[str, str]:
+    return {name: str(value) for name, value in options.items()}
+
 
 CLASS: Final = "class"
 UNCLASSIFIED: Final = "(none)"
-# The words of `popmq dlq classify --by`; what is none of them is SQL.
+# The names that `popmq dlq classify --by` has too; any other text is SQL.
 _FACTS: Final = {
     "reason": "reason",
     "topic": "topic",
@@ -24,16 +49,17 @@ _PROPERTY: Final = "property:"
 
 
 def classify(dead: DataFrame, by: str | Column | Callable[[Row], str | None] = "reason") -> DataFrame:
-    """The dead letters with one more column, `class`: a string, "(none)" where there is none.
+    """Adds a column `class`: a string, "(none)" if there is no class.
 
-    by: a fact (reason, topic, tag, message_group, attempt, property:NAME), a SQL expression over the columns, a Spark
-    column, or a function of a row, which Spark calls in its workers.
+    by: reason, topic, tag, message_group, attempt, property:NAME, a SQL expression over the columns, a Spark column, or
+    a function of a row, which Spark calls in its workers.
     """
     return dead.withColumn(CLASS, sql.coalesce(_column(dead, by).cast("string"), sql.lit(UNCLASSIFIED)))
 
 
 def counts(classified: DataFrame) -> DataFrame:
-    """A row per class, the largest first: class, messages, share (0 to 1), oldest and newest death, one message id."""
+    """A row for each class, the largest first: class, messages, share (0 to 1), oldest, newest (time of death), example
+    (a message id)."""
     grouped = classified.groupBy(CLASS).agg(
         sql.count("*").alias("messages"),
         sql.min("dead_timestamp").alias("oldest"),
