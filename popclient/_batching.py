@@ -1,8 +1,8 @@
 """Calls that share a request.
 
-One gRPC call costs about as much as the work of ten messages, whatever its size. So while one request of a queue is on
-its way, the next one fills. There is no timer: an idle queue sends at the end of the present turn of the event loop all
-that was submitted in that turn. A full request does not wait for the one before it, unless the queue keeps order.
+One gRPC call of any size costs about as much as the work of ten messages. So while a queue waits for the answer to a
+request, the next request fills. There is no timer: an idle queue sends all messages of a turn of the event loop at the
+end of that turn. A full request does not wait for the one before it, unless the queue keeps order.
 
 A queue runs in one event loop. Each call has a `Reply`: an asyncio.Future is one, and so is a thread's `Waiter`.
 """

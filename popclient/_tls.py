@@ -80,8 +80,8 @@ _MEANINGS = (
     ),
     (
         "CERTIFICATE_VERIFY_FAILED",
-        "its certificate is not trusted; name the CA, or the certificate itself, with Tls(ca=…), or take whatever it"
-        " shows with Tls(insecure=True)",
+        "its certificate is not trusted; name the CA, or the certificate itself, with Tls(ca=…), or trust any"
+        " certificate with Tls(insecure=True)",
     ),
     ("Failed to create security handshaker", "gRPC can make nothing of these TLS files, or key and cert do not fit"),
 )

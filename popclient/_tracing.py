@@ -1,7 +1,7 @@
-"""Where the clients meet OpenTelemetry: nowhere, unless the process has a tracer provider.
+"""Spans of OpenTelemetry, if the process has a tracer provider.
 
-Looked up anew for every call, for one dictionary access: a provider may be set after a client was made. Whoever has no
-provider pays no more, and never loads the API.
+Each call looks for a provider, because it may be set after a client was made. Without a provider this costs one
+dictionary access, and the API is not loaded.
 """
 
 from __future__ import annotations
@@ -46,8 +46,7 @@ def acking(config: ClientConfig, group: str, views: Sequence[MessageView]) -> Wo
 
 
 def receiving(config: ClientConfig, group: str, topic: str, views: Sequence[MessageView], began_ns: int | None) -> None:
-    """Messages have been received; `began_ns` is when the caller asked for them, in epoch nanoseconds, None if nobody
-    did."""
+    """Messages have been received; `began_ns` is when the caller asked for them, epoch nanoseconds; None for polls."""
     active = tracing(config) if views else None
     if active is not None:
         active.received(group, topic, views, began_ns)
@@ -101,7 +100,7 @@ class Onlooker(Interceptor):
 
 
 def tracing(config: ClientConfig) -> Tracing | None:
-    """What makes spans; None where nobody wants any."""
+    """What makes spans; None without a tracer provider."""
     api: Any = sys.modules.get("opentelemetry.trace")
     if api is None or config.tracing == "off" or isinstance(api.get_tracer_provider(), api.ProxyTracerProvider):
         return None
@@ -117,7 +116,7 @@ class _Untraced:
         self.messages = messages
 
     def settle(self, outcomes: Sequence[object], /) -> None:
-        """Nobody asks."""
+        """Does nothing."""
 
     def __enter__(self) -> Self:
         return self

@@ -45,7 +45,7 @@ class Tls:
         if (self.cert is None) != (self.key is None):
             raise ValueError("a certificate and its key belong together: give Tls both cert and key, or neither")
         if self.insecure and self.ca is not None:
-            raise ValueError("Tls(insecure=True) trusts whatever is shown, so a ca has no say; leave one of them out")
+            raise ValueError("Tls(insecure=True) trusts any certificate, so ca has no effect; leave one of them out")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
-"""What can go wrong, by whose fault: one class per family, and the table from status code to class.
+"""The errors of the client: a class for each family of status codes, and the table from code to class.
 
-The server answers with a five-digit code and a sentence; both travel in the exception. Retry logic never lists codes:
-`retryable` on the class says whether the same call may succeed later. Failures that no server answered (nothing
-listens, the connection broke, the deadline passed) are `Unreachable`.
+The server answers with a five-digit code and a sentence; the exception has both. `retryable` of the class says whether
+the same call may succeed later. `Unreachable` is for calls without an answer: no server listens, the connection broke,
+or the deadline passed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class InvalidReceiptHandle(BadRequest):
 
 
 class HoldLost(InvalidReceiptHandle):
-    """The transaction must not be committed: the message is done already, or somebody else has it or will get it."""
+    """The transaction must not be committed: the message is done, or another consumer has it or will receive it."""
 
 
 class Unauthorized(PopError):

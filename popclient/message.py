@@ -16,7 +16,7 @@ from popclient.errors import MultipleResults, PopError
 from popclient.keep_alive import KeepAlive
 from popproto.v2 import definition_pb2 as pb
 
-# The property that holds a message's idempotency key, whichever client sends it.
+# The property that has a message's idempotency key.
 IDEMPOTENCY_KEY: Final = "popmq.idempotency-key"
 PRIORITY_MAX: Final = 32_767
 

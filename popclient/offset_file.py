@@ -3,8 +3,8 @@
 Our own consumers write beside it which topic of that name the offsets belong to: {"generations": {"topic@group": 7}}.
 
 An offset is the next one to consume. Classic writers leave the queue ids, which are integers, without quotes; that is
-read too. A file is written anew beside the old one, which stays as `.bak`: whatever kills the writer, there is the new
-one or the old one, and a torn one is never taken for an empty one.
+read too. A new file is written beside the old one, which stays as `.bak`; so after a crash of the writer there is the
+new one or the old one, and a torn file is never read as an empty one.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
-            raise OffsetFileTorn(f"{key!r} stands twice in one object; which of the two holds nobody can tell")
+            raise OffsetFileTorn(f"{key!r} stands twice in one object; delete the wrong one")
         found[key] = value
     return found
 

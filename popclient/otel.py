@@ -142,7 +142,7 @@ class Tracing:
         return Working(span, is_current=True)
 
     def acking_processed(self, group: str, view: MessageView, processed: Working | None) -> Working:
-        """The span "ack TOPIC" below that of the message's processing, whatever span is the current one."""
+        """The span "ack TOPIC", a child of the span of the message's processing, not of the current span."""
         context = Context() if processed is None else trace.set_span_in_context(processed.span, Context())
         return self.acking(group, [view], context)
 

@@ -24,7 +24,7 @@ from popclient.message import FilterExpression, MessageView
 
 Topics = str | Iterable[str] | Mapping[str, str | FilterExpression]
 
-# Servers keep a push hold this long at most, whatever its client says (requirement L15): no listener has longer.
+# The server's limit for a hold of a push consumer (requirement L15), and so for its listener.
 HOLD_MAX: Final = timedelta(hours=3)
 MEBIBYTE: Final = 1024 * 1024
 RECEIVE_BATCH_MAX: Final = 32  # servers give no more at once

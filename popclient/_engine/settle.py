@@ -127,9 +127,9 @@ class Settling:
 
 
 def _by_handle(handles: Sequence[str], entries: Sequence[rpc.AckMessageResultEntry]) -> list[PopError | None]:
-    """The outcome of each handle, in whatever order the server answers.
+    """The outcome of each handle; the server may answer in any order.
 
-    One handle may be acked twice at once: then each has its own answer, or all share the last one.
+    If a handle is acked twice in one request, each has its own answer, or both have the last one.
     """
     answers: defaultdict[str, deque[PopError | None]] = defaultdict(deque)
     for entry in entries:

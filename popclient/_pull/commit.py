@@ -40,7 +40,7 @@ class OffsetCommitter:
         while begins := {mq: fetcher.position for mq, fetcher in self._fetchers.items() if not fetcher.has_begun}:
             try:
                 await self.commit(begins)
-            except Exception as raised:  # noqa: BLE001  whatever it is, it must not stay unsaid
+            except Exception as raised:  # noqa: BLE001  any failure must be reported
                 failure = for_caller(raised)
                 if not failure.retryable:
                     self._fail(begins, failure)

@@ -172,7 +172,7 @@ class Fetcher:
                 log.info("pulling %s again from %d: %s", self.mq, self._next_offset, failure)
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, longest)
-            except Exception as defect:  # noqa: BLE001  whatever it is, it must not stay unsaid
+            except Exception as defect:  # noqa: BLE001  any failure must be reported
                 return self.fail(for_caller(defect))
 
     def fail(self, failure: PopError) -> None:

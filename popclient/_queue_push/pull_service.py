@@ -152,7 +152,7 @@ class Pulls:
                 self.again(request, NO_SUBSCRIPTION)
                 return
             status, answer = await self._ask(request, subscription)
-        except Exception as failure:  # noqa: BLE001  whatever it is, the queue must be pulled again
+        except Exception as failure:  # noqa: BLE001  after any failure the queue must be pulled again
             refusal = for_caller(failure)
             self.again(request, self._after(refusal, request, version))
             await self._session.doubt(refusal)

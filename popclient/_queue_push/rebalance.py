@@ -173,7 +173,7 @@ class Rebalance:
         self._offset_store.remove_offset(mq)
         next_offset = await self._beginning.of(mq)
         if next_offset < 0:
-            log.warning("%s is not taken up yet: nobody knows where to begin", mq)
+            log.warning("%s is not pulled yet: the offset to begin at is not known", mq)
             return False
         pq = ProcessQueue(self._clock.now())
         pq.generation = self._offset_store.generation(mq)

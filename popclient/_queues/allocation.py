@@ -37,10 +37,10 @@ def allocate(
     queues: Collection[MessageQueue],
     members: Collection[str],
 ) -> list[MessageQueue]:
-    """The client's share of one topic's queues, sorted, whatever order the views come in.
+    """The client's share of one topic's queues, sorted. The order of the views does not matter.
 
-    Nothing for a client that is not among the members: the others do not reckon with it yet. Raises ValueError for an
-    empty view, which is no reason to give queues up, and for a strategy that answers queues that it was not given.
+    Empty for a client that is not among the members, because they do not count it yet. Raises ValueError for an empty
+    view, which is no reason to give queues up, and for a strategy that returns queues that it was not given.
     """
     if not client_id:
         raise ValueError("client_id is empty; a share needs the id by which the members know this client")

@@ -150,7 +150,7 @@ def _committed(result: legacy.CommitOffsetResult) -> Committed:
 
 
 async def list_members(session: Session, group: str) -> list[GroupMember]:
-    """The group's members, by client id; the same whichever server is asked."""
+    """The group's members, by client id; each server gives the same answer."""
     request = legacy.ListMembersRequest(group=resource_of(session, group))
     answer = await call_legacy(session, "ListMembers", lambda link: link.legacy.ListMembers, request)
     return [

@@ -45,7 +45,7 @@ class ConsumeMessageService(Protocol):
 
 
 class NotesProgress(Protocol):
-    """An OffsetStore, or whatever else remembers how far a queue is consumed."""
+    """An OffsetStore, or another record of the progress of queues."""
 
     def update_offset(self, mq: MessageQueue, offset: int, increase_only: bool) -> None: ...
 
@@ -200,7 +200,7 @@ class ConsumeContext:
                 self._max_reconsume_times,
                 message._generation,
             )
-        except Exception as failure:  # noqa: BLE001  whatever it is, the message is still here
+        except Exception as failure:  # noqa: BLE001  after any failure the message is still here
             log.warning("%s is not handed back, it is tried again here: %s", message, for_caller(failure))
             return False
         if dead:

@@ -119,7 +119,7 @@ _SUCCESSES: Final = frozenset(
 def status_of(returned: object, context: Context) -> Status | None:
     """What a listener has returned, as one of its own statuses, whose text will do too.
 
-    None for everything else, which is logged unless it is nothing.
+    None for anything else, which is logged unless it is None.
 
     >>> status_of("CONSUME_SUCCESS", ConsumeConcurrentlyContext(MessageQueue("t", 0)))
     <ConsumeConcurrentlyStatus.CONSUME_SUCCESS: 'CONSUME_SUCCESS'>

@@ -1,7 +1,7 @@
 """The server's locks on the queues of a consumer that works in order (requirements F2 to F6).
 
 A lock is valid for a time on the server and for a shorter one here, counted from the moment of asking: so its owner
-stops before another may begin, whatever happens to an answer on its way.
+stops before another owner may begin, even if an answer is lost.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class ConsumeFromWhere(StrEnum):
             raise ValueError(f"consume_from is {given!r}; it must be one of {', '.join(cls)}") from None
 
 
-# Long deprecated; all three mean LAST, whatever they seem to say.
+# Long deprecated; all three mean LAST, although their names say otherwise.
 _OLD_NAMES: Final = frozenset(
     {"CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST", "CONSUME_FROM_MIN_OFFSET", "CONSUME_FROM_MAX_OFFSET"}
 )

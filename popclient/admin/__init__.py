@@ -1,8 +1,7 @@
-"""Administration of a PopMQ server: topics, groups and their progress, looking at messages, dead letters and
-sending them back, status.
+"""Administration of a PopMQ server: topics, groups, progress, messages, dead letters, redrives, users, status.
 
-Speaks popmq.v1.Admin, which a RocketMQ server does not have: every call then raises UnsupportedByServer. Synchronous,
-safe in threads, fails fast when nobody listens.
+Uses popmq.v1.Admin; with a server that does not offer it, such as RocketMQ's, each call raises UnsupportedByServer.
+Synchronous, safe in threads; fails fast if no server listens.
 
     with Admin("127.0.0.1:8081") as admin:
         admin.create_topic("flights", queue_count=8)

@@ -1,129 +1,83 @@
-"""What popmq.v1.Admin answers, as facts."""
+"""Makes the facts of the administration from the messages of popmq.v1.Admin.
+
+A fact has the names of the wire's fields. `facts_of` reads these by the wire's types, and takes other values from its
+caller.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from datetime import UTC, datetime
-from typing import Any
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable
+from datetime import UTC
+from typing import Any, Final, TypeVar
+
+from google.protobuf.message import Message
 
 from popclient import _convert as convert
 from popclient.admin.facts import (
     Budget,
     ClientFacts,
     Consumer,
-    Explanation,
     ExponentialBackoff,
     FilterTrial,
     Group,
     GroupLag,
     HistoryEntry,
-    MessageFacts,
     MessageState,
-    MovedOffset,
     Policy,
     Queue,
-    QueueLag,
     Redeliveries,
-    ScheduledMessage,
-    Status,
     Subscription,
     Topic,
     Trial,
-    User,
     Why,
 )
-from popclient.admin.redrive_facts import DeadLetter, DeadLetterPage, Redrive, RedrivePlan
+from popclient.admin.redrive_facts import DeadLetter
 from popclient.message import MessageView
 from popproto.v1 import admin_pb2 as wire
 from popproto.v2 import definition_pb2 as pb
 
+Fact = TypeVar("Fact")
+
 
 def topic_of(topic: wire.Topic) -> Topic:
-    return Topic(
-        name=topic.topic.name,
-        namespace=topic.topic.resource_namespace,
-        queue_count=topic.queue_count,
-        accept_message_types=tuple(pb.MessageType.Name(kind) for kind in topic.accept_message_types),
-        message_count=topic.message_count,
-        created_at=_time_of(topic.created_at),
-        queues=tuple(Queue(queue.id, queue.min_offset, queue.max_offset) for queue in topic.queues),
-    )
+    kinds = tuple(pb.MessageType.Name(kind) for kind in topic.accept_message_types)
+    named = {"name": topic.topic.name, "namespace": topic.topic.resource_namespace}
+    return facts_of(Topic, topic, **named, accept_message_types=kinds)
 
 
 def _backoff_of(backoff: pb.ExponentialBackoff) -> ExponentialBackoff:
-    # 1.1, where the wire's narrow number is 1.100000023841858.
+    # 1.1, where the wire's 32-bit number is 1.100000023841858.
     multiplier = float(f"{backoff.multiplier:.7g}")
     return ExponentialBackoff(backoff.initial.ToTimedelta(), backoff.max.ToTimedelta(), multiplier)
 
 
 def group_of(group: wire.Group) -> Group:
-    return Group(
+    return facts_of(
+        Group,
+        group,
         name=group.group.name,
         namespace=group.group.resource_namespace,
-        max_attempts=group.max_attempts,
-        retry_intervals=tuple(interval.ToTimedelta() for interval in group.retry_intervals),
         retry_backoff=_backoff_of(group.exponential_retry) if group.HasField("exponential_retry") else None,
-        consume_from=group.consume_from,
-        history=group.history,
-        mode=group.mode,
-        created_at=_time_of(group.created_at),
-        lag=tuple(map(_lag_of, group.lag)),
-        fifo_retry_interval=group.fifo_retry_interval.ToTimedelta(),
-        consumers=tuple(map(_consumer_of, group.consumers)),
-        redeliveries=Redeliveries(
-            group.redeliveries.deliveries, group.redeliveries.retries, group.redeliveries.over.ToTimedelta()
-        ),
-        hints=tuple(group.hints),
     )
-
-
-def _lag_of(lag: wire.GroupLag) -> GroupLag:
-    return GroupLag(
-        group=lag.group.name,
-        topic=lag.topic.name,
-        ready=lag.ready,
-        inflight=lag.inflight,
-        waiting_retry=lag.waiting_retry,
-        dead_letters=lag.dead_letters,
-        oldest_ready=_time_of(lag.oldest_ready) if lag.HasField("oldest_ready") else None,
-    )
-
-
-def queue_lag_of(lag: wire.QueueLag) -> QueueLag:
-    return QueueLag(
-        topic=lag.topic.name,
-        queue_id=lag.queue_id,
-        min_offset=lag.min_offset,
-        max_offset=lag.max_offset,
-        offset=lag.offset,
-        ready=lag.ready,
-        inflight=lag.inflight,
-        waiting_retry=lag.waiting_retry,
-        client_id=lag.client_id,
-    )
-
-
-def moved_offset_of(moved: wire.MovedOffset) -> MovedOffset:
-    return MovedOffset(moved.topic.name, moved.queue_id, moved.from_offset, moved.to_offset)
 
 
 def _consumer_of(consumer: wire.Consumer) -> Consumer:
-    return Consumer(
-        client_id=consumer.client_id,
+    return facts_of(
+        Consumer,
+        consumer,
         kind=pb.ClientType.Name(consumer.client_type).removesuffix("_CONSUMER"),
-        last_seen=_time_of(consumer.last_seen),
-        connected=consumer.connected,
         subscriptions=tuple(
             Subscription(each.topic.name, pb.FilterType.Name(each.expression.type), each.expression.expression)
             for each in consumer.subscriptions
         ),
-        more_subscriptions=consumer.more_subscriptions,
     )
 
 
 def client_facts_of(client: wire.Client) -> ClientFacts:
     kind = pb.ClientType.Name(client.client_type) if client.client_type else ""
-    return ClientFacts(client.client_id, kind, client.group.name, _time_of(client.last_seen), client.connected)
+    return facts_of(ClientFacts, client, client_type=kind)
 
 
 def trial_of(answer: wire.VerifyMessageResponse) -> Trial:
@@ -132,186 +86,77 @@ def trial_of(answer: wire.VerifyMessageResponse) -> Trial:
     return Trial(pb.Code.Name(code) if known else str(code), answer.outcome.message)
 
 
-def message_facts_of(answer: wire.GetMessageResponse) -> MessageFacts:
-    return MessageFacts(
-        message=_view_of(answer.message),
-        states=tuple(map(_state_of, answer.states)),
-        history=tuple(map(_history_entry_of, answer.history)),
-    )
-
-
 def why_of(answer: wire.WhyResponse) -> Why:
-    evidence = {fact.name: fact.value for fact in answer.evidence}
-    return Why(answer.sentence, evidence, tuple(map(_history_entry_of, answer.history)))
-
-
-def _state_of(state: wire.MessageState) -> MessageState:
-    return MessageState(
-        group=state.group.name,
-        state=state.state,
-        delivery_attempt=state.delivery_attempt,
-        visible_at=_time_of(state.visible_at) if state.HasField("visible_at") else None,
-        client_id=state.client_id,
-    )
-
-
-def _history_entry_of(entry: wire.HistoryEntry) -> HistoryEntry:
-    return HistoryEntry(
-        at=_time_of(entry.at),
-        group=entry.group.name,
-        event=entry.event,
-        from_state=entry.from_state,
-        to_state=entry.to_state,
-        delivery_attempt=entry.delivery_attempt,
-        client_id=entry.client_id,
-        reason=entry.reason,
-    )
+    return facts_of(Why, answer, evidence={fact.name: fact.value for fact in answer.evidence})
 
 
 def filter_trial_of(answer: wire.TryFilterResponse) -> FilterTrial:
-    return FilterTrial(
-        examined=answer.examined,
-        matched=answer.matched,
-        incomparable=answer.incomparable,
-        complete=answer.complete,
-        newest=tuple(views_of(answer.messages)),
-    )
-
-
-def scheduled_message_of(message: wire.ScheduledMessage) -> ScheduledMessage:
-    return ScheduledMessage(
-        id=message.id,
-        message=_view_of(message.message),
-        kind=message.kind,
-        due_at=_time_of(message.due_at),
-        checks=message.checks,
-        transaction_id=message.transaction_id,
-    )
+    return facts_of(FilterTrial, answer, newest=tuple(views_of(answer.messages)))
 
 
 def dead_letter_of(letter: wire.DeadLetter) -> DeadLetter:
-    return DeadLetter(
-        id=letter.id,
-        group=letter.group.name,
-        topic=letter.topic.name,
-        message=_view_of(letter.message) if letter.HasField("message") else None,
-        delivery_attempt=letter.delivery_attempt,
-        reason=letter.reason,
-        dead_at=_time_of(letter.dead_at),
-        redrive_state=letter.redrive_state,
-        origin_message_id=letter.origin_message_id,
-        plan_id=letter.plan_id,
-        queue_id=letter.queue_id if letter.HasField("queue_id") else None,
-        queue_offset=letter.queue_offset if letter.HasField("queue_id") else None,
-    )
-
-
-def dead_letter_page_of(answer: wire.ListDeadLettersResponse) -> DeadLetterPage:
-    return DeadLetterPage(
-        tuple(map(dead_letter_of, answer.dead_letters)),
-        answer.next_after_id if answer.HasField("next_after_id") else None,
-    )
-
-
-def redrive_plan_of(plan: wire.RedrivePlan) -> RedrivePlan:
-    return RedrivePlan(
-        plan_id=plan.plan_id,
-        group=plan.group.name,
-        state=plan.state,
-        reason=plan.reason,
-        target=plan.target.name if plan.HasField("target") else None,
-        created_by=plan.created_by,
-        created_at=_time_of(plan.created_at),
-        planned=plan.planned,
-        redriven=plan.redriven,
-        skipped=plan.skipped,
-    )
-
-
-def redrive_of(redrive: wire.Redrive) -> Redrive:
-    return Redrive(
-        plan_id=redrive.plan_id,
-        dead_letter_id=redrive.dead_letter_id,
-        topic=redrive.topic.name,
-        message_id=redrive.message_id,
-        change=redrive.change,
-        reason=redrive.reason,
-        state=redrive.state,
-        note=redrive.note,
-        target=redrive.target.name if redrive.HasField("target") else None,
-        redriven_message_id=redrive.redriven_message_id,
-        redriven_at=_time_of(redrive.redriven_at) if redrive.HasField("redriven_at") else None,
-        outcome=redrive.outcome,
-    )
-
-
-def user_of(user: wire.User) -> User:
-    disabled_at = _time_of(user.disabled_at) if user.HasField("disabled_at") else None
-    return User(user.access_key, user.is_admin, disabled_at, _time_of(user.created_at))
+    queue_offset = letter.queue_offset if letter.HasField("queue_id") else None
+    return facts_of(DeadLetter, letter, queue_offset=queue_offset)
 
 
 def policy_of(policy: wire.Policy) -> Policy:
-    return Policy(
-        id=policy.id,
-        access_key=policy.access_key,
-        effect=policy.effect,
-        actions=tuple(policy.actions),
-        resource_kind=policy.resource_kind,
-        namespace=policy.pattern.resource_namespace,
-        pattern=policy.pattern.name,
-        created_at=_time_of(policy.created_at),
-    )
-
-
-def explanation_of(answer: wire.ExplainAccessResponse) -> Explanation:
-    policy = policy_of(answer.policy) if answer.HasField("policy") else None
-    return Explanation(answer.allowed, policy, answer.reason)
-
-
-def status_of(answer: wire.GetStatusResponse) -> Status:
-    return Status(
-        version=answer.version,
-        store=answer.store,
-        durability=answer.durability,
-        schema_revision=answer.schema_revision,
-        started_at=_time_of(answer.started_at),
-        now=_time_of(answer.now),
-        topics=answer.topics,
-        groups=answer.groups,
-        messages=answer.messages,
-        dead_letters=answer.dead_letters,
-        parked_polls=answer.parked_polls,
-        connected_clients=answer.connected_clients,
-        discarded_transactions=answer.discarded_transactions,
-        lag=tuple(map(_lag_of, answer.lag)),
-        oldest_overdue=answer.oldest_overdue.ToTimedelta(),
-        hints=tuple(answer.hints),
-        budgets=tuple(map(_budget_of, answer.budgets)),
-    )
+    return facts_of(Policy, policy, namespace=policy.pattern.resource_namespace)
 
 
 def views_of(messages: Iterable[pb.Message]) -> list[MessageView]:
-    """Of messages that nobody holds."""
+    """Views of messages that no consumer holds."""
     now = convert.now()
     return [MessageView(message, now) for message in messages]
 
 
-def _budget_of(budget: wire.Budget) -> Budget:
-    return Budget(
-        name=budget.name,
-        option=budget.option,
-        unit=budget.unit,
-        limit=budget.limit,
-        used=budget.used,
-        peak=budget.peak,
-        refused=budget.refused,
-    )
+# The fact of a message, by the message's type.
+_MADE: Final[dict[str, Callable[[Any], object]]] = {
+    "google.protobuf.Timestamp": lambda value: value.ToDatetime(UTC),
+    "google.protobuf.Duration": lambda value: value.ToTimedelta(),
+    pb.Resource.DESCRIPTOR.full_name: lambda value: value.name,
+    pb.Message.DESCRIPTOR.full_name: lambda value: views_of([value])[0],
+    wire.Budget.DESCRIPTOR.full_name: lambda value: facts_of(Budget, value),
+    wire.Consumer.DESCRIPTOR.full_name: _consumer_of,
+    wire.DeadLetter.DESCRIPTOR.full_name: dead_letter_of,
+    wire.GroupLag.DESCRIPTOR.full_name: lambda value: facts_of(GroupLag, value),
+    wire.HistoryEntry.DESCRIPTOR.full_name: lambda value: facts_of(HistoryEntry, value),
+    wire.MessageState.DESCRIPTOR.full_name: lambda value: facts_of(MessageState, value),
+    wire.Policy.DESCRIPTOR.full_name: policy_of,
+    wire.Queue.DESCRIPTOR.full_name: lambda value: facts_of(Queue, value),
+    wire.Redeliveries.DESCRIPTOR.full_name: lambda value: facts_of(Redeliveries, value),
+}
 
 
-def _view_of(message: pb.Message) -> MessageView:
-    return views_of([message])[0]
+def facts_of(kind: type[Fact], answer: Message, /, **given: object) -> Fact:
+    """The fact; `given`: the values that are not the wire's field of that name."""
+    key: Any = (kind, type(answer), tuple(given))
+    return kind(**{name: read(answer) for name, read in _readers(*key)}, **given)
 
 
-def _time_of(timestamp: Any) -> datetime:
-    moment: datetime = timestamp.ToDatetime(UTC)
-    return moment
+@functools.cache
+def _readers(kind: Any, answer: Any, given: tuple[str, ...]) -> list[tuple[str, Callable[[Any], object]]]:
+    """How to read each field of a fact that the message has too, and that is not given."""
+    wire_fields = answer.DESCRIPTOR.fields_by_name
+    return [
+        (each.name, _reader(wire_fields[each.name], is_optional="None" in str(each.type)))
+        for each in dataclasses.fields(kind)
+        if each.name in wire_fields and each.name not in given
+    ]
+
+
+def _reader(field: Any, *, is_optional: bool) -> Callable[[Any], object]:
+    """is_optional: None if the message does not have the field."""
+    name, made = field.name, _made_of(field)
+    if field.is_repeated:
+        return lambda answer: tuple(map(made, getattr(answer, name)))
+    if is_optional:
+        return lambda answer: made(getattr(answer, name)) if answer.HasField(name) else None
+    return lambda answer: made(getattr(answer, name))
+
+
+def _made_of(field: Any) -> Callable[[Any], object]:
+    return _as_it_is if field.message_type is None else _MADE[field.message_type.full_name]
+
+
+def _as_it_is(value: object) -> object:
+    return value

@@ -1,6 +1,6 @@
-"""What the administration shows: topics, groups, messages, users, the server in numbers.
+"""The facts that the administration returns: topics, groups, messages, users, the server in numbers.
 
-Each is as it was when the server answered, and changes no more. None but `NewUser` holds a secret.
+A fact is as it was when the server answered, and does not change. Only `NewUser` has a secret.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class QueueLag:
     """How far a group is behind in one queue, in messages; the units of `GroupLag`, for groups of either mode.
 
     The queue stores `min_offset` up to, not including, `max_offset`; `offset` is the group's progress: the next one not
-    yet looked at, or in mode PULL not yet consumed. `client_id` has the queue's lock, empty: nobody.
+    yet looked at, or in mode PULL not yet consumed. `client_id` has the queue's lock; empty if no client has it.
     """
 
     topic: str
@@ -305,7 +305,7 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Somebody who signs calls. `disabled_at` is when it was shut out; an admin may do everything."""
+    """A user who signs calls. `disabled_at` is when it was disabled; an admin may do everything."""
 
     access_key: str
     is_admin: bool
@@ -315,7 +315,7 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class NewUser:
-    """A user and its secret, which is shown this once: the server tells it to nobody."""
+    """A user and its secret. The server does not show the secret again."""
 
     user: User
     secret: str = field(repr=False)

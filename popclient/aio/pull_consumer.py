@@ -110,11 +110,11 @@ class PullConsumer(Consumer[PullConsumerCore]):
         return await self._bridge.run(lambda: self._core.assign(each))
 
     async def subscribe(self, topics: str | Iterable[str]) -> list[MessageQueue]:
-        """Reads this member's share of the topics from now on, and nothing else; returns what that is now.
+        """Reads this member's share of the topics from now on, and nothing else; returns its queues.
 
-        Whoever of the group subscribes to a topic is a member and has a part of its queues, as a QueuePushConsumer has;
-        with each that comes or goes the parts change. A queue that changes hands goes on at the group's progress, so
-        what was polled and not committed comes again.
+        Consumers of the group that subscribe to a topic are members and share its queues, as QueuePushConsumers do;
+        when a member comes or goes, the shares change. The next owner of a queue begins at the group's progress, so
+        messages that were polled and not committed are delivered again.
         """
         names = as_topic_names(topics)
         return await self._bridge.run(lambda: self._core.subscribe(names))
@@ -137,8 +137,8 @@ class PullConsumer(Consumer[PullConsumerCore]):
     async def poll(self, timeout: float | timedelta = 15, max_messages: int = 32) -> list[MessageView]:
         """Messages of the assigned queues, those of one queue in its order; empty when the time is over.
 
-        Waits for the first one up to `timeout`. A server that restarts is waited for; raises whatever waiting does not
-        mend, such as a filter that the server refuses.
+        Waits for the first one up to `timeout`, also while a server restarts. Raises permanent failures, such as a
+        filter that the server refuses.
         """
         seconds = as_timedelta("timeout", timeout).total_seconds()
         require_whole("max_messages", max_messages)

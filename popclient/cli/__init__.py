@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = parser().parse_args(argv)
         return _run(arguments)
     except BrokenPipeError:
-        # Whoever read our output has enough; nothing more can be written, not even at exit.
+        # The reader of the output has closed it; nothing more can be written, also not at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OK
     except KeyboardInterrupt:
@@ -126,7 +126,7 @@ _EPILOG = (
 class _Parser(argparse.ArgumentParser):
     """Takes the global options at every level, and says in one sentence what is wrong with the rest.
 
-    With `instead` set, whatever follows is taken and that is run.
+    With `instead` set, it accepts any arguments and runs that function.
     """
 
     instead: Callable[[argparse.Namespace], int] | None = None
@@ -171,15 +171,15 @@ class _Parser(argparse.ArgumentParser):
         add(
             "--ca",
             metavar="FILE",
-            text="speak TLS with a server certified by this CA, or by this certificate itself, PEM; 'public': by a CA"
-            " everybody knows; 'any': whatever it shows (environment POPMQ_CA)",
+            text="use TLS, and trust this CA or this certificate of the server, PEM; 'public': trust the public CAs;"
+            " 'any': trust any certificate (environment POPMQ_CA)",
         )
-        add("--client-cert", metavar="FILE", text="show the server this certificate, PEM (POPMQ_CLIENT_CERT)")
-        add("--client-key", metavar="FILE", text="its key, PEM (POPMQ_CLIENT_KEY)")
+        add("--client-cert", metavar="FILE", text="the client's certificate, PEM (POPMQ_CLIENT_CERT)")
+        add("--client-key", metavar="FILE", text="the key of the client's certificate, PEM (POPMQ_CLIENT_KEY)")
         add(
             "--access-key",
             metavar="KEY",
-            text="who signs (environment POPMQ_ACCESS_KEY; the secret: POPMQ_ACCESS_SECRET, else it is asked for)",
+            text="the user (environment POPMQ_ACCESS_KEY; secret: POPMQ_ACCESS_SECRET, else popmq asks for it)",
         )
         add("--namespace", metavar="NAME", text="the namespace of topics and groups")
         add("--json", action="store_true", text="print one JSON document")

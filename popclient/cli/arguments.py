@@ -1,4 +1,4 @@
-"""What people type: durations, properties, numbers within limits, the server; and how a command is laid out."""
+"""Parses arguments of commands, such as durations, numbers and the server; and adds commands to the parser."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _RESOURCE_KINDS = ("topic", "group")
 
 
 class UsageError(Exception):
-    """The arguments cannot be meant; the sentence says why."""
+    """The arguments do not fit together; the sentence says why."""
 
 
 def duration(written: str) -> timedelta:
@@ -214,7 +214,7 @@ def _tls(arguments: argparse.Namespace, endpoint: str) -> bool | Tls:
         ca = "public"
     if ca is None:
         if cert or key:
-            raise ValueError("a client certificate is shown over TLS alone; say whom to trust with --ca FILE")
+            raise ValueError("a client certificate needs TLS; give the CA to trust with --ca FILE")
         return False
     if (cert is None) != (key is None):
         raise ValueError("a certificate and its key belong together: give both --client-cert and --client-key")
@@ -222,7 +222,7 @@ def _tls(arguments: argparse.Namespace, endpoint: str) -> bool | Tls:
 
 
 def _credentials(arguments: argparse.Namespace) -> tuple[str, str]:
-    """Who signs; empty ones stand for the client library's own environment. The secret is never an argument."""
+    """Access key and secret; if empty, the client reads its own environment. The secret is never an argument."""
     access_key = arguments.access_key or os.environ.get("POPMQ_ACCESS_KEY", "")
     access_secret = os.environ.get("POPMQ_ACCESS_SECRET", "")
     if arguments.access_key and not access_secret:
@@ -242,38 +242,38 @@ def confirm(arguments: argparse.Namespace, what: str) -> bool:
     return sys.stdin.readline().strip() == str(arguments.name)
 
 
-_TRUST: Final = "with --ca FILE, or take whatever it shows with --ca any"
+_TRUST: Final = "with --ca FILE, or trust any certificate with --ca any"
 _OPTIONS: Final = (
     ("; set tls if it speaks TLS", f"; if it speaks TLS, name the CA, or the server's own certificate, {_TRUST}"),
-    ("with Tls(ca=…), or take whatever it shows with Tls(insecure=True)", _TRUST),
+    ("with Tls(ca=…), or trust any certificate with Tls(insecure=True)", _TRUST),
     ("; leave tls out", "; leave out --ca, POPMQ_CA and https://, or start it with --tls permissive"),
-    ("or give it as Tls(server_name=…)", "or take whatever it shows with --ca any"),
+    ("or give it as Tls(server_name=…)", "or trust any certificate with --ca any"),
     ("with Tls(cert=…, key=…)", "with --client-cert FILE --client-key FILE"),
     (", or give its bytes", ""),
 )
 
 
 def in_options(sentence: str) -> str:
-    """The sentence as a user of the command line can act on it; any other is left as it is."""
+    """The sentence with options of the command line in place of the client's arguments."""
     for argument, option in _OPTIONS:
         sentence = sentence.replace(argument, option)
     return sentence
 
 
 def is_about_tls(sentence: str) -> bool:
-    """Whether somebody is there, who was not understood."""
+    """Is the failure one of TLS?"""
     return "TLS" in sentence or "certificate" in sentence
 
 
 def add_actions(commands: Any, name: str, text: str) -> Any:
-    """A command that has commands of its own."""
+    """A command that has subcommands."""
     return commands.add_parser(name, help=text, description=text).add_subparsers(
         title="actions", metavar="ACTION", dest="action", required=True
     )
 
 
 def add_command(commands: Any, name: str, text: str, work: str, *, alias: str | None = None) -> argparse.ArgumentParser:
-    """A command, and where its work is done: `module:function`, loaded when it is run."""
+    """A command. work: `module:function`, loaded when the command runs."""
     parser: argparse.ArgumentParser = commands.add_parser(
         name,
         aliases=() if alias is None else (alias,),

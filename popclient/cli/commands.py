@@ -1,4 +1,4 @@
-"""The client's commands: what each is called and what it takes. What each does stands in the module it names."""
+"""The client's commands with their arguments. The module named in each command does the work."""
 
 from __future__ import annotations
 
@@ -31,47 +31,45 @@ SHOWN_MAX = 100
 
 def add_commands(commands: Any) -> None:
     """Add the client's commands to the `popmq` command line."""
-    _add_topic(add_actions(commands, "topic", "look after topics"))
-    _add_group(add_actions(commands, "group", "look after consumer groups"))
-    _add_client(add_actions(commands, "client", "who is connected, and what to ask of one"))
+    _add_topic(add_actions(commands, "topic", "manage topics"))
+    _add_group(add_actions(commands, "group", "manage consumer groups"))
+    _add_client(add_actions(commands, "client", "list connected clients, and send them requests"))
     _add_message(add_actions(commands, "message", "send, receive and look at messages"))
     _add_filter(add_actions(commands, "filter", "try SQL filters"))
-    add_dlq(add_actions(commands, "dlq", "look at dead letters, send them back, keep them elsewhere, remove them"))
-    _add_acl(add_actions(commands, "acl", "look after users and what they may do"))
+    add_dlq(add_actions(commands, "dlq", "look at dead letters, redrive, export or delete them"))
+    _add_acl(add_actions(commands, "acl", "manage users and their policies"))
     _add_relay(commands)
     _add_why(commands)
-    clock = add_actions(commands, "clock", "the clock that the server goes by")
-    add_command(clock, "confirm", "it is right: remove what is old by it", "groups:confirm_clock")
-    add_command(commands, "status", "the server in numbers, and how far each group is behind", "groups:show_server")
+    clock = add_actions(commands, "clock", "the server's system clock")
+    add_command(clock, "confirm", "confirm that it is right; retention then goes on", "groups:confirm_clock")
+    add_command(commands, "status", "the server in numbers, and the lag of each group", "groups:show_server")
 
 
 def _add_topic(actions: Any) -> None:
-    create = add_command(actions, "create", "make a topic", "topics:create")
+    create = add_command(actions, "create", "create a topic", "topics:create")
     create.add_argument("name", metavar="NAME")
     _add_queues(create, "message queues (8)")
-    _add_types(create, "a message type it accepts; may be repeated (NORMAL)")
-    add_command(actions, "list", "every topic", "topics:list_all")
-    add_command(actions, "show", "one topic and its queues", "topics:show").add_argument("name", metavar="NAME")
-    update = add_command(actions, "update", "add queues, change what is accepted", "topics:update")
+    _add_types(create, "a message type that it accepts; may be repeated (NORMAL)")
+    add_command(actions, "list", "list the topics", "topics:list_all")
+    add_command(actions, "show", "show a topic and its queues", "topics:show").add_argument("name", metavar="NAME")
+    update = add_command(actions, "update", "add queues, change the accepted message types", "topics:update")
     update.add_argument("name", metavar="NAME")
-    _add_queues(update, "how many message queues to have; it only grows")
-    _add_types(update, "a message type it accepts from now on; may be repeated")
+    _add_queues(update, "the new number of message queues; it can only grow")
+    _add_types(update, "a message type that it accepts from now on; may be repeated")
     _add_delete(actions, "delete a topic with its messages", "topics:delete")
 
 
 def _add_group(actions: Any) -> None:
-    create = add_command(actions, "create", "make a consumer group", "groups:create")
+    create = add_command(actions, "create", "create a consumer group", "groups:create")
     create.add_argument("name", metavar="NAME")
     _add_policy(create, "(17)", "(10s,30s,1m … 2h)", "(3s)", "(errors)")
     create.add_argument(
         "--consume-from",
         choices=("earliest", "latest"),
-        help="where it starts in a topic it meets for the first time (earliest)",
+        help="where it starts in a topic at its first receive (earliest)",
     )
-    add_command(actions, "list", "every consumer group", "groups:list_all")
-    add_command(actions, "show", "one group, and how far it is behind", "groups:show").add_argument(
-        "name", metavar="NAME"
-    )
+    add_command(actions, "list", "list the consumer groups", "groups:list_all")
+    add_command(actions, "show", "show a group and its lag", "groups:show").add_argument("name", metavar="NAME")
     update = add_command(actions, "update", "change attempts, retry intervals or history", "groups:update")
     update.add_argument("name", metavar="NAME")
     _add_policy(update, "", "", "", "")
@@ -80,71 +78,69 @@ def _add_group(actions: Any) -> None:
 
 
 def _add_client(actions: Any) -> None:
-    listed = add_command(actions, "list", "every client that is there; each server knows its own", "clients:list_all")
-    listed.add_argument("--group", help="the consumers of this group alone")
-    stack = add_command(actions, "stack", "what a client's threads are doing now", "clients:stack")
-    verify = add_command(
-        actions, "verify", "have a push consumer's listener consume a message, on trial", "clients:verify"
-    )
-    reconnect = add_command(actions, "reconnect", "have a client open its session anew", "clients:reconnect")
+    listed = add_command(actions, "list", "list the clients connected to this server", "clients:list_all")
+    listed.add_argument("--group", help="only the consumers of this group")
+    stack = add_command(actions, "stack", "show the stack traces of a client's threads", "clients:stack")
+    verify = add_command(actions, "verify", "let a client's listener consume a message, as a trial", "clients:verify")
+    reconnect = add_command(actions, "reconnect", "make a client open a new session", "clients:reconnect")
     for each in (stack, verify, reconnect):
         each.add_argument("client_id", metavar="CLIENT_ID")
     verify.add_argument("message_id", metavar="ID")
-    verify.add_argument("--topic", help="look for the message there alone")
+    verify.add_argument("--topic", help="search only this topic")
 
 
 def _add_progress(actions: Any) -> None:
-    lag = add_command(actions, "lag", "how far a group is behind, queue by queue", "progress:lag")
+    lag = add_command(actions, "lag", "show the lag of a group for each queue", "progress:lag")
     lag.add_argument("group", metavar="GROUP")
-    lag.add_argument("--topic", help="in that one alone")
+    lag.add_argument("--topic", help="only in this topic")
 
     reset = add_command(actions, "reset", "move a group to another offset; see --dry-run", "progress:reset")
     reset.add_argument("group", metavar="GROUP")
     reset.add_argument("topic", metavar="TOPIC")
     where = reset.add_mutually_exclusive_group(required=True)
-    where.add_argument("--to", type=place, metavar="PLACE", help="beginning, end, or a moment such as 2026-11-20T10:00")
+    where.add_argument("--to", type=place, metavar="PLACE", help="beginning, end, or a time such as 2026-11-20T10:00")
     where.add_argument("--offset", type=number(0, OFFSET_MAX), metavar="N", help="an offset; with --queue")
-    reset.add_argument("--queue", type=number(0, QUEUES_MAX), metavar="ID", help="in one queue only (all)")
-    reset.add_argument("--dry-run", action="store_true", help="only show what would be")
+    reset.add_argument("--queue", type=number(0, QUEUES_MAX), metavar="ID", help="only in this queue (all)")
+    reset.add_argument("--dry-run", action="store_true", help="show the result without changing anything")
 
     skip = add_command(actions, "skip", "mark one message as consumed without delivering it", "progress:skip")
     skip.add_argument("group", metavar="GROUP")
     skip.add_argument("message_id", metavar="ID")
-    skip.add_argument("--topic", help="look there alone")
+    skip.add_argument("--topic", help="search only this topic")
 
-    clone = add_command(actions, "clone", "start a group at the progress of another one", "progress:clone")
+    clone = add_command(actions, "clone", "start a group at the progress of another group", "progress:clone")
     clone.add_argument("source", metavar="SOURCE")
     clone.add_argument("group", metavar="GROUP")
-    clone.add_argument("--topic", help="in that one alone")
+    clone.add_argument("--topic", help="only in this topic")
 
-    offsets = add_actions(actions, "offsets", "a group's progress as a file")
-    export = add_command(offsets, "export", "write it, as the classic JSON", "progress:write")
+    offsets = add_actions(actions, "offsets", "export and import a group's progress")
+    export = add_command(offsets, "export", "write it to a file, in the classic JSON format", "progress:write")
     export.add_argument("group", metavar="GROUP")
     export.add_argument("file", metavar="FILE", nargs="?", default="-", help="(standard output)")
-    load = add_command(offsets, "import", "set it to what such a file says", "progress:read")
+    load = add_command(offsets, "import", "set it as in such a file", "progress:read")
     load.add_argument("group", metavar="GROUP")
     load.add_argument("file", metavar="FILE", help="- reads standard input")
-    load.add_argument("--as", dest="name_in_file", metavar="NAME", help="what the file calls the group (GROUP)")
+    load.add_argument("--as", dest="name_in_file", metavar="NAME", help="the name of the group in the file (GROUP)")
 
 
 def _add_message(actions: Any) -> None:
     send = add_command(actions, "send", "send a message", "messages:send")
     send.add_argument("topic", metavar="TOPIC")
     send.add_argument("body", metavar="BODY", help="the body; - reads it from standard input")
-    send.add_argument("--tag", help="one word that consumers can select by")
-    send.add_argument("--key", action="append", default=[], help="a word to look it up by; may be repeated")
+    send.add_argument("--tag", help="a word for the filters of consumers")
+    send.add_argument("--key", action="append", default=[], help="a word for finding the message; may be repeated")
     send.add_argument(
         "--property", action="append", default=[], type=key_value, metavar="NAME=VALUE", help="may be repeated"
     )
-    send.add_argument("--delay", type=duration, help="deliver it so much later")
+    send.add_argument("--delay", type=duration, help="deliver it after this duration")
     send.add_argument("--count", type=number(1, SEND_MAX), default=1, help="how many times to send it (1)")
 
-    receive = add_command(actions, "receive", "take messages for a group", "messages:receive")
+    receive = add_command(actions, "receive", "receive messages for a group", "messages:receive")
     receive.add_argument("topic", metavar="TOPIC")
     receive.add_argument("--group", required=True, help="the consumer group to receive for")
-    receive.add_argument("--max", type=number(1, RECEIVE_MAX), default=RECEIVE_MAX, help="at most so many (32)")
+    receive.add_argument("--max", type=number(1, RECEIVE_MAX), default=RECEIVE_MAX, help="at most this many (32)")
     receive.add_argument(
-        "--invisible", type=duration, default="30s", metavar="DURATION", help="how long nobody else gets them (30s)"
+        "--invisible", type=duration, default="30s", metavar="DURATION", help="how long to hold them (30s)"
     )
     receive.add_argument(
         "--wait", type=duration, default="15s", metavar="DURATION", help="how long to wait for the first one (15s)"
@@ -156,14 +152,14 @@ def _add_message(actions: Any) -> None:
         "--ack",
         action=argparse.BooleanOptionalAction,
         default=False,
-        help="done once printed: they never come again; without it they come again when --invisible is over",
+        help="ack them once printed; without it they are delivered again after --invisible",
     )
 
-    peek = add_command(actions, "peek", "look at the oldest messages, holding nothing", "messages:peek")
+    peek = add_command(actions, "peek", "show the oldest messages without receiving them", "messages:peek")
     peek.add_argument("topic", metavar="TOPIC")
-    peek.add_argument("--queue", type=number(0, QUEUES_MAX), metavar="ID", help="of one queue only")
+    peek.add_argument("--queue", type=number(0, QUEUES_MAX), metavar="ID", help="only of this queue")
     peek.add_argument(
-        "--from", type=number(0, OFFSET_MAX), metavar="OFFSET", dest="from_offset", help="from there on; with --queue"
+        "--from", type=number(0, OFFSET_MAX), metavar="OFFSET", dest="from_offset", help="first offset; with --queue"
     )
     _add_max(peek)
 
@@ -171,78 +167,78 @@ def _add_message(actions: Any) -> None:
     scheduled.add_argument("--topic", required=True)
     scheduled.add_argument("--max", type=number(1, SEND_MAX), default=100, help="how many to show, by due time (100)")
 
-    cancel = add_command(actions, "cancel", "take back what is scheduled; it cannot be undone", "messages:cancel")
-    cancel.add_argument("message_id", metavar="ID", nargs="*", help="a message's id")
+    cancel = add_command(actions, "cancel", "cancel scheduled messages; it cannot be undone", "messages:cancel")
+    cancel.add_argument("message_id", metavar="ID", nargs="*", help="the id of a message")
     cancel.add_argument("--topic", required=True)
-    cancel.add_argument("--key", help="all that have this key, at most 1,000 at once")
+    cancel.add_argument("--key", help="all messages with this key, at most 1,000 at once")
 
-    get = add_command(actions, "get", "one message: its state in every group, and its history", "messages:get")
+    get = add_command(actions, "get", "show a message, its state in each group, and its history", "messages:get")
     get.add_argument("message_id", metavar="ID")
-    get.add_argument("--topic", help="look there alone")
+    get.add_argument("--topic", help="search only this topic")
 
 
 def _add_filter(actions: Any) -> None:
-    test = add_command(actions, "test", "what a SQL filter would have wanted of stored messages", "filters:test")
+    test = add_command(actions, "test", "apply a SQL filter to stored messages", "filters:test")
     test.add_argument("expression", metavar="EXPRESSION", help="such as \"a > 3 AND TAGS IN ('x', 'y')\"")
-    test.add_argument("--topic", required=True, help="whose messages to judge")
-    test.add_argument("--last", type=duration, metavar="DURATION", help="those stored in this time (all)")
+    test.add_argument("--topic", required=True, help="the topic of the messages")
+    test.add_argument("--last", type=duration, metavar="DURATION", help="only messages stored since so long ago (all)")
     test.add_argument(
         "--max", type=number(1, SHOWN_MAX), default=10, metavar="N", help="how many of the newest matches to show (10)"
     )
 
 
 def _add_why(commands: Any) -> None:
-    why = add_command(commands, "why", "why a message is where it is, in one sentence", "messages:explain")
+    why = add_command(commands, "why", "explain the state of a message in one sentence", "messages:explain")
     why.add_argument("message_id", metavar="ID")
     why.add_argument("--group", required=True, help="the consumer group that waits for it")
-    why.add_argument("--topic", help="look there alone")
+    why.add_argument("--topic", help="search only this topic")
 
 
 def _add_relay(commands: Any) -> None:
-    relay = add_command(commands, "relay", "send what an outbox table holds, until stopped", "relay:relay")
+    relay = add_command(commands, "relay", "send the messages of an outbox table, until stopped", "relay:relay")
     relay.add_argument(
-        "--database-url", required=True, metavar="URL", help="SQLAlchemy's URL of the database with the outbox"
+        "--database-url", required=True, metavar="URL", help="SQLAlchemy URL of the database with the outbox"
     )
-    relay.add_argument("--once", action="store_true", help="end when nothing is left to send")
+    relay.add_argument("--once", action="store_true", help="end when the outbox is empty")
 
 
 def _add_acl(actions: Any) -> None:
-    user = add_actions(actions, "user", "look after users")
-    add = _add_offline(user, "add", "make a user", "acl:add_user")
+    user = add_actions(actions, "user", "manage users")
+    add = _add_offline(user, "add", "create a user", "acl:add_user")
     add.add_argument("name", metavar="ACCESS_KEY")
-    add.add_argument("--admin", action="store_true", help="it may do everything, and administer the server")
+    add.add_argument("--admin", action="store_true", help="an administrator, who may do everything")
     _add_secret(add)
-    _add_offline(user, "list", "every user", "acl:list_users")
-    rotate = _add_offline(user, "rotate", "give a user another secret; the old one counts no more", "acl:rotate_secret")
+    _add_offline(user, "list", "list the users", "acl:list_users")
+    rotate = _add_offline(user, "rotate", "give a user a new secret; the old one is refused", "acl:rotate_secret")
     rotate.add_argument("name", metavar="ACCESS_KEY")
     _add_secret(rotate)
-    for name, text in (("disable", "shut a user out"), ("enable", "let a user in again")):
+    for name, text in (("disable", "refuse all calls of a user"), ("enable", "allow a disabled user again")):
         _add_offline(user, name, text, f"acl:{name}_user").add_argument("name", metavar="ACCESS_KEY")
     remove = _add_offline(user, "remove", "remove a user with its policies", "acl:remove_user")
     remove.add_argument("name", metavar="ACCESS_KEY")
     remove.add_argument("--yes", action="store_true", help="do not ask")
 
-    policy = add_actions(actions, "policy", "say what users may do")
-    add = _add_offline(policy, "add", "allow a user something, or deny it; a denial wins", "acl:add_policy")
+    policy = add_actions(actions, "policy", "manage the policies of users")
+    add = _add_offline(policy, "add", "allow or deny a user an action; a denial wins", "acl:add_policy")
     add.add_argument("user", metavar="ACCESS_KEY")
     add.add_argument("effect", type=str.upper, choices=("ALLOW", "DENY"), metavar="allow|deny")
     add.add_argument("actions", type=actions_named, metavar="PUB|SUB|PUB,SUB")
     _add_resource(add, "topic:NAME, topic:PREFIX* or group:NAME; of --namespace")
-    listing = _add_offline(policy, "list", "every policy", "acl:list_policies")
-    listing.add_argument("user", metavar="ACCESS_KEY", nargs="?", help="of this user alone")
+    listing = _add_offline(policy, "list", "list the policies", "acl:list_policies")
+    listing.add_argument("user", metavar="ACCESS_KEY", nargs="?", help="only of this user")
     remove = _add_offline(policy, "remove", "remove a policy", "acl:remove_policy")
     remove.add_argument("id", type=number(1, ID_MAX), metavar="POLICY")
 
-    explain = _add_offline(actions, "explain", "whether a user may do something, and why", "acl:explain")
+    explain = _add_offline(actions, "explain", "say whether a user may do something, and why", "acl:explain")
     explain.add_argument("user", metavar="ACCESS_KEY")
     explain.add_argument("what", type=str.upper, choices=("PUB", "SUB"), metavar="PUB|SUB")
     _add_resource(explain, "topic:NAME or group:NAME; of --namespace")
 
 
 def _add_offline(commands: Any, name: str, text: str, work: str) -> argparse.ArgumentParser:
-    """A command that needs no server where it is told the database."""
+    """A command that needs no server if it has the database's URL."""
     parser = add_command(commands, name, text, work)
-    parser.add_argument("--database-url", metavar="URL", help="do it on this database, while no server runs")
+    parser.add_argument("--database-url", metavar="URL", help="work on this database, while no server runs")
     return parser
 
 
@@ -251,7 +247,7 @@ def _add_secret(parser: argparse.ArgumentParser) -> None:
         "--secret-from",
         type=secret_source,
         metavar="SOURCE",
-        help="the secret: stdin, prompt or env:NAME; without it one is made, and shown once",
+        help="the secret: stdin, prompt or env:NAME; without it popmq makes a secret and shows it once",
     )
 
 
@@ -273,26 +269,26 @@ def _add_policy(parser: argparse.ArgumentParser, attempts: str, retry: str, in_o
         "--max-attempts",
         type=number(1, ATTEMPTS_MAX),
         metavar="N",
-        help=f"deliveries of a message before it is a dead letter, the first included {attempts}".rstrip(),
+        help=f"deliveries of a message, with the first, before it becomes a dead letter {attempts}".rstrip(),
     )
     parser.add_argument(
         "--retry",
         type=retry_intervals,
         default=[],
         metavar="DURATIONS",
-        help="the pauses before a push consumer's next attempts, the last one repeats; or"
+        help="the intervals before the next deliveries to a push consumer, the last one repeats; or"
         f" exponential:initial=5s,max=2h,multiplier=2 {retry}".rstrip(),
     )
     parser.add_argument(
         "--fifo-retry",
         type=duration,
         metavar="DURATION",
-        help=f"the pause before a message group goes on with one of its messages that failed {in_order}".rstrip(),
+        help=f"the interval before a failed message of a message group is delivered again {in_order}".rstrip(),
     )
     parser.add_argument(
         "--history",
         choices=("none", "errors", "all"),
-        help=f"which steps of its messages it remembers {history}".rstrip(),
+        help=f"which steps of its messages the server records {history}".rstrip(),
     )
 
 
@@ -303,4 +299,4 @@ def _add_delete(actions: Any, text: str, work: str) -> None:
 
 
 def _add_max(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--max", type=number(1, PAGE_MAX), default=32, metavar="N", help="at most so many (32)")
+    parser.add_argument("--max", type=number(1, PAGE_MAX), default=32, metavar="N", help="at most this many (32)")

@@ -82,7 +82,7 @@ def purge(arguments: Namespace) -> int:
 
 def _would_purge(arguments: Namespace, admin: Admin, selection: DeadLetterSelection) -> int:
     count = sum(1 for _ in admin.dead_letters(selection, without_bodies=True))
-    lines = [f"{count} dead letters of {arguments.group} would be removed for ever; nothing is, without --yes"]
+    lines = [f"{count} dead letters of {arguments.group} would be deleted permanently; confirm it with --yes"]
     say(arguments, {"group": arguments.group, "purged": 0, "would_purge": count}, lines)
     return REFUSED if count else OK
 

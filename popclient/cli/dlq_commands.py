@@ -44,7 +44,7 @@ def add_dlq(actions: Any) -> None:
     export.add_argument("--to", required=True, type=Path, metavar="FILE", help="FILE.parquet or FILE.jsonl")
     export.add_argument("--force", action="store_true", help="in place of a file that is there")
 
-    purge = add_command(actions, "purge", "remove them for ever; without --yes, say how many", "dead_letters:purge")
+    purge = add_command(actions, "purge", "delete them permanently; without --yes, count them", "dead_letters:purge")
     _add_selection(purge)
     purge.add_argument("--yes", action="store_true", help="do it")
 

@@ -60,7 +60,7 @@ def _hints(expression: str) -> list[str]:
 def _hint(name: str, verb: str) -> str:
     if verb in _COMPARING:
         return f"NOT binds more than {verb}: this is (NOT {name}) {verb} …; write NOT ({name} {verb} …)"
-    return f"NOT {name} is true of every message that has {name}, whatever it says; compare {name} with something"
+    return f"NOT {name} is true of every message that has {name}, with any value; compare {name} with a value"
 
 
 def _lines(trial: FilterTrial, hints: Sequence[str]) -> list[str]:

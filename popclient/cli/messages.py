@@ -31,7 +31,7 @@ def send(arguments: Namespace) -> int:
         properties=dict(arguments.property),
         delay=arguments.delay,
     )
-    # The topic is looked up first: where nobody listens, or it is missing, nothing is tried again and again.
+    # The topic is looked up first: without a server or the topic, no send is repeated.
     with Producer(client_config(arguments), arguments.topic) as producer:
         receipts = list(_sent(producer, message, arguments.count))
     document = {
@@ -47,7 +47,7 @@ def send(arguments: Namespace) -> int:
 
 
 def receive(arguments: Namespace) -> int:
-    """Print what is received, then ack it if asked to: what nobody could read is not lost."""
+    """Prints the messages, then acks them if asked to: a message that could not be printed is not lost."""
     wanted = FilterExpression(arguments.filter) if arguments.sql is None else FilterExpression.sql(arguments.sql)
     topics = {arguments.topic: wanted}
     with SimpleConsumer(client_config(arguments), arguments.group, topics) as consumer:

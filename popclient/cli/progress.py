@@ -144,7 +144,7 @@ def read(arguments: Namespace) -> int:
 
 
 def _table(file: str) -> OffsetTable:
-    """The file itself: its backup is an older truth, which nobody asked for."""
+    """Reads the file itself, never its older backup."""
     try:
         if file == STANDARD_STREAM:
             return parse_offsets(sys.stdin.read())

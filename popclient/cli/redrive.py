@@ -209,7 +209,7 @@ def _plan_lines(plan: RedrivePlan) -> list[str]:
     )
 
 
-# Bodies of one request; the server takes four times as much, whatever one more repair adds.
+# Bodies of one request; the server's limit is four times as much, so one more repair fits.
 BATCH_BYTES: Final = 8 * 1024 * 1024
 LEFT: Final = "LEFT"
 

@@ -337,7 +337,7 @@ def test_purge(shell: Shell, dead: list[str]) -> None:
     words = ("dlq", "purge", "--group", "counters", "--where", "TAGS = 'UA'")
     said = shell(*words)
     assert said.status == 1
-    assert said.out == "3 dead letters of counters would be removed for ever; nothing is, without --yes\n"
+    assert said.out == "3 dead letters of counters would be deleted permanently; confirm it with --yes\n"
     assert len(listed(shell)) == 5
     assert shell.ok(*words, "--yes").lines == ["removed 3 dead letters of counters"]
     assert listed(shell) == [dead[2], dead[4]]

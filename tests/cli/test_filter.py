@@ -53,8 +53,8 @@ def test_as_a_document(shell: Shell) -> None:
         ("NOT a is null", "NOT binds more than IS: this is (NOT a) IS …; write NOT (a IS …)"),
         ("NOT a CONTAINS 'x'", "NOT binds more than CONTAINS: this is (NOT a) CONTAINS …; write NOT (a CONTAINS …)"),
         ("NOT /* really */ a = 1", "NOT binds more than =: this is (NOT a) = …; write NOT (a = …)"),
-        ("NOT a", "NOT a is true of every message that has a, whatever it says; compare a with something"),
-        ("NOT a AND b = 1", "NOT a is true of every message that has a, whatever it says; compare a with something"),
+        ("NOT a", "NOT a is true of every message that has a, with any value; compare a with a value"),
+        ("NOT a AND b = 1", "NOT a is true of every message that has a, with any value; compare a with a value"),
     ],
 )
 def test_what_not_stands_before_is_hinted_at(shell: Shell, expression: str, hint: str) -> None:

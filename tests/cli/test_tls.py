@@ -66,9 +66,9 @@ def test_who_speaks_tls_to_whom_is_told_in_options(
 
     with embedded(tls="tls", tls_dir=tmp_path) as broker:
         capsys.readouterr()
-        assert "with --ca FILE, or take whatever it shows with --ca any" in said(broker.endpoint)
+        assert "with --ca FILE, or trust any certificate with --ca any" in said(broker.endpoint)
         for options in (("--ca", "public"), ("--ca", str(authority.ca))):
-            assert "with --ca FILE, or take whatever it shows with --ca any" in said(broker.endpoint, *options)
+            assert "with --ca FILE, or trust any certificate with --ca any" in said(broker.endpoint, *options)
     with embedded(tls="plaintext") as broker:
         for ca in (str(authority.ca), "any"):
             leave = "it speaks no TLS there; leave out --ca, POPMQ_CA and https://, or start it with --tls permissive"

@@ -138,7 +138,9 @@ def test_unchanged_to_a_topic_and_purged(spark: SparkSession, broker: popserver.
 
 def test_a_refusal_says_why(spark: SparkSession, broker: popserver.EmbeddedBroker, url: str) -> None:
     dead = dlq.read(spark, url)
-    with pytest.raises(PySparkException, match=f"is of group '{GROUP}', not of 'departures'; a plan is of one group"):
+    with pytest.raises(
+        PySparkException, match=f"is of group '{GROUP}', not of 'departures'; a plan or a purge is for one group"
+    ):
         dlq.redrive(dead, broker.endpoint, group="departures", plan_id="p")
     with pytest.raises(PySparkException, match=f"is of group '{GROUP}', not of 'departures'"):
         dlq.purge(dead, broker.endpoint, group="departures")

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from popclient._sync.admin.calls import Calls
-from popclient.admin.answers import explanation_of, policy_of, user_of
+from popclient.admin.answers import facts_of, policy_of
 from popclient.admin.facts import Explanation, NewUser, Policy, User
 from popclient.admin.requests import new_secret
 from popproto.v1 import admin_pb2 as wire
@@ -20,14 +20,14 @@ class Access(Calls):
         secret = new_secret() if secret is None else secret
         request = wire.CreateUserRequest(access_key=access_key, secret=secret, is_admin=is_admin)
         answer = self._call(lambda link: link.admin.CreateUser, request)
-        return NewUser(user_of(answer.user), secret)
+        return NewUser(facts_of(User, answer.user), secret)
 
     def rotate_secret(self, access_key: str, secret: str | None = None) -> NewUser:
         """Replaces the user's secret, by a random one unless one is given. The old one is invalid at once."""
         secret = new_secret() if secret is None else secret
         request = wire.UpdateUserRequest(access_key=access_key, secret=secret)
         answer = self._call(lambda link: link.admin.UpdateUser, request)
-        return NewUser(user_of(answer.user), secret)
+        return NewUser(facts_of(User, answer.user), secret)
 
     def disable_user(self, access_key: str) -> User:
         """Refuses the user from now on, and ends its sessions; keeps its policies."""
@@ -43,7 +43,7 @@ class Access(Calls):
     def list_users(self) -> list[User]:
         """All users, by name. Servers limit the list."""
         answer = self._call(lambda link: link.admin.ListUsers, wire.ListUsersRequest())
-        return [user_of(each) for each in answer.users]
+        return [facts_of(User, each) for each in answer.users]
 
     def add_policy(
         self, access_key: str, effect: str, actions: Iterable[str], resource_kind: str, pattern: str
@@ -78,9 +78,9 @@ class Access(Calls):
             access_key=access_key, action=action, resource_kind=resource_kind, resource=self._named(name)
         )
         answer = self._call(lambda link: link.admin.ExplainAccess, request)
-        return explanation_of(answer)
+        return facts_of(Explanation, answer)
 
     def _set_disabled(self, access_key: str, *, disabled: bool) -> User:
         request = wire.UpdateUserRequest(access_key=access_key, disabled=disabled)
         answer = self._call(lambda link: link.admin.UpdateUser, request)
-        return user_of(answer.user)
+        return facts_of(User, answer.user)

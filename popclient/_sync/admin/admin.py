@@ -9,7 +9,7 @@ from popclient._sync.admin.clients import Clients
 from popclient._sync.admin.dead_letters import DeadLetters, Redrives
 from popclient._sync.admin.messages import Messages, Scheduled
 from popclient._sync.admin.progress import Progress
-from popclient.admin.answers import status_of
+from popclient.admin.answers import facts_of
 from popclient.admin.facts import Status
 from popproto.v1 import admin_pb2 as wire
 
@@ -28,7 +28,7 @@ class Admin(Topics, Groups, Clients, Progress, Messages, Scheduled, DeadLetters,
 
     def status(self) -> Status:
         answer = self._call(lambda link: link.admin.GetStatus, wire.GetStatusRequest())
-        return status_of(answer)
+        return facts_of(Status, answer)
 
     def confirm_clock(self) -> str:
         """Confirms the server's system clock: retention then removes what is old by it. Returns what that changes.

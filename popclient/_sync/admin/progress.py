@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from popclient._sync.admin.calls import Calls
-from popclient.admin.answers import moved_offset_of, queue_lag_of
+from popclient.admin.answers import facts_of
 from popclient.admin.facts import MovedOffset, QueueLag
 from popproto.v1 import admin_pb2 as wire
 from popproto.v2 import definition_pb2 as pb
@@ -21,7 +21,7 @@ class Progress(Calls):
         """The queues in which the group has progress, by topic and number. Servers limit the list of several topics."""
         request = wire.ListLagRequest(group=self._named(group), topic=None if topic is None else self._named(topic))
         answer = self._call(lambda link: link.admin.ListLag, request)
-        return [queue_lag_of(each) for each in answer.queues]
+        return [facts_of(QueueLag, each) for each in answer.queues]
 
     def reset_offsets(
         self,
@@ -35,8 +35,8 @@ class Progress(Calls):
         """Moves a group to another offset, in one queue or in all of the topic; its members that are online follow.
 
         to: an end, the first message stored at a moment or later (without a time zone: this machine's), or the offset
-        of the queue named. From there on every message is READY, whatever became of it before; what is before it is
-        done. Handles from before hold nothing any more. With `dry_run` nothing changes.
+        of the queue named. From there on every message is READY, in any state it had before; messages before it are
+        done. Earlier handles are no longer valid. With `dry_run` nothing changes.
         Raises IllegalOffset for an offset beyond the queue's ends, BadRequest for a queue that is not there.
         """
         request = wire.ResetOffsetsRequest(
@@ -49,7 +49,7 @@ class Progress(Calls):
         else:
             request.policy = pb.QueryOffsetPolicy.Value(to)
         answer = self._call(lambda link: link.admin.ResetOffsets, request)
-        return [moved_offset_of(each) for each in answer.moved]
+        return [facts_of(MovedOffset, each) for each in answer.moved]
 
     def skip_message(self, group: str, message_id: str, topic: str | None = None) -> str:
         """Marks one message as consumed by the group without delivering it; messages behind it go on.
@@ -75,7 +75,7 @@ class Progress(Calls):
             topic=None if topic is None else self._named(topic),
         )
         answer = self._call(lambda link: link.admin.CloneOffsets, request)
-        return [moved_offset_of(each) for each in answer.moved]
+        return [facts_of(MovedOffset, each) for each in answer.moved]
 
     def import_offsets(self, group: str, offsets: Mapping[str, Mapping[int, int]]) -> list[MovedOffset]:
         """Sets the group's progress to given offsets: for each topic and queue id, the next offset to consume.
@@ -87,4 +87,4 @@ class Progress(Calls):
             for queue_id, offset in of_topic.items():
                 request.offsets.add(topic=self._named(topic), queue_id=queue_id, to_offset=offset)
         answer = self._call(lambda link: link.admin.ImportOffsets, request)
-        return [moved_offset_of(each) for each in answer.moved]
+        return [facts_of(MovedOffset, each) for each in answer.moved]

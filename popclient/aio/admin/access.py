@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from popclient.admin.answers import explanation_of, policy_of, user_of
+from popclient.admin.answers import facts_of, policy_of
 from popclient.admin.facts import Explanation, NewUser, Policy, User
 from popclient.admin.requests import new_secret
 from popclient.aio.admin.calls import Calls
@@ -19,14 +19,14 @@ class Access(Calls):
         secret = new_secret() if secret is None else secret
         request = wire.CreateUserRequest(access_key=access_key, secret=secret, is_admin=is_admin)
         answer = await self._call(lambda link: link.admin.CreateUser, request)
-        return NewUser(user_of(answer.user), secret)
+        return NewUser(facts_of(User, answer.user), secret)
 
     async def rotate_secret(self, access_key: str, secret: str | None = None) -> NewUser:
         """Replaces the user's secret, by a random one unless one is given. The old one is invalid at once."""
         secret = new_secret() if secret is None else secret
         request = wire.UpdateUserRequest(access_key=access_key, secret=secret)
         answer = await self._call(lambda link: link.admin.UpdateUser, request)
-        return NewUser(user_of(answer.user), secret)
+        return NewUser(facts_of(User, answer.user), secret)
 
     async def disable_user(self, access_key: str) -> User:
         """Refuses the user from now on, and ends its sessions; keeps its policies."""
@@ -42,7 +42,7 @@ class Access(Calls):
     async def list_users(self) -> list[User]:
         """All users, by name. Servers limit the list."""
         answer = await self._call(lambda link: link.admin.ListUsers, wire.ListUsersRequest())
-        return [user_of(each) for each in answer.users]
+        return [facts_of(User, each) for each in answer.users]
 
     async def add_policy(
         self, access_key: str, effect: str, actions: Iterable[str], resource_kind: str, pattern: str
@@ -77,9 +77,9 @@ class Access(Calls):
             access_key=access_key, action=action, resource_kind=resource_kind, resource=self._named(name)
         )
         answer = await self._call(lambda link: link.admin.ExplainAccess, request)
-        return explanation_of(answer)
+        return facts_of(Explanation, answer)
 
     async def _set_disabled(self, access_key: str, *, disabled: bool) -> User:
         request = wire.UpdateUserRequest(access_key=access_key, disabled=disabled)
         answer = await self._call(lambda link: link.admin.UpdateUser, request)
-        return user_of(answer.user)
+        return facts_of(User, answer.user)

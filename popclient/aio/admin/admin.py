@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from popclient.admin.answers import status_of
+from popclient.admin.answers import facts_of
 from popclient.admin.facts import Status
 from popclient.aio.admin.access import Access
 from popclient.aio.admin.catalog import Groups, Topics
@@ -29,7 +29,7 @@ class Admin(Topics, Groups, Clients, Progress, Messages, Scheduled, DeadLetters,
 
     async def status(self) -> Status:
         answer = await self._call(lambda link: link.admin.GetStatus, wire.GetStatusRequest())
-        return status_of(answer)
+        return facts_of(Status, answer)
 
     async def confirm_clock(self) -> str:
         """Confirms the server's system clock: retention then removes what is old by it. Returns what that changes.

@@ -35,7 +35,7 @@ class Clients(Calls):
     async def verify_message(self, client_id: str, message_id: str, topic: str | None = None) -> Trial:
         """Lets a push consumer's listener consume a stored message as a trial. The state of its group does not change.
 
-        The listener does whatever it does with a message. Without a topic all are searched for the message. Raises as
+        The listener consumes it like any message. Without a topic, the server searches all topics. Raises as
         `print_threads`, but after 15 s.
         """
         request = wire.VerifyMessageRequest(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Final
 
-from popclient.admin.answers import dead_letter_of, dead_letter_page_of, redrive_of, redrive_plan_of
+from popclient.admin.answers import dead_letter_of, facts_of
 from popclient.admin.pace import STEP_MAX, Pace
 from popclient.admin.redrive_facts import (
     DeadLetter,
@@ -46,7 +46,7 @@ class DeadLetters(Calls):
             without_bodies=without_bodies,
         )
         answer = await self._call(lambda link: link.admin.ListDeadLetters, request)
-        return dead_letter_page_of(answer)
+        return facts_of(DeadLetterPage, answer)
 
     async def dead_letters(
         self, of: str | DeadLetterSelection, *, after_id: int = 0, without_bodies: bool = False
@@ -107,7 +107,7 @@ class Redrives(Calls):
         while True:
             answer = await self._call(lambda link: link.admin.PlanRedrive, request)
             if answer.plan.state != DRAFT:
-                return redrive_plan_of(answer.plan)
+                return facts_of(RedrivePlan, answer.plan)
 
     # sync: await pace.turn() => pace.await_turn()
     async def run_redrive(
@@ -124,7 +124,7 @@ class Redrives(Calls):
             request = wire.RunRedriveRequest(plan_id=plan_id, max=pace.step)
             answer = await self._call(lambda link: link.admin.RunRedrive, request)
             pace.spent(answer.redriven)
-            yield RedriveStep(redrive_plan_of(answer.plan), answer.redriven, answer.skipped)
+            yield RedriveStep(facts_of(RedrivePlan, answer.plan), answer.redriven, answer.skipped)
             if answer.plan.state in FINISHED or not answer.plan.planned:
                 return
 
@@ -132,7 +132,7 @@ class Redrives(Calls):
         """Cancels a plan: what it has not sent back yet stays a dead letter."""
         request = wire.CancelRedriveRequest(plan_id=plan_id)
         answer = await self._call(lambda link: link.admin.CancelRedrive, request)
-        return redrive_plan_of(answer.plan)
+        return facts_of(RedrivePlan, answer.plan)
 
     async def redrive_dead_letters(
         self,
@@ -156,13 +156,13 @@ class Redrives(Calls):
             reason=reason,
         )
         answer = await self._call(lambda link: link.admin.RedriveDeadLetters, request)
-        return [redrive_of(each) for each in answer.redrives]
+        return [facts_of(Redrive, each) for each in answer.redrives]
 
     async def redrive_plans(self, group: str | None = None) -> list[RedrivePlan]:
         """The plans of one group or of all, newest first. Servers limit the list."""
         request = wire.ListRedrivePlansRequest(group=None if group is None else self._named(group))
         answer = await self._call(lambda link: link.admin.ListRedrivePlans, request)
-        return [redrive_plan_of(each) for each in answer.plans]
+        return [facts_of(RedrivePlan, each) for each in answer.plans]
 
     async def redrive_plan(self, plan_id: str) -> RedrivePlan:
         """One plan. Raises NotFound."""
@@ -171,13 +171,13 @@ class Redrives(Calls):
         plans = answer.plans
         if not plans:
             raise NotFound(f"redrive plan '{plan_id}' does not exist; list them with: popmq dlq plans")
-        return redrive_plan_of(plans[0])
+        return facts_of(RedrivePlan, plans[0])
 
     async def list_redrives(self, plan_id: str, *, after_id: int = 0, max_messages: int = STEP_MAX) -> list[Redrive]:
         """One page of a plan's messages; the last one's `dead_letter_id`, given as `after_id`, leads to the next."""
         request = wire.ListRedrivesRequest(plan_id=plan_id, after_id=after_id, max=max_messages)
         answer = await self._call(lambda link: link.admin.ListRedrives, request)
-        return [redrive_of(each) for each in answer.redrives]
+        return [facts_of(Redrive, each) for each in answer.redrives]
 
     async def redrives(self, plan_id: str) -> AsyncIterator[Redrive]:
         """All messages of a plan, by dead letter, page by page."""

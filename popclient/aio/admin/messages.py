@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterable
 from datetime import timedelta
 
 from popclient._arguments import as_timedelta
-from popclient.admin.answers import filter_trial_of, message_facts_of, scheduled_message_of, views_of, why_of
+from popclient.admin.answers import facts_of, filter_trial_of, views_of, why_of
 from popclient.admin.facts import FilterTrial, MessageFacts, ScheduledMessage, Why
 from popclient.admin.requests import PAGE
 from popclient.aio.admin.calls import Calls
@@ -31,7 +31,7 @@ class Messages(Calls):
         """A message with its states and history; without a topic all of them are searched."""
         request = wire.GetMessageRequest(topic=None if topic is None else self._named(topic), message_id=message_id)
         answer = await self._call(lambda link: link.admin.GetMessage, request)
-        return message_facts_of(answer)
+        return facts_of(MessageFacts, answer)
 
     async def why(self, message_id: str, group: str, topic: str | None = None) -> Why:
         """Why the message is where it is in that group; without a topic all of them are searched."""
@@ -68,7 +68,7 @@ class Scheduled(Calls):
             request.after_due_at.FromDatetime(after.due_at)
             request.after_id = after.id
         answer = await self._call(lambda link: link.admin.ListScheduled, request)
-        return [scheduled_message_of(each) for each in answer.messages]
+        return [facts_of(ScheduledMessage, each) for each in answer.messages]
 
     async def scheduled(self, topic: str) -> AsyncIterator[ScheduledMessage]:
         """All delayed and half messages, by due time, page by page."""
