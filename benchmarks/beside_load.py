@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 
 from benchmarks.raw_load import HEADERS, Refused, Wire, new_message
-from popclient._transport import authorization
+from popclient._session.transport import authorization
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
 

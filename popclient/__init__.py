@@ -50,7 +50,7 @@ from popclient.errors import (
     UnsupportedByServer,
     UnsupportedByStore,
 )
-from popclient.listening import ConsumeResult, ConsumeStatus, Consumption, Interceptor
+from popclient.listening import ConsumeResult, ConsumeStatus, Consumption, Interceptor, TransactionResolution
 from popclient.message import (
     DeadLetterOrigin,
     FilterExpression,
@@ -60,7 +60,6 @@ from popclient.message import (
     SendReceipt,
     SendResults,
 )
-from popclient.transaction import TransactionResolution
 
 if TYPE_CHECKING:
     from popclient._queue_push.options import MessageModel

@@ -1,10 +1,10 @@
-"""What the user of a push consumer writes: a listener, and interceptors if wanted."""
+"""What users of the clients write: listeners, interceptors, and checkers of transactions."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from enum import StrEnum
-from typing import NamedTuple
+from enum import Enum, StrEnum
+from typing import NamedTuple, TypeAlias
 
 from popclient.errors import PopError
 from popclient.message import MessageView
@@ -69,3 +69,17 @@ class Interceptor:
 
     def after_ack(self, message: MessageView, error: PopError | None, /) -> None:
         """The server has answered the ack. After an error it is repeated, unless the hold is over."""
+
+
+class TransactionResolution(Enum):
+    """What the server does with a half message."""
+
+    COMMIT = "COMMIT"
+    ROLLBACK = "ROLLBACK"
+    UNKNOWN = "UNKNOWN"  # no decision yet: the server asks again, and discards the message after its last check
+
+
+# Returns what became of the work behind a half message. The server may ask any producer of the topic, so the answer
+# must come from the place where the work is recorded, not from the memory of this process.
+Checker: TypeAlias = Callable[[MessageView], TransactionResolution]
+AsyncChecker: TypeAlias = Callable[[MessageView], Awaitable[TransactionResolution]]

@@ -20,6 +20,14 @@ ROOMS = (
     "pytest_plugin",
 )  # fmt: skip
 # What operators and Spark use can be taken away: only what puts the server together knows these rooms.
+# The same for the client. An `__init__` may hand out what comes later.
+CLIENT_ROOMS = (
+    "errors", "_arguments", "_version", "_tasks", "_loop", "keep_alive", "offset_file", "config", "message",
+    "listening", "otel", "_tracing", "_session", "_producer", "_engine", "_queues", "_pull", "_queue_push", "admin",
+    "aio", "_sync", "sql", "spark", "cli",
+)  # fmt: skip
+# Rooms of the client that may have more files than others.
+FILES_MAX_OF = {"_engine": 16, "_queues": 16, "cli": 16}
 REMOVABLE = {"bulk", "progress", "dead_letters"}
 ASSEMBLY = {"broker", "services", "app"}
 # Other packages of ours that a package may import.
@@ -110,6 +118,7 @@ def nodes(paths: Iterable[Path]) -> Iterator[tuple[Path, ast.AST]]:
 
 
 MODULES = {module_of(path): path for path in SERVER}
+CLIENT = {module_of(path): path for path in sorted((ROOT / "popclient").rglob("*.py"))}
 
 
 def is_within(module: str, room: str) -> bool:
@@ -286,10 +295,39 @@ def test_the_users_random_numbers_are_left_alone() -> None:
             assert node.attr in {"Random", "SystemRandom"}, f"{path.name}:{node.lineno} draws random.{node.attr}"
 
 
+def test_imports_of_the_client_run_one_way() -> None:
+    rank = {room: index for index, room in enumerate(CLIENT_ROOMS)}
+    against = {
+        (module, each)
+        for module, path in CLIENT.items()
+        if path.name != "__init__.py"
+        for each in imported_files(path, CLIENT)
+        if room_of(each) and rank[room_of(each)] > rank[room_of(module)]
+    }
+    assert against == set()
+
+
+def test_modes_of_spark_do_not_know_each_other() -> None:
+    for module, path in CLIENT.items():
+        if is_within(module, "popclient.spark") and path.parent.name != "spark":
+            mode = ".".join(module.split(".")[:3])
+            for each in imported_files(path, CLIENT):
+                if is_within(each, "popclient.spark"):
+                    assert is_within(each, mode) or CLIENT[each].parent.name == "spark", f"{module} imports {each}"
+
+
+def test_rooms_of_the_client_are_read_in_one_sitting() -> None:
+    files = {module: path for module, path in CLIENT.items() if path.name != "__init__.py"}
+    rooms = Counter(path.parent.relative_to(ROOT / "popclient").as_posix() for path in files.values())
+    del rooms["."]
+    assert {room: count for room, count in rooms.items() if count > FILES_MAX_OF.get(room, FILES_MAX)} == {}
+    lengths = {module: len(path.read_text().splitlines()) for module, path in files.items()}
+    assert {module: length for module, length in lengths.items() if not LINES_MIN <= length <= LINES_MAX} == {}
+
+
 def test_no_files_of_the_client_import_each_other() -> None:
     """Imports inside functions and under TYPE_CHECKING count too."""
-    files = {module_of(path): path for path in SOURCES if is_within(module_of(path), "popclient")}
-    unordered = {module: set(imported_files(path, files)) for module, path in files.items()}
+    unordered = {module: set(imported_files(path, CLIENT)) for module, path in CLIENT.items()}
     while ready := [module for module, needed in unordered.items() if not needed & unordered.keys()]:
         for module in ready:
             del unordered[module]
@@ -298,9 +336,11 @@ def test_no_files_of_the_client_import_each_other() -> None:
 
 def imported_files(path: Path, files: Container[str]) -> Iterator[str]:
     """The modules among `files` that a file imports, or imports names from."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree(path)):
+        named: list[str] = []
         if isinstance(node, ast.Import):
-            yield from (each.name for each in node.names)
+            named = [each.name for each in node.names]
         elif isinstance(node, ast.ImportFrom):
             names = [f"{node.module}.{each.name}" for each in node.names]
-            yield from (name if name in files else node.module or "" for name in names)
+            named = [name if name in files else node.module or "" for name in names]
+        yield from (each for each in named if each in files)

@@ -13,13 +13,14 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
-from popclient import _convert as convert
 from popclient._engine.flow import CacheBudget
-from popclient._engine.interceptors import InterceptorChain
+from popclient._engine.listener import InterceptorChain
 from popclient._engine.options import HOLD_MAX, PushOptions
 from popclient._engine.receive import LEAST_PACE, RECALL_PATIENCE, Receive, receive_request
-from popclient._session import Session, log
+from popclient._session import convert
+from popclient._session.session import Session
 from popclient._tasks import Tasks
+from popclient._version import log
 from popclient.errors import ClientClosed, PopError, check
 from popclient.message import MessageView
 from popproto.v2 import definition_pb2 as pb

@@ -7,8 +7,8 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from popclient._session import log
 from popclient._tasks import Tasks
+from popclient._version import log
 
 
 class Timer(Protocol):

@@ -19,7 +19,6 @@ from datetime import timedelta
 from functools import partial
 from typing import Final
 
-from popclient import _convert as convert
 from popclient._engine.backlog import Backlog, Batch, Buffered, Deadlines, GroupBacklog
 from popclient._engine.flow import CacheBudget
 from popclient._engine.listener import BatchCall, PushListener
@@ -27,8 +26,10 @@ from popclient._engine.options import PushOptions
 from popclient._engine.outcomes import OutcomeSender, describe_failure, describe_next_attempt
 from popclient._engine.runner import Rejected, Runner
 from popclient._engine.settle import Settling
-from popclient._session import Session, log
+from popclient._session import convert
+from popclient._session.session import Session
 from popclient._tasks import Tasks
+from popclient._version import log
 from popclient.listening import ConsumeStatus, Consumption
 from popclient.message import MessageView
 

@@ -6,7 +6,8 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
-from popclient._session import Session, log
+from popclient._session.session import Session
+from popclient._version import log
 from popclient.errors import ClientClosed, PopError, for_caller
 
 

@@ -11,12 +11,13 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Final
 
-from popclient import _convert as convert
 from popclient._engine.backlog import Batch, Buffered
-from popclient._engine.interceptors import InterceptorChain
+from popclient._engine.listener import InterceptorChain
 from popclient._engine.options import PushOptions
 from popclient._engine.settle import CHANGES_AT_ONCE, Settling
-from popclient._session import Session, log
+from popclient._session import convert
+from popclient._session.session import Session
+from popclient._version import log
 from popclient.errors import BadRequest, ClientClosed, NotFound, PopError, UnsupportedByServer
 from popclient.listening import ConsumeResult, ConsumeStatus, Consumption
 

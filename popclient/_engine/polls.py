@@ -14,9 +14,9 @@ from datetime import timedelta
 from functools import partial
 from typing import Final, NamedTuple
 
-from popclient import _convert as convert
 from popclient._engine.receive import LEAST_PACE, Receive, receive_request
-from popclient._session import Session
+from popclient._session import convert
+from popclient._session.session import Session
 from popclient.errors import ClientClosed
 from popclient.message import FilterExpression, MessageView
 from popproto.v2 import definition_pb2 as pb

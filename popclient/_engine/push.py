@@ -6,17 +6,16 @@ import asyncio
 import contextlib
 from datetime import timedelta
 
-from popclient import _convert as convert
 from popclient._engine.assignments import LONG_POLL, Polling
 from popclient._engine.dispatcher import Dispatcher
 from popclient._engine.flow import CacheBudget
-from popclient._engine.interceptors import InterceptorChain
 from popclient._engine.life import ConsumerLife
-from popclient._engine.listener import PushListener
+from popclient._engine.listener import InterceptorChain, PushListener
 from popclient._engine.options import PushOptions
 from popclient._engine.runner import MakeRunner
 from popclient._engine.settle import Settling
-from popclient._session import Session
+from popclient._session import convert
+from popclient._session.session import Session
 from popclient._tracing import Onlooker
 from popclient.config import ClientConfig
 from popclient.listening import ConsumeStatus

@@ -11,9 +11,10 @@ from typing import Final
 
 import grpc
 
-from popclient import _convert as convert
-from popclient._session import Session, log
-from popclient._transport import Link
+from popclient._session import convert
+from popclient._session.session import Session
+from popclient._session.transport import Link
+from popclient._version import log
 from popclient.errors import PopError, UnexpectedAnswer, error_of
 from popclient.message import FilterExpression, MessageView
 from popproto.v2 import definition_pb2 as pb

@@ -13,7 +13,7 @@ from queue import Empty, SimpleQueue
 from types import CoroutineType
 from typing import Any, Final, Protocol
 
-from popclient._session import log
+from popclient._version import log
 
 KEEP_ALIVE: Final = 60.0  # seconds without work, after which a thread may end (requirement E1)
 

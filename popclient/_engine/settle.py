@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from popclient import _convert as convert
-from popclient._batching import Batcher, BatchLimits, BatchQueue, BatchSender, Call, Reply
-from popclient._session import Session
+from popclient._session import convert
+from popclient._session.batching import Batcher, BatchLimits, BatchQueue, BatchSender, Call, Reply
+from popclient._session.session import Session
 from popclient._version import log
 from popclient.errors import PopError, UnexpectedAnswer, check, error_of
 from popclient.message import MessageView

@@ -11,13 +11,13 @@ from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
-from popclient import _convert as convert
-from popclient._batching import CombinedReply, Reply
 from popclient._engine.options import SimpleOptions
 from popclient._engine.polls import Asking, Poll, Polls
 from popclient._engine.settle import Settling
 from popclient._loop import Here, LoopThread
-from popclient._session import Session
+from popclient._session import convert
+from popclient._session.batching import CombinedReply, Reply
+from popclient._session.session import Session
 from popclient._tasks import Tasks
 from popclient._tracing import receiving
 from popclient._version import log

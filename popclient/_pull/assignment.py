@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from datetime import datetime
 
-from popclient import _convert as convert
 from popclient._engine.flow import CacheBudget
 from popclient._pull.fetch import Begin, Fetcher
 from popclient._pull.options import PullOptions
 from popclient._queues import calls
 from popclient._queues.calls import QueueEnd, QueueProgress
 from popclient._queues.start import Generations, StartQuery, consume_timestamp_of, start_of
-from popclient._session import Session
+from popclient._session import convert
+from popclient._session.session import Session
 from popclient.errors import NotFound
 from popclient.message import MessageQueue
 from popproto.v2 import definition_pb2 as pb

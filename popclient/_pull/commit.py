@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping
 from popclient._pull.fetch import PAUSE_AFTER_FAILURE, Fetcher
 from popclient._queues import calls
 from popclient._queues.calls import Committed, QueueProgress
-from popclient._session import Session, log
+from popclient._session.session import Session
+from popclient._version import log
 from popclient.errors import MultipleResults, NotFound, PopError, for_caller
 from popclient.message import MessageQueue
 

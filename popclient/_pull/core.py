@@ -9,18 +9,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Final, Protocol
 
-from popclient import _convert as convert
 from popclient._pull.assignment import AssignedQueues
 from popclient._pull.commit import OffsetCommitter
 from popclient._pull.fetch import Begin, Fetcher
 from popclient._pull.options import HOLD, PullOptions
 from popclient._pull.subscribe import Subscribing
 from popclient._queues import calls
+from popclient._queues.allocation import Sharing
 from popclient._queues.calls import QueueEnd
-from popclient._queues.sharing import Sharing
 from popclient._queues.wire import open_session
-from popclient._session import Session, log
+from popclient._session import convert
+from popclient._session.session import Session
 from popclient._tasks import Tasks
+from popclient._version import log
 from popclient.config import ClientConfig
 from popclient.errors import ClientClosed, PopError
 from popclient.message import MessageQueue, MessageView

@@ -12,7 +12,8 @@ from popclient._pull.options import HOLD, PullOptions
 from popclient._queues import pull as pull_call
 from popclient._queues.calls import QueueProgress
 from popclient._queues.pull import Pulled, PullStatus, backwards, pull_extras, pull_status
-from popclient._session import Session, log
+from popclient._session.session import Session
+from popclient._version import log
 from popclient.errors import PopError, TooManyRequests, for_caller
 from popclient.message import MessageQueue, MessageView
 

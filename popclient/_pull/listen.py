@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from popclient._arguments import MILLISECOND, as_timedelta, require_whole
 from popclient._engine.clock import LoopClock, PeriodicTasks
-from popclient._engine.interceptors import InterceptorChain
+from popclient._engine.listener import InterceptorChain
 from popclient._engine.runner import MakeRunner
 from popclient._pull.core import PullConsumerCore
 from popclient._pull.fetch import Fetcher
@@ -24,8 +24,8 @@ from popclient._queues.listener import OrderlyListener, consume_of
 from popclient._queues.process_queue import ProcessQueue
 from popclient._queues.statistics import Statistics
 from popclient._queues.subscription import retry_topic
-from popclient._session import log
 from popclient._tracing import Onlooker
+from popclient._version import log
 from popclient.errors import ClientClosed, NotFound, PopError
 from popclient.message import MessageQueue, MessageView
 from popproto.v2 import definition_pb2 as pb

@@ -12,8 +12,9 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
-from popclient._queues.sharing import Sharing
-from popclient._session import Session, log
+from popclient._queues.allocation import Sharing
+from popclient._session.session import Session
+from popclient._version import log
 from popclient.errors import Unreachable
 from popclient.message import FilterExpression, MessageQueue
 

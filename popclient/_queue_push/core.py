@@ -21,13 +21,13 @@ from popclient._queue_push.options import QueueOptions
 from popclient._queue_push.parts import Parts
 from popclient._queue_push.pull_loop import PullLoop, ServiceState, shared_pull_loop
 from popclient._queue_push.pull_requests import PullRequest
-from popclient._queue_push.rebalance_rounds import RebalanceService
+from popclient._queue_push.rebalance import RebalanceService
 from popclient._queues import calls
 from popclient._queues.remote_offsets import RemoteOffsetStore
 from popclient._queues.subscription import TopicSubscription
 from popclient._queues.wire import has_legacy, open_session, unsupported
-from popclient._session import log
 from popclient._tasks import Tasks
+from popclient._version import log
 from popclient.config import ClientConfig
 from popclient.errors import NotFound, PopError, PreconditionFailed
 from popclient.message import FilterExpression, MessageQueue, MessageView

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from popclient._engine.clock import Clock
-from popclient._engine.interceptors import InterceptorChain
+from popclient._engine.listener import InterceptorChain
 from popclient._engine.runner import MakeRunner
 from popclient._queue_push.options import QueueOptions
 from popclient._queue_push.pull_loop import PullLoop
@@ -13,6 +13,7 @@ from popclient._queue_push.pull_service import PullContext, Pulls
 from popclient._queue_push.rebalance import Changed, Rebalance
 from popclient._queue_push.start import StartOffset
 from popclient._queue_push.subscriptions import Subscribed
+from popclient._queues.allocation import Sharing
 from popclient._queues.consume import ConsumeContext, ConsumeMessageService, QueueListener, thread_name
 from popclient._queues.consume_concurrently import ConsumeConcurrentlyService
 from popclient._queues.consume_orderly import ConsumeOrderlyService
@@ -22,10 +23,9 @@ from popclient._queues.locks import QueueLocks
 from popclient._queues.offsets import OffsetStore
 from popclient._queues.process_queue import ProcessQueue
 from popclient._queues.remote_offsets import RemoteOffsetStore
-from popclient._queues.sharing import Sharing
 from popclient._queues.start import Generations
 from popclient._queues.statistics import Statistics
-from popclient._session import Session
+from popclient._session.session import Session
 from popclient._tracing import Onlooker
 from popclient.config import ClientConfig
 from popclient.message import MessageQueue

@@ -1,4 +1,4 @@
-"""What the queue consumers of one event loop share: the loop of pulls (requirements J15, J18).
+"""The pull loop, which the queue consumers of one event loop share (requirements J15, J18).
 
 Each consumer has a session of its own, which knows its group, and rounds of its own; one dispatcher pulls for all of
 them. It starts with the first consumer and ends with the last.
@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 
 from popclient._engine.clock import Clock, LoopClock
 from popclient._queue_push.pull_requests import PullMessageService
-from popclient._queue_push.rebalance_rounds import RebalanceService
+from popclient._queue_push.rebalance import RebalanceService
 
 
 class ServiceState(StrEnum):

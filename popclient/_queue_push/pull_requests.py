@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from popclient._engine.clock import Clock
 from popclient._queues.process_queue import ProcessQueue
-from popclient._session import log
 from popclient._tasks import Tasks
+from popclient._version import log
 from popclient.message import MessageQueue
 
 

@@ -7,7 +7,7 @@ from typing import Final, Protocol
 
 from popclient._engine.clock import Clock
 from popclient._engine.flow import FLOW_CONTROL_PAUSE, FlowTimes, QueueLimits
-from popclient._engine.interceptors import InterceptorChain
+from popclient._engine.listener import InterceptorChain
 from popclient._queue_push.options import QueueOptions
 from popclient._queue_push.pull_requests import PullMessageService, PullRequest
 from popclient._queues import pull as pull_call
@@ -18,8 +18,9 @@ from popclient._queues.pull import Pulled, PullStatus, backwards, pull_extras, p
 from popclient._queues.remote_offsets import RemoteOffsetStore
 from popclient._queues.statistics import Statistics
 from popclient._queues.subscription import TopicSubscription, filter_by_tag, is_retry_topic
-from popclient._session import Session, log
+from popclient._session.session import Session
 from popclient._tasks import Tasks
+from popclient._version import log
 from popclient.errors import PopError, TooManyRequests, for_caller
 from popclient.message import MessageView
 

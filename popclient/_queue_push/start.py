@@ -9,7 +9,8 @@ from popclient._queues import calls
 from popclient._queues.calls import QueueEnd
 from popclient._queues.offsets import NO_OFFSET, OffsetStore, ReadOffsetType
 from popclient._queues.start import Generations, StartQuery, consume_timestamp_of, start_of
-from popclient._session import Session, log
+from popclient._session.session import Session
+from popclient._version import log
 from popclient.errors import for_caller
 from popclient.message import MessageQueue
 

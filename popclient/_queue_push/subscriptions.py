@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from popclient import _convert as convert
 from popclient._engine.clock import Clock
 from popclient._engine.flow import QueueLimits
 from popclient._queue_push.options import QueueOptions
 from popclient._queue_push.pull_service import HOLD
 from popclient._queues.subscription import TopicSubscription, subscriptions
-from popclient._session import Session
+from popclient._session import convert
+from popclient._session.session import Session
 from popclient.message import FilterExpression
 from popproto.v2 import definition_pb2 as pb
 

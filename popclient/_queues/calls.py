@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from popclient._arguments import require_within
 from popclient._queues.wire import call, call_legacy, has_legacy, name_of, names_of, queue_of, resource_of
-from popclient._session import Session
+from popclient._session.session import Session
 from popclient.errors import BadRequest, NotFound, PopError, error_of
 from popclient.message import MessageQueue, MessageView
 from popproto.v1 import legacy_pb2 as legacy

@@ -19,8 +19,8 @@ from popclient._queues.listener import (
     delay_level_of,
 )
 from popclient._queues.process_queue import ProcessQueue
-from popclient._session import log
 from popclient._tasks import Tasks
+from popclient._version import log
 from popclient.message import MessageQueue, MessageView
 
 LATER: Final = 5.0  # seconds, for what the pool or the server would not take

@@ -23,8 +23,8 @@ from popclient._queues.listener import (
     suspend_millis_of,
 )
 from popclient._queues.process_queue import ProcessQueue
-from popclient._session import log
 from popclient._tasks import Tasks
+from popclient._version import log
 from popclient.listening import ConsumeStatus
 from popclient.message import MessageQueue, MessageView
 

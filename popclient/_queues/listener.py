@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from popclient._session import log
+from popclient._version import log
 from popclient.listening import ConsumeStatus, Consumption
 from popclient.message import MessageQueue, MessageView
 

@@ -12,7 +12,8 @@ from collections.abc import Callable, Collection, Mapping
 from popclient._engine.clock import Clock
 from popclient._queues import calls
 from popclient._queues.process_queue import ProcessQueue
-from popclient._session import Session, log
+from popclient._session.session import Session
+from popclient._version import log
 from popclient.errors import PopError
 from popclient.message import MessageQueue
 

@@ -13,11 +13,11 @@ from typing import Final, NamedTuple
 
 import grpc
 
-from popclient import _convert as convert
 from popclient._queues.subscription import is_retry_topic
 from popclient._queues.wire import PULL_BATCH, name_of, offered, offers, queue_of, resource_of
-from popclient._session import Session
-from popclient._transport import Link
+from popclient._session import convert
+from popclient._session.session import Session
+from popclient._session.transport import Link
 from popclient.errors import UnexpectedAnswer, error_of
 from popclient.message import FilterExpression, MessageQueue, MessageView
 from popproto.v1 import legacy_pb2 as legacy

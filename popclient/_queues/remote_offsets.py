@@ -14,7 +14,7 @@ from typing import Protocol
 from popclient._queues import calls
 from popclient._queues.calls import Committed, QueueProgress
 from popclient._queues.offsets import NO_OFFSET, OFFSET_ERROR, OffsetMemory, OffsetStore, ReadOffsetType
-from popclient._session import Session
+from popclient._session.session import Session
 from popclient.errors import PopError
 from popclient.message import MessageQueue
 

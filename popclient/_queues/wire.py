@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any, Final, TypeVar
 
-from popclient import _convert as convert
-from popclient._session import Session
-from popclient._transport import Link
+from popclient._session import convert
+from popclient._session.session import Session
+from popclient._session.transport import Link
 from popclient.errors import BadRequest, PopError, ServerError, UnsupportedByServer, check
 from popclient.message import MessageQueue
 from popproto.v1 import legacy_pb2 as legacy

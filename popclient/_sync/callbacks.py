@@ -6,8 +6,8 @@ from functools import partial
 
 from popclient._engine.runner import MakeRunner, ThreadRunner
 from popclient._loop import LoopThread
-from popclient._transactions import Decide, in_a_thread
-from popclient.transaction import Checker
+from popclient._producer.transactions import Decide, in_a_thread
+from popclient.listening import Checker
 
 
 def checker_of(checker: Checker | None) -> Decide | None:

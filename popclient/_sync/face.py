@@ -9,7 +9,7 @@ from typing import Generic, Protocol, Self, TypeVar
 
 from popclient._engine.life import ConsumerLife
 from popclient._loop import LoopThread
-from popclient._session import Session
+from popclient._session.session import Session
 from popclient._sync.signals import Ending
 from popclient.config import ClientConfig
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 
 from popclient._arguments import as_timedelta
-from popclient._batching import unwrap
 from popclient._engine.options import SimpleOptions, Topics, as_topics, as_views, asking
 from popclient._engine.simple import SimpleConsumerCore, raise_for_acks
 from popclient._loop import loop_thread
+from popclient._session.batching import unwrap
 from popclient._sync.face import Consumer
 from popclient._tracing import acking
 from popclient.config import ClientConfig

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 
 from google.protobuf.message import Message
 
-from popclient import _convert as convert
+from popclient._session import convert
 from popclient.admin.facts import (
     Budget,
     ClientFacts,

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from popclient import _convert as convert
 from popclient._arguments import as_timedelta
+from popclient._session import convert
 from popclient.admin.facts import ExponentialBackoff
 from popclient.admin.redrive_facts import DeadLetterSelection, RedriveOrder, Repair
 from popproto.v1 import admin_pb2 as wire

@@ -28,9 +28,8 @@ from popclient.aio.push_consumer import PushConsumer
 from popclient.aio.queue_push_consumer import QueuePushConsumer
 from popclient.aio.simple_consumer import SimpleConsumer
 from popclient.config import ClientConfig, Tls
-from popclient.listening import ConsumeResult, ConsumeStatus, Consumption, Interceptor
+from popclient.listening import ConsumeResult, ConsumeStatus, Consumption, Interceptor, TransactionResolution
 from popclient.message import FilterExpression, Message, MessageView, SendReceipt, SendResults
-from popclient.transaction import TransactionResolution
 
 __all__ = [
     "Admin",

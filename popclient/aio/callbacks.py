@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from popclient._engine.runner import MakeRunner, TaskRunner
 from popclient._loop import Here
-from popclient._transactions import Decide
-from popclient.transaction import AsyncChecker
+from popclient._producer.transactions import Decide
+from popclient.listening import AsyncChecker
 
 
 def checker_of(checker: AsyncChecker | None) -> Decide | None:

@@ -7,17 +7,17 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Self, overload
 
-from popclient._batching import unwrap
-from popclient._convert import outbound
 from popclient._loop import Here
-from popclient._producing import ProducerCore, as_message
+from popclient._producer.core import ProducerCore, as_message
+from popclient._producer.transactions import HalfMessage
+from popclient._session.batching import unwrap
+from popclient._session.convert import outbound
 from popclient._tracing import carrying, sending
-from popclient._transactions import HalfMessage
 from popclient.aio.callbacks import checker_of
 from popclient.aio.face import Face
 from popclient.config import ClientConfig
+from popclient.listening import AsyncChecker, TransactionResolution
 from popclient.message import Message, SendReceipt, SendResults
-from popclient.transaction import AsyncChecker, TransactionResolution
 
 
 # sync: sends of many tasks => sends of many threads

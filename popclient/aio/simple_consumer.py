@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from datetime import timedelta
 
 from popclient._arguments import as_timedelta
-from popclient._batching import unwrap
 from popclient._engine.options import SimpleOptions, Topics, as_topics, as_views, asking
 from popclient._engine.simple import SimpleConsumerCore, raise_for_acks
 from popclient._loop import Here
+from popclient._session.batching import unwrap
 from popclient._tracing import acking
 from popclient.aio.face import Consumer
 from popclient.config import ClientConfig

@@ -10,9 +10,9 @@ from typing import Any, Final, NamedTuple
 
 import grpc
 
-from popclient import _convert as convert
-from popclient._session import Session
-from popclient._transport import Link
+from popclient._session import convert
+from popclient._session.session import Session
+from popclient._session.transport import Link
 from popclient.errors import Unreachable, check
 from popclient.message import FilterExpression, MessageQueue
 from popclient.spark.link import ServerLink

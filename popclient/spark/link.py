@@ -16,9 +16,9 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from popclient import _convert as convert
 from popclient._loop import loop_thread
-from popclient._session import Session
+from popclient._session import convert
+from popclient._session.session import Session
 from popclient._tasks import Tasks
 from popclient.config import ClientConfig
 from popclient.errors import PopError, Unreachable

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, overload
 from sqlalchemy import Connection, insert, text
 
 from popclient._arguments import as_timedelta
-from popclient._message_id import new_message_id
+from popclient._session.message_id import new_message_id
 from popclient._tracing import carrying
 from popclient.config import ClientConfig
 from popclient.message import Message, MessageView

@@ -10,7 +10,7 @@ import pytest
 
 import popclient.cli
 from popclient import Tls
-from popclient._tls import _MEANINGS, hint
+from popclient._session.tls import _MEANINGS, hint
 from popclient.cli import REFUSED, UNREACHABLE, USAGE
 from popclient.cli.arguments import in_options, is_about_tls
 from popserver import embedded

@@ -13,7 +13,7 @@ import pytest
 
 import popclient
 import popclient.aio
-from popclient import _session as sessions
+from popclient._session import session as sessions
 from popclient.admin import Admin
 from popclient.config import ClientConfig
 from popclient.errors import BadRequest, Forbidden, NotFound, TooManyRequests, Unauthorized

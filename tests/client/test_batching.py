@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from popclient import ClientClosed, PopError
-from popclient._batching import BatchLimits, BatchQueue, Call, CombinedReply, settle
+from popclient._session.batching import BatchLimits, BatchQueue, Call, CombinedReply, settle
 
 FOUR = BatchLimits(4, 100, 1)
 

@@ -9,8 +9,9 @@ from datetime import timedelta
 import pytest
 
 import popserver
-from popclient import BadRequest, Message, Producer, SimpleConsumer, Unreachable, UnsupportedByServer, _producing, aio
-from popclient import _session as sessions
+from popclient import BadRequest, Message, Producer, SimpleConsumer, Unreachable, UnsupportedByServer, aio
+from popclient._producer import core
+from popclient._session import session as sessions
 from popclient.admin import Admin
 from popserver import EmbeddedBroker
 from tests.support.scripted_server import ScriptedServer
@@ -87,7 +88,7 @@ def test_a_key_that_is_none(broker: EmbeddedBroker, key: str, why: str) -> None:
 
 def test_a_window_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     # As other clients do, which send keys to any server.
-    monkeypatch.setattr(_producing, "IDEMPOTENCY", "batch")
+    monkeypatch.setattr(core, "IDEMPOTENCY", "batch")
     for window, repeated in (("1m", True), ("0s", False)):
         with (
             popserver.embedded(manual_clock=True, idempotency_window=window) as broker,

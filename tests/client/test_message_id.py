@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from popclient._message_id import EPOCH_2021, MessageId, encode, new_message_id
+from popclient._session.message_id import EPOCH_2021, MessageId, encode, new_message_id
 
 parts = st.builds(
     MessageId,

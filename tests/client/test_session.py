@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from popclient import BadRequest, ClientConfig, Forbidden, NotFound, PopError, ServerError, Unauthorized, aio
-from popclient import _session as sessions
+from popclient._session import session as sessions
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
 from tests.support.scripted_server import ScriptedServer, StreamEnd, status, until

@@ -22,7 +22,7 @@ from popclient import (
     Unreachable,
     aio,
 )
-from popclient._transactions import in_a_thread
+from popclient._producer.transactions import in_a_thread
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
 from tests.support.scripted_server import ScriptedServer, ServerThread, status, until, until_in_thread
@@ -255,7 +255,7 @@ GIVEN_UP = "the checker has not decided about message stuck of topic 'orders' wi
 async def test_an_asyncio_checker_that_hangs_is_given_up_and_stops_no_other(
     server: ScriptedServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("popclient._transactions.CHECKS_AT_ONCE", 1)
+    monkeypatch.setattr("popclient._producer.transactions.CHECKS_AT_ONCE", 1)
     stuck = asyncio.Event()
 
     async def checker(message: MessageView) -> TransactionResolution:
@@ -279,7 +279,7 @@ async def test_an_asyncio_checker_that_hangs_is_given_up_and_stops_no_other(
 def test_a_checker_that_hangs_is_given_up_and_stops_no_other(
     threaded: ServerThread, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("popclient._transactions.CHECKS_AT_ONCE", 1)
+    monkeypatch.setattr("popclient._producer.transactions.CHECKS_AT_ONCE", 1)
     release, late = threading.Event(), threading.Event()
 
     def checker(message: MessageView) -> TransactionResolution:

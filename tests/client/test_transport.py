@@ -11,7 +11,8 @@ from typing import Any, cast
 import pytest
 
 from popclient import ClientConfig, Unreachable, aio
-from popclient._transport import Headers, Transport, authorization, new_client_id
+from popclient._session.transport import Headers, Transport, authorization
+from popclient._version import new_client_id
 from popclient.config import Endpoint, parse_endpoints
 from popproto.v2 import service_pb2 as rpc
 from tests.support.scripted_server import ScriptedServer

@@ -11,9 +11,8 @@ import pytest
 
 from popclient import ClientConfig, MessageQueue
 from popclient._queues import calls
-from popclient._queues.allocation import Averagely
-from popclient._queues.sharing import Sharing
-from popclient._session import Session
+from popclient._queues.allocation import Averagely, Sharing
+from popclient._session.session import Session
 from popproto.v2 import definition_pb2 as pb
 from popserver import embedded
 from popserver.in_process import EmbeddedBroker

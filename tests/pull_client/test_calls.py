@@ -10,7 +10,7 @@ import pytest
 from popclient import BadRequest, MessageQueue, PopError
 from popclient._queues import calls
 from popclient._queues.calls import Committed, GroupMember, QueueEnd, QueueProgress
-from popclient._session import Session
+from popclient._session.session import Session
 from popclient.config import ClientConfig
 from popproto.v1 import legacy_pb2 as legacy
 from popproto.v2 import definition_pb2 as pb

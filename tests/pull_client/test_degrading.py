@@ -14,12 +14,12 @@ import grpc
 import pytest
 
 from popclient import MessageQueue, ServerError, Unauthorized, UnsupportedByServer, aio
-from popclient import _session as sessions
 from popclient._queues import calls
 from popclient._queues import pull as pull_call
 from popclient._queues.calls import QueueEnd, QueueProgress
 from popclient._queues.wire import open_session
-from popclient._session import Session
+from popclient._session import session as sessions
+from popclient._session.session import Session
 from popclient.config import ClientConfig
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc

@@ -27,7 +27,7 @@ from popclient import (
 )
 from popclient._queues import pull as pull_call
 from popclient._queues.pull import Pulled
-from popclient._session import Session
+from popclient._session.session import Session
 from popclient.config import ClientConfig
 from popproto.v1 import legacy_pb2 as legacy
 from popproto.v2 import definition_pb2 as pb

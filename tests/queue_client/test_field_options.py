@@ -27,7 +27,7 @@ from popclient import (
     consumer_statistics,
 )
 from popclient._engine.clock import LoopClock
-from popclient._engine.interceptors import InterceptorChain
+from popclient._engine.listener import InterceptorChain
 from popclient._engine.runner import ThreadRunner
 from popclient._queues.consume import QueueCall, QueueListener
 from popclient._queues.local_offsets import LocalFileOffsetStore

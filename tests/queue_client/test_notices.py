@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from popclient import ClientConfig
-from popclient._session import Session
+from popclient._session.session import Session
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
 from tests.support.scripted_server import OK, ScriptedServer, until

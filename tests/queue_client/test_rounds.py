@@ -8,7 +8,7 @@ import pytest
 
 from popclient._queue_push.pull_loop import PullLoop
 from popclient._queue_push.pull_requests import PullRequest
-from popclient._queue_push.rebalance_rounds import RebalanceService
+from popclient._queue_push.rebalance import RebalanceService
 from popclient._queues.process_queue import ProcessQueue
 from popclient.message import MessageQueue
 from tests.support.manual_clock import ManualClock

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("pyspark", reason="spark: pip install 'popmq[spark]'")
 
 from popclient import ClientConfig, FilterExpression, PopError, Producer
-from popclient._session import Session
+from popclient._session.session import Session
 from popclient.admin import Admin
 from popclient.message import MessageQueue
 from popclient.spark import bulk

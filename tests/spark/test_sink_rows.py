@@ -14,7 +14,7 @@ pytest.importorskip("pyspark", reason="spark: pip install 'popmq[spark]'")
 import pyarrow as pa
 from pyspark.sql.types import ArrayType, DataType, IntegerType, StringType, StructType
 
-from popclient._producing import BODIES_PER_REQUEST, MESSAGES_PER_REQUEST
+from popclient._producer.core import BODIES_PER_REQUEST, MESSAGES_PER_REQUEST
 from popclient.message import Message
 from popclient.spark.sink.rows import MessageIds, Part, Row, Rows
 from popclient.spark.sink.writer import BYTES_AT_ONCE, ROWS_AT_ONCE, _pieces, stream_writer, writer

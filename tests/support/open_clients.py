@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from popclient._session import Session
+from popclient._session.session import Session
 
 
 class OpenClients:

@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session, sessionmaker
 import popserver
 from popclient import ConsumeResult, InvalidReceiptHandle, Message, MessageView, Producer, PushConsumer, SimpleConsumer
 from popclient import sql as popsql
-from popclient._transport import new_client_id
+from popclient._version import new_client_id
 from popclient.admin import Admin
 from popserver import EmbeddedBroker
 from tests.support.running_broker import watched

@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 from popclient._sync.admin.access import Access
-from popclient._sync.admin.catalog import Groups, Topics
-from popclient._sync.admin.clients import Clients
+from popclient._sync.admin.catalog import Clients, Groups, Topics
 from popclient._sync.admin.dead_letters import DeadLetters, Redrives
 from popclient._sync.admin.messages import Messages, Scheduled
 from popclient._sync.admin.progress import Progress

@@ -7,9 +7,10 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from popclient import _convert as convert
 from popclient._loop import loop_thread
-from popclient._transport import Link, Transport, new_client_id
+from popclient._session import convert
+from popclient._session.transport import Link, Transport
+from popclient._version import new_client_id
 from popclient.config import ClientConfig
 from popclient.errors import Answered, UnsupportedByServer, check
 from popproto.v2 import definition_pb2 as pb

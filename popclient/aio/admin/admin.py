@@ -5,8 +5,7 @@ from __future__ import annotations
 from popclient.admin.answers import facts_of
 from popclient.admin.facts import Status
 from popclient.aio.admin.access import Access
-from popclient.aio.admin.catalog import Groups, Topics
-from popclient.aio.admin.clients import Clients
+from popclient.aio.admin.catalog import Clients, Groups, Topics
 from popclient.aio.admin.dead_letters import DeadLetters, Redrives
 from popclient.aio.admin.messages import Messages, Scheduled
 from popclient.aio.admin.progress import Progress

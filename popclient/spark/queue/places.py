@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
-from popclient import _convert as convert
 from popclient._pull.assignment import READABLE
 from popclient._queues import calls
 from popclient._queues.calls import QueueEnd
 from popclient._queues.wire import open_session
-from popclient._session import Session
+from popclient._session import convert
+from popclient._session.session import Session
 from popclient.errors import Forbidden, NotFound, Unauthorized, UnsupportedByServer, check
 from popclient.message import MessageQueue
 from popclient.spark.link import ServerLink, link_to

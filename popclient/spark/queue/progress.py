@@ -10,7 +10,7 @@ from collections.abc import Collection
 
 from popclient._queues import calls
 from popclient._queues.calls import QueueProgress
-from popclient._session import Session
+from popclient._session.session import Session
 from popclient.errors import BadRequest, PopError, Unreachable
 from popclient.message import MessageQueue
 from popclient.spark.link import link_to

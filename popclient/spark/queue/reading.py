@@ -17,7 +17,7 @@ from pyspark.sql.datasource import InputPartition
 
 from popclient._queues.pull import Pulled
 from popclient._queues.pull import pull as pull_once
-from popclient._session import Session
+from popclient._session.session import Session
 from popclient.errors import NotFound, UnexpectedAnswer, UnsupportedByServer
 from popclient.message import MessageQueue, MessageView
 from popclient.spark import bulk

@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from popclient._producing import BODIES_PER_REQUEST, MESSAGES_PER_REQUEST
+from popclient._producer.core import BODIES_PER_REQUEST, MESSAGES_PER_REQUEST
 from popclient._sync.producer import Producer
 from popclient.config import ClientConfig
 from popclient.errors import PopError

@@ -9,14 +9,23 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 
-from popclient import _convert as convert
 from popclient._arguments import MILLISECOND, as_timedelta
-from popclient._batching import Batcher, BatchLimits, BatchQueue, BatchSender, Call, CombinedReply, Reply, settle
-from popclient._convert import Outbound
-from popclient._session import Session
+from popclient._producer.transactions import RESOLUTIONS, Checks, Decide, HalfMessage
+from popclient._session import convert
+from popclient._session.batching import (
+    Batcher,
+    BatchLimits,
+    BatchQueue,
+    BatchSender,
+    Call,
+    CombinedReply,
+    Reply,
+    settle,
+)
+from popclient._session.convert import Outbound
+from popclient._session.session import Session
+from popclient._session.transport import Link
 from popclient._tasks import Tasks
-from popclient._transactions import RESOLUTIONS, Checks, Decide, HalfMessage
-from popclient._transport import Link
 from popclient.config import ClientConfig
 from popclient.errors import (
     Answered,
@@ -29,8 +38,8 @@ from popclient.errors import (
     error_of,
     for_caller,
 )
+from popclient.listening import TransactionResolution
 from popclient.message import Message, SendReceipt
-from popclient.transaction import TransactionResolution
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
 

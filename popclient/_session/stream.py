@@ -7,11 +7,12 @@ import contextlib
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import grpc
 
+from popclient._version import log
 from popclient.errors import PopError
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
@@ -71,3 +72,12 @@ def changed_notices(before: pb.Settings, now: pb.Settings) -> list[str]:
     """The names of the notices that these settings bring."""
     old, new = before.client_properties, now.client_properties
     return [name for name in NOTICES if new.get(name, "") not in ("", old.get(name, ""))]
+
+
+def call_back(callback: Callable[..., None] | None, *given: Exception | str) -> None:
+    """Calls a function of the user; logs what it raises."""
+    if callback is not None:
+        try:
+            callback(*given)
+        except Exception:  # noqa: BLE001  the user's own code may raise anything
+            log.exception("%r failed", callback)

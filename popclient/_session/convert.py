@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
 from popclient._arguments import as_timedelta
-from popclient._message_id import new_message_id
+from popclient._session.message_id import new_message_id
 from popclient._version import HOSTNAME, VERSION
 from popclient.config import Endpoint
 from popclient.errors import PopError, error_of

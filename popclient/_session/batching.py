@@ -14,8 +14,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
-from popclient import _convert as convert
-from popclient._session import Session
+from popclient._session import convert
+from popclient._session.session import Session
 from popclient._tasks import Tasks
 from popclient.errors import (
     BadRequest,

@@ -19,12 +19,21 @@ from typing import Final
 
 import grpc
 
-from popclient import _convert as convert
-from popclient._routes import Routes
-from popclient._stream import Refused, StreamLeft, changed_notices, is_cancelled, may_break, no_trial, stack_traces
+from popclient._session import convert
+from popclient._session.routes import Routes
+from popclient._session.stream import (
+    Refused,
+    StreamLeft,
+    call_back,
+    changed_notices,
+    is_cancelled,
+    may_break,
+    no_trial,
+    stack_traces,
+)
+from popclient._session.transport import NO_ANSWER, REFUSALS, Link, Transport, translated
 from popclient._tasks import Tasks
-from popclient._transport import NO_ANSWER, REFUSALS, Link, Transport, new_client_id, translated
-from popclient._version import log as log
+from popclient._version import log, new_client_id
 from popclient.config import ClientConfig
 from popclient.errors import ClientClosed, PopError, Unreachable, error_of, for_caller
 from popproto.v2 import definition_pb2 as pb
@@ -302,10 +311,10 @@ class Session:
             self._tasks.spawn(self._heartbeat())
             if self._ever_connected:
                 log.info("session of %s is back", self.client_id)
-                self._call_back(self.config.on_reconnect)
+                call_back(self.config.on_reconnect)
         if self._ever_connected:
             for notice in changed_notices(before, settings):
-                self._call_back(self.on_notice, notice)
+                call_back(self.on_notice, notice)
         self._ever_connected = True
 
     def _refused(self, refusal: PopError, *, is_final: bool) -> None:
@@ -319,7 +328,7 @@ class Session:
         self._answered.set()
         self._is_refused = is_final
         if is_final and self._ever_connected:
-            self._call_back(self.on_refused, refusal)
+            call_back(self.on_refused, refusal)
 
     def _judged(self, refusal: PopError | None) -> bool:
         """Hands the answer to a caller that waits in `agree`. Was there one?"""
@@ -337,14 +346,7 @@ class Session:
             self._connected = False
             if not self.closing:
                 log.info("session of %s lost: %s", self.client_id, reason)
-                self._call_back(self.config.on_disconnect, reason)
-
-    def _call_back(self, callback: Callable[..., None] | None, *given: Exception | str) -> None:
-        if callback is not None:
-            try:
-                callback(*given)
-            except Exception:  # noqa: BLE001  the user's own code may raise anything
-                log.exception("%r failed", callback)
+                call_back(self.config.on_disconnect, reason)
 
     # ---- Heartbeats ----
 
@@ -390,12 +392,9 @@ class Session:
 
     async def _say_goodbye(self, patience: float) -> None:
         request = rpc.NotifyClientTerminationRequest(group=self._group_resource)
+        patience = min(patience, self.config.request_timeout)
         with contextlib.suppress(PopError):
-            await self.transport.unary(
-                lambda link: link.messaging.NotifyClientTermination,
-                request,
-                min(patience, self.config.request_timeout),
-            )
+            await self.transport.unary(lambda link: link.messaging.NotifyClientTermination, request, patience)
         if self._stream is not None:
             with may_break():
                 await self._stream.done_writing()

@@ -11,8 +11,6 @@ import asyncio
 import hashlib
 import hmac
 import itertools
-import os
-import secrets
 import time
 import uuid
 from collections.abc import Awaitable, Callable
@@ -20,8 +18,8 @@ from typing import Any, Final, TypeVar
 
 import grpc
 
-from popclient._tls import Credentials, NoHandshake, credentials_for, hint
-from popclient._version import HOSTNAME, VERSION
+from popclient._session.tls import Credentials, NoHandshake, credentials_for, hint
+from popclient._version import VERSION
 from popclient.config import ClientConfig, Endpoint, Tls, parse_endpoints
 from popclient.errors import (
     BadRequest,
@@ -55,12 +53,6 @@ _CHANNEL_OPTIONS: Final = (
     ("grpc.keepalive_time_ms", 60_000),
     ("grpc.keepalive_timeout_ms", 10_000),
 )
-_CLIENTS = itertools.count(1)
-
-
-def new_client_id() -> str:
-    """host@pid@counter@random: unique among clients of one process, of forked processes, and of cloned hosts."""
-    return f"{HOSTNAME}@{os.getpid()}@{next(_CLIENTS)}@{secrets.token_hex(4)}"
 
 
 class Headers:

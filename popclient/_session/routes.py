@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from popclient import _convert as convert
-from popclient._transport import Transport
+from popclient._session import convert
+from popclient._session.transport import Transport
 from popclient._version import log
 from popclient.config import ClientConfig
 from popclient.errors import NotFound, PopError, check

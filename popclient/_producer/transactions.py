@@ -7,13 +7,13 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 
-from popclient._batching import Reply, unwrap
-from popclient._convert import Outbound
+from popclient._session.batching import Reply, unwrap
+from popclient._session.convert import Outbound
 from popclient._tasks import Tasks
 from popclient._version import log
 from popclient.errors import PopError
+from popclient.listening import Checker, TransactionResolution
 from popclient.message import MessageView, SendReceipt
-from popclient.transaction import Checker, TransactionResolution
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
 

@@ -1,0 +1,1 @@
+"""A client's connection to its server: transport, TLS, session, routes, batches, and conversion to the wire."""
