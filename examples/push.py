@@ -17,7 +17,7 @@ served = threading.Semaphore(0)
 def serve(message: MessageView) -> ConsumeResult:
     if message.text == "tea" and message.delivery_attempt == 1:
         print(f"{message.message_group}: a cup of {message.text} falls")
-        return ConsumeResult.FAILURE  # raising is the same
+        return ConsumeResult.FAILURE  # raising an exception is the same
     print(f"{message.message_group}: {message.text}, attempt {message.delivery_attempt}")
     served.release()
     return ConsumeResult.SUCCESS

@@ -1,4 +1,4 @@
-"""Send, fail once, be tried again. Start a broker first: popmq serve --min-invisible 1s"""
+"""Send a message, fail once, receive it again. Start a broker first: popmq serve --min-invisible 1s"""
 
 import sys
 
@@ -12,6 +12,6 @@ with SimpleConsumer(endpoints, "barista", "orders", invisible_duration=2) as con
     for message in consumer:
         print(f"attempt {message.delivery_attempt}: {message.text}")
         if message.delivery_attempt == 1:
-            continue  # the machine is cold: no ack, so it comes again when its hold ends after 2 s
+            continue  # the machine is cold: no ack, so it is delivered again when its hold ends after 2 s
         consumer.ack(message)
         break

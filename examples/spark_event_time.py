@@ -37,8 +37,8 @@ def main(endpoints: str, folder: Path) -> None:
         .options(endpoints=endpoints, topic=TOPIC, consumerGroup="departures-per-carrier", maxOffsetsPerTrigger=500)
         .load()
     )
-    # The time at which a message was stored never changes and never goes back within a queue: a good event time. What
-    # comes more than a minute behind the newest is late, and Spark may forget the windows before that.
+    # The time at which a message was stored never changes and never goes back within a queue: a good event time. A row
+    # more than a minute behind the newest is late, and Spark may forget the windows before that.
     counts = (
         departures.withWatermark("store_timestamp", "1 minute")
         .groupBy(window("store_timestamp", "10 seconds"), "tag")
@@ -64,7 +64,7 @@ def send(endpoints: str) -> None:
 
 
 def into_table(file: Path, counts: DataFrame, _batch: int) -> None:
-    """A window's newest count replaces the one before it: whatever Spark repeats, the table is right."""
+    """A window's newest count replaces the one before it, so the table is right if Spark repeats a batch."""
     values = [tuple(row) for row in counts.collect()]
     with closing(sqlite3.connect(file)) as table, table:
         table.execute("CREATE TABLE IF NOT EXISTS departure (start, carrier, flights, PRIMARY KEY (start, carrier))")

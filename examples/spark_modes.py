@@ -43,14 +43,14 @@ def main(endpoints: str, folder: Path) -> None:
 
 
 def write(spark: SparkSession, endpoints: str) -> None:
-    """Under the name of this write the flights are stored once, however often it is run."""
+    """With the id of this write the flights are stored once, however often it runs."""
     rows = [(json.dumps(row), row["carrier"]) for row in islice(flights(whole_year=False), FLIGHTS)]
     made = spark.createDataFrame(rows, "body string, tag string")
     made.write.format("popmq").mode("append").options(endpoints=endpoints, topic=TOPIC, writeId="storm").save()
 
 
 def read(spark: SparkSession, endpoints: str, folder: Path, mode: str, purpose: str) -> DataFrame:
-    """A stream of the topic for a group of its own; of each mode what it alone needs."""
+    """A stream of the topic for a separate group, with the options that each mode needs."""
     needs: dict[str, dict[str, str | int]] = {
         "queue": {"maxOffsetsPerTrigger": 500},
         "lease": {"maxMessagesPerTrigger": 500, "leaseOwner": purpose},
@@ -61,15 +61,15 @@ def read(spark: SparkSession, endpoints: str, folder: Path, mode: str, purpose: 
 
 
 def run(writer: DataStreamWriter, folder: Path, name: str) -> None:
-    """Until everything that was there when it began is written."""
+    """Run until all messages that existed at the start are written."""
     checkpoint = str(folder / "checkpoints" / name)
     writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start().awaitTermination()
 
 
 def into_table(file: Path, mode: str, rows: DataFrame, batch: int) -> None:
-    """The rows, the query's id and the batch's number in one transaction: a batch that Spark repeats is there already.
+    """Store rows, query id and batch number in one transaction, so that a batch that Spark repeats is stored once.
 
-    The id is the checkpoint's: with a new one a query numbers its batches anew, and they are others.
+    The id comes from the checkpoint: with a new checkpoint a query starts again with batch 0, which is a new batch.
     """
     query = rows.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
     values = [(mode, row.message_id, row.tag) for row in rows.select("message_id", "tag").collect()]

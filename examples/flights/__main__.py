@@ -32,7 +32,7 @@ STUCK_S = 60.0
 
 
 class Stuck(Exception):
-    """Nothing has moved for a minute."""
+    """No message has changed its state for a minute."""
 
 
 def main() -> int:
@@ -52,7 +52,7 @@ def main() -> int:
 
 
 class Demo:
-    """One run. Everything it leaves is in the folder `out`."""
+    """One run. All its files are in the folder `out`."""
 
     def __init__(self, screen: Screen, out: Path, *, whole_year: bool) -> None:
         self.screen = screen
@@ -101,7 +101,7 @@ class Demo:
                 stack.enter_context(child("examples.flights.consumer", endpoint, str(self.work_s), log=log))
                 for _ in range(CONSUMERS)
             ]
-            # Its client writes a log to the user's home; here it gets a home of its own.
+            # Its client writes a log to the user's home folder, so it gets a separate one here.
             stack.enter_context(child("examples.flights.radar", endpoint, log=self.out / "radar.log", home=self.out))
             client_ids = [_client_id(worker) for worker in workers]
             victim = Victim(workers[0], client_ids[0])
@@ -113,7 +113,7 @@ class Demo:
                 self.screen.note(f"no consumer was killed: it never held {IN_ITS_HANDS} flights when it was looked at")
 
     def _until_all_ended(self, looking: Database, sending: Sending, victim: Victim) -> None:
-        """Show what the database says and kill a consumer on the way, until every message has ended in both groups."""
+        """Show the states in the database, and kill a consumer, until all messages have ended in both groups."""
         moved_at, before = time.monotonic(), (0, Lag(), Lag())
         while True:
             arrivals, seen = looking.lag(ARRIVALS), looking.lag(RADAR)
@@ -122,7 +122,7 @@ class Demo:
                 raise sending.failure
             if arrivals.committed > self.total // 4:
                 victim.meet_its_end(looking, self.screen)
-            # The year is more than one official client gets through in a reasonable time: it is let go half-way.
+            # One official client needs too long for the whole year: the demo stops it earlier.
             if arrivals.is_through(self.total) and (self.whole_year or seen.is_through(self.total)):
                 return
             now = (sending.stored, arrivals, seen)
@@ -133,7 +133,7 @@ class Demo:
             time.sleep(LOOK_S)
 
     def _report(self, spark: subprocess.Popen[str]) -> bool:
-        """Whether there is a Spark that reports."""
+        """Whether Spark is installed for the report."""
         assert spark.stdout is not None
         with self.screen.waiting("Spark reads the dead letters"):
             said = spark.stdout.readline().strip()
@@ -145,7 +145,7 @@ class Demo:
         return has_spark
 
     def _send_back(self, spark: subprocess.Popen[str], endpoint: str, looking: Database) -> None:
-        """Until all that went back have been taken."""
+        """Wait until all redriven messages have been received."""
         with self.screen.waiting("Spark sorts, repairs and sends back"):
             report = _ask(spark, endpoint)
             if "redriven" not in report:
@@ -175,16 +175,16 @@ class Victim:
         self._process = process
         self._client_id = client_id
         self._killed_at = 0.0
-        self._told = False  # that its holds have ended
+        self._told = False  # whether the end of its holds has been shown
 
     @property
     def lives(self) -> bool:
         return not self._killed_at
 
     def meet_its_end(self, looking: Database, screen: Screen) -> None:
-        """Called again and again: kill it as soon as it holds enough, then say when its holds have ended."""
+        """Called regularly: kill the consumer when it holds enough messages, then show when its holds have ended."""
         if self.lives:
-            # A process that stands still acks nothing between the look and its end.
+            # A stopped process cannot ack between this query and the kill.
             with stopped(self._process):
                 holding = looking.held_by(self._client_id)
                 if holding >= IN_ITS_HANDS:
@@ -214,7 +214,7 @@ def _create(endpoint: str) -> None:
 
 
 def _client_id(worker: subprocess.Popen[str]) -> str:
-    """A consumer says its client id when it is connected."""
+    """Wait until a consumer prints its client id, which it does when it is connected."""
     assert worker.stdout is not None
     if name := worker.stdout.readline().strip():
         return name
@@ -222,7 +222,7 @@ def _client_id(worker: subprocess.Popen[str]) -> str:
 
 
 def _cleared(out: Path) -> Path:
-    """The folder without what an earlier run has left there."""
+    """The folder, without the files of an earlier run."""
     out.mkdir(parents=True, exist_ok=True)
     for pattern in ("popmq.db*", "*.log", "proof.sql"):
         for old in out.glob(pattern):

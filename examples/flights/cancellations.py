@@ -1,4 +1,4 @@
-"""What Spark has counted."""
+"""The counts of cancelled flights from Spark."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 
 class Cancellations(NamedTuple):
-    """`counts` by (carrier, origin); `written` dead letters stand in the Parquet files."""
+    """`counts` by (carrier, origin); the Parquet files have `written` dead letters."""
 
     counts: dict[tuple[str, str], int]
     written: int

@@ -57,7 +57,7 @@ async def work(consumer: SimpleConsumer, pause: float) -> None:
         outcomes = await asyncio.gather(*(settle(consumer, each, pause) for each in messages), return_exceptions=True)
         for outcome in outcomes:
             if isinstance(outcome, PopError):
-                print(f"{os.getpid()}: {outcome}", file=sys.stderr)  # its hold ends, and it comes back
+                print(f"{os.getpid()}: {outcome}", file=sys.stderr)  # its hold ends, and it is delivered again
             elif outcome is not None:
                 raise outcome
 

@@ -22,12 +22,12 @@ Row = dict[str, str | None]
 
 
 def flights(*, whole_year: bool) -> Iterator[Row]:
-    """The rows in the order of the file; what is missing is None."""
+    """The rows in the order of the file; missing values are None."""
     return (row for row in _rows("flights.csv.zip") if whole_year or (row["month"], row["day"]) in STORM)
 
 
 def as_message(row: Row) -> Message:
-    """Tag: the carrier. Key: the flight number. Properties: where from, where to, how far. Body: the row as JSON."""
+    """Tag: the carrier. Key: the flight number. Properties: origin, destination, distance. Body: the row as JSON."""
     return Message(
         TOPIC,
         json.dumps(row),

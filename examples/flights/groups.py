@@ -4,8 +4,8 @@ from __future__ import annotations
 
 ARRIVALS = "arrivals"
 MAX_ATTEMPTS = 3
-HOLD_S = 5.0  # how long a flight stays in the hands of who received it
-AGAIN_S = 1.0  # how long a failed one waits
+HOLD_S = 5.0  # how long a consumer holds a flight
+AGAIN_S = 1.0  # how long a failed flight waits
 
 RADAR = "radar"
 RADAR_HOLD_S = 15

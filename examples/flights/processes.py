@@ -19,7 +19,7 @@ class ServerFailed(Exception):
 
 @contextmanager
 def server(database: Path, log: Path) -> Iterator[tuple[str, str]]:
-    """Run `popmq serve` on a free port; its endpoint and the line it says when it is ready."""
+    """Run `popmq serve` on a free port. Returns its endpoint and its ready line."""
     options = ["--port", "0", "--database-url", f"sqlite:///{database}", "--min-invisible", "1s"]
     with log.open("wb") as errors:
         popmq = str(Path(sys.executable).with_name("popmq"))
@@ -55,14 +55,14 @@ def child(module: str, *arguments: str, log: Path, home: Path | None = None) -> 
 
 
 def kill(process: subprocess.Popen[str]) -> None:
-    """`kill -9`: no goodbye, nothing given back."""
+    """`kill -9`: the client says no goodbye and gives no message back."""
     process.send_signal(signal.SIGKILL)
     process.wait()
 
 
 @contextmanager
 def stopped(process: subprocess.Popen[str]) -> Iterator[None]:
-    """The process stands still meanwhile."""
+    """Stop the process (SIGSTOP) during the block."""
     process.send_signal(signal.SIGSTOP)
     try:
         yield
@@ -71,7 +71,7 @@ def stopped(process: subprocess.Popen[str]) -> Iterator[None]:
 
 
 def end(process: subprocess.Popen[str]) -> None:
-    """Ask it to end; insist after a while."""
+    """Terminate the process; kill it if it does not end in time."""
     process.terminate()
     with suppress(subprocess.TimeoutExpired):
         process.wait(GOODBYE_S)

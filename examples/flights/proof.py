@@ -1,4 +1,4 @@
-"""The proof, in SQL alone: what was sent has ended, once, and nobody shared a message while it was held."""
+"""The proof, only in SQL: all sent messages have ended, once, and no message had two holders at the same time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 from examples.flights.groups import AGAIN_S, ARRIVALS, HOLD_S, RADAR, RADAR_HOLD_S
 from examples.flights.watching import Database
 
-# Groups keep their whole history here: one row per event, written in the transaction that makes the event true.
+# These groups keep their whole history: one row per event, written in the transaction of the event.
 _SQL = """\
 WITH
   promised(consumer_group, event, ms) AS (VALUES
@@ -48,7 +48,7 @@ GROUP BY g.name ORDER BY g.name;
 
 
 class Proof(NamedTuple):
-    """One group's account, in messages."""
+    """One group's result, in messages."""
 
     consumer_group: str
     sent: int
@@ -57,11 +57,11 @@ class Proof(NamedTuple):
     waiting: int  # READY or held
     lost: int  # none of the three
     ended_twice: int  # two of the three, or acknowledged more than once
-    duplicates: int  # delivered before the time was over that their holder had been promised
-    misjudged: int  # arrived but dead, or the reverse; of no meaning for a group that judges nothing
+    duplicates: int  # delivered before their holder's time was over
+    misjudged: int  # arrived but dead, or the reverse; only for a group that checks arrivals
 
     def holds(self, flights: int, *, all_read: bool) -> bool:
-        """Is all well with this group? `all_read`: has it had the time to read everything?"""
+        """Whether the group's result is correct. `all_read`: whether it had the time to read all messages."""
         judges = self.consumer_group == ARRIVALS
         return (
             self.sent == flights == self.committed + self.dead_letters + self.waiting
@@ -72,7 +72,7 @@ class Proof(NamedTuple):
 
 
 def sql() -> str:
-    """The query, to be run again by whoever doubts it."""
+    """The query as text, so that users can run it themselves."""
     return _SQL.format(
         arrivals=ARRIVALS,
         hold_ms=round(HOLD_S * 1_000),

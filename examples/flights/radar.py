@@ -1,4 +1,4 @@
-"""A second group, read by the official Python client exactly as it comes from PyPI (rocketmq-python-client).
+"""A second group, read by the unmodified official Python client (rocketmq-python-client on PyPI).
 
 `python -m examples.flights.radar ENDPOINTS`; SIGTERM ends it.
 """

@@ -1,4 +1,4 @@
-"""What the demo shows; on a terminal the middle part moves."""
+"""The output of the demo; on a terminal the middle part is updated in place."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Screen:
             self._console.print()
 
     def show(self, sent: int, groups: Mapping[str, Lag]) -> None:
-        """`sent` is what the producers know; all else is the view `group_lag`."""
+        """`sent` comes from the producers; all other numbers come from the view `group_lag`."""
         self._advance("sent", sent)
         for name, lag in groups.items():
             self._advance(f"{name}, ended", lag.committed + lag.dead_letters)

@@ -1,4 +1,4 @@
-"""Two producers, many callers each: every flight is a `send` of its own, and concurrent ones travel together."""
+"""Two producers with many callers each: every flight is one `send`, and concurrent sends share requests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CALLERS = 128
 
 
 class Sending(threading.Thread):
-    """Sends all flights in a thread of its own. `stored` counts what the server has confirmed."""
+    """Sends all flights in a separate thread. `stored` counts the messages that the server has confirmed."""
 
     def __init__(self, endpoints: str, rows: Iterator[Row]) -> None:
         super().__init__(name="sending", daemon=True)

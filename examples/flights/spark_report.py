@@ -1,4 +1,4 @@
-"""The dead letters in Spark: `python -m examples.flights.spark_report DATABASE_URL PARQUET`, a process of its own.
+"""The dead letters in Spark, as a separate process: `python -m examples.flights.spark_report DATABASE_URL PARQUET`.
 
 It starts Spark and says `ready`. At a line on its input it reads the dead letters, sorts them into classes, writes them
 as Parquet and answers with one JSON document; at a second line, the server's endpoint, it repairs the cancelled
@@ -47,7 +47,7 @@ def report(spark: SparkSession, dead: DataFrame, parquet: str) -> dict[str, Any]
 
 
 def send_back(dead: DataFrame, endpoint: str) -> dict[str, Any]:
-    """Messages per class, and how many went back."""
+    """The number of messages per class, and how many were redriven."""
     repaired = dlq.repair(dead.where("class = 'cancelled'"), body=REPAIRED)
     classes = {row[dlq.CLASS]: row.messages for row in dlq.counts(dead).collect()}
     return {"classes": classes, "redriven": dlq.redrive(repaired, endpoint, group=ARRIVALS, plan_id=PLAN).redriven}

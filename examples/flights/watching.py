@@ -1,4 +1,4 @@
-"""What the database says while the demo runs: read with plain SQL, beside the server."""
+"""The state in the database while the demo runs, read with plain SQL without the server."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class Lag(NamedTuple):
         return self.stored - self.ready - self.inflight - self.waiting_retry - self.dead_letters
 
     def is_through(self, sent: int) -> bool:
-        """Has every one of `sent` messages ended?"""
+        """Whether all `sent` messages have ended."""
         return self.committed + self.dead_letters == sent
 
 
 class Database:
-    """The server's SQLite file, opened so that nothing can be written."""
+    """The server's SQLite file, opened read-only."""
 
     def __init__(self, conn: sqlite3.Connection) -> None:
         self._conn = conn
@@ -39,12 +39,12 @@ class Database:
         return Lag(*row) if row else Lag()
 
     def held_by(self, client_id: str) -> int:
-        """How many messages a client has in its hands."""
+        """How many messages a client holds."""
         query = "SELECT count(*) FROM delivery WHERE client_id = ? AND state = 'INFLIGHT'"
         return int(self._conn.execute(query, (client_id,)).fetchone()[0])
 
     def taken(self) -> int:
-        """How many messages that were sent back have been consumed."""
+        """How many redriven messages have been consumed."""
         query = "SELECT count(*) FROM lineage WHERE outcome = 'COMMIT'"
         return int(self._conn.execute(query).fetchone()[0])
 

@@ -29,7 +29,7 @@ class _DeliveryRow(NamedTuple):
 
 
 class GroupInQueue(NamedTuple):
-    """One queue of a group; its message keys are `first` up to, not including, `end`."""
+    """One queue of a group; its message keys are `first` up to, but not including, `end`."""
 
     group_id: int
     queue_id: int

@@ -26,7 +26,7 @@ from popserver.settling.refusals import HELD_COLUMNS, HeldRow, is_held, locks_in
 
 @dataclass(frozen=True, slots=True)
 class Ack(Request[list[PopError | None]]):
-    """Receipts of one group, to commit."""
+    """Commit the messages of these receipts of one group."""
 
     phase: ClassVar = Phase.ACK
     group: Group
@@ -101,7 +101,7 @@ def _commit(tx: Transaction, group: Group, receipts: Sequence[Receipt]) -> dict[
 def _left_over(
     tx: Transaction, names: dict[str, Any], receipts: Sequence[Receipt], committed: int
 ) -> Sequence[Receipt]:
-    """The receipts whose outcome must be looked up: those whose rows still exist, or all where that does not tell."""
+    """The receipts whose outcome must be looked up: those whose rows still exist, or all if the counts differ."""
     present = set(tx.conn.execute(_PRESENT, names).scalars())
     left = [each for each in receipts if each.message_key in present]
     return left if len(receipts) - len(left) == committed else receipts
