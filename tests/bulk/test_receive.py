@@ -138,7 +138,7 @@ async def test_a_client_that_is_gone_leaves_everything_held(still_door: Door) ->
 @pytest.mark.parametrize(
     ("more", "code", "sentence"),
     [
-        ({"max_messages": 1_001}, pb.BAD_REQUEST, "max_messages is 1001; ask for up to 1000 messages, or with 0"),
+        ({"max_messages": 1_001}, pb.BAD_REQUEST, "max_messages is 1001; ask for up to 1000 messages, or send 0 for"),
         ({"max_messages": -1}, pb.BAD_REQUEST, "max_messages is -1"),
         ({"attempt_id": "  "}, pb.BAD_REQUEST, "the attempt id is blank"),
         ({"attempt_id": "x" * 256}, pb.BAD_REQUEST, "attempt id 'xxxx"),

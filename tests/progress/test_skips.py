@@ -48,7 +48,7 @@ def test_one_that_is_held_is_its_holders(store: OpenStore) -> None:
     assert done.found.state is State.INFLIGHT
     assert done.found.hold is not None
     assert (done.found.hold.client_id, done.found.hold.visible_at_ms) == ("c1", store.now_ms + 30 * SECOND)
-    assert "end of its hold" in skip_hint(done.found)
+    assert "its hold ends" in skip_hint(done.found)
 
 
 def test_the_head_of_a_queue_needs_no_row(store: OpenStore) -> None:
