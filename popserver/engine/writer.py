@@ -184,7 +184,10 @@ class Writer:
                 self._alarm = self._loop.call_later(wait_s, self._dispatch)
                 return
         self._alarm = None
-        batch = self._take()
+        if len(self._waiting) == 1:
+            batch, self._waiting = self._waiting, []
+        else:
+            batch = self._take()
         self._batch_bytes = sum(entry.size for entry in batch)
         if len(batch) > 1 or self._delay.gathers:
             self._delay.left(len(batch), self._loop.time(), answers=sum(entry.answers for entry in batch))
@@ -247,8 +250,14 @@ class Writer:
     def _run(self, batch: Sequence[_Entry], result: BatchResult, *, careful: bool = False, tries: int = TRIES) -> None:
         """Run the batch as one transaction; on failure again in halves."""
         try:
-            conn = self._begin()
+            conn = self._conn or self._connect()
+            self._database.begin(conn)
         except DBAPIError as error:
+            if error.connection_invalidated and tries > 1:
+                # A lost connection is replaced, because nothing has run on it yet.
+                self._disconnect()
+                self._run(batch, result, careful=careful, tries=tries - 1)
+                return
             # No request caused this, so halves would fail too, and each would wait as long for a locked file.
             result.fail(batch, self._plain(error))
             return
@@ -260,31 +269,29 @@ class Writer:
             tx.answer_bytes = self._answer_room()
         try:
             outcomes = _execute(tx, batch)
-        except RepeatedId as error:
-            self._rolled_back(error)
-            self._run(batch, result, careful=True)
-        except IntegrityError as error:
-            self._rolled_back(error)
-            if careful:
-                self._run_halves(batch, result, self._plain(error), careful=True)
-            else:
-                # Probably a repeated message id: the careful run looks before it inserts.
-                self._run(batch, result, careful=True)
-        except DBAPIError as error:
-            self._rolled_back(error)
-            if self._conn is None:
-                result.fail(batch, self._plain(error))
-            elif is_taken_back(error) and tries > 1:
-                self._run(batch, result, careful=careful, tries=tries - 1)
-            else:
-                self._run_halves(batch, result, self._plain(error), careful=careful)
         except Exception as error:  # noqa: BLE001
-            verbs = sorted({entry.request.operation.__name__ for entry in batch})
-            log.error("a request failed", verbs=verbs, exception=traceback.format_exc())
             self._rolled_back(error)
-            self._run_halves(batch, result, Internal(), careful=careful)
+            self._run_again(batch, result, error, careful=careful, tries=tries)
         else:
             self._commit(tx, outcomes, result)
+
+    def _run_again(
+        self, batch: Sequence[_Entry], result: BatchResult, error: Exception, *, careful: bool, tries: int
+    ) -> None:
+        """After a failed transaction."""
+        if isinstance(error, RepeatedId) or (isinstance(error, IntegrityError) and not careful):
+            # A repeated message id, or probably one: the careful run looks before it inserts.
+            self._run(batch, result, careful=True)
+        elif not isinstance(error, DBAPIError):
+            verbs = sorted({entry.request.operation.__name__ for entry in batch})
+            log.error("a request failed", verbs=verbs, exception="".join(traceback.format_exception(error)))
+            self._run_halves(batch, result, Internal(), careful=careful)
+        elif self._conn is None:
+            result.fail(batch, self._plain(error))
+        elif is_taken_back(error) and tries > 1:
+            self._run(batch, result, careful=careful, tries=tries - 1)
+        else:
+            self._run_halves(batch, result, self._plain(error), careful=careful)
 
     def _run_halves(self, batch: Sequence[_Entry], result: BatchResult, error: PopError, *, careful: bool) -> None:
         if len(batch) == 1:
@@ -311,19 +318,6 @@ class Writer:
 
     def _unknown(self, error: DBAPIError, result: object) -> PopError:
         return commit_error(error, self._database.name, result)
-
-    def _begin(self) -> Connection:
-        """A connection inside a new transaction. A lost connection is replaced, because nothing has run on it yet."""
-        conn = self._conn or self._connect()
-        try:
-            self._database.begin(conn)
-        except DBAPIError as error:
-            if not error.connection_invalidated:
-                raise
-            self._disconnect()
-            conn = self._connect()
-            self._database.begin(conn)
-        return conn
 
     def _connect(self) -> Connection:
         self._conn = self._database.connect_writer()
