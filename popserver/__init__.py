@@ -1,7 +1,7 @@
-"""PopMQ's server: a message broker whose every message state is a row you can query.
+"""PopMQ's server: a message broker that keeps its state in a SQL database, where you can query it.
 
-`embedded()` starts a whole broker inside your process, for tests and small programs; `popmq serve` starts one from the
-command line. The house is built one way: rpc → broker → store → domain.
+`embedded()` starts a broker inside your process, for tests and small programs. `popmq serve` starts one from the
+command line. docs/architecture.md describes the rooms of this package.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["EmbeddedBroker", "__version__", "embedded"]
 
 
 def __getattr__(name: str) -> Any:
-    # Loaded on first use: the command line and the migrations import this package without wanting a whole broker.
+    # Loaded on first use, because the command line and the migrations import this package without a broker.
     if name in {"embedded", "EmbeddedBroker"}:
         try:
             from popserver import in_process

@@ -1,4 +1,4 @@
-"""The composition root: what a running server is made of, and the order in which it comes and goes."""
+"""The composition root: puts a server together, starts it and stops it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ log = structlog.get_logger("popserver")
 
 
 class App:
-    """One broker behind one port. `start` and `stop` in the same event loop."""
+    """One broker with one port. Call `start` and `stop` in the same event loop."""
 
     def __init__(
         self, config: Config, clock: SystemClock | ManualClock | None = None, *, own_process: bool = False
@@ -50,13 +50,13 @@ class App:
 
     @property
     def endpoint(self) -> str:
-        """Where clients reach it: `HOST:PORT`, an IPv6 host in brackets."""
+        """The address for clients: `HOST:PORT`, with an IPv6 host in brackets."""
         return self.server.address
 
     async def start(self) -> None:
-        """Open the store, bring its schema up to date, take up what is due, then listen.
+        """Open the store, upgrade its schema, begin with the work that is due, then listen.
 
-        Raises a `PopError` that says what is in the way.
+        Raises a `PopError` that says why the server cannot start.
         """
         config = self.config
         has_auth = config.auth or config.tls_client_ca is not None
@@ -77,7 +77,7 @@ class App:
                     self.config.transaction_check_interval,
                     self.config.transaction_checks,
                 ),
-                # A clock that stands still has no company.
+                # A manual clock cannot follow the database's clock, so it allows no other servers.
                 shared=self.database.is_shared and isinstance(self.clock, SystemClock),
                 budgets=self.budgets,
                 limits=budget.BrokerLimits(
@@ -92,7 +92,7 @@ class App:
             raise
 
     async def stop(self) -> None:
-        """Let clients finish, do what waits, close the store."""
+        """Let running calls finish, complete waiting work, close the store."""
         await self.server.drain(self.config.drain_timeout / 1_000)
         await self.access.close()
         await self.broker.stop()
@@ -131,7 +131,7 @@ class App:
             raise
 
     def _own_address(self) -> str:
-        """Where it listens, unless that is no place to go to."""
+        """The address where the server listens; empty for a wildcard address, to which clients cannot connect."""
         return "" if self.config.host in _ANYWHERE else self.server.address
 
     async def _open_access(self) -> None:
@@ -141,18 +141,18 @@ class App:
         if config.auth and config.admin_access_key:
             secret = config.admin_secret.get_secret_value()
             if not await Users(broker.writer, broker.reader, self.access).ensure_admin(config.admin_access_key, secret):
-                log.warning("the admin has another secret than the configuration; its own counts")
+                log.warning("the admin's stored secret differs from the configured one; the stored one is used")
         await self.access.start()
         broker.users_changed = self.access.reload_soon
         file = broker.database.file
         if config.auth and file is not None and file.stat().st_mode & READABLE_BY_OTHERS:
-            log.warning("the database holds secrets, and others may read it: chmod 600", file=str(file))
+            log.warning("the database has secrets, and other users may read its file: chmod 600", file=str(file))
 
     def _listening(self) -> Listening:
         config = self.config
         if config.tls == "plaintext":
             return PLAINTEXT
-        # Loaded here: whoever speaks no TLS does without its libraries.
+        # Loaded here, because a server without TLS does not need these libraries.
         from popserver.front.source import CertificateOptions, open_source
 
         folder, prefix = self._place_of_own_certificate()
@@ -166,7 +166,7 @@ class App:
             announce(listening.certificate, datetime.now(UTC))
 
     def _log_lowered_limit(self, allowed: int) -> None:
-        """Fewer connections than the default are no news; fewer than an operator asked for are."""
+        """Log if the process cannot open the number of connections that the operator has configured."""
         asked = self.config.max_connections
         if allowed < asked and "max_connections" in self.config.model_fields_set:
             log.warning(
@@ -177,7 +177,7 @@ class App:
             )
 
     def _place_of_own_certificate(self) -> tuple[Path | None, str]:
-        """The folder, and what file names there begin with."""
+        """The folder for the self-signed certificate, and the prefix of its file names; None: keep it in memory."""
         assert self.database is not None
         if self.config.tls_dir is not None:
             return self.config.tls_dir, ""
@@ -185,11 +185,11 @@ class App:
         return (None, "") if file is None else (file.parent, f"{file.name}.")
 
 
-# What the server says while it runs: ids, sizes and reasons; never a body, a property's value or a secret.
+# Log lines have ids, sizes and reasons, but never a body, a property's value or a secret.
 
 
 def configure(level: str, form: Literal["console", "json"]) -> None:
-    """Log to standard error from `level` on."""
+    """Log lines of `level` and above to standard error."""
     renderer: structlog.typing.Processor = (
         structlog.processors.JSONRenderer() if form == "json" else structlog.dev.ConsoleRenderer(colors=False)
     )
@@ -207,7 +207,7 @@ def configure(level: str, form: Literal["console", "json"]) -> None:
 
 
 class _StandardError:
-    """What `sys.stderr` is when a line is written: pytest gives each test another one, and closes it."""
+    """Looks `sys.stderr` up for each line, because pytest replaces it for each test and closes it."""
 
     def write(self, words: str) -> None:
         sys.stderr.write(words)

@@ -1,4 +1,4 @@
-"""Every part of a running broker: what each is made of, and the order in which they start and stop."""
+"""Makes all parts of a broker, and starts and stops them in order."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ LIMITS = BrokerLimits()
 
 
 class Broker:
-    """One running broker over one store."""
+    """One broker with one store."""
 
     def __init__(
         self,
@@ -60,9 +60,9 @@ class Broker:
         budgets: Budgets | None = None,
         limits: BrokerLimits = LIMITS,
     ) -> None:
-        """`shared`: other servers may use the database, which then is a Postgres.
+        """`shared`: other servers may use the database; only for Postgres.
 
-        The broker adds its budgets, with these limits, to `budgets`, which are the server's.
+        The broker adds its own budgets, with these limits, to the server's `budgets`.
         """
         self.budgets = budgets = Budgets() if budgets is None else budgets
         self.database = database
@@ -83,7 +83,7 @@ class Broker:
             jump_ms_max=clock_jump_ms_max,
             retention_ms=retention_ms,
         )
-        # A key is kept no longer than its message.
+        # An idempotency key is not stored for longer than its message.
         key_window_ms = min(key_window_ms, retention_ms) if retention_ms else key_window_ms
         self.has_idempotency_keys = key_window_ms > 0
         self.maintenance = Maintenance(
@@ -142,7 +142,7 @@ class Broker:
         self.writer.effects.on_invalidated(NEW_TOPIC, self.pulls.on_new_topic)
         if shared:
             self.writer.announcement = self.servers.announcement
-        # Told when another server has changed users or policies, or may have.
+        # Called when another server has changed users or policies, or may have changed them.
         self.users_changed: Callable[[], None] = lambda: None
 
     def __repr__(self) -> str:
@@ -155,11 +155,11 @@ class Broker:
 
     @property
     def open_polls(self) -> int:
-        """Those, and receives whose first look at the store is not done."""
+        """Parked receives and pulls, and receives that are reading the store for the first time."""
         return self.polls.open + self.pulls.parked.count
 
     async def start(self) -> None:
-        """Take up what the store holds, once the writer runs: what is due, and whose push holds are open."""
+        """Begin with the work in the store: what is due, and push consumers with open holds. The writer must run."""
         await self.group_members.start(self.servers.server_id, shared=self.servers.is_shared)
         await self.servers.start(
             ServerEvents(
@@ -176,7 +176,7 @@ class Broker:
         await self.pending.start()
 
     async def settle(self) -> None:
-        """Return when everything that is due now has been done: with a manual clock, a state that stands still."""
+        """Return when everything that is due now is done. With a manual clock nothing changes after that."""
         for _ in range(2):
             await self.servers.idle()
             await self.background.idle()
@@ -187,7 +187,7 @@ class Broker:
             await self.writer.idle()
 
     async def drain(self) -> None:
-        """Answer waiting polls empty; requests on their way are still done."""
+        """End waiting polls without messages. Running requests still complete."""
         self.wakeups.close()
         self.pulls.parked.close()
         await asyncio.sleep(0)
@@ -207,7 +207,7 @@ class Broker:
         self.reader.close()
 
     def _on_notification(self, notification: Notification) -> None:
-        """Another server, or somebody's own transaction, has committed something."""
+        """Another server, or a user's own transaction, has committed something."""
         self.writer.effects.ready(notification.ready_topics)
         for what in notification.invalidations:
             self.catalog.invalidate(what)
@@ -234,6 +234,6 @@ class Broker:
         self.transactions.check_due()
 
     def _on_clock_change(self) -> None:
-        """The system's clock was set, or a jump of it is believed."""
+        """The system clock was set, or a jump of it is confirmed."""
         self._check_due()
         self.maintenance.age()

@@ -1,4 +1,4 @@
-"""A whole broker inside your process: real gRPC on a free port, for tests and small programs.
+"""A broker inside your process, with real gRPC on a free port, for tests and small programs.
 
 with popserver.embedded(manual_clock=True) as broker:
     with popclient.SimpleConsumer(broker.endpoint, group="g", topics="orders") as consumer:
@@ -27,18 +27,21 @@ T = TypeVar("T")
 
 
 class EmbeddedClock:
-    """The broker's clock, from your thread. A manual one stands still until you move it."""
+    """The broker's clock, for use in your thread. A manual clock changes only when you advance it."""
 
     def __init__(self, broker: EmbeddedBroker, clock: SystemClock | ManualClock) -> None:
         self._broker = broker
         self._clock = clock
 
     def now_ms(self) -> int:
-        """Epoch milliseconds."""
+        """The server's time in epoch milliseconds."""
         return self._clock.now_ms()
 
     def advance(self, duration: str | int) -> None:
-        """Move a manual clock on by `"2h"`, `"500ms"` or a number of ms; returns when all that fell due is done."""
+        """Move a manual clock by `"2h"`, `"500ms"` or a number of ms. Returns when all work that became due is done.
+
+        Raises `TypeError` without a manual clock, `ValueError` for a wrong duration.
+        """
         if not isinstance(self._clock, ManualClock):
             raise TypeError("this broker runs on real time; start it with embedded(manual_clock=True)")
         by_ms = parse_duration_ms(duration) if isinstance(duration, str) else duration
@@ -46,7 +49,7 @@ class EmbeddedClock:
 
 
 class EmbeddedBroker:
-    """A running broker in a thread of its own."""
+    """A broker that runs in its own thread."""
 
     def __init__(self, config: Config, *, manual_clock: bool) -> None:
         self.app = App(config, ManualClock() if manual_clock else SystemClock())
@@ -67,7 +70,7 @@ class EmbeddedBroker:
         return self.app.config.database_url
 
     def settle(self) -> None:
-        """Return when everything that is due now has been done."""
+        """Return when everything that is due now is done."""
         self.run(self.app.broker.settle())
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
@@ -76,13 +79,13 @@ class EmbeddedBroker:
 
     def start(self) -> None:
         if not structlog.is_configured():
-            # Without a configuration structlog would write every line, debug too, to the program's standard output.
+            # Unconfigured, structlog writes all lines, even debug lines, to the program's standard output.
             app.configure("info", "console")
         self._thread.start()
         self.run(self.app.start())
 
     def stop(self) -> None:
-        """Drain and end."""
+        """Let running calls finish, then stop."""
         try:
             self.run(self.app.stop())
         finally:
@@ -102,12 +105,11 @@ def embedded(
     port: int = 0,
     **options: Any,
 ) -> Iterator[EmbeddedBroker]:
-    """Run a broker while the block runs.
+    """Run a broker during the block.
 
-    `database` is a URL, or a path to a SQLite file; the default lives in memory. Further options are those of
-    `popmq serve`, such as `min_invisible="1s"` or `auto_create=False`. Topics and groups make themselves. It speaks
-    plaintext alone, unless `tls` says otherwise. Nothing but the arguments counts: neither `popmq.toml` nor the
-    environment.
+    `database` is a URL, or a path to a SQLite file; the default is in memory. Further options are those of
+    `popmq serve`, such as `min_invisible="1s"` or `auto_create=False`. By default the broker creates topics and groups
+    on first use, and serves only plaintext. It ignores `popmq.toml` and the environment.
     """
     if "database_url" in options:
         raise TypeError("embedded() takes its database as the first argument: embedded('sqlite:///file.db')")

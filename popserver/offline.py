@@ -1,7 +1,7 @@
-"""The administration of users without a server: the same verbs, straight on the database.
+"""Administration of users without a server: the same commands, directly on the database.
 
-For the first admin, and for whoever lost the last one's secret. It stands in for the client's way to a server: a call
-goes in as a request of popmq.v1.Admin and comes out as its answer, status included.
+This is for creating the first admin, and for replacing the last admin's lost secret. It takes the place of the client's
+transport: it gets requests of popmq.v1.Admin and returns their answers with a status.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Answer = Callable[..., Awaitable[Any]]
 
 
 class Offline:
-    """Takes the place of a transport. A database that a server has is refused where it can have but one."""
+    """Takes the place of the client's transport. Refuses a SQLite file that a running server uses."""
 
     reached = True
 
@@ -39,7 +39,7 @@ class Offline:
         return await pick(self)(request)
 
     async def close(self) -> None:
-        """Every call opens and closes the database for itself."""
+        """Does nothing: each call opens and closes the database."""
 
     def resource(self, named: pb.Resource) -> Resource:
         return convert.resource(named, self.namespace)
@@ -63,7 +63,7 @@ class Offline:
         database = Database(self._database_url)
         try:
             migrate.upgrade(database)
-            # Its messages are left alone: nothing of it is started but the way to the database.
+            # Only the writer is started, so nothing happens to messages.
             broker = Broker(database, SystemClock(), auto_create=False)
             broker.writer.start()
             try:

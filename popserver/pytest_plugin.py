@@ -1,4 +1,4 @@
-"""A broker for your tests: `pop_server` is a new one per test, in memory; `pop_clock` moves its time.
+"""A broker for your tests: `pop_server` is a new broker in memory for each test; `pop_clock` moves its time.
 
 def test_it_comes_back(pop_server, pop_clock):
     …
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def pop_server() -> Iterator[EmbeddedBroker]:
-    """A running broker with a manual clock; connect to `pop_server.endpoint`."""
+    """A running broker with a manual clock. Connect to `pop_server.endpoint`."""
     from popserver import embedded
 
     with embedded(manual_clock=True) as broker:
@@ -27,5 +27,5 @@ def pop_server() -> Iterator[EmbeddedBroker]:
 
 @pytest.fixture
 def pop_clock(pop_server: EmbeddedBroker) -> EmbeddedClock:
-    """The broker's clock: `pop_clock.advance("2h")`."""
+    """The broker's clock. Move it with `pop_clock.advance("2h")`."""
     return pop_server.clock

@@ -1,4 +1,4 @@
-"""The server: every service, made of a broker's parts, and the methods of each with the rights that they need."""
+"""The server: all gRPC services, with the methods of each and the rights that they need."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from popserver.transport.public_services import Health, PublicServices
 
 
 class PopServer:
-    """A listening server; it answers nothing before `start`. `drain` answers the polls that wait."""
+    """A listening server. It answers no call before `start`. `drain` ends the waiting polls."""
 
     def __init__(
         self,
@@ -71,15 +71,17 @@ class PopServer:
             await self._front.start()
 
     async def drain(self, timeout_s: float) -> None:
-        """Leave: health says NOT_SERVING, parked polls are answered empty, calls on their way finish, then the port
-        closes; what is not done after `timeout_s` is cut off."""
+        """Stop: health answers NOT_SERVING, waiting polls end, running calls finish, then the port is closed.
+
+        Calls that still run after `timeout_s` seconds are cancelled.
+        """
         self._health.leave()
         await self._drain()
         if self._front is not None:
             self._front.close()
         stopping = asyncio.ensure_future(self._door.stop(timeout_s))
         await asyncio.sleep(0)
-        # Last of all: a client whose stream ends comes back at once, and must not be let in again.
+        # Last, because clients reconnect at once when their stream ends, and the server must refuse them then.
         self._session.close()
         await stopping
         if self._front is not None:
@@ -87,7 +89,7 @@ class PopServer:
 
 
 class Services:
-    """What stands behind the methods of all services. `address` is the server's own, `HOST:PORT`."""
+    """Makes the methods of all services. `address` is the server's `HOST:PORT`."""
 
     def __init__(self, broker: Broker, limits: CallLimits, version: str, address: str, own: pb.Endpoints) -> None:
         self._broker = broker
@@ -187,10 +189,10 @@ def build(
     access: Access | None = None,
     is_administered: bool = False,
 ) -> PopServer:
-    """A server bound to host and port (0: any free one, see `.port`). Call it in the running event loop.
+    """A server that is bound to host and port (0: any free port, see `.port`). Call it in the running event loop.
 
-    Without `access` callers need not sign; the service Admin is there if it `is_administered`. Raises `CannotListen`
-    where the address is taken.
+    Without `access` callers need not sign. The service Admin exists only with `is_administered`. Raises `CannotListen`
+    if the address cannot be bound.
     """
     access = access or Access(broker.reader, broker.clock)
     directly_max = min(limits.connections_max, connections_max(files_each=1))
@@ -268,16 +270,16 @@ def bulk_methods(bulk: BulkMethods) -> dict[str, AnyMethod]:
     }
 
 
-# Methods of the protocol that this version does not offer, each with what to do instead.
+# Methods of the protocol that this version does not implement. Each answer says what to do instead.
 
 
 async def sync_lite_subscription(_request: service.SyncLiteSubscriptionRequest, _caller: Caller) -> Never:
-    raise NotBuilt("lite topics are not offered by this version; subscribe to an ordinary topic")
+    raise NotBuilt("this version does not implement lite topics; subscribe to an ordinary topic")
 
 
-# popmq.v1.Legacy: what consumers that own whole queues need and MessagingService has no words for.
+# popmq.v1.Legacy: methods for consumers that own whole queues, which MessagingService does not have.
 #
-# On the same port, through the same gate: its callers are clients, with an id and the rights that their requests name.
+# It has the same port and the same gate as MessagingService: callers need a client id and the rights of their requests.
 
 LEGACY = legacy.DESCRIPTOR.services_by_name["Legacy"]
 
@@ -300,7 +302,7 @@ def legacy_methods(
 MESSAGING = service.DESCRIPTOR.services_by_name["MessagingService"]
 
 
-# The protocol's table of contents: every method of MessagingService, in the proto's order.
+# MessagingService of the RocketMQ protocol: every method, in the proto's order.
 
 
 def messaging_methods(

@@ -1,1 +1,1 @@
-"""The database: schema, opening, the two dialects, rows in and out, migrations."""
+"""The database: schema, connections, the two dialects, parameters and results, migrations."""

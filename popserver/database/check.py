@@ -1,5 +1,5 @@
 # ruff: noqa: S608 - the words in the statements are our own
-"""Whether what is stored makes sense: the database's own check, and PopMQ's invariants as queries that find nothing."""
+"""Checks a database: the database's own check for damage, and PopMQ's invariants, as queries that must find no rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from popserver.model.names import RETRY_PREFIX
 from popserver.model.states import CopyKind, LetterState, RedriveState, State
 from popserver.model.topic import OFFSET_BITS
 
-# What is deleted is removed step by step, and need not make sense on its way.
+# Rows of deleted topics and groups are removed in steps, so invariants hold only for those in use.
 _IN_USE = """
         JOIN progress p ON p.group_id = b.group_id AND p.queue_id = b.queue_id
         JOIN consumer_group g ON g.group_id = b.group_id AND g.deleted_at_ms IS NULL
@@ -30,7 +30,7 @@ _MISCOUNTED = " OR ".join(
     f"p.{state.lower()} <> (SELECT COUNT(*) FROM redrive r WHERE r.plan_id = p.plan_id AND r.state = '{state}')"
     for state in RedriveState
 )
-# Each counts rows that must not exist.
+# Each query counts rows that must not exist.
 INVARIANTS = {
     "a delivery without its message": """
         SELECT COUNT(*) FROM delivery d
@@ -110,34 +110,31 @@ INVARIANTS = {
 
 
 def check_integrity(conn: Connection) -> None:
-    """Raise `StoreUnavailable` naming all that is wrong, and what to do; silent when all is well."""
+    """Raise `StoreUnavailable` with all problems that were found, and what to do."""
     if (damage := dialect_of(conn).damage(conn)) is not None:
         raise StoreUnavailable(
             f"the database file is damaged ({damage}); keep a copy of it with its -wal, and restore a backup;"
-            " without one, see what sqlite3 FILE .recover brings back"
+            " without a backup, try: sqlite3 FILE .recover"
         )
     counts = {name: conn.execute(text(query)).scalar_one() for name, query in INVARIANTS.items()}
     if found := [f"{name} ({count})" for name, count in counts.items() if count]:
         raise StoreUnavailable(
-            f"the database holds {', '.join(found)}; keep a copy of it, and restore a backup that popmq db check finds"
-            " sound; where nothing but PopMQ wrote there, please report this sentence"
+            f"the database holds {', '.join(found)}; keep a copy of it, and restore a backup that popmq db check"
+            " accepts; if only PopMQ wrote to the database, please report this sentence"
         )
 
 
-# Giving back the space that removed messages have left in a SQLite file; while no server runs.
-
-
 def compact(database: Database) -> tuple[int, int]:
-    """Write the file anew without its free pages; its size before and after, in bytes.
+    """Rewrite a SQLite file without its free pages, while no server runs. Returns its size before and after, in bytes.
 
-    Raises `StoreUnavailable` for a Postgres, and `StoreFull` where there is no room for the new copy: then the file is
-    as it was.
+    Raises `StoreUnavailable` for Postgres, and `StoreFull` if the disk has no room for the copy; then the file is
+    unchanged.
     """
     file = database.file
     if file is None:
-        raise StoreUnavailable(f"{database.name} is no SQLite file; Postgres reuses free space by itself (autovacuum)")
+        raise StoreUnavailable(f"{database.name} is not a SQLite file; Postgres reuses free space itself (autovacuum)")
     with said_plainly(database.name), database.connect_writer() as conn:
-        # First: what stands in the WAL alone counts as well.
+        # First, so that the size includes rows that are only in the WAL.
         conn.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
         before = file.stat().st_size
         conn.exec_driver_sql("VACUUM")

@@ -1,7 +1,7 @@
 """Queries for many messages as columns.
 
-No message becomes a row of its own on the way: each column travels as one JSON text, and the bodies in one piece, one
-behind the other. On Postgres in its binary form: as text a body is twice as long.
+A result has one row for all messages: each column is one JSON text, and the bodies are concatenated. Postgres sends it
+in its binary format, because a body is twice as long as text.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from popserver.database.dialect import Dialect, PerDialect
 from popserver.database.schema import message
 from popserver.model.message import BodyEncoding
 
-# What a message takes of a page. Of its properties these are characters: not both databases count a text's bytes.
+# The size of a message for limits of pages. Properties count in characters, because the databases differ in bytes.
 SIZE: ColumnElement[int] = func.length(message.c.body) + func.coalesce(
     func.length(message.c.properties), literal_column("0")
 )
-# Sources that are not a column of that name.
+# Sources that are computed from other columns.
 _MADE: dict[str, ColumnElement[Any]] = {
     "is_packed": case((message.c.body_encoding == literal_column(f"'{BodyEncoding.GZIP}'"), 1), else_=0),
     "body_size": func.length(message.c.body),
     "size": SIZE,
 }
-# JSON already: to read and write it again costs as much as everything else. What stands for none:
+# Columns that contain JSON, with the value for null. They are passed on as they are, because decoding is expensive.
 _JSON = {"keys": "[]", "properties": "{}"}
 
 
@@ -39,7 +39,7 @@ class ColumnQuery:
         self._queries: dict[tuple[str, ...], PerDialect[Select[Any]]] = {}
 
     def columns(self, conn: Connection, sources: Iterable[str], names: Mapping[str, Any]) -> Columns:
-        """What it finds, in its order; of `sources` those of `bulk.rules`, and `size`."""
+        """The messages that the query finds, in its order. `sources` are those of `bulk.rules`, and `size`."""
         asked = {"message_key", *sources}
         if "body" in asked:
             asked.add("body_size")
@@ -63,7 +63,7 @@ class ColumnQuery:
 
 
 def column_as_one_value(dialect: Dialect, source: str, column: ColumnElement[Any]) -> ColumnElement[Any]:
-    """All values of a source's column: bodies one behind the other, anything else as `json_text` takes it."""
+    """All values of a source as one value: bodies concatenated, others in the form that `json_text` takes."""
     if source in _JSON:
         return dialect.joined(func.coalesce(column, _JSON[source]))
     if source == "body":
@@ -72,7 +72,7 @@ def column_as_one_value(dialect: Dialect, source: str, column: ColumnElement[Any
 
 
 def json_text(source: str, value: str | None) -> str:
-    """A JSON list of the values of a source's column."""
+    """The values of a source as a JSON list."""
     return f"[{value or ''}]" if source in _JSON else value or "[]"
 
 
@@ -81,10 +81,9 @@ def _source(name: str) -> ColumnElement[Any]:
 
 
 class Columns(NamedTuple):
-    """Messages as columns, by source, in the order of `keys`; all bodies in one piece, and the size of each.
+    """Messages as columns by source, in the order of `keys`; with the concatenated bodies, and the size of each.
 
-    `places` are the keys of the places that the messages are told to have, where some have another: a redriven message
-    has its first one.
+    `places` are the keys that consumers see, if some differ from `keys`: a redriven message shows its first place.
     """
 
     keys: Sequence[int]  # model.topic.message_key

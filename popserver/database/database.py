@@ -1,8 +1,8 @@
-"""Opens the database, and says in plain words why it cannot.
+"""Opens the database, and turns errors of its driver into plain sentences.
 
-SQLite: one writing connection per file (WAL, synchronous=FULL, both read back), readers that cannot write; a second
-server on the same file is refused. Postgres: any number of servers on one database. Statements run in autocommit mode;
-the writer begins and ends its transactions itself (`begin`, `commit`, `rollback`).
+SQLite: a file has one writing connection (WAL and synchronous=FULL, which are verified) and readers that cannot write.
+A second server on the same file is refused. Postgres: any number of servers use one database. Connections are in
+autocommit mode, and the writer begins and ends its transactions itself.
 """
 
 from __future__ import annotations
@@ -27,32 +27,34 @@ from popserver.database.notifications import CHANNEL
 from popserver.model.errors import CommitUnknown, Internal, PopError, StoreFull, StoreUnavailable
 
 BUSY_TIMEOUT_MS = 5_000
-# A Postgres that vanishes without a word is given up after 10 s without an acknowledgement, or 25 s without a packet.
+# If Postgres disappears, its connection is given up after 10 s without an acknowledgement, or 25 s without a packet.
 _POSTGRES_ARGUMENTS = {
     "connect_timeout": 5,
     "options": "-c lock_timeout=5s -c application_name=popmq",
-    "tcp_user_timeout": 10_000,  # ms; the others: seconds, seconds, packets
+    "tcp_user_timeout": 10_000,  # ms; the next three are seconds, seconds and packets
     "keepalives_idle": 10,
     "keepalives_interval": 5,
     "keepalives_count": 3,
 }
 READERS_MAX = 3
-IN_BINARY = "popmq_in_binary"  # the option of a statement whose results Postgres shall send as bytes, not as text
-_TAKEN_BACK = {"40P01", "40001"}  # a circle of locks, which only a user's own transaction can be part of; a conflict
-_SECRET_OPTIONS = ("password", "sslpassword")  # which Postgres takes from a URL's query as well
-_PASSWORD = re.compile(r":.*@", re.DOTALL)  # and whatever else stands before the host
+IN_BINARY = "popmq_in_binary"  # execution option: Postgres sends the result in its binary format
+# A deadlock, which is possible only with a user's own transaction; a serialization failure.
+_TAKEN_BACK = {"40P01", "40001"}
+_SECRET_OPTIONS = ("password", "sslpassword")  # Postgres also accepts these in a URL's query
+_PASSWORD = re.compile(r":.*@", re.DOTALL)  # everything between the first colon and the host
 _MEMORY_NUMBER = itertools.count()
 
 
 class Database:
-    """A way to one writing connection and a few reading ones."""
+    """One writing connection and a few reading connections to a database."""
 
     def __init__(
         self, url: str, *, durability: str = "full", must_exist: bool = False, own_process: bool = False
     ) -> None:
-        """Connected lazily; a SQLite file is made, for this user alone, unless it `must_exist`.
+        """Connects lazily. Creates a SQLite file, readable only by this user, unless it `must_exist`.
 
-        `own_process`: no code but the server's opens files here, so that it may take the newer SQLite of `pysqlite3`.
+        `own_process`: only the server uses SQLite in this process, so it may use the newer SQLite of `pysqlite3`.
+        Raises `StoreUnavailable`.
         """
         self.url = _parse(url)
         self._must_exist = must_exist
@@ -66,61 +68,60 @@ class Database:
 
     @property
     def is_shared(self) -> bool:
-        """Whether several servers can use it at once."""
+        """Whether several servers can use it at the same time."""
         return not self.is_sqlite
 
     @property
     def file(self) -> Path | None:
-        """The file of a SQLite database; None for Postgres, and for a database in memory."""
+        """The file of a SQLite database; None for Postgres and for an in-memory database."""
         return None if not self.is_sqlite or self.is_memory else Path(self.url.database or "").resolve()
 
     @property
     def is_memory(self) -> bool:
-        """A SQLite database in memory: one connection for everything."""
+        """Whether it is a SQLite database in memory, which has one connection for everything."""
         return self.is_sqlite and _is_memory(self.url)
 
     @property
     def name(self) -> str:
-        """The URL without its password, for people to read."""
+        """The URL without its password, for log lines and error sentences."""
         return _shown(self.url)
 
     def connect_writer(self) -> Connection:
-        """The one connection of this server that writes; raises `StoreUnavailable` where there is none to be had."""
+        """This server's only writing connection. Raises `StoreUnavailable` if the database cannot be reached."""
         with said_plainly(self.name):
             return self.writing.connect()
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """A connection that sees one consistent moment and can write nothing."""
+        """A read-only connection that sees one consistent state."""
         with said_plainly(self.name), self.reading.connect() as conn:
             conn.exec_driver_sql("BEGIN" if self.is_sqlite else "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             try:
                 yield conn
             finally:
-                # On a broken connection it would raise, and hide what broke it.
+                # On a broken connection ROLLBACK raises, and would hide the cause.
                 if not conn.invalidated:
                     conn.exec_driver_sql("ROLLBACK")
 
     def begin(self, conn: Connection) -> None:
-        # SQLite: take the write lock at once, or two connections could each wait for the other's.
+        # SQLite: take the write lock at once. Otherwise two readers that become writers would block each other.
         conn.exec_driver_sql("BEGIN IMMEDIATE" if self.is_sqlite else "BEGIN")
 
     def commit(self, conn: Connection, notification: str = "") -> None:
-        """End the transaction; the `notification` is told to who listens as soon as it is durable
-        (`database.notifications`)."""
+        """Commit the transaction. The `notification` is sent to listeners when it is durable."""
         if not notification:
             conn.exec_driver_sql("COMMIT")
             return
-        # In one trip, which takes no parameters: the payload holds no character that would end the text.
+        # Both statements in one round trip, without parameters. The payload has no quotation marks.
         told = f"NOTIFY {CHANNEL}, '{notification}'; COMMIT"
         conn.exec_driver_sql(told, execution_options={"no_parameters": True})
 
     def has_rolled_back(self, conn: Connection) -> bool:
-        """Whether the database ended the transaction by itself, as SQLite does when the disk is full."""
+        """Whether the database rolled the transaction back by itself, as SQLite does if the disk is full."""
         return self.is_sqlite and not getattr(conn.connection.dbapi_connection, "in_transaction", True)
 
     def driver_arguments(self) -> dict[str, Any]:
-        """What psycopg needs to connect to this Postgres, for a connection beside the engines'."""
+        """The arguments with which psycopg connects to this Postgres, for a connection outside of the engines."""
         _, arguments = self.writing.dialect.create_connect_args(self.writing.url)
         return {**arguments, **_POSTGRES_ARGUMENTS}
 
@@ -146,7 +147,9 @@ class Database:
         file = self.file
         assert file is not None, "it is not in memory"
         if self._must_exist and not file.exists():
-            raise StoreUnavailable(f"{file} does not exist; make it with: popmq db upgrade --database-url {self.name}")
+            raise StoreUnavailable(
+                f"{file} does not exist; create it with: popmq db upgrade --database-url {self.name}"
+            )
         _check_one_name(file)
         self._lock_file = _lock(file)
         _make(file)
@@ -175,7 +178,7 @@ class Database:
         synchronous = {"full": ("FULL", 2), "relaxed": ("NORMAL", 1)}[self.durability]
         _pragma(dbapi, "journal_mode", "WAL", "wal")
         _pragma(dbapi, "synchronous", *synchronous)
-        dbapi.execute("PRAGMA wal_autocheckpoint = 4000")  # 16 MiB: fewer checkpoints, each a few fsyncs
+        dbapi.execute("PRAGMA wal_autocheckpoint = 4000")  # 16 MiB, because each checkpoint costs several fsyncs
         dbapi.execute("PRAGMA cache_size = -65536")
         dbapi.execute("PRAGMA temp_store = MEMORY")
 
@@ -188,12 +191,12 @@ class Database:
 
 
 def sqlite_module(*, own_process: bool) -> ModuleType:
-    """Python's SQLite; in the server's own process the newer one of `pysqlite3`, where it is installed.
+    """Python's SQLite, or the newer one of `pysqlite3` in the server's own process, if it is installed.
 
-    SQLite 3.7.0 to 3.51.2 can corrupt a WAL under two writers, so the newer one is better. But two libraries of SQLite
-    that open one file in one process do not see each other's locks: the second one shortens the file of shared memory
-    under the first, and the process dies of SIGBUS. In a user's process (`embedded`) other code opens files by
-    Python's library, so the broker has to take the same one.
+    SQLite 3.7.0 to 3.51.2 can corrupt a WAL with two writers, so the newer one is better. But two SQLite libraries in
+    one process do not see each other's locks on a file: the second one truncates the shared memory of the first, and
+    the process dies with SIGBUS. In a user's process (`embedded`) other code may open the file with Python's library,
+    so the broker must use the same one.
     """
     if own_process:
         try:
@@ -205,8 +208,10 @@ def sqlite_module(*, own_process: bool) -> ModuleType:
 
 
 def _quick_to_bind(module: ModuleType) -> ModuleType:
-    """The driver looks for an adapter of every blob and NULL it binds, at length where it finds none: a third of an
-    append. These two leave the value as it is."""
+    """Register adapters that return the value unchanged.
+
+    The driver looks for an adapter for each blob and NULL. Without one the search is slow: a third of an append.
+    """
     module.register_adapter(bytes, _as_it_is)
     module.register_adapter(type(None), _as_it_is)
     return module
@@ -218,7 +223,7 @@ def _as_it_is(value: Any) -> Any:
 
 @contextmanager
 def said_plainly(name: str) -> Iterator[None]:
-    """Turn a driver's error into a `PopError` whose sentence a user can act on."""
+    """Turn the driver's errors into `PopError`s with plain sentences."""
     try:
         yield
     except DBAPIError as error:
@@ -226,34 +231,39 @@ def said_plainly(name: str) -> Iterator[None]:
 
 
 def plain_error(error: DBAPIError, name: str) -> PopError:
-    """The `PopError` that says what a driver's error means."""
+    """The `PopError` for a driver's error."""
     words = str(error.orig).strip().splitlines()[0] if error.orig and str(error.orig).strip() else type(error).__name__
     if "is full" in words or "No space left" in words:
         return StoreFull(f"the disk of {name} is full ({words}); nothing was stored, free some space and repeat")
     if "not a database" in words or "malformed" in words:
-        return StoreUnavailable(f"{name} is damaged ({words}); restore it from a backup, or move it away to start anew")
+        return StoreUnavailable(
+            f"{name} is damaged ({words}); restore it from a backup, or move it away to start empty"
+        )
     if "locked" in words:
         return StoreUnavailable(f"{name} is locked by another program ({words}); end that program and repeat")
     if "unable to open" in words or "readonly" in words:
-        return StoreUnavailable(f"{name} cannot be written ({words}); name a file in a folder you may write to")
+        return StoreUnavailable(f"{name} cannot be written ({words}); choose a file in a writable folder")
     if error.connection_invalidated or "connection" in words:
-        return StoreUnavailable(f"{name} does not answer ({words}); see that it runs, and repeat")
+        return StoreUnavailable(f"{name} does not answer ({words}); check that it runs, and repeat")
     return Internal(f"{name} refused a statement ({words}); whether it took effect is unknown, repeat the request")
 
 
 def is_taken_back(error: DBAPIError) -> bool:
-    """Whether Postgres ended the transaction for the sake of another: run again, it may well succeed."""
+    """Whether Postgres rolled the transaction back in favour of another one; run again, it will probably succeed."""
     return getattr(error.orig, "sqlstate", None) in _TAKEN_BACK
 
 
 def commit_error(error: DBAPIError, name: str, outcome: Any) -> PopError:
-    """The same for a COMMIT, with what the request came to: when the connection broke, nobody knows on which side."""
+    """The `PopError` for a failed COMMIT. If the connection broke, it is unknown whether the commit took effect.
+
+    `outcome` is the result of the request if it did.
+    """
     if not error.connection_invalidated:
         plain = plain_error(error, name)
         return CommitUnknown(plain.sentence, outcome) if type(plain) is Internal else plain
     return CommitUnknown(
         f"the connection to {name} broke during a commit; whether it took effect is unknown, repeat the request:"
-        " what is stored already is not stored twice",
+        " messages that are stored already are not stored twice",
         outcome,
     )
 
@@ -267,8 +277,8 @@ def _parse(url: str) -> URL:
         ) from None
     if parsed.get_backend_name() not in {"sqlite", "postgresql"}:
         raise StoreUnavailable(
-            f"database URL '{_shown(parsed)}' names '{parsed.get_backend_name()}';"
-            " PopMQ keeps its state in sqlite or postgresql"
+            f"database URL '{_shown(parsed)}' is for '{parsed.get_backend_name()}';"
+            " PopMQ supports sqlite and postgresql"
         )
     return parsed
 
@@ -282,42 +292,44 @@ def _is_memory(url: URL) -> bool:
 
 
 def _check_one_name(database: Path) -> None:
-    """Raise `StoreUnavailable` for a file with hard links: the lock and the WAL go by the name, so a server at each of
-    its names would write it at once."""
+    """Raise `StoreUnavailable` for a file with hard links.
+
+    The lock file and the WAL belong to a name, so two servers with different names of the file would both write to it.
+    """
     try:
         names = database.stat().st_nlink
     except OSError:
-        return  # it is made, or named by what opens it
+        return  # it does not exist yet, or opening it reports the problem
     if names > 1 and database.is_file():
         raise StoreUnavailable(
             f"{database} has {names} names (hard links), and servers at two of them would destroy it; remove the other"
-            f" ones, which 'find FOLDER -samefile {database}' lists, or copy the file"
+            f" names, which 'find FOLDER -samefile {database}' lists, or copy the file"
         )
 
 
 def _lock(database: Path) -> int:
-    """Hold `<database>.lock` while this process lives: two servers must never write one file, whatever they call it."""
+    """Lock `<database>.lock` while this process lives, so that no second server writes to the file."""
     path = database.with_name(database.name + ".lock")
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise StoreUnavailable(
-            f"{database} cannot be opened ({error.strerror}); name a folder you may write to"
-        ) from None
+        raise StoreUnavailable(f"{database} cannot be opened ({error.strerror}); choose a writable folder") from None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         os.close(descriptor)
         raise StoreUnavailable(
-            f"{database} is in use by another popmq server; stop that one, or give this one a file of its own"
+            f"{database} is in use by another popmq server; stop that server, or use another file for this one"
         ) from None
     return descriptor
 
 
 def _make(file: Path) -> None:
-    """An empty file for this user alone, unless it is there: SQLite would leave it to the umask who may read what is
-    kept, and gives its `-wal` and `-shm` the mode it finds here."""
-    # What is in the way of it, SQLite names when it opens the file.
+    """Create an empty file that only this user can read, unless it exists.
+
+    SQLite itself would use the umask. It gives the file's mode to its `-wal` and `-shm` files too.
+    """
+    # If this fails, SQLite reports the problem when it opens the file.
     with suppress(OSError):
         os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
@@ -332,8 +344,8 @@ def _prepare_reader(dbapi: Any, _record: object) -> None:
 
 
 def _pragma(dbapi: Any, name: str, value: str, expected: object) -> None:
-    """Set a pragma and read it back: SQLite ignores silently what it will not do."""
+    """Set a pragma and read it back, because SQLite silently ignores values that it cannot use."""
     dbapi.execute(f"PRAGMA {name} = {value}")
     (actual,) = dbapi.execute(f"PRAGMA {name}").fetchone()
     if actual != expected:
-        raise StoreUnavailable(f"SQLite keeps {name}={actual} instead of {value}; use a local disk with file locks")
+        raise StoreUnavailable(f"SQLite uses {name}={actual} instead of {value}; use a local disk with file locks")

@@ -1,14 +1,14 @@
 """What the two databases do differently.
 
-Other modules do not ask which of them they talk to: where two statements differ, `choose` takes the right one. Besides
-this file, `database.py` opens them differently, and `rows.py` compiles JSON functions for each.
+Other modules do not ask which database they use: if two statements differ, `choose` takes the right one. There are two
+exceptions: `database.py` opens the databases differently, and `rows.py` compiles JSON functions for each.
 
-SQLite has one writer, which holds every lock there is. Its driver releases the interpreter at each step of a
-statement, and the event loop takes it every time: under load a batch of 32 rows costs more in hand-overs than in work.
-So a result travels as one row, and a statement inserts many rows.
+SQLite has one writer, which needs no locks. Its driver releases the GIL at each step of a statement, and the event loop
+takes it each time: under load, for 32 rows the switches cost more than the work. So a result is fetched as one row, and
+one statement inserts many rows.
 
-Postgres has other writers: further servers, and the transactions of users. So operations take locks, and operations
-that choose rows skip locked ones. Its driver receives a result in one piece, and COPY is the fastest way to insert.
+Postgres has other writers: more servers, and users' own transactions. So operations take locks, and operations that
+choose rows skip locked ones. Its driver receives a whole result at once, and COPY is the fastest way to insert.
 """
 
 from __future__ import annotations
@@ -43,25 +43,25 @@ from sqlalchemy.exc import DBAPIError
 
 T = TypeVar("T")
 Names = Mapping[str, Any]
-# Runs a query; its rows, each as a sequence in the order of the columns.
+# Runs a query and returns its rows, each as a sequence in the order of the columns.
 Reader = Callable[[Connection, Names], Iterable[Sequence[Any]]]
 Rows = Sequence[tuple[Any, ...]]
 
-# The `info` of a column that `Dialect.insert` leaves null.
+# The `info` of columns that `Dialect.insert` leaves null.
 NOT_INSERTED = {"inserted": False}
 _ROWS_PER_STATEMENT_MAX = 64
 _COPY_TYPES = {BigInteger: "int8", Integer: "int4", SmallInteger: "int2", Text: "text", LargeBinary: "bytea"}
 
 
 class Dialect(ABC):
-    """The ways of one database."""
+    """What one database does differently."""
 
     name: ClassVar[str]
     # Whether other servers and users' own transactions write at the same time.
     has_other_writers: ClassVar[bool]
-    # Whether each statement is a trip over the network.
+    # Whether each statement is a network round trip.
     is_remote: ClassVar[bool]
-    # Whether to pick values out of stored JSON is cheaper than to fetch the whole text.
+    # Whether extracting values from stored JSON is cheaper than fetching the whole text.
     picks_json: ClassVar[bool]
 
     @abstractmethod
@@ -70,43 +70,42 @@ class Dialect(ABC):
 
     @abstractmethod
     def try_lock(self, conn: Connection, statement: Executable, names: Names | None = None) -> bool:
-        """Execute a statement that takes one lock if it is available; whether it was."""
+        """Execute a statement that takes one lock if it is free. Returns whether it was."""
 
     @abstractmethod
     def has_skipped(self, conn: Connection, statement: Executable, names: Names) -> bool:
-        """Whether the query finds a row that a statement has skipped because others have locked it."""
+        """Whether the query finds a row that a statement skipped because another transaction has locked it."""
 
     @abstractmethod
     def choose(self, plain: T, skipping: T) -> T:
-        """The statement that never waits: `skipping` skips the rows that others have locked."""
+        """The statement that never waits for locks: `skipping` skips rows that other transactions have locked."""
 
     @abstractmethod
     def reader(self, query: Select[Any]) -> Reader:
-        """How the rows of a query are fetched. A column `body` stands last."""
+        """A function that fetches the rows of a query. A column `body` must be the last one."""
 
     @abstractmethod
     def insert(self, conn: Connection, table: Table, rows: Rows) -> None:
-        """Insert rows, each with the columns in the table's order, but for a key that the database draws and for those
-        that are `NOT_INSERTED`.
+        """Insert rows, with the columns in the table's order, without generated keys and `NOT_INSERTED` columns.
 
-        Raises SQLAlchemy's errors, `IntegrityError` too.
+        Raises SQLAlchemy's errors, such as `IntegrityError`.
         """
 
     @abstractmethod
     def upsert(self, table: Table) -> Any:
-        """An INSERT that knows `on_conflict_do_update`."""
+        """An INSERT with `on_conflict_do_update`."""
 
     @abstractmethod
     def json_list(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
-        """A column's values as one JSON text; null or an empty list where there are no rows."""
+        """A column's values as one JSON text; null or an empty list without rows."""
 
     @abstractmethod
     def joined(self, texts: ColumnElement[Any]) -> ColumnElement[Any]:
-        """A column's texts with commas between them; null where there are no rows."""
+        """A column's texts, separated by commas; null without rows."""
 
     @abstractmethod
     def joined_bytes(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
-        """A column's bytes one behind the other; null where there are no rows."""
+        """A column's bytes, concatenated; null without rows."""
 
     @abstractmethod
     def id_text(self, message_id: ColumnElement[Any]) -> ColumnElement[Any]:
@@ -114,11 +113,11 @@ class Dialect(ABC):
 
     @abstractmethod
     def walk_by_key(self, conn: Connection) -> None:
-        """Let the plans of this transaction follow an index rather than collect rows and sort them."""
+        """Make the plans of this transaction use an index scan, and not collect and sort rows."""
 
     @abstractmethod
     def damage(self, conn: Connection) -> str | None:
-        """What the database's own check of its file finds wrong."""
+        """The first problem that the database's own check finds in its file; None if it finds none."""
 
 
 class Sqlite(Dialect):
@@ -140,7 +139,7 @@ class Sqlite(Dialect):
         return plain
 
     def reader(self, query: Select[Any]) -> Reader:
-        """The columns as one JSON text, a column of bytes as hex; bodies one behind the other, with their sizes."""
+        """Fetches all rows as one JSON text, with byte columns in hex, and the concatenated bodies with their sizes."""
         found = query.subquery()
         columns = [column for column in found.c if column.key != "body"]
         blobs = [index for index, column in enumerate(columns) if isinstance(column.type, LargeBinary)]
@@ -159,7 +158,7 @@ class Sqlite(Dialect):
         return read
 
     def insert(self, conn: Connection, table: Table, rows: Rows) -> None:
-        """Few statements of many rows. Row counts are powers of two: few texts, each prepared once."""
+        """Few statements with many rows. Row counts are powers of two, so that there are few different statements."""
         start = 0
         while start < len(rows):
             count = min(_ROWS_PER_STATEMENT_MAX, 1 << (len(rows) - start).bit_length() - 1)
@@ -177,7 +176,7 @@ class Sqlite(Dialect):
         return func.group_concat(texts, ",")
 
     def joined_bytes(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
-        # group_concat joins the bytes as they are; it only calls the outcome a text.
+        # group_concat concatenates the bytes unchanged, but declares the result as text.
         return cast(func.group_concat(column, ""), LargeBinary)
 
     def id_text(self, message_id: ColumnElement[Any]) -> ColumnElement[Any]:
@@ -191,7 +190,7 @@ class Sqlite(Dialect):
         found = str(conn.exec_driver_sql("PRAGMA integrity_check").scalar())
         if found == "ok":
             return None
-        # Of its many lines the first says "in database main" at most.
+        # A first line such as "*** in database main ***" says nothing.
         return next((line for line in found.splitlines() if not line.startswith("***")), found)
 
 
@@ -217,7 +216,7 @@ class Postgres(Dialect):
         return lambda conn, names: conn.execute(query, names)
 
     def insert(self, conn: Connection, table: Table, rows: Rows) -> None:
-        """One binary COPY: a tenth of the cost of an INSERT with that many rows, and ahead of it from a few rows on."""
+        """One binary COPY. It costs a tenth of an INSERT with many rows, and is faster from a few rows on."""
         driver: Any = conn.connection.driver_connection
         try:
             with driver.cursor() as cursor, cursor.copy(_copy_text(table)) as copy:
@@ -260,7 +259,7 @@ def dialect_of(conn: Connection) -> Dialect:
 
 
 class PerDialect(Generic[T]):
-    """What differs between the databases and is made once for each, such as a statement."""
+    """A value that is made once for each database, such as a statement."""
 
     def __init__(self, make: Callable[[Dialect], T]) -> None:
         self._made = {name: make(dialect) for name, dialect in _DIALECTS.items()}
@@ -270,7 +269,7 @@ class PerDialect(Generic[T]):
 
 
 def _with_blobs(listed: list[list[Any]], blobs: Sequence[int], bodies: bytes | None) -> list[list[Any]]:
-    """Rows whose last column is the size of the body, with the body in its place; null stays null."""
+    """Replace the last column of each row, the size of its body, by the body; null stays null."""
     start = 0
     for columns in listed:
         for index in blobs:

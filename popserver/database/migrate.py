@@ -1,7 +1,7 @@
-"""Brings a database's schema to the one this code speaks, and refuses a newer one.
+"""Creates or upgrades the schema of a database, and refuses a newer schema.
 
-An empty database is made from `schema` in one step, and the migrations end at the same schema (a test compares the
-two). Alembic migrates an older database; it is imported only then.
+An empty database gets the schema of `database.schema` in one step. The migrations lead to the same schema; a test
+compares both. Alembic migrates older databases and is imported only for that.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from popserver.model.times import TIME_MS_MAX
 from popserver.model.topic import MessageType
 
 HEAD = "0001"
-# Any number, as long as every server takes the same: two servers that start at once must not both migrate.
+# Prevents that two servers that start at the same time both migrate. All servers must use this number.
 _ADVISORY_LOCK = text(f"SELECT pg_advisory_xact_lock({0x706F706D71})")
 
 
@@ -39,9 +39,9 @@ def revision(database: Database) -> str | None:
 
 
 def upgrade(database: Database, to: str = HEAD) -> str | None:
-    """Bring the schema to revision `to`; returns the revision it was at.
+    """Upgrade the schema to revision `to`. Returns the revision that it had before.
 
-    Raises `StoreUnavailable` for a schema newer than this code, and for a database that holds other tables.
+    Raises `StoreUnavailable` for a schema newer than this code, and for tables of another program.
     """
     with _transaction(database) as conn:
         before = _revision(conn)
@@ -55,26 +55,26 @@ def upgrade(database: Database, to: str = HEAD) -> str | None:
 
 
 def downgrade(database: Database, to: str) -> None:
-    """Take the schema back to an older revision, or with `base` to none at all: every table of ours is dropped."""
+    """Downgrade the schema to an older revision. `base` drops all of PopMQ's tables."""
     with _transaction(database) as conn:
         _run("downgrade", conn, to)
 
 
 def check(database: Database) -> None:
-    """Raise `StoreUnavailable` unless the schema is exactly this code's."""
+    """Raise `StoreUnavailable` unless the schema has exactly this code's revision."""
     found = revision(database)
     if found is None:
-        raise StoreUnavailable(f"{database.name} has no schema yet; make it with: {_upgrading(database)}")
+        raise StoreUnavailable(f"{database.name} has no schema yet; create it with: {_upgrading(database)}")
     if found > HEAD:
         raise _newer(database.name, found)
     if found < HEAD:
         raise StoreUnavailable(
-            f"{database.name} has schema {found}, this popmq needs {HEAD}; bring it there with: {_upgrading(database)}"
+            f"{database.name} has schema {found}, this popmq needs {HEAD}; upgrade it with: {_upgrading(database)}"
         )
 
 
 def script_location() -> Path:
-    """Where the migrations stand: inside the installed package, or beside it in a checkout."""
+    """The folder of the migrations: inside the installed package, or beside it in a checkout."""
     packaged = Path(__file__).parents[1] / "migrations"
     return packaged if packaged.is_dir() else Path(__file__).parents[2] / "migrations"
 
@@ -84,7 +84,7 @@ def _upgrading(database: Database) -> str:
 
 
 def create(conn: Connection) -> None:
-    """Make every table, view and function in an empty database."""
+    """Create all tables, views and functions in an empty database."""
     metadata.create_all(conn)
     for name, query in VIEWS.items():
         conn.exec_driver_sql(f"CREATE VIEW {name} AS {query}")
@@ -92,7 +92,7 @@ def create(conn: Connection) -> None:
 
 
 def drop(conn: Connection) -> None:
-    """Drop everything that `create` makes."""
+    """Drop everything that `create` creates."""
     functions_drop(conn)
     for name in reversed(VIEWS):
         conn.exec_driver_sql(f"DROP VIEW {name}")
@@ -103,7 +103,7 @@ def _create(conn: Connection, name: str) -> None:
     strangers = set(inspect(conn).get_table_names()) & set(metadata.tables)
     if strangers:
         raise StoreUnavailable(
-            f"{name} holds tables of another program ({', '.join(sorted(strangers))}); name an empty database"
+            f"{name} has tables of another program ({', '.join(sorted(strangers))}); choose an empty database"
         )
     create(conn)
     conn.exec_driver_sql("CREATE TABLE IF NOT EXISTS alembic_version (version_num VARCHAR(32) NOT NULL PRIMARY KEY)")
@@ -112,7 +112,7 @@ def _create(conn: Connection, name: str) -> None:
 
 @contextmanager
 def _transaction(database: Database) -> Iterator[Connection]:
-    """Everything or nothing, and on Postgres one server at a time."""
+    """A transaction for changes of the schema; on Postgres one server at a time."""
     with said_plainly(database.name), database.writing.connect() as conn:
         database.begin(conn)
         try:
@@ -146,19 +146,19 @@ def _newer(name: str, found: str) -> StoreUnavailable:
     )
 
 
-# The SQL functions of a Postgres store: what a user's own transaction may call (`popmq_enqueue`, `popmq_ack`).
+# The SQL functions on Postgres, which users call in their own transactions (`popmq_enqueue`, `popmq_ack`).
 #
-# Their text is `functions.sql` beside the migrations; its limits, states and names are filled in here, from the same
-# constants that the server uses. SQLite has none: its one writer is the broker.
+# Their text is `functions.sql` beside the migrations. This module fills in its limits, states and names, from the same
+# constants that the server uses. SQLite has no such functions, because the broker is its only writer.
 
 NAMES = ("popmq_enqueue", "popmq_ack")
 
 
 def functions_create(conn: Connection, text: Path) -> None:
-    """Make the functions of the file in the schema the tables are made in; nothing where no other program writes."""
+    """Create the functions of the file in the schema of the tables. Does nothing on SQLite."""
     if dialect_of(conn).has_other_writers:
         schema = conn.exec_driver_sql("SELECT quote_ident(current_schema())").scalar_one()
-        # Without parameters: the text is full of percent signs.
+        # Without parameters, because the text has many percent signs.
         unread = {"no_parameters": True}
         conn.exec_driver_sql(render(text.read_text(), schema), execution_options=unread)
 
@@ -171,14 +171,16 @@ def functions_drop(conn: Connection) -> None:
 
 
 def render(text: str, schema: str) -> str:
-    """The text with its values: `schema` as it is, every other one as an SQL literal; raises `KeyError` for a word that
-    has none."""
+    """The text with its values filled in: `schema` unchanged, all others as SQL literals.
+
+    Raises `KeyError` for a word without a value.
+    """
     values = {"schema": schema} | {name: _literal(value) for name, value in VALUES.items()}
     return _WORD.sub(lambda found: values[found[1]], text)
 
 
 def _literal(value: int | str | Iterable[int | str]) -> str:
-    """An SQL literal, or several with commas."""
+    """An SQL literal, or several separated by commas."""
     if isinstance(value, int):
         return str(value)
     if isinstance(value, str):
@@ -188,7 +190,7 @@ def _literal(value: int | str | Iterable[int | str]) -> str:
 
 _WORD = re.compile(r"(?<!:):([a-z_]+)")
 VALUES: dict[str, int | str | Iterable[int | str]] = {
-    # The law.
+    # States and events.
     "held": sources(Event.ACK_IN_TRANSACTION),
     "acked": ACKED,
     "acked_in_transaction": target(Event.ACK_IN_TRANSACTION),
@@ -197,7 +199,7 @@ VALUES: dict[str, int | str | Iterable[int | str]] = {
     "commit": target(Event.ACK),
     "history_all": HistoryLevel.ALL,
     "handle_versions": VERSIONS,
-    # What a message may be.
+    # Rules for messages.
     "type_normal": MessageType.NORMAL,
     "type_fifo": MessageType.FIFO,
     "type_delay": MessageType.DELAY,
@@ -216,7 +218,7 @@ VALUES: dict[str, int | str | Iterable[int | str]] = {
     "idempotency_bytes_max": message.KEY_BYTES_MAX,
     "dlq_prefix": names.DLQ_PREFIX,
     "retry_prefix": names.RETRY_PREFIX,
-    # Whom to tell.
+    # Notifications.
     "channel": notifications.CHANNEL,
     "signal_due": notifications.DUE,
     "signal_pending": notifications.PENDING,

@@ -1,8 +1,8 @@
-"""What servers on one Postgres tell each other, in the transaction that makes it true: NOTIFY on one channel.
+"""Notifications between servers on one Postgres: NOTIFY on one channel, in the transaction that they are about.
 
-A notice is a hint, never a fact: whoever hears it looks. So one that cannot be read, or would be too long, says
-"everything", which is always true. Two words come from a user's own transactions (`migrations/functions`): `due` and
-`pending`.
+A notification is only a hint: a server that gets it reads the database. So a notification that cannot be read, or that
+would be too long, counts as "everything", which is always correct. Users' own transactions (`migrations/functions.sql`)
+send two signals: `due` and `pending`.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
 
 CHANNEL = "popmq"
-PAYLOAD_BYTES_MAX = 7_999  # what Postgres takes
+PAYLOAD_BYTES_MAX = 7_999  # the limit of Postgres
 
-EVERYTHING = "everything"  # wake every topic, forget every name
-SERVERS = "servers"  # one came, or went
-DUE = "due"  # something fell due earlier than anybody was told
-PENDING = "pending"  # something waits to enter its queue
-CHECKS = "checks"  # the producers of a half message are to be asked; of this server alone
+EVERYTHING = "everything"  # wake all topics, clear all caches
+SERVERS = "servers"  # a server started or stopped
+DUE = "due"  # something is due earlier than servers know
+PENDING = "pending"  # a pending message was stored
+CHECKS = "checks"  # a half message's check is due; only inside this server
 USERS = "users"  # a user or a policy was changed
 SIGNALS = frozenset({EVERYTHING, SERVERS, DUE, PENDING, USERS})
 
 TOPIC = "topic"
-NEW_TOPIC = "new topic"  # made just now; another one may have had its name before
+NEW_TOPIC = "new topic"  # created; an earlier topic may have had its name
 GROUP = "group"
-MEMBERS = "members"  # of a group that owns whole queues: some came, went, or want something else
-RESETS = "resets"  # of such a group: an operator has moved its progress
+MEMBERS = "members"  # of a group that owns whole queues: members joined, left, or changed their subscriptions
+RESETS = "resets"  # of such a group: an operator moved its progress
 
 
 class Invalidation(NamedTuple):
-    """A topic or group that was changed or deleted, or what became of one: whoever remembers it has to look again."""
+    """A topic or group that was changed or deleted: servers must read it again."""
 
     kind: str
     namespace: str
@@ -38,7 +38,7 @@ class Invalidation(NamedTuple):
 
 
 class Notification(NamedTuple):
-    """`sender` is a server's id, empty for a user's transaction; `ready_topics` are topics with something to grant."""
+    """`sender`: a server's id, empty for a user's transaction; `ready_topics`: ids of topics with new messages."""
 
     sender: str
     ready_topics: frozenset[int] = frozenset()
@@ -49,7 +49,7 @@ class Notification(NamedTuple):
 def encode(
     sender: str, ready_topics: Collection[int], invalidations: Collection[Invalidation], signals: Collection[str]
 ) -> str:
-    """A notice's payload: ASCII without quotation marks of SQL. Empty where there is nothing to say."""
+    """A notification's payload: ASCII without SQL's quotation marks. Empty if there is nothing to send."""
     if not (ready_topics or invalidations or signals):
         return ""
     payload = _as_json([sender, sorted(ready_topics), sorted(invalidations), sorted(signals)])
@@ -58,12 +58,12 @@ def encode(
     return payload
 
 
-# What a payload counts as that is none of ours. To look is never wrong.
+# Stands for a payload that cannot be read. Checking everything is always correct.
 UNREADABLE = Notification("", signals=frozenset({EVERYTHING}))
 
 
 def decode(payload: str) -> Notification:
-    """The notice; `UNREADABLE` where the payload is none of ours."""
+    """The notification; `UNREADABLE` if the payload is not from a server of PopMQ."""
     if payload in SIGNALS:
         return Notification("", signals=frozenset({payload}))
     try:
@@ -82,5 +82,5 @@ def _are(kind: type, values: Iterable[Any]) -> bool:
     return all(type(each) is kind for each in values)
 
 
-# Made once: json.dumps makes an encoder per call as soon as one of its options is used.
+# Made once, because json.dumps with options makes a new encoder for each call.
 _as_json = json.JSONEncoder(separators=(",", ":")).encode

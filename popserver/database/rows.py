@@ -34,7 +34,7 @@ from popserver.database.dialect import PerDialect
 
 
 def rows_parameter(parameter: str, *names: str, text: Sequence[str] = ()) -> Subquery:
-    """The rows of `parameter` as a subquery: these columns of integers, then those of text."""
+    """The rows of a parameter as a subquery: first the integer columns `names`, then the text columns `text`."""
     rows = _Rows(bindparam(parameter, type_=Text)).table_valued(column("value"))
     fields = [rows.c.value.op("->>")(literal_column(str(index))) for index in range(len(names) + len(text))]
     types: list[TypeEngine[Any]] = [BigInteger()] * len(names) + [Text()] * len(text)
@@ -43,11 +43,11 @@ def rows_parameter(parameter: str, *names: str, text: Sequence[str] = ()) -> Sub
 
 
 def rows_as_json(*columns: ColumnElement[Any]) -> ColumnElement[str]:
-    """The rows of a query as one text, which a `rows_parameter` takes as it is; null where there are none."""
+    """The rows of a query as one text that a `rows_parameter` accepts; null without rows."""
     return _RowsAsJson(*columns)
 
 
-# The value for a `rows_parameter`. Made once: json.dumps makes an encoder per call as soon as an option is used.
+# The value for a `rows_parameter`. Made once, because json.dumps with options makes a new encoder for each call.
 encode_rows: Callable[[Sequence[Sequence[int | str | None]]], str] = json.JSONEncoder(separators=(",", ":")).encode
 
 
@@ -86,7 +86,7 @@ Row = TypeVar("Row", bound=NamedTuple)
 
 
 class RowStatement(Generic[Row]):
-    """A statement whose columns are the fields of `kind`, in their order. It may lock or change what it returns."""
+    """A statement whose columns are the fields of `kind`, in that order. It may lock or change rows."""
 
     def __init__(self, kind: type[Row], statement: Executable) -> None:
         _check_columns(kind, statement)
@@ -94,17 +94,17 @@ class RowStatement(Generic[Row]):
         self._statement = statement
 
     def rows(self, conn: Connection, names: Mapping[str, Any]) -> list[Row]:
-        """What it returns, in its order."""
+        """The rows that it returns."""
         return list(map(self._make, conn.execute(self._statement, names)))
 
     def first(self, conn: Connection, names: Mapping[str, Any]) -> Row | None:
-        """The first row; None where there is none."""
+        """The first row; None without rows."""
         row = conn.execute(self._statement, names).first()
         return None if row is None else self._make(row)
 
 
 class RowQuery(Generic[Row]):
-    """The same for a query of many narrow rows, fetched the fastest way each database has."""
+    """A query with many narrow rows, which are fetched in the fastest way of each database."""
 
     def __init__(self, kind: type[Row], query: Select[Any]) -> None:
         _check_columns(kind, query)
@@ -112,12 +112,12 @@ class RowQuery(Generic[Row]):
         self._readers = PerDialect(lambda dialect: dialect.reader(query))
 
     def rows(self, conn: Connection, names: Mapping[str, Any]) -> list[Row]:
-        """What it finds, in its order."""
+        """The rows that it finds."""
         return list(map(self._make, self._readers.of(conn)(conn, names)))
 
 
 def _check_columns(kind: type[NamedTuple], statement: Any) -> None:
-    """Of a statement that is a text the columns are not known."""
+    """Check the columns of a statement, except for text statements, whose columns are unknown."""
     if not isinstance(statement, TextClause):
         found = tuple(statement.exported_columns.keys())
         assert found == kind._fields, f"columns {found} are not the fields of {kind.__name__}"

@@ -1,9 +1,9 @@
 """The state of a message in a group, derived in one place for the views, for `why`, for refusals and for lag.
 
-A message has a row in `delivery` only while a consumer has it or while it waits; then the row tells its state. Without
+A message has a row in `delivery` only while a consumer holds it or while it waits; then the row has its state. Without
 a row, a dead letter is DLQ, a message that the group or its message group has not reached is READY, and any other one
-is COMMIT (docs/design/0003). SQL here names tables by one letter: m message, g consumer_group, p progress, d delivery,
-l dead_letter, b message_group_progress; r is the redrive of l, and rd and rp are delivery and progress at its place.
+is COMMIT (docs/design/0003). In the SQL here m is message, g consumer_group, p progress, d delivery, l dead_letter and
+b message_group_progress; r is the redrive of l, and rd and rp are delivery and progress at the redriven place.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ OFFSET_MASK = (1 << OFFSET_BITS) - 1
 
 
 def shown(stored: str) -> str:
-    """SQL: the state that users see, of a column that holds the stored one."""
+    """SQL: the state that users see, from a column with the stored state."""
     cases = " ".join(f"WHEN '{hidden}' THEN '{seen}'" for hidden, seen in SHOWN_AS.items())
     return f"CASE {stored} {cases} ELSE {stored} END"
 
 
 def is_shown_as(stored: str, state: State) -> str:
-    """SQL: whether users see the stored state as this one."""
+    """SQL: whether the stored state is shown as this state."""
     listed = ", ".join(f"'{each}'" for each in sorted(shown_as(state)))
     return f"{stored} IN ({listed})"
 
 
 def count_of(stored: str, state: State) -> str:
-    """SQL: how many rows of an aggregate users see in this state."""
+    """SQL: how many rows of an aggregate are shown in this state."""
     return f"SUM(CASE WHEN {is_shown_as(stored, state)} THEN 1 ELSE 0 END)"
 
 
 def is_ready_at(redriven_key: str, progress: str) -> str:
     """SQL: whether a redriven message without a delivery is READY at its new place.
 
-    It is for a group that reads the queue of that place and has not reached it. For the others it is done.
+    It is READY if the group reads the queue of that place and has not reached it. Otherwise it is COMMIT.
     """
     return (
         f"(g.mode = '{Mode.PULL}' OR {progress}.group_id IS NOT NULL)"
@@ -46,9 +46,9 @@ def is_ready_at(redriven_key: str, progress: str) -> str:
 
 
 def state(key: str, stored_state: str, redriven_state: str) -> str:
-    """SQL: the state of the message with this key, NULL where the group has no progress in its queue.
+    """SQL: the state of the message with this key; NULL if the group has no progress in its queue.
 
-    `stored_state` and `redriven_state` are what to say of a delivery, such as `d.state`. Needs `joins`.
+    `stored_state` and `redriven_state` are the results for a delivery, such as `d.state`. Needs `joins`.
     """
     return f"""CASE WHEN l.group_id IS NOT NULL AND l.redrive_state IS NULL THEN '{State.DLQ}'
             WHEN d.group_id IS NOT NULL THEN {stored_state}
@@ -61,7 +61,7 @@ def state(key: str, stored_state: str, redriven_state: str) -> str:
 
 
 def joins(key: str, first_key: str) -> str:
-    """SQL: what decides on the state, beside m, g and p; `first_key` is the place by which a dead letter is known."""
+    """SQL: the joins that `state` needs, besides m, g and p; `first_key` is the message's first place."""
     return f"""LEFT JOIN delivery d ON d.group_id = g.group_id AND d.message_key = {key}
 LEFT JOIN dead_letter l ON l.group_id = g.group_id AND l.origin_key = {first_key}
 LEFT JOIN redrive r ON r.plan_id = l.plan_id AND r.dead_letter_id = l.dead_letter_id AND l.origin_key = {key}
@@ -73,9 +73,9 @@ LEFT JOIN message_group_progress b ON b.group_id = g.group_id AND b.queue_id = p
 
 
 def state_of(conn: Connection, group_id: int, key: int, first_key: int | None = None) -> State | None:
-    """The state of a message in a group, hidden ones included; None where the group has no progress in its queue.
+    """The state of a message in a group, also a hidden one; None if the group has no progress in its queue.
 
-    `first_key` is where the message was first, if that is another place.
+    `first_key` is the message's first place, if that differs from `key`.
     """
     names = {"for_group": group_id, "for_key": key, "for_queue": queue_of(key), "for_first": first_key or key}
     found: str | None = conn.execute(_STATE_OF, names).scalar()

@@ -45,7 +45,7 @@ def test_a_broken_settings_file_is_a_usage_error(
 
 def test_a_check_makes_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert popclient.cli.main(["db", "check", "--database-url", f"sqlite:///{tmp_path / 'popmq.db'}"]) == 1
-    assert "does not exist; make it with: popmq db upgrade" in capsys.readouterr().err
+    assert "does not exist; create it with: popmq db upgrade" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 
@@ -60,15 +60,15 @@ def test_a_check_that_finds_something_says_what_to_do(tmp_path: Path, capsys: py
         return capsys.readouterr().err
 
     with embedded(file):
-        assert "is in use by another popmq server; stop that one" in said()
+        assert "is in use by another popmq server; stop that server" in said()
     with closing(sqlite3.connect(file)) as conn, conn:
         conn.execute("UPDATE queue SET next_offset = 0")
     sentence = said()
     assert "the database holds a message beyond its queue's end (1); keep a copy of it" in sentence
-    assert "restore a backup that popmq db check finds sound" in sentence
+    assert "restore a backup that popmq db check accepts" in sentence
     with closing(sqlite3.connect(file)) as conn, conn:
         conn.execute("DELETE FROM alembic_version")
-    assert f"make it with: popmq db upgrade --database-url sqlite:///{file}" in said()
+    assert f"create it with: popmq db upgrade --database-url sqlite:///{file}" in said()
 
 
 def test_a_check_of_a_damaged_file_says_how_to_rescue_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

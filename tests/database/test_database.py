@@ -21,8 +21,8 @@ from tests.support.open_store import OpenStore
     ("url", "says"),
     [
         ("popmq.db", "database URL 'popmq.db' is malformed; write sqlite:///popmq.db or postgresql://"),
-        ("mysql://h/d", "names 'mysql'; PopMQ keeps its state in sqlite or postgresql"),
-        ("sqlite:////no/such/folder/popmq.db", "cannot be opened .*; name a folder you may write to"),
+        ("mysql://h/d", "is for 'mysql'; PopMQ supports sqlite and postgresql"),
+        ("sqlite:////no/such/folder/popmq.db", "cannot be opened .*; choose a writable folder"),
     ],
 )
 def test_a_url_that_names_no_store(url: str, says: str) -> None:
@@ -178,5 +178,5 @@ def test_compacting_gives_the_space_of_removed_messages_back(tmp_path: Path) -> 
 
 
 def test_a_postgres_needs_no_compacting(postgres_url: str) -> None:
-    with pytest.raises(StoreUnavailable, match="is no SQLite file; Postgres reuses free space by itself"):
+    with pytest.raises(StoreUnavailable, match="is not a SQLite file; Postgres reuses free space itself"):
         compact(Database(postgres_url))

@@ -129,7 +129,7 @@ def test_the_code_and_the_migrations_agree_on_the_head() -> None:
 
 def test_from_nothing_to_the_head_and_back(database: Database) -> None:
     assert migrate.revision(database) is None
-    with pytest.raises(StoreUnavailable, match="has no schema yet; make it with: popmq db upgrade"):
+    with pytest.raises(StoreUnavailable, match="has no schema yet; create it with: popmq db upgrade"):
         migrate.check(database)
     assert migrate.upgrade(database) is None
     migrate.check(database)
@@ -196,7 +196,7 @@ def test_a_schema_older_than_the_code_is_named(database: Database) -> None:
 def test_another_programs_tables_are_left_alone(database: Database) -> None:
     with database.writing.connect() as conn:
         conn.exec_driver_sql("CREATE TABLE message (theirs INTEGER)")
-    with pytest.raises(StoreUnavailable, match=r"holds tables of another program \(message\)"):
+    with pytest.raises(StoreUnavailable, match=r"has tables of another program \(message\)"):
         migrate.upgrade(database)
     with database.writing.connect() as conn:
         assert inspect(conn).get_table_names() == ["message"]

@@ -24,7 +24,7 @@ async def test_clear_answers_and_recovery() -> None:
             postgres.kill()
             for _ in range(3):
                 began = time.monotonic()
-                assert_says(await client.send("meanwhile"), "does not answer", "see that it runs")
+                assert_says(await client.send("meanwhile"), "does not answer", "check that it runs")
                 status, messages = await client.receive()
                 assert_says(status, "does not answer")
                 assert not messages

@@ -101,7 +101,7 @@ async def test_a_page_that_is_damaged_elsewhere_is_met_later(tmp_path: Path) -> 
 
 async def test_a_second_server_on_the_same_file(sqlite_url: str) -> None:
     async with served(sqlite_url) as first:
-        _assert_refused(sqlite_url, "in use by another popmq server", "a file of its own")
+        _assert_refused(sqlite_url, "in use by another popmq server", "use another file")
         assert first.is_running
 
 
@@ -127,22 +127,22 @@ def test_a_database_of_another_program(tmp_path: Path) -> None:
     with sqlite3.connect(file) as conn:
         conn.execute("CREATE TABLE message (text TEXT)")
     conn.close()
-    _assert_refused(f"sqlite:///{file}", "tables of another program (message)", "name an empty database")
+    _assert_refused(f"sqlite:///{file}", "tables of another program (message)", "choose an empty database")
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
-    _assert_refused(f"sqlite:///{tmp_path / 'nowhere' / 'popmq.db'}", "cannot be opened", "name a folder")
+    _assert_refused(f"sqlite:///{tmp_path / 'nowhere' / 'popmq.db'}", "cannot be opened", "choose a writable folder")
 
 
 def test_a_folder_in_place_of_the_file(tmp_path: Path) -> None:
-    _assert_refused(f"sqlite:///{tmp_path}", "cannot be written", "name a file")
+    _assert_refused(f"sqlite:///{tmp_path}", "cannot be written", "choose a file")
 
 
 @pytest.mark.parametrize(
     ("url", "words"),
     [
         ("popmq.db", ("'popmq.db' is malformed", "write sqlite:///popmq.db or postgresql://")),
-        ("mysql://localhost/popmq", ("'mysql'", "sqlite or postgresql")),
+        ("mysql://localhost/popmq", ("'mysql'", "sqlite and postgresql")),
         ("postgresql://postgres@127.0.0.1:1/popmq", ("127.0.0.1:1", "does not answer")),
     ],
 )
