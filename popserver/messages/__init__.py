@@ -1,1 +1,1 @@
-"""Stored messages: appending, reading, duplicates, idempotency keys, ranges."""
+"""Stored messages: append, read, duplicates, idempotency keys, ranges, seeks."""

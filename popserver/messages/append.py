@@ -1,4 +1,4 @@
-"""Messages: appending them to their queues, and reading them back as they were."""
+"""Appends messages to their queues, and gives out offsets."""
 
 from __future__ import annotations
 
@@ -24,8 +24,11 @@ from popserver.model.topic import MessageQueue, Topic, message_key, queue_for
 
 @dataclass(frozen=True, slots=True)
 class Append(Request[list[SendResult]]):
-    """Messages of one topic, all legal. `rotation` chooses the queue of those that are free to go to any: one per topic
-    and transaction. Their idempotency keys hold for `key_window_ms`; 0 heeds none."""
+    """Messages of one topic, already checked.
+
+    `rotation` chooses the queue for messages without a message group and priority: one per topic and transaction.
+    Idempotency keys are stored for `key_window_ms`; 0 ignores them.
+    """
 
     phase: ClassVar = Phase.APPEND
     topic: Topic
@@ -35,7 +38,7 @@ class Append(Request[list[SendResult]]):
 
 
 class TakenOffsets(NamedTuple):
-    """Offsets of a queue that were taken, from `first` on, and the time of storing of what goes there."""
+    """Offsets of a queue, from `first` on, and the `stored_at_ms` of the messages there."""
 
     first: int
     stored_at_ms: int
@@ -43,8 +46,10 @@ class TakenOffsets(NamedTuple):
 
 @carries_out(Append)
 def append(tx: Transaction, requests: Sequence[Append]) -> list[list[SendResult] | PopError]:
-    """Store the messages; each result is its message's place. A repeated message id gets the first one's, and so does
-    a repeated idempotency key."""
+    """Store the messages. The results are their places, in order.
+
+    A message with a repeated id or idempotency key gets the first one's result.
+    """
     answers: dict[int, list[SendResult] | PopError] = {}
     order = sorted(range(len(requests)), key=lambda index: requests[index].topic.topic_id)
     for _, indexes in groupby(order, key=lambda index: requests[index].topic.topic_id):
@@ -54,7 +59,7 @@ def append(tx: Transaction, requests: Sequence[Append]) -> list[list[SendResult]
 
 
 def newest_stored_at_ms(conn: Connection) -> int:
-    """The latest time of storing; 0 for an empty store. A server's clock never starts behind it."""
+    """The latest `stored_at_ms`; 0 for an empty store. A server's clock must not start behind it."""
     newest: int | None = conn.execute(_NEWEST).scalar()
     return newest or 0
 
@@ -70,7 +75,7 @@ def _append_to_topic(tx: Transaction, requests: Sequence[Append]) -> list[list[S
     by_queue: dict[MessageQueue, list[Message]] = {}
     for each in new:
         by_queue.setdefault(queue_for(topic, each.message_group, each.priority, requests[0].rotation), []).append(each)
-    # In one order: two servers must not wait for each other in a circle.
+    # In one order, so that servers do not deadlock.
     for chosen, several in sorted(by_queue.items()):
         taken, has_pending = _take_offsets_checking_pending(tx, topic, chosen, len(several))
         if has_pending and not tx.careful and duplicates.known_pending(tx.conn, topic, several):
@@ -93,7 +98,7 @@ def _append_to_topic(tx: Transaction, requests: Sequence[Append]) -> list[list[S
 
 
 def take_offsets(tx: Transaction, chosen: MessageQueue, count: int) -> TakenOffsets | None:
-    """`count` offsets, taken in one statement; None when the queue is gone."""
+    """Take `count` offsets in one statement; None if the queue does not exist."""
     names = {"chosen": chosen.queue_id, "count": count, "now_ms": tx.now_ms}
     row = tx.conn.execute(_TAKE_OFFSETS, names).first()
     return None if row is None else TakenOffsets(row.next_offset - count, row.newest_stored_at_ms)
@@ -102,7 +107,7 @@ def take_offsets(tx: Transaction, chosen: MessageQueue, count: int) -> TakenOffs
 def _take_offsets_checking_pending(
     tx: Transaction, topic: Topic, chosen: MessageQueue, count: int
 ) -> tuple[TakenOffsets | None, bool]:
-    """Likewise; and whether anything of the topic is pending, for which there is then no statement of its own."""
+    """The same, and whether the topic has pending messages, which saves a statement."""
     names = {"chosen": chosen.queue_id, "count": count, "now_ms": tx.now_ms, "of_topic": topic.topic_id}
     row = tx.conn.execute(_TAKE_OFFSETS_LOOKING, names).first()
     if row is None:
@@ -126,7 +131,7 @@ def _rows(stored_at_ms: int, topic: Topic, first_key: int, batch: Sequence[Messa
 
 
 def content(each: Message) -> tuple[Any, ...]:
-    """The columns from `tag` on, alike in `message` and `pending`."""
+    """The columns from `tag` on, which are the same in `message` and `pending`."""
     return (
         each.tag,
         _as_json(each.keys) if each.keys else None,
@@ -143,11 +148,11 @@ def content(each: Message) -> tuple[Any, ...]:
     )
 
 
-# Made once: json.dumps makes an encoder per call as soon as one of its options is used.
+# Made once, because json.dumps with options makes a new encoder for each call.
 _as_json = json.JSONEncoder(ensure_ascii=False).encode
 _NOW = bindparam("now_ms", type_=BigInteger)
-# When that is stored which takes offsets of a queue: now, but not before what is there already. Servers take their
-# moments before they have the queue, and only the row that they have then knows who was sooner.
+# The `stored_at_ms` of new messages: now, but not before the latest message in the queue. Servers read their time
+# before they have locked the queue, so another server with a later time may have been first.
 STORED_AT_MS = case((queue.c.newest_stored_at_ms > _NOW, queue.c.newest_stored_at_ms), else_=_NOW)
 _TAKE_OFFSETS = (
     update(queue)
@@ -155,7 +160,7 @@ _TAKE_OFFSETS = (
     .values(next_offset=queue.c.next_offset + bindparam("count"), newest_stored_at_ms=STORED_AT_MS)
     .returning(queue.c.next_offset, queue.c.newest_stored_at_ms)
 )
-# Not of a topic that was deleted: another server may not have heard of it yet, and would store what is never read.
+# Not for a deleted topic: a server that does not know about the deletion would store messages that are never read.
 _TAKE_OFFSETS_LOOKING = _TAKE_OFFSETS.where(
     exists().where(topic_table.c.topic_id == bindparam("of_topic"), topic_table.c.deleted_at_ms.is_(None))
 ).returning(exists().where(pending.c.topic_id == bindparam("of_topic")).label("has_pending"))
@@ -168,9 +173,9 @@ _NEWEST = (
 
 
 def lock_queue(tx: Transaction, queue_id: int) -> Sequence[int] | None:
-    """The groups of the queue, none of which may be granted anything now; None where another server is at work there.
+    """Lock the queue and the progress of its groups. Returns the groups, or None if another server uses the queue.
 
-    It never waits, so it may come last in a transaction: whatever is in use now is tried again in a minute.
+    It never waits, so it may come last in a transaction. The caller tries a queue that is in use again in a minute.
     """
     of_queue = {"of_queue": queue_id}
     if tx.conn.execute(_LOCK_QUEUE, of_queue).first() is None:

@@ -1,4 +1,4 @@
-"""Message ids that are stored already, in a queue or pending: a repeat gets the first one's result (protocol 1.5)."""
+"""Repeated message ids: a message whose id is stored already gets the first one's result (protocol 1.5)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from popserver.model.handles import transaction_id_of
 from popserver.model.message import Message, SendResult, id_from_bytes, id_to_bytes
 from popserver.model.topic import MessageType, Topic, offset_of, queue_of
 
-_COMMITTED = bytes(8)  # in the place of what is drawn: the first answer's id is not stored any more
+_COMMITTED = bytes(8)  # in place of the random bytes, because a committed transaction's id is no longer stored
 
 
 class _PendingRow(NamedTuple):
@@ -30,19 +30,19 @@ class _QueuedRow(NamedTuple):
 
 
 def known(conn: Connection, topic: Topic, batch: Sequence[Message]) -> dict[str, SendResult]:
-    """The first results of those of the messages whose ids are stored."""
-    # The half of a transaction that is committed by now: any id will do to commit it again.
+    """The first results of the messages in the batch whose ids are stored, by id."""
+    # A half message that is committed already needs a transaction id too; any id can commit it again.
     halves = {each.message_id for each in batch if each.message_type is MessageType.TRANSACTION}
     return of_ids(conn, topic, [each.message_id for each in batch], halves)
 
 
 def known_pending(conn: Connection, topic: Topic, batch: Sequence[Message]) -> dict[str, SendResult]:
-    """Likewise, of those alone that are in no queue yet."""
+    """The same, only for ids of pending messages."""
     return _pending_of_ids(conn, topic, [each.message_id for each in batch])
 
 
 def of_ids(conn: Connection, topic: Topic, ids: Sequence[str], halves: Collection[str]) -> dict[str, SendResult]:
-    """The first results of the messages with these ids; those of `halves` have a transaction id in any case."""
+    """The first results of the messages with these ids. Those in `halves` always have a transaction id."""
     return _pending_of_ids(conn, topic, ids) | _in_a_queue_of_ids(conn, topic, ids, halves)
 
 
@@ -53,7 +53,7 @@ def _pending_of_ids(conn: Connection, topic: Topic, ids: Sequence[str]) -> dict[
 
 
 def queue_numbers(conn: Connection, topic: Topic, needed: set[int]) -> dict[int, int]:
-    """The wire's queue ids by ours; asks the store where the caller's topic is older than a queue of it."""
+    """Queue numbers by queue id. Reads the store if the caller's topic does not have all needed queues."""
     at_hand = {each.queue_id: each.number for each in topic.queues}
     if needed <= at_hand.keys():
         return at_hand

@@ -1,8 +1,8 @@
-"""Idempotency keys: which message of a topic a key belongs to, while its window lasts.
+"""Idempotency keys: which message of a topic has a key, during the key's window.
 
-A key is claimed with the message that first comes with it, in the same transaction. Like a repeated message id, a
-repeated key is met as a conflict first, and looked up only then. All claims of a transaction are made at its end and in
-one order, so that two servers do not wait for each other in a circle.
+A key is claimed in the transaction that stores its first message. A repeated key causes a conflict, like a repeated
+message id, and is read only then. All claims of a transaction are written at its end and in one order, so that servers
+do not deadlock.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from popserver.model.topic import MessageType, Topic
 
 
 class Claim(NamedTuple):
-    """The message that an idempotency key is to belong to, and until when."""
+    """The message that claims an idempotency key, and when the key's window ends."""
 
     message_id: bytes
     expires_at_ms: int
 
 
 class Expired(NamedTuple):
-    """Rows removed, and when the next window is over (None: no key is kept)."""
+    """The number of removed rows, and when the next window ends (None: there are no keys)."""
 
     removed: int
     next_ms: int | None
@@ -50,13 +50,13 @@ class Expired(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Expire(Request[Expired]):
-    """Remove one step of the keys whose window is over."""
+    """Remove keys whose window has ended, at most `STEP_ROWS_MAX`."""
 
     phase: ClassVar = Phase.EXPIRE_KEYS
 
 
 class Enqueued(NamedTuple):
-    """A pending message that a user's transaction has enqueued."""
+    """A pending message that a user's own transaction has enqueued."""
 
     pending_id: int
     topic_id: int
@@ -64,7 +64,7 @@ class Enqueued(NamedTuple):
 
 
 def known(tx: Transaction, topic: Topic, batch: Sequence[Message]) -> dict[str, SendResult]:
-    """The first results of those of the messages whose ids, or whose idempotency keys, are stored; by their own ids."""
+    """The first results of the messages whose ids or idempotency keys are stored, by their own ids."""
     results = duplicates.known(tx.conn, topic, batch)
     keyed = [(each, key) for each in batch if each.message_id not in results and (key := key_of(each)) is not None]
     if not keyed:
@@ -75,7 +75,7 @@ def known(tx: Transaction, topic: Topic, batch: Sequence[Message]) -> dict[str, 
 
 
 def firsts(batch: Sequence[Message]) -> tuple[list[Message], dict[str, str]]:
-    """The first message of each id and of each key, and for those left out whose result is theirs."""
+    """The messages without repetitions of an id or a key; and for each left-out id, the id whose result it gets."""
     first_of: dict[tuple[str, str], Message] = {}
     alike: dict[str, str] = {}
     found = []
@@ -91,9 +91,9 @@ def firsts(batch: Sequence[Message]) -> tuple[list[Message], dict[str, str]]:
 
 
 def claim(tx: Transaction, topic: Topic, stored: Iterable[Message], window_ms: int) -> None:
-    """The messages are stored now: their keys are theirs for the window. Raises `RepeatedId` for a known repetition."""
+    """Claim the keys of messages that are stored now. Raises `RepeatedId` for a repetition in this transaction."""
     for each in stored:
-        # Most messages have no key, and many no property.
+        # Checked in this order, because many messages have no properties, and most have no key.
         if each.properties and (key := key_of(each)) is not None and window_ms:
             name = topic.topic_id, key
             claims = tx.at_end(KeyClaims).claims
@@ -103,9 +103,9 @@ def claim(tx: Transaction, topic: Topic, stored: Iterable[Message], window_ms: i
 
 
 def enter(tx: Transaction, topics: Mapping[int, Topic], enqueued: Sequence[Enqueued], window_ms: int) -> set[int]:
-    """Users' transactions have enqueued these pending messages, waiting for nobody: claim their keys now.
+    """Claim the keys of pending messages that users' own transactions have enqueued, which cannot wait for claims.
 
-    Returns the pending ids of those whose key is another message's.
+    Returns the pending ids of the messages whose key belongs to another message.
     """
     rows = tx.conn.execute(_PROPERTIES, {"ids": encode_rows([(row.pending_id,) for row in enqueued])})
     keys = {row.pending_id: json.loads(row.properties)[PROPERTY] for row in rows if PROPERTY in row.properties}
@@ -125,7 +125,7 @@ def enter(tx: Transaction, topics: Mapping[int, Topic], enqueued: Sequence[Enque
 
 
 class KeyClaims:
-    """What a transaction claims, by topic and key; `stale` are the rows in its way, by their messages' ids."""
+    """The claims of a transaction, by topic and key. `stale` has the old rows to remove first, with message ids."""
 
     order: ClassVar = FinishOrder.IDEMPOTENCY_KEYS
 
@@ -134,7 +134,7 @@ class KeyClaims:
         self.stale: dict[tuple[int, str], bytes] = {}
 
     def finish(self, tx: Transaction) -> None:
-        """Record the claims. Raises `RepeatedId` where another transaction came first."""
+        """Write the claims. Raises `RepeatedId` if another transaction has claimed a key first."""
         if not self.claims:
             return
         for topic_id, several in groupby(sorted(self.stale), key=lambda name: name[0]):
@@ -154,7 +154,7 @@ class KeyClaims:
 
 @carries_out(Expire)
 def expire(tx: Transaction, requests: Sequence[Expire]) -> list[Expired | PopError]:
-    """Remove a step of what is over; several requests at once need only one step."""
+    """Remove keys whose window has ended. Several requests need only one step."""
     removed = tx.conn.execute(_EXPIRE, {"now_ms": tx.aged_ms, "limit": STEP_ROWS_MAX}).rowcount
     next_ms: int | None = tx.conn.execute(_NEXT).scalar()
     return [Expired(removed, next_ms)] * len(requests)
@@ -165,19 +165,19 @@ def key_of(each: Message) -> str | None:
 
 
 def _firsts(tx: Transaction, topic: Topic, keys: Collection[str], halves: Collection[str]) -> dict[str, SendResult]:
-    """The results of the messages whose the keys are; those of `halves` have a transaction id in any case."""
+    """The results of the messages that have claimed the keys. Those in `halves` always have a transaction id."""
     claimed = _claimed(tx, topic, sorted(keys))
     ids = sorted(set(claimed.values()))
     places = duplicates.of_ids(tx.conn, topic, ids, {claimed[key] for key in halves if key in claimed})
     for key, first in claimed.items():
         if first not in places:
-            # It was taken back before anybody saw it, so its key is free again.
+            # The message was recalled or rolled back before it was delivered, so its key is free again.
             tx.at_end(KeyClaims).stale[topic.topic_id, key] = id_to_bytes(first)
     return {key: places[first] for key, first in claimed.items() if first in places}
 
 
 def _claimed(tx: Transaction, topic: Topic, keys: Sequence[str]) -> dict[str, str]:
-    """Whose the keys are: message ids. Of keys whose window is over the rows are in the way of the next claim."""
+    """The message ids that have claimed the keys. Rows whose window has ended become `stale`."""
     found: dict[str, str] = {}
     ours = tx.at_end(KeyClaims)
     for start in range(0, len(keys), STEP_ROWS_MAX):

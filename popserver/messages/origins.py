@@ -1,7 +1,7 @@
-"""Redriven messages: where each stands now, and what it comes from. It reads, and changes nothing.
+"""Queries for redriven messages: the place of each, and its original.
 
-A message that was redriven to its group alone has its delivery at another place than its first: at the dead copy, or at
-the message that was made of it in the group's retry topic. The record of the redrive knows both places.
+A message that was redriven only to its group has its delivery at another place than its first: at the copy in the dead
+letter topic, or at a new message in the group's retry topic. The row of the redrive has both places.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ from popserver.model.group import Group
 
 
 class RedriveOrigin(NamedTuple):
-    """What stands at a place: a message of this first place, sent back by this plan."""
+    """The origin of a redriven message: its first place, and the redrive plan."""
 
     origin_key: int
     plan_id: str
 
 
 def of_places(conn: Connection, keys: Sequence[int]) -> dict[int, RedriveOrigin]:
-    """What stands at these places, of any group; a place that was used again tells of the last time."""
+    """The origins of the redriven messages at these places, for all groups. For several redrives, the last one."""
     rows = conn.execute(_OF_PLACES, {"keys": encode_rows([(key,) for key in keys])})
     return {row.redriven_key: RedriveOrigin(row.origin_key, row.plan_id) for row in rows}
 
 
 def places_of(conn: Connection, origin_key: int) -> list[int]:
-    """Where a message has stood after redrives to its groups alone, oldest first: keys."""
+    """The places (keys) of a message after redrives to its groups, the oldest first."""
     return list(conn.execute(_PLACES_OF, {"for_origin": origin_key}).scalars())
 
 
 def delivered_at(conn: Connection, group: Group, origin_key: int) -> int | None:
-    """Where the redriven message has its delivery in the group now; None where it has none."""
+    """The place of the redriven message's delivery in the group; None if it has none."""
     names = {"for_group": group.group_id, "for_origin": origin_key}
     found: int | None = conn.execute(_DELIVERED_AT, names).scalar()
     return found
 
 
 def first_delivered(conn: Connection, first: int, end: int) -> int | None:
-    """The first of these places that has a delivery."""
+    """The first place in this range with a delivery of a redriven message; None if there is none."""
     found: int | None = conn.execute(_FIRST_DELIVERED, {"first": first, "end": end}).scalar()
     return found
 

@@ -1,7 +1,7 @@
-"""How much a look may do before it lets others in: offsets it passes over, and messages it asks a SQL filter about.
+"""Queries for the messages in a range of a queue, with a limit for the work of one query.
 
-What a filter costs is worked out from the filter and the messages (`SqlFilter.cost`), not measured: the same look ends
-at the same message everywhere.
+The limit counts offsets, and the cost of evaluating a SQL filter. That cost is computed from the filter and the
+messages (`SqlFilter.cost`), not measured, so the same query ends at the same message on every server.
 """
 
 from __future__ import annotations
@@ -20,34 +20,34 @@ from popserver.database.schema import message
 from popserver.filters import SqlFilter, TagFilter
 from popserver.filters.sql import TAG_PROPERTY
 
-# How far one look goes in one queue.
+# How many offsets one query reads in one queue.
 WINDOW_OFFSETS = 1_000
-# So many messages a SQL filter is asked about at once.
+# How many messages are read at once for a SQL filter.
 _MESSAGES_MAX = 4_000
 # In units of about 0.1 µs, over all queues.
 JUDGED_UNITS = 100_000
-# After so many units the thread sleeps: only then is the interpreter given to a thread that waits for it. To ask for it
-# takes 5 ms each time otherwise, and a request needs it often.
+# After so many units the thread sleeps, which releases the GIL. Otherwise each thread that needs the GIL waits 5 ms for
+# it, and a request needs it often.
 _BREATH_UNITS = 30_000
 _BREATH_S = 0.000_1
 _NEVER = threading.Event()
-# Before it is known how large messages are, a look fetches so many; the next one at most so many times more.
+# The first read fetches so many messages, because their size is unknown; each next read at most so many times more.
 _FIRST_MESSAGES = 256
 _GROWTH = 4
 
 
 class Work:
-    """What one look may do, or several one after the other, and what they have learned of the messages' size."""
+    """The work that one query may do, or several in sequence, and the average cost of the messages that were read."""
 
     def __init__(self, units: int = JUDGED_UNITS) -> None:
         self._units = units
         self._asked = _FIRST_MESSAGES
         self._breath = _BREATH_UNITS
         self.left = units
-        self.unit_each = 0  # what the last messages cost on average
+        self.unit_each = 0  # average cost of the last messages
 
     def again(self) -> None:
-        """Begin the next look."""
+        """Begin the next query with the full amount of work."""
         self.left = self._units
 
     @property
@@ -60,23 +60,23 @@ class Work:
         return self._units - self.left
 
     def messages(self, wanted: SqlFilter) -> int:
-        """How many messages are fetched next: no more than can be judged, as far as is known, and at least one."""
+        """How many messages to fetch next: as many as the remaining work probably allows, and at least one."""
         each = max(self.unit_each, wanted.cost_of_all(1, 0))
-        # With room to spare: to count what each message costs is a work of its own.
+        # With a margin, because counting the cost of each message is expensive too.
         count = max(1, min(_MESSAGES_MAX, self._asked, self.left * 3 // 4 // each))
         self._asked = min(_MESSAGES_MAX, self._asked * _GROWTH)
         return count
 
     def judge(self, wanted: SqlFilter, rows: Sequence[Judged], characters: int) -> tuple[list[int], int]:
-        """The keys of those that the filter wants, and how many it was asked about, from the first on.
+        """The keys of the matching messages, and how many messages were evaluated, from the first on.
 
-        That is all of them, or as many as the work allows, and always one. Their tags and properties have at most
-        `characters` characters together.
+        Evaluates all messages, or as many as the remaining work allows, but at least one. Their tags and properties
+        have at most `characters` characters together.
         """
         cost = wanted.cost_of_all(len(rows), characters)
         if cost > self.left:
             return self._judge_counting(wanted, rows)
-        # The usual case: nothing need be counted.
+        # The usual case: there is enough work left for all, so the cost of each message is not needed.
         self.left -= cost
         self.unit_each = cost // max(1, len(rows))
         step = max(1, _BREATH_UNITS // max(1, self.unit_each))
@@ -99,7 +99,7 @@ class Work:
         return keys, len(costs)
 
     def spend(self, units: int) -> None:
-        """So much was done."""
+        """Subtract work that was done."""
         self.left -= units
         self._breathe(units)
 
@@ -110,21 +110,20 @@ class Work:
             self._breath = _BREATH_UNITS
 
 
-# Queries for what a SQL filter reads: a message's key, its tag, and the properties that the filter names.
+# Queries for what a SQL filter needs: a message's key, its tag, and the properties in the filter.
 #
-# A whole result travels as one row (see `database.columns`). Where that is cheaper the database picks the properties
-# that the filter names out of all that a message has.
+# The result is one row (`database.columns`). If it is cheaper, the database extracts only the properties in the filter.
 
-# Of a filter that names more the properties are fetched whole.
+# For a filter with more properties, all properties are fetched.
 PICKED_MAX = 16
 _SOURCES = ("message_key", "tag", "properties")
 
-# Message key, tag, properties; of a property that is missing there may be a None.
+# Message key, tag, properties; a missing property may be None.
 Judged = tuple[int, str | None, Mapping[str, str | None]]
 
 
 class Unjudged(NamedTuple):
-    """Messages, and at most how many characters their tags and properties have together."""
+    """Messages, and the highest number of characters that their tags and properties have together."""
 
     rows: Sequence[Judged]
     characters: int
@@ -141,7 +140,7 @@ class FilterQuery:
         self._picked = [_picking(found, count) for count in range(PICKED_MAX + 1)]
 
     def rows(self, conn: Connection, wanted: SqlFilter, names: Mapping[str, Any]) -> Unjudged:
-        """What it finds, in its order."""
+        """The messages that it finds, in its order."""
         named = [each for each in wanted.names if each != TAG_PROPERTY]
         if dialect_of(conn).picks_json and len(named) <= PICKED_MAX:
             columns: Sequence[str] = conn.execute(self._picked[len(named)], {**names, **_picks(named)}).one()
@@ -151,7 +150,7 @@ class FilterQuery:
 
 
 def _picking(found: Any, count: int) -> Select[Any]:
-    """JSON lists; in place of the properties stands an object of so many of them."""
+    """The query that returns keys, tags and `count` of the properties, each as a JSON list."""
     pairs: list[Any] = []
     for number in range(count):
         pairs += [bindparam(f"name_{number}"), func.json_extract(found.c.properties, bindparam(f"path_{number}"))]
@@ -159,22 +158,22 @@ def _picking(found: Any, count: int) -> Select[Any]:
 
 
 def _picks(named: Sequence[str]) -> dict[str, str]:
-    """Each property by its name, and as a path: letters, digits, _ and $ have no meaning inside the quotes."""
+    """The parameters of the query: each property's name and its JSON path. Names have no special characters."""
     picks: dict[str, str] = {}
     for number, name in enumerate(named):
         picks |= {f"name_{number}": name, f"path_{number}": f'$."{name}"'}
     return picks
 
 
-# A stretch of a queue: the messages between two keys, and which of them a filter wants.
+# Ranges of a queue: the messages between two keys, and which of them match a filter.
 
-# Of so many messages the SQL filter is asked first, for each one wanted; then of as many as it took for each that it
-# let through, and some more.
+# The first read fetches so many messages for each wanted one. The next reads fetch as many as were needed for each
+# match, times a margin.
 _ASKED_PER_WANTED = 8
 _AND_MORE = 1.25
 
 INSIDE = message.c.message_key >= bindparam("from_key"), message.c.message_key < bindparam("to_key")
-# The hash first: an integer comparison that settles nearly every row before any text is read.
+# The hash first: comparing integers decides nearly every row without reading its text.
 WITH_TAG = (
     message.c.tag_hash.in_(bindparam("hashes", expanding=True)),
     message.c.tag.in_(bindparam("tags", expanding=True)),
@@ -182,7 +181,7 @@ WITH_TAG = (
 
 
 def narrowed(*conditions: Any) -> Callable[[Select[Any]], Select[Any]]:
-    """A look's narrowing to the first `limit` messages from `from_key` up to `to_key` that meet the conditions."""
+    """Narrow a query to the first `limit` messages from `from_key` to before `to_key` that meet the conditions."""
 
     def narrow(found: Select[Any]) -> Select[Any]:
         return found.where(*INSIDE, *conditions).order_by(message.c.message_key).limit(bindparam("limit"))
@@ -198,9 +197,9 @@ def of_tags(wanted: TagFilter) -> dict[str, Any]:
 def judge(
     conn: Connection, query: FilterQuery, wanted: SqlFilter, names: Mapping[str, Any], work: Work
 ) -> tuple[list[int], int]:
-    """The keys of the first `limit` messages that the filter wants, and the key that it has come to.
+    """The keys of the first `limit` matching messages, and the key at which to go on.
 
-    It ends early where the work it may do is done.
+    It ends early if the allowed work is done.
     """
     keys: list[int] = []
     start, room, judged = names["from_key"], names["limit"], 0

@@ -1,7 +1,7 @@
-"""What an operator asks the store: counts, lag, one message's states. It reads, and changes nothing.
+"""Queries for messages: by key, by id, and the oldest ones of a queue.
 
-No look costs more for a larger backlog: counts are offset arithmetic, lists are pages, and one answer carries at most
-`PAGE_BYTES_MAX` of bodies (always at least one message).
+No query costs more with a larger backlog. Lists are pages, and one answer has at most `PAGE_BYTES_MAX` of bodies, but
+at least one message.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PAGE_BYTES_MAX = 16 * 1024 * 1024
 
 
 class MessagePlaceRow(NamedTuple):
-    """Where a message stands, and the name of its topic."""
+    """The place of a message, and the name of its topic."""
 
     message_key: int
     copy_of: int | None
@@ -38,7 +38,7 @@ class MessagePlaceRow(NamedTuple):
 
 
 class MessageSize(NamedTuple):
-    """How many bytes of body a message has."""
+    """The size of a message's body, in bytes."""
 
     message_key: int
     size: int
@@ -53,7 +53,7 @@ class _SizeRow(NamedTuple):
 def peek(
     conn: Connection, name: Resource, queue_number: int | None, from_offset: int | None, limit: int
 ) -> list[StoredMessage]:
-    """The oldest `limit` messages of a topic or of one of its queues, by the time they were stored.
+    """The oldest `limit` messages of a topic, or of one of its queues, by `stored_at_ms`.
 
     Raises `TopicNotFound`, and `BadRequest` for a queue the topic does not have.
     """
@@ -72,7 +72,7 @@ def _head(conn: Connection, place: MessageQueue, from_offset: int, limit: int) -
 
 
 def within_a_page(sizes: Iterable[tuple[int, int]]) -> list[int]:
-    """The keys of as many leading messages as one answer may carry; `sizes`: (key, size of the body) of each."""
+    """The keys of the first messages that fit into one answer; `sizes`: key and size of the body of each message."""
     keys: list[int] = []
     total = 0
     for key, size in sizes:
@@ -84,7 +84,7 @@ def within_a_page(sizes: Iterable[tuple[int, int]]) -> list[int]:
 
 
 def load(conn: Connection, topic: Topic, keys: Sequence[int], *, bodies: bool = True) -> list[StoredMessage]:
-    """Messages of one topic, in the order of their keys; a key that is gone is left out."""
+    """Messages of one topic, in the order of `keys`, without those that are not stored."""
     rows = BY_KEY.rows(
         conn, {"keys": encode_rows([(key,) for key in keys])}, bodies=Bodies.ALL if bodies else Bodies.NONE
     )
@@ -93,7 +93,7 @@ def load(conn: Connection, topic: Topic, keys: Sequence[int], *, bodies: bool = 
 
 
 def find_place(conn: Connection, topic_name: Resource | None, message_id: str) -> MessagePlaceRow:
-    """Where a message stands; raises as `find_message` does."""
+    """The place of a message. Raises `MessageNotFound`, and `BadRequest` if several topics have this message id."""
     query = _PLACES.where(message.c.message_id == id_to_bytes(message_id))
     if topic_name is not None:
         query = query.where(message.c.topic_id == _topic(conn, topic_name).topic_id)
@@ -105,7 +105,7 @@ def find_place(conn: Connection, topic_name: Resource | None, message_id: str) -
     if len(originals) > 1:
         names = ", ".join(f"'{Resource(each.namespace, each.name)}'" for each in originals)
         raise BadRequest(f"message id '{short(message_id)}' is in the topics {names}; name one of them")
-    # Of copies the newest: what a group retries, it copies again at every failure.
+    # The newest copy, because a group that owns whole queues stores a new copy for each retry.
     return originals[0] if originals else max(places, key=lambda each: (each.stored_at_ms, each.message_key))
 
 
@@ -128,7 +128,7 @@ _PLACES = (
 
 
 class MessageRow(NamedTuple):
-    """One stored message as it lies in the table; `keys` and `properties` are JSON texts."""
+    """One row of the table `message`; `keys` and `properties` are JSON texts."""
 
     message_key: int
     message_id: bytes
@@ -152,16 +152,16 @@ class Bodies(Enum):
     """Which bodies a query fetches."""
 
     ALL = "all"
-    SMALL = "small"  # in place of the others is `DEFERRED`
-    NONE = "none"  # all are empty
+    SMALL = "small"  # larger bodies are `DEFERRED`
+    NONE = "none"  # all bodies are empty
 
 
 class DeferredBody(bytes):
-    """Stands for a body that was not fetched."""
+    """In place of a body that was not fetched."""
 
 
 DEFERRED = DeferredBody()
-# A body up to this size costs little beside the rest of its message.
+# A body up to this size costs little compared with the rest of its message.
 SMALL_BODY_BYTES = 16 * 1024
 COLUMNS = tuple(message.c[name] for name in MessageRow._fields)
 _BODIES: dict[Bodies, ColumnElement[Any]] = {
@@ -180,7 +180,7 @@ class MessageQuery:
         }
 
     def rows(self, conn: Connection, names: Mapping[str, Any], *, bodies: Bodies = Bodies.ALL) -> list[MessageRow]:
-        """What it finds, in its order."""
+        """The messages that it finds, in its order."""
         rows = self._queries[bodies].rows(conn, names)
         if bodies is not Bodies.SMALL:
             return rows
@@ -195,7 +195,7 @@ BY_KEY = MessageQuery(
 
 
 def stored_message(row: MessageRow, topic: Topic, number_of: dict[int, int]) -> StoredMessage:
-    """A row as the message it was; `number_of` maps queue ids to the wire's queue ids."""
+    """The message of a row; `number_of` maps queue ids to queue numbers."""
     (
         key,
         message_id,
@@ -235,7 +235,7 @@ def stored_message(row: MessageRow, topic: Topic, number_of: dict[int, int]) -> 
 
 
 def stored_messages(conn: Connection, rows: Iterable[MessageRow], topic: Topic) -> list[StoredMessage]:
-    """Rows as messages, dead letters with the message that they are of."""
+    """The messages of these rows. Dead letters have `dead_letter_of`."""
     listed = list(rows)
     number_of = {each.queue_id: each.number for each in topic.queues}
     if any(row.message_key >> OFFSET_BITS not in number_of for row in listed):
@@ -259,9 +259,9 @@ def stored_messages(conn: Connection, rows: Iterable[MessageRow], topic: Topic) 
 def _with_redriven(
     rows: Sequence[MessageRow], topic: Topic, number_of: dict[int, int], places: dict[int, RedriveOrigin]
 ) -> list[StoredMessage]:
-    """The same where some have come back to their group, and stand elsewhere: as messages of their first places.
+    """The same, if some messages were redriven to their group: these show their first places.
 
-    Such a one names the dead letter that it was, and the plan by which it came back.
+    A redriven message has `dead_letter_of`, and a property with the redrive plan.
     """
     return [
         _as_redriven(row, topic, number_of, places[row.message_key])
@@ -281,7 +281,7 @@ def _as_redriven(row: MessageRow, topic: Topic, number_of: dict[int, int], now: 
     )
 
 
-# What json.loads ends in, without its looking for an encoding and for blanks: these texts are our own.
+# The scanner inside json.loads, without its checks for encodings and blanks, which the server's own texts do not need.
 _from_json: Callable[[str, int], tuple[Any, int]] = json.scanner.make_scanner(json.JSONDecoder())  # type: ignore[attr-defined]
 _TYPES = {kind.value: kind for kind in MessageType}
 _ENCODINGS = {encoding.value: encoding for encoding in BodyEncoding}

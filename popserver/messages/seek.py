@@ -1,4 +1,4 @@
-"""Seeks: the offset of a moment. Times within a queue do not go back (`messages.STORED_AT_MS`)."""
+"""Seeks: the offset for a time. Within a queue `stored_at_ms` never decreases (`messages.append.STORED_AT_MS`)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from popserver.model.topic import MessageQueue, Topic, message_key, offset_of
 
 
 class _OffsetRange(NamedTuple):
-    """Twice `step` offsets from `begin` on; with a step of 0 it is none."""
+    """A range of twice `step` offsets from `begin` on; a step of 0 means no range."""
 
     begin: int
     step: int
@@ -30,10 +30,10 @@ class _Times(NamedTuple):
 
 
 def offset_at(conn: Connection, topic: Topic, place: MessageQueue, at_ms: int) -> int:
-    """The offset of the queue's first message that was stored at or after that time; its end where there is none.
+    """The offset of the queue's first message that was stored at or after `at_ms`; the queue's end if there is none.
 
-    A few probes find it, all of them in one statement: two more than there are bits in the number of offsets, and about
-    half of that where messages came evenly. Raises `TopicNotFound`.
+    A binary search in one statement: two probes more than the number of offsets has bits, and about half of that if
+    messages arrived at an even rate. Raises `TopicNotFound`.
     """
     row = _TIMES.first(conn, {"of_queue": place.queue_id})
     if row is None:
@@ -55,7 +55,7 @@ def offset_at(conn: Connection, topic: Topic, place: MessageQueue, at_ms: int) -
 
 
 def _likely(row: _Times, oldest_ms: int, at_ms: int) -> _OffsetRange:
-    """Where it is if messages came evenly: by chance it is a multiple of their number's root away from there."""
+    """The probable range of the offset if messages arrived at an even rate, with about √count offsets on each side."""
     count = row.next_offset - row.min_offset
     spread = 1 << (2 * math.isqrt(count)).bit_length()
     if oldest_ms == row.newest_stored_at_ms or 4 * spread > count:
@@ -65,16 +65,16 @@ def _likely(row: _Times, oldest_ms: int, at_ms: int) -> _OffsetRange:
 
 
 def _stored_at(key: ColumnElement[int], end_key: ColumnElement[int]) -> ScalarSelect[int]:
-    """When the first message was stored that there is from `key` on."""
+    """The `stored_at_ms` of the first message from `key` on."""
     first = select(message.c.stored_at_ms).where(message.c.message_key >= key, message.c.message_key < end_key)
     return first.order_by(message.c.message_key).limit(1).scalar_subquery()
 
 
 def _first_stored_at() -> Select[Any]:
-    """The key in front of which all was stored before `at_ms`: by leaps, each half the one before.
+    """The first key whose message was stored at or after `at_ms`: a binary search with steps that halve.
 
-    From `likely_key` on if that is so far, and twice `likely_step` would be too far; else from `from_key` on. A leap is
-    taken where the message it would just reach, or the next one that there is, is still too old.
+    It begins at `likely_key` if the result is in the likely range, otherwise at `from_key`. A step is taken if the
+    message before its end, or the next one that exists, was stored before `at_ms`.
     """
     at_ms, end_key, likely_key, likely_step = map(_number, ("at_ms", "to_key", "likely_key", "likely_step"))
     is_likely = and_(
