@@ -25,9 +25,9 @@ from popclient.errors import PopError
 
 CONSUMERS = 3
 QUEUES = 8
-WORK_S = 0.1  # what a handler takes for a flight; nothing when it is the whole year
+WORK_S = 0.1  # how long a handler works on a flight; 0 for the whole year
 LOOK_S = 0.1
-IN_ITS_HANDS = 8  # the victim holds at least as many when it is killed
+IN_ITS_HANDS = 8  # the consumer that is killed holds at least this many messages
 STUCK_S = 60.0
 
 
