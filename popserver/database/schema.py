@@ -1,8 +1,8 @@
-"""Every table, index, CHECK and view; the only file that names columns for both databases.
+"""All tables, indexes, CHECKs and views, for both databases.
 
-Times are epoch milliseconds in `…_ms` columns. A message's key is its place: queue id in the high bits, offset in the
-low 40 (`model.topic.message_key`). What is not stored is implied: a message at or beyond its group's progress is
-READY, one behind it without a delivery row is COMMIT, one with a dead letter is DLQ.
+Times are epoch milliseconds in columns ending in `_ms`. A message's key is its place: the queue id in the high bits,
+the offset in the low 40 bits (`model.topic.message_key`). Some states have no row: a message at or after its group's
+progress is READY, a message before it without a delivery row is COMMIT, and a message with a dead letter is DLQ.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _ID = BigInteger().with_variant(Integer, "sqlite")
 
 
 def in_states(column: ColumnElement[str], *states: State) -> ColumnElement[bool]:
-    """The guard `state IN (…)` with the names in the text: a partial index serves no bound parameter."""
+    """The condition `state IN (…)` with literals, because a partial index cannot be used with bound parameters."""
     return column.in_([literal_column(f"'{state}'") for state in sorted(states)])
 
 
@@ -67,8 +67,8 @@ topic = Table(
     Column("name", Text, nullable=False),
     Column("accepts", Text, nullable=False),  # message types, comma separated
     Column("created_at_ms", BigInteger, nullable=False),
-    Column("deleted_at_ms", BigInteger),  # set: invisible, its rows are being removed in steps
-    # Over how many queues message groups are spread: as many as it was created with, so that none ever moves.
+    Column("deleted_at_ms", BigInteger),  # if set, it is deleted, and its rows are removed in steps
+    # The number of queues for message groups: those it was created with, so that no message group moves.
     Column("fifo_queues", Integer, nullable=False, server_default="1"),
     Index(
         "topic_name",
@@ -78,7 +78,7 @@ topic = Table(
         sqlite_where=text("deleted_at_ms IS NULL"),
         postgresql_where=text("deleted_at_ms IS NULL"),
     ),
-    sqlite_autoincrement=True,  # ids are never reused: a receipt handle must not come to mean something else
+    sqlite_autoincrement=True,  # ids are never reused, because receipt handles contain them
 )
 
 queue = Table(
@@ -89,7 +89,7 @@ queue = Table(
     Column("number", Integer, nullable=False),
     Column("min_offset", BigInteger, nullable=False),
     Column("next_offset", BigInteger, nullable=False),
-    # Nothing is stored in the queue with an earlier time: a search by time stands on that.
+    # No message is stored in the queue with an earlier time. Seeks by time depend on that.
     Column("newest_stored_at_ms", BigInteger, nullable=False, server_default="0"),
     UniqueConstraint("topic_id", "number", name="queue_number"),
     sqlite_autoincrement=True,
@@ -102,7 +102,7 @@ consumer_group = Table(
     Column("namespace", Text, nullable=False),
     Column("name", Text, nullable=False),
     Column("max_attempts", Integer, nullable=False),
-    # The retry ladder, a JSON array whose last interval repeats; exponential intervals, a JSON object.
+    # A JSON array for a retry ladder, whose last interval repeats; a JSON object for exponential intervals.
     Column("intervals_ms", Text, nullable=False),
     Column("consume_from", Text, nullable=False),
     Column("history", Text, nullable=False),
@@ -122,18 +122,18 @@ consumer_group = Table(
     sqlite_autoincrement=True,
 )
 
-# Where the queue's id stands in a message key. In the text, not a parameter: Postgres shifts a bigint by an integer
-# only, and its driver sends every number as a bigint.
+# How far the queue id is shifted in a message key. A literal, because Postgres shifts a bigint only by an integer, and
+# its driver sends every parameter as a bigint.
 KEY_SHIFT: ColumnElement[int] = literal_column(str(OFFSET_BITS))
 
-# Immutable. The body stands last: a scan for tags then never touches the pages it overflows to.
+# Immutable. The body is the last column, so that a scan for tags does not read its overflow pages.
 message = Table(
     "message",
     metadata,
     Column("message_key", _ID, primary_key=True, autoincrement=False),
     Column("topic_id", BigInteger, nullable=False),
-    # The key of the message that the server copied this one from, and why. Null: it is an original, which a producer
-    # sent. A copy keeps the id of its original.
+    # The key of the message that the server copied, and why. Null for an original, which a producer sent. A copy has
+    # the message id of its original.
     Column("copy_of", BigInteger, info=NOT_INSERTED),
     Column("copy_kind", Text, info=NOT_INSERTED),
     Column("message_id", LargeBinary, nullable=False),
@@ -149,10 +149,10 @@ message = Table(
     Column("body_encoding", Text, nullable=False),
     Column("born_host", Text, nullable=False),
     Column("trace_context", Text),
-    Column("digest", LargeBinary, nullable=False),  # MD5 of the body as it was sent
-    Column("deliver_at_ms", BigInteger),  # of a delayed message: when it was due
+    Column("digest", LargeBinary, nullable=False),  # MD5 of the body as sent
+    Column("deliver_at_ms", BigInteger),  # of a delayed message: its delivery time
     Column("body", LargeBinary, nullable=False),
-    # Not `copy_kind IN` alone: SQLite would make its list anew for each original.
+    # Null is tested first, because SQLite builds the list of an IN again for each row.
     CheckConstraint(
         "CASE WHEN copy_of IS NULL THEN copy_kind IS NULL"
         f" ELSE copy_kind IS NOT NULL AND copy_kind IN ({_listed(*CopyKind)}) END",
@@ -161,10 +161,10 @@ message = Table(
 )
 IS_ORIGINAL = message.c.copy_of.is_(None)
 IS_RETRY = message.c.copy_kind == literal_column(f"'{CopyKind.RETRY}'")
-# A topic has one original of an id, and any number of copies: null differs from every other null. It also finds
-# messages by id, copies too. Ids that grow with time append to it; that is why they are kept as bytes.
+# A topic has one original with a message id, and any number of copies, because nulls are distinct. The index also finds
+# messages and copies by id. Ids are stored as bytes, so that ids that grow with time are appended to the index.
 Index("message_id_once", message.c.message_id, text("(CASE WHEN copy_of IS NULL THEN topic_id END)"), unique=True)
-# One retry stands for a message in a retry topic.
+# A message has at most one retry in a retry topic.
 Index(
     "message_retry_once",
     message.c.copy_of,
@@ -173,7 +173,7 @@ Index(
     sqlite_where=IS_RETRY,
     postgresql_where=IS_RETRY,
 )
-# A copy is in no message group: dead letters and retries are delivered one by one.
+# Copies are not in message groups: dead letters and retries are delivered one by one.
 IN_A_GROUP = and_(message.c.message_group.is_not(None), IS_ORIGINAL)
 Index(
     "message_of_group",
@@ -183,8 +183,8 @@ Index(
     postgresql_where=IN_A_GROUP,
 )
 
-# In no queue until due (DELAY) or committed (HALF): offsets are given on entry. `due_at_ms` is when a delayed message
-# enters its queue, and when the producers of a half message are asked next.
+# Messages that are not in a queue until they are due (DELAY) or committed (HALF). They get their offset then.
+# `due_at_ms` is the delivery time of a delayed message, and the time of the next check of a half message.
 pending = Table(
     "pending",
     metadata,
@@ -195,9 +195,9 @@ pending = Table(
     Column("due_at_ms", BigInteger, nullable=False),
     Column("stored_at_ms", BigInteger, nullable=False),
     Column("transaction_id", Text),
-    Column("checks", Integer, nullable=False, server_default="0"),  # how often producers were asked
-    Column("client_id", Text, nullable=False, server_default=""),  # its producer: may be asked though it names no topic
-    # 1: by a user's own transaction (popmq_enqueue). Apart from the others in the key: the broker must not wait for it.
+    Column("checks", Integer, nullable=False, server_default="0"),  # how many checks were sent
+    Column("client_id", Text, nullable=False, server_default=""),  # its producer, which gets checks too
+    # 1: by a user's own transaction (popmq_enqueue). Part of the key, so that the broker does not wait for that.
     Column("enqueued", SmallInteger, nullable=False, server_default="0"),
     Column("born_at_ms", BigInteger, nullable=False),
     Column("tag", Text),
@@ -217,7 +217,7 @@ pending = Table(
     Index("pending_of_topic", "topic_id", "due_at_ms"),
     sqlite_autoincrement=True,
 )
-# One index for each kind: half messages that nobody decides must not stand before delayed ones that are due.
+# One index for each kind, so that undecided half messages do not delay messages that are due.
 IS_DELAYED = pending.c.kind == literal_column(f"'{PendingKind.DELAY}'")
 IS_HALF = pending.c.kind == literal_column(f"'{PendingKind.HALF}'")
 Index("pending_due", pending.c.due_at_ms, sqlite_where=IS_DELAYED, postgresql_where=IS_DELAYED)
@@ -232,7 +232,7 @@ Index(
     postgresql_where=_WAITS_IN_ORDER,
 )
 
-# A producer's own key for a message, while its window lasts; `message_id` is that of the message it first came with.
+# A producer's key for a message, during its window; `message_id` is the id of the first message with the key.
 idempotency = Table(
     "idempotency",
     metadata,
@@ -250,16 +250,16 @@ progress = Table(
     metadata,
     Column("group_id", BigInteger, nullable=False),
     Column("queue_id", BigInteger, nullable=False),
-    Column("next_offset", BigInteger, nullable=False),  # not yet looked at; of mode PULL: not yet consumed
-    # How often an operator has moved it: a member's commit that stands on an older count comes from before.
+    Column("next_offset", BigInteger, nullable=False),  # the first offset not yet read; in mode PULL, not yet consumed
+    # How often an operator has moved it. A member's commit with an older count is refused.
     Column("resets", Integer, nullable=False, server_default="0"),
     PrimaryKeyConstraint("group_id", "queue_id", name="progress_pk"),
     sqlite_with_rowid=False,
 )
 
-# A message group that is behind the scan of its queue (`progress`), or whose first message is ready again. Its messages
-# from `next_offset` up to the scan are implicitly READY, all in one row. It is *open* when something of it can be
-# granted now, nothing of it being held or waiting: since `open_since_ms`, and NULL when it is not.
+# A message group that is behind the scan of its queue (`progress`), or whose first message is READY again. Its messages
+# from `next_offset` up to the scan are READY without rows of their own. The group is *open* if a message of it can be
+# delivered now, because none is held or waits: since `open_since_ms`, which is NULL otherwise.
 message_group_progress = Table(
     "message_group_progress",
     metadata,
@@ -283,7 +283,7 @@ Index(
     postgresql_where=_OPEN,
 )
 
-# A message in someone's hands, or waiting. Ack deletes the row: work follows what is in flight, not the backlog.
+# A message that is held or waits. An ack deletes the row, so work depends on messages in flight, not on the backlog.
 delivery = Table(
     "delivery",
     metadata,
@@ -297,18 +297,18 @@ delivery = Table(
     Column("holder", Text, nullable=False),
     Column("client_id", Text, nullable=False),
     Column("message_group", Text),
-    Column("attempt_id", Text),  # the receive's own id, by which a repetition finds what it was granted
+    Column("attempt_id", Text),  # the id of the receive, by which a repeated receive finds its messages
     PrimaryKeyConstraint("group_id", "message_key", name="delivery_pk"),
     CheckConstraint(f"state IN ({_listed(*STORED)})", name="delivery_state"),
     CheckConstraint(f"holder IN ({_listed(*Holder)})", name="delivery_holder"),
     sqlite_with_rowid=False,
-    # Rows come and go and change state in place; free space in the page keeps an update on it.
+    # Rows are often updated; free space keeps the new version in the same page.
     postgresql_with={"fillfactor": "70"},
 )
 WITH_TIME = in_states(delivery.c.state, *TIMED)
-# Of a message group only the first may be granted, and the group's own row says when.
+# Without message groups: only the first message of a group may be delivered, and the group's own row says when.
 _READY_AGAIN = and_(in_states(delivery.c.state, State.READY), delivery.c.message_group.is_(None))
-# Spelled as OR: SQLite sees that either name is inside, and does not in an IN.
+# Written with OR, because SQLite does not use the partial index for an IN.
 _LIVES_WITH_ITS_CLIENT = or_(
     delivery.c.holder == literal_column(f"'{Holder.PUSH}'"), delivery.c.holder == literal_column(f"'{Holder.ORPHAN}'")
 )
@@ -340,7 +340,7 @@ Index(
 _HAS_ATTEMPT_ID = delivery.c.attempt_id.is_not(None)
 Index("delivery_attempt", delivery.c.attempt_id, sqlite_where=_HAS_ATTEMPT_ID, postgresql_where=_HAS_ATTEMPT_ID)
 
-# The narrow facts of a dead letter; the message itself is the copy in topic %DLQ%<group>.
+# Facts about a dead letter. The message itself is the copy in topic %DLQ%<group>.
 dead_letter = Table(
     "dead_letter",
     metadata,
@@ -352,8 +352,8 @@ dead_letter = Table(
     Column("attempt", Integer, nullable=False),
     Column("reason", Text, nullable=False),
     Column("dead_at_ms", BigInteger, nullable=False),
-    Column("redrive_state", Text),  # NULL: it is one; else how it ceased to be one
-    Column("plan_id", Text),  # of the redrive that sent it back
+    Column("redrive_state", Text),  # NULL while it is a dead letter; otherwise why it no longer is
+    Column("plan_id", Text),  # the plan that sent it back
     UniqueConstraint("group_id", "origin_key", name="dead_letter_once"),
     CheckConstraint(f"redrive_state IN ({_listed(*LetterState)})", name="dead_letter_redrive_state"),
     Index("dead_letter_copy", "copy_key"),
@@ -362,7 +362,7 @@ dead_letter = Table(
     sqlite_autoincrement=True,
 )
 
-# What is to be sent back, and why; it stays, as the record of it.
+# Which dead letters are sent back, and why. The row stays as a record.
 redrive_plan = Table(
     "redrive_plan",
     metadata,
@@ -370,16 +370,16 @@ redrive_plan = Table(
     Column("group_id", BigInteger, nullable=False),
     Column("state", Text, nullable=False),
     Column("reason", Text, nullable=False),
-    Column("selection", Text, nullable=False),  # JSON; of a plan that was made by its orders an empty object
+    Column("selection", Text, nullable=False),  # JSON; an empty object if the plan was made from a list of messages
     Column("target_topic_id", BigInteger),
-    # Its name, which outlives the topic.
+    # The name, which stays when the topic is deleted.
     Column("target_namespace", Text),
     Column("target_topic", Text),
     Column("created_by", Text, nullable=False),
     Column("created_at_ms", BigInteger, nullable=False),
     Column("finished_at_ms", BigInteger),
-    Column("planned_up_to", BigInteger, nullable=False),  # the id of the last dead letter that was looked at
-    # How many of its messages are in each state, kept by whoever changes those: to count them is dear.
+    Column("planned_up_to", BigInteger, nullable=False),  # the id of the last dead letter that was read
+    # The number of its messages in each state. Each change of a message updates it, because counting is expensive.
     Column("planned", BigInteger, nullable=False, server_default="0"),
     Column("redriven", BigInteger, nullable=False, server_default="0"),
     Column("skipped", BigInteger, nullable=False, server_default="0"),
@@ -387,7 +387,7 @@ redrive_plan = Table(
     Index("redrive_plan_of_group", "group_id", "created_at_ms"),
 )
 
-# One message of a plan, and what became of it. The facts of its dead letter are repeated: it outlives that.
+# One message of a plan and its result. It repeats the facts of the dead letter, which may be removed before it.
 redrive = Table(
     "redrive",
     metadata,
@@ -405,7 +405,7 @@ redrive = Table(
     Column("reason", Text, nullable=False),
     Column("target_topic_id", BigInteger),
     Column("note", Text),
-    # Where it stands now: the dead copy itself, or the message that was made of it.
+    # Its place now: the copy in the dead letter topic, or a new message.
     Column("redriven_key", BigInteger),
     Column("redriven_message_id", LargeBinary),
     Column("redriven_at_ms", BigInteger),
@@ -432,7 +432,7 @@ Index(
     postgresql_where=_STANDS_SOMEWHERE,
 )
 
-# Append-only; which events leave a row is the group's choice (model.group.HistoryLevel).
+# Append-only. The group chooses which events are written (model.group.HistoryLevel).
 history = Table(
     "history",
     metadata,
@@ -450,17 +450,17 @@ history = Table(
     sqlite_autoincrement=True,
 )
 
-# The servers that share this database, and where clients reach them.
+# The servers of this database, and their addresses for clients.
 server = Table(
     "server",
     metadata,
     Column("server_id", Text, primary_key=True),
     Column("address", Text, nullable=False),
     Column("last_seen_ms", BigInteger, nullable=False),
-    Column("ahead_ms", BigInteger, nullable=False, server_default="0"),  # its time, of the database's clock
+    Column("ahead_ms", BigInteger, nullable=False, server_default="0"),  # of the database's clock
 )
 
-# Where the clocks stood when they were last looked at (`maintenance.clock_notes`): one row.
+# The clocks' times at the last check (`maintenance.clock_notes`): one row.
 clock = Table(
     "clock",
     metadata,
@@ -472,7 +472,7 @@ clock = Table(
     Column("confirmed", BigInteger, nullable=False),
 )
 
-# Which client was last heard of by which server, and when: a push hold lives as long as one of them hears of it.
+# Which server has which push consumer. The holds of a push consumer last while a server has it.
 client = Table(
     "client",
     metadata,
@@ -484,15 +484,15 @@ client = Table(
     sqlite_with_rowid=False,
 )
 
-# The consumers that share a group's queues. A row counts as long as its server is seen; none is written while it lives.
+# The members of groups that own whole queues. A row is valid while its server has heartbeats.
 member = Table(
     "member",
     metadata,
     Column("group_id", BigInteger, nullable=False),
     Column("client_id", Text, nullable=False),
-    Column("server_id", Text, nullable=False),  # the one it came to last
+    Column("server_id", Text, nullable=False),  # the server that it joined last
     Column("model", Text, nullable=False),
-    Column("subscription", Text, nullable=False),  # JSON: what it wants of each topic
+    Column("subscription", Text, nullable=False),  # JSON: its filter for each topic
     Column("joined_at_ms", BigInteger, nullable=False),
     PrimaryKeyConstraint("group_id", "client_id", name="member_pk"),
     CheckConstraint(f"model IN ({_listed(*Model)})", name="member_model"),
@@ -500,7 +500,7 @@ member = Table(
     sqlite_with_rowid=False,
 )
 
-# Which member alone consumes a queue, for those that work in the order of queues.
+# The queue locks of members that consume in order.
 queue_lock = Table(
     "queue_lock",
     metadata,
@@ -512,7 +512,7 @@ queue_lock = Table(
     sqlite_with_rowid=False,
 )
 
-# Who may do what. The secret is the key of the callers' signatures, so it cannot be kept as a digest.
+# Users. The secret is the key of the callers' signatures, so it cannot be stored as a digest.
 acl_user = Table(
     "acl_user",
     metadata,
@@ -529,7 +529,7 @@ acl_policy = Table(
     Column("policy_id", _ID, primary_key=True),
     Column("access_key", Text, nullable=False),
     Column("effect", Text, nullable=False),
-    Column("actions", Text, nullable=False),  # comma separated
+    Column("actions", Text, nullable=False),  # separated by commas
     Column("resource_kind", Text, nullable=False),
     Column("namespace", Text, nullable=False),
     Column("pattern", Text, nullable=False),  # a name, or a prefix followed by *
@@ -540,9 +540,8 @@ acl_policy = Table(
     sqlite_autoincrement=True,
 )
 
-# One message's state in each group that has met its topic; made for looking up one message, never for counting.
-# What was redriven to its group is in the state in which the message is that stands for it: who reads the queue it
-# stands in, as groups of mode PULL do, has it there.
+# A message's state in each group that consumes its topic. For one message; too expensive for counting. A message that
+# was redriven to its group has the state of the message at its new place, if the group reads that queue (as mode PULL).
 MESSAGE_STATE = f"""
 SELECT t.namespace AS topic_namespace, t.name AS topic, m.message_id, m.message_key, q.number AS queue_id,
        m.message_key & {OFFSET_MASK} AS queue_offset, g.namespace AS group_namespace, g.name AS consumer_group,
@@ -559,8 +558,8 @@ JOIN consumer_group g ON g.group_id = p.group_id
 WHERE t.deleted_at_ms IS NULL AND g.deleted_at_ms IS NULL
 """  # noqa: S608
 
-# Offset arithmetic and what is in flight; costs nothing per stored message. What a member of a group that owns whole
-# queues handed back may stand beyond what the group has committed: it waits, and is not ready too.
+# The lag, from offsets and messages in flight; no cost per stored message. A message that a member sent back may be after
+# the committed offset: it is counted as waiting, and not as ready too.
 GROUP_LAG = f"""
 SELECT g.group_id, g.namespace AS group_namespace, g.name AS consumer_group, t.topic_id,
        t.namespace AS topic_namespace, t.name AS topic,
@@ -601,7 +600,7 @@ LEFT JOIN (SELECT group_id, origin_topic_id, COUNT(*) AS dead_letters
 WHERE t.deleted_at_ms IS NULL AND g.deleted_at_ms IS NULL
 """  # noqa: S608
 
-# What Spark and `popmq dlq` read: the facts and the message in one row. A dead letter outlives the topic it came from.
+# For Spark and `popmq dlq`: the facts and the message in one row. A dead letter stays when its topic is deleted.
 DEAD_LETTERS = f"""
 SELECT l.dead_letter_id AS id, g.namespace AS group_namespace, g.name AS consumer_group,
        t.namespace AS topic_namespace, t.name AS topic, m.message_id, m.tag, m.keys, m.message_group, m.message_type,
@@ -615,8 +614,8 @@ LEFT JOIN queue oq ON oq.queue_id = (l.origin_key >> {OFFSET_BITS})
 JOIN message m ON m.message_key = l.copy_key
 """  # noqa: S608
 
-# The original, its dead letter, what was changed, and the state in which the redriven message is in the group now.
-# A reset has put it back to its first place: then it is what the message is there. None where the note says why.
+# The original, its dead letter, the repair, and the state of the redriven message in the group now. After a reset it
+# is the state at the first place. NULL if the note gives the reason.
 LINEAGE = f"""
 SELECT r.plan_id, g.namespace AS group_namespace, g.name AS consumer_group, t.namespace AS topic_namespace,
        t.name AS topic, r.message_id, oq.number AS queue_id, r.origin_key & {OFFSET_MASK} AS queue_offset,
