@@ -558,8 +558,8 @@ JOIN consumer_group g ON g.group_id = p.group_id
 WHERE t.deleted_at_ms IS NULL AND g.deleted_at_ms IS NULL
 """  # noqa: S608
 
-# The lag, from offsets and messages in flight; no cost per stored message. A message that a member sent back may be after
-# the committed offset: it is counted as waiting, and not as ready too.
+# The lag, from offsets and messages in flight; no cost per stored message. A message that a member sent back may be
+# after the committed offset: it is counted as waiting, and not as ready too.
 GROUP_LAG = f"""
 SELECT g.group_id, g.namespace AS group_namespace, g.name AS consumer_group, t.topic_id,
        t.namespace AS topic_namespace, t.name AS topic,
