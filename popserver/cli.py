@@ -159,7 +159,7 @@ def _add_database_url(parser: argparse.ArgumentParser) -> None:
 def _serve(arguments: argparse.Namespace) -> int:
     started = time.monotonic()
     # Before the imports: imported objects stay, so collecting them only takes time.
-    _calm_garbage_collector()
+    _tune_garbage_collector()
     from popserver import app
     from popserver.front import inner
 
@@ -205,7 +205,7 @@ async def _run_server(config: Any, started: float, *, as_json: bool) -> int:
     return OK
 
 
-def _calm_garbage_collector() -> None:
+def _tune_garbage_collector() -> None:
     """Collect less often: a batch makes thousands of short-lived objects."""
     gc.set_threshold(50_000, 20, 100)
 

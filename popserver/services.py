@@ -204,7 +204,7 @@ def build(
         if access.is_on:
             broker.budgets.include(place.front.unsigned)
     made = Services(broker, limits, version, place.address, convert.endpoints(host, place.port))
-    access.on_change(made.session.expel)
+    access.on_change(made.session.end_forbidden_streams)
     incoming = Incoming(broker.budgets, limits, place.front)
     gate = ClientGate(access, broker.clients, broker.clock)
     services = [
@@ -323,7 +323,7 @@ def messaging_methods(
             consumer.receive_message,
             rights.consume_message_queue,
             refuse=consumer.refuse_to_receive,
-            hold_up=consumer.hold_up,
+            delay_refusal=consumer.delay_refusal,
         ),
         "AckMessage": Method(consumer.ack_message, rights.consume),
         "ForwardMessageToDeadLetterQueue": Method(consumer.forward_to_dead_letter_queue, rights.consume),
@@ -332,7 +332,7 @@ def messaging_methods(
         "GetOffset": Method(offsets.get_offset, rights.consume_message_queue),
         "QueryOffset": Method(offsets.query_offset, rights.read_message_queue),
         "EndTransaction": Method(producing.end_transaction, rights.publish),
-        "Telemetry": ConversationMethod(session.telemetry, session.hold_up),
+        "Telemetry": ConversationMethod(session.telemetry, session.delay_refusal),
         "NotifyClientTermination": Method(session.notify_client_termination, rights.own_client),
         "ChangeInvisibleDuration": Method(
             consumer.change_invisible_duration, rights.consume, refuse=receiving_rpc.refuse_to_change, echoes=True

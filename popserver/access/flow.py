@@ -32,7 +32,7 @@ from popserver.access.rules import (
 from popserver.access.sql import Acl
 from popserver.engine.clock import Alarm, Clock
 from popserver.engine.reader import Reader
-from popserver.model.acl import Action, Effect, Need, ResourceKind, Right
+from popserver.model.acl import Action, AnyOfRights, Effect, ResourceKind, Right
 from popserver.model.errors import Forbidden, PopError, Unauthorized
 from popserver.model.names import Resource
 from popserver.model.retry import MINUTE_MS, SECOND_MS
@@ -144,7 +144,7 @@ class Access:
         if now is not user and now != user:
             raise _refused()
 
-    def check(self, user: User, needs: Iterable[Need]) -> None:
+    def check(self, user: User, needs: Iterable[AnyOfRights]) -> None:
         """Raise `Forbidden` unless the user has one right of each need. Admins have all rights."""
         if user.is_admin:
             return
@@ -154,7 +154,7 @@ class Access:
             if not any(verdict.allowed for verdict in verdicts):
                 raise Forbidden(_refusal(user.access_key, need, verdicts))
 
-    def withholds(self, user: User) -> bool:
+    def denies_reading(self, user: User) -> bool:
         """Whether any policy denies the user SUB; then `check_origins` must check each message's origin."""
         self.check_current(user)
         return not user.is_admin and self._policies[user.access_key].denies_reading
@@ -164,7 +164,7 @@ class Access:
 
         None stands for a topic that is no longer known.
         """
-        if not self.withholds(user):
+        if not self.denies_reading(user):
             return
         policies = self._policies[user.access_key]
         for topic in topics:
@@ -262,7 +262,7 @@ def _refused() -> Unauthorized:
     return Unauthorized(_REFUSED)
 
 
-def _refusal(access_key: str, need: Need, verdicts: list[Verdict]) -> str:
+def _refusal(access_key: str, need: AnyOfRights, verdicts: list[Verdict]) -> str:
     if len(need) == 1:
         return why(access_key, need[0], verdicts[0])
     wanted = " or ".join(map(str, need))
@@ -294,7 +294,7 @@ def _epoch_ms(date_time: str) -> int | None:
 # and no name that could be a secret. The number of lines is limited, so that callers cannot fill the log.
 
 AGAIN_MS = MINUTE_MS
-TOLD_MAX = 1_000  # pairs of name and address in a minute; further ones are not logged
+LOGGED_MAX = 1_000  # pairs of name and address in a minute; further ones are not logged
 _NAME_LENGTH_MAX = 256
 
 
@@ -321,7 +321,7 @@ class RejectedCallers:
     def _is_due(self, name: str, address: str, now_ms: int) -> bool:
         while self._told and next(iter(self._told.values())) <= now_ms - AGAIN_MS:
             del self._told[next(iter(self._told))]
-        if (name, address) in self._told or len(self._told) >= TOLD_MAX:
+        if (name, address) in self._told or len(self._told) >= LOGGED_MAX:
             return False
         self._told[name, address] = now_ms
         return True

@@ -18,11 +18,11 @@ from popserver.access.rules import User
 from popserver.engine.clock import Clock
 from popserver.model.errors import BadRequest, ClientIdRequired, Forbidden, Unauthorized
 from popserver.model.names import CONTROL
-from popserver.transport.calls import Caller, Needs
+from popserver.transport.calls import Caller, RequiredRights
 
 CLIENT_ID_LENGTH_MAX = 255
 
-Require = Callable[[Needs], None]
+Require = Callable[[RequiredRights], None]
 
 # These methods count in the quota but are never refused. A refusal would only make more work: a message that is not
 # acked is delivered again, and a client without heartbeats is taken for dead. A client that calls them often gets fewer
@@ -97,7 +97,7 @@ class ClientGate:
         else:
             client.last_seen_ms = self._clock.now_ms()
 
-    def _allow(self, rights: Callable[[Message, Caller], Needs], request: Message, caller: Caller) -> None:
+    def _allow(self, rights: Callable[[Message, Caller], RequiredRights], request: Message, caller: Caller) -> None:
         """Raise `Forbidden` if the caller lacks a right, `TooManyRequests` if it sends more messages than its quota."""
         if self._must_sign:
             caller.require(rights(request, caller))
@@ -107,7 +107,7 @@ class ClientGate:
     def _sign_in(self, caller: Caller) -> None:
         user = _signer(self._access, caller)
         caller.require = _rights_of(self._access, user)
-        caller.withholds = partial(self._access.withholds, user)
+        caller.denies_reading = partial(self._access.denies_reading, user)
         caller.require_origins = partial(self._access.check_origins, user)
         caller.user = user.access_key
         if caller.client_id:
@@ -150,7 +150,7 @@ def _signer(access: Access, caller: Caller) -> User:
 
 
 def _rights_of(access: Access, user: User) -> Require:
-    def require(wanted: Needs) -> None:
+    def require(wanted: RequiredRights) -> None:
         access.check_current(user)
         access.check(user, wanted)
 

@@ -61,13 +61,13 @@ def first_of(
     page_keys = _within_bytes(sizes)
     left = keys[len(named) if len(page_keys) == len(sizes.keys) else named.index(page_keys[-1]) + 1 :]
     found = _BY_KEY.columns(conn, sources, {"keys": encode_rows([(key,) for key in page_keys])})
-    found = _told_as_sent(conn, topic, found)
+    found = _at_origins(conn, topic, found)
     queue_ids = set(map(queue_of, found.places))
     rows = _NUMBERS.rows(conn, {"queues": encode_rows([(each,) for each in queue_ids])})
     return HeldPage(found, {row.queue_id: row.number for row in rows}), left
 
 
-def _told_as_sent(conn: Connection, topic: Topic, found: Columns) -> Columns:
+def _at_origins(conn: Connection, topic: Topic, found: Columns) -> Columns:
     own = {each.queue_id for each in topic.queues}
     elsewhere = [key for key in found.keys if queue_of(key) not in own]
     redriven = of_places(conn, elsewhere) if elsewhere else {}

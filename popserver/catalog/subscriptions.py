@@ -52,7 +52,7 @@ def subscribe(tx: Transaction, requests: Sequence[Subscribe]) -> list[PopError |
     return [_subscribe(tx, request) for request in requests]
 
 
-def used(tx: Transaction, groups: Iterable[Group], mode: Mode) -> None:
+def set_modes(tx: Transaction, groups: Iterable[Group], mode: Mode) -> None:
     """Set the mode of the groups that have none. The others must have this mode already.
 
     The caller has checked that while it held `CATALOG_LOCK`, which its request declares.
@@ -60,13 +60,13 @@ def used(tx: Transaction, groups: Iterable[Group], mode: Mode) -> None:
     ids = {each.group_id: each.name for each in groups if each.mode is None}
     if ids:
         names = {"groups": encode_rows([(each,) for each in sorted(ids)]), "new_mode": mode.value}
-        for group_id in tx.conn.execute(_FIX_MODES, names).scalars():
+        for group_id in tx.conn.execute(_SET_GROUP_MODES, names).scalars():
             tx.invalidate(Invalidation(GROUP, *ids[group_id]))
 
 
 def subscribe_to_new_queues(tx: Transaction, topic_id: int) -> None:
     """Give each group that consumes the topic progress rows for its new queues, from their beginning."""
-    tx.conn.execute(_MEET_NEW_QUEUES, {"of_topic": topic_id})
+    tx.conn.execute(_SUBSCRIBE_TO_NEW_QUEUES, {"of_topic": topic_id})
 
 
 def _subscribe(tx: Transaction, request: Subscribe) -> PopError | None:
@@ -75,7 +75,7 @@ def _subscribe(tx: Transaction, request: Subscribe) -> PopError | None:
         return refusal
     if tx.conn.execute(_IS_THERE, {"of_topic": topic.topic_id}).first() is None:
         return topic_not_found(topic.name)
-    known = set(tx.conn.execute(_MET, {"for_group": group.group_id, "of_topic": topic.topic_id}).scalars())
+    known = set(tx.conn.execute(_SUBSCRIBED, {"for_group": group.group_id, "of_topic": topic.topic_id}).scalars())
     rows = [
         {"group_id": group.group_id, "queue_id": each.queue_id, "next_offset": _start(group, each)}
         for each in queue_rows(tx.conn, topic.topic_id)
@@ -104,7 +104,7 @@ def _start(group: Group, row: QueueRow) -> int:
 
 
 _GROUPS = rows_parameter("groups", "group_id")
-_FIX_MODES = (
+_SET_GROUP_MODES = (
     update(consumer_group)
     .where(consumer_group.c.group_id.in_(select(_GROUPS.c.group_id)), consumer_group.c.mode.is_(None))
     .values(mode=bindparam("new_mode"))
@@ -113,7 +113,7 @@ _FIX_MODES = (
 _IS_THERE = select(topic_table.c.topic_id).where(
     topic_table.c.topic_id == bindparam("of_topic"), topic_table.c.deleted_at_ms.is_(None)
 )
-_MET = (
+_SUBSCRIBED = (
     select(progress.c.queue_id)
     .join(queue, queue.c.queue_id == progress.c.queue_id)
     .where(progress.c.group_id == bindparam("for_group"), queue.c.topic_id == bindparam("of_topic"))
@@ -130,7 +130,7 @@ _HAS_PROGRESS = (
     .where(progress.c.group_id == _GROUPS_OF_TOPIC.c.group_id, progress.c.queue_id == queue.c.queue_id)
     .exists()
 )
-_MEET_NEW_QUEUES = insert(progress).from_select(
+_SUBSCRIBE_TO_NEW_QUEUES = insert(progress).from_select(
     ["group_id", "queue_id", "next_offset"],
     select(_GROUPS_OF_TOPIC.c.group_id, queue.c.queue_id, queue.c.min_offset)
     .join(queue, queue.c.topic_id == bindparam("of_topic"))

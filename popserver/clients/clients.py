@@ -221,7 +221,7 @@ class Clients:
         if client is not None:
             client.has_left = True
             _cancel(client)
-        self._lose(client_id, said_goodbye=True)
+        self._abandon_holds(client_id, said_goodbye=True)
 
     def close(self) -> None:
         """Stop watching clients."""
@@ -253,7 +253,7 @@ class Clients:
         self._consumers.left(client.client_id)
         self._group_members.leave(client.client_id)
         if client.may_hold:
-            self._lose(client.client_id, said_goodbye=False)
+            self._abandon_holds(client.client_id, said_goodbye=False)
         # Remembered for one more lapse time, so that its return is noticed.
         client.alarm = self._clock.call_at(self._clock.now_ms() + CLIENT_LAPSE_MS, lambda: self._forget(client))
 
@@ -261,7 +261,7 @@ class Clients:
         if client.is_gone:
             self._known.pop(client.client_id, None)
 
-    def _lose(self, client_id: str, *, said_goodbye: bool) -> None:
+    def _abandon_holds(self, client_id: str, *, said_goodbye: bool) -> None:
         self._submit(lambda gone: self._abandon(gone, said_goodbye), client_id)
 
     def _submit(self, task: Callable[[str], Awaitable[None]], client_id: str) -> None:

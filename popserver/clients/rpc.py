@@ -89,7 +89,7 @@ class SessionMethods:
                         await self._begin_session(answer.settings, caller, stream, send_frame)
         except asyncio.CancelledError:
             if not self._closing:
-                # `expel` ended the stream; the client gets the reason.
+                # `end_forbidden_streams` ended the stream; the client gets the reason.
                 caller.require(caller.stands_on)
                 raise
         finally:
@@ -108,11 +108,11 @@ class SessionMethods:
         self._clients.ended(caller.client_id)
         return wire.NotifyClientTerminationResponse(status=status.OK)
 
-    async def hold_up(self) -> None:
+    async def delay_refusal(self) -> None:
         """Delay a refusal: a client that repeats it at once would be refused again and again."""
         await asyncio.sleep(self._limits.stream_refusal_pause_ms / 1_000)
 
-    def expel(self) -> None:
+    def end_forbidden_streams(self) -> None:
         """End the streams of clients that have lost the rights they need."""
         for stream, caller in self._streams.items():
             try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from sqlalchemy import Connection, text
 
-from popserver.database.database import Database, said_plainly
+from popserver.database.database import Database, plain_errors
 from popserver.database.dialect import dialect_of
 from popserver.database.states_of import OFFSET_MASK, is_shown_as
 from popserver.model.errors import StoreUnavailable
@@ -133,7 +133,7 @@ def compact(database: Database) -> tuple[int, int]:
     file = database.file
     if file is None:
         raise StoreUnavailable(f"{database.name} is not a SQLite file; Postgres reuses free space itself (autovacuum)")
-    with said_plainly(database.name), database.connect_writer() as conn:
+    with plain_errors(database.name), database.connect_writer() as conn:
         # First, so that the size includes rows that are only in the WAL.
         conn.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
         before = file.stat().st_size

@@ -39,7 +39,7 @@ _POSTGRES_ARGUMENTS = {
 READERS_MAX = 3
 IN_BINARY = "popmq_in_binary"  # execution option: Postgres sends the result in its binary format
 # A deadlock, which is possible only with a user's own transaction; a serialization failure.
-_TAKEN_BACK = {"40P01", "40001"}
+_SERIALIZATION_FAILURES = {"40P01", "40001"}
 _SECRET_OPTIONS = ("password", "sslpassword")  # Postgres also accepts these in a URL's query
 _PASSWORD = re.compile(r":.*@", re.DOTALL)  # everything between the first colon and the host
 _MEMORY_NUMBER = itertools.count()
@@ -88,13 +88,13 @@ class Database:
 
     def connect_writer(self) -> Connection:
         """This server's only writing connection. Raises `StoreUnavailable` if the database cannot be reached."""
-        with said_plainly(self.name):
+        with plain_errors(self.name):
             return self.writing.connect()
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
         """A read-only connection that sees one consistent state."""
-        with said_plainly(self.name), self.reading.connect() as conn:
+        with plain_errors(self.name), self.reading.connect() as conn:
             conn.exec_driver_sql("BEGIN" if self.is_sqlite else "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             try:
                 yield conn
@@ -202,27 +202,27 @@ def sqlite_module(*, own_process: bool) -> ModuleType:
         try:
             from pysqlite3 import dbapi2
         except ImportError:
-            return _quick_to_bind(sqlite3)
-        return _quick_to_bind(dbapi2)
-    return _quick_to_bind(sqlite3)
+            return _with_adapters(sqlite3)
+        return _with_adapters(dbapi2)
+    return _with_adapters(sqlite3)
 
 
-def _quick_to_bind(module: ModuleType) -> ModuleType:
+def _with_adapters(module: ModuleType) -> ModuleType:
     """Register adapters that return the value unchanged.
 
     The driver looks for an adapter for each blob and NULL. Without one the search is slow: a third of an append.
     """
-    module.register_adapter(bytes, _as_it_is)
-    module.register_adapter(type(None), _as_it_is)
+    module.register_adapter(bytes, _unchanged)
+    module.register_adapter(type(None), _unchanged)
     return module
 
 
-def _as_it_is(value: Any) -> Any:
+def _unchanged(value: Any) -> Any:
     return value
 
 
 @contextmanager
-def said_plainly(name: str) -> Iterator[None]:
+def plain_errors(name: str) -> Iterator[None]:
     """Turn the driver's errors into `PopError`s with plain sentences."""
     try:
         yield
@@ -248,9 +248,9 @@ def plain_error(error: DBAPIError, name: str) -> PopError:
     return Internal(f"{name} refused a statement ({words}); whether it took effect is unknown, repeat the request")
 
 
-def is_taken_back(error: DBAPIError) -> bool:
+def is_serialization_failure(error: DBAPIError) -> bool:
     """Whether Postgres rolled the transaction back in favour of another one; run again, it will probably succeed."""
-    return getattr(error.orig, "sqlstate", None) in _TAKEN_BACK
+    return getattr(error.orig, "sqlstate", None) in _SERIALIZATION_FAILURES
 
 
 def commit_error(error: DBAPIError, name: str, outcome: Any) -> PopError:

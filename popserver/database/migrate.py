@@ -15,7 +15,7 @@ from typing import Literal
 from sqlalchemy import Connection, inspect, text
 
 from popserver.database import notifications
-from popserver.database.database import Database, said_plainly
+from popserver.database.database import Database, plain_errors
 from popserver.database.dialect import dialect_of
 from popserver.database.schema import VIEWS, metadata
 from popserver.model import message, names
@@ -34,7 +34,7 @@ _ADVISORY_LOCK = text(f"SELECT pg_advisory_xact_lock({0x706F706D71})")
 
 def revision(database: Database) -> str | None:
     """The schema's revision; None for an empty database."""
-    with said_plainly(database.name), database.reading.connect() as conn:
+    with plain_errors(database.name), database.reading.connect() as conn:
         return _revision(conn)
 
 
@@ -113,7 +113,7 @@ def _create(conn: Connection, name: str) -> None:
 @contextmanager
 def _transaction(database: Database) -> Iterator[Connection]:
     """A transaction for changes of the schema; on Postgres one server at a time."""
-    with said_plainly(database.name), database.writing.connect() as conn:
+    with plain_errors(database.name), database.writing.connect() as conn:
         database.begin(conn)
         try:
             dialect_of(conn).lock(conn, _ADVISORY_LOCK)

@@ -43,31 +43,31 @@ class PlanRow(NamedTuple):
 @carries_out(NewPlan)
 def create_plan(tx: Transaction, requests: Sequence[NewPlan]) -> list[PopError | None]:
     """Make plans. An existing plan stays; it must have the same group, selection and target."""
-    return [_said(_create_plan, tx, request) for request in requests]
+    return [_under_savepoint(_create_plan, tx, request) for request in requests]
 
 
 @carries_out(PlanStep)
 def record_step(tx: Transaction, requests: Sequence[PlanStep]) -> list[PopError | None]:
     """Record matches for a DRAFT. Nothing happens if another call has recorded them meanwhile."""
-    return [_said(_record_step, tx, request) for request in requests]
+    return [_under_savepoint(_record_step, tx, request) for request in requests]
 
 
 @carries_out(RunPlan)
 def run_plan(tx: Transaction, requests: Sequence[RunPlan]) -> list[RedriveCounts | PopError]:
     """Redrive the next messages of plans. Refused if a plan is a DRAFT or cancelled."""
-    return [_said(_run_plan, tx, request) for request in requests]
+    return [_under_savepoint(_run_plan, tx, request) for request in requests]
 
 
 @carries_out(CancelPlan)
 def cancel_plan(tx: Transaction, requests: Sequence[CancelPlan]) -> list[PopError | None]:
     """Cancel plans: they redrive no further messages. Refused if a plan is done."""
-    return [_said(_cancel_plan, tx, request) for request in requests]
+    return [_under_savepoint(_cancel_plan, tx, request) for request in requests]
 
 
 @carries_out(RedriveNow)
 def redrive_now(tx: Transaction, requests: Sequence[RedriveNow]) -> list[RedriveCounts | PopError]:
     """Redrive the named dead letters, except those that the plan has redriven already."""
-    return [_said(_redrive_now, tx, request) for request in requests]
+    return [_under_savepoint(_redrive_now, tx, request) for request in requests]
 
 
 def plan_row(tx: Transaction, plan_id: str) -> PlanRow | None:
@@ -78,7 +78,7 @@ def no_such_plan(plan_id: str) -> NotFound:
     return NotFound(f"redrive plan '{plan_id}' does not exist; list them with: popmq dlq plans")
 
 
-def _said(verb: Callable[[Transaction, R], S], tx: Transaction, request: R) -> S | PopError:
+def _under_savepoint(verb: Callable[[Transaction, R], S], tx: Transaction, request: R) -> S | PopError:
     """Run one request under a savepoint: a refusal undoes its changes, and the other requests continue."""
     tx.conn.exec_driver_sql("SAVEPOINT redrive")
     try:
@@ -91,20 +91,20 @@ def _said(verb: Callable[[Transaction, R], S], tx: Transaction, request: R) -> S
 
 
 def _create_plan(tx: Transaction, request: NewPlan) -> None:
-    _living(tx, request)
+    _existing_group(tx, request)
     found = plan_row(tx, request.plan_id)
     if found is None:
         _insert(tx, request)
         return
     _check_same(request, found)
-    if _meant(found.selection) != _meant(request.selection):
+    if _without_reach(found.selection) != _without_reach(request.selection):
         raise BadRequest(
             f"redrive plan '{request.plan_id}' exists already, with another selection; repeat that selection, or use"
             " another plan id"
         )
 
 
-def _meant(selection: str) -> dict[str, Any]:
+def _without_reach(selection: str) -> dict[str, Any]:
     """The selection without `up_to_id`, which only depends on when the plan was made."""
     return {name: value for name, value in json.loads(selection).items() if name != "up_to_id"}
 
@@ -150,7 +150,7 @@ def _cancel_plan(tx: Transaction, request: CancelPlan) -> None:
 
 def _redrive_now(tx: Transaction, request: RedriveNow) -> RedriveCounts:
     new = request.new
-    group = _living(tx, new)
+    group = _existing_group(tx, new)
     row = plan_row(tx, new.plan_id)
     if row is None:
         _insert(tx, new)
@@ -237,7 +237,7 @@ def _existing(tx: Transaction, plan_id: str) -> tuple[PlanRow, Group]:
     return row, group
 
 
-def _living(tx: Transaction, new: NewPlan) -> Group:
+def _existing_group(tx: Transaction, new: NewPlan) -> Group:
     group = _group(tx, new.group.group_id)
     if group is None:
         raise lookup.group_not_found(new.group.name)

@@ -51,10 +51,10 @@ def held(tx: Transaction, place: GroupInQueue, limit: int) -> list[_DeliveryRow]
 def lock(tx: Transaction, place: GroupInQueue) -> bool:
     """Lock all its deliveries without waiting. Returns False if another transaction has locked one of them."""
     for keys in _own_keys(tx, place):
-        if len(_found(tx, _LOCK_FREE, place, keys)) < len(keys):
+        if len(_found(tx, _LOCK_AVAILABLE, place, keys)) < len(keys):
             return False
     for keys in _redriven_keys(tx, place):
-        if len(_found(tx, _LOCK_FREE, place, keys)) < len(_found(tx, _STANDING, place, keys)):
+        if len(_found(tx, _LOCK_AVAILABLE, place, keys)) < len(_found(tx, _EXISTING, place, keys)):
             return False
     return True
 
@@ -62,15 +62,15 @@ def lock(tx: Transaction, place: GroupInQueue) -> bool:
 def clear(tx: Transaction, place: GroupInQueue) -> None:
     """Remove its deliveries and the positions of its message groups."""
     for keys in chain(_own_keys(tx, place), _redriven_keys(tx, place)):
-        _act(tx, _REMOVE, place, keys)
+        _execute(tx, _REMOVE, place, keys)
     for names in _pages(tx, _BEHIND, place, ""):
-        _act(tx, _REMOVE_BEHIND, place, names)
+        _execute(tx, _REMOVE_BEHIND, place, names)
 
 
 def make_ready(tx: Transaction, place: GroupInQueue, from_key: int) -> None:
     """Dead letters from this message key on become READY messages again."""
     for page in _pages(tx, _DEAD, place._replace(first=from_key), 0):
-        _act(tx, _MAKE_READY, place, page)
+        _execute(tx, _MAKE_READY, place, page)
 
 
 def _own_keys(tx: Transaction, place: GroupInQueue) -> Iterator[Sequence[int]]:
@@ -97,7 +97,7 @@ def _found(tx: Transaction, statement: Any, place: GroupInQueue, keys: Sequence[
     return tx.conn.execute(statement, place.names | {"keys": encode_rows([(key,) for key in keys])}).scalars().all()
 
 
-def _act(tx: Transaction, statement: Any, place: GroupInQueue, keys: Sequence[int | str]) -> None:
+def _execute(tx: Transaction, statement: Any, place: GroupInQueue, keys: Sequence[int | str]) -> None:
     tx.conn.execute(statement, place.names | {"keys": encode_rows([(key,) for key in keys])})
 
 
@@ -114,8 +114,8 @@ _DELIVERIES = RowStatement(
 )
 _KEYS_OF = select(delivery.c.message_key).where(*_own).order_by(delivery.c.message_key).limit(_LIMIT)
 _THESE = _OF_GROUP, delivery.c.message_key.in_(select(_KEYS.c.message_key))
-_STANDING = select(delivery.c.message_key).where(*_THESE)
-_LOCK_FREE = _STANDING.with_for_update(skip_locked=True)
+_EXISTING = select(delivery.c.message_key).where(*_THESE)
+_LOCK_AVAILABLE = _EXISTING.with_for_update(skip_locked=True)
 _REMOVE = delete(delivery).where(*_THESE)
 _REDRIVEN_HERE = (
     redrive.c.group_id == bindparam("for_group"),

@@ -42,7 +42,7 @@ def advance(run: Sequence[InRun], acked: Collection[int] = ()) -> Settled:
     return Settled(ended, not left or left[0].state == State.READY)
 
 
-def again(run: Sequence[R], max_attempts: int) -> list[R]:
+def redeliverable(run: Sequence[R], max_attempts: int) -> list[R]:
     """The messages of the run that may be granted again: those before the first that is held or waits for a retry.
 
     A provisionally acked message without attempts left is not delivered again.

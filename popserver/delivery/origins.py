@@ -124,5 +124,5 @@ async def check(reader: Reader, topic_name: str, keys: Sequence[int], caller: Ca
     Called before found messages are sent. It costs a query for callers that read a `%DLQ%` or `%RETRY%` topic and have
     a DENY policy, and nothing for all others.
     """
-    if keys and is_system_derived(topic_name) and caller.withholds():
+    if keys and is_system_derived(topic_name) and caller.denies_reading():
         caller.require_origins(await reader.read(lambda conn: topics_behind(conn, keys)))

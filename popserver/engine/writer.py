@@ -22,7 +22,7 @@ import structlog
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
-from popserver.database.database import Database, commit_error, is_taken_back, plain_error
+from popserver.database.database import Database, commit_error, is_serialization_failure, plain_error
 from popserver.database.notifications import Invalidation
 from popserver.engine.batch_delay import ENOUGH, BatchDelay
 from popserver.engine.clock import Clock
@@ -288,7 +288,7 @@ class Writer:
             self._run_halves(batch, result, Internal(), careful=careful)
         elif self._conn is None:
             result.fail(batch, self._plain(error))
-        elif is_taken_back(error) and tries > 1:
+        elif is_serialization_failure(error) and tries > 1:
             self._run(batch, result, careful=careful, tries=tries - 1)
         else:
             self._run_halves(batch, result, self._plain(error), careful=careful)

@@ -158,12 +158,12 @@ class Front:
         oldest.turn_away("it never signed a call, and a new connection needs its place")
         self.left(oldest)
 
-    def spoke(self, client: _Client) -> None:
+    def register(self, client: _Client) -> None:
         self._silent.pop(client, None)
         client.number = next(self._numbers)
         self._joined[client.number] = client
 
-    def passed_by(self, number: int) -> int | None:
+    def bytes_from(self, number: int) -> int | None:
         """How many bytes a connection has sent; None if it is closed."""
         client = self._joined.get(number)
         return None if client is None else client.passed
@@ -257,7 +257,7 @@ class _Client(RelayProtocol):
 
     def _choose(self, first: int) -> None:
         self._stop_waiting()
-        self._front.spoke(self)
+        self._front.register(self)
         if first not in self._front.kinds:
             self.turn_away(f"its first byte is 0x{first:02x}, which begins neither of the protocols of this port")
             return

@@ -65,7 +65,7 @@ async def _try_on_queue(
     end_key: int | None = end_of(queue)
     work = Work()
     while end_key is not None and examined < share and units > 0:
-        work.again()
+        work.start_again()
         query = partial(
             trial_step,
             wanted=wanted,

@@ -109,7 +109,7 @@ def _take_offsets_checking_pending(
 ) -> tuple[TakenOffsets | None, bool]:
     """The same, and whether the topic has pending messages, which saves a statement."""
     names = {"chosen": chosen.queue_id, "count": count, "now_ms": tx.now_ms, "of_topic": topic.topic_id}
-    row = tx.conn.execute(_TAKE_OFFSETS_LOOKING, names).first()
+    row = tx.conn.execute(_TAKE_OFFSETS_CHECKING_PENDING, names).first()
     if row is None:
         return None, False
     return TakenOffsets(row.next_offset - count, row.newest_stored_at_ms), bool(row.has_pending)
@@ -161,7 +161,7 @@ _TAKE_OFFSETS = (
     .returning(queue.c.next_offset, queue.c.newest_stored_at_ms)
 )
 # Not for a deleted topic: a server that does not know about the deletion would store messages that are never read.
-_TAKE_OFFSETS_LOOKING = _TAKE_OFFSETS.where(
+_TAKE_OFFSETS_CHECKING_PENDING = _TAKE_OFFSETS.where(
     exists().where(topic_table.c.topic_id == bindparam("of_topic"), topic_table.c.deleted_at_ms.is_(None))
 ).returning(exists().where(pending.c.topic_id == bindparam("of_topic")).label("has_pending"))
 _NEWEST = (

@@ -28,8 +28,8 @@ _MESSAGES_MAX = 4_000
 JUDGED_UNITS = 100_000
 # After so many units the thread sleeps, which releases the GIL. Otherwise each thread that needs the GIL waits 5 ms for
 # it, and a request needs it often.
-_BREATH_UNITS = 30_000
-_BREATH_S = 0.000_1
+_YIELD_UNITS = 30_000
+_YIELD_S = 0.000_1
 _NEVER = threading.Event()
 # The first read fetches so many messages, because their size is unknown; each next read at most so many times more.
 _FIRST_MESSAGES = 256
@@ -42,11 +42,11 @@ class Work:
     def __init__(self, units: int = JUDGED_UNITS) -> None:
         self._units = units
         self._asked = _FIRST_MESSAGES
-        self._breath = _BREATH_UNITS
+        self._until_yield = _YIELD_UNITS
         self.left = units
         self.unit_each = 0  # average cost of the last messages
 
-    def again(self) -> None:
+    def start_again(self) -> None:
         """Begin the next query with the full amount of work."""
         self.left = self._units
 
@@ -79,10 +79,10 @@ class Work:
         # The usual case: there is enough work left for all, so the cost of each message is not needed.
         self.left -= cost
         self.unit_each = cost // max(1, len(rows))
-        step = max(1, _BREATH_UNITS // max(1, self.unit_each))
+        step = max(1, _YIELD_UNITS // max(1, self.unit_each))
         keys = wanted.keys_of(rows[:step])
         for start in range(step, len(rows), step):
-            _NEVER.wait(_BREATH_S)
+            _NEVER.wait(_YIELD_S)
             keys += wanted.keys_of(rows[start : start + step])
         return keys, len(rows)
 
@@ -101,13 +101,13 @@ class Work:
     def spend(self, units: int) -> None:
         """Subtract work that was done."""
         self.left -= units
-        self._breathe(units)
+        self._yield_gil(units)
 
-    def _breathe(self, units: int) -> None:
-        self._breath -= units
-        if self._breath <= 0:
-            _NEVER.wait(_BREATH_S)
-            self._breath = _BREATH_UNITS
+    def _yield_gil(self, units: int) -> None:
+        self._until_yield -= units
+        if self._until_yield <= 0:
+            _NEVER.wait(_YIELD_S)
+            self._until_yield = _YIELD_UNITS
 
 
 # Queries for what a SQL filter needs: a message's key, its tag, and the properties in the filter.

@@ -41,4 +41,4 @@ def shortened(text: str) -> str:
 
 
 # One need of a call: any one of these rights is enough.
-Need = tuple[Right, ...]
+AnyOfRights = tuple[Right, ...]

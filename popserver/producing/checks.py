@@ -27,7 +27,7 @@ from popserver.model.retry import SECOND_MS
 from popserver.model.topic import Topic
 from popserver.producing import half_messages
 from popserver.producing.half_messages import Check
-from popserver.producing.rules import CheckPolicy, Resolution, check_transaction_id, whom_to_ask
+from popserver.producing.rules import CheckPolicy, Resolution, check_transaction_id, producers_to_ask
 
 RETRY_MS = 1 * SECOND_MS  # after a failure of the database
 BESIDE_ANOTHER_S = 0.005  # before the next try, if another server had locked the queue
@@ -131,7 +131,7 @@ class Transactions:
     async def _ask(self, check: Check) -> bool:
         """Ask the first producer that can be reached. Returns False if there is none."""
         candidates = self.producers.of_topic(check.stored.message.topic)
-        for client_id in whom_to_ask(candidates, check.client_id, check.checks_before):
+        for client_id in producers_to_ask(candidates, check.client_id, check.checks_before):
             way = self.producers.stream_of(client_id)
             if way is None:
                 continue

@@ -143,10 +143,10 @@ def _in_order(tx: Transaction, rows: Sequence[PendingRow]) -> list[PendingRow]:
         (each.topic_id, each.message_group): each.pending_id
         for each in tx.conn.execute(_MISSING, {"groups": groups, "ids": ids})
     }
-    return list(_before_the_missing(rows, missing))
+    return list(_before_missing(rows, missing))
 
 
-def _before_the_missing(rows: Sequence[PendingRow], missing: dict[tuple[int, str], int]) -> Iterator[PendingRow]:
+def _before_missing(rows: Sequence[PendingRow], missing: dict[tuple[int, str], int]) -> Iterator[PendingRow]:
     """Leave out rows after the first missing message of their message group, and all later rows of that group."""
     held_up: set[tuple[int, str]] = set()
     for row in rows:

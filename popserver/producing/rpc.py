@@ -110,7 +110,7 @@ def _answer(sent: Sequence[pb.Message], topic: Resource, outcomes: Sequence[Outc
             entry.recall_handle = recall_handle(topic, message_id, outcome.deliver_at_ms)
         entries.append(entry)
     refused = any(isinstance(outcome, PopError) for outcome in outcomes)
-    said = status.over_all([entry.status for entry in entries]) if refused else status.OK
+    said = status.combined([entry.status for entry in entries]) if refused else status.OK
     return wire.SendMessageResponse(status=said, entries=entries)
 
 

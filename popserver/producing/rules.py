@@ -31,7 +31,7 @@ def first_check_at_ms(policy: CheckPolicy, recovery_ms: int | None, now_ms: int)
     return now_ms + (recovery_ms or policy.first_after_ms)
 
 
-def whom_to_ask(producers: Sequence[str], sender: str, checks_before: int) -> list[str]:
+def producers_to_ask(producers: Sequence[str], sender: str, checks_before: int) -> list[str]:
     """The topic's producers in the order in which this check tries them.
 
     The first check starts with the sender. Each further check starts with the next producer, so that one producer that

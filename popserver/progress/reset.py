@@ -35,7 +35,7 @@ from popserver.pulling.read import Ends
 from popserver.pulling.rules import NO_OFFSET
 
 # A reset writes history rows for at most this many messages.
-TOLD_MAX = STEP_ROWS_MAX
+RECORDED_MAX = STEP_ROWS_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,10 +163,10 @@ def _lock_deliveries(tx: Transaction, group: Group, move: _Move) -> None:
 
 
 def _invalidate(tx: Transaction, group: Group, moves: Sequence[_Move]) -> None:
-    """Write the history of at most `TOLD_MAX` messages, first of those with delivery rows."""
+    """Write the history of at most `RECORDED_MAX` messages, first of those with delivery rows."""
     if Event.RESET not in group.history.kept:
         return
-    room = TOLD_MAX
+    room = RECORDED_MAX
     for move in moves:
         held = clear.held(tx, _place(group, move), room)
         of_range = _STATES.rows(tx.conn, _range_names(group, move) | {"limit": room - len(held)})

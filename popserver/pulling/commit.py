@@ -13,7 +13,7 @@ from typing import ClassVar
 from sqlalchemy import Connection, and_, insert, select, update
 
 from popserver.catalog.lookup import CATALOG_LOCK, group_not_found, of_another_mode, topic_not_found
-from popserver.catalog.subscriptions import used
+from popserver.catalog.subscriptions import set_modes
 from popserver.database.rows import encode_rows, rows_parameter
 from popserver.database.schema import consumer_group, progress, queue
 from popserver.database.schema import topic as topic_table
@@ -57,7 +57,7 @@ def commit(tx: Transaction, requests: Sequence[Commit]) -> list[list[Committed] 
     now = dict(before)
     judged = [[_judge(offset, place, now, ends, begins=each.begins) for offset, place in _pairs(each)] for each in good]
     _write(tx, before, now)
-    used(tx, {each.group for said, each in zip(judged, good, strict=True) if None in said}, Mode.PULL)
+    set_modes(tx, {each.group for said, each in zip(judged, good, strict=True) if None in said}, Mode.PULL)
     outcomes = iter(
         [Committed(refusal, now.get(place, NO_PROGRESS)) for refusal, place in zip(said, each.places(), strict=True)]
         for said, each in zip(judged, good, strict=True)

@@ -32,7 +32,7 @@ from popserver.pulling.flow import HandedBack, PullRequest, Pulls
 from popserver.pulling.rules import BATCH_BYTES_MAX, BATCH_SIZE_MAX, Pulled, PullFlag, PullStatus
 from popserver.transport import convert, status
 from popserver.transport.call import Write
-from popserver.transport.calls import Caller, Needs, NotTaken
+from popserver.transport.calls import Caller, NotTaken, RequiredRights
 from popserver.transport.limits import CallLimits
 from popserver.transport.polling import poll_ms_of
 
@@ -103,7 +103,7 @@ class PullMethods:
             convert.fill_pulled(answer.messages.add(), stored, asked.topic, self._store_host)
         return answer
 
-    async def _pull(self, asked: Asked, rights: Callable[[], Needs], caller: Caller) -> Pulled:
+    async def _pull(self, asked: Asked, rights: Callable[[], RequiredRights], caller: Caller) -> Pulled:
         clients = self._clients
         client = clients.call_opened(caller.client_id)
         try:

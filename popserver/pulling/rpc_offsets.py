@@ -67,7 +67,7 @@ class OffsetMethods:
             legacy_pb2.CommitOffsetResult(status=said, stored=_queue_offset(sent.queue, each.stored))
             for said, sent, each in zip(statuses, request.offsets, done, strict=True)
         ]
-        return legacy_pb2.CommitOffsetsResponse(status=status.over_all(statuses), results=results)
+        return legacy_pb2.CommitOffsetsResponse(status=status.combined(statuses), results=results)
 
     async def _query(self, request: wire.QueryOffsetRequest, caller: Caller) -> int:
         queue, policy = _of_v2(request.message_queue, caller), request.query_offset_policy

@@ -111,7 +111,7 @@ def send_back(tx: Transaction, requests: Sequence[SendBack]) -> list[bool | PopE
         for step in _steps(list(several)):
             outcomes |= _hand_back(tx, step, outcomes)
     done = {each.group for each in good if isinstance(outcomes[_group_and_key(each)], bool)}
-    subscriptions.used(tx, done, Mode.PULL)
+    subscriptions.set_modes(tx, done, Mode.PULL)
     return [denied[each.group] if each.group in denied else outcomes[_group_and_key(each)] for each in requests]
 
 

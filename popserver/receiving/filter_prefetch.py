@@ -103,7 +103,7 @@ class FilterPrefetch:
         async with self._small if request.wanted.size <= _SMALL else self._large:
             under_way = ahead.under_way
             enough = under_way + 2 * _RECEIVES_AHEAD * request.batch_size
-            ahead.work.again()
+            ahead.work.start_again()
             query = partial(filter_fetch.fetch, request=request, known=ahead.judged, enough=enough, work=ahead.work)
             before = ahead.taken
             found: FilterResults = await self._reader.read_then(query, partial(filter_fetch.judge, work=ahead.work))

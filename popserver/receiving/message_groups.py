@@ -182,7 +182,7 @@ def _again(tx: Transaction, batch: ReceiveBatch, opened: Sequence[_Opened], shar
     keys: dict[MessageGroupKey, dict[int, int]] = {}
     rests: dict[MessageGroupKey, list[tuple[int, int]]] = {}
     for member in next_offsets:
-        ready = fifo.again(held[member], batch.group.retry.max_attempts)
+        ready = fifo.redeliverable(held[member], batch.group.retry.max_attempts)
         attempts = {row.message_key: row.attempt + 1 for row, _ in zip(ready[:share], room, strict=False)}
         rests[member] = [(row.message_key, row.attempt + 1) for row in ready[len(attempts) :]]
         if attempts or not ready:

@@ -106,7 +106,7 @@ class ConsumerMethods:
             for entry, said in zip(acked, statuses, strict=True)
         ]
         return wire.AckMessageResponse(
-            status=status.over_all(statuses) if any(outcomes) else status.OK, entries=entries
+            status=status.combined(statuses) if any(outcomes) else status.OK, entries=entries
         )
 
     async def change_invisible_duration(
@@ -140,7 +140,7 @@ class ConsumerMethods:
         )
         return wire.ForwardMessageToDeadLetterQueueResponse(status=status.OK)
 
-    async def hold_up(self, request: wire.ReceiveMessageRequest | BadRequest | None, caller: Caller) -> None:
+    async def delay_refusal(self, request: wire.ReceiveMessageRequest | BadRequest | None, caller: Caller) -> None:
         """Delay a refusal: the Go push client repeats a receive 20 ms after any refusal (protocol 1.7)."""
         # A call that was refused by its headers has no request.
         pushes = request is None or (not isinstance(request, BadRequest) and request.auto_renew)

@@ -41,7 +41,7 @@ from popserver.model.topic import message_key, offset_of
 from popserver.receiving.batch import Candidate, QueueToScan, ReceiveBatch
 
 # A scan with a filter reads at most this many offsets, in all queues together.
-_LOOK_OFFSETS = 4 * WINDOW_OFFSETS
+_FIRST_WINDOW = 4 * WINDOW_OFFSETS
 # A scan reads this many messages that a SQL filter accepts for each it needs: some may be in locked message groups.
 _FREE_OF_WANTED = 4
 # If open message groups have messages, the scan reads only this many offsets for each message it needs, and at least
@@ -90,7 +90,7 @@ def read_on(
     """
     found: list[Candidate] = []
     left_over = False
-    window = max(_BESIDE_RUNS_MIN, _BESIDE_RUNS * limit) if beside_runs else _LOOK_OFFSETS
+    window = max(_BESIDE_RUNS_MIN, _BESIDE_RUNS * limit) if beside_runs else _FIRST_WINDOW
     for place in places:
         # On Postgres `end_offset` may be older than the locked progress row: never move back to it.
         if place.next_offset >= place.end_offset:
@@ -131,7 +131,7 @@ def store_left_over(tx: Transaction, batch: ReceiveBatch, left: Iterable[Candida
             first.setdefault(each.member, offset_of(each.row.message_key))
     if first:
         rows = encode_rows([(each.queue_id, offset, each.message_group) for each, offset in first.items()])
-        tx.conn.execute(_LEAVE, batch.names | {"left": rows})
+        tx.conn.execute(_STORE_LEFT_OVER, batch.names | {"left": rows})
 
 
 def _not_in_hand(tx: Transaction, batch: ReceiveBatch, rows: list[MessageRow]) -> list[MessageRow]:
@@ -168,7 +168,7 @@ def _read_window(
         rows, reached = _read_tagged(tx, batch, batch.wanted, names)
     if batch.keeps_order and reached - offsets.start > len(rows):
         # This must run before the grants, which lock message groups too.
-        tx.conn.execute(_LEAVE_LOCKED, names | {"to_key": message_key(place.queue_id, reached)})
+        tx.conn.execute(_STORE_LOCKED, names | {"to_key": message_key(place.queue_id, reached)})
     return rows, reached
 
 
@@ -322,7 +322,7 @@ _FREE = _queries(_IS_FREE)
 _NEXT = _ALL.every
 _BEHIND_COLUMNS = ["group_id", "queue_id", "message_group", "topic_id", "next_offset"]
 # A row for each message group with held messages that has none yet; it continues at the first message that was skipped.
-_LEAVE_LOCKED = insert(behind).from_select(
+_STORE_LOCKED = insert(behind).from_select(
     _BEHIND_COLUMNS,
     select(
         bindparam("group_id", type_=BigInteger),
@@ -335,7 +335,7 @@ _LEAVE_LOCKED = insert(behind).from_select(
     .group_by(message.c.message_group),
 )
 _LEFT = rows_parameter("left", "queue_id", "next_offset", text=("message_group",))
-_LEAVE = insert(behind).from_select(
+_STORE_LEFT_OVER = insert(behind).from_select(
     _BEHIND_COLUMNS,
     select(
         bindparam("group_id", type_=BigInteger),

@@ -195,7 +195,7 @@ def ack_whole_runs(tx: Transaction, group: Group, receipts: Sequence[Receipt]) -
     # Two receipts of one hold may name different end times. They count once, or one would count for another message.
     named = {(group.group_id, each.message_key, each.hold_id, queue_of(each.message_key)) for each in receipts}
     holds = encode_rows(sorted(named))
-    row = _LOOK.first(tx.conn, {"holds": holds, "now_ms": tx.now_ms})
+    row = _FIND_RUNS.first(tx.conn, {"holds": holds, "now_ms": tx.now_ms})
     assert row is not None, "an aggregate has one row"
     if row.held < len(named) or row.all_of_runs > row.held or row.topics > 2:
         return False
@@ -242,7 +242,7 @@ _RUN_LENGTH = (
     .correlate(_TOUCHED)
     .scalar_subquery()
 )
-_LOOK = RowStatement(
+_FIND_RUNS = RowStatement(
     _Runs,
     select(
         _HELD.scalar_subquery().label("held"),

@@ -22,7 +22,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from popproto.v2 import definition_pb2 as pb
 from popserver.engine.undelivered import Undelivered
-from popserver.model.acl import Need
+from popserver.model.acl import AnyOfRights
 from popserver.model.errors import BadRequest, Internal, PopError
 from popserver.model.names import Resource
 from popserver.transport import entry_limits, status
@@ -43,7 +43,7 @@ FIELDS_TO_BODIES_MAX = 2 * FIELDS_MAX
 
 Request = TypeVar("Request", contravariant=True)
 Decoded = TypeVar("Decoded", bound=Message)
-Needs = Sequence[Need]
+RequiredRights = Sequence[AnyOfRights]
 
 
 class NotTaken(Exception):
@@ -60,13 +60,13 @@ class Caller:
         "_headers",
         "call",
         "client_id",
+        "denies_reading",
         "is_anonymous",
         "namespace",
         "require",
         "require_origins",
         "stands_on",
         "user",
-        "withholds",
     )
 
     def __init__(self, call: Call) -> None:
@@ -81,13 +81,13 @@ class Caller:
         # Whether signatures are required and this call has none. The gate sets it.
         self.is_anonymous = False
         # Raises unless the user is still enabled and has these rights. The gate sets it.
-        self.require: Callable[[Needs], None] = _let_through
-        # `withholds`: whether a policy denies this user to read some topics. `require_origins` raises for such topics;
+        self.require: Callable[[RequiredRights], None] = _let_through
+        # `denies_reading`: whether a policy denies the user to read topics. `require_origins` raises for such topics;
         # it is called with the topics that dead letters and retries come from.
-        self.withholds: Callable[[], bool] = _nothing_withheld
+        self.denies_reading: Callable[[], bool] = _denies_nothing
         self.require_origins: Callable[[Iterable[Resource | None]], None] = _let_through
         # The rights that the caller needs while its stream is open.
-        self.stands_on: Needs = ()
+        self.stands_on: RequiredRights = ()
 
     def header(self, name: str) -> str:
         value = self._headers.get(name, "")
@@ -119,7 +119,7 @@ class Method(Generic[Request]):
     """An RPC with one request and one response."""
 
     answer: Callable[[Request, Caller], Awaitable[Message]]
-    rights: Callable[[Request, Caller], Needs]  # the rights that this request needs
+    rights: Callable[[Request, Caller], RequiredRights]  # the rights that this request needs
     # Makes the response to a refused request, if the response has more than a status.
     refuse: Callable[[Request | BadRequest | None, pb.Status], Message] | None = None
     anonymous: bool = False  # a call without a client id is allowed, and need not be signed
@@ -132,10 +132,10 @@ class StreamMethod(Generic[Request]):
     """An RPC with one request and a stream as the response: `answer` writes its frames."""
 
     answer: Callable[[Request, Caller, Write], Awaitable[None]]
-    rights: Callable[[Request, Caller], Needs]
+    rights: Callable[[Request, Caller], RequiredRights]
     refuse: Callable[[pb.Status], Sequence[Message]] | None = None  # the frames of a refusal; default: one, the status
     # Waits before a refused call ends, for clients that otherwise repeat the call at once and without end.
-    hold_up: Callable[[Request | BadRequest | None, Caller], Awaitable[None]] | None = None
+    delay_refusal: Callable[[Request | BadRequest | None, Caller], Awaitable[None]] | None = None
     # Encodes a frame, if some frames are not the method's protobuf message.
     encode: Callable[[Encodable], bytes] | None = None
 
@@ -145,14 +145,14 @@ class ConversationMethod(Generic[Request]):
     """An RPC with a stream of requests and a stream of responses. `answer` checks the rights of each request."""
 
     answer: Callable[[Frames[Request], Caller, Write], Awaitable[None]]
-    hold_up: Callable[[], Awaitable[None]]
+    delay_refusal: Callable[[], Awaitable[None]]
 
 
 AnyMethod = Method[Never] | StreamMethod[Never] | ConversationMethod[Never]
 
 
 # Gets the function that names the rights, the request and the caller. Raises the `PopError` that the caller gets.
-Allow = Callable[[Callable[[Message, Caller], Needs], Message, Caller], None]
+Allow = Callable[[Callable[[Message, Caller], RequiredRights], Message, Caller], None]
 
 
 class Gate(Protocol):
@@ -216,7 +216,7 @@ def _let_through(_needs: object) -> None:
     """If callers need not sign, each caller may do everything."""
 
 
-def _nothing_withheld() -> bool:
+def _denies_nothing() -> bool:
     return False
 
 
@@ -346,8 +346,8 @@ class _Stream:
             arrived.budget.give_back(arrived.size)
         if refusal is None:
             return
-        if method.hold_up is not None:
-            await method.hold_up(arrived.request, caller)
+        if method.delay_refusal is not None:
+            await method.delay_refusal(arrived.request, caller)
         refused = status.of(refusal)
         for frame in [way.refusal(refused)] if method.refuse is None else method.refuse(refused):
             await call.write(frame)
@@ -380,5 +380,5 @@ class _Conversation:
             return
         await call.write(way.refusal(status.of(refusal)))
         if frames is None or frames.refusal is None:  # otherwise a frame is still arriving: end the stream at once
-            await self._method.hold_up()
+            await self._method.delay_refusal()
         call.end(status.end_of_stream(refusal))

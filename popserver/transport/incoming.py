@@ -277,7 +277,7 @@ class Incoming:
 
     def _locate(self, reading: _Reading, front: Front) -> None:
         number = reading.call.connection
-        passed = None if number is None else front.passed_by(number)
+        passed = None if number is None else front.bytes_from(number)
         if passed is not None:
             reading.number = number
             reading.base = max(0, passed - (front.passed - reading.passed_at_start))
@@ -289,7 +289,7 @@ class Incoming:
         most = len(late) * self._largest
         if number is None or self._front is None:
             return most
-        passed = self._front.passed_by(number)
+        passed = self._front.bytes_from(number)
         sent = 0 if passed is None else passed - late[0].base
         return min(most, max(sent, len(late) * SMALL_BYTES))
 

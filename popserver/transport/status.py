@@ -92,7 +92,7 @@ def end_of_stream(refusal: PopError) -> EndStatus:
     return EndStatus(next(codes, EndCode.INVALID_ARGUMENT), refusal.sentence[:_STREAM_SENTENCE_LENGTH_MAX])
 
 
-def over_all(statuses: list[pb.Status]) -> pb.Status:
+def combined(statuses: list[pb.Status]) -> pb.Status:
     """The common status of several outcomes: the first one if all have the same code, otherwise MULTIPLE_RESULTS."""
     if all(status is OK for status in statuses):
         return OK

@@ -11,7 +11,7 @@ from sqlalchemy.exc import DBAPIError
 
 from popserver.database import migrate
 from popserver.database.check import compact
-from popserver.database.database import Database, said_plainly
+from popserver.database.database import Database, plain_errors
 from popserver.database.rows import encode_rows, rows_parameter
 from popserver.model.errors import PopError, StoreUnavailable
 from tests.support.open_store import OpenStore
@@ -100,7 +100,7 @@ def test_a_connection_that_breaks_at_once_says_so(postgres_url: str) -> None:
     with (
         database.connect_writer() as conn,
         pytest.raises(StoreUnavailable, match="does not answer"),
-        said_plainly(database.name),
+        plain_errors(database.name),
     ):
         conn.exec_driver_sql("SELECT pg_terminate_backend(pg_backend_pid())")
     database.close()

@@ -93,7 +93,7 @@ def test_work_ends_after_its_units_and_always_does_something() -> None:
     assert work.is_done
     assert work.judge(HEAVY, rows, characters) == ([0], 1)
     assert work.messages(HEAVY) == 1
-    work.again()
+    work.start_again()
     assert work.messages(HEAVY) == 2, "with room to spare"
     assert work.judge(LIGHT, rows, 0) == ([], 100)
 

@@ -12,18 +12,18 @@ from popserver.producing.rules import (
     check_delivery_time,
     check_transaction_id,
     first_check_at_ms,
-    whom_to_ask,
+    producers_to_ask,
 )
 
 
 def test_the_sender_first_then_the_others_in_turn() -> None:
-    assert [whom_to_ask(["a", "b", "c"], "b", checks)[0] for checks in range(5)] == ["b", "c", "a", "b", "c"]
-    assert whom_to_ask(["a", "b", "c"], "b", 1) == ["c", "a", "b"]
+    assert [producers_to_ask(["a", "b", "c"], "b", checks)[0] for checks in range(5)] == ["b", "c", "a", "b", "c"]
+    assert producers_to_ask(["a", "b", "c"], "b", 1) == ["c", "a", "b"]
 
 
 def test_without_the_sender_anybody() -> None:
-    assert [whom_to_ask(["a", "b"], "gone", checks)[0] for checks in range(3)] == ["a", "b", "a"]
-    assert whom_to_ask([], "gone", 0) == []
+    assert [producers_to_ask(["a", "b"], "gone", checks)[0] for checks in range(3)] == ["a", "b", "a"]
+    assert producers_to_ask([], "gone", 0) == []
 
 
 @pytest.mark.parametrize(("recovery_ms", "after_ms"), [(None, 6_000), (0, 6_000), (1, 1), (3_600_000, 3_600_000)])

@@ -37,9 +37,9 @@ def test_the_sentence_travels() -> None:
     ],
 )
 def test_several_outcomes_have_one_status(outcomes: list[PopError | None], code: int) -> None:
-    assert status.over_all([status.of(outcome) for outcome in outcomes]).code == code
+    assert status.combined([status.of(outcome) for outcome in outcomes]).code == code
 
 
 def test_a_mixed_status_counts_the_refused() -> None:
-    mixed = status.over_all([status.OK, status.of(InvalidReceiptHandle("a")), status.OK])
+    mixed = status.combined([status.OK, status.of(InvalidReceiptHandle("a")), status.OK])
     assert mixed.message.startswith("1 of 3 entries were refused")
