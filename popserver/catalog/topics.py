@@ -149,7 +149,7 @@ def _update_topic(tx: Transaction, request: UpdateTopic) -> Topic | PopError:
     if request.accepts is not None:
         accepts = update(topic_table).where(topic_table.c.topic_id == found.topic_id)
         tx.conn.execute(accepts.values(accepts=",".join(request.accepts)))
-    tx.wake(found.topic_id)
+    tx.ready_topics.add(found.topic_id)
     tx.invalidate(Invalidation(TOPIC, *found.name))
     return find_topic(tx.conn, request.name) or topic_not_found(request.name)
 

@@ -133,7 +133,7 @@ def send(tx: Transaction, plan: Plan, found: FoundLetters, orders: Sequence[Redr
     tx.conn.execute(_RECORD, [_recorded(tx, plan, each) for each in sent])
     if plan.target is not None:
         tx.conn.execute(_NAME, [_named(plan, each) for each in sent])
-        tx.wake(plan.target.topic_id)
+        tx.ready_topics.add(plan.target.topic_id)
     for reason in sorted({each.order.reason for each in sent}):
         moved = (
             Moved(each.letter.origin_key, State.DLQ, each.letter.attempt, "")
@@ -168,12 +168,12 @@ def _place(tx: Transaction, plan: Plan, found: FoundLetters, orders: Sequence[Re
     if rest:
         own = retries or ensure_topic(tx, NewTopic(retry_topic(group.name), SYSTEM_QUEUES))
         made = _make_messages(tx, plan, found, rest, own)
-        tx.wake(own.topic_id)
+        tx.ready_topics.add(own.topic_id)
     sent = [*as_it_is, *made]
     if not reads_retries:
         dialect_of(tx.conn).insert(tx.conn, delivery, [_delivery(tx, group, each) for each in sent])
         for topic_id in {each.letter.origin_topic_id for each in sent}:
-            tx.wake(topic_id)
+            tx.ready_topics.add(topic_id)
     return sent
 
 

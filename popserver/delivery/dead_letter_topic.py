@@ -126,7 +126,7 @@ def _copy_messages(tx: Transaction, group: Group, candidates: Sequence[DeadLette
         ]
     )
     tx.conn.execute(_COPY, {"places": places, "dlq_topic_id": topic.topic_id, "copy_stored_at_ms": taken.stored_at_ms})
-    tx.wake(topic.topic_id)
+    tx.ready_topics.add(topic.topic_id)
     return copies
 
 

@@ -161,7 +161,7 @@ def open_all(tx: Transaction, members: str, topic_ids: Collection[int]) -> None:
     `topic_ids` are the topics to wake; one too many does no harm."""
     if tx.conn.execute(_OPEN, {"members": members, "now_ms": tx.now_ms}).rowcount:
         for topic_id in topic_ids:
-            tx.wake(topic_id)
+            tx.ready_topics.add(topic_id)
 
 
 def _open_again(tx: Transaction, group: Group, members: Sequence[MessageGroupKey]) -> None:
@@ -176,7 +176,7 @@ def _open_again(tx: Transaction, group: Group, members: Sequence[MessageGroupKey
 
 def _wake(tx: Transaction, members: Sequence[MessageGroupKey]) -> None:
     for topic_id in {member.topic_id for member in members}:
-        tx.wake(topic_id)
+        tx.ready_topics.add(topic_id)
 
 
 def _as_members(group: Group, members: Sequence[MessageGroupKey]) -> str:

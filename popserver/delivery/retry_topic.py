@@ -126,7 +126,7 @@ def _copy(tx: Transaction, group: Group, rows: Sequence[DueRow], parents: dict[i
     ]
     names = {"copies": encode_rows(copies), "retry_topic_id": topic.topic_id, "copy_stored_at_ms": taken.stored_at_ms}
     tx.conn.execute(_INSERT, names)
-    tx.wake(topic.topic_id)
+    tx.ready_topics.add(topic.topic_id)
 
 
 def _properties(row: DueRow, parent: _ParentRow, topic: Topic) -> str | None:

@@ -182,6 +182,7 @@ class Transaction:
     calendar_ms: int  # the time of day, for times from clients
     aged_ms: int  # the time for judging age (`engine.clock`)
     careful: bool = False
+    # The ids of topics with messages to deliver: after the commit, their polls are woken.
     ready_topics: set[int] = field(default_factory=set)
     due: dict[str, int] = field(default_factory=dict)  # the earliest time for each word of `database.notifications`
     finishers: dict[type[Finisher], Finisher] = field(default_factory=dict)
@@ -206,10 +207,6 @@ class Transaction:
         """Let the finishers up to `last` write their rows."""
         while due := [kind for kind in self.finishers if kind.order <= last]:
             self.finishers.pop(min(due, key=lambda kind: kind.order)).finish(self)
-
-    def wake(self, topic_id: int) -> None:
-        """After the commit, wake polls: the topic has messages to deliver."""
-        self.ready_topics.add(topic_id)
 
     def expect(self, kind: str, at_ms: int) -> None:
         """After the commit, set the timer of this kind to `at_ms`, if that is earlier."""

@@ -87,7 +87,7 @@ def _append_to_topic(tx: Transaction, requests: Sequence[Append]) -> list[list[S
             return [gone] * len(requests)
         first_key = message_key(chosen.queue_id, taken.first)
         dialect_of(tx.conn).insert(tx.conn, message, _rows(taken.stored_at_ms, topic, first_key, several))
-        tx.wake(topic.topic_id)
+        tx.ready_topics.add(topic.topic_id)
         places = enumerate(several, start=taken.first)
         known |= {
             each.message_id: SendResult(each.message_id, chosen.number, offset, "", each.deliver_at_ms)

@@ -122,7 +122,7 @@ def _placed(
     names = {"counts": counts, "now_ms": tx.now_ms}
     for queue_id, next_offset, stored_at_ms in tx.conn.execute(_TAKE_OFFSETS, names):
         several = by_queue[queue_id]
-        tx.wake(several[0].topic_id)
+        tx.ready_topics.add(several[0].topic_id)
         first_key = message_key(queue_id, next_offset - len(several))
         for key, row in enumerate(several, start=first_key):
             yield row.pending_id, key, stored_at_ms, tag_hash(row.tag)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from popserver.catalog.flow import Catalog
 from popserver.engine.clock import Clock
@@ -61,8 +61,15 @@ class Sending:
                 refusals.append(refusal)
         good = [message for message, refusal in zip(batch, refusals, strict=True) if refusal is None]
         # The topic is looked up after the checks: a refused message must not create it.
-        stored = iter(await self._store(await self._topic_for(good), good, client_id) if good else ())
-        return [next(stored) if refusal is None else refusal for refusal in refusals]
+        stored: Iterable[SendResult] = ()
+        if good:
+            topic = await self._topic_for(good)
+            if all(each.deliver_at_ms is None and each.message_type is not MessageType.TRANSACTION for each in good):
+                stored = await self._append(topic, good)
+            else:
+                stored = await self._append_or_pend(topic, good, client_id)
+        results = iter(stored)
+        return [next(results) if refusal is None else refusal for refusal in refusals]
 
     async def _topic_for(self, batch: Sequence[Message]) -> Topic:
         types = {message.message_type for message in batch}
@@ -85,10 +92,8 @@ class Sending:
                 f" create it with: popmq topic create {name.name} --type {' --type '.join(types)}"
             )
 
-    async def _store(self, topic: Topic, batch: list[Message], client_id: str) -> list[SendResult]:
+    async def _append_or_pend(self, topic: Topic, batch: list[Message], client_id: str) -> list[SendResult]:
         """Append the messages to their queues, or store them as pending."""
-        if all(each.deliver_at_ms is None and each.message_type is not MessageType.TRANSACTION for each in batch):
-            return await self._append(topic, batch)
         calendar_ms = self._clock.calendar_ms()
         waits = [is_pending(message, calendar_ms) for message in batch]
         at_once = [message for message, is_waiting in zip(batch, waits, strict=True) if not is_waiting]

@@ -92,7 +92,7 @@ def _write(tx: Transaction, request: Clone, begins: dict[int, int]) -> None:
         # This counts as a reset, so that a member that has begun elsewhere meanwhile cannot overwrite it.
         tx.conn.execute(insert(progress).values(resets=1), rows[start : start + STEP_ROWS_MAX])
     for topic in request.topics:
-        tx.wake(topic.topic_id)
+        tx.ready_topics.add(topic.topic_id)
     members_sql.notify(tx, request.group.name, members_sql.RESETS)
 
 

@@ -208,7 +208,7 @@ def _move(tx: Transaction, group: Group, move: _Move) -> None:
         # If another server inserts the same row now, the primary key refuses this one, and the batch runs again.
         row = {"group_id": group.group_id, "queue_id": move.goal.queue.queue_id, "next_offset": move.to_offset}
         tx.conn.execute(insert(progress), row | {"resets": 1})
-    tx.wake(move.goal.topic.topic_id)
+    tx.ready_topics.add(move.goal.topic.topic_id)
 
 
 def _place(group: Group, move: _Move) -> GroupInQueue:

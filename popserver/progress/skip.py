@@ -70,7 +70,7 @@ def _skip(tx: Transaction, request: Skip) -> Skipped:
         return Skipped(False, found)
     done = _skip_stored(tx, request) if found.hold is not None else _skip_unread(tx, request, found)
     if done:
-        tx.wake(request.topic_id)
+        tx.ready_topics.add(request.topic_id)
     return Skipped(done, found)
 
 

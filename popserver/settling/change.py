@@ -99,7 +99,7 @@ def _change_one(tx: Transaction, request: ChangeInvisible) -> Receipt | PopError
     record(tx, group, event, [moved(held)])
     if event is Event.GIVE_BACK:
         _advance_groups_after(tx, group, held)
-        tx.wake(held.topic_id)
+        tx.ready_topics.add(held.topic_id)
     else:
         tx.expect(DUE, end_ms)
     return old._replace(hold_id=successor, ends_at_ms=end_ms)

@@ -158,7 +158,7 @@ def _carry_out(tx: Transaction, group: Group, event: Event, rows: Sequence[DueRo
     record(tx, group, event, (as_moved(row) for row in rows), REASONS[event])
     if target(event) is State.READY:
         for topic_id in {row.topic_id for row in rows if row.message_group is None}:
-            tx.wake(topic_id)
+            tx.ready_topics.add(topic_id)
 
 
 def _advance_groups(tx: Transaction, rows: Sequence[DueRow], groups: dict[int, FoundGroup]) -> None:

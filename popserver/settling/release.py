@@ -129,7 +129,7 @@ def _give_back_unused(tx: Transaction, group: Group, rows: Sequence[GrantedRow])
         runs = by_member(runs_of(tx.conn, group.group_id, in_groups))
         advance_groups(tx, group, {member: runs.get(member, []) for member in in_groups})
     for topic_id in {row.topic_id for row in rows}:
-        tx.wake(topic_id)
+        tx.ready_topics.add(topic_id)
 
 
 _ENDS_SOON = {"holder": Holder.ORPHAN.value, "visible_at_ms": bindparam("until_ms")}
