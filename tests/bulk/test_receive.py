@@ -2,32 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from popproto.v2 import definition_pb2 as pb
-from popserver.engine.clock import ManualClock
 from popserver.transport import convert
-from tests.support.door import GROUP, TOPIC, Door, a_message, opened
+from tests.support.door import GROUP, TOPIC, Door, a_message, advance
 from tests.support.wire_bulk import ack, receive_bulk, renew
 
 SECOND = 1_000
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-async def still_door(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Door]:
-    url = request.getfixturevalue("postgres_url") if request.param == "postgres" else ""
-    async with opened(tmp_path, postgres_url=url, clock=ManualClock()) as opened_door:
-        yield opened_door
-
-
-async def advance(door: Door, by_ms: int) -> None:
-    clock = door.broker.clock
-    assert isinstance(clock, ManualClock)
-    await clock.advance(by_ms, door.broker.settle)
 
 
 async def send(door: Door, *names: str) -> None:
@@ -35,8 +19,8 @@ async def send(door: Door, *names: str) -> None:
 
 
 @pytest.mark.row("O5")
-async def test_a_lost_answer_comes_again_the_same(still_door: Door) -> None:
-    door = still_door
+async def test_a_lost_answer_comes_again_the_same(timed_door: Door) -> None:
+    door = timed_door
     await send(door, "m0", "m1", "m2")
     first = await receive_bulk(door)
     assert (first.code, sorted(first.ids)) == (pb.OK, ["m0", "m1", "m2"])
@@ -47,8 +31,8 @@ async def test_a_lost_answer_comes_again_the_same(still_door: Door) -> None:
     assert (await receive_bulk(door, "lease-2")).ids == ["m3"]
 
 
-async def test_renewed_it_stays_and_then_it_is_acked(still_door: Door) -> None:
-    door = still_door
+async def test_renewed_it_stays_and_then_it_is_acked(timed_door: Door) -> None:
+    door = timed_door
     await send(door, "m0", "m1")
     first = await receive_bulk(door)
     for _ in range(3):
@@ -66,8 +50,8 @@ async def test_renewed_it_stays_and_then_it_is_acked(still_door: Door) -> None:
     assert (await receive_bulk(door, "lease-2")).ids == [], "done is done"
 
 
-async def test_run_out_it_is_gone_from_the_attempt_and_granted_elsewhere(still_door: Door) -> None:
-    door = still_door
+async def test_run_out_it_is_gone_from_the_attempt_and_granted_elsewhere(timed_door: Door) -> None:
+    door = timed_door
     await send(door, "m0", "m1")
     await receive_bulk(door)
     await advance(door, 30 * SECOND)
@@ -83,8 +67,8 @@ async def test_run_out_it_is_gone_from_the_attempt_and_granted_elsewhere(still_d
     assert (await receive_bulk(door)).ids == [], "the first one may take again; nothing is left"
 
 
-async def test_nothing_new_where_only_what_is_held_is_asked_for(still_door: Door) -> None:
-    door = still_door
+async def test_nothing_new_where_only_what_is_held_is_asked_for(timed_door: Door) -> None:
+    door = timed_door
     await send(door, "m0")
     await receive_bulk(door, "another")
     await send(door, "m1")
@@ -92,8 +76,8 @@ async def test_nothing_new_where_only_what_is_held_is_asked_for(still_door: Door
     assert (answer.code, answer.rows, len(answer.frames)) == (pb.OK, [], 1)
 
 
-async def test_columns_and_filter_are_the_caller_s(still_door: Door) -> None:
-    door = still_door
+async def test_columns_and_filter_are_the_caller_s(timed_door: Door) -> None:
+    door = timed_door
     await send(door, "a0", "b0", "a1")
     wanted = pb.FilterExpression(type=pb.TAG, expression="a")
     answer = await receive_bulk(door, columns=["message_id", "topic"], filter_expression=wanted)
@@ -102,19 +86,19 @@ async def test_columns_and_filter_are_the_caller_s(still_door: Door) -> None:
     assert set(answer.rows[0]) == {"message_id", "topic"}
 
 
-async def test_in_pages_where_it_is_much(still_door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_in_pages_where_it_is_much(timed_door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("popserver.bulk.pages.CHUNK_MESSAGES_MAX", 4)
     monkeypatch.setattr("popserver.bulk.pages.CHUNK_BYTES_MAX", 100)
     bodies = [b"x" * size for size in (30, 30, 30, 30, 90, 90, 300, 1, 1, 1, 1, 1)]
-    await still_door.send(*(a_message(f"m{number:02}", body=body) for number, body in enumerate(bodies)))
-    answer = await receive_bulk(still_door)
+    await timed_door.send(*(a_message(f"m{number:02}", body=body) for number, body in enumerate(bodies)))
+    answer = await receive_bulk(timed_door)
     assert sorted(answer.ids) == [f"m{number:02}" for number in range(12)]
     chunks = [[len(row["body"]) for row in table.to_pylist()] for table in answer.tables]
     assert all(len(each) <= 4 and (sum(each) <= 100 or len(each) == 1) for each in chunks), chunks
 
 
-async def test_a_call_that_breaks_off_leaves_everything_held(still_door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
-    door = still_door
+async def test_a_call_that_breaks_off_leaves_everything_held(timed_door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    door = timed_door
     await send(door, "m0", "m1")
 
     def broken(*_: Any) -> Any:
@@ -126,8 +110,8 @@ async def test_a_call_that_breaks_off_leaves_everything_held(still_door: Door, m
     assert sorted((await receive_bulk(door, max_messages=0)).ids) == ["m0", "m1"]
 
 
-async def test_a_client_that_is_gone_leaves_everything_held(still_door: Door) -> None:
-    door = still_door
+async def test_a_client_that_is_gone_leaves_everything_held(timed_door: Door) -> None:
+    door = timed_door
     await send(door, "m0")
     await receive_bulk(door, invisible_ms=600 * SECOND, client_id="driver-1")
     await advance(door, 300 * SECOND)

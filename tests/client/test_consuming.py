@@ -246,16 +246,7 @@ async def test_no_long_poll_is_spent_on_an_empty_topic(server: ScriptedServer) -
 @pytest.mark.row("K9")
 async def test_what_the_server_granted_to_a_poll_that_is_ended_is_given_back(server: ScriptedServer) -> None:
     put(server, 3)
-    granted: list[pb.Message] = []
-
-    def answer(request: rpc.ReceiveMessageRequest) -> Any:
-        if granted:
-            return None
-        granted.extend(server._take(request))
-        server.answered[request.attempt_id] = granted
-        return [asyncio.Event().wait()]  # the answer is on its way and never gets there
-
-    server.answers["ReceiveMessage"] = answer
+    server.grant_without_answer()
     async with consumer_of(server) as consumer:
         assert await consumer.receive(await_duration=0) == []
     assert len({request.attempt_id for request in server.requests("ReceiveMessage")}) == 1

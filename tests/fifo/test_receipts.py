@@ -13,16 +13,6 @@ from tests.support.builders import a_message, in_order
 from tests.support.open_store import OpenStore, ids, receipt_of
 
 
-@pytest.fixture
-def topic(store: OpenStore) -> Topic:
-    return store.topic(accepts=(MessageType.FIFO,))
-
-
-@pytest.fixture
-def group(store: OpenStore, topic: Topic) -> Group:
-    return store.group(meets=[topic])
-
-
 def two_held(store: OpenStore, group: Group, topic: Topic) -> list[Delivery]:
     store.send(topic, 2, message_group="g", message_type=MessageType.FIFO)
     return store.receive(group, topic)

@@ -9,16 +9,11 @@ from popserver.model.group import Group
 from popserver.model.message import Delivery
 from popserver.model.retry import Holder
 from popserver.model.states import State
-from popserver.model.topic import MessageType, Topic
+from popserver.model.topic import Topic
 from tests.support.builders import in_order
 from tests.support.open_store import HOUR, SECOND, OpenStore, bodies
 
 CAP_MS = 3 * HOUR
-
-
-@pytest.fixture
-def topic(store: OpenStore) -> Topic:
-    return store.topic(accepts=(MessageType.FIFO,))
 
 
 @pytest.fixture

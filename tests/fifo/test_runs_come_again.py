@@ -5,21 +5,11 @@ from __future__ import annotations
 import pytest
 
 from popserver.model.group import Group
-from popserver.model.topic import MessageType, Topic
+from popserver.model.topic import Topic
 from tests.support.builders import in_order
 from tests.support.open_store import SECOND, OpenStore, bodies
 
 HOLD_MS = 30 * SECOND
-
-
-@pytest.fixture
-def topic(store: OpenStore) -> Topic:
-    return store.topic(accepts=(MessageType.FIFO,))
-
-
-@pytest.fixture
-def group(store: OpenStore, topic: Topic) -> Group:
-    return store.group(meets=[topic])
 
 
 def numbered(store: OpenStore, topic: Topic, message_group: str, *numbers: int) -> None:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from pathlib import Path
 
 import pytest
 
-from popserver.engine.clock import ManualClock
-from tests.support.door import Door, opened
+from tests.support.door import Door
 from tests.support.running_broker import RunningBroker, running_broker
-from tests.support.several_brokers import SeveralBrokers, several_brokers
+from tests.support.several_brokers import several_brokers
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -27,14 +25,5 @@ async def pair(request: pytest.FixtureRequest) -> AsyncIterator[tuple[RunningBro
 
 
 @pytest.fixture
-async def servers(postgres_url: str) -> AsyncIterator[SeveralBrokers]:
-    async with several_brokers(postgres_url) as several:
-        yield several
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-async def door(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Door]:
-    """A server on a clock that stands still, over either database."""
-    url = request.getfixturevalue("postgres_url") if request.param == "postgres" else ""
-    async with opened(tmp_path, clock=ManualClock(), postgres_url=url) as opened_door:
-        yield opened_door
+def door(timed_door: Door) -> Door:
+    return timed_door

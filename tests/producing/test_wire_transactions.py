@@ -24,11 +24,6 @@ PATIENCE_S = 10
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 async def door(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Door]:
     async with opened(tmp_path, clock=clock) as opened_door:
         yield opened_door

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 
-from popserver.engine.clock import ManualClock
 from tests.support.desk import Desk
 from tests.support.desk import opened as opened_desk
-from tests.support.door import Door, opened
+from tests.support.door import Door
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-async def door(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Door]:
-    """A server on a clock that stands still, over either database."""
-    url = request.getfixturevalue("postgres_url") if request.param == "postgres" else ""
-    async with opened(tmp_path, clock=ManualClock(), postgres_url=url) as opened_door:
-        yield opened_door
+@pytest.fixture
+def door(timed_door: Door) -> Door:
+    return timed_door
 
 
 @pytest.fixture

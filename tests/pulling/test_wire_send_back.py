@@ -17,7 +17,7 @@ from popserver.access.flow import Rules
 from popserver.engine.clock import ManualClock
 from popserver.model.group import Mode
 from popserver.model.names import Resource
-from tests.support.door import GROUP, TOPIC, Door, a_message, opened
+from tests.support.door import GROUP, TOPIC, Door, a_message, advance, opened
 from tests.support.guarded import SECRET, give, guarded
 from tests.support.running_broker import until
 from tests.support.signing import signed
@@ -36,12 +36,6 @@ async def timed_door(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIte
         await make_topic(opened_door)
         await opened_door.send(*(a_message(f"m{number}", user_properties={"n": str(number)}) for number in range(3)))
         yield opened_door
-
-
-async def advance(door: Door, by_ms: int) -> None:
-    clock = door.broker.clock
-    assert isinstance(clock, ManualClock)
-    await clock.advance(by_ms, door.broker.settle)
 
 
 async def send_back(

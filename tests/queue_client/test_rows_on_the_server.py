@@ -25,9 +25,7 @@ from popclient import (
     Message,
     MessageQueue,
     MessageView,
-    OffsetStore,
     OrderlyListener,
-    ReadOffsetType,
     aio,
 )
 from popclient._engine.runner import TaskRunner
@@ -39,6 +37,7 @@ from popclient.offset_file import read_offset_file
 from popserver.model.names import Resource
 from popserver.model.topic import MessageType, NewTopic
 from tests.support.manual_clock import ManualClock
+from tests.support.queue_consumers import Notebook
 from tests.support.scripted_server import until
 
 DONE, LATER = ConsumeConcurrentlyStatus.CONSUME_SUCCESS, ConsumeConcurrentlyStatus.RECONSUME_LATER
@@ -577,42 +576,9 @@ async def test_broadcasting_gives_everything_to_everybody_and_the_server_keeps_n
     assert [read_offset_file(file) for file in files] == [{f"{live.topic}@{live.group}": {0: 3}}] * 3
 
 
-class Notebook(OffsetStore):
-    """A store of a user's own."""
-
-    def __init__(self) -> None:
-        self.stored: dict[MessageQueue, int] = {}
-        self.memory: dict[MessageQueue, int] = {}
-
-    async def load(self) -> None:
-        self.memory = {}
-
-    def update_offset(self, mq: MessageQueue, offset: int, increase_only: bool) -> None:
-        self.memory[mq] = max(offset, self.memory.get(mq, -1)) if increase_only else offset
-
-    async def read_offset(self, mq: MessageQueue, read_type: ReadOffsetType) -> int:
-        return self.stored.get(mq, -1)
-
-    async def persist_all(self, mqs: Any) -> None:
-        for mq in mqs:
-            await self.persist(mq)
-
-    async def persist(self, mq: MessageQueue) -> None:
-        self.stored |= {mq: self.memory[mq]} if mq in self.memory else {}
-
-    def remove_offset(self, mq: MessageQueue) -> None:
-        self.memory.pop(mq, None)
-
-    def clone_offset_table(self, topic: str | None = None) -> dict[MessageQueue, int]:
-        return dict(self.memory)
-
-    async def update_consume_offset_to_broker(self, mq: MessageQueue, offset: int, is_oneway: bool = True) -> None:
-        self.stored[mq] = offset
-
-
 @pytest.mark.row("H1")
 async def test_with_a_store_of_the_users_own_the_server_keeps_no_progress(live: Live) -> None:
-    store = Notebook()
+    store = Notebook({})
     await live.make_topic()
     await live.send("a", "b")
     core = await live.start(offset_store=store)

@@ -239,3 +239,10 @@ async def parked(door: Door, polls: int = 1) -> None:
     """Return when so many polls wait."""
     while door.broker.wakeups.parked != polls:  # noqa: ASYNC110
         await asyncio.sleep(0.001)
+
+
+async def advance(door: Door, by_ms: int) -> None:
+    """Moves the manual clock of a door, and waits for what that leads to."""
+    clock = door.broker.clock
+    assert isinstance(clock, ManualClock)
+    await clock.advance(by_ms, door.broker.settle)

@@ -9,6 +9,7 @@ import pytest
 
 from popserver.database import migrate
 from popserver.database.database import Database
+from popserver.engine.clock import ManualClock
 from tests.support import desk as desks
 from tests.support.certificates import Authority
 from tests.support.desk import Desk
@@ -80,6 +81,20 @@ async def lone_server(postgres_url: str) -> AsyncIterator[SeveralBrokers]:
 async def door(tmp_path: Path) -> AsyncIterator[Door]:
     """A server on a SQLite file, and a client's end of it."""
     async with opened(tmp_path) as opened_door:
+        yield opened_door
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    """A server's clock that stands still until the test moves it."""
+    return ManualClock()
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+async def timed_door(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> AsyncIterator[Door]:
+    """A server on a clock that stands still, once on each database."""
+    url = request.getfixturevalue("postgres_url") if request.param == "postgres" else ""
+    async with opened(tmp_path, clock=clock, postgres_url=url) as opened_door:
         yield opened_door
 
 

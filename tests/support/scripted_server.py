@@ -241,6 +241,19 @@ class ScriptedServer(service_pb2_grpc.MessagingServiceServicer):
         final.delivery_timestamp.GetCurrentTime()
         yield final
 
+    def grant_without_answer(self) -> None:
+        """The next receive is granted messages, and its answer never gets there."""
+        granted: list[pb.Message] = []
+
+        def answer(request: rpc.ReceiveMessageRequest) -> Any:
+            if granted:
+                return None
+            granted.extend(self._take(request))
+            self.answered[request.attempt_id] = granted
+            return [asyncio.Event().wait()]
+
+        self.answers["ReceiveMessage"] = answer
+
     def _replay(self, request: rpc.ReceiveMessageRequest) -> list[pb.Message]:
         """What this attempt was answered before, as far as it is held."""
         before = self.answered.get(request.attempt_id, ())

@@ -19,11 +19,6 @@ from tests.support.door import GROUP, TOPIC, Door, a_message, opened
 SECOND = 1_000
 
 
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
 @pytest.fixture(params=["sqlite", "postgres"])
 async def door(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> AsyncIterator[Door]:
     """With three messages of one group."""
