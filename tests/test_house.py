@@ -218,11 +218,12 @@ def test_rooms_are_read_in_one_sitting() -> None:
     assert odd - {SCHEMA} == set()
 
 
-def test_class_names_are_unique_in_the_server() -> None:
-    places: dict[str, list[str]] = {}
-    for path, node in nodes(SERVER):
-        if isinstance(node, ast.ClassDef):
-            places.setdefault(node.name, []).append(module_of(path))
+def test_class_names_are_unique_in_a_package() -> None:
+    """`popclient._sync` is left out: it is generated from `popclient.aio`, so both have the same names."""
+    places: dict[tuple[str, str], list[str]] = {}
+    for path, node in nodes(SOURCES):
+        if isinstance(node, ast.ClassDef) and not is_within(module_of(path), "popclient._sync"):
+            places.setdefault((module_of(path).split(".")[0], node.name), []).append(module_of(path))
     assert {name: found for name, found in places.items() if len(found) > 1} == {}
 
 

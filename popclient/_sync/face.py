@@ -66,13 +66,13 @@ class Face(ABC, Generic[AnyCore]):
         return "healthy" if self.healthy else "not connected"
 
 
-class Consumer(Face[AnyCore]):
+class ConsumerFace(Face[AnyCore]):
     @property
     def group(self) -> str:
         return self._core.session.group or ""
 
 
-class ListenerConsumer(Consumer[ListenerCore]):
+class ListenerConsumer(ConsumerFace[ListenerCore]):
     """A consumer that calls a listener."""
 
     def run(self) -> None:

@@ -25,7 +25,7 @@ from popclient._queues.allocation import AllocateStrategy
 from popclient._queues.calls import QueueEnd
 from popclient._queues.listener import ConcurrentListener, is_async
 from popclient._sync.callbacks import require_kind, runner_of
-from popclient._sync.face import Consumer
+from popclient._sync.face import ConsumerFace
 from popclient.config import ClientConfig
 from popclient.errors import ClientClosed
 from popclient.message import FilterExpression, MessageQueue, MessageView
@@ -34,7 +34,7 @@ MEBIBYTE: Final = 1024 * 1024
 FOREVER: Final = timedelta(days=365)
 
 
-class PullConsumer(Consumer[PullConsumerCore]):
+class PullConsumer(ConsumerFace[PullConsumerCore]):
     """Reads queues from offsets of your choice, in the order in which their messages were stored.
 
     Safe in threads. Needs a PopMQ server; with a RocketMQ

@@ -11,13 +11,13 @@ from popclient._engine.options import SimpleOptions, Topics, as_topics, as_views
 from popclient._engine.simple import SimpleConsumerCore, raise_for_acks
 from popclient._loop import loop_thread
 from popclient._session.batching import unwrap
-from popclient._sync.face import Consumer
+from popclient._sync.face import ConsumerFace
 from popclient._tracing import acking
 from popclient.config import ClientConfig
 from popclient.message import MessageView
 
 
-class SimpleConsumer(Consumer[SimpleConsumerCore]):
+class SimpleConsumer(ConsumerFace[SimpleConsumerCore]):
     """Receives messages of a consumer group, and settles them one by one.
 
     Safe in threads.

@@ -24,7 +24,7 @@ from popclient._queues.allocation import AllocateStrategy
 from popclient._queues.calls import QueueEnd
 from popclient._queues.listener import AsyncConcurrentListener, is_async
 from popclient.aio.callbacks import require_kind, runner_of
-from popclient.aio.face import Consumer
+from popclient.aio.face import ConsumerFace
 from popclient.config import ClientConfig
 from popclient.errors import ClientClosed
 from popclient.message import FilterExpression, MessageQueue, MessageView
@@ -35,7 +35,7 @@ FOREVER: Final = timedelta(days=365)
 
 # sync: Belongs to ... nothing. => Safe in threads.
 # sync: so let one task poll => so let one thread poll
-class PullConsumer(Consumer[PullConsumerCore]):
+class PullConsumer(ConsumerFace[PullConsumerCore]):
     """Reads queues from offsets of your choice, in the order in which their messages were stored.
 
     Belongs to the event loop of its first use. A cancelled `poll` loses nothing. Needs a PopMQ server; with a RocketMQ

@@ -11,13 +11,13 @@ from popclient._engine.simple import SimpleConsumerCore, raise_for_acks
 from popclient._loop import Here
 from popclient._session.batching import unwrap
 from popclient._tracing import acking
-from popclient.aio.face import Consumer
+from popclient.aio.face import ConsumerFace
 from popclient.config import ClientConfig
 from popclient.message import MessageView
 
 
 # sync: Belongs to ... server. => Safe in threads.
-class SimpleConsumer(Consumer[SimpleConsumerCore]):
+class SimpleConsumer(ConsumerFace[SimpleConsumerCore]):
     """Receives messages of a consumer group, and settles them one by one.
 
     Belongs to the event loop of its first use. A cancelled `receive` loses nothing: the messages of its poll go to the
