@@ -1,6 +1,6 @@
--- What a user's own transaction may call. Each touches as little as possible: an open transaction must never make the
--- broker wait. `:schema` is the schema that holds the tables; `popserver/database/migrate.py` fills in the other words
--- after a colon. A refusal's SQLSTATE is PM and the last three digits of the code that the wire has for it.
+-- Functions for users' own transactions. Each locks as few rows as possible, because an open transaction must never make
+-- the broker wait. `:schema` is the schema with the tables; `popserver/database/migrate.py` fills in the other words
+-- after a colon. A refusal's SQLSTATE is PM and the last three digits of the protocol's code for it.
 
 CREATE FUNCTION :schema.popmq_enqueue(
     topic text,
@@ -160,9 +160,9 @@ $popmq$;
 
 CREATE FUNCTION :schema.popmq_ack(receipt_handle text)
 RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = :schema, pg_temp AS $popmq$
--- Ends the hold in the caller's transaction, or refuses when the handle holds nothing any more. It touches only this
--- delivery. The row says whether the hold is current, not the clock: until the server ends the hold, no other consumer
--- has the message, and from here to the caller's commit none gets it.
+-- Ends the hold in the caller's transaction, or refuses a handle that is no longer valid. It changes only this
+-- delivery. The row, not the clock, says whether the hold is current: until the server ends the hold, no other consumer
+-- has the message, and until the caller's commit none gets it.
 DECLARE
     handle bytea;
     held record;
@@ -181,7 +181,7 @@ BEGIN
     FOR UPDATE;
     IF NOT FOUND THEN
         RAISE EXCEPTION USING ERRCODE = 'PM013', MESSAGE =
-            'the receipt handle holds nothing any more: the message is done, or its hold ended and it comes again.'
+            'the receipt handle is no longer valid: the message is done, or its hold ended and it is delivered again.'
             ' Roll back; use a longer invisible duration if this happens often';
     END IF;
     IF held.message_group IS NULL THEN
@@ -192,7 +192,7 @@ BEGIN
         FROM consumer_group g WHERE g.group_id = held.group_id AND g.history = :history_all;
         RETURN;
     END IF;
-    -- A message behind an un-acked one comes again with it, whatever was written here.
+    -- A message behind an un-acked one would be delivered again with it, even after a write here.
     IF EXISTS (SELECT FROM delivery d WHERE d.group_id = held.group_id AND d.topic_id = held.topic_id
                AND d.message_group = held.message_group AND d.message_key < held.message_key
                AND d.state NOT IN (:acked)) THEN
@@ -200,13 +200,13 @@ BEGIN
             'a message before this one in message group ''%s'' is not acked; ack them in their order',
             held.message_group);
     END IF;
-    -- The server ends the message after the commit, and does what follows for its message group.
+    -- The server ends the message after the commit, and then updates its message group.
     UPDATE delivery d SET visible_at_ms = 0, state = :acked_in_transaction
     WHERE d.group_id = held.group_id AND d.message_key = held.message_key;
     PERFORM pg_notify(:channel, :signal_due);
 END
 $popmq$;
 
--- They run with their owner's rights, so nobody may call them until granted.
+-- The functions run with their owner's rights, so no user may call them without a GRANT.
 REVOKE ALL ON FUNCTION :schema.popmq_enqueue FROM PUBLIC;
 REVOKE ALL ON FUNCTION :schema.popmq_ack FROM PUBLIC;

@@ -79,7 +79,7 @@ def test_a_hold_that_is_lost_rolls_the_work_back(broker: EmbeddedBroker, user: E
     (message,) = received(broker, "1", invisible=0.1)
     (newer,) = again(broker, 1)
     assert newer.delivery_attempt == 2
-    with pytest.raises(sql.HoldLost, match=r"INVALID_RECEIPT_HANDLE \(40013\): the receipt handle holds nothing"):
+    with pytest.raises(sql.HoldLost, match=r"INVALID_RECEIPT_HANDLE \(40013\): the receipt handle is no longer valid"):
         _handle(user, message, 1)
     assert (orders(user), states(user)) == ([], ["INFLIGHT"])
     _handle(user, newer, 2)
