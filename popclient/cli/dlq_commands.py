@@ -1,4 +1,4 @@
-"""`popmq dlq …`: what each of its commands is called and takes, and the selection that all of them share."""
+"""The commands `popmq dlq …`, and the selection that most of them share."""
 
 from __future__ import annotations
 
@@ -14,18 +14,20 @@ FUNCTION: Final = "MODULE:FUNCTION"
 
 
 def add_dlq(actions: Any) -> None:
-    listing = add_command(actions, "list", "a group's dead letters, oldest first", "dead_letters:list_some", alias="ls")
+    listing = add_command(
+        actions, "list", "list the dead letters of a group, oldest first", "dead_letters:list_some", alias="ls"
+    )
     _add_selection(listing)
     listing.add_argument(
-        "--after", type=number(0, ID_MAX), default=0, metavar="ID", help="those after the one with this number"
+        "--after", type=number(0, ID_MAX), default=0, metavar="ID", help="only those with a greater number"
     )
     _add_max(listing, 32)
 
-    show = add_command(actions, "show", "one dead letter", "dead_letters:show")
+    show = add_command(actions, "show", "show a dead letter", "dead_letters:show")
     show.add_argument("message_id", metavar="ID", help="the message's id, or the dead letter's number")
     show.add_argument("--group", required=True, help="the consumer group that gave it up")
 
-    classify = add_command(actions, "classify", "how many there are of each kind", "dead_letters:classify")
+    classify = add_command(actions, "classify", "count them by class", "dead_letters:classify")
     _add_selection(classify)
     by = classify.add_mutually_exclusive_group()
     by.add_argument(
@@ -35,14 +37,16 @@ def add_dlq(actions: Any) -> None:
         metavar="WHAT",
         help="reason, tag, topic, attempt, message_group or property:NAME (reason)",
     )
-    by.add_argument("--with", dest="function", metavar=FUNCTION, help="your function: a DeadLetter in, its class out")
+    by.add_argument(
+        "--with", dest="function", metavar=FUNCTION, help="your function: takes a DeadLetter, returns its class"
+    )
 
     _add_redrive(actions)
 
     export = add_command(actions, "export", "write them to a file", "dead_letter_export:export")
     _add_selection(export)
     export.add_argument("--to", required=True, type=Path, metavar="FILE", help="FILE.parquet or FILE.jsonl")
-    export.add_argument("--force", action="store_true", help="in place of a file that is there")
+    export.add_argument("--force", action="store_true", help="overwrite an existing file")
 
     purge = add_command(actions, "purge", "delete them permanently; without --yes, count them", "dead_letters:purge")
     _add_selection(purge)
@@ -50,40 +54,42 @@ def add_dlq(actions: Any) -> None:
 
 
 def _add_redrive(actions: Any) -> None:
-    redrive = add_command(actions, "redrive", "send them back, by a plan; see --dry-run", "redrive:redrive")
+    redrive = add_command(actions, "redrive", "send them back to the group, by a plan", "redrive:redrive")
     _add_selection(redrive, needed=False)
-    redrive.add_argument("--dry-run", action="store_true", help="plan it and show the plan; nothing moves")
-    redrive.add_argument("--plan", metavar="PLAN", help="run this plan, or go on with it (a new one)")
-    redrive.add_argument("--rate", type=rate, metavar="RATE", help="at most so many, such as 100/s, 30/m or 500/h")
-    redrive.add_argument("--reason", default="", metavar="TEXT", help="why, for the record")
-    redrive.add_argument("--to", metavar="TOPIC", help="to that topic, for all its groups (back to the group alone)")
+    redrive.add_argument("--dry-run", action="store_true", help="make a plan and show it; send nothing")
+    redrive.add_argument("--plan", metavar="PLAN", help="run or continue this plan (a new one)")
+    redrive.add_argument("--rate", type=rate, metavar="RATE", help="at most this many, such as 100/s, 30/m or 500/h")
+    redrive.add_argument("--reason", default="", metavar="TEXT", help="the reason, for the record")
+    redrive.add_argument("--to", metavar="TOPIC", help="send to this topic, for all its groups (only to the group)")
     redrive.add_argument(
         "--repair",
         metavar=FUNCTION,
-        help="your function: a DeadLetter in, a Repair out, or None to leave it where it is",
+        help="your function: takes a DeadLetter, returns a Repair, or None to keep it as a dead letter",
     )
-    _add_max(redrive, 32, "of a dry run, show at most so many (32)")
+    _add_max(redrive, 32, "with --dry-run, show at most this many (32)")
 
-    plans = add_command(actions, "plans", "what was sent back, or is to be; newest first", "redrive:list_plans")
-    plans.add_argument("--group", help="of that group alone")
-    plan = add_command(actions, "plan", "one plan: its messages, and what became of each", "redrive:show_plan")
+    plans = add_command(actions, "plans", "list the plans, newest first", "redrive:list_plans")
+    plans.add_argument("--group", help="only of this group")
+    plan = add_command(actions, "plan", "show a plan, and the state of each of its messages", "redrive:show_plan")
     plan.add_argument("plan", metavar="PLAN")
     _add_max(plan, 100)
-    cancel = add_command(actions, "cancel", "leave the rest of a plan where it is", "redrive:cancel")
+    cancel = add_command(actions, "cancel", "stop a plan; its other messages stay dead letters", "redrive:cancel")
     cancel.add_argument("plan", metavar="PLAN")
 
 
 def _add_selection(parser: argparse.ArgumentParser, *, needed: bool = True) -> None:
     parser.add_argument("--group", required=needed, help="the consumer group that gave them up")
-    parser.add_argument("--topic", help="those that came from there")
+    parser.add_argument("--topic", help="only those of this topic")
     parser.add_argument(
         "--from",
         dest="dead_from",
         type=moment,
         metavar="WHEN",
-        help="that died then or later: 2026-11-20T10:00, or a duration ago such as 2h",
+        help="only those that died at this time or later: 2026-11-20T10:00, or a duration ago such as 2h",
     )
-    parser.add_argument("--until", dest="dead_until", type=moment, metavar="WHEN", help="that died before then")
+    parser.add_argument(
+        "--until", dest="dead_until", type=moment, metavar="WHEN", help="only those that died before this time"
+    )
     parser.add_argument(
         "--where",
         default="",
@@ -97,10 +103,10 @@ def _add_selection(parser: argparse.ArgumentParser, *, needed: bool = True) -> N
         type=numbers(1, ID_MAX),
         default=[],
         metavar="ID",
-        help="the one with this number; may be repeated, or 4,7,9",
+        help="only the one with this number; may be repeated, or 4,7,9",
     )
     if needed:
-        parser.add_argument("--redriven-too", action="store_true", help="those that were sent back already as well")
+        parser.add_argument("--redriven-too", action="store_true", help="also those that were sent back already")
 
 
 def _add_max(parser: argparse.ArgumentParser, default: int, text: str | None = None) -> None:
@@ -109,5 +115,5 @@ def _add_max(parser: argparse.ArgumentParser, default: int, text: str | None = N
         type=number(1, SHOWN_MAX),
         default=default,
         metavar="N",
-        help=text or f"at most so many ({default})",
+        help=text or f"at most this many ({default})",
     )

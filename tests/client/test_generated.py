@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import subprocess
 import sys
@@ -10,7 +11,11 @@ from pathlib import Path
 import pytest
 
 import popclient
-from popclient import aio
+from popclient import PullConsumer, PushConsumer, QueuePushConsumer, aio
+from popclient._engine.flow import QueueLimits
+from popclient._engine.options import PushOptions
+from popclient._pull.options import PullOptions
+from popclient._queue_push.options import QueueOptions
 from popclient.admin import Admin
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "unasync.py"
@@ -47,6 +52,16 @@ def test_documentation_speaks_of_one_of_them(plain: type) -> None:
     documented = [plain, *(getattr(plain, name) for name in public_methods(plain))]
     words = " ".join(inspect.getdoc(each) or "" for each in documented).replace("`", " ").split()
     assert {"async", "await", "coroutine", "task"}.isdisjoint(words)
+
+
+@pytest.mark.parametrize(
+    ("client", "options"),
+    [(PushConsumer, {PushOptions}), (PullConsumer, {PullOptions}), (QueuePushConsumer, {QueueOptions, QueueLimits})],
+)
+def test_each_argument_of_a_consumer_is_an_option(client: type, options: set[type]) -> None:
+    """Options are taken from a constructor's arguments by their names, so none may be lost by another name."""
+    told = set(inspect.signature(client).parameters) - {"endpoints", "on_disconnect", "on_reconnect"}
+    assert told == {each.name for kind in options for each in dataclasses.fields(kind)} - {"flow"}
 
 
 def public_methods(client: type) -> list[str]:
