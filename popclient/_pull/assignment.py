@@ -23,7 +23,7 @@ READABLE = (pb.READ, pb.READ_WRITE)
 class AssignedQueues:
     """Belongs to one event loop.
 
-    arrived: called when a queue has something to take. anew: awaited when the topic of a queue was made anew.
+    arrived: called when a queue has something to take. anew: awaited when the topic of a queue was recreated.
     """
 
     def __init__(

@@ -84,7 +84,7 @@ class OffsetCommitter:
 
     def _settle(self, mq: MessageQueue, sent: QueueProgress, result: Committed) -> PopError | None:
         """Why it was refused, unless that leads elsewhere: to where an operator has moved the progress, or to the
-        beginning of a topic that was made anew."""
+        beginning of a topic that was recreated."""
         fetcher = self._fetchers.get(mq)
         if fetcher is None:
             return result.refusal

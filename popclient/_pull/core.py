@@ -148,9 +148,9 @@ class PullConsumerCore:
                 log.warning("new queues of %s are looked for later: %s", ", ".join(self._followed), failure)
 
     async def _follow(self) -> None:
-        """Topics that are assigned whole may have grown; of a new queue all is wanted, for all came while we read.
+        """Assigns the new queues of topics that are assigned whole, from their beginning.
 
-        One that was made anew may have fewer queues.
+        One that was recreated may have fewer queues.
         """
         async with self._turn:
             there = {mq for mq in self._assignment.assigned if mq.topic not in self._followed}
@@ -159,7 +159,7 @@ class PullConsumerCore:
             await self._become(there, QueueEnd.BEGINNING)
 
     async def _was_made_anew(self, fetcher: Fetcher) -> None:
-        """The topic of the fetcher's queue was deleted and made anew, perhaps with more queues, or with fewer."""
+        """The topic of the fetcher's queue was deleted and recreated, perhaps with more queues, or with fewer."""
         topic = fetcher.mq.topic
         self._assignment.generations.met(topic, fetcher.generation)
         try:
@@ -170,7 +170,7 @@ class PullConsumerCore:
                 async with self._turn:
                     await self._subscribing.try_to_balance()
         except (PopError, ValueError) as failure:
-            log.warning("the queues of %s, which was made anew, are looked for later: %s", topic, failure)
+            log.warning("the queues of %s, which was recreated, are looked for later: %s", topic, failure)
 
     @property
     def assigned(self) -> list[MessageQueue]:
@@ -239,7 +239,7 @@ class PullConsumerCore:
         await self._committer.commit(offsets)
 
     def _keep_beginning(self) -> None:
-        """Has it stored where the queues begin, for nothing is taken before; `poll` is woken when that is done."""
+        """Stores where the queues begin, because nothing is taken before; wakes `poll` when that is done."""
         if not self._committer.has_begun and (self._beginning is None or self._beginning.done()):
             self._beginning = asyncio.get_running_loop().create_task(self._committer.keep_beginning())
             self._beginning.add_done_callback(lambda _: self._arrived.set())
@@ -303,7 +303,7 @@ class PullConsumerCore:
             if offset <= fetcher.position:
                 continue
             if offset <= fetcher.left:
-                log.warning("offset %d of %s is not committed: its topic was deleted and made anew since", offset, mq)
+                log.warning("offset %d of %s is not committed: its topic was deleted and recreated since", offset, mq)
                 del polled[mq]
             else:
                 position = fetcher.position

@@ -42,7 +42,7 @@ class Fetcher:
     left: how far the queue of an earlier topic of that name was read; -1 without one.
     sharing: how many fetchers share the budget.
     arrived: called when there is a message to take, or a failure.
-    anew: awaited before the next pull when the topic was made anew; it may have other queues now.
+    anew: awaited before the next pull when the topic was recreated; it may have other queues now.
     """
 
     def __init__(
@@ -148,8 +148,8 @@ class Fetcher:
         self._ahead.clear()
 
     def begin_anew(self, generation: int, offset: int) -> None:
-        """The topic was deleted and made anew: the queue begins there, and nothing of the one before is taken."""
-        log.warning("topic %s was deleted and made anew: %s begins at its first message", self.mq.topic, self.mq)
+        """The topic was deleted and recreated: the queue begins there, and nothing of the one before is taken."""
+        log.warning("topic %s was deleted and recreated: %s begins at its first message", self.mq.topic, self.mq)
         self.left = self.position
         self._forget_ahead()
         self._next_offset = self.done = offset

@@ -96,7 +96,7 @@ class PullListening:
             await self.end()
 
     async def _take(self) -> list[tuple[Fetcher, list[MessageView]]]:
-        """What has come. A topic that was deleted is waited for: it may be made anew."""
+        """What has come. A topic that was deleted is waited for: it may be recreated."""
         try:
             taken = await self._core.take(TAKE_WITHIN, self._core.options.max_cached_messages)
         except NotFound as failure:

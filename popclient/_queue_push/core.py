@@ -159,7 +159,7 @@ class QueuePushCore(ConsumerLife):
 
     def made_anew(self, request: PullRequest, generation: int, /) -> None:
         mq = request.message_queue
-        log.warning("topic %s was deleted and made anew: %s begins at its first message", mq.topic, mq)
+        log.warning("topic %s was deleted and recreated: %s begins at its first message", mq.topic, mq)
         request.process_queue.dropped = True
         self.parts.beginning.made_anew(mq)
         self.learned(request, generation)
@@ -209,7 +209,7 @@ class QueuePushCore(ConsumerLife):
     # ---- Resets ----
 
     async def _look_for_resets(self) -> None:
-        """An operator has moved the group's progress somewhere: where it is one of our queues, it begins anew there."""
+        """An operator has moved the group's progress: begins again in those of our queues that were moved."""
         store = self.parts.offset_store
         if not isinstance(store, RemoteOffsetStore):
             log.warning("group %s was reset on the server, but keeps its progress elsewhere", self.options.group)
@@ -224,7 +224,7 @@ class QueuePushCore(ConsumerLife):
         await self._begin_anew([mq for mq in owned if progress[mq].resets > store.resets(mq)])
 
     def _was_reset(self, mq: MessageQueue) -> None:
-        """A commit was refused, for it stood on what was before a reset."""
+        """A commit was refused because it was based on the progress before a reset."""
         if self.running:
             self._tasks.spawn(self._begin_anew([mq]))
 

@@ -93,7 +93,7 @@ class Pulls:
         self._stopped = False
 
     def again(self, request: PullRequest, seconds: float = 0.0) -> None:
-        """The request's turn comes again, after so many seconds."""
+        """Pulls again for the request after so many seconds."""
         if seconds > 0:
             self._service.execute_later(self.pull, request, seconds)
         else:

@@ -161,7 +161,7 @@ class Rebalance:
         if mq not in mine or pq.dropped:
             return True
         if pq.is_pull_expired(self._clock.now()):
-            log.error("%s was not pulled for too long; it is taken up anew", mq)
+            log.error("%s was not pulled for too long; it is taken up again", mq)
             return True
         return not self._has_lock(mq, pq)
 
@@ -227,7 +227,7 @@ class Rebalance:
         strangers = [(mq, pq) for mq, pq in self._table.items() if mq.topic not in topics]
         return all([await self._give_up(mq, pq) for mq, pq in strangers])
 
-    # ---- StartOffset anew ----
+    # ---- Beginning again ----
 
     def correct(self, mq: MessageQueue, pq: ProcessQueue, offset: int) -> None:
         """Stops a queue whose pull named an illegal offset; after `corrected` it is assigned again (requirement B9)."""

@@ -9,7 +9,7 @@ lead to the same decision on every member.
     sharing              what a member sees of the group, and its part of the queues
     process_queue        what of a queue is fetched and not finished, and up to where it is consumed
     pull                 one pull, and what its answer means
-    start                where a queue begins that has no progress, or whose topic was made anew
+    start                where a queue begins that has no progress, or whose topic was recreated
     offsets              progress: kept by the server (remote_offsets), by a file (local_offsets), or by the user
     listener             what a listener is, what it is told and what it answers
     consume              what both ways of consuming need: consume_concurrently and consume_orderly

@@ -190,7 +190,7 @@ async def send_back(
     max_reconsume_times: int | None,
     generation: int = 0,
 ) -> bool:
-    """Hands a message back, to come again later. Has it become a dead letter instead?
+    """Hands a message back for a later delivery. Has it become a dead letter instead?
 
     mq, offset, generation: as it was pulled. delay_level: 0 by the group's ladder, 1 to 18 that level, negative a dead
     letter. max_reconsume_times: None leaves it to the group.

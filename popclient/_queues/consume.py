@@ -134,7 +134,7 @@ class ConsumeContext:
     """Listener, clock, progress and server, as a ConsumeMessageService sees them.
 
     max_reconsume_times: None leaves it to the group.
-    broadcasting: the group is told of no failure, for the other members have the message too.
+    broadcasting: failed messages are not handed back, because the other members have them too.
     closing: no call of the listener begins any more.
     """
 

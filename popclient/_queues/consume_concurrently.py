@@ -48,7 +48,7 @@ class ConsumeConcurrentlyService:
     # ---- To the listener ----
 
     def submit(self, messages: Sequence[MessageView], mq: MessageQueue, pq: ProcessQueue, _: bool) -> None:
-        """Cuts them into batches; what the pool will not take comes again later, nothing is lost (requirement E5)."""
+        """Submits them in batches; a batch that the pool refuses is submitted again later (requirement E5)."""
         size = self._batch_size
         for at in range(0, len(messages), size):
             try:

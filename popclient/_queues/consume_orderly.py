@@ -95,7 +95,7 @@ class ConsumeOrderlyService:
     def _may_go_on(self, mq: MessageQueue, pq: ProcessQueue, began: float) -> bool:
         if pq.dropped or self._shared.closing:
             return False
-        if self._has_lock is not None and not self._has_lock(mq, pq):  # taken up anew, or by another member
+        if self._has_lock is not None and not self._has_lock(mq, pq):  # taken up again, or by another member
             return False
         if self._clock.now() - began > MAX_TIME_CONSUME_CONTINUOUSLY:
             self._start_later(mq, pq, SOON)

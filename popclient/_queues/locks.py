@@ -56,7 +56,7 @@ class QueueLocks:
 
     def has(self, mq: MessageQueue, pq: ProcessQueue) -> bool:
         """Is the lock ours? One that was lost or has expired is not again, even if the server grants it: another
-        member may have gone on meanwhile, so the queue is taken up anew."""
+        member may have gone on meanwhile, so the queue is taken up again."""
         if not pq.has_lock(self._clock.now()):
             self._lose(mq, pq, "it has expired")
         return pq.locked
@@ -64,7 +64,7 @@ class QueueLocks:
     def _lose(self, mq: MessageQueue, pq: ProcessQueue, why: str) -> None:
         if pq.locked:
             pq.unlock()
-            log.warning("the lock on %s is lost, %s in group %s; the queue is taken up anew", mq, why, self._group)
+            log.warning("the lock on %s is lost, %s in group %s; the queue is taken up again", mq, why, self._group)
             self.when_lost()
 
     async def unlock(self, mqs: Collection[MessageQueue]) -> None:

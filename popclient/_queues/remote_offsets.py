@@ -35,7 +35,7 @@ class RemoteOffsetStore(OffsetStore):
     """Belongs to one event loop, but for the methods that only touch memory.
 
     on_reset: told of a queue whose commit was refused because an operator has moved its progress, or because its topic
-        was made anew; memory of it is gone by then, and `read_offset` from the store says where to go on. Called in the
+        was recreated; memory of it is gone by then, and `read_offset` from the store says where to go on. Called in the
         event loop; must not block.
     """
 
@@ -153,7 +153,7 @@ class RemoteOffsetStore(OffsetStore):
         return refusals
 
     def _is_overtaken(self, mq: MessageQueue, stored: QueueProgress) -> bool:
-        """Has an operator moved the progress, or was the topic made anew?"""
+        """Has an operator moved the progress, or was the topic recreated?"""
         known = self._stored_of(mq)
         return stored.resets > known.resets or stored.generation not in (0, known.generation)
 

@@ -1,4 +1,4 @@
-"""What a consumer wants of a topic, and the topic by which its group's failed messages come again."""
+"""The subscription to a topic, and the topic for a group's failed messages."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ RETRY_PREFIX: Final = "%RETRY%"
 
 @dataclass(frozen=True, slots=True)
 class TopicSubscription:
-    """One topic and what is wanted of it.
+    """One topic and its filter.
 
-    sub_version: epoch milliseconds of when it was made; of two that differ the later one holds (requirement B22).
+    sub_version: epoch milliseconds of when it was made; the later one of two subscriptions counts (requirement B22).
     """
 
     topic: str
@@ -24,7 +24,7 @@ class TopicSubscription:
 
 
 def retry_topic(group: str) -> str:
-    """Where the server puts what members of the group have handed back (requirement E14)."""
+    """The topic for messages that members of the group have handed back (requirement E14)."""
     return RETRY_PREFIX + group
 
 
@@ -35,15 +35,15 @@ def is_retry_topic(topic: str) -> bool:
 def subscriptions(
     group: str, topics: Mapping[str, FilterExpression], sub_version: int, *, retries: bool
 ) -> dict[str, TopicSubscription]:
-    """By topic. With `retries`, which only clustering has, all of the group's own retry topic is among them."""
+    """The subscriptions by topic. retries: with the group's retry topic, which only clustering has."""
     wanted = {**topics, retry_topic(group): FilterExpression()} if retries else dict(topics)
     return {topic: TopicSubscription(topic, expression, sub_version) for topic, expression in wanted.items()}
 
 
 def filter_by_tag(messages: Iterable[MessageView], expression: FilterExpression) -> list[MessageView]:
-    """The messages whose tag the expression names. The server has applied a SQL filter already.
+    """The messages whose tag is in the expression. The server has applied a SQL filter already.
 
-    A second look: servers compare tags by a hash, which two tags may share (requirement M5).
+    The client compares again, because servers compare tags by a hash, which two tags may share (requirement M5).
     """
     tags = {tag.strip() for tag in expression.expression.split("||")} - {""}
     if expression.type == "SQL" or not tags or "*" in tags:

@@ -120,7 +120,7 @@ def unsupported(session: Session, what: str) -> UnsupportedByServer:
 
 
 async def queue_of(session: Session, mq: MessageQueue) -> pb.MessageQueue:
-    """As the route has it; of an unknown one its names alone, for the server to refuse."""
+    """The queue as the route has it; an unknown one with its names only, so that the server refuses it."""
     for queue in await session.route(mq.topic):
         if queue.id == mq.queue_id:
             return queue

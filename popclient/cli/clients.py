@@ -56,4 +56,4 @@ def reconnect(arguments: Namespace) -> int:
     with Admin(client_config(arguments)) as admin:
         admin.reconnect_client(arguments.client_id)
     document = {"client_id": arguments.client_id}
-    return say(arguments, document, [f"told {arguments.client_id} to open its session anew"])
+    return say(arguments, document, [f"told {arguments.client_id} to open a new session"])

@@ -1,4 +1,4 @@
-"""A topic that is deleted and made anew while consumers of whole queues run: nothing of the new one is skipped."""
+"""A topic that is deleted and recreated while consumers of whole queues run: nothing of the new one is skipped."""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ async def test_an_owner_that_cannot_renew_stops_after_30_s_and_a_lost_lock_stops
     await until(lambda: not pq.locked)  # the look before the listener is called has found it expired
     await desk.breathe()
     assert desk.seen == []
-    # With the lock back it is taken up anew: who knows whether somebody had it meanwhile.
+    # With the lock back it is taken up again: who knows whether somebody had it meanwhile.
     del desk.server.answers["LockQueues"]
     await desk.comes(lambda: desk.texts == ["a"], 4)
     assert pq.dropped and not pq.locked
