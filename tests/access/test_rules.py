@@ -226,7 +226,7 @@ def test_a_legal_access_key(access_key: str) -> None:
     access_rules.check_access_key(access_key)
 
 
-@pytest.mark.parametrize("secret", ["", "short", "x" * 257, "has a blank", "line\nbreak9", "ümlaut-geheim"])
+@pytest.mark.parametrize("secret", ["", "short", "x" * 257, "with a blank", "line\nbreak9", "ümlaut-geheim"])
 def test_an_illegal_secret_is_not_shown(secret: str) -> None:
     with pytest.raises(BadRequest, match="the secret") as refused:
         access_rules.check_secret(secret)
@@ -238,11 +238,11 @@ def test_an_illegal_secret_is_not_shown(secret: str) -> None:
     [
         ((), "TOPIC", "orders", "", "names no action"),
         (("PUB",), "GROUP", "billing", "", "PUB is for topics"),
-        (("SUB",), "TOPIC", "", "", "is no name"),
-        (("SUB",), "TOPIC", "or*ders", "", "is no name"),
-        (("SUB",), "TOPIC", "**", "", "is no name"),
-        (("SUB",), "TOPIC", "a b", "", "is no name"),
-        (("SUB",), "TOPIC", "x" * 256, "", "is no name"),
+        (("SUB",), "TOPIC", "", "", "is not allowed; use a name"),
+        (("SUB",), "TOPIC", "or*ders", "", "is not allowed; use a name"),
+        (("SUB",), "TOPIC", "**", "", "is not allowed; use a name"),
+        (("SUB",), "TOPIC", "a b", "", "is not allowed; use a name"),
+        (("SUB",), "TOPIC", "x" * 256, "", "is not allowed; use a name"),
         (("SUB",), "TOPIC", "orders", "a b", "namespace"),
     ],
 )
