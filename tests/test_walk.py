@@ -20,7 +20,7 @@ from tests.support.door import GROUP, TOPIC, Door, a_message, handle_of, opened
 
 ROOT = str(Path(popserver.__file__).parent)
 TRIES = 20  # timers may fire in the middle of a call, on a busy machine in many of them
-LIMITS = {"ack": (30, 14), "send": (45, 17), "receive": (85, 29)}  # functions, files
+LIMITS = {"ack": (30, 12), "send": (45, 16), "receive": (90, 22)}  # functions, files
 
 
 class Walk:

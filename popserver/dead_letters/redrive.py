@@ -99,7 +99,7 @@ def find(tx: Transaction, group: Group, ids: Sequence[int]) -> FoundLetters:
     """Lock the group's dead letters with these ids; unknown ids are left out. Raises `TooManyRequests`."""
     names = {"for_group": group.group_id, "ids": encode_rows([(each,) for each in ids])}
     letters = {row.dead_letter_id: row for row in _LETTERS_FREE.rows(tx.conn, names)}
-    if len(letters) < len(ids) and dialect_of(tx.conn).has_other_writers:
+    if len(letters) < len(ids) and tx.has_other_writers:
         locked = [each for each in tx.conn.execute(_IDS_THERE, names).scalars() if each not in letters]
         if locked:
             raise TooManyRequests(

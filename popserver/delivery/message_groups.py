@@ -66,7 +66,7 @@ def locks_of(places: Iterable[GroupQueueKey]) -> tuple[Locks]:
 def lock_available(tx: Transaction, places: Iterable[GroupQueueKey]) -> set[GroupQueueKey]:
     """Lock and return the places that no other server has locked. Never waits."""
     wanted = sorted(set(places))
-    if not dialect_of(tx.conn).has_other_writers:
+    if not tx.has_other_writers:
         return set(wanted)
     return {GroupQueueKey(*row) for row in tx.conn.execute(_LOCK_AVAILABLE, {"places": encode_rows(wanted)})}
 

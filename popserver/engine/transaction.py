@@ -14,6 +14,7 @@ from typing import ClassVar, Generic, NamedTuple, Protocol, TypeVar, cast
 
 from sqlalchemy import Connection
 
+from popserver.database.dialect import dialect_of
 from popserver.database.notifications import Invalidation
 from popserver.model.errors import PopError
 
@@ -182,6 +183,7 @@ class Transaction:
     calendar_ms: int  # the time of day, for times from clients
     aged_ms: int  # the time for judging age (`engine.clock`)
     careful: bool = False
+    has_other_writers: bool = True  # so rows may be locked: further servers, or the transactions of users
     # The ids of topics with messages to deliver: after the commit, their polls are woken.
     ready_topics: set[int] = field(default_factory=set)
     due: dict[str, int] = field(default_factory=dict)  # the earliest time for each word of `database.notifications`
@@ -194,7 +196,7 @@ class Transaction:
     @classmethod
     def at(cls, conn: Connection, now_ms: int, careful: bool = False) -> Transaction:
         """A transaction for which all three times are the same."""
-        return cls(conn, now_ms, now_ms, now_ms, careful)
+        return cls(conn, now_ms, now_ms, now_ms, careful, dialect_of(conn).has_other_writers)
 
     def at_end(self, kind: type[F]) -> F:
         """This transaction's finisher of that kind; the first call makes it."""

@@ -109,6 +109,8 @@ class Writer:
         `answer_room` returns how many bytes of bodies a transaction may read.
         """
         self._database = database
+        self._begin = database.begin_statement
+        self._has_other_writers = database.is_shared
         self._clock = clock
         self.effects = Effects()
         # Returns the notification of a transaction to other servers; called in the writer's thread. None: one server.
@@ -251,7 +253,7 @@ class Writer:
         """Run the batch as one transaction; on failure again in halves."""
         try:
             conn = self._conn or self._connect()
-            self._database.begin(conn)
+            conn.exec_driver_sql(self._begin)
         except DBAPIError as error:
             if error.connection_invalidated and tries > 1:
                 # A lost connection is replaced, because nothing has run on it yet.
@@ -264,7 +266,7 @@ class Writer:
         except PopError as error:
             result.fail(batch, error)
             return
-        tx = Transaction(conn, *self._clock.times(), careful=careful)
+        tx = Transaction(conn, *self._clock.times(), careful, self._has_other_writers)
         if any(entry.answers for entry in batch):
             tx.answer_bytes = self._answer_room()
         try:
@@ -303,7 +305,10 @@ class Writer:
 
     def _commit(self, tx: Transaction, outcomes: Sequence[_Outcome], result: BatchResult) -> None:
         try:
-            self._database.commit(tx.conn, "" if self.announcement is None else self.announcement(tx))
+            if self.announcement is None:
+                tx.conn.exec_driver_sql("COMMIT")
+            else:
+                self._database.commit(tx.conn, self.announcement(tx))
         except DBAPIError as error:
             # It is unknown whether the transaction is stored, and the connection may be broken.
             self._disconnect()

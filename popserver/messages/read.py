@@ -20,7 +20,7 @@ from popserver.database.schema import topic as topic_table
 from popserver.messages import duplicates, origins
 from popserver.messages.origins import RedriveOrigin
 from popserver.model.errors import BadRequest, MessageNotFound
-from popserver.model.message import REDRIVE_PLAN, BodyEncoding, Message, StoredMessage, id_from_bytes, id_to_bytes
+from popserver.model.message import REDRIVE_PLAN, BodyEncoding, Message, StoredMessage, id_to_bytes
 from popserver.model.names import DLQ_PREFIX, Resource
 from popserver.model.topic import OFFSET_BITS, MessageQueue, MessageType, Topic, message_key, queue_of
 
@@ -216,7 +216,8 @@ def stored_message(row: MessageRow, topic: Topic, number_of: dict[int, int]) -> 
     ) = row
     sent = Message(
         topic.name,
-        id_from_bytes(message_id),
+        # This is `id_from_bytes`, without a call for each message.
+        message_id.hex().upper() if message_id[0] else message_id[1:].decode(),
         body,
         tag,
         tuple(_from_json(keys, 0)[0]) if keys else (),

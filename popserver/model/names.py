@@ -12,6 +12,7 @@ GROUP_LENGTH_MAX = 120
 NAMESPACE_LENGTH_MAX = 127
 DLQ_PREFIX = "%DLQ%"
 RETRY_PREFIX = "%RETRY%"
+SYSTEM_DERIVED = (DLQ_PREFIX, RETRY_PREFIX)  # names of topics that only the server fills
 
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+")
@@ -86,7 +87,7 @@ def check_group(group: Resource) -> None:
 
 
 def is_system_derived(name: str) -> bool:
-    return name.startswith((DLQ_PREFIX, RETRY_PREFIX))
+    return name.startswith(SYSTEM_DERIVED)
 
 
 def dead_letter_topic(group: Resource) -> Resource:

@@ -15,7 +15,6 @@ from typing import Any, ClassVar, NamedTuple
 from sqlalchemy import Connection, bindparam, insert, select, text, update
 
 from popserver.catalog import groups, lookup
-from popserver.database.dialect import dialect_of
 from popserver.database.rows import RowStatement
 from popserver.database.schema import progress
 from popserver.delivery import clear
@@ -153,7 +152,7 @@ def _moved(move: _Move) -> MovedOffset:
 
 def _lock_deliveries(tx: Transaction, group: Group, move: _Move) -> None:
     """Lock the deliveries. Refuse if a user's own transaction has locked one: it may be about to ack it."""
-    if not dialect_of(tx.conn).has_other_writers:
+    if not tx.has_other_writers:
         return
     if not clear.lock(tx, _place(group, move)):
         raise TooManyRequests(

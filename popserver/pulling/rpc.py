@@ -32,9 +32,8 @@ from popserver.pulling.flow import HandedBack, PullRequest, Pulls
 from popserver.pulling.rules import BATCH_BYTES_MAX, BATCH_SIZE_MAX, Pulled, PullFlag, PullStatus
 from popserver.transport import convert, status
 from popserver.transport.call import Write
-from popserver.transport.calls import Caller, NotTaken, RequiredRights
+from popserver.transport.calls import Caller, NotTaken, RequiredRights, poll_ms_of
 from popserver.transport.limits import CallLimits
-from popserver.transport.polling import poll_ms_of
 
 EXTRAS_HEADER = "popmq-pull-bin"
 # The flags of a pull without extras.

@@ -126,7 +126,7 @@ def _steps(rows: Sequence[T]) -> Iterator[Sequence[T]]:
 
 def _lock(tx: Transaction, keys: Sequence[int]) -> None:
     """Lock the messages, so that no other transaction sends them back, and their queues, which keeps retention away."""
-    if not dialect_of(tx.conn).has_other_writers:
+    if not tx.has_other_writers:
         return
     for step in _steps(sorted({queue_of(key) for key in keys})):
         tx.conn.execute(_LOCK_QUEUES, {"queues": encode_rows([(each,) for each in step])})

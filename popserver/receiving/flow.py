@@ -18,6 +18,7 @@ from popserver.engine.wakeups import PollKey, Wakeups
 from popserver.engine.writer import Writer
 from popserver.filters import Filter, SqlFilter
 from popserver.filters.memory import Filters
+from popserver.filters.tags import EVERYTHING
 from popserver.model.errors import CommitUnknown, TooManyRequests
 from popserver.model.message import BATCH_SIZE_MAX, Delivery, HeldMessage
 from popserver.model.names import Resource
@@ -98,7 +99,7 @@ class Polls:
         """The messages granted to the receive; an empty list if there is none until `poll_until_ms` (server time)."""
         self.open += 1
         try:
-            if request.wanted.wants_all:
+            if request.wanted == EVERYTHING:
                 return await self._poll(request, poll_until_ms)
             with self._filters.held(request.wanted):
                 return await self._poll(request, poll_until_ms)

@@ -17,7 +17,6 @@ from typing import NamedTuple
 
 from sqlalchemy import bindparam, func, select
 
-from popserver.database.dialect import dialect_of
 from popserver.database.rows import RowQuery, RowStatement, encode_rows, rows_parameter
 from popserver.database.schema import delivery, in_states, message
 from popserver.delivery.message_groups import MessageGroupKey
@@ -28,7 +27,7 @@ from popserver.model import handles
 from popserver.model.errors import PopError
 from popserver.model.handles import Receipt
 from popserver.model.message import Delivery, StoredMessage
-from popserver.model.names import is_system_derived
+from popserver.model.names import SYSTEM_DERIVED
 from popserver.model.states import State
 from popserver.model.topic import MessageType
 from popserver.receiving import message_groups, repeat, scan
@@ -132,7 +131,7 @@ def receive_batch_of(several: Sequence[Receive]) -> ReceiveBatch:
     # The newest result covers at least as much as the older ones.
     judged = several[-1].judged
     topic, rotation = first.topic, first.rotation
-    keeps_order = not is_system_derived(topic.name.name)
+    keeps_order = not topic.name.name.startswith(SYSTEM_DERIVED)
     return ReceiveBatch(
         group=first.group,
         topic=topic,
@@ -358,7 +357,7 @@ def _distribute(
 
 def _is_hidden(tx: Transaction, batch: ReceiveBatch) -> bool:
     """Whether nothing was found only because another server has locked messages."""
-    return dialect_of(tx.conn).has_other_writers and scan.is_more(tx, batch)
+    return tx.has_other_writers and scan.is_more(tx, batch)
 
 
 def _answers(tx: Transaction, batch: ReceiveBatch, slots: Sequence[ReceiveSlot], *, left_over: bool) -> list[Received]:

@@ -24,9 +24,8 @@ from popserver.receiving.flow import Polls
 from popserver.settling.flow import HoldRelease, Settling
 from popserver.transport import convert, status
 from popserver.transport.call import Write
-from popserver.transport.calls import Caller, NotTaken
+from popserver.transport.calls import Caller, NotTaken, poll_ms_of
 from popserver.transport.limits import CallLimits
-from popserver.transport.polling import poll_ms_of
 
 ATTEMPT_ID_LENGTH_MAX = 255
 

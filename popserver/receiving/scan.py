@@ -33,11 +33,12 @@ from popserver.database.schema import message_group_progress as behind
 from popserver.delivery.message_groups import MessageGroupKey
 from popserver.engine.transaction import Transaction
 from popserver.filters import SqlFilter, TagFilter
+from popserver.filters.tags import EVERYTHING
 from popserver.messages.ranges import INSIDE, WINDOW_OFFSETS, WITH_TAG, narrowed, of_tags
 from popserver.messages.read import MessageQuery, MessageRow
 from popserver.model.names import owner_of
 from popserver.model.states import State
-from popserver.model.topic import message_key, offset_of
+from popserver.model.topic import OFFSET_BITS, offset_of
 from popserver.receiving.batch import Candidate, QueueToScan, ReceiveBatch
 
 # A scan with a filter reads at most this many offsets, in all queues together.
@@ -103,7 +104,7 @@ def read_on(
             # The filter has not judged these urgent messages yet; less urgent ones must not go first.
             left_over = True
             break
-        if batch.takes_groups or not batch.wanted.wants_all:
+        if batch.takes_groups or batch.wanted != EVERYTHING:
             # A queue costs something in addition to its messages: a filter may name thousands of tags.
             cost = len(batch.wanted.tags) if isinstance(batch.wanted, TagFilter) else 1
             window -= next_offset - place.next_offset + cost
@@ -148,7 +149,7 @@ def _read_on(
 ) -> tuple[list[MessageRow], int]:
     """The messages of one queue after the group's progress that the filter accepts, and the offset reached."""
     start = max(place.next_offset, place.min_offset)
-    if batch.wanted.wants_all and not batch.takes_groups:
+    if batch.wanted == EVERYTHING and not batch.takes_groups:
         names = _between(place, start, place.end_offset, limit)
         rows = _NEXT.rows(tx.conn, names, bodies=batch.bodies)
         # The topic's types are cached and may have changed since, so the messages are checked for a message group.
@@ -161,14 +162,14 @@ def _read_window(
     tx: Transaction, batch: ReceiveBatch, place: QueueToScan, limit: int, offsets: range
 ) -> tuple[list[MessageRow], int]:
     names = _between(place, offsets.start, offsets.stop, limit)
-    names |= batch.names | {"for_queue": place.queue_id, "queue_key": message_key(place.queue_id, 0)}
+    names |= batch.names | {"for_queue": place.queue_id, "queue_key": place.queue_id << OFFSET_BITS}
     if isinstance(batch.wanted, SqlFilter):
         rows, reached = _read_judged(tx, batch, names)
     else:
         rows, reached = _read_tagged(tx, batch, batch.wanted, names)
     if batch.keeps_order and reached - offsets.start > len(rows):
         # This must run before the grants, which lock message groups too.
-        tx.conn.execute(_STORE_LOCKED, names | {"to_key": message_key(place.queue_id, reached)})
+        tx.conn.execute(_STORE_LOCKED, names | {"to_key": names["queue_key"] + reached})
     return rows, reached
 
 
@@ -176,7 +177,7 @@ def _read_tagged(
     tx: Transaction, batch: ReceiveBatch, wanted: TagFilter, names: dict[str, Any]
 ) -> tuple[list[MessageRow], int]:
     queries = _FREE if batch.keeps_order else _ALL
-    query, names = (queries.every, names) if wanted.wants_all else (queries.tagged, names | of_tags(wanted))
+    query, names = (queries.every, names) if wanted == EVERYTHING else (queries.tagged, names | of_tags(wanted))
     rows = query.rows(tx.conn, names, bodies=batch.bodies)
     is_full = len(rows) == names["limit"]
     return rows, (rows[-1].message_key + 1 if is_full else names["to_key"]) - names["queue_key"]
@@ -203,11 +204,8 @@ def _read_judged(tx: Transaction, batch: ReceiveBatch, names: dict[str, Any]) ->
 
 
 def _between(place: QueueToScan, start: int, end: int, limit: int) -> dict[str, Any]:
-    return {
-        "from_key": message_key(place.queue_id, start),
-        "to_key": message_key(place.queue_id, end),
-        "limit": limit,
-    }
+    queue_key = place.queue_id << OFFSET_BITS
+    return {"from_key": queue_key + start, "to_key": queue_key + end, "limit": limit}
 
 
 # For the whole topic, because that is one lookup; for each queue it would scan all open groups.

@@ -9,7 +9,6 @@ from typing import Any, ClassVar, NamedTuple
 
 from sqlalchemy import Select, and_, any_, bindparam, case, delete, distinct, func, literal_column, select, tuple_
 
-from popserver.database.dialect import PerDialect, dialect_of
 from popserver.database.rows import RowStatement, encode_rows, rows_as_json, rows_parameter
 from popserver.database.schema import delivery, in_states
 from popserver.delivery import message_groups
@@ -84,7 +83,8 @@ def _commit(tx: Transaction, group: Group, receipts: Sequence[Receipt]) -> dict[
     is_kept = Event.ACK in group.history.kept
     # A client that came back may hold longer than its handle says: only the statement knows which of those it acked.
     if is_kept or any(each.ends_at_ms <= tx.now_ms for each in receipts):
-        rows = _ACK_RETURNING.of(tx.conn).rows(tx.conn, names)
+        statement = _ACK_SKIPPING_RETURNING if tx.has_other_writers else _ACK_RETURNING
+        rows = statement.rows(tx.conn, names)
         if is_kept:
             record(tx, group, Event.ACK, (moved(row) for row in rows))
         committed = {(row.message_key, row.hold_id) for row in rows}
@@ -92,7 +92,7 @@ def _commit(tx: Transaction, group: Group, receipts: Sequence[Receipt]) -> dict[
             each: why_not(tx, group, each) for each in receipts if (each.message_key, each.hold_id) not in committed
         }
     # Without RETURNING: SQLite's driver releases the interpreter lock for each row that it fetches.
-    count = tx.conn.execute(_ACK.of(tx.conn), names).rowcount
+    count = tx.conn.execute(_ACK_SKIPPING if tx.has_other_writers else _ACK, names).rowcount
     if count == len(receipts):
         return {}
     return {each: why_not(tx, group, each) for each in _left_over(tx, names, receipts, count)}
@@ -125,7 +125,7 @@ def _commit_in_order(tx: Transaction, group: Group, receipts: Sequence[Receipt])
 
 def _not_locked(tx: Transaction, group: Group, receipts: Sequence[Receipt]) -> set[Receipt]:
     """The receipts whose rows no user's transaction has locked. The writer never waits for such a lock."""
-    if not dialect_of(tx.conn).has_other_writers:
+    if not tx.has_other_writers:
         return set(receipts)
     holds = encode_rows([(each.message_key, each.hold_id) for each in receipts])
     free = set(tx.conn.execute(_FREE, {"for_group": group.group_id, "holds": holds}).scalars())
@@ -133,7 +133,7 @@ def _not_locked(tx: Transaction, group: Group, receipts: Sequence[Receipt]) -> s
 
 
 _HOLDS = rows_parameter("holds", "message_key", "hold_id")
-_ack_plain = delete(delivery).where(
+_ACK = delete(delivery).where(
     delivery.c.group_id == bindparam("for_group"),
     tuple_(delivery.c.message_key, delivery.c.hold_id).in_(select(_HOLDS.c.message_key, _HOLDS.c.hold_id)),
     in_states(delivery.c.state, *sources(Event.ACK)),
@@ -154,11 +154,9 @@ _ackable: Select[Any] = (
 )
 # Skips rows that a user's own transaction has locked, instead of waiting.
 # The rows are deleted by ctid, not by key: they are found already, and finding them by key again may be slow.
-_ack_skipping = delete(delivery).where(literal_column("delivery.ctid") == any_(func.array(_ackable.scalar_subquery())))
-_ACK = PerDialect(lambda dialect: dialect.choose(_ack_plain, _ack_skipping))
-_ACK_RETURNING = PerDialect(
-    lambda dialect: RowStatement(HeldRow, dialect.choose(_ack_plain, _ack_skipping).returning(*HELD_COLUMNS))
-)
+_ACK_SKIPPING = delete(delivery).where(literal_column("delivery.ctid") == any_(func.array(_ackable.scalar_subquery())))
+_ACK_RETURNING = RowStatement(HeldRow, _ACK.returning(*HELD_COLUMNS))
+_ACK_SKIPPING_RETURNING = RowStatement(HeldRow, _ACK_SKIPPING.returning(*HELD_COLUMNS))
 _FREE = (
     select(delivery.c.message_key)
     .where(delivery.c.group_id == bindparam("for_group"), delivery.c.message_key.in_(select(_HOLDS.c.message_key)))

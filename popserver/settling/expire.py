@@ -13,7 +13,6 @@ from typing import Any, ClassVar, NamedTuple
 from sqlalchemy import bindparam, delete, exists, func, select, tuple_, update
 
 from popserver.catalog.groups import FoundGroup, groups_by_id
-from popserver.database.dialect import dialect_of
 from popserver.database.rows import RowStatement, encode_rows, rows_parameter
 from popserver.database.schema import WITH_TIME, delivery, in_states
 from popserver.delivery.dead_letter_topic import move_to_dead_letters
@@ -95,7 +94,7 @@ def _when_to_check_again(tx: Transaction) -> int | None:
 def _due_in_order(tx: Transaction, names: dict[str, Any]) -> list[DueRow]:
     """What is due in message groups: lock their places first, then read again what is due there."""
     rows = _DUE_IN_ORDER.rows(tx.conn, names)
-    if not rows or not dialect_of(tx.conn).has_other_writers:
+    if not rows or not tx.has_other_writers:
         return rows
     taken = lock_available(tx, (_place(row) for row in rows))
     places = encode_rows(

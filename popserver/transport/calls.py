@@ -16,33 +16,32 @@ from dataclasses import dataclass
 from typing import Generic, Never, Protocol, TypeVar, cast
 
 import structlog
-from google.protobuf.descriptor import Descriptor, MethodDescriptor, ServiceDescriptor
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
+from popproto.v1 import legacy_pb2
 from popproto.v2 import definition_pb2 as pb
+from popproto.v2 import service_pb2 as wire
 from popserver.engine.undelivered import Undelivered
 from popserver.model.acl import AnyOfRights
-from popserver.model.errors import BadRequest, Internal, PopError
+from popserver.model.errors import BadRequest, IllegalPollingTime, Internal, PopError
 from popserver.model.names import Resource
 from popserver.transport import entry_limits, status
 from popserver.transport.call import Call, Encodable, Route, Service, Write
-from popserver.transport.entry_limits import bytes_beside_bodies, has_more_fields
+from popserver.transport.convert import duration_ms
 from popserver.transport.half_sent import Frames, Read
-from popserver.transport.incoming import NOTHING, SMALL_BYTES, Arrived, Incoming
-from popserver.transport.limits import MIB
+from popserver.transport.incoming import NOTHING, OTHER_REQUEST_BYTES_MAX, Arrived, Incoming, reader
+from popserver.transport.limits import CallLimits
 
 log = structlog.get_logger("popserver.rpc")
 
-# For a request without messages. A decoded list of empty entries needs fifty times its encoded size.
-OTHER_REQUEST_BYTES_MAX = 4 * MIB
-# A request with more fields is not decoded: its lists are too long in any case, and it would need fifty times its size.
-FIELDS_MAX = 16_384
-# The search for bodies stops after this many fields. In a legal request it has found all bodies by then.
-FIELDS_TO_BODIES_MAX = 2 * FIELDS_MAX
+# Older clients do not know ILLEGAL_POLLING_TIME. Versions are compared as text, as RocketMQ does (protocol 1.7).
+_KNOWS_ILLEGAL_POLLING_TIME = "5.0.3"
+# Half of the timeout of an ordinary call: subtracted if a receive gives no polling time (protocol 1.7).
+_REQUEST_TIMEOUT_HALF_MS = 1_500
 
 Request = TypeVar("Request", contravariant=True)
-Decoded = TypeVar("Decoded", bound=Message)
 RequiredRights = Sequence[AnyOfRights]
 
 
@@ -178,38 +177,36 @@ def serve(service: ServiceDescriptor, methods: Mapping[str, AnyMethod], gate: Ga
     return Service(service.full_name, routes)
 
 
-def reader(
-    message_class: type[Decoded], bytes_max: int, lists: entry_limits.ListLimits = entry_limits.NO_LISTS
-) -> Read[Decoded]:
-    """A function that decodes a request, or returns the refusal of bytes that it cannot decode or may not accept."""
-    parse, descriptor = message_class.FromString, cast("Descriptor", message_class.DESCRIPTOR)
-    type_name = descriptor.full_name
+def poll_ms_of(
+    request: wire.ReceiveMessageRequest | wire.PullMessageRequest | legacy_pb2.PullBatchRequest,
+    caller: Caller,
+    limits: CallLimits,
+    open_polls: int = 0,
+) -> int:
+    """How long a receive or a pull may wait, in ms (requirement A12, protocol 1.7).
 
-    def read(data: bytes) -> Decoded | BadRequest:
-        size = len(data)
-        if size > SMALL_BYTES:
-            if size > bytes_max:
-                return _no_request(f"{type_name}, which has at most {bytes_max} bytes", size)
-            if has_more_fields(data, FIELDS_MAX):
-                return _no_request(f"{type_name}, which has at most {FIELDS_MAX} fields", size)
-        if size > OTHER_REQUEST_BYTES_MAX:
-            beside = bytes_beside_bodies(data, descriptor, FIELDS_TO_BODIES_MAX)
-            if beside > OTHER_REQUEST_BYTES_MAX:
-                return _no_request(
-                    f"{type_name}, which has at most {OTHER_REQUEST_BYTES_MAX} bytes beside bodies", size
-                )
-        try:
-            request = parse(data)
-        except DecodeError:
-            return _no_request(type_name, size)
-        refusal = lists.refusal(request, size) if size > lists.bytes_min else ""
-        return BadRequest(refusal) if refusal else request
-
-    return read
-
-
-def _no_request(what: str, size: int) -> BadRequest:
-    return BadRequest(f"the {size} bytes sent are no {what}")
+    The request's polling time, within the limits; without one, what is left until its deadline. The poll ends before
+    the deadline, by a margin that grows with the number of open polls, up to half of the remaining time. Raises
+    `IllegalPollingTime` (`BadRequest` for old clients) if the deadline leaves less than the shortest poll.
+    """
+    remaining_ms = caller.call.remaining_ms()
+    if request.HasField("long_polling_timeout"):
+        wanted_ms = duration_ms(request.long_polling_timeout)
+    else:
+        wanted_ms = limits.poll_ms_max if remaining_ms is None else remaining_ms - _REQUEST_TIMEOUT_HALF_MS
+    poll_ms = min(max(wanted_ms, limits.poll_ms_min), limits.poll_ms_max)
+    if remaining_ms is None:
+        return poll_ms
+    if poll_ms > remaining_ms < limits.poll_ms_min:
+        refusal = IllegalPollingTime
+        if caller.header("x-mq-client-version") < _KNOWS_ILLEGAL_POLLING_TIME:
+            refusal = BadRequest  # type: ignore[assignment]
+        raise refusal(
+            f"the call's deadline leaves {remaining_ms} ms, but the shortest poll takes {limits.poll_ms_min} ms;"
+            " use a longer deadline"
+        )
+    shared_ms = min(open_polls * limits.poll_margin_us_each // 1_000, remaining_ms // 2)
+    return max(0, min(poll_ms, remaining_ms - limits.poll_margin_ms - shared_ms))
 
 
 def _let_through(_needs: object) -> None:

@@ -17,17 +17,26 @@ import asyncio
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, Never, TypeVar
+from typing import Generic, NamedTuple, Never, TypeVar, cast
 
 import structlog
+from google.protobuf.descriptor import Descriptor
+from google.protobuf.message import DecodeError, Message
 
 from popserver.front.front import Front
 from popserver.model.budget import Budget, Budgets
 from popserver.model.errors import BadRequest, PopError, RequestTooSlow
 from popserver.transport.call import Call
+from popserver.transport.entry_limits import NO_LISTS, ListLimits, bytes_beside_bodies, has_more_fields
 from popserver.transport.half_sent import SLACK_BYTES, Frames, Read, Unread
-from popserver.transport.limits import CallLimits
+from popserver.transport.limits import MIB, CallLimits
 
+# For a request without messages. A decoded list of empty entries needs fifty times its encoded size.
+OTHER_REQUEST_BYTES_MAX = 4 * MIB
+# A request with more fields is not decoded: its lists are too long in any case, and it would need fifty times its size.
+FIELDS_MAX = 16_384
+# The search for bodies stops after this many fields. In a legal request it has found all bodies by then.
+FIELDS_TO_BODIES_MAX = 2 * FIELDS_MAX
 SWEEP_S = 0.025
 SWEEP_EACH_S = 50e-6  # per late request, so that a sweep over very many does not take all of the server's time
 # A request is late after this time. Without the front the server does not know how much a connection sent, and every
@@ -43,6 +52,7 @@ log = structlog.get_logger("popserver.rpc")
 
 Task = asyncio.Task[object]
 Request = TypeVar("Request", covariant=True)
+Decoded = TypeVar("Decoded", bound=Message)
 
 
 class Arrived(NamedTuple, Generic[Request]):
@@ -300,3 +310,35 @@ class Incoming:
 
 def _nothing() -> None:
     """For a stream whose connection is unknown."""
+
+
+def reader(message_class: type[Decoded], bytes_max: int, lists: ListLimits = NO_LISTS) -> Read[Decoded]:
+    """A function that decodes a request, or returns the refusal of bytes that it cannot decode or may not accept."""
+    parse, descriptor = message_class.FromString, cast("Descriptor", message_class.DESCRIPTOR)
+    type_name = descriptor.full_name
+
+    def read(data: bytes) -> Decoded | BadRequest:
+        size = len(data)
+        if size > SMALL_BYTES:
+            if size > bytes_max:
+                return _no_request(f"{type_name}, which has at most {bytes_max} bytes", size)
+            if has_more_fields(data, FIELDS_MAX):
+                return _no_request(f"{type_name}, which has at most {FIELDS_MAX} fields", size)
+        if size > OTHER_REQUEST_BYTES_MAX:
+            beside = bytes_beside_bodies(data, descriptor, FIELDS_TO_BODIES_MAX)
+            if beside > OTHER_REQUEST_BYTES_MAX:
+                return _no_request(
+                    f"{type_name}, which has at most {OTHER_REQUEST_BYTES_MAX} bytes beside bodies", size
+                )
+        try:
+            request = parse(data)
+        except DecodeError:
+            return _no_request(type_name, size)
+        refusal = lists.refusal(request, size) if size > lists.bytes_min else ""
+        return BadRequest(refusal) if refusal else request
+
+    return read
+
+
+def _no_request(what: str, size: int) -> BadRequest:
+    return BadRequest(f"the {size} bytes sent are no {what}")

@@ -16,8 +16,8 @@ from popserver.model.names import Resource
 from popserver.pulling.rpc import EXTRAS_HEADER
 from popserver.pulling.rules import PullFlag
 from popserver.transport import convert
+from popserver.transport.calls import poll_ms_of
 from popserver.transport.limits import CallLimits
-from popserver.transport.polling import poll_ms_of
 from tests.support import builders, wire_pull
 from tests.support.door import TOPIC, Door, a_message, opened, receive_request
 from tests.support.receiving import FOREIGN_TYPE, FakeCaller, sql, tags

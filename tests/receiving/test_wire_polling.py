@@ -10,8 +10,8 @@ import pytest
 from popproto.v2 import definition_pb2 as pb
 from popserver.engine.clock import ManualClock
 from popserver.model.errors import BadRequest, IllegalPollingTime, PopError
+from popserver.transport.calls import poll_ms_of
 from popserver.transport.limits import CallLimits
-from popserver.transport.polling import poll_ms_of
 from tests.support.door import a_message, opened, parked, receive_request
 from tests.support.receiving import FakeCaller
 
