@@ -223,7 +223,7 @@ def test_a_database_that_others_can_read_is_warned_of(tmp_path: Path, capsys: py
         file.touch(mode)
         file.chmod(mode)
         with embedded(file, auth=True, admin_access_key="root", admin_secret=ROOT_SECRET):
-            assert ("others may read it" in "".join(capsys.readouterr())) is is_warned
+            assert ("other users may read its file" in "".join(capsys.readouterr())) is is_warned
 
 
 def test_a_quota_is_told(guarded: EmbeddedBroker) -> None:

@@ -34,7 +34,7 @@ def group(store: OpenStore) -> Group:
 
 
 def join(store: OpenStore, group: Group, client_id: str = "c1", server_id: str = "a", **more: Any) -> None:
-    wish = {"model": Model.CLUSTERING, "wants": WANTS} | more
+    wish = {"model": Model.CLUSTERING, "filters": WANTS} | more
     store.one(members_sql.attend, JoinGroup(group, client_id, server_id, **wish))
 
 
@@ -103,9 +103,9 @@ def test_a_member_that_changes_servers_stays_the_same_to_the_others(store: OpenS
 @pytest.mark.row("G6")
 def test_another_subscription_or_model_is_told(store: OpenStore, group: Group) -> None:
     join(store, group)
-    join(store, group, wants=WANTS[:1])
+    join(store, group, filters=WANTS[:1])
     assert store.outdated == TOLD
-    join(store, group, wants=WANTS[:1], model=Model.BROADCASTING)
+    join(store, group, filters=WANTS[:1], model=Model.BROADCASTING)
     assert store.outdated == TOLD
 
 
