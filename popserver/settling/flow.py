@@ -97,11 +97,11 @@ class Settling:
 class HoldRelease:
     """Ends holds without a holder, and prolongs those of a client that comes back."""
 
-    def __init__(self, writer: Writer, clock: Clock, background: BackgroundTasks, members: Servers) -> None:
+    def __init__(self, writer: Writer, clock: Clock, background: BackgroundTasks, servers: Servers) -> None:
         self._writer = writer
         self._clock = clock
         self._background = background
-        self._members = members
+        self._servers = servers
 
     def cancel_delivery(self, granted: Sequence[Delivery]) -> None:
         """These messages were not sent to any client: they are READY at once, and the attempts do not count."""
@@ -119,11 +119,11 @@ class HoldRelease:
 
     async def abandon_client(self, client_id: str, said_goodbye: bool, *, inherits: bool = False) -> None:
         """The client left this server. Its push holds end if it is connected to no other server."""
-        if await self._members.detach(client_id, inherits=inherits, everywhere=said_goodbye):
+        if await self._servers.detach(client_id, inherits=inherits, everywhere=said_goodbye):
             await self._writer.submit(release.AbandonHolds(client_id=client_id))
 
     async def extend_client_holds(self, client_id: str) -> None:
         """The client is connected (again): its push holds last as long as it is."""
-        await self._members.attach(client_id)
+        await self._servers.attach(client_id)
         until_ms = self._clock.now_ms() + PUSH_HOLD_MS_MAX
         await self._writer.submit(release.ExtendClientHolds(client_id, until_ms))
