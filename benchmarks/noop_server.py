@@ -64,6 +64,7 @@ class InstantWriter:
             append.Append: self._append,
             grant.Receive: self._receive,
             ack.Ack: self._ack,
+            ack.PlainAck: self._ack,
             commit.Commit: noop_pulls.commit,
             transaction.Read: self._read,
         }
@@ -71,10 +72,7 @@ class InstantWriter:
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
 
-    async def submit(self, request: Any, *, size: int = 0) -> Any:
-        return await asyncio.shield(self.enqueue(request, size=size))
-
-    def enqueue(self, request: Any, *, size: int = 0, answers: int = 0) -> asyncio.Future[Any]:
+    def submit(self, request: Any, *, size: int = 0, answers: int = 0) -> asyncio.Future[Any]:
         answer = self._loop.create_future()
         instant = self._instant.get(type(request))
         result = instant(request) if instant is not None else self._execute(request)

@@ -25,6 +25,7 @@ from benchmarks.machine import pin
 from popserver.catalog.topics import ensure_topic
 from popserver.database import migrate
 from popserver.database.database import Database
+from popserver.database.dialect import inserted_columns
 from popserver.database.schema import message
 from popserver.engine.transaction import Transaction
 from popserver.messages import append
@@ -79,9 +80,10 @@ def _insert_many_values(cursor: Any, rows: Sequence[tuple[Any, ...]]) -> None:
 
 
 def _copy(cursor: Any, rows: Sequence[tuple[Any, ...]]) -> None:
-    columns = message.columns.keys()
-    with cursor.copy(f"COPY message ({', '.join(columns)}) FROM STDIN (FORMAT BINARY)") as copy:
-        copy.set_types([_PG_TYPES[str(column.type)] for column in message.columns])
+    columns = inserted_columns(message)
+    names = ", ".join(column.name for column in columns)
+    with cursor.copy(f"COPY message ({names}) FROM STDIN (FORMAT BINARY)") as copy:
+        copy.set_types([_PG_TYPES[str(column.type)] for column in columns])
         for row in rows:
             copy.write_row(row)
 
@@ -90,7 +92,7 @@ _PG_TYPES = {"BIGINT": "int8", "INTEGER": "int4", "SMALLINT": "int2", "TEXT": "t
 
 
 def _text(rows: int) -> str:
-    columns = message.columns.keys()
+    columns = [column.name for column in inserted_columns(message)]
     row = f"({', '.join('?' * len(columns))})"
     return f"INSERT INTO message ({', '.join(columns)}) VALUES {', '.join([row] * rows)}"
 

@@ -46,7 +46,7 @@ FROM numbers
 
 def fill_dead_letters(database_url: str, count: int, body_bytes: int) -> None:
     """`count` dead letters of one group, with ids from 1, each with a tag, a key and two properties."""
-    database = Database(database_url, durability="relaxed")
+    database = Database(database_url, durability="relaxed", own_process=True)
     try:
         migrate.upgrade(database)
         with database.connect_writer() as conn:
@@ -80,7 +80,7 @@ def _write_dead_letters(conn: Connection, dialect: str, count: int, body_bytes: 
 
 def fill_flights(database_url: str, count: int) -> None:
     """The first `count` flights of 2013, in the topic `flights`."""
-    database = Database(database_url, durability="relaxed")
+    database = Database(database_url, durability="relaxed", own_process=True)
     now_ms, first = time.time_ns() // 1_000_000, time.time_ns()
     rows = (as_message(row) for row in flights(whole_year=True))
     made = (

@@ -302,7 +302,7 @@ def _driver_errors(conn: Connection) -> type[Exception]:
 
 @lru_cache(maxsize=256)
 def _insert_text(table: Table, count: int) -> str:
-    row = f"({', '.join('?' * len(_columns(table)))})"
+    row = f"({', '.join('?' * len(inserted_columns(table)))})"
     return f"INSERT INTO {table.name} ({_names(table)}) VALUES {', '.join([row] * count)}"  # noqa: S608 - names are ours
 
 
@@ -313,14 +313,15 @@ def _copy_text(table: Table) -> str:
 
 @lru_cache(maxsize=16)
 def _copy_types(table: Table) -> list[str]:
-    return [_COPY_TYPES[type(column.type)] for column in _columns(table)]
+    return [_COPY_TYPES[type(column.type)] for column in inserted_columns(table)]
 
 
 def _names(table: Table) -> str:
-    return ", ".join(column.name for column in _columns(table))
+    return ", ".join(column.name for column in inserted_columns(table))
 
 
-def _columns(table: Table) -> list[Column[Any]]:
+def inserted_columns(table: Table) -> list[Column[Any]]:
+    """The columns for which an insert has values, in the table's order."""
     return [each for each in table.columns if each is not table.autoincrement_column and each.info != NOT_INSERTED]
 
 
