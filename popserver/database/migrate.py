@@ -27,7 +27,8 @@ from popserver.model.states import ACKED, Event, PendingKind, State, sources, ta
 from popserver.model.times import TIME_MS_MAX
 from popserver.model.topic import MessageType
 
-HEAD = "0001"
+HEAD = "0006"
+FIRST = "0006"  # older numbers are those of schemas before this one; no migration leads from them
 # Prevents that two servers that start at the same time both migrate. All servers must use this number.
 _ADVISORY_LOCK = text(f"SELECT pg_advisory_xact_lock({0x706F706D71})")
 
@@ -41,7 +42,7 @@ def revision(database: Database) -> str | None:
 def upgrade(database: Database, to: str = HEAD) -> str | None:
     """Upgrade the schema to revision `to`. Returns the revision that it had before.
 
-    Raises `StoreUnavailable` for a schema newer than this code, and for tables of another program.
+    Raises `StoreUnavailable` for a schema newer than this code or older than `FIRST`, and for another program's tables.
     """
     with _transaction(database) as conn:
         before = _revision(conn)
@@ -49,6 +50,8 @@ def upgrade(database: Database, to: str = HEAD) -> str | None:
             _create(conn, database.name)
         elif before is not None and before > HEAD:
             raise _newer(database.name, before)
+        elif before is not None and before < FIRST:
+            raise _too_old(database.name, before)
         elif before != to:
             _run("upgrade", conn, to)
     return before
@@ -67,6 +70,8 @@ def check(database: Database) -> None:
         raise StoreUnavailable(f"{database.name} has no schema yet; create it with: {_upgrading(database)}")
     if found > HEAD:
         raise _newer(database.name, found)
+    if found < FIRST:
+        raise _too_old(database.name, found)
     if found < HEAD:
         raise StoreUnavailable(
             f"{database.name} has schema {found}, this popmq needs {HEAD}; upgrade it with: {_upgrading(database)}"
@@ -138,6 +143,13 @@ def _revision(conn: Connection) -> str | None:
         return None
     found: str | None = conn.execute(text("SELECT version_num FROM alembic_version")).scalar()
     return found
+
+
+def _too_old(name: str, found: str) -> StoreUnavailable:
+    return StoreUnavailable(
+        f"{name} has schema {found} of PopMQ 0.1.0 or of a development version, and no migration leads from it to"
+        f" {HEAD}; use that version, or an empty database"
+    )
 
 
 def _newer(name: str, found: str) -> StoreUnavailable:

@@ -217,12 +217,8 @@ class Writer:
     def _answer(self, result: BatchResult) -> None:
         if self._batch_bytes:
             self._backlog.give_back(self._batch_bytes)
-        if result.ready_topics:
-            self.effects.ready(result.ready_topics)
-        if result.invalidations:
-            self.effects.invalidations(result.invalidations)
-        if result.due:
-            self.effects.due(result.due)
+        if result.ready_topics or result.invalidations or result.due:
+            self._announce(result)
         for entry, answer in result.outcomes:
             if entry.answer.done():
                 continue
@@ -236,6 +232,14 @@ class Writer:
             self._busy = False
             self._idle.set()
 
+    def _announce(self, result: BatchResult) -> None:
+        try:
+            self.effects.ready(result.ready_topics)
+            self.effects.invalidations(result.invalidations)
+            self.effects.due(result.due)
+        except Exception:  # noqa: BLE001 - the requests are committed, and their callers wait for the answer
+            log.error("an effect of a commit failed", exception=traceback.format_exc())
+
     # From here on, code runs in the writer's thread.
 
     def _work(self) -> None:
@@ -245,6 +249,7 @@ class Writer:
                 self._run(batch, result)
             except BaseException:  # noqa: BLE001 - the thread must live
                 log.error("the writer failed", exception=traceback.format_exc())
+                self._disconnect()
                 result.fail(batch, Internal())
             self._loop.call_soon_threadsafe(self._answer, result)
         self._disconnect()
@@ -255,11 +260,12 @@ class Writer:
             conn = self._conn or self._connect()
             conn.exec_driver_sql(self._begin)
         except DBAPIError as error:
-            if error.connection_invalidated and tries > 1:
-                # A lost connection is replaced, because nothing has run on it yet.
+            if error.connection_invalidated:
                 self._disconnect()
-                self._run(batch, result, careful=careful, tries=tries - 1)
-                return
+                if tries > 1:
+                    # A lost connection is replaced, because nothing has run on it yet.
+                    self._run(batch, result, careful=careful, tries=tries - 1)
+                    return
             # No request caused this, so halves would fail too, and each would wait as long for a locked file.
             result.fail(batch, self._plain(error))
             return
@@ -288,7 +294,7 @@ class Writer:
             verbs = sorted({entry.request.operation.__name__ for entry in batch})
             log.error("a request failed", verbs=verbs, exception="".join(traceback.format_exception(error)))
             self._run_halves(batch, result, Internal(), careful=careful)
-        elif self._conn is None:
+        elif self._conn is None and not isinstance(error, IntegrityError):
             result.fail(batch, self._plain(error))
         elif is_serialization_failure(error) and tries > 1:
             self._run(batch, result, careful=careful, tries=tries - 1)

@@ -185,11 +185,22 @@ def test_a_schema_newer_than_the_code_is_refused(database: Database) -> None:
     assert migrate.revision(database) == "9999"
 
 
-def test_a_schema_older_than_the_code_is_named(database: Database) -> None:
+@pytest.mark.parametrize("older", ["0001", "0005"])
+def test_a_schema_that_no_migration_leads_from_is_refused(database: Database, older: str) -> None:
+    """Schemas of 0.1.0 and of development versions after it."""
     migrate.upgrade(database)
     with database.writing.connect() as conn:
-        conn.exec_driver_sql("UPDATE alembic_version SET version_num = '0000'")
-    with pytest.raises(StoreUnavailable, match=r"has schema 0000, this popmq needs .*popmq db upgrade"):
+        conn.exec_driver_sql(f"UPDATE alembic_version SET version_num = '{older}'")
+    for refuse in (migrate.upgrade, migrate.check):
+        with pytest.raises(StoreUnavailable, match=f"has schema {older} of PopMQ 0.1.0 or of a development version"):
+            refuse(database)
+    assert migrate.revision(database) == older
+
+
+def test_a_schema_older_than_the_code_is_named(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    migrate.upgrade(database)
+    monkeypatch.setattr(migrate, "HEAD", "0007")
+    with pytest.raises(StoreUnavailable, match=r"has schema 0006, this popmq needs 0007.*popmq db upgrade"):
         migrate.check(database)
 
 

@@ -6,7 +6,7 @@ import asyncio
 import threading
 
 import pytest
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, event, text
 from sqlalchemy.exc import OperationalError
 
 from popserver.engine import writer
@@ -166,6 +166,31 @@ async def test_a_transaction_that_cannot_begin_fails_at_once_for_all(sqlite_url:
         assert all(isinstance(each, StoreUnavailable) for each in outcomes)
         assert begins.times == 1, "not in halves: each would wait as long for the lock"
         assert len(await broker.send()) == 1
+
+
+async def test_a_connection_that_is_lost_at_every_begin_is_replaced_later(either_broker: RunningBroker) -> None:
+    await either_broker.send()
+
+    def lose(conn: Connection, _cursor: object, statement: str, *_: object) -> None:
+        if statement.startswith("BEGIN"):
+            conn.invalidate()
+            raise OperationalError("BEGIN", {}, Exception("connection lost"), connection_invalidated=True)
+
+    database = either_broker.broker.database
+    event.listen(database.writing, "before_cursor_execute", lose)
+    with pytest.raises(StoreUnavailable):
+        await either_broker.send()
+    event.remove(database.writing, "before_cursor_execute", lose)
+    assert len(await either_broker.send()) == 1
+
+
+async def test_a_failing_subscriber_stops_neither_the_answers_nor_the_writer(broker: RunningBroker) -> None:
+    def fail(_topic_id: int) -> None:
+        raise ZeroDivisionError
+
+    broker.broker.writer.effects.on_ready(fail)
+    assert len(await broker.send()) == 1
+    assert len(await broker.send()) == 1
 
 
 async def test_a_batch_is_bounded_in_requests_and_bytes(broker: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> None:

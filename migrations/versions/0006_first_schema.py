@@ -1,5 +1,7 @@
 """The first schema: the tables, views and functions as the code declares them.
 
+Its number is above those of the schemas that 0.1.0 and later development versions had.
+
 A second revision must not change what this one makes. Together with the second revision, replace the two calls below
 by the statements that they run at that time; `tests/database/test_migrations.py` fails until that is done.
 """
@@ -10,7 +12,7 @@ from alembic import op
 
 from popserver.database import migrate
 
-revision = "0001"
+revision = "0006"
 down_revision = None
 
 
