@@ -26,7 +26,7 @@ from popserver.inspection.clients import ClientMethods
 from popserver.inspection.flow import Inspection
 from popserver.inspection.rpc import AdminMethods
 from popserver.members.rpc import MemberMethods
-from popserver.model.errors import NotBuilt
+from popserver.model.errors import Unimplemented
 from popserver.producing.rpc import ProducerMethods
 from popserver.progress.flow import GroupProgress
 from popserver.progress.rpc import ProgressMethods
@@ -274,7 +274,7 @@ def bulk_methods(bulk: BulkMethods) -> dict[str, AnyMethod]:
 
 
 async def sync_lite_subscription(_request: service.SyncLiteSubscriptionRequest, _caller: Caller) -> Never:
-    raise NotBuilt("this version does not implement lite topics; subscribe to an ordinary topic")
+    raise Unimplemented("this version does not implement lite topics; subscribe to an ordinary topic")
 
 
 # popmq.v1.Legacy: methods for consumers that own whole queues, which MessagingService does not have.

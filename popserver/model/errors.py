@@ -164,7 +164,7 @@ class Forbidden(PopError):
     """This is not allowed."""
 
 
-class NotBuilt(PopError):
+class Unimplemented(PopError):
     """This version of the server does not implement that."""
 
 

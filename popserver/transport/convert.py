@@ -27,7 +27,7 @@ from popserver.model.errors import (
     MessageCorrupted,
     MessagePropertiesTooLarge,
     MessagePropertyConflictWithType,
-    NotBuilt,
+    Unimplemented,
     Unsupported,
 )
 from popserver.model.message import BodyEncoding, Delivery, Message, StoredMessage, attempt_of, check_message_group
@@ -324,7 +324,7 @@ def _kind(system: pb.SystemProperties) -> tuple[MessageType, str | None]:
         raise MessagePropertyConflictWithType(f"{' and '.join(named)} exclude each other; send the message with one")
     message_type = _KINDS[named[0]]
     if message_type is None:
-        raise NotBuilt("this version does not implement lite topics; send to an ordinary topic")
+        raise Unimplemented("this version does not implement lite topics; send to an ordinary topic")
     if message_type is not MessageType.FIFO:
         return message_type, None
     check_message_group(system.message_group)

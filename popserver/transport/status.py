@@ -39,7 +39,7 @@ CODES: dict[type[PopError], pb.Code.ValueType] = {
     errors.AlreadyExists: pb.PRECONDITION_FAILED,
     errors.Unauthorized: pb.UNAUTHORIZED,
     errors.Forbidden: pb.FORBIDDEN,
-    errors.NotBuilt: pb.NOT_IMPLEMENTED,
+    errors.Unimplemented: pb.NOT_IMPLEMENTED,
     errors.Unsupported: pb.UNSUPPORTED,
     # The request names something that does not exist.
     errors.NotFound: pb.NOT_FOUND,
@@ -64,7 +64,7 @@ _STREAM_ENDS: dict[type[PopError], EndCode] = {
     errors.Unauthorized: EndCode.UNAUTHENTICATED,
     errors.Forbidden: EndCode.PERMISSION_DENIED,
     errors.Busy: EndCode.RESOURCE_EXHAUSTED,
-    errors.NotBuilt: EndCode.UNIMPLEMENTED,
+    errors.Unimplemented: EndCode.UNIMPLEMENTED,
     errors.Unsupported: EndCode.UNIMPLEMENTED,
     errors.Internal: EndCode.INTERNAL,
 }
