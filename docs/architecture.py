@@ -39,7 +39,7 @@ def rooms() -> list[str]:
     """The folders of popserver, in the order in which they may import each other."""
     tables = [node for node in ast.parse(HOUSE.read_text()).body if isinstance(node, ast.Assign)]
     [order] = [ast.literal_eval(node.value) for node in tables if ast.unparse(node.targets[0]) == "ROOMS"]
-    return [room for room in order if (ROOT / "popserver" / room).is_dir()]
+    return [room for room in order if (ROOT / "popserver" / room / "__init__.py").exists()]
 
 
 def picture() -> str:
