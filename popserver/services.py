@@ -9,6 +9,7 @@ from typing import Never
 from popproto.v1 import admin_pb2 as wire
 from popproto.v1 import bulk_pb2 as bulk
 from popproto.v1 import legacy_pb2 as legacy
+from popproto.v1 import receiving_pb2 as receiving
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as service
 from popserver.access import rights, users
@@ -144,6 +145,10 @@ class Services:
         members = MemberMethods(broker.group_members, broker.queue_locks)
         return legacy_methods(members, self.offsets, SendBackMethods(broker.retries), self.pulling)
 
+    def receiving(self) -> dict[str, AnyMethod]:
+        """Every method of popmq.v1.Receiving."""
+        return receiving_methods(self.consuming)
+
     def bulk(self) -> dict[str, AnyMethod]:
         """Every method of popmq.v1.Bulk."""
         return bulk_methods(BulkMethods(self._broker.bulk, self._broker.clients, self._broker.reader, self._limits))
@@ -210,6 +215,7 @@ def build(
     services = [
         serve(MESSAGING, made.messaging(), gate, incoming),
         serve(LEGACY, made.legacy(), gate, incoming),
+        serve(RECEIVING, made.receiving(), gate, incoming),
         serve(BULK, made.bulk(), gate, incoming),
     ]
     if is_administered:
@@ -296,6 +302,17 @@ def legacy_methods(
         "CommitOffsets": Method(offsets.commit_offsets, rights.commit_offsets),
         "SendBack": Method(retries.send_back, rights.consume_queue),
         "PullBatch": Method(pulling.pull_batch, rights.consume_queue),
+    }
+
+
+RECEIVING = receiving.DESCRIPTOR.services_by_name["Receiving"]
+
+
+def receiving_methods(consumer: ConsumerMethods) -> dict[str, AnyMethod]:
+    """Every method of the service."""
+    return {
+        # On the wire a unary answer is a stream of one frame. Written as one, it ends like a stream's if nobody reads.
+        "ReceiveBatch": StreamMethod(consumer.receive_batch, rights.consume_message_queue),
     }
 
 

@@ -2,6 +2,9 @@
 
 A poll is a task of its own: a caller that gives up waiting does not end it. What it brings then goes to the next
 `receive`, or, when none comes soon, back to the server. So no message is lost in a cancelled call until its hold ends.
+
+A poll ahead begins before its `receive` is called (docs/design/0019). It brings what is there and does not wait, so no
+message comes to a consumer that has stopped to receive.
 """
 
 from __future__ import annotations
@@ -14,14 +17,16 @@ from datetime import timedelta
 from functools import partial
 from typing import Final, NamedTuple
 
-from popclient._engine.receive import LEAST_PACE, Receive, receive_request
+from popclient._engine.receive import LEAST_PACE, RECEIVE_BATCH, Receive, receive_request
 from popclient._session import convert
 from popclient._session.session import Session
-from popclient.errors import ClientClosed
+from popclient._version import log
+from popclient.errors import ClientClosed, PopError
 from popclient.message import FilterExpression, MessageView
 from popproto.v2 import definition_pb2 as pb
 
 STRAY_PATIENCE: Final = 1.0  # seconds that messages without a waiting receive are kept for the next one
+AHEAD_AGAIN: Final = 10.0  # seconds without polls ahead, after the messages of one were given back
 
 
 class Asking(NamedTuple):
@@ -33,11 +38,12 @@ class Asking(NamedTuple):
 
 
 class Poll:
-    """One ReceiveMessage call, and what it has brought."""
+    """One receive, and what it has brought. is_ahead: it has begun before a `receive` was called."""
 
-    def __init__(self, topic: str, asking: Asking) -> None:
+    def __init__(self, topic: str, asking: Asking, *, is_ahead: bool = False) -> None:
         self.topic = topic
         self.asking = asking
+        self.is_ahead = is_ahead
         self.messages: list[MessageView] = []
         self.task: asyncio.Task[None]
 
@@ -70,6 +76,7 @@ class Polls:
         self._all: set[Poll] = set()
         self._idle: defaultdict[str, deque[Poll]] = defaultdict(deque)
         self._queue_turn = itertools.count()
+        self._ahead_from = 0.0  # by the loop's clock
         self._stopped = False
 
     def take_up(self, topic: str, asking: Asking) -> Poll:
@@ -81,7 +88,30 @@ class Polls:
             self._idle[topic].append(idle)
         if self._stopped:
             raise ClientClosed
-        poll = Poll(topic, asking)
+        return self._begin(Poll(topic, asking))
+
+    def ask_ahead(self, topic: str, asking: Asking) -> None:
+        """Begins the poll of the next `receive`, where the server answers a receive in one frame.
+
+        It must leave the next `receive` at least half of the hold.
+        """
+        if (
+            RECEIVE_BATCH in self._session.capabilities
+            and not self._stopped
+            and asking.invisible / 2 > timedelta(seconds=STRAY_PATIENCE)
+            and asyncio.get_running_loop().time() >= self._ahead_from
+        ):
+            self.release([self._begin(Poll(topic, asking, is_ahead=True))])
+
+    def take(self, poll: Poll) -> list[MessageView]:
+        """What a poll has brought; nothing if it was ahead and less than half of the hold is left."""
+        brought = poll.take()
+        if brought and poll.is_ahead and brought[0].invisible_until - convert.now() <= poll.asking.invisible / 2:
+            self._stray(poll, brought)
+            return []
+        return brought
+
+    def _begin(self, poll: Poll) -> Poll:
         poll.task = asyncio.get_running_loop().create_task(self._ask(poll))
         poll.task.add_done_callback(_note_failure)
         self._all.add(poll)
@@ -118,7 +148,12 @@ class Polls:
             self._idle[poll.topic].remove(poll)
             self._all.discard(poll)
             if strays := poll.take():
-                self._give_back(strays)
+                self._stray(poll, strays)
+
+    def _stray(self, poll: Poll, strays: Sequence[MessageView]) -> None:
+        if poll.is_ahead:
+            self._ahead_from = asyncio.get_running_loop().time() + AHEAD_AGAIN
+        self._give_back(strays)
 
     async def _ask(self, poll: Poll) -> None:
         """The call itself, with a margin beyond the long poll; one that breaks before it brings a thing is repeated."""
@@ -134,16 +169,20 @@ class Polls:
             asking.invisible,
             auto_renew=False,
         )
-        long_poll = asking.await_duration.total_seconds()
-        receive = Receive(self._session, request, asking.invisible, long_poll, repeats=False)
+        long_poll = 0.0 if poll.is_ahead else asking.await_duration.total_seconds()
+        receive = Receive(self._session, request, asking.invisible, long_poll, repeats=False, waits=not poll.is_ahead)
         try:
             await receive.run()
         except asyncio.CancelledError:
             await receive.recall()
             raise
+        except PopError as failure:
+            if not poll.is_ahead:
+                raise
+            log.debug("a poll ahead of %s brought nothing: %s", topic, failure)  # the `receive` asks again
         finally:
             poll.messages = receive.brought
-        if not poll.messages:
+        if not poll.messages and not poll.is_ahead:
             await asyncio.sleep(min(long_poll, LEAST_PACE) - (clock() - begun))
 
     def _next_queue(self, topic: str, route: Sequence[pb.MessageQueue]) -> pb.MessageQueue:

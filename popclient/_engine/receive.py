@@ -1,4 +1,8 @@
-"""One ReceiveMessage call: a long poll, and what the server has granted to one that was cancelled."""
+"""One receive: a long poll, and what the server has granted to one that was cancelled.
+
+Servers with the capability `receive-batch` answer it in one frame (ReceiveBatch); the others, and every RocketMQ 5
+proxy, a frame per message (ReceiveMessage).
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import asyncio
 import contextlib
 import uuid
 from collections.abc import AsyncIterable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 import grpc
@@ -20,6 +24,7 @@ from popclient.message import FilterExpression, MessageView
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
 
+RECEIVE_BATCH: Final = "receive-batch"
 POLL_MARGIN: Final = 3.0  # seconds that the call may take beyond the long poll itself
 # Servers poll for 5 s at least (requirement A12) and refuse a call whose deadline leaves less. A receive that waits
 # less leaves its poll to the next receive.
@@ -35,6 +40,8 @@ class Receive:
     hold: how long the server holds what it grants. long_poll: seconds that it may wait for messages.
     repeats: if the answer breaks, is it asked for again, where the server repeats all of it? Otherwise what came before
         it broke is the answer: its hold is running.
+    waits: False asks for what is there now; only for servers with `receive-batch`. Its answer may be read late, so the
+        holds count from the request.
     """
 
     def __init__(
@@ -45,6 +52,7 @@ class Receive:
         long_poll: float,
         *,
         repeats: bool,
+        waits: bool = True,
     ) -> None:
         self.brought: list[MessageView] = []
         self._session = session
@@ -52,6 +60,7 @@ class Receive:
         self._hold = hold
         self._long_poll = long_poll
         self._repeats = repeats
+        self._waits = waits
 
     async def run(self) -> None:
         """Returns when the messages are here, or the long poll has ended empty; raises PopError."""
@@ -73,18 +82,21 @@ class Receive:
         if not self._session.is_popmq or patience <= 0:
             return
         granted: list[MessageView] = []
-        self._request.long_polling_timeout.FromTimedelta(timedelta(seconds=SHORTEST_POLL))
+        self._request.long_polling_timeout.FromTimedelta(
+            timedelta(0) if self._in_one_frame else timedelta(seconds=SHORTEST_POLL)
+        )
         with contextlib.suppress(TimeoutError, PopError, grpc.aio.AioRpcError, grpc.aio.UsageError):
             async with asyncio.timeout(patience):
                 link = await self._session.transport.link()
-                await read_messages(self._call(link, SHORTEST_POLL + POLL_MARGIN), self._hold, granted)
+                await self._ask(link, SHORTEST_POLL + POLL_MARGIN, granted)
         self.brought = list({view.message_id: view for view in (*self.brought, *granted)}.values())
 
     async def _attempt(self, link: Link, remaining: float) -> pb.Status | None:
         timeout = max(remaining, SHORTEST_POLL + POLL_MARGIN)
-        self._request.long_polling_timeout.FromTimedelta(timedelta(seconds=timeout - POLL_MARGIN))
+        poll = timeout - POLL_MARGIN if self._waits else 0.0
+        self._request.long_polling_timeout.FromTimedelta(timedelta(seconds=poll))
         try:
-            return await read_messages(self._call(link, timeout), self._hold, self.brought)
+            return await self._ask(link, timeout, self.brought)
         except grpc.aio.AioRpcError as failure:
             if not self.brought:
                 raise
@@ -94,12 +106,27 @@ class Receive:
                 raise
         return None
 
-    def _call(self, link: Link, timeout: float) -> AsyncIterable[rpc.ReceiveMessageResponse]:
+    @property
+    def _in_one_frame(self) -> bool:
+        return RECEIVE_BATCH in self._session.capabilities
+
+    async def _ask(self, link: Link, timeout: float, brought: list[MessageView]) -> pb.Status | None:
+        """One call; the messages come into `brought`. Returns the status of the answer."""
         headers = self._session.transport.headers()
-        call: AsyncIterable[rpc.ReceiveMessageResponse] = link.messaging.ReceiveMessage(
-            self._request, timeout=timeout, metadata=headers
-        )
-        return call
+        if self._in_one_frame:
+            asked_at = None if self._waits else convert.now()
+            try:
+                answer = await link.receiving.ReceiveBatch(self._request, timeout=timeout, metadata=headers)
+            except grpc.aio.AioRpcError as failure:
+                # An older server may have taken the place of the one that was met.
+                if failure.code() is not grpc.StatusCode.UNIMPLEMENTED:
+                    raise
+            else:
+                until: datetime = (asked_at or convert.now()) + self._hold
+                brought += [MessageView(convert.own(message), until) for message in answer.messages]
+                return answer.status if answer.HasField("status") else None
+        call = link.messaging.ReceiveMessage(self._request, timeout=timeout, metadata=headers)
+        return await read_messages(call, self._hold, brought)
 
 
 def receive_request(

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
-from popclient._engine.options import SimpleOptions
+from popclient._engine.options import RECEIVE_BATCH_MAX, SimpleOptions
 from popclient._engine.polls import Asking, Poll, Polls
 from popclient._engine.settle import Settling
 from popclient._loop import Here, LoopThread
@@ -26,6 +25,7 @@ from popclient.errors import ClientClosed, MultipleResults, PopError
 from popclient.message import HoldRenewal, MessageView
 from popproto.v2 import definition_pb2 as pb
 
+QUICK: Final = 0.5  # seconds from a receive to the next one, for the one after that to begin ahead
 SLACK: Final = 0.25  # seconds beyond the await duration for the answer to travel
 WORTH_A_POLL: Final = timedelta(seconds=1)
 # A topic with messages answers at once; only one that stays silent this long lets the next topic have a go.
@@ -52,7 +52,9 @@ class SimpleConsumerCore:
             group,
             lambda: convert.subscription(group, self.topics, config.namespace, defaults.await_duration),
         )
-        self._turn = itertools.count()
+        self._turn = 0
+        self._full: set[str] = set()  # the topics whose last receive was full
+        self._handed_out_at = -QUICK  # when a receive last had messages, by the loop's clock
         self._ready: deque[MessageView] = deque()
         self._refilling = asyncio.Lock()
         self._settling = Settling(self.session, group)
@@ -76,12 +78,25 @@ class SimpleConsumerCore:
     async def receive(self, asking: Asking) -> list[MessageView]:
         """Messages of one of the topics, at most `max_messages`; none when `await_duration` has passed."""
         began_ns = time.time_ns()
+        is_quick = asyncio.get_running_loop().time() - self._handed_out_at < QUICK
         if brought := await self._receive(asking):
+            self._look_ahead(asking, brought, is_quick=is_quick)
             renewal = HoldRenewal(self._settling.change_invisible_duration, asking.invisible, self._bridge)
             for view in brought:
                 view._renewal = renewal
             receiving(self.config, self.group, brought[0].topic, brought, began_ns)
         return brought
+
+    def _look_ahead(self, asking: Asking, brought: Sequence[MessageView], *, is_quick: bool) -> None:
+        """Who comes back quickly for full receives will come again: the next receive travels meanwhile."""
+        self._handed_out_at = asyncio.get_running_loop().time()
+        if len(brought) >= min(asking.max_messages, RECEIVE_BATCH_MAX):
+            self._full.add(brought[0].topic)
+        else:
+            self._full.discard(brought[0].topic)
+        following = self._rotation()[0]
+        if is_quick and following in self._full:
+            self._polls.ask_ahead(following, asking)
 
     async def _receive(self, asking: Asking) -> list[MessageView]:
         if not self.session.settled:
@@ -89,7 +104,9 @@ class SimpleConsumerCore:
         mine: list[Poll] = []
         deadline = asyncio.get_running_loop().time() + asking.await_duration.total_seconds() + SLACK
         try:
-            for topic in self._rotation():
+            topics = self._rotation()
+            self._turn += 1
+            for topic in topics:
                 mine.append(self._polls.take_up(topic, asking))
                 if len(mine) < len(self.topics):
                     await _first_of(mine, HEDGE)
@@ -118,9 +135,9 @@ class SimpleConsumerCore:
                 mine.append(self._polls.take_up(poll.topic, asking))
 
     def _rotation(self) -> list[str]:
-        """All topics, beginning with another one each time."""
+        """All topics, beginning with the one whose turn it is."""
         topics = list(self.topics)
-        first = next(self._turn) % len(topics)
+        first = self._turn % len(topics)
         return topics[first:] + topics[:first]
 
     def _brought(self, polls: Sequence[Poll]) -> list[MessageView]:
@@ -128,8 +145,8 @@ class SimpleConsumerCore:
         if self._closing:
             raise ClientClosed
         for poll in polls:
-            if poll.messages and poll.done:
-                return poll.take()
+            if poll.messages and poll.done and (brought := self._polls.take(poll)):
+                return brought
         for poll in polls:
             if poll.done and not poll.task.cancelled() and (failure := poll.task.exception()):
                 raise failure

@@ -208,14 +208,7 @@ async def _pull_batch(
 ) -> Pulled:
     answer = await link.legacy.PullBatch(request, timeout=timeout, metadata=session.transport.headers())
     status = answer.status if answer.HasField("status") else None
-    return _pulled(status, map(_own, answer.messages), answer.next_offset, mq, answer.generation)
-
-
-def _own(wire: pb.Message) -> pb.Message:
-    """The message alone: as a part of its answer it would keep the whole batch in memory for as long as it lives."""
-    own = pb.Message()
-    own.CopyFrom(wire)
-    return own
+    return _pulled(status, map(convert.own, answer.messages), answer.next_offset, mq, answer.generation)
 
 
 async def _pull_message(

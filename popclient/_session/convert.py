@@ -150,6 +150,13 @@ def filter_expression(given: FilterExpression) -> pb.FilterExpression:
     return pb.FilterExpression(type=pb.SQL if given.type == "SQL" else pb.TAG, expression=given.expression)
 
 
+def own(wire: pb.Message) -> pb.Message:
+    """The message alone: as a part of its answer it would keep the whole batch in memory for as long as it lives."""
+    alone = pb.Message()
+    alone.CopyFrom(wire)
+    return alone
+
+
 def endpoints(of: Sequence[Endpoint]) -> pb.Endpoints:
     """As the user typed them. DOMAIN_NAME holds one address, so of several names only the first is told."""
     first = of[0].host

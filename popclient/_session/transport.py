@@ -33,7 +33,7 @@ from popclient.errors import (
     Unreachable,
     UnsupportedByServer,
 )
-from popproto.v1 import admin_pb2_grpc, bulk_pb2_grpc, legacy_pb2_grpc
+from popproto.v1 import admin_pb2_grpc, bulk_pb2_grpc, legacy_pb2_grpc, receiving_pb2_grpc
 from popproto.v2 import service_pb2 as rpc
 from popproto.v2 import service_pb2_grpc
 
@@ -100,6 +100,7 @@ class Link:
         self.messaging = service_pb2_grpc.MessagingServiceStub(channel)
         self.admin = admin_pb2_grpc.AdminStub(channel)
         self.legacy = legacy_pb2_grpc.LegacyStub(channel)
+        self.receiving = receiving_pb2_grpc.ReceivingStub(channel)
         self.bulk = bulk_pb2_grpc.BulkStub(channel)
         # SendMessage with a request that is already serialised.
         self.send_message: grpc.aio.UnaryUnaryMultiCallable[bytes, rpc.SendMessageResponse] = channel.unary_unary(

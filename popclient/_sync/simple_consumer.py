@@ -20,7 +20,8 @@ from popclient.message import MessageView
 class SimpleConsumer(ConsumerFace[SimpleConsumerCore]):
     """Receives messages of a consumer group, and settles them one by one.
 
-    Safe in threads.
+    Safe in threads. Full receives in quick succession let the next one begin while you work on this
+    one; what nobody asks for within 1 s goes back to the server, and no attempt is burnt.
 
     endpoints: "host:port;host:port", a ClientConfig, or nothing (environment ROCKETMQ_ENDPOINTS).
     topics: one, several, or a mapping to what is wanted of each: "*", tags such as "a || b", or a FilterExpression.
@@ -111,7 +112,7 @@ class SimpleConsumer(ConsumerFace[SimpleConsumerCore]):
             yield view
 
     def close(self) -> None:
-        """Stops polling, gives back what iteration has received and not handed out (no attempt is burnt), finishes
-        waiting acks and says goodbye, within `close_timeout`. Closing twice is fine."""
+        """Stops polling, gives back what was received and not handed out (no attempt is burnt), finishes waiting acks
+        and says goodbye, within `close_timeout`. Closing twice is fine."""
         self._bridge.forget(self._core)
         self._bridge.run(self._core.close)

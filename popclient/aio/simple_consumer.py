@@ -21,7 +21,8 @@ class SimpleConsumer(ConsumerFace[SimpleConsumerCore]):
     """Receives messages of a consumer group, and settles them one by one.
 
     Belongs to the event loop of its first use. A cancelled `receive` loses nothing: the messages of its poll go to the
-    next one, or back to the server.
+    next one, or back to the server. Full receives in quick succession let the next one begin while you work on this
+    one; what nobody asks for within 1 s goes back to the server, and no attempt is burnt.
 
     endpoints: "host:port;host:port", a ClientConfig, or nothing (environment ROCKETMQ_ENDPOINTS).
     topics: one, several, or a mapping to what is wanted of each: "*", tags such as "a || b", or a FilterExpression.
@@ -113,7 +114,7 @@ class SimpleConsumer(ConsumerFace[SimpleConsumerCore]):
             yield view
 
     async def close(self) -> None:
-        """Stops polling, gives back what iteration has received and not handed out (no attempt is burnt), finishes
-        waiting acks and says goodbye, within `close_timeout`. Closing twice is fine."""
+        """Stops polling, gives back what was received and not handed out (no attempt is burnt), finishes waiting acks
+        and says goodbye, within `close_timeout`. Closing twice is fine."""
         self._bridge.forget(self._core)
         await self._bridge.run(self._core.close)

@@ -47,7 +47,7 @@ CLIENT_PROPERTIES_BYTES_MAX = 4 * 1024
 CLIENT_PROPERTY_NAME_LENGTH_MAX = 64
 CLIENT_PROPERTY_VALUE_LENGTH_MAX = 256
 SUBSCRIPTION_VERSION = "popmq.subscription_version"
-CAPABILITIES = ["admin", "batch", "legacy", "pull-batch"]
+CAPABILITIES = ["admin", "batch", "legacy", "pull-batch", "receive-batch"]
 MODEL = "popmq.model"
 
 _PROPERTY_NAME = re.compile(r"[a-zA-Z][a-zA-Z0-9_.-]*")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable, Iterator
 from typing import Protocol
 
-from popproto.v1 import bulk_pb2
+from popproto.v1 import bulk_pb2, receiving_pb2
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
 from popserver.access import rights
@@ -23,7 +24,7 @@ from popserver.pulling.parked import ParkedPulls
 from popserver.receiving.flow import Polls
 from popserver.settling.flow import HoldRelease, Settling
 from popserver.transport import convert, status
-from popserver.transport.call import Write
+from popserver.transport.call import Encodable, Write
 from popserver.transport.calls import Caller, NotTaken, poll_ms_of
 from popserver.transport.limits import CallLimits
 
@@ -67,22 +68,14 @@ class ConsumerMethods:
 
     async def receive_message(self, request: wire.ReceiveMessageRequest, caller: Caller, write: Write) -> None:
         """Frames: status, messages, delivery timestamp (protocol 1.7). The request's queue id means nothing."""
-        clients = self._clients
-        client = clients.call_opened(caller.client_id)
-        if request.auto_renew:
-            clients.pushes(caller.client_id)
-        try:
-            deliveries = await self._receive(request, caller, client)
-            caller.carries(self._undelivered, sum(len(each.stored.message.body) for each in deliveries))
-            if caller.user:
-                await self._check_again(deliveries, request, caller)
-        finally:
-            clients.call_closed(client)
-        if client.has_left and request.auto_renew:
-            # The client said goodbye before this grant, so no other code ends these holds.
-            self._hold_release.cancel_delivery(deliveries)
-            deliveries = []
-        await self._write(deliveries, request, write)
+        deliveries = await self._deliveries(request, caller, self._poll_ms(request, caller))
+        await self._write(deliveries, self._frames(deliveries, request), write)
+
+    async def receive_batch(self, request: wire.ReceiveMessageRequest, caller: Caller, write: Write) -> None:
+        """The same in one frame (docs/design/0019). A polling time of zero does not wait."""
+        waits = not request.HasField("long_polling_timeout") or convert.duration_ms(request.long_polling_timeout) > 0
+        deliveries = await self._deliveries(request, caller, self._poll_ms(request, caller) if waits else 0)
+        await self._write(deliveries, [self._batch(deliveries, request)], write)
 
     async def ack_message(self, request: wire.AckMessageRequest, caller: Caller) -> wire.AckMessageResponse:
         """Each entry has its outcome; most clients read only the common status (protocol 1.8)."""
@@ -153,13 +146,36 @@ class ConsumerMethods:
     def refuse_to_receive(self, refused: pb.Status) -> list[wire.ReceiveMessageResponse]:
         return [wire.ReceiveMessageResponse(status=refused), convert.delivered_at(self._clock.now_ms())]
 
-    async def _receive(self, request: wire.ReceiveMessageRequest, caller: Caller, client: Client) -> list[Delivery]:
+    def _poll_ms(self, request: wire.ReceiveMessageRequest, caller: Caller) -> int:
+        return poll_ms_of(request, caller, self._limits, self._polls.open + self._parked.count)
+
+    async def _deliveries(self, request: wire.ReceiveMessageRequest, caller: Caller, poll_ms: int) -> list[Delivery]:
+        """The messages that the caller is granted and may have; none if its client has said goodbye meanwhile."""
+        clients = self._clients
+        client = clients.call_opened(caller.client_id)
+        if request.auto_renew:
+            clients.pushes(caller.client_id)
+        try:
+            deliveries = await self._receive(request, caller, client, poll_ms)
+            caller.carries(self._undelivered, sum(len(each.stored.message.body) for each in deliveries))
+            if caller.user:
+                await self._check_again(deliveries, request, caller)
+        finally:
+            clients.call_closed(client)
+        if client.has_left and request.auto_renew:
+            # The client said goodbye before this grant, so no other code ends these holds.
+            self._hold_release.cancel_delivery(deliveries)
+            return []
+        return deliveries
+
+    async def _receive(
+        self, request: wire.ReceiveMessageRequest, caller: Caller, client: Client, poll_ms: int
+    ) -> list[Delivery]:
         if request.batch_size <= 0:
             raise BadRequest(f"the batch size is {request.batch_size}; ask for 1 to {BATCH_SIZE_MAX} messages")
         holder = Holder.PUSH if request.auto_renew else Holder.SIMPLE
         wanted = convert.filter_of(request.filter_expression)
         invisible_ms = 0 if holder is Holder.PUSH else invisible_ms_of(request, self._limits)
-        poll_ms = poll_ms_of(request, caller, self._limits, self._polls.open + self._parked.count)
         attempt_id = None
         if request.attempt_id:
             attempt_id = handles.attempt_of_client(caller.client_id, attempt_id_of(request))
@@ -192,15 +208,28 @@ class ConsumerMethods:
             self._hold_release.cancel_delivery(deliveries)
             raise
 
-    async def _write(self, deliveries: list[Delivery], request: wire.ReceiveMessageRequest, write: Write) -> None:
-        topic = request.message_queue.topic
-        invisible_ms = None if request.auto_renew else convert.duration_ms(request.invisible_duration)
+    def _frames(self, deliveries: list[Delivery], request: wire.ReceiveMessageRequest) -> Iterator[Encodable]:
+        """Made one by one, as they are written."""
+        topic, invisible_ms = request.message_queue.topic, _told_invisible_ms(request)
+        yield wire.ReceiveMessageResponse(status=status.OK if deliveries else _NOTHING)
+        for delivery in deliveries:
+            frame = wire.ReceiveMessageResponse()
+            convert.fill_delivered(frame.message, delivery, topic, self._store_host, invisible_ms)
+            yield frame
+        yield convert.delivered_at(self._clock.now_ms())
+
+    def _batch(self, deliveries: list[Delivery], request: wire.ReceiveMessageRequest) -> Encodable:
+        topic, invisible_ms = request.message_queue.topic, _told_invisible_ms(request)
+        answer = receiving_pb2.ReceiveBatchResponse(status=status.OK if deliveries else _NOTHING)
+        for delivery in deliveries:
+            convert.fill_delivered(answer.messages.add(), delivery, topic, self._store_host, invisible_ms)
+        return answer
+
+    async def _write(self, deliveries: list[Delivery], frames: Iterable[Encodable], write: Write) -> None:
         try:
             async with asyncio.timeout(self._limits.answer_ms / 1_000):
-                await write(wire.ReceiveMessageResponse(status=status.OK if deliveries else _NOTHING))
-                for delivery in deliveries:
-                    await write(convert.frame(delivery, topic, self._store_host, invisible_ms))
-                await write(convert.delivered_at(self._clock.now_ms()))
+                for frame in frames:
+                    await write(frame)
         except TimeoutError:
             self._hold_release.abandon_holds(deliveries)
             raise NotTaken from None
@@ -208,6 +237,11 @@ class ConsumerMethods:
             # All messages: clients process a batch only after they have read all of it.
             self._hold_release.abandon_holds(deliveries)
             raise
+
+
+def _told_invisible_ms(request: wire.ReceiveMessageRequest) -> int | None:
+    """The invisible duration that each message of the answer tells; none to push consumers."""
+    return None if request.auto_renew else convert.duration_ms(request.invisible_duration)
 
 
 def invisible_ms_of(request: wire.ReceiveMessageRequest | bulk_pb2.ReceiveBulkRequest, limits: CallLimits) -> int:

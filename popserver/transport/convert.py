@@ -178,18 +178,16 @@ def message(sent: pb.Message, topic: Resource, now_ms: int) -> Message:
     )
 
 
-def frame(
-    delivery: Delivery, topic: pb.Resource, store_host: str, invisible_ms: int | None
-) -> wire.ReceiveMessageResponse:
-    """The frame of one delivered message; `topic` as the request named it."""
-    answer = wire.ReceiveMessageResponse()
-    _fill(answer.message, delivery.stored, topic, store_host)
-    system = answer.message.system_properties
+def fill_delivered(
+    filled: pb.Message, delivery: Delivery, topic: pb.Resource, store_host: str, invisible_ms: int | None
+) -> None:
+    """Fill in one delivered message; `topic` as the request named it."""
+    _fill(filled, delivery.stored, topic, store_host)
+    system = filled.system_properties
     system.receipt_handle = delivery.receipt_handle
     system.delivery_attempt = delivery.attempt
     if invisible_ms is not None:
         set_ms(system.invisible_duration, invisible_ms)
-    return answer
 
 
 def fill_pulled(filled: pb.Message, stored: StoredMessage, topic: pb.Resource, store_host: str) -> None:

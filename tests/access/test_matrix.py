@@ -16,7 +16,7 @@ import pytest
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
-from popproto.v1 import admin_pb2, bulk_pb2, legacy_pb2
+from popproto.v1 import admin_pb2, bulk_pb2, legacy_pb2, receiving_pb2
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as v2
 from popserver.access.flow import Rules
@@ -124,6 +124,10 @@ LEGACY = [
     row("SendBack", BOTH, legacy_pb2.SendBackRequest, group=GROUP, queue=name),
     row("PullBatch", BOTH, legacy_pb2.PullBatchRequest, group=GROUP, queue=name),
 ]
+RECEIVING = [
+    Row("ReceiveBatch", BOTH, lambda topic: receive_request(topic=topic)),
+    Row("ReceiveBatch", BOTH, lambda topic: receive_request(topic=topic, push=True)),
+]
 BULK = [
     row("PullBulk", BOTH, bulk_pb2.PullBulkRequest, topic=of_topic, group=GROUP),
     row("ReceiveBulk", BOTH, bulk_pb2.ReceiveBulkRequest, topic=of_topic, group=GROUP),
@@ -150,11 +154,15 @@ REFLECTION = [Row("ServerReflectionInfo", NOTHING, lambda _: _LISTED, anyone=Tru
 ROWS: dict[str, tuple[Any, Sequence[Row]]] = {
     "apache.rocketmq.v2.MessagingService": (v2, MESSAGING),
     "popmq.v1.Legacy": (legacy_pb2, LEGACY),
+    "popmq.v1.Receiving": (receiving_pb2, RECEIVING),
     "popmq.v1.Bulk": (bulk_pb2, BULK),
     "popmq.v1.Admin": (admin_pb2, ADMINISTRATION),
     "grpc.health.v1.Health": (health_pb2, HEALTH),
     "grpc.reflection.v1alpha.ServerReflection": (reflection_pb2, REFLECTION),
 }
+
+# The services whose methods are asked about topics.
+WITH_TOPICS = ("apache.rocketmq.v2.MessagingService", "popmq.v1.Legacy", "popmq.v1.Receiving", "popmq.v1.Bulk")
 
 
 class Identity(NamedTuple):
@@ -222,7 +230,7 @@ def cells() -> list[Cell]:
         Cell(service, each, target, caller)
         for service, (_, rows) in ROWS.items()
         for each in rows
-        for target in (TARGETS if service.startswith(("apache", "popmq.v1.Legacy", "popmq.v1.Bulk")) else ["ordinary"])
+        for target in (TARGETS if service in WITH_TOPICS else ["ordinary"])
         for caller in callers
     ]
 

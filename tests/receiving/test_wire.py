@@ -15,7 +15,7 @@ from popserver.engine.clock import ManualClock
 from popserver.services import Services
 from popserver.transport import convert
 from tests.support.door import GROUP, LIMITS, TOPIC, Door, a_message, opened, receive_request
-from tests.support.receiving import FOREIGN_TYPE, FakeCaller, sql, tags
+from tests.support.receiving import FOREIGN_TYPE, FakeCaller, receive_batch, sql, tags
 
 GRANTED = "SELECT count(*) FROM delivery"
 
@@ -118,6 +118,7 @@ async def test_an_illegal_receive_changes_nothing(
     assert (pb.Code.Name(status.code), status.code) == (pb.Code.Name(code), code)
     for word in words:
         assert word in status.message
+    assert (await receive_batch(door, receive_request(**wish))).status == status
     assert await door.digest() == before
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from popproto.v1 import receiving_pb2
+from popproto.v1.receiving_pb2_grpc import ReceivingStub
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
 from popserver.model.names import Resource
 from popserver.transport import convert
-from tests.support.door import CLIENT, GROUP, TOPIC, Door
+from tests.support.door import CLIENT, GROUP, TOPIC, Door, headers
 
 FOREIGN_TYPE = pb.FilterExpression(expression="*")
 
@@ -51,6 +53,13 @@ class FakeCaller:
 
 
 NOTHING = pb.MESSAGE_NOT_FOUND
+
+
+async def receive_batch(
+    door: Door, request: wire.ReceiveMessageRequest, client_id: str = CLIENT
+) -> receiving_pb2.ReceiveBatchResponse:
+    """A receive that is answered in one frame."""
+    return await ReceivingStub(door.channel).ReceiveBatch(request, metadata=headers(client_id, {}))
 
 
 async def push(

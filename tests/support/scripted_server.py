@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, Self, cast
 
 import grpc
 
+from popproto.v1 import receiving_pb2, receiving_pb2_grpc
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
 from popproto.v2 import service_pb2_grpc
@@ -70,6 +71,8 @@ class ScriptedServer(service_pb2_grpc.MessagingServiceServicer):
     async def start(self, port: int = 0) -> Self:
         self._server = grpc.aio.server(options=[("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", -1)])
         service_pb2_grpc.add_MessagingServiceServicer_to_server(self, self._server)
+        if "receive-batch" in self.capabilities:
+            receiving_pb2_grpc.add_ReceivingServicer_to_server(cast("Any", self), self._server)
         self.port = self._server.add_insecure_port(f"127.0.0.1:{port}")
         assert self.port
         await self._server.start()
@@ -225,6 +228,25 @@ class ScriptedServer(service_pb2_grpc.MessagingServiceServicer):
                 else:
                     yield frame
             return
+        messages = await self._granted(request)
+        yield rpc.ReceiveMessageResponse(status=OK if messages else status(pb.MESSAGE_NOT_FOUND))
+        for message in messages:
+            yield rpc.ReceiveMessageResponse(message=message)
+        final = rpc.ReceiveMessageResponse()
+        final.delivery_timestamp.GetCurrentTime()
+        yield final
+
+    async def ReceiveBatch(self, request: rpc.ReceiveMessageRequest, context: Any) -> Any:  # noqa: N802
+        scripted = await self._answer("ReceiveBatch", request, context)
+        if scripted is not None:
+            return scripted
+        messages = await self._granted(request)
+        return receiving_pb2.ReceiveBatchResponse(
+            status=OK if messages else status(pb.MESSAGE_NOT_FOUND), messages=messages
+        )
+
+    async def _granted(self, request: rpc.ReceiveMessageRequest) -> list[pb.Message]:
+        """What the receive gets, within its polling time."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + request.long_polling_timeout.ToTimedelta().total_seconds()
         while not (messages := self._replay(request) or self._take(request)) and loop.time() < deadline:
@@ -234,12 +256,7 @@ class ScriptedServer(service_pb2_grpc.MessagingServiceServicer):
             except TimeoutError:
                 break
         self.answered[request.attempt_id] = messages
-        yield rpc.ReceiveMessageResponse(status=OK if messages else status(pb.MESSAGE_NOT_FOUND))
-        for message in messages:
-            yield rpc.ReceiveMessageResponse(message=message)
-        final = rpc.ReceiveMessageResponse()
-        final.delivery_timestamp.GetCurrentTime()
-        yield final
+        return messages
 
     def grant_without_answer(self) -> None:
         """The next receive is granted messages, and its answer never gets there."""

@@ -9,14 +9,20 @@ from typing import Any
 import pytest
 from google.protobuf.descriptor import Descriptor
 
-from popproto.v1 import admin_pb2, bulk_pb2, legacy_pb2
+from popproto.v1 import admin_pb2, bulk_pb2, legacy_pb2, receiving_pb2
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as v2
 from tests.support.door import GROUP, LIMITS, TOPIC, Door, a_message, opened, receive_request
 
 MESSAGING, LEGACY = "apache.rocketmq.v2.MessagingService", "popmq.v1.Legacy"
-ADMIN, BULK = "popmq.v1.Admin", "popmq.v1.Bulk"
-MODULES: dict[str, Any] = {MESSAGING: v2, LEGACY: legacy_pb2, BULK: bulk_pb2, ADMIN: admin_pb2}
+RECEIVING, ADMIN, BULK = "popmq.v1.Receiving", "popmq.v1.Admin", "popmq.v1.Bulk"
+MODULES: dict[str, Any] = {
+    MESSAGING: v2,
+    LEGACY: legacy_pb2,
+    RECEIVING: receiving_pb2,
+    BULK: bulk_pb2,
+    ADMIN: admin_pb2,
+}
 TIMES = {"google.protobuf.Timestamp", "google.protobuf.Duration"}
 LONG_MAX, LONG_MIN, INT_MAX, INT_MIN = 2**63 - 1, -(2**63), 2**31 - 1, -(2**31)
 EXTREMES = [
@@ -46,6 +52,7 @@ RIGHT: dict[str, Any] = {
     "ChangeInvisibleDuration": v2.ChangeInvisibleDurationRequest(group=GROUP, topic=TOPIC, receipt_handle="h"),
     "Telemetry": v2.TelemetryCommand(settings=SETTINGS),
     "PullBatch": legacy_pb2.PullBatchRequest(group=GROUP, queue=legacy_pb2.QueueName(topic=TOPIC), batch_size=1),
+    "ReceiveBatch": receive_request(),
     "ReceiveBulk": bulk_pb2.ReceiveBulkRequest(group=GROUP, topic=TOPIC, attempt_id="a", max_messages=1),
     "RenewAttempt": bulk_pb2.RenewAttemptRequest(group=GROUP, topic=TOPIC, attempt_id="a"),
     "CreateGroup": admin_pb2.CreateGroupRequest(group=pb.Resource(name="new")),

@@ -17,7 +17,7 @@ from popserver.access import rights
 from popserver.access.flow import Access
 from popserver.access.gate import AdminGate
 from popserver.model.budget import Budgets
-from popserver.services import ADMIN, BULK, LEGACY, MESSAGING, Services
+from popserver.services import ADMIN, BULK, LEGACY, MESSAGING, RECEIVING, Services
 from popserver.transport import calls
 from popserver.transport.call import Call
 from popserver.transport.calls import AnyMethod, Caller, ConversationMethod
@@ -33,7 +33,13 @@ def tables(door: Door) -> dict[Any, Mapping[str, AnyMethod]]:
     """The methods by service."""
     broker, access = door.broker, Access(door.broker.reader, door.broker.clock)
     made = Services(broker, LIMITS, "", "", pb.Endpoints())
-    return {MESSAGING: made.messaging(), LEGACY: made.legacy(), BULK: made.bulk(), ADMIN: made.admin(access)}
+    return {
+        MESSAGING: made.messaging(),
+        LEGACY: made.legacy(),
+        RECEIVING: made.receiving(),
+        BULK: made.bulk(),
+        ADMIN: made.admin(access),
+    }
 
 
 async def test_every_method_has_rights(tables: dict[Any, Mapping[str, AnyMethod]]) -> None:

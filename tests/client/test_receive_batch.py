@@ -1,0 +1,283 @@
+"""Receives in one frame, where the server has them; and those that begin before they are asked for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any
+
+import grpc
+import pytest
+
+import popserver
+from popclient import BadRequest, ConsumeResult, Message, MessageView, SimpleConsumer, aio
+from popclient._session import convert
+from popproto.v1 import receiving_pb2
+from popproto.v2 import definition_pb2 as pb
+from tests.support.push_consumers import acked, given_back
+from tests.support.push_consumers import consumer_of as push_consumer_of
+from tests.support.scripted_server import ScriptedServer, ServerThread, put, status, until
+
+OFFERED = "admin,batch,receive-batch"
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[ScriptedServer]:
+    async with ScriptedServer(OFFERED) as server:
+        yield server
+
+
+def consumer_of(server: ScriptedServer, topics: Any = "t", **given: Any) -> aio.SimpleConsumer:
+    return aio.SimpleConsumer(server.endpoints, "g", topics, **given)
+
+
+def bodies(messages: list[MessageView]) -> list[str]:
+    return [message.text for message in messages]
+
+
+def asked(server: ScriptedServer) -> list[Any]:
+    return server.requests("ReceiveBatch")
+
+
+async def quick(consumer: aio.SimpleConsumer, size: int = 2) -> list[str]:
+    """Two full receives, right after each other: then the third begins ahead."""
+    return [body for _ in range(2) for body in bodies(await consumer.receive(size))]
+
+
+# ---- One frame ----
+
+
+async def test_it_is_used_where_it_is_offered(server: ScriptedServer) -> None:
+    put(server, 3)
+    async with consumer_of(server) as consumer:
+        found = await consumer.receive(2, invisible_duration=40, await_duration=7)
+    [request] = asked(server)
+    assert bodies(found) == ["0", "1"]
+    assert (request.batch_size, request.auto_renew, bool(request.attempt_id)) == (2, False, True)
+    assert abs(request.long_polling_timeout.ToTimedelta() - timedelta(seconds=7)) < timedelta(milliseconds=50)
+    assert not server.requests("ReceiveMessage")
+
+
+async def test_a_push_consumer_uses_it_too(server: ScriptedServer) -> None:
+    put(server, 40)
+
+    async def listener(_: MessageView) -> ConsumeResult:
+        return ConsumeResult.SUCCESS
+
+    async with push_consumer_of(server, listener):
+        await until(lambda: len(acked(server)) == 40)
+    assert asked(server)[0].auto_renew
+    assert not server.requests("ReceiveMessage")
+
+
+@pytest.mark.parametrize("capabilities", ["admin,batch", ""], ids=["an older PopMQ", "RocketMQ"])
+async def test_other_servers_are_asked_for_a_stream(capabilities: str) -> None:
+    async with ScriptedServer(capabilities) as server, consumer_of(server) as consumer:
+        put(server, 8)
+        assert [await quick(consumer), bodies(await consumer.receive(2))] == [["0", "1", "2", "3"], ["4", "5"]]
+        assert [len(server.requests("ReceiveMessage")), len(asked(server))] == [3, 0], "and for nothing ahead"
+
+
+async def test_an_older_server_in_the_place_of_the_one_that_was_met(server: ScriptedServer) -> None:
+    put(server, 1)
+    server.answers["ReceiveBatch"] = lambda _: grpc.StatusCode.UNIMPLEMENTED
+    async with consumer_of(server) as consumer:
+        assert bodies(await consumer.receive()) == ["0"]
+    [request] = server.requests("ReceiveMessage")
+    assert request.attempt_id == asked(server)[0].attempt_id
+
+
+async def test_a_refusal_is_raised_in_the_servers_words(server: ScriptedServer) -> None:
+    refusal = receiving_pb2.ReceiveBatchResponse(status=status(pb.ILLEGAL_INVISIBLE_TIME, "too small: 1 ms"))
+    server.answers["ReceiveBatch"] = lambda _: refusal
+    async with consumer_of(server) as consumer:
+        with pytest.raises(BadRequest, match="too small: 1 ms"):
+            await consumer.receive()
+
+
+@pytest.mark.row("K9")
+async def test_after_a_lost_answer_the_same_attempt_brings_the_same_messages(server: ScriptedServer) -> None:
+    put(server, 3)
+
+    def lose(request: Any) -> Any:
+        del server.answers["ReceiveBatch"]
+        server.answered[request.attempt_id] = server._take(request)
+        return grpc.StatusCode.UNAVAILABLE
+
+    server.answers["ReceiveBatch"] = lose
+    async with consumer_of(server) as consumer:
+        found = await consumer.receive()
+    assert (bodies(found), len({request.attempt_id for request in asked(server)})) == (["0", "1", "2"], 1)
+    assert len(server.held) == 3, "nothing else is held"
+
+
+@pytest.mark.row("K9")
+async def test_what_was_granted_to_a_poll_that_is_ended_is_given_back(server: ScriptedServer) -> None:
+    put(server, 3)
+
+    async def lose(request: Any) -> Any:
+        del server.answers["ReceiveBatch"]
+        server.answered[request.attempt_id] = server._take(request)
+        await asyncio.Event().wait()
+
+    server.answers["ReceiveBatch"] = lose
+    async with consumer_of(server) as consumer:
+        assert await consumer.receive(await_duration=0) == []
+    assert sorted(given_back(server)) == ["t-0", "t-1", "t-2"]
+    again = asked(server)[1]
+    assert (again.attempt_id, again.long_polling_timeout.ToTimedelta()) == (asked(server)[0].attempt_id, timedelta(0))
+
+
+# ---- Ahead ----
+
+
+async def test_full_receives_in_quick_succession_let_the_next_one_begin(server: ScriptedServer) -> None:
+    put(server, 8)
+    async with consumer_of(server) as consumer:
+        assert bodies(await consumer.receive(2)) == ["0", "1"]
+        assert len(asked(server)) == 1, "one receive says nothing of a next one"
+        assert bodies(await consumer.receive(2)) == ["2", "3"]
+        await until(lambda: len(asked(server)) == 3)
+        assert asked(server)[-1].long_polling_timeout.ToTimedelta() == timedelta(0)
+        assert bodies(await consumer.receive(2)) == ["4", "5"]
+        await until(lambda: len(asked(server)) == 4)
+        assert bodies(await consumer.receive(2)) == ["6", "7"]
+
+
+async def test_a_synchronous_consumer_too() -> None:
+    with ServerThread(capabilities=OFFERED) as thread, SimpleConsumer(thread.endpoints, "g", "t") as consumer:
+        put(thread.server, 6)
+        for _ in range(2):
+            await asyncio.to_thread(consumer.receive, 2)
+        await until(lambda: len(asked(thread.server)) == 3)
+        assert bodies(await asyncio.to_thread(consumer.receive, 2)) == ["4", "5"]
+
+
+async def test_iteration_too(server: ScriptedServer) -> None:
+    put(server, 6)
+    async with consumer_of(server, max_messages=2) as consumer:
+        seen = []
+        async for message in consumer:
+            seen.append(message.text)
+            if len(seen) == 3:
+                break
+        await until(lambda: len(asked(server)) == 3)
+    assert seen == ["0", "1", "2"]
+    assert sorted(given_back(server)) == ["t-3", "t-4", "t-5"], "what waited and what came ahead"
+
+
+async def test_receives_that_are_not_full_begin_none(server: ScriptedServer) -> None:
+    put(server, 3)
+    async with consumer_of(server) as consumer:
+        assert await quick(consumer) == ["0", "1", "2"]
+        put(server, 1, first=3)
+        assert bodies(await consumer.receive(2)) == ["3"]
+    assert [bool(request.long_polling_timeout.ToTimedelta()) for request in asked(server)] == [True] * 3
+
+
+async def test_nor_do_slow_ones(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("popclient._engine.simple.QUICK", 0.0)
+    put(server, 6)
+    async with consumer_of(server) as consumer:
+        await quick(consumer)
+        assert bodies(await consumer.receive(2)) == ["4", "5"]
+    assert all(request.long_polling_timeout.ToTimedelta() for request in asked(server))
+
+
+async def test_a_topic_begins_when_its_turn_is_next(server: ScriptedServer) -> None:
+    for topic in "ab":
+        put(server, 6, topic)
+    async with consumer_of(server, ["a", "b"]) as consumer:
+        seen = [(await consumer.receive(2))[0].topic for _ in range(6)]
+    assert seen == ["a", "b"] * 3
+    ahead = [request for request in asked(server) if not request.long_polling_timeout.ToTimedelta()]
+    assert [request.message_queue.topic.name for request in ahead][:2] == ["a", "b"]
+
+
+async def test_what_nobody_asks_for_is_given_back(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("popclient._engine.polls.STRAY_PATIENCE", 0.02)
+    put(server, 10)
+    async with consumer_of(server) as consumer:
+        await quick(consumer)
+        await until(lambda: sorted(given_back(server)) == ["t-4", "t-5"])
+        before = len(asked(server))
+        again = await quick(consumer) + bodies(await consumer.receive(2))
+    assert again == ["4", "5", "6", "7", "8", "9"]
+    assert all(each.long_polling_timeout.ToTimedelta() for each in asked(server)[before:]), "none begins for a while"
+
+
+async def test_the_end_of_the_consumer_gives_it_back(server: ScriptedServer) -> None:
+    put(server, 6)
+    async with consumer_of(server) as consumer:
+        await quick(consumer)
+        await until(lambda: len(server.held) == 6)
+    assert sorted(given_back(server)) == ["t-4", "t-5"]
+
+
+@pytest.mark.parametrize("other", [{"max_messages": 3}, {"max_messages": 2, "invisible_duration": 60}])
+async def test_a_receive_of_another_kind_does_not_get_it(
+    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch, other: dict[str, Any]
+) -> None:
+    monkeypatch.setattr("popclient._engine.polls.STRAY_PATIENCE", 0.02)
+    put(server, 9)
+    async with consumer_of(server) as consumer:
+        await quick(consumer)
+        await until(lambda: len(server.held) == 6)
+        found = await consumer.receive(**other)
+        assert not {"4", "5"} & set(bodies(found))
+        await until(lambda: sorted(given_back(server)) == ["t-4", "t-5"])
+
+
+async def test_what_has_waited_for_half_of_its_hold_is_not_handed_out(
+    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after an event loop that stood still, or a laptop that slept."""
+    put(server, 8)
+    async with consumer_of(server, invisible_duration=30) as consumer:
+        await quick(consumer)
+        await until(lambda: len(server.held) == 6)
+        late = convert.now() + timedelta(seconds=15)
+        came_ahead = {each.system_properties.receipt_handle for each in server.answered[asked(server)[2].attempt_id]}
+        monkeypatch.setattr("popclient._session.convert.now", lambda: late)
+        found = await consumer.receive(2)
+        assert not came_ahead & {message.receipt_handle for message in found}, "though it may be the same messages"
+        await until(lambda: {"t-4", "t-5"} <= set(given_back(server)))
+
+
+async def test_its_failure_is_not_the_next_receives(server: ScriptedServer) -> None:
+    put(server, 6)
+    failure = receiving_pb2.ReceiveBatchResponse(status=status(pb.INTERNAL_SERVER_ERROR, "once"))
+    gate = server.gates["ReceiveBatch"] = asyncio.Event()
+    gate.set()
+    async with consumer_of(server) as consumer:
+        await consumer.receive(2)
+        server.answers["ReceiveBatch"] = lambda each: None if each.long_polling_timeout.ToTimedelta() else failure
+        await consumer.receive(2)
+        gate.clear()
+        following = asyncio.ensure_future(consumer.receive(2))
+        await until(lambda: len(asked(server)) == 3)
+        gate.set()
+        assert bodies(await following) == ["4", "5"]
+
+
+# ---- With the real server ----
+
+
+@pytest.mark.row("K9")
+async def test_a_consumer_that_stops_burns_no_attempt_and_leaves_nothing_held(
+    shared: popserver.EmbeddedBroker, topic: str
+) -> None:
+    async with aio.Producer(shared.endpoint) as producer:
+        (await producer.send_many([Message(topic, str(number)) for number in range(20)])).raise_for_failures()
+    async with aio.SimpleConsumer(shared.endpoint, "g", topic) as first:
+        begun = [message for _ in range(3) for message in await first.receive(4)]
+        await first.ack(begun)
+    seen: dict[str, int] = {}
+    async with aio.SimpleConsumer(shared.endpoint, "g", topic) as second, asyncio.timeout(60):
+        while len(seen) < 8:
+            for message in await second.receive():
+                seen[message.text] = message.delivery_attempt
+                await second.ack(message)
+    assert (len(begun), set(seen.values())) == (12, {1})
+    assert not set(bodies(begun)) & set(seen)

@@ -1,0 +1,144 @@
+"""ReceiveBatch: a receive like any other, answered in one frame."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from popproto.v1 import receiving_pb2
+from popproto.v2 import definition_pb2 as pb
+from popproto.v2 import service_pb2 as wire
+from popserver.engine.clock import ManualClock
+from popserver.transport.limits import CallLimits
+from tests.support.door import LIMITS, Door, a_message, advance, headers, opened, parked, receive_request
+from tests.support.receiving import NOTHING, push, receive_batch
+from tests.support.running_broker import until
+
+MIB = 1024 * 1024
+
+
+def of_attempt(attempt_id: str, *, is_push: bool = False) -> wire.ReceiveMessageRequest:
+    request = receive_request(push=is_push)
+    request.attempt_id = attempt_id
+    return request
+
+
+def ids(messages: object) -> list[str]:
+    return [message.system_properties.message_id for message in messages]  # type: ignore[attr-defined]
+
+
+def attempts(messages: object) -> list[int]:
+    return [message.system_properties.delivery_attempt for message in messages]  # type: ignore[attr-defined]
+
+
+async def test_its_messages_are_those_of_a_stream(either_door: Door) -> None:
+    door = either_door
+    await door.send(a_message("m1", tag="AA", user_properties={"a": "1"}), a_message("m2", keys=["k"]))
+    streamed = await door.receive(group=pb.Resource(name="someone"))
+    answer = await receive_batch(door, receive_request())
+    assert answer.status.code == pb.OK
+    for message in (*streamed, *answer.messages):
+        assert message.system_properties.receipt_handle
+        message.system_properties.receipt_handle = ""
+    assert list(answer.messages) == streamed
+    assert len(streamed) == 2
+
+
+async def test_nothing_is_message_not_found(door: Door) -> None:
+    answer = await receive_batch(door, receive_request())
+    assert (answer.status.code, list(answer.messages)) == (NOTHING, [])
+
+
+async def test_a_batch_is_cut_to_32(door: Door) -> None:
+    await door.send(*(a_message(f"m{number}") for number in range(40)))
+    sizes = [len((await receive_batch(door, receive_request(batch_size=1_000))).messages) for _ in range(2)]
+    assert sizes == [32, 8]
+
+
+async def test_it_carries_as_many_bytes_as_a_stream(door: Door) -> None:
+    for number in range(6):
+        await door.send(a_message(f"m{number}", body=bytes(MIB)))
+    answer = await receive_batch(door, receive_request())
+    assert (len(answer.messages), answer.ByteSize() < 5 * MIB) == (4, True)
+    assert attempts((await receive_batch(door, receive_request())).messages) == [1, 1], "the rest has not failed"
+    budget = door.broker.budgets["undelivered"]
+    await until(lambda: budget.used == 0)
+    assert budget.peak >= 4 * MIB
+
+
+# ---- Waiting ----
+
+
+async def test_a_polling_time_of_zero_does_not_wait(tmp_path: Path) -> None:
+    """Not even the shortest poll; the clock stands still."""
+    async with opened(tmp_path, limits=CallLimits(), clock=ManualClock()) as door:
+        answer = await receive_batch(door, receive_request(poll_ms=0))
+        assert answer.status.code == NOTHING
+
+
+@pytest.mark.row("A4")
+@pytest.mark.parametrize("poll_ms", [1, 20_000, None])
+async def test_any_other_waits_until_a_message_comes(tmp_path: Path, poll_ms: int | None) -> None:
+    async with opened(tmp_path, limits=CallLimits(), clock=ManualClock()) as door:
+        poll = asyncio.create_task(receive_batch(door, receive_request(poll_ms=poll_ms)))
+        await parked(door)
+        await door.send(a_message())
+        assert ids((await poll).messages) == ["m1"]
+
+
+async def test_a_client_that_leaves_frees_its_poll(tmp_path: Path) -> None:
+    async with opened(tmp_path, limits=CallLimits(), clock=ManualClock()) as door:
+        poll = asyncio.create_task(receive_batch(door, receive_request(poll_ms=20_000)))
+        await parked(door)
+        poll.cancel()
+        await parked(door, 0)
+        await door.send(a_message())
+        answer = await receive_batch(door, receive_request())
+        assert (ids(answer.messages), attempts(answer.messages)) == (["m1"], [1])
+
+
+# ---- A lost answer ----
+
+
+@pytest.mark.row("K9")
+@pytest.mark.parametrize("is_push", [False, True], ids=["simple", "push"])
+async def test_a_repetition_gets_the_same_messages(either_door: Door, is_push: bool) -> None:
+    door = either_door
+    await door.send(a_message("m1"), a_message("m2"))
+    lost = await receive_batch(door, of_attempt("a-1", is_push=is_push))
+    before = await door.digest()
+    again = await receive_batch(door, of_attempt("a-1", is_push=is_push))
+    assert list(again.messages) == list(lost.messages)
+    assert attempts(again.messages) == [1, 1]
+    assert await door.digest() == before, "it is a read"
+    assert (await receive_batch(door, of_attempt("a-2", is_push=is_push))).status.code == NOTHING
+
+
+@pytest.mark.row("K9")
+async def test_either_call_repeats_the_other(door: Door) -> None:
+    """As when a client turns to an older server of the same database."""
+    await door.send(a_message())
+    (lost,) = (await receive_batch(door, of_attempt("a-1", is_push=True), "pusher")).messages
+    (again,) = await push(door, "pusher", attempt_id="a-1")
+    assert again == lost
+
+
+async def test_what_is_not_read_comes_again(tmp_path: Path) -> None:
+    """As a stream's messages do: after 1 s, at the next attempt."""
+    limits = LIMITS._replace(answer_ms=200)
+    async with opened(tmp_path, limits=limits, clock=ManualClock()) as door:
+        for number in range(4):
+            await door.send(a_message(f"m{number}", body=bytes(MIB)))
+        path = "/popmq.v1.Receiving/ReceiveBatch"
+        coders = (lambda it: it.SerializeToString(), receiving_pb2.ReceiveBatchResponse.FromString)
+        # Called as a stream that nobody reads: a unary call of gRPC's client reads by itself.
+        call = door.channel.unary_stream(path, *coders)(receive_request(), metadata=headers("deaf", {}))
+        budget = door.broker.budgets["undelivered"]
+        await until(lambda: budget.used >= 4 * MIB)
+        await until(lambda: budget.used == 0)
+        await advance(door, 1_000)
+        again = await receive_batch(door, receive_request())
+        assert (len(again.messages), set(attempts(again.messages))) == (4, {2})
+        call.cancel()
