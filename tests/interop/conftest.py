@@ -15,8 +15,9 @@ import pytest
 
 from popserver import embedded
 from popserver.in_process import EmbeddedBroker
-from tests.interop.official import HERE, LANGUAGES, Program, Start, do_without
+from tests.interop.official import HERE, LANGUAGES, Program, Start
 from tests.interop.seen import Seen
+from tests.support.built import do_without
 
 NODE = HERE / "node"
 

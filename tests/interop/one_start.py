@@ -7,21 +7,19 @@ built once per version of its sources and kept beside the environment that runs 
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import hashlib
 import json
 import os
 import shutil
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
-from tests.interop.official import HERE, PATIENCE_S, Program, do_without
+from tests.interop.official import HERE, PATIENCE_S, Program
+from tests.support.built import Build, CannotBuild, built, do, do_without
 
 LOOKS_EVERY_S = 0.05
 
@@ -43,19 +41,15 @@ class Start(NamedTuple):
 # ---- Building ----
 
 
-class CannotBuild(Exception):
-    """A tool is missing, or a registry does not answer."""
-
-
 def _go(sources: Path, made: Path) -> list[str]:
-    _do(["go", "build", "-o", str(made / "refusals"), "."], sources)
+    do(["go", "build", "-o", str(made / "refusals"), "."], sources)
     return [str(made / "refusals")]
 
 
 def _rust(sources: Path, made: Path) -> list[str]:
     # Cargo writes its lock beside the sources.
     shutil.copytree(sources, made / "sources", dirs_exist_ok=True)
-    _do(["cargo", "build", "--quiet", "--target-dir", str(made / "target")], made / "sources")
+    do(["cargo", "build", "--quiet", "--target-dir", str(made / "target")], made / "sources")
     shutil.copy(made / "target" / "debug" / "refusals", made)
     shutil.rmtree(made / "target")  # half a gigabyte
     return [str(made / "refusals")]
@@ -64,38 +58,17 @@ def _rust(sources: Path, made: Path) -> list[str]:
 def _java(sources: Path, made: Path) -> list[str]:
     jars = made / "jars"
     pom = str(sources / "pom.xml")
-    _do(["mvn", "-q", "-B", "-f", pom, "dependency:copy-dependencies", f"-DoutputDirectory={jars}"], made)
-    _do(["javac", "-cp", f"{jars}/*", "-d", str(made), str(sources / "Refusals.java")], made)
+    do(["mvn", "-q", "-B", "-f", pom, "dependency:copy-dependencies", f"-DoutputDirectory={jars}"], made)
+    do(["javac", "-cp", f"{jars}/*", "-d", str(made), str(sources / "Refusals.java")], made)
     return ["java", "-cp", f"{jars}/*:{made}", "-Drocketmq.log.root={log}", "Refusals"]
 
 
-BUILDS: dict[str, Callable[[Path, Path], list[str]]] = {"go": _go, "rust": _rust, "java": _java}
+BUILDS: dict[str, Build] = {"go": _go, "rust": _rust, "java": _java}
 
 
-def built(language: str) -> list[str]:
+def _built(language: str) -> list[str]:
     """The command that runs the language's program; raises CannotBuild."""
-    sources = HERE / language
-    digest = hashlib.sha256()
-    for path in sorted(path for path in sources.rglob("*") if path.is_file()):
-        digest.update(path.read_bytes())
-    made = Path(sys.prefix) / f".interop-{language}-{digest.hexdigest()[:12]}"
-    made.mkdir(exist_ok=True)
-    command = made / "command.json"
-    with (made / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # several test processes start at once
-        if not command.exists():
-            command.write_text(json.dumps(BUILDS[language](sources, made)))
-    parts: list[str] = json.loads(command.read_text())
-    return parts
-
-
-def _do(command: list[str], folder: Path) -> None:
-    try:
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    except FileNotFoundError:
-        raise CannotBuild(f"{command[0]} not found; install it for the tests of its official client") from None
-    if done.returncode:
-        raise CannotBuild(f"{' '.join(command)} failed: {(done.stderr + done.stdout).strip()[-1_000:]}")
+    return built(f"interop-{language}", HERE / language, BUILDS[language])
 
 
 # ---- Running ----
@@ -159,7 +132,7 @@ def _in_a_program(
     start: Start, endpoint: str, home: Path, environment: dict[str, str]
 ) -> Generator[tuple[list[Line], bool]]:
     filter_type = "sql" if start.is_sql else "tag"
-    command = [part.format(log=home) for part in built(start.language)]
+    command = [part.format(log=home) for part in _built(start.language)]
     command += [endpoint, start.kind, start.group, start.topic, filter_type, start.expression, str(home)]
     output = home.parent / f"{home.name}.out"
     with output.open("w") as stdout, (home / "stderr").open("w") as stderr:
@@ -198,6 +171,6 @@ def have(language: str, request: pytest.FixtureRequest) -> None:
         request.getfixturevalue("node_modules")
     if language in BUILDS:
         try:
-            built(language)
+            _built(language)
         except CannotBuild as missing:
             do_without(str(missing))

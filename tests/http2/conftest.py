@@ -1,0 +1,31 @@
+"""Each door in turn, with a certificate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from popserver.front.source import Source
+from tests.http2.doors import DOORS, MakeDoor
+from tests.support.certificates import Authority
+from tests.support.tls import certified
+
+
+@pytest.fixture(params=DOORS)
+def make_door(request: pytest.FixtureRequest) -> MakeDoor:
+    """Each door in turn."""
+    return DOORS[request.param]
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+@pytest.fixture
+def source(authority: Authority) -> Source:
+    """A certificate for localhost and 127.0.0.1."""
+    listening = certified(authority, "tls")
+    assert listening.certificate is not None
+    return listening.certificate
