@@ -177,12 +177,10 @@ class SystemClock:
 
     def system_ms(self) -> int:
         """The system clock: the machine's, or the database's as last read."""
-        with self._lock:
-            return int(self._wall() if self._is_wall else self._theirs.at_ms(self._elapsed()))
+        return int(self._exact_system_ms())
 
     def calendar_ms(self) -> int:
-        system_ms = self.system_ms()
-        return min(system_ms, self.now_ms()) if self.doubted_ms else system_ms
+        return int(self._exact_calendar_ms())
 
     def aged_ms(self) -> int:
         return min(self.now_ms(), self.system_ms() - self.doubted_ms)
@@ -195,12 +193,25 @@ class SystemClock:
             return int(self._course.at_ms(self._elapsed() + patience_ms / 1_000))
 
     def call_at(self, at_ms: int, callback: Callable[[], None]) -> Alarm:
-        return _SystemAlarm(lambda: at_ms - self.now_ms(), callback)
+        return _SystemAlarm(lambda: at_ms - self._exact_ms(), callback)
 
     def call_on(self, at_ms: int, callback: Callable[[], None]) -> Alarm:
-        return _SystemAlarm(lambda: at_ms - self.calendar_ms(), callback)
+        return _SystemAlarm(lambda: at_ms - self._exact_calendar_ms(), callback)
 
     call_when_patience_ends = call_at
+
+    def _exact_ms(self) -> float:
+        """The server's time, with the part of a millisecond that `now_ms` leaves out."""
+        with self._lock:
+            return max(self._newest_ms, self._course.at_ms(self._elapsed()))
+
+    def _exact_system_ms(self) -> float:
+        with self._lock:
+            return self._wall() if self._is_wall else self._theirs.at_ms(self._elapsed())
+
+    def _exact_calendar_ms(self) -> float:
+        exact_ms = self._exact_system_ms()
+        return min(exact_ms, self._exact_ms()) if self.doubted_ms else exact_ms
 
     def _straight(self, from_ms: float) -> _Course:
         now_s = self._elapsed()
@@ -230,7 +241,7 @@ def _faster(ahead_ms: float) -> float:
 class _SystemAlarm:
     """Calls back when no time is left. The server's time may run slower than the timers of the event loop."""
 
-    def __init__(self, left_ms: Callable[[], int], callback: Callable[[], None]) -> None:
+    def __init__(self, left_ms: Callable[[], float], callback: Callable[[], None]) -> None:
         self._left_ms = left_ms
         self._callback = callback
         self._loop = asyncio.get_running_loop()
@@ -239,9 +250,9 @@ class _SystemAlarm:
     def cancel(self) -> None:
         self._timer.cancel()
 
-    def _set(self, left_ms: int) -> None:
-        # One millisecond more, because a timer that fires early by rounding must be set again.
-        self._timer = self._loop.call_later(max(0, left_ms + 1) / 1_000, self._fire)
+    def _set(self, left_ms: float) -> None:
+        # Rounded up, because uvloop's timers have whole milliseconds, and one that fires early must be set again.
+        self._timer = self._loop.call_later(max(0, math.ceil(left_ms)) / 1_000, self._fire)
 
     def _fire(self) -> None:
         left_ms = self._left_ms()
