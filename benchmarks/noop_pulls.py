@@ -42,6 +42,6 @@ def commit(wish: Commit) -> list[Committed]:
 def _batch(topic: Topic, place: MessageQueue) -> list[StoredMessage]:
     now_ms = time.time_ns() // 1_000_000
     return [
-        StoredMessage(each, message_key(place.queue_id, offset), place.number, offset, now_ms, bytes(16))
+        StoredMessage(each, message_key(place.queue_id, offset), place.number, offset, now_ms)
         for offset, each in enumerate(new_messages(topic.name.name, BATCH_SIZE_MAX, 1_024))
     ]

@@ -127,7 +127,7 @@ class InstantWriter:
         deliveries = []
         for offset, each in enumerate(made):
             key = message_key(queue.queue_id, offset)
-            stored = StoredMessage(each, key, queue.number, offset, now_ms, bytes(16))
+            stored = StoredMessage(each, key, queue.number, offset, now_ms)
             handle = handles.encode_receipt(Receipt(wish.group.group_id, key, 1 << 62, until_ms))
             deliveries.append(Delivery(stored, handle, 1, until_ms))
         return deliveries

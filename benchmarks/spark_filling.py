@@ -27,13 +27,12 @@ _BODY = {
     "sqlite": "CAST(printf('%0{0}d', i) AS BLOB)",
     "postgresql": "convert_to(lpad(CAST(i AS TEXT), {0}, '0'), 'UTF8')",
 }
-_NONE = {"sqlite": "x''", "postgresql": "decode('', 'hex')"}
 _COPIES: Final = """
 WITH RECURSIVE numbers(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM numbers WHERE i < :count)
 INSERT INTO message (message_key, topic_id, copy_of, copy_kind, message_id, stored_at_ms, born_at_ms, tag_hash, tag,
-                     keys, properties, message_type, body_encoding, born_host, digest, body)
+                     keys, properties, message_type, body_encoding, born_host, body)
 SELECT :copies + i, :dlq_topic_id, :origins + i, 'DEAD_LETTER', {id}, :now_ms, :now_ms, 0, 'UA', '["UA-' || i || '"]',
-       '{{"origin": "JFK", "distance": "' || i || '"}}', 'NORMAL', 'IDENTITY', 'bench', {none}, {body}
+       '{{"origin": "JFK", "distance": "' || i || '"}}', 'NORMAL', 'IDENTITY', 'bench', {body}
 FROM numbers
 """
 _FACTS: Final = """
@@ -64,7 +63,7 @@ def _write_dead_letters(conn: Connection, dialect: str, count: int, body_bytes: 
     copies = topics.ensure_topic(tx, NewTopic(dead_letter_topic(GROUP), SYSTEM_QUEUES))
     (group,) = groups.create_group(tx, [groups.CreateGroup(NewGroup(GROUP), or_find=True)])
     assert isinstance(group, Group)
-    words = {"id": _ID[dialect], "none": _NONE[dialect], "body": _BODY[dialect].format(body_bytes)}
+    words = {"id": _ID[dialect], "body": _BODY[dialect].format(body_bytes)}
     values = {
         "count": count,
         "group_id": group.group_id,

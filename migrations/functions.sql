@@ -145,12 +145,12 @@ BEGIN
         RETURN message_id;
     END IF;
     INSERT INTO pending (topic_id, message_id, kind, due_at_ms, stored_at_ms, enqueued, born_at_ms, tag, keys, properties,
-                         message_group, priority, message_type, body_encoding, born_host, trace_context, digest,
+                         message_group, priority, message_type, body_encoding, born_host, trace_context,
                          deliver_at_ms, body)
     VALUES (target.topic_id, stored_id, :pending_delay, coalesce(deliver_at_ms, 0), now_ms, 1, coalesce(born_at_ms, now_ms), tag,
             CASE WHEN cardinality(keys) > 0 THEN to_json(keys)::text END,
             CASE WHEN properties <> '{}' THEN properties::text END,
-            message_group, priority, kind, :body_identity, coalesce(born_host, ''), trace_context, decode(md5(body), 'hex'),
+            message_group, priority, kind, :body_identity, coalesce(born_host, ''), trace_context,
             deliver_at_ms, body)
     ON CONFLICT DO NOTHING;
     PERFORM pg_notify(:channel, :signal_pending);

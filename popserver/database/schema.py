@@ -149,7 +149,6 @@ message = Table(
     Column("body_encoding", Text, nullable=False),
     Column("born_host", Text, nullable=False),
     Column("trace_context", Text),
-    Column("digest", LargeBinary, nullable=False),  # MD5 of the body as sent
     Column("deliver_at_ms", BigInteger),  # of a delayed message: its delivery time
     Column("body", LargeBinary, nullable=False),
     # Null is tested first, because SQLite builds the list of an IN again for each row.
@@ -209,7 +208,6 @@ pending = Table(
     Column("body_encoding", Text, nullable=False),
     Column("born_host", Text, nullable=False),
     Column("trace_context", Text),
-    Column("digest", LargeBinary, nullable=False),
     Column("deliver_at_ms", BigInteger),
     Column("body", LargeBinary, nullable=False),
     UniqueConstraint("message_id", "topic_id", "enqueued", name="pending_id_once"),

@@ -11,7 +11,6 @@ creates the group's retry topic at the same moment.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -224,8 +223,7 @@ def _stored(value: Any) -> str | None:
 
 
 def _body(key: int, body: bytes) -> dict[str, Any]:
-    digest = hashlib.md5(body, usedforsecurity=False).digest()
-    return {"of_key": key, "new_body": body, "new_digest": digest, "plain": BodyEncoding.IDENTITY.value}
+    return {"of_key": key, "new_body": body, "plain": BodyEncoding.IDENTITY.value}
 
 
 def _new_id(plan: Plan, sent: _Sent) -> bytes:
@@ -381,7 +379,7 @@ _COPY_ANEW = _copying(_BECOMES_ANEW)
 _SET_BODY = (
     update(message)
     .where(message.c.message_key == bindparam("of_key"))
-    .values(body=bindparam("new_body"), digest=bindparam("new_digest"), body_encoding=bindparam("plain"))
+    .values(body=bindparam("new_body"), body_encoding=bindparam("plain"))
 )
 _SET_ID = (
     update(message)

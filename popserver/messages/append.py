@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -142,7 +141,6 @@ def content(each: Message) -> tuple[Any, ...]:
         each.body_encoding.value,
         each.born_host,
         each.trace_context,
-        hashlib.md5(each.body, usedforsecurity=False).digest(),
         each.deliver_at_ms,
         each.body,
     )

@@ -143,7 +143,6 @@ class MessageRow(NamedTuple):
     body_encoding: str
     born_host: str
     trace_context: str | None
-    digest: bytes
     deliver_at_ms: int | None
     body: bytes
 
@@ -210,7 +209,6 @@ def stored_message(row: MessageRow, topic: Topic, number_of: dict[int, int]) -> 
         body_encoding,
         born_host,
         trace_context,
-        digest,
         deliver_at_ms,
         body,
     ) = row
@@ -232,7 +230,7 @@ def stored_message(row: MessageRow, topic: Topic, number_of: dict[int, int]) -> 
         priority,
     )
     queue_id, offset = divmod(key, 1 << OFFSET_BITS)
-    return StoredMessage(sent, key, number_of[queue_id], offset, stored_at_ms, digest)
+    return StoredMessage(sent, key, number_of[queue_id], offset, stored_at_ms)
 
 
 def stored_messages(conn: Connection, rows: Iterable[MessageRow], topic: Topic) -> list[StoredMessage]:

@@ -71,14 +71,13 @@ class Message(NamedTuple):
 
 
 class StoredMessage(NamedTuple):
-    """A message with its place in the store. `digest` is the MD5 of the body as sent."""
+    """A message with its place in the store."""
 
     message: Message
     message_key: int
     queue_number: int
     offset: int
     stored_at_ms: int
-    digest: bytes
     dead_letter_of: tuple[str, str] | None = None  # of a dead letter: topic and message id of the original
 
 

@@ -290,7 +290,7 @@ def _fill(filled: pb.Message, stored: StoredMessage, topic: pb.Resource, store_h
     system.message_id = sent.message_id
     digest = system.body_digest
     digest.type = pb.MD5
-    digest.checksum = stored.digest.hex().upper()
+    digest.checksum = hashlib.md5(sent.body, usedforsecurity=False).hexdigest().upper()
     system.body_encoding = pb.GZIP if sent.body_encoding is _GZIP else pb.IDENTITY
     system.message_type = _TYPES[sent.message_type]
     set_ms(system.born_timestamp, sent.born_at_ms)

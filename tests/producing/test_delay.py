@@ -250,9 +250,9 @@ def _sneak_in(store: OpenStore) -> None:
     store.conn.execute(
         text(
             "INSERT INTO message (message_key, topic_id, message_id, stored_at_ms, born_at_ms, tag_hash,"
-            " message_type, body_encoding, born_host, digest, body)"
+            " message_type, body_encoding, born_host, body)"
             " SELECT (SELECT queue_id << 40 FROM queue), topic_id, message_id, stored_at_ms, born_at_ms, 0,"
-            " 'NORMAL', body_encoding, born_host, digest, body FROM pending ORDER BY pending_id LIMIT 1"
+            " 'NORMAL', body_encoding, born_host, body FROM pending ORDER BY pending_id LIMIT 1"
         )
     )
     store.conn.execute(text("UPDATE queue SET next_offset = 1"))

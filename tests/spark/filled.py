@@ -99,7 +99,6 @@ def _copy(i: int) -> dict[str, Any]:
         "message_type": "NORMAL",
         "body_encoding": "GZIP" if packed else "IDENTITY",
         "born_host": "here",
-        "digest": b"",
         "body": gzip.compress(body_of(i)) if packed else body_of(i),
     }
 
