@@ -17,6 +17,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
+from itertools import chain
 from typing import Any, ClassVar, Generic, NoReturn, TypeVar
 
 from sqlalchemy import (
@@ -162,7 +163,7 @@ class Sqlite(Dialect):
         start = 0
         while start < len(rows):
             count = min(_ROWS_PER_STATEMENT_MAX, 1 << (len(rows) - start).bit_length() - 1)
-            parameters = tuple(value for row in rows[start : start + count] for value in row)
+            parameters = tuple(chain.from_iterable(rows[start : start + count]))
             conn.exec_driver_sql(_insert_text(table, count), parameters)
             start += count
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, ClassVar, NamedTuple
@@ -71,9 +71,11 @@ def _append_to_topic(tx: Transaction, requests: Sequence[Append]) -> list[list[S
     new, alike = keys.firsts(new) if tx.careful else (new, {})
     if any(each.properties for each in new):
         keys.claim(tx, topic, new, requests[0].key_window_ms)
-    by_queue: dict[MessageQueue, list[Message]] = {}
-    for each in new:
-        by_queue.setdefault(queue_for(topic, each.message_group, each.priority, requests[0].rotation), []).append(each)
+    rotation = requests[0].rotation
+    if any(each.message_group is not None or each.priority is not None for each in new):
+        by_queue = _by_queue(topic, new, rotation)
+    else:
+        by_queue = {queue_for(topic, None, None, rotation): new} if new else {}
     # In one order, so that servers do not deadlock.
     for chosen, several in sorted(by_queue.items()):
         taken, has_pending = _take_offsets_checking_pending(tx, topic, chosen, len(several))
@@ -88,12 +90,18 @@ def _append_to_topic(tx: Transaction, requests: Sequence[Append]) -> list[list[S
         dialect_of(tx.conn).insert(tx.conn, message, _rows(taken.stored_at_ms, topic, first_key, several))
         tx.ready_topics.add(topic.topic_id)
         places = enumerate(several, start=taken.first)
-        known |= {
-            each.message_id: SendResult(each.message_id, chosen.number, offset, "", each.deliver_at_ms)
-            for offset, each in places
-        }
-    known |= {repeat: known[first] for repeat, first in alike.items()}
+        for offset, each in places:
+            known[each.message_id] = SendResult(each.message_id, chosen.number, offset, "", each.deliver_at_ms)
+    if alike:
+        known |= {repeat: known[first] for repeat, first in alike.items()}
     return [[known[each.message_id] for each in request.messages] for request in requests]
+
+
+def _by_queue(topic: Topic, batch: Sequence[Message], rotation: int) -> dict[MessageQueue, list[Message]]:
+    by_queue: dict[MessageQueue, list[Message]] = {}
+    for each in batch:
+        by_queue.setdefault(queue_for(topic, each.message_group, each.priority, rotation), []).append(each)
+    return by_queue
 
 
 def take_offsets(tx: Transaction, chosen: MessageQueue, count: int) -> TakenOffsets | None:
@@ -133,12 +141,12 @@ def content(each: Message) -> tuple[Any, ...]:
     """The columns from `tag` on, which are the same in `message` and `pending`."""
     return (
         each.tag,
-        _as_json(each.keys) if each.keys else None,
-        _as_json(dict(each.properties)) if each.properties else None,
+        f"[{', '.join(map(_quoted, each.keys))}]" if each.keys else None,
+        _as_object(each.properties) if each.properties else None,
         each.message_group,
         each.priority,
-        each.message_type.value,
-        each.body_encoding.value,
+        each.message_type._value_,
+        each.body_encoding._value_,
         each.born_host,
         each.trace_context,
         each.deliver_at_ms,
@@ -146,8 +154,14 @@ def content(each: Message) -> tuple[Any, ...]:
     )
 
 
-# Made once, because json.dumps with options makes a new encoder for each call.
-_as_json = json.JSONEncoder(ensure_ascii=False).encode
+# The C function for texts inside json's encoder: an encoder costs several times as much for a short text.
+_quoted: Callable[[str], str] = json.encoder.encode_basestring
+
+
+def _as_object(properties: Mapping[str, str]) -> str:
+    return f"{{{', '.join([f'{_quoted(name)}: {_quoted(value)}' for name, value in properties.items()])}}}"
+
+
 _NOW = bindparam("now_ms", type_=BigInteger)
 # The `stored_at_ms` of new messages: now, but not before the latest message in the queue. Servers read their time
 # before they have locked the queue, so another server with a later time may have been first.

@@ -172,14 +172,14 @@ def _check_tag(tag: str) -> None:
         raise IllegalMessageTag("the tag is blank; leave it out, or give it a visible character")
     if "|" in tag:
         raise IllegalMessageTag(f"tag '{tag[:64]}' has '|', which separates tags in a filter expression; use another")
-    if CONTROL.search(tag):
+    if _has_control(tag):
         raise IllegalMessageTag(f"tag {tag[:64]!r} has a control character; send it without")
 
 
 def _check_key(key: str) -> None:
     if not key.strip():
         raise IllegalMessageKey("a key is blank; leave it out, or give it a visible character")
-    if CONTROL.search(key):
+    if _has_control(key):
         raise IllegalMessageKey(f"key {key[:64]!r} has a control character; send it without")
 
 
@@ -193,15 +193,21 @@ def _check_properties(properties: Mapping[str, str]) -> None:
             raise IllegalMessagePropertyKey("a property's name is blank; give it a visible character")
         if key in RESERVED_PROPERTIES:
             raise IllegalMessagePropertyKey(f"property name '{key}' is reserved for the system; choose another")
-        if CONTROL.search(key):
+        if _has_control(key):
             raise IllegalMessagePropertyKey(f"property name {key[:64]!r} has a control character; send it without")
-        if CONTROL.search(value):
+        if _has_control(value):
             raise IllegalMessagePropertyKey(f"the value of property '{key[:64]}' has a control character")
+
+
+def _has_control(text: str) -> bool:
+    # A printable text has no control character, and looking for that costs a quarter of the search.
+    return not text.isprintable() and CONTROL.search(text) is not None
 
 
 def _check_size(message: Message) -> None:
     size = sum(map(_utf8_size, message.keys)) + _utf8_size(message.tag or "")
-    size += sum(_utf8_size(key) + _utf8_size(value) for key, value in message.properties.items())
+    for key, value in message.properties.items():
+        size += _utf8_size(key) + _utf8_size(value)
     if size > PROPERTIES_BYTES_MAX:
         raise MessagePropertiesTooLarge(
             f"properties, tag and keys have {size} bytes together, at most {PROPERTIES_BYTES_MAX} are allowed"

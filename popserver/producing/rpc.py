@@ -95,23 +95,25 @@ class ProducerMethods:
 
 
 def _answer(sent: Sequence[pb.Message], topic: Resource, outcomes: Sequence[Outcome]) -> wire.SendMessageResponse:
-    entries = []
+    answer, refused = wire.SendMessageResponse(), False
+    new_entry = answer.entries.add  # entries are filled in place, because one that is made alone is copied
     for each, outcome in zip(sent, outcomes, strict=True):
-        message_id = each.system_properties.message_id
+        entry = new_entry()
         if isinstance(outcome, PopError):
-            entries.append(wire.SendResultEntry(status=status.of(outcome), message_id=message_id))
+            refused = True
+            entry.status.CopyFrom(status.of(outcome))
+            entry.message_id = each.system_properties.message_id
             continue
+        entry.status.CopyFrom(status.OK)
         # For a repeated idempotency key this is the id of the first message.
-        message_id = outcome.message_id
-        entry = wire.SendResultEntry(status=status.OK, message_id=message_id, offset=outcome.offset)
+        entry.message_id = outcome.message_id
+        entry.offset = outcome.offset
         if outcome.transaction_id:
             entry.transaction_id = outcome.transaction_id
         if outcome.deliver_at_ms is not None:
-            entry.recall_handle = recall_handle(topic, message_id, outcome.deliver_at_ms)
-        entries.append(entry)
-    refused = any(isinstance(outcome, PopError) for outcome in outcomes)
-    said = status.combined([entry.status for entry in entries]) if refused else status.OK
-    return wire.SendMessageResponse(status=said, entries=entries)
+            entry.recall_handle = recall_handle(topic, outcome.message_id, outcome.deliver_at_ms)
+    answer.status.CopyFrom(status.combined([entry.status for entry in answer.entries]) if refused else status.OK)
+    return answer
 
 
 _RESOLUTIONS = {0: None, pb.COMMIT: Resolution.COMMIT, pb.ROLLBACK: Resolution.ROLLBACK}

@@ -19,6 +19,9 @@ from popserver.producing.checks import Transactions
 from popserver.producing.rules import check_delivery_time
 from popserver.producing.scheduled import is_pending
 
+# The types of messages that may not enter a queue at once.
+_MAY_WAIT = (MessageType.DELAY, MessageType.TRANSACTION)
+
 
 class Sending:
     """Checks messages and stores those that pass."""
@@ -50,32 +53,33 @@ class Sending:
         Raises `TopicNotFound` if the topic may not be created, and `MessagePropertyConflictWithType` if the topic does
         not take messages of this type.
         """
-        refusals: list[PopError | None] = []
+        good: list[Message] = []
+        outcomes: list[SendResult | PopError | None] = []  # None: stored, below
         for message in batch:
             try:
                 check(message)
                 if message.deliver_at_ms is not None:
                     check_delivery_time(message.deliver_at_ms, self._clock.calendar_ms(), self._delay_ms_max)
-                refusals.append(None)
+                good.append(message)
+                outcomes.append(None)
             except PopError as refusal:
-                refusals.append(refusal)
-        good = [message for message, refusal in zip(batch, refusals, strict=True) if refusal is None]
+                outcomes.append(refusal)
         # The topic is looked up after the checks: a refused message must not create it.
         stored: Iterable[SendResult] = ()
         if good:
-            topic = await self._topic_for(good)
-            if all(each.deliver_at_ms is None and each.message_type is not MessageType.TRANSACTION for each in good):
+            types = {message.message_type for message in good}
+            topic = await self._topic_for(good[0].topic, types)
+            if types.isdisjoint(_MAY_WAIT):
                 stored = await self._append(topic, good)
             else:
                 stored = await self._append_or_pend(topic, good, client_id)
         results = iter(stored)
-        return [next(results) if refusal is None else refusal for refusal in refusals]
+        return [next(results) if outcome is None else outcome for outcome in outcomes]
 
-    async def _topic_for(self, batch: Sequence[Message]) -> Topic:
-        types = {message.message_type for message in batch}
+    async def _topic_for(self, name: Resource, types: set[MessageType]) -> Topic:
         if special := types - set(AUTO_CREATE_ACCEPTS):
-            await self._check_made(batch[0].topic, special)
-        topic = await self._catalog.topic_to_send(batch[0].topic)
+            await self._check_made(name, special)
+        topic = await self._catalog.topic_to_send(name)
         for message_type in types:
             if message_type not in topic.accepts:
                 raise MessagePropertyConflictWithType(
