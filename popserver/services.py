@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
-from typing import Never
+from typing import NamedTuple, Never
 
 from popproto.v1 import admin_pb2 as wire
 from popproto.v1 import bulk_pb2 as bulk
@@ -22,11 +23,15 @@ from popserver.clients.routes import RouteMethods
 from popserver.clients.rpc import SessionMethods
 from popserver.dead_letters.flow import Redrives
 from popserver.dead_letters.rpc import DeadLetterMethods
+from popserver.front.connections import Connections
 from popserver.front.inner import connections_max
+from popserver.http2.door import Http2Door
+from popserver.http2.incoming import Http2Incoming
 from popserver.inspection.clients import ClientMethods
 from popserver.inspection.flow import Inspection
 from popserver.inspection.rpc import AdminMethods
 from popserver.members.rpc import MemberMethods
+from popserver.model.budget import Budgets
 from popserver.model.errors import Unimplemented
 from popserver.producing.rpc import ProducerMethods
 from popserver.progress.flow import GroupProgress
@@ -39,10 +44,13 @@ from popserver.transport import convert
 from popserver.transport.call import Door, encode
 from popserver.transport.calls import AnyMethod, Caller, ConversationMethod, Method, StreamMethod, serve
 from popserver.transport.grpc_door import GrpcDoor
-from popserver.transport.incoming import Incoming
+from popserver.transport.incoming import GrpcIncoming
 from popserver.transport.limits import CallLimits
 from popserver.transport.listen import PLAINTEXT, ListenAddress, Listening, listen
 from popserver.transport.public_services import Health, PublicServices
+from popserver.transport.requests import Incoming
+
+DOOR = os.environ.get("POPMQ_DOOR", "http2")
 
 
 class PopServer:
@@ -200,17 +208,15 @@ def build(
     if the address cannot be bound.
     """
     access = access or Access(broker.reader, broker.clock)
-    directly_max = min(limits.connections_max, connections_max(files_each=1))
-    door = GrpcDoor(limits, directly_max)
-    place = listen(door, host, port, listening, limits, must_sign=access.is_on)
-    if place.front is not None:
-        broker.budgets.include(place.front.connections)
-        broker.budgets.include(place.front.of_one_address)
+    opened = _open(host, port, limits, listening, broker.budgets, must_sign=access.is_on)
+    door, place, incoming, connections = opened
+    if connections is not None:
+        broker.budgets.include(connections.connections)
+        broker.budgets.include(connections.of_one_address)
         if access.is_on:
-            broker.budgets.include(place.front.unsigned)
+            broker.budgets.include(connections.unsigned)
     made = Services(broker, limits, version, place.address, convert.endpoints(host, place.port))
     access.on_change(made.session.end_forbidden_streams)
-    incoming = Incoming(broker.budgets, limits, place.front)
     gate = ClientGate(access, broker.clients, broker.clock)
     services = [
         serve(MESSAGING, made.messaging(), gate, incoming),
@@ -222,8 +228,33 @@ def build(
         services.append(serve(ADMIN, made.admin(access), AdminGate(access), incoming))
     anybody = PublicServices(incoming, broker.budgets, limits, [service.name for service in services])
     door.serve([*services, *anybody.services])
-    allowed = directly_max if place.front is None else place.front.connections.limit
+    allowed = _connections_max(limits) if connections is None else connections.connections.limit
     return PopServer(door, place, broker.drain, made.session, anybody.health, allowed)
+
+
+class _Opened(NamedTuple):
+    """A bound door, and what judges its requests and connections."""
+
+    door: Door
+    place: ListenAddress
+    incoming: Incoming
+    connections: Connections | None
+
+
+def _open(
+    host: str, port: int, limits: CallLimits, listening: Listening, budgets: Budgets, *, must_sign: bool
+) -> _Opened:
+    if DOOR == "http2":
+        own = Http2Door(limits, _connections_max(limits), must_sign=must_sign)
+        return _Opened(own, own.listen(host, port, listening), Http2Incoming(budgets, limits), own.connections)
+    door = GrpcDoor(limits, _connections_max(limits))
+    place = listen(door, host, port, listening, limits, must_sign=must_sign)
+    connections = None if place.front is None else place.front.connections
+    return _Opened(door, place, GrpcIncoming(budgets, limits, place.front), connections)
+
+
+def _connections_max(limits: CallLimits) -> int:
+    return min(limits.connections_max, connections_max(files_each=1))
 
 
 ADMIN = wire.DESCRIPTOR.services_by_name["Admin"]

@@ -14,7 +14,7 @@ SLEEP_S_MAX = 0.2
 
 # A room may import the rooms before it, and itself. The last ones put the server together.
 ROOMS = (
-    "model", "filters", "database", "engine", "front", "transport", "access", "catalog", "messages", "members",
+    "model", "filters", "database", "engine", "front", "transport", "http2", "access", "catalog", "messages", "members",
     "cluster", "delivery", "producing", "settling", "maintenance", "clients", "pulling", "dead_letters", "receiving",
     "inspection", "bulk", "progress", "config", "broker", "services", "app", "in_process", "offline", "cli",
     "pytest_plugin",

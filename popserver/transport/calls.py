@@ -30,9 +30,8 @@ from popserver.model.names import Resource
 from popserver.transport import entry_limits, status
 from popserver.transport.call import Call, Encodable, Route, Service, Write
 from popserver.transport.convert import duration_ms
-from popserver.transport.half_sent import Frames, Read
-from popserver.transport.incoming import NOTHING, OTHER_REQUEST_BYTES_MAX, Arrived, Incoming, reader
 from popserver.transport.limits import CallLimits
+from popserver.transport.requests import NOTHING, OTHER_REQUEST_BYTES_MAX, Arrived, Frames, Incoming, Read, reader
 
 log = structlog.get_logger("popserver.rpc")
 

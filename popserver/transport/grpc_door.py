@@ -11,8 +11,8 @@ import grpc
 
 from popserver.front.inner import connection_number, peer_address
 from popserver.transport.call import Encodable, EndStatus, Handler, Route, Service, Write
-from popserver.transport.incoming import SMALL_BYTES
 from popserver.transport.limits import CallLimits
+from popserver.transport.requests import SMALL_BYTES
 
 if TYPE_CHECKING:
     # Their libraries load slowly, and a server without TLS does not need them.

@@ -22,6 +22,7 @@ from typing import Generic, Protocol, TypeVar
 
 from popserver.model.errors import BadRequest, PopError
 from popserver.transport.call import Call
+from popserver.transport.requests import Read
 
 # What one request subtracts beyond its size: its headers with a signature, and the frames and records around it.
 CALL_BYTES = 1_024
@@ -33,8 +34,6 @@ AGE_S = 0.05  # newer bytes may still be on their way to the reader
 
 
 Request = TypeVar("Request", covariant=True)
-# Decodes a request, or returns the refusal of bytes that are not a request.
-Read = Callable[[bytes], Request | BadRequest]
 
 
 class Traffic(Protocol):
@@ -50,7 +49,7 @@ class Unread:
     def __init__(self, traffic: Traffic, peer: str, now_s: float) -> None:
         self.peer = peer  # of the client, `HOST:PORT`
         self.count = 0  # bytes
-        self.frames: set[Frames[object]] = set()
+        self.frames: set[GrpcFrames[object]] = set()
         self.late_since_s: float | None = None  # `Incoming` ends the connection's streams some time after this
         self._traffic = traffic
         self._passed = traffic.passed
@@ -99,7 +98,7 @@ class Unread:
         self._passed = passed
 
 
-class Frames(Generic[Request]):
+class GrpcFrames(Generic[Request]):
     """The frames of one stream, decoded by `read`. Use it in a `with` block, which raises the refusal that ended it."""
 
     def __init__(self, call: Call, read: Read[Request], unread: Unread | None, left: Callable[[], None]) -> None:
@@ -112,7 +111,7 @@ class Frames(Generic[Request]):
         self._left = left
         self._task = asyncio.current_task()
 
-    def __aiter__(self) -> Frames[Request]:
+    def __aiter__(self) -> GrpcFrames[Request]:
         return self
 
     async def __anext__(self) -> Request | BadRequest:
@@ -134,7 +133,7 @@ class Frames(Generic[Request]):
             self.refusal = refusal
             self._task.cancel()
 
-    def __enter__(self) -> Frames[Request]:
+    def __enter__(self) -> GrpcFrames[Request]:
         if self._unread is not None:
             self._unread.frames.add(self)
         return self

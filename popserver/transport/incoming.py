@@ -17,33 +17,23 @@ import asyncio
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, Never, TypeVar, cast
 
 import structlog
-from google.protobuf.descriptor import Descriptor
-from google.protobuf.message import DecodeError, Message
 
 from popserver.front.front import Front
 from popserver.model.budget import Budget, Budgets
 from popserver.model.errors import BadRequest, PopError, RequestTooSlow
 from popserver.transport.call import Call
-from popserver.transport.entry_limits import NO_LISTS, ListLimits, bytes_beside_bodies, has_more_fields
-from popserver.transport.half_sent import SLACK_BYTES, Frames, Read, Unread
-from popserver.transport.limits import MIB, CallLimits
+from popserver.transport.half_sent import SLACK_BYTES, GrpcFrames, Unread
+from popserver.transport.limits import CallLimits
+from popserver.transport.requests import NOTHING, SMALL_BYTES, Arrived, Read, Sent
 
-# For a request without messages. A decoded list of empty entries needs fifty times its encoded size.
-OTHER_REQUEST_BYTES_MAX = 4 * MIB
-# A request with more fields is not decoded: its lists are too long in any case, and it would need fifty times its size.
-FIELDS_MAX = 16_384
-# The search for bodies stops after this many fields. In a legal request it has found all bodies by then.
-FIELDS_TO_BODIES_MAX = 2 * FIELDS_MAX
 SWEEP_S = 0.025
 SWEEP_EACH_S = 50e-6  # per late request, so that a sweep over very many does not take all of the server's time
 # A request is late after this time. Without the front the server does not know how much a connection sent, and every
 # late request counts as the largest one, so it gets more time.
 LATE_S = 0.05
 LATE_WITHOUT_FRONT_S = 0.1
-SMALL_BYTES = 64 * 1024  # what gRPC lets a client send before the server reads
 CHECK_EACH_S = 20e-6  # per connection with an open stream, for the same reason
 CHECKS = 6  # so many looks after the last bytes arrived: then all of them are older than `AGE_S`
 LOG_ENDED_EVERY_S = 60.0
@@ -51,21 +41,6 @@ LOG_ENDED_EVERY_S = 60.0
 log = structlog.get_logger("popserver.rpc")
 
 Task = asyncio.Task[object]
-Request = TypeVar("Request", covariant=True)
-Decoded = TypeVar("Decoded", bound=Message)
-
-
-class Arrived(NamedTuple, Generic[Request]):
-    """A decoded request. Its `size` in bytes counts in `budget` until the caller gives it back."""
-
-    request: Request | BadRequest | None  # a `BadRequest` if the bytes are not a request
-    size: int
-    budget: Budget
-    refusal: PopError | None = None  # `request`, if it is one; or there is no room, and only a small one is decoded
-    is_end: bool = False  # the call ended without a request
-
-
-NOTHING: Arrived[Never] = Arrived(None, 0, Budget("nothing", 0, "bytes", ""))
 
 
 @dataclass(slots=True, eq=False)
@@ -90,7 +65,7 @@ class _Late:
         self.expected = 0
 
 
-class Incoming:
+class GrpcIncoming:
     """The requests that arrive at one server, and the budgets for them."""
 
     def __init__(self, budgets: Budgets, limits: CallLimits, front: Front | None) -> None:
@@ -116,7 +91,7 @@ class Incoming:
         self._checks_left = 0  # looks that are still to be made
         self._said_ended_at_s = -math.inf
 
-    async def receive(self, call: Call, read: Read[Request], *, is_anonymous: bool) -> Arrived[Request]:
+    async def receive(self, call: Call, read: Read[Sent], *, is_anonymous: bool) -> Arrived[Sent]:
         """The next request of a call, decoded by `read`. The caller must give its size back to its budget.
 
         Raises `TooManyRequests` or `RequestTooSlow` if the request does not arrive in time.
@@ -158,18 +133,18 @@ class Incoming:
         if self._front is not None and number is not None:
             self._front.hang_up(number, "the client does not read its answers")
 
-    def frames(self, call: Call, read: Read[Request]) -> Frames[Request]:
+    def frames(self, call: Call, read: Read[Sent]) -> GrpcFrames[Sent]:
         """The frames of a stream of requests. A frame that arrives too slowly, or does not fit, ends the stream."""
         loop = asyncio.get_running_loop()
         number = call.connection if self._front is not None else None
         traffic = None if self._front is None or number is None else self._front.connection(number)
         if number is None or traffic is None:
-            return Frames(call, read, None, _nothing)
+            return GrpcFrames(call, read, None, _nothing)
         unread = self._unread.get(number)
         if unread is None:
             unread = self._unread[number] = Unread(traffic, call.peer, loop.time())
         self._keep_sweeping(loop)
-        return Frames(call, read, unread, lambda: self._frames_end(number))
+        return GrpcFrames(call, read, unread, lambda: self._frames_end(number))
 
     def _frames_end(self, number: int) -> None:
         if not self._unread[number].frames:
@@ -310,35 +285,3 @@ class Incoming:
 
 def _nothing() -> None:
     """For a stream whose connection is unknown."""
-
-
-def reader(message_class: type[Decoded], bytes_max: int, lists: ListLimits = NO_LISTS) -> Read[Decoded]:
-    """A function that decodes a request, or returns the refusal of bytes that it cannot decode or may not accept."""
-    parse, descriptor = message_class.FromString, cast("Descriptor", message_class.DESCRIPTOR)
-    type_name = descriptor.full_name
-
-    def read(data: bytes) -> Decoded | BadRequest:
-        size = len(data)
-        if size > SMALL_BYTES:
-            if size > bytes_max:
-                return _no_request(f"{type_name}, which has at most {bytes_max} bytes", size)
-            if has_more_fields(data, FIELDS_MAX):
-                return _no_request(f"{type_name}, which has at most {FIELDS_MAX} fields", size)
-        if size > OTHER_REQUEST_BYTES_MAX:
-            beside = bytes_beside_bodies(data, descriptor, FIELDS_TO_BODIES_MAX)
-            if beside > OTHER_REQUEST_BYTES_MAX:
-                return _no_request(
-                    f"{type_name}, which has at most {OTHER_REQUEST_BYTES_MAX} bytes beside bodies", size
-                )
-        try:
-            request = parse(data)
-        except DecodeError:
-            return _no_request(type_name, size)
-        refusal = lists.refusal(request, size) if size > lists.bytes_min else ""
-        return BadRequest(refusal) if refusal else request
-
-    return read
-
-
-def _no_request(what: str, size: int) -> BadRequest:
-    return BadRequest(f"the {size} bytes sent are no {what}")

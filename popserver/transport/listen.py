@@ -12,6 +12,7 @@ import socket
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from popserver.front import front
+from popserver.front.connections import ConnectionLimits
 from popserver.front.front import Front
 from popserver.front.inner import InnerListeners, connections_max
 from popserver.model.errors import CannotListen
@@ -62,10 +63,14 @@ def listen(
             return _behind_front(door, host, port, listening, limits, must_sign=must_sign)
         return _directly(door, host, port, None if listening.mode == "plaintext" else _source(listening))
     except (OSError, RuntimeError):
-        raise CannotListen(
-            f"cannot listen on {address_of(host, port)}: the port is in use, or this machine does not have the address;"
-            " stop the other server, or choose another port with --port"
-        ) from None
+        raise cannot_listen(host, port) from None
+
+
+def cannot_listen(host: str, port: int) -> CannotListen:
+    return CannotListen(
+        f"cannot listen on {address_of(host, port)}: the port is in use, or this machine does not have the address;"
+        " stop the other server, or choose another port with --port"
+    )
 
 
 def address_of(host: str, port: int) -> str:
@@ -78,7 +83,7 @@ def _behind_front(
 ) -> ListenAddress:
     inner = InnerListeners()
     room = connections_max(files_each=FILES_THROUGH_FRONT)
-    patience = front.ConnectionLimits(
+    patience = ConnectionLimits(
         limits.silence_ms / 1_000,
         limits.silent_max,
         min(limits.connections_max, room),

@@ -16,7 +16,8 @@ import pytest
 import uvloop
 from structlog.testing import capture_logs
 
-from popserver.front.front import ConnectionLimits, Front
+from popserver.front.connections import ConnectionLimits
+from popserver.front.front import Front
 from popserver.front.inner import InnerListeners, peer_address
 from popserver.front.resets import AT_ONCE, PER_S, RESET
 from popserver.front.turns import AT_ONCE as CONNECTIONS_AT_ONCE
@@ -71,7 +72,7 @@ class Standing:
         return client
 
     async def has_room(self) -> bool:
-        return len(self.front._clients) < self.front.limits.connections_max
+        return len(self.front.connections._clients) < self.front.limits.connections_max
 
     def leave(self) -> None:
         for client in self._clients:
@@ -198,11 +199,11 @@ async def test_one_address_gets_no_more_than_its_share() -> None:
     async with standing(limits=ConnectionLimits(connections_max=4)) as here:
         stays = [await here.client() for _ in range(2)]
         assert await (await here.client()).rest() == b""
-        assert (here.front.of_one_address.used, here.front.of_one_address.refused) == (2, 1)
+        assert (here.front.connections.of_one_address.used, here.front.connections.of_one_address.refused) == (2, 1)
         other = await here.client(local="127.0.0.2")
         assert await other.exchange(PREFACE) == b"plaintext:" + PREFACE
         assert await stays[0].exchange(PREFACE) == b"plaintext:" + PREFACE
-        assert here.front.connections.refused == 0, "there was room for others"
+        assert here.front.connections.connections.refused == 0, "there was room for others"
 
 
 async def test_the_log_names_the_option_of_the_limit() -> None:
@@ -217,7 +218,7 @@ async def test_the_log_names_the_option_of_the_limit() -> None:
             ("--max-connections-per-address", 2, "127.0.0.1"),
             ("--max-connections", 3, "127.0.0.2"),
         ]
-        assert (here.front.of_one_address.refused, here.front.connections.refused) == (2, 2)
+        assert (here.front.connections.of_one_address.refused, here.front.connections.connections.refused) == (2, 2)
 
 
 async def joined(here: Standing, *, local: str = "127.0.0.1") -> tuple[Client, int]:
@@ -239,12 +240,12 @@ async def test_where_callers_must_sign_the_oldest_that_did_not_goes_for_a_new_on
         signed, number = await joined(here)
         here.front.signed(number)
         strangers = [await joined(here) for _ in range(4)]
-        assert (here.front.connections.used, here.front.unsigned.used) == (5, 4)
+        assert (here.front.connections.connections.used, here.front.connections.unsigned.used) == (5, 4)
         for (oldest, _), _ in zip(strangers, range(3), strict=False):
             await joined(here)
             assert await oldest.rest() == b""
-        assert (here.front.connections.used, here.front.unsigned.used) == (5, 4)
-        assert here.front.unsigned.refused == 3
+        assert (here.front.connections.connections.used, here.front.connections.unsigned.used) == (5, 4)
+        assert here.front.connections.unsigned.refused == 3
         signed.writer.write_eof()  # it was never ended
 
 
@@ -258,8 +259,8 @@ async def test_signed_connections_of_one_address_leave_room_for_another() -> Non
         # Its own address has its share: there the oldest that never signed goes.
         await joined(here, local="127.0.0.2")
         assert await first.rest() == b""
-        assert here.front.unsigned.used == 4
-        assert here.front.connections.used == 8
+        assert here.front.connections.unsigned.used == 4
+        assert here.front.connections.connections.used == 8
 
 
 async def test_an_address_that_has_its_share_drives_no_other_out() -> None:
@@ -271,8 +272,8 @@ async def test_an_address_that_has_its_share_drives_no_other_out() -> None:
             await joined(here, local="127.0.0.2")
         for _ in range(3):
             assert await (await here.client()).rest() == b""
-        assert (here.front.unsigned.used, here.front.unsigned.refused) == (4, 0)
-        assert here.front.connections.used == 8
+        assert (here.front.connections.unsigned.used, here.front.connections.unsigned.refused) == (4, 0)
+        assert here.front.connections.connections.used == 8
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])

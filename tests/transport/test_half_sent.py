@@ -18,7 +18,7 @@ from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
 from popserver.services import MESSAGING
 from popserver.transport.half_sent import CALL_BYTES, SLACK_BYTES, Unread
-from popserver.transport.incoming import Incoming
+from popserver.transport.incoming import GrpcIncoming
 from tests.support.door import CLIENT, LIMITS, TOPIC, Door, a_message, headers, opened
 from tests.support.incoming import MIB, NARROW, PATIENCE_S, budget, narrow, permissive
 from tests.support.running_broker import until
@@ -126,14 +126,14 @@ async def test_what_calls_send_besides_their_requests_never_counts(
 ) -> None:
     """A telemetry stream among many calls, small and large, one after the other and at once."""
     found: list[Unread] = []
-    frames = Incoming.frames
+    frames = GrpcIncoming.frames
 
-    def noted(incoming: Incoming, call: Any, read: Any) -> Any:
+    def noted(incoming: GrpcIncoming, call: Any, read: Any) -> Any:
         made = frames(incoming, call, read)
         found.extend(incoming._unread.values())
         return made
 
-    monkeypatch.setattr(Incoming, "frames", noted)
+    monkeypatch.setattr(GrpcIncoming, "frames", noted)
     async with opened(tmp_path, limits=LIMITS, listening=permissive(tmp_path)) as door:
         stream = await agreed(door)
         (unread,) = found

@@ -21,7 +21,7 @@ from popproto.v2 import service_pb2 as wire
 from popserver.access.flow import Rules
 from popserver.services import MESSAGING
 from popserver.transport.entry_limits import bytes_beside_bodies, has_more_fields
-from popserver.transport.incoming import SMALL_BYTES
+from popserver.transport.requests import SMALL_BYTES
 from tests.support.door import CLIENT, LIMITS, Door, a_message, headers, opened
 from tests.support.incoming import MIB, NARROW, PATIENCE_S, budget, narrow, permissive
 from tests.support.running_broker import until

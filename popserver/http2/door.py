@@ -1,0 +1,135 @@
+"""The door that speaks HTTP/2 itself. TLS and plaintext share one port, or one of them has it alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Sequence
+
+import structlog
+
+from popserver.front.connections import ConnectionLimits, Connections
+from popserver.front.source import Source
+from popserver.http2.frames import ConnectionFailure, ErrorCode
+from popserver.http2.listener import PREFACE, TLS_HANDSHAKE, Listener
+from popserver.http2.protocol import ClientConnection, Patience, Shared
+from popserver.transport.call import Service
+from popserver.transport.limits import CallLimits
+from popserver.transport.listen import ListenAddress, Listening, cannot_listen, split_address
+
+# How often connections and calls are checked for what takes too long.
+LOOK_S = 1.0
+# Bytes that no handler has asked for may stay this long above their limit.
+KEPT_S = 0.1
+# When calls were cancelled, their ends are sent within this time.
+FINISH_S = 1.0
+
+_KINDS = {"permissive": (TLS_HANDSHAKE, PREFACE), "plaintext": (PREFACE,), "tls": (TLS_HANDSHAKE,)}
+
+log = structlog.get_logger("popserver.http2")
+
+
+class Http2Door:
+    """A server of gRPC calls. Make it inside the running event loop."""
+
+    def __init__(self, limits: CallLimits, connections_max: int, *, must_sign: bool = False) -> None:
+        """`must_sign`: connections without a signed call make room for others."""
+        self.connections = Connections(
+            ConnectionLimits(
+                limits.silence_ms / 1_000,
+                limits.silent_max,
+                connections_max,
+                limits.connections_per_address_max,
+                must_sign,
+            )
+        )
+        self._handshake_s = limits.handshake_ms / 1_000
+        self._shared = Shared(
+            Patience(self._handshake_s, limits.idle_ms / 1_000, limits.answer_ms / 1_000),
+            limits.calls_per_connection_max,
+            kept_max=limits.incoming_bytes_max // 4,
+            too_much=self._too_much,
+        )
+        self._listeners: list[Listener] = []
+        self._look: asyncio.TimerHandle | None = None
+        self._end_worst: asyncio.TimerHandle | None = None
+
+    def listen(self, host: str, port: int, listening: Listening) -> ListenAddress:
+        """Bind host and port (0: any free port). Raises `CannotListen` if the address cannot be bound."""
+        try:
+            return ListenAddress(host, self._bind(host, port, _KINDS[listening.mode], listening.certificate))
+        except OSError:
+            raise cannot_listen(host, port) from None
+
+    def listen_plaintext(self, address: str) -> int:
+        return self._bind(*split_address(address), (PREFACE,), None)
+
+    def listen_tls(self, address: str, source: Source) -> int:
+        return self._bind(*split_address(address), (TLS_HANDSHAKE,), source)
+
+    def _bind(self, host: str, port: int, kinds: Collection[int], source: Source | None) -> int:
+        listener = Listener(host, port, kinds, source, self.connections, self._protocol, self._handshake_s)
+        self._listeners.append(listener)
+        return listener.port
+
+    def serve(self, services: Sequence[Service]) -> None:
+        self._shared.routes = {
+            f"/{service.name}/{method}": route for service in services for method, route in service.routes.items()
+        }
+
+    async def start(self) -> None:
+        for listener in self._listeners:
+            listener.start()
+        self._look = asyncio.get_running_loop().call_later(LOOK_S, self._look_at_all)
+
+    async def stop(self, timeout_s: float) -> None:
+        """Accept no more calls. After the timeout, cancel the calls that still run."""
+        for listener in self._listeners:
+            listener.close()
+        for client in self._clients:
+            client.leave()
+        try:
+            await asyncio.wait_for(self.connections.all_gone(), timeout_s)
+        except TimeoutError:
+            await self._cancel()
+        if self._look is not None:
+            self._look.cancel()
+        if self._end_worst is not None:
+            self._end_worst.cancel()
+
+    async def _cancel(self) -> None:
+        for client in self._clients:
+            client.cancel()
+        try:
+            await asyncio.wait_for(self.connections.all_gone(), FINISH_S)
+        except TimeoutError:
+            for each in self.connections:
+                each.turn_away("the server has stopped")
+            await asyncio.sleep(0)  # lets the event loop close the sockets
+
+    def _protocol(self, peer: str, left: Callable[[], None], signed: Callable[[], None]) -> ClientConnection:
+        return ClientConnection(self._shared, peer, left, signed)
+
+    @property
+    def _clients(self) -> list[ClientConnection]:
+        return list(self._shared.clients)
+
+    def _look_at_all(self) -> None:
+        loop = asyncio.get_running_loop()
+        now_s = loop.time()
+        for client in self._clients:
+            client.look(now_s)
+        self._look = loop.call_later(LOOK_S, self._look_at_all)
+
+    def _too_much(self) -> None:
+        if self._end_worst is None:
+            self._end_worst = asyncio.get_running_loop().call_later(KEPT_S, self._end_the_worst)
+
+    def _end_the_worst(self) -> None:
+        """Close the connections that sent most, until the rest fits."""
+        self._end_worst = None
+        shared = self._shared
+        for client in sorted(self._clients, key=lambda each: each.kept, reverse=True):
+            if shared.kept <= shared.kept_max:
+                return
+            log.warning("connection closed", peer=client.peer, bytes=client.kept, reason="too much that no call reads")
+            client.fail(ConnectionFailure(ErrorCode.ENHANCE_YOUR_CALM, "too much data that no call reads"))

@@ -1,0 +1,200 @@
+"""The memory for requests: taken when the size of a request is known, given back when the request is answered.
+
+The headers of a call are judged before its request. A request says its size first. Up to 64 KiB may arrive at once; the
+rest of a larger one may be sent only when there is memory for it. Large requests wait their turn for a moment. Small
+requests have their own budget, so that large ones cannot block them. Callers without a required signature have their
+own budget too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from types import TracebackType
+from typing import Generic, Never, Self, cast
+
+from popserver.http2.call import Http2Call
+from popserver.model.budget import Budget, Budgets
+from popserver.model.errors import BadRequest, PopError, RequestTooSlow
+from popserver.transport.call import Call
+from popserver.transport.limits import CallLimits
+from popserver.transport.requests import NOTHING, SMALL_BYTES, Arrived, Read, Request, Sent
+
+# A large request waits for memory for at most this long, and not longer than half of what its deadline leaves.
+TURN_MS = 1_000
+
+END: Arrived[Never] = NOTHING._replace(refusal=BadRequest("the call ended without a request; send one"), is_end=True)
+
+
+class Http2Incoming:
+    """The requests that arrive at one server, and the budgets for them."""
+
+    def __init__(self, budgets: Budgets, limits: CallLimits) -> None:
+        total = limits.incoming_bytes_max
+        self._largest = limits.request_bytes_max
+        self._patience_s = (
+            limits.request_ms / 1_000,
+            limits.unsigned_request_ms / 1_000,
+        )  # index: whether the caller is a stranger
+        self._small = budgets.add("small requests", total // 4, "bytes", "max_incoming")
+        self._large = _InTurn("large requests", total - total // 4, "bytes", "max_incoming")
+        budgets.include(self._large)
+        unsigned = max(total // 4, self._largest)
+        self._unsigned = budgets.add("requests without a signature", unsigned, "bytes", "max_incoming")
+
+    async def receive(self, call: Call, read: Read[Sent], *, is_anonymous: bool) -> Arrived[Sent]:
+        """The next request of a call, decoded by `read`. The caller must give its size back to its budget.
+
+        Raises `TooManyRequests` or `RequestTooSlow` if the request does not arrive in time.
+        """
+        own = cast("Http2Call", call)
+        data = own.take()
+        if data is None:
+            return await self._late(own, read, is_anonymous=is_anonymous)
+        size = len(data)
+        budget = self._budget(size, is_anonymous=is_anonymous)
+        if not budget.take(size):
+            return Arrived(read(data), 0, budget, budget.refusal(f"a request of {size} bytes"))
+        return _arrived(read(data), size, budget)
+
+    def frames(self, call: Call, read: Read[Sent]) -> Http2Frames[Sent]:
+        """The frames of a stream of requests. A frame that arrives too slowly, or does not fit, ends the stream."""
+        return Http2Frames(self, cast("Http2Call", call), read)
+
+    def signed(self, call: Call) -> None:
+        """The caller signed: other connections are closed first when there are too many."""
+        cast("Http2Call", call).holder.signed()
+
+    def hang_up(self, call: Call) -> None:
+        """Close the connection of a call and drop what it carries."""
+        cast("Http2Call", call).holder.hang_up("the client does not read its answers")
+
+    async def _late(self, call: Http2Call, read: Read[Sent], *, is_anonymous: bool) -> Arrived[Sent]:
+        patience_s = self._patience_s[is_anonymous]
+        try:
+            async with asyncio.timeout(patience_s):
+                return await self.arrival(call, read, is_anonymous=is_anonymous)
+        except TimeoutError:
+            raise RequestTooSlow(f"the request had not arrived after {patience_s:g} s") from None
+
+    async def arrival(self, call: Http2Call, read: Read[Sent], *, is_anonymous: bool) -> Arrived[Sent]:
+        """Wait for the next request of a call. Raises `TooManyRequests` if there is no memory for it."""
+        size = await call.next_size()
+        if size is None:
+            return END
+        if size > self._largest:
+            raise BadRequest(f"a request of {size} bytes; at most {self._largest} are allowed, send several requests")
+        budget = self._budget(size, is_anonymous=is_anonymous)
+        await self._take(budget, size, call)
+        data: bytes | None = None
+        try:
+            call.grant()
+            data = await call.next()
+        finally:
+            if data is None:
+                budget.give_back(size)
+        return END if data is None else _arrived(read(data), size, budget)
+
+    async def _take(self, budget: Budget, size: int, call: Http2Call) -> None:
+        if budget.take(size):
+            return
+        if budget is self._large:
+            remaining_ms = call.remaining_ms()
+            turn_ms = TURN_MS if remaining_ms is None else min(TURN_MS, remaining_ms // 2)
+            if await self._large.wait(size, turn_ms / 1_000):
+                return
+        raise budget.refusal(f"a request of {size} bytes")
+
+    def _budget(self, size: int, *, is_anonymous: bool) -> Budget:
+        if is_anonymous:
+            return self._unsigned
+        return self._small if size <= SMALL_BYTES else self._large
+
+
+class Http2Frames(Generic[Request]):
+    """The frames of one stream, decoded by `read`. A large frame uses its budget until the next one is asked for."""
+
+    def __init__(self, incoming: Http2Incoming, call: Http2Call, read: Read[Request]) -> None:
+        self.refusal: PopError | None = None
+        self._incoming = incoming
+        self._call = call
+        self._read = read
+        self._last: Arrived[Request] = NOTHING
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Request | BadRequest:
+        self._give_back()
+        # A stream may be silent for hours; but what a client has begun to send must arrive.
+        if await self._call.next_size() is None:
+            raise StopAsyncIteration
+        try:
+            self._last = await self._incoming.receive(self._call, self._read, is_anonymous=False)
+        except PopError as refusal:
+            self.refusal = refusal
+            raise
+        if self._last.is_end:
+            raise StopAsyncIteration
+        if self._last.request is None:
+            self.refusal = self._last.refusal
+        if self.refusal is not None:
+            raise self.refusal
+        return cast("Request | BadRequest", self._last.request)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self._give_back()
+
+    def _give_back(self) -> None:
+        self._last.budget.give_back(self._last.size)
+        self._last = NOTHING
+
+
+class _InTurn(Budget):
+    """A budget for which callers wait in turn."""
+
+    def __init__(self, name: str, limit: int, unit: str, option: str) -> None:
+        super().__init__(name, limit, unit, option)
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    def take(self, amount: int = 1) -> bool:
+        """Use `amount` until `give_back`. Returns False if others wait, too."""
+        return not self._waiting and super().take(amount)
+
+    async def wait(self, amount: int, timeout_s: float) -> bool:
+        """Use `amount` as soon as there is room and all who came before have had their turn."""
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        place = (amount, turn)
+        self._waiting.append(place)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await turn
+        except TimeoutError:
+            pass
+        except BaseException:
+            if turn.done() and not turn.cancelled():
+                self.give_back(amount)
+            raise
+        finally:
+            if place in self._waiting:
+                self._waiting.remove(place)
+                self._next()
+        return turn.done() and not turn.cancelled()
+
+    def give_back(self, amount: int = 1) -> None:
+        super().give_back(amount)
+        self._next()
+
+    def _next(self) -> None:
+        while self._waiting and self.used + self._waiting[0][0] <= self.limit:
+            amount, turn = self._waiting.popleft()
+            if not turn.done():
+                super().take(amount)
+                turn.set_result(None)
+
+
+def _arrived(request: Sent | BadRequest, size: int, budget: Budget) -> Arrived[Sent]:
+    return Arrived(request, size, budget, request if isinstance(request, BadRequest) else None)

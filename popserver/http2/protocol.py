@@ -1,0 +1,296 @@
+"""A client's connection in the event loop: between a transport and the calls of its streams."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import cast
+
+import structlog
+
+from popserver.front.turns import Rate
+from popserver.http2 import headers
+from popserver.http2.call import Http2Call
+from popserver.http2.connection import Connection
+from popserver.http2.frames import ConnectionFailure
+from popserver.http2.headers import RequestHead
+from popserver.http2.stream import Stream
+from popserver.transport.call import EndCode, Route
+
+# So many calls of one connection begin before others have their turn.
+CALLS_AT_ONCE = 64
+WRITE_BUFFER_BYTES = 256 * 1024
+# A client that has disappeared is noticed after so long.
+KEEPALIVE_S = 60.0
+KEEPALIVE_ANSWER_S = 20.0
+# A client that resets more streams than this has to wait.
+RESETS_PER_S = 500
+RESETS_AT_ONCE = 500
+PAUSE_S = 0.02
+# A client that is told to leave has this much time to answer; and to take the last bytes.
+LEAVE_S = 1.0
+CLOSE_S = 2.0
+_KEEPALIVE, _LEAVING = b"popmq-ka", b"popmq-go"
+
+log = structlog.get_logger("popserver.http2")
+
+
+def _nothing() -> None:
+    """Nobody is told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a client may take, in seconds."""
+
+    handshake_s: float  # to send its settings
+    idle_s: float  # without a call
+    answer_s: float  # to read the rest of an answer
+
+
+@dataclass(slots=True)
+class Shared:
+    """What all connections of a server share."""
+
+    patience: Patience
+    streams_max: int
+    routes: Mapping[str, Route] = field(default_factory=dict)  # by path
+    clients: dict[ClientConnection, None] = field(default_factory=dict)
+    kept: int = 0  # bytes that have arrived and that no handler has asked for
+    kept_max: int = 1 << 40
+    too_much: Callable[[], None] = _nothing  # called when more than `kept_max` is kept
+    lost: Callable[[], None] = _nothing  # called when a connection is lost
+
+
+class ClientConnection(asyncio.Protocol):
+    """One connection."""
+
+    def __init__(self, shared: Shared, peer: str, left: Callable[[], None], signed: Callable[[], None]) -> None:
+        """`left` is called when the connection is lost, `signed` when a caller has signed."""
+        self.peer = peer
+        self.signed = signed
+        self.connection = Connection(self, shared.streams_max)
+        self.kept = 0
+        self._shared = shared
+        self._left = left
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport
+        self._starting: list[Http2Call] = []
+        self._is_flushing = False
+        self._is_full = False  # the client does not read
+        self._pause: asyncio.TimerHandle | asyncio.Handle | None = None
+        self._resets = Rate(RESETS_PER_S, RESETS_AT_ONCE)
+        now_s = self._loop.time()
+        self._made_s = self._heard_s = self._used_s = now_s
+        self._has_heard = False
+        self._asked_s: float | None = None  # when the last keepalive was sent, if it is not answered
+
+    # From the transport.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        self._shared.clients[self] = None
+        self.flush_soon()
+
+    def data_received(self, data: bytes) -> None:
+        self._has_heard = True
+        if self._pause is None:
+            self._take(data)
+        else:
+            self.connection.rest += data
+
+    def eof_received(self) -> None:
+        """A client that sends no more has gone: no client closes one direction only."""
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._pause is not None:
+            self._pause.cancel()
+        self._shared.clients.pop(self, None)
+        self.connection.close()
+        self._left()
+        self._shared.lost()
+
+    def pause_writing(self) -> None:
+        """The client does not read what it asked for, so it may not ask for more."""
+        self._is_full = True
+        self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        self._is_full = False
+        if self._pause is None:
+            self._transport.resume_reading()
+        self.flush_soon()
+
+    def _take(self, data: bytes) -> None:
+        connection = self.connection
+        connection.receive(data, self._loop.time(), CALLS_AT_ONCE)
+        starting, self._starting = self._starting, []
+        for call in starting:
+            if not call.is_cancelled:  # otherwise the client has reset it already
+                call.task = self._loop.create_task(call.run())
+        if connection.failure is not None:
+            self._fail()
+        elif connection.has_more and not connection.is_held:
+            self._hold(self._loop.call_soon(self._go_on))
+        if connection.has_output:
+            self.flush_soon()
+
+    def _hold(self, pause: asyncio.Handle) -> None:
+        """Take nothing until the pause is over."""
+        if self._pause is None:
+            self._transport.pause_reading()
+        else:
+            self._pause.cancel()
+        self._pause = pause
+
+    def _go_on(self) -> None:
+        self._pause = None
+        self.connection.is_held = False
+        if self._transport.is_closing():
+            return
+        if not self._is_full:
+            self._transport.resume_reading()
+        self._take(b"")
+
+    def _fail(self) -> None:
+        log.debug("connection closed", peer=self.peer, reason=str(self.connection.failure))
+        self._flush()
+        self._close()
+
+    # From the connection.
+
+    def opened(self, stream: Stream, head: RequestHead) -> None:
+        if head.method != "POST" or not head.fields.get("content-type", "").startswith("application/grpc"):
+            self.connection.finish(stream, headers.http_status(405 if head.method != "POST" else 415))
+            return
+        refusal = self._refusal(head)
+        if refusal is not None:
+            self.connection.finish(stream, headers.OK + refusal)
+            return
+        call = Http2Call(self, stream, head, self._shared.routes[head.path], self._loop.time())
+        stream.listener = call
+        self._starting.append(call)
+
+    def _refusal(self, head: RequestHead) -> bytes | None:
+        """The trailers for a call that no handler gets."""
+        if head.is_too_long:
+            return headers.trailers(
+                EndCode.RESOURCE_EXHAUSTED, f"the headers of the call exceed {headers.FIELDS_BYTES_MAX} bytes"
+            )
+        if head.path not in self._shared.routes:
+            return headers.trailers(EndCode.UNIMPLEMENTED, f"this server has no method {head.path}")
+        encoding = head.fields.get("grpc-encoding", "identity")
+        if encoding != "identity":
+            return headers.trailers(
+                EndCode.UNIMPLEMENTED, f"this server does not decompress '{encoding}'; send without compression"
+            )
+        return None
+
+    def acknowledged(self, ping: bytes) -> None:
+        self._asked_s = None
+        if ping == _LEAVING:
+            self._leave_now()
+
+    def was_reset(self) -> None:
+        if not self._resets.take(self._loop.time()):
+            self.connection.is_held = True
+            self._hold(self._loop.call_later(PAUSE_S, self._go_on))
+
+    # From calls.
+
+    def flush_soon(self) -> None:
+        if not self._is_flushing:
+            self._is_flushing = True
+            self._loop.call_soon(self._flush)
+
+    def keeps(self, amount: int) -> None:
+        self.kept += amount
+        self._shared.kept += amount
+        if amount > 0 and self._shared.kept > self._shared.kept_max:
+            self._shared.too_much()
+
+    def hang_up(self, why: str) -> None:
+        log.debug("connection closed", peer=self.peer, reason=why)
+        self._transport.abort()
+
+    def _flush(self) -> None:
+        self._is_flushing = False
+        if self._is_full or self._transport.is_closing():
+            return
+        connection = self.connection
+        out = connection.flush()
+        if out:
+            self._transport.write(b"".join(out))
+        if not connection.streams:
+            self._used_s = self._loop.time()
+            if connection.has_left:
+                self._close()
+        if connection.has_output and not self._is_full:
+            self.flush_soon()
+
+    # From the door.
+
+    def leave(self) -> None:
+        """Accept no more calls, and close when the last one has ended."""
+        self.connection.leave(finally_=False)
+        self.connection.ping(_LEAVING)
+        self.flush_soon()
+        self._loop.call_later(LEAVE_S, self._leave_now)
+
+    def _leave_now(self) -> None:
+        """The client has opened its last stream, or does not answer."""
+        if not self.connection.has_left and not self._transport.is_closing():
+            self.connection.leave(finally_=True)
+            self.flush_soon()
+
+    def fail(self, failure: ConnectionFailure) -> None:
+        """End the connection and tell the client why."""
+        self.connection.fail(failure)
+        self._fail()
+
+    def cancel(self) -> None:
+        """Cancel every call."""
+        for call in self._calls():
+            if call.task is not None:
+                call.task.cancel()
+
+    def look(self, now_s: float) -> None:
+        """Check everything that takes too long."""
+        patience = self._shared.patience
+        for call in self._calls():
+            call.expire(now_s)
+            if call.finished_s is not None and now_s - call.finished_s > patience.answer_s:
+                call.reset()
+        if self._has_heard:
+            self._has_heard, self._heard_s = False, now_s
+        if self.connection.streams:
+            self._used_s = now_s
+        if not self.connection.is_ready:
+            if now_s - self._made_s > patience.handshake_s:
+                self.hang_up("it sent no settings")
+        elif now_s - self._used_s > patience.idle_s:
+            self.connection.leave(finally_=True)
+            self._flush()
+        else:
+            self._keep_alive(now_s)
+
+    def _keep_alive(self, now_s: float) -> None:
+        if self._asked_s is not None:
+            if now_s - self._asked_s > KEEPALIVE_ANSWER_S and now_s - self._heard_s > KEEPALIVE_ANSWER_S:
+                self.hang_up("it does not answer")
+        elif now_s - self._heard_s > KEEPALIVE_S:
+            self._asked_s = now_s
+            self.connection.ping(_KEEPALIVE)
+            self.flush_soon()
+
+    def _close(self) -> None:
+        """Send what the transport still holds, then close."""
+        if not self._transport.is_closing():
+            self._transport.close()
+            self._loop.call_later(CLOSE_S, self._transport.abort)
+
+    def _calls(self) -> list[Http2Call]:
+        listeners = [stream.listener for stream in self.connection.streams.values()]
+        return [each for each in listeners if isinstance(each, Http2Call)]
