@@ -121,6 +121,7 @@ class App:
                 is_administered=True,
                 listening=listening,
                 access=self.access,
+                door_kind=self.config.door,
             )
             await self.broker.servers.list_at(self.config.advertise or self._own_address())
             await self.server.start()

@@ -80,6 +80,9 @@ def _add_transactions(parser: argparse.ArgumentParser) -> None:
 
 def _add_tls(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
+        "--door", choices=("http2", "grpc"), help="what speaks HTTP/2: popserver itself, or gRPC's library (grpc)"
+    )
+    parser.add_argument(
         "--tls",
         choices=("permissive", "plaintext", "tls"),
         help="permissive: TLS and plaintext on one port (permissive)",

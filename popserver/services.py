@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple, Never
 
@@ -46,11 +45,9 @@ from popserver.transport.calls import AnyMethod, Caller, ConversationMethod, Met
 from popserver.transport.grpc_door import GrpcDoor
 from popserver.transport.incoming import GrpcIncoming
 from popserver.transport.limits import CallLimits
-from popserver.transport.listen import PLAINTEXT, ListenAddress, Listening, listen
+from popserver.transport.listen import PLAINTEXT, DoorKind, ListenAddress, Listening, listen
 from popserver.transport.public_services import Health, PublicServices
 from popserver.transport.requests import Incoming
-
-DOOR = os.environ.get("POPMQ_DOOR", "http2")
 
 
 class PopServer:
@@ -201,6 +198,7 @@ def build(
     listening: Listening = PLAINTEXT,
     access: Access | None = None,
     is_administered: bool = False,
+    door_kind: DoorKind = "grpc",
 ) -> PopServer:
     """A server that is bound to host and port (0: any free port, see `.port`). Call it in the running event loop.
 
@@ -208,7 +206,7 @@ def build(
     if the address cannot be bound.
     """
     access = access or Access(broker.reader, broker.clock)
-    opened = _open(host, port, limits, listening, broker.budgets, must_sign=access.is_on)
+    opened = _open(door_kind, host, port, limits, listening, broker.budgets, must_sign=access.is_on)
     door, place, incoming, connections = opened
     if connections is not None:
         broker.budgets.include(connections.connections)
@@ -232,7 +230,7 @@ def build(
     return PopServer(door, place, broker.drain, made.session, anybody.health, allowed)
 
 
-class _Opened(NamedTuple):
+class _OpenDoor(NamedTuple):
     """A bound door, and what judges its requests and connections."""
 
     door: Door
@@ -242,15 +240,15 @@ class _Opened(NamedTuple):
 
 
 def _open(
-    host: str, port: int, limits: CallLimits, listening: Listening, budgets: Budgets, *, must_sign: bool
-) -> _Opened:
-    if DOOR == "http2":
+    kind: DoorKind, host: str, port: int, limits: CallLimits, listening: Listening, budgets: Budgets, *, must_sign: bool
+) -> _OpenDoor:
+    if kind == "http2":
         own = Http2Door(limits, _connections_max(limits), must_sign=must_sign)
-        return _Opened(own, own.listen(host, port, listening), Http2Incoming(budgets, limits), own.connections)
+        return _OpenDoor(own, own.listen(host, port, listening), Http2Incoming(budgets, limits), own.connections)
     door = GrpcDoor(limits, _connections_max(limits))
     place = listen(door, host, port, listening, limits, must_sign=must_sign)
     connections = None if place.front is None else place.front.connections
-    return _Opened(door, place, GrpcIncoming(budgets, limits, place.front), connections)
+    return _OpenDoor(door, place, GrpcIncoming(budgets, limits, place.front), connections)
 
 
 def _connections_max(limits: CallLimits) -> int:

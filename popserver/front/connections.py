@@ -27,7 +27,7 @@ class ConnectionLimits(NamedTuple):
     must_sign: bool = False
 
 
-class Client(Protocol):
+class Connected(Protocol):
     """A client's connection."""
 
     @property
@@ -50,18 +50,18 @@ class Connections:
         share = limits.connections_per_address or max(1, limits.connections_max // 2)
         self.of_one_address = Budget("connections of one address", share, "connections", "max_connections_per_address")
         self._shares = Shares(self.connections, share, self.of_one_address)
-        self._clients: set[Client] = set()
-        self._silent: dict[Client, None] = {}  # the oldest first
-        self._unsigned: dict[str, dict[Client, None]] = {}  # by address, the oldest first
-        self._all_unsigned: dict[Client, None] = {}  # the oldest first
+        self._clients: set[Connected] = set()
+        self._silent: dict[Connected, None] = {}  # the oldest first
+        self._unsigned: dict[str, dict[Connected, None]] = {}  # by address, the oldest first
+        self._all_unsigned: dict[Connected, None] = {}  # the oldest first
         self._said_full_at_s: dict[Budget, float] = {}
         self._all_gone = asyncio.Event()
         self._all_gone.set()
 
-    def __iter__(self) -> Iterator[Client]:
+    def __iter__(self) -> Iterator[Connected]:
         return iter(list(self._clients))
 
-    def arrived(self, client: Client) -> bool:
+    def arrived(self, client: Connected) -> bool:
         """Count a new connection. False if there is no room for it."""
         if self.limits.must_sign:
             self._make_room(client.host)
@@ -79,11 +79,11 @@ class Connections:
             next(iter(self._silent)).turn_away("it sent no byte, and there are too many such connections")
         return True
 
-    def spoke(self, client: Client) -> None:
+    def spoke(self, client: Connected) -> None:
         """A connection has sent its first byte."""
         self._silent.pop(client, None)
 
-    def signed(self, client: Client) -> None:
+    def signed(self, client: Connected) -> None:
         """A call of this connection was signed: from now on the connection is not closed to make room."""
         if client in self._all_unsigned:
             del self._all_unsigned[client]
@@ -93,7 +93,7 @@ class Connections:
             if not there:
                 del self._unsigned[client.host]
 
-    def left(self, client: Client) -> None:
+    def left(self, client: Connected) -> None:
         if client not in self._clients:
             return
         self.spoke(client)
@@ -123,7 +123,7 @@ class Connections:
         elif self._all_unsigned and self.connections.used >= self.connections.limit:
             self._end_oldest(self._all_unsigned, self.connections)
 
-    def _end_oldest(self, there: dict[Client, None], short: Budget) -> None:
+    def _end_oldest(self, there: dict[Connected, None], short: Budget) -> None:
         short.refused += 1
         oldest = next(iter(there))
         self._log_full(short, oldest.host)

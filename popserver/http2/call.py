@@ -21,6 +21,9 @@ from popserver.transport.call import Encodable, EndCode, EndStatus, Route, Write
 PREFIX_BYTES = 5  # a byte that says whether the message is compressed, and its length
 # A streamed answer waits for the client when so much of it is not sent yet.
 PENDING_BYTES_MAX = 64 * 1024
+# A call that is refused at once ends only when the client has sent something, or after so long. grpc.aio, which the
+# official Python client uses, reports an internal error otherwise, because it cannot write on a stream that has ended.
+FIRST_BYTES_S = 0.1
 _TIMEOUT = re.compile(r"(\d{1,8})([HMSmun])")
 _UNIT_S = {"H": 3_600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 
@@ -31,7 +34,7 @@ class StreamGone(Exception):
     """The client ended the call, or its connection is lost."""
 
 
-class Holder(Protocol):
+class CallConnection(Protocol):
     """The connection of a call."""
 
     peer: str
@@ -60,7 +63,9 @@ class Http2Call:
         "_callbacks",
         "_chunks",
         "_deadline_s",
+        "_ending",
         "_has_head",
+        "_has_received",
         "_is_granted",
         "_kept",
         "_reader",
@@ -77,7 +82,7 @@ class Http2Call:
         "task",
     )
 
-    def __init__(self, holder: Holder, stream: Stream, head: RequestHead, route: Route, now_s: float) -> None:
+    def __init__(self, holder: CallConnection, stream: Stream, head: RequestHead, route: Route, now_s: float) -> None:
         self.holder = holder
         self.headers: Mapping[str, str | bytes] = _metadata(head.fields)
         self.is_cancelled = False
@@ -96,6 +101,8 @@ class Http2Call:
         self._writers: list[asyncio.Future[None]] = []
         self._callbacks: list[Callable[[], None]] = []
         self._has_head = False
+        self._has_received = False
+        self._ending: asyncio.TimerHandle | None = None  # sends the end of a call that was not begun
         self._status: EndStatus | None = None
 
     # For handlers.
@@ -227,8 +234,13 @@ class Http2Call:
     # For the connection.
 
     def received(self, data: bytes) -> None:
+        self._has_received = True
         self._chunks.append(data)
         self._arrived += len(data)
+        if self._ending is not None:
+            self._ending.cancel()
+            self._end()
+            return
         if not self._is_granted:
             self._kept += len(data)
             self.holder.keeps(len(data))
@@ -236,6 +248,9 @@ class Http2Call:
 
     def ended(self) -> None:
         self.is_ended = True
+        if self._ending is not None:
+            self._ending.cancel()
+            self._end()
         self._wake()
 
     def drained(self) -> None:
@@ -298,24 +313,34 @@ class Http2Call:
     def _begin(self) -> None:
         if not self._has_head:
             self._has_head = True
-            self.holder.connection.begin(self._stream, headers.OK)
+            self.holder.connection.outgoing.begin(self._stream, headers.OK)
             self.holder.flush_soon()
 
     def _send(self, frame: Encodable) -> None:
         data = self._route.encode(frame)
         self._begin()
-        self.holder.connection.send(self._stream, b"\0" + len(data).to_bytes(4, "big") + data)
+        self.holder.connection.outgoing.send(self._stream, b"\0" + len(data).to_bytes(4, "big") + data)
         self.holder.flush_soon()
 
     def _finish(self) -> None:
         if self.finished_s is not None or self._stream.is_closed:
             return
-        self.finished_s = asyncio.get_running_loop().time()
+        loop = asyncio.get_running_loop()
+        self.finished_s = loop.time()
+        if self.is_ended or self._has_received:
+            self._end()
+        else:
+            self._ending = loop.call_later(FIRST_BYTES_S, self._end)
+
+    def _end(self) -> None:
+        self._ending = None
+        if self._stream.is_closed:
+            return
         status = self._status
         block = headers.DONE if status is None else headers.trailers(status.code, status.sentence)
         if not self._has_head:
             block = headers.OK + block
-        self.holder.connection.finish(self._stream, block)
+        self.holder.connection.outgoing.finish(self._stream, block)
         self.holder.flush_soon()
 
 

@@ -1,6 +1,6 @@
 """The server's side of one HTTP/2 connection, without input and output (RFC 9113).
 
-`receive` takes what the client sent and tells the listeners; `flush` returns what is to be sent. Time is an argument.
+`receive` takes what the client sent and tells the listeners; `outgoing` has what is to be sent. Time is an argument.
 
 A client may send 64 KiB on each stream; `grant` allows more. The window of the whole connection is so large that it
 never holds a client up.
@@ -18,24 +18,21 @@ from popserver.http2.frames import (
     END_HEADERS,
     END_STREAM,
     HAS_PRIORITY,
-    HEADER_BYTES,
     PADDED,
-    PREFACE,
     STREAM_LAST,
     WINDOW_AT_START,
     WINDOW_MAX,
     ConnectionFailure,
     ErrorCode,
+    FrameReader,
     StreamFailure,
 )
 from popserver.http2.headers import FIELDS_BYTES_MAX, Field, HeaderDecoder, check_trailers, request_head
-from popserver.http2.stream import Listener, Stream
+from popserver.http2.outgoing import FLUSH_BYTES, Outgoing
+from popserver.http2.stream import ConnectionListener, Stream
 
-FRAME_BYTES_MAX = 65_535  # of a frame that the server accepts
 BLOCK_BYTES_MAX = 65_536
 CONNECTION_WINDOW = 1 << 30
-# `flush` returns about this much at a time, so that a slow client needs little memory.
-FLUSH_BYTES = 256 * 1024
 # Frames that cost the server work and bring no call further: so many a second, and so many at once.
 IDLE_FRAMES_PER_S = 1_000
 IDLE_FRAMES_AT_ONCE = 10_000
@@ -55,30 +52,27 @@ class _Block(NamedTuple):
 
 
 class Connection:
-    """One connection. When `is_failed`, it takes nothing more: send what `flush` returns, and close."""
+    """One connection. After a `failure` it takes nothing more: send what `outgoing` has, and close."""
 
-    def __init__(self, listener: Listener, streams_max: int) -> None:
+    def __init__(self, listener: ConnectionListener, streams_max: int) -> None:
         self.streams: dict[int, Stream] = {}
         self.failure: ConnectionFailure | None = None
         self.is_ready = False  # the client has sent its settings
         self.is_leaving = False  # the client opens no more streams
-        self.rest = b""  # received, but not handled yet
+        self.frames = FrameReader()
+        self.outgoing = Outgoing(self._answered)
         self.is_held = False  # the listener wants no more frames for now
         self._listener = listener
         self._streams_max = streams_max
-        self._has_preface = False
         self._headers = HeaderDecoder()
         self._last = 0  # the highest stream of the client
         self._accepts = STREAM_LAST  # the highest stream that the server accepts
         self._block: _Block | None = None
         self._receive_window = CONNECTION_WINDOW
-        self._send_window = WINDOW_AT_START
         self._stream_window = WINDOW_AT_START  # the client's setting, for new streams
-        self._frame_bytes = frames.FRAME_BYTES_AT_START
         self._resets: dict[int, None] = {}  # streams that the server has reset, the oldest first
-        self._ready: dict[Stream, None] = {}  # streams that have something to send
-        self._out: list[bytes | memoryview] = []
         self._idle_frames = Rate(IDLE_FRAMES_PER_S, IDLE_FRAMES_AT_ONCE)
+        self._data_frames = 0  # sent when idle frames were counted last
         self._now_s = 0.0
         self._opened = 0
         self._handlers = (
@@ -93,42 +87,51 @@ class Connection:
             self._on_window_update,
             self._on_continuation,
         )
-        self._out.append(
+        self.outgoing.put(
             frames.settings(
                 {
                     frames.MAX_CONCURRENT_STREAMS: streams_max,
-                    frames.MAX_FRAME_SIZE: FRAME_BYTES_MAX,
+                    frames.MAX_FRAME_SIZE: frames.FRAME_BYTES_MAX,
                     frames.MAX_HEADER_LIST_SIZE: FIELDS_BYTES_MAX,
                 }
             )
         )
-        self._out.append(frames.window_update(0, CONNECTION_WINDOW - WINDOW_AT_START))
+        self.outgoing.put(frames.window_update(0, CONNECTION_WINDOW - WINDOW_AT_START))
 
     # What the client sends.
 
     def receive(self, data: bytes, now_s: float, streams_max: int = ANY_NUMBER) -> None:
-        """Handle what has arrived. After `streams_max` new streams the rest waits for the next call."""
+        """Handle what has arrived, up to `streams_max` new streams. The rest waits for the next call."""
         if self.failure is not None:
             return
         self._now_s = now_s
         self._opened = 0
         try:
-            self._receive(self.rest + data if self.rest else data, streams_max)
+            self._receive(data, streams_max)
         except ConnectionFailure as failure:
             self.fail(failure)
 
-    @property
-    def has_more(self) -> bool:
-        """Whether a complete frame waits for the next `receive`."""
-        rest = self.rest
-        return len(rest) >= HEADER_BYTES and len(rest) - HEADER_BYTES >= int.from_bytes(rest[:3], "big")
+    def _receive(self, data: bytes, streams_max: int) -> None:
+        frame_reader, handlers = self.frames, self._handlers
+        frame_reader.feed(data)
+        while self._opened < streams_max and not self.is_held:
+            frame = frame_reader.next()
+            if frame is None:
+                return
+            kind, flags, number, payload = frame
+            if self._block is not None and kind != CONTINUATION:
+                raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "another frame stands within a header block")
+            if not self.is_ready and kind != frames.SETTINGS:
+                raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "the first frame is no SETTINGS frame")
+            if kind <= CONTINUATION:
+                handlers[kind](flags, number, payload)
+            else:
+                self._count_idle_frame()
 
     def fail(self, failure: ConnectionFailure) -> None:
         """End the connection: tell the client why, and close every stream."""
         self.failure = failure
-        self.rest = b""
-        self._ready.clear()
-        self._out.append(frames.goaway(self._last, failure.code, failure.sentence))
+        self.outgoing.put(frames.goaway(self._last, failure.code, failure.sentence))
         self.close()
 
     def close(self) -> None:
@@ -136,45 +139,11 @@ class Connection:
         for stream in list(self.streams.values()):
             self._forget(stream, by_client=True)
 
-    def _receive(self, data: bytes, streams_max: int) -> None:
-        if not self._has_preface:
-            self.rest = data
-            data = self._behind_preface(data)
-        position, end = 0, len(data)
-        unpack, handlers = frames.HEADER.unpack_from, self._handlers
-        while end - position >= HEADER_BYTES and self._opened < streams_max and not self.is_held:
-            high, low, kind, flags, number = unpack(data, position)
-            length = high << 16 | low
-            start = position + HEADER_BYTES
-            self._check_place(kind, length)
-            if start + length > end:
-                break
-            position = start + length
-            if kind <= CONTINUATION:
-                handlers[kind](flags, number & STREAM_LAST, data[start:position])
-            else:
-                self._count_idle_frame()
-        if self._has_preface:
-            self.rest = data[position:]
-
-    def _behind_preface(self, data: bytes) -> bytes:
-        """What follows the preface."""
-        if not PREFACE.startswith(data[: len(PREFACE)]):
-            raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "the connection does not begin with HTTP/2's preface")
-        self._has_preface = len(data) >= len(PREFACE)
-        return data[len(PREFACE) :]
-
-    def _check_place(self, kind: int, length: int) -> None:
-        if length > FRAME_BYTES_MAX:
-            raise ConnectionFailure(
-                ErrorCode.FRAME_SIZE_ERROR, f"a frame of {length} bytes, at most {FRAME_BYTES_MAX} are allowed"
-            )
-        if self._block is not None and kind != CONTINUATION:
-            raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "another frame stands within a header block")
-        if not self.is_ready and kind != frames.SETTINGS:
-            raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "the first frame is no SETTINGS frame")
-
     def _count_idle_frame(self) -> None:
+        sent = self.outgoing.data_frames
+        if sent != self._data_frames:
+            self._idle_frames.give(UPDATES_EACH * (sent - self._data_frames))
+            self._data_frames = sent
         if not self._idle_frames.take(self._now_s):
             raise ConnectionFailure(ErrorCode.ENHANCE_YOUR_CALM, "too many frames that bring no call further")
 
@@ -184,7 +153,7 @@ class Connection:
         if self._receive_window < 0:
             raise ConnectionFailure(ErrorCode.FLOW_CONTROL_ERROR, "more data than the connection's window")
         if self._receive_window < CONNECTION_WINDOW // 2:
-            self._out.append(frames.window_update(0, CONNECTION_WINDOW - self._receive_window))
+            self.outgoing.put(frames.window_update(0, CONNECTION_WINDOW - self._receive_window))
             self._receive_window = CONNECTION_WINDOW
         stream = self.streams.get(number)
         if stream is None or stream.is_received:
@@ -195,7 +164,7 @@ class Connection:
             self.reset(stream, ErrorCode.FLOW_CONTROL_ERROR)
             return
         if flags & PADDED:
-            payload = _without_padding(payload)
+            payload = frames.without_padding(payload)
             self.grant(stream, length - len(payload))
         if stream.length_left is not None:
             stream.length_left -= len(payload)
@@ -213,17 +182,17 @@ class Connection:
         self._check_used("DATA", number)
         self._count_idle_frame()
         if number not in self._resets:
-            self._out.append(frames.reset(number, ErrorCode.STREAM_CLOSED))
+            self.outgoing.put(frames.reset(number, ErrorCode.STREAM_CLOSED))
 
     def _on_headers(self, flags: int, number: int, payload: bytes) -> None:
         if not number & 1:
             raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, f"a client's stream has an odd number, not {number}")
         if flags & PADDED:
-            payload = _without_padding(payload)
+            payload = frames.without_padding(payload)
         if flags & HAS_PRIORITY:
             if len(payload) < 5:
                 raise ConnectionFailure(ErrorCode.FRAME_SIZE_ERROR, "a HEADERS frame is too short for its priority")
-            _check_dependency(number, payload)
+            frames.check_dependency(number, payload)
             payload = payload[5:]
         if flags & END_HEADERS:
             self._on_block(flags, number, payload)
@@ -299,15 +268,9 @@ class Connection:
 
     def _on_priority(self, _flags: int, number: int, payload: bytes) -> None:
         self._count_idle_frame()
-        if not number:
-            raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "PRIORITY on stream 0")
-        if len(payload) != 5:
-            raise ConnectionFailure(ErrorCode.FRAME_SIZE_ERROR, "a PRIORITY frame has 5 bytes")
-        _check_dependency(number, payload)
+        frames.check_dependency(number, payload)
 
     def _on_reset(self, _flags: int, number: int, payload: bytes) -> None:
-        if len(payload) != 4:
-            raise ConnectionFailure(ErrorCode.FRAME_SIZE_ERROR, "an RST_STREAM frame has 4 bytes")
         self._check_used("RST_STREAM", number)
         self._count_idle_frame()
         stream = self.streams.get(number)
@@ -315,11 +278,7 @@ class Connection:
             self._forget(stream, by_client=True)
             self._listener.was_reset()
 
-    def _on_settings(self, flags: int, number: int, payload: bytes) -> None:
-        if number:
-            raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, f"SETTINGS on stream {number}")
-        if len(payload) % frames.SETTING.size or (flags & ACK and payload):
-            raise ConnectionFailure(ErrorCode.FRAME_SIZE_ERROR, f"a SETTINGS frame of {len(payload)} bytes")
+    def _on_settings(self, flags: int, _number: int, payload: bytes) -> None:
         if flags & ACK:
             self._count_idle_frame()
             return
@@ -327,7 +286,7 @@ class Connection:
             self._count_idle_frame()
             self._set(kind, value)
         self._count_idle_frame()
-        self._out.append(frames.SETTINGS_ACK)
+        self.outgoing.put(frames.SETTINGS_ACK)
         self.is_ready = True
 
     def _set(self, kind: int, value: int) -> None:
@@ -340,40 +299,30 @@ class Connection:
         elif kind == frames.MAX_FRAME_SIZE:
             if not frames.FRAME_BYTES_AT_START <= value <= frames.FRAME_BYTES_LARGEST:
                 raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, f"frames of at most {value} bytes")
-            self._frame_bytes = min(value, FLUSH_BYTES)
+            self.outgoing.frame_bytes = min(value, FLUSH_BYTES)
         elif kind == frames.ENABLE_PUSH and value > 1:
             raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, f"ENABLE_PUSH is 0 or 1, not {value}")
 
     def _on_push_promise(self, _flags: int, _number: int, _payload: bytes) -> None:
         raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "a client may not push")
 
-    def _on_ping(self, flags: int, number: int, payload: bytes) -> None:
-        if number:
-            raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, f"PING on stream {number}")
-        if len(payload) != frames.PING_BYTES:
-            raise ConnectionFailure(ErrorCode.FRAME_SIZE_ERROR, f"a PING frame has {frames.PING_BYTES} bytes")
+    def _on_ping(self, flags: int, _number: int, payload: bytes) -> None:
         self._count_idle_frame()
         if flags & ACK:
             self._listener.acknowledged(payload)
         else:
-            self._out.append(frames.frame(frames.PING, ACK, 0, payload))
+            self.outgoing.put(frames.frame(frames.PING, ACK, 0, payload))
 
-    def _on_goaway(self, _flags: int, number: int, payload: bytes) -> None:
-        if number:
-            raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, f"GOAWAY on stream {number}")
-        if len(payload) < 8:
-            raise ConnectionFailure(ErrorCode.FRAME_SIZE_ERROR, "a GOAWAY frame has at least 8 bytes")
+    def _on_goaway(self, _flags: int, _number: int, _payload: bytes) -> None:
         self._count_idle_frame()
         self.is_leaving = True
 
     def _on_window_update(self, _flags: int, number: int, payload: bytes) -> None:
-        if len(payload) != 4:
-            raise ConnectionFailure(ErrorCode.FRAME_SIZE_ERROR, "a WINDOW_UPDATE frame has 4 bytes")
         self._count_idle_frame()
         amount = int.from_bytes(payload, "big") & WINDOW_MAX
         if not number:
-            self._send_window += amount
-            if not amount or self._send_window > WINDOW_MAX:
+            self.outgoing.window += amount
+            if not amount or self.outgoing.window > WINDOW_MAX:
                 code = ErrorCode.FLOW_CONTROL_ERROR if amount else ErrorCode.PROTOCOL_ERROR
                 raise ConnectionFailure(code, f"a window that grows by {amount} bytes")
             return
@@ -392,35 +341,19 @@ class Connection:
         stream.send_window += amount
         if stream.send_window > WINDOW_MAX:
             raise ConnectionFailure(ErrorCode.FLOW_CONTROL_ERROR, f"a window of {stream.send_window} bytes")
-        if stream.pending_bytes:
-            self._ready[stream] = None
+        self.outgoing.widened(stream)
 
     def _check_used(self, kind: str, number: int) -> None:
-        if not number or number > self._last:
+        if number > self._last:
             raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, f"{kind} on stream {number}, which was never opened")
 
-    # What the server sends.
+    # What the server does.
 
     def grant(self, stream: Stream, amount: int) -> None:
         """Let the client send so many more bytes on a stream."""
         if amount > 0 and not stream.is_received and not stream.is_closed:
             stream.receive_window += amount
-            self._out.append(frames.window_update(stream.id, amount))
-
-    def begin(self, stream: Stream, head: bytes) -> None:
-        """Send the header block of an answer."""
-        stream.head = head
-        self._ready[stream] = None
-
-    def send(self, stream: Stream, data: bytes) -> None:
-        """Send a part of an answer, as far as the windows allow it now, and the rest later."""
-        stream.append(data)
-        self._ready[stream] = None
-
-    def finish(self, stream: Stream, trailers: bytes) -> None:
-        """End the answer with a header block, when everything pending was sent."""
-        stream.trailers = trailers
-        self._ready[stream] = None
+            self.outgoing.put(frames.window_update(stream.id, amount))
 
     def reset(self, stream: Stream, code: ErrorCode) -> None:
         """End a stream at once."""
@@ -429,68 +362,20 @@ class Connection:
             self._forget(stream, by_client=False)
 
     def ping(self, payload: bytes) -> None:
-        self._out.append(frames.frame(frames.PING, 0, 0, payload))
+        self.outgoing.put(frames.frame(frames.PING, 0, 0, payload))
 
     def leave(self, *, finally_: bool) -> None:
         """Accept no more streams. Not `finally_`: announce it, and still accept those that are on their way."""
         if finally_:
             self._accepts = self._last
-        self._out.append(frames.goaway(self._accepts, ErrorCode.NO_ERROR))
-
-    def flush(self) -> list[bytes | memoryview]:
-        """What to send now. Call again if `has_output` is still true."""
-        if self._ready:
-            self._flush_streams()
-        out, self._out = self._out, []
-        return out
+        self.outgoing.put(frames.goaway(self._accepts, ErrorCode.NO_ERROR))
 
     @property
     def has_left(self) -> bool:
         """Whether the client knows that no more streams are accepted."""
         return self._accepts != STREAM_LAST
 
-    @property
-    def has_output(self) -> bool:
-        return bool(self._out) or (bool(self._ready) and self._send_window > 0)
-
-    def _flush_streams(self) -> None:
-        room = FLUSH_BYTES
-        for stream in list(self._ready):
-            if stream.head is not None:
-                self._out.append(frames.frame(frames.HEADERS, END_HEADERS, stream.id, stream.head))
-                stream.head = None
-            if stream.pending_bytes:
-                room -= self._flush_data(stream, room)
-                if stream.pending_bytes:
-                    if stream.send_window <= 0:
-                        del self._ready[stream]
-                    if room <= 0:
-                        return
-                    continue
-            del self._ready[stream]
-            if stream.trailers is not None:
-                self._finish(stream)
-            else:
-                stream.listener.drained()
-
-    def _flush_data(self, stream: Stream, room: int) -> int:
-        """Send data of one stream; returns how much."""
-        sent = 0
-        while (size := min(stream.pending_bytes, stream.send_window, self._send_window, self._frame_bytes)) > 0:
-            self._out.append(frames.head(size, frames.DATA, 0, stream.id))
-            self._out.append(stream.cut(size))
-            stream.send_window -= size
-            self._send_window -= size
-            self._idle_frames.give(UPDATES_EACH)
-            sent += size
-            if sent >= room:
-                break
-        return sent
-
-    def _finish(self, stream: Stream) -> None:
-        assert stream.trailers is not None
-        self._out.append(frames.frame(frames.HEADERS, END_HEADERS | END_STREAM, stream.id, stream.trailers))
-        stream.trailers = None
+    def _answered(self, stream: Stream) -> None:
         stream.is_answered = True
         if not stream.is_received:
             # The client may stop sending: the answer does not depend on it.
@@ -498,7 +383,7 @@ class Connection:
         self._forget(stream, by_client=False)
 
     def _refuse(self, number: int, code: ErrorCode) -> None:
-        self._out.append(frames.reset(number, code))
+        self.outgoing.put(frames.reset(number, code))
         self._resets[number] = None
         if len(self._resets) > RESETS_REMEMBERED:
             del self._resets[next(iter(self._resets))]
@@ -506,17 +391,5 @@ class Connection:
     def _forget(self, stream: Stream, *, by_client: bool) -> None:
         del self.streams[stream.id]
         stream.is_closed = True
-        self._ready.pop(stream, None)
-        stream.drop()
+        self.outgoing.forget(stream)
         stream.listener.closed(by_client=by_client)
-
-
-def _without_padding(payload: bytes) -> bytes:
-    if not payload or payload[0] >= len(payload):
-        raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "the padding is longer than its frame")
-    return payload[1 : len(payload) - payload[0]]
-
-
-def _check_dependency(number: int, priority: bytes) -> None:
-    if int.from_bytes(priority[:4], "big") & STREAM_LAST == number:
-        raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, f"stream {number} depends on itself")

@@ -8,9 +8,9 @@ from collections.abc import Callable, Collection, Sequence
 import structlog
 
 from popserver.front.connections import ConnectionLimits, Connections
+from popserver.front.port import PREFACE, TLS_HANDSHAKE, PortListener
 from popserver.front.source import Source
 from popserver.http2.frames import ConnectionFailure, ErrorCode
-from popserver.http2.listener import PREFACE, TLS_HANDSHAKE, Listener
 from popserver.http2.protocol import ClientConnection, Patience, Shared
 from popserver.transport.call import Service
 from popserver.transport.limits import CallLimits
@@ -49,7 +49,7 @@ class Http2Door:
             kept_max=limits.incoming_bytes_max // 4,
             too_much=self._too_much,
         )
-        self._listeners: list[Listener] = []
+        self._listeners: list[PortListener] = []
         self._look: asyncio.TimerHandle | None = None
         self._end_worst: asyncio.TimerHandle | None = None
 
@@ -67,7 +67,7 @@ class Http2Door:
         return self._bind(*split_address(address), (TLS_HANDSHAKE,), source)
 
     def _bind(self, host: str, port: int, kinds: Collection[int], source: Source | None) -> int:
-        listener = Listener(host, port, kinds, source, self.connections, self._protocol, self._handshake_s)
+        listener = PortListener(host, port, kinds, source, self.connections, self._protocol, self._handshake_s)
         self._listeners.append(listener)
         return listener.port
 

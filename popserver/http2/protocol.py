@@ -99,7 +99,7 @@ class ClientConnection(asyncio.Protocol):
         if self._pause is None:
             self._take(data)
         else:
-            self.connection.rest += data
+            self.connection.frames.feed(data)
 
     def eof_received(self) -> None:
         """A client that sends no more has gone: no client closes one direction only."""
@@ -132,9 +132,9 @@ class ClientConnection(asyncio.Protocol):
                 call.task = self._loop.create_task(call.run())
         if connection.failure is not None:
             self._fail()
-        elif connection.has_more and not connection.is_held:
+        elif connection.frames.has_more and not connection.is_held:
             self._hold(self._loop.call_soon(self._go_on))
-        if connection.has_output:
+        if not connection.outgoing.is_empty:
             self.flush_soon()
 
     def _hold(self, pause: asyncio.Handle) -> None:
@@ -163,11 +163,11 @@ class ClientConnection(asyncio.Protocol):
 
     def opened(self, stream: Stream, head: RequestHead) -> None:
         if head.method != "POST" or not head.fields.get("content-type", "").startswith("application/grpc"):
-            self.connection.finish(stream, headers.http_status(405 if head.method != "POST" else 415))
+            self.connection.outgoing.finish(stream, headers.http_status(405 if head.method != "POST" else 415))
             return
         refusal = self._refusal(head)
         if refusal is not None:
-            self.connection.finish(stream, headers.OK + refusal)
+            self.connection.outgoing.finish(stream, headers.OK + refusal)
             return
         call = Http2Call(self, stream, head, self._shared.routes[head.path], self._loop.time())
         stream.listener = call
@@ -220,14 +220,14 @@ class ClientConnection(asyncio.Protocol):
         if self._is_full or self._transport.is_closing():
             return
         connection = self.connection
-        out = connection.flush()
+        out = connection.outgoing.flush()
         if out:
             self._transport.write(b"".join(out))
         if not connection.streams:
             self._used_s = self._loop.time()
             if connection.has_left:
                 self._close()
-        if connection.has_output and not self._is_full:
+        if not connection.outgoing.is_empty and not self._is_full:
             self.flush_soon()
 
     # From the door.

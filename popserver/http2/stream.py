@@ -93,7 +93,7 @@ class _Nobody:
 NOBODY = _Nobody()
 
 
-class Listener(Protocol):
+class ConnectionListener(Protocol):
     """What happens on one connection."""
 
     def opened(self, stream: Stream, head: RequestHead) -> None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from popserver.front.source import Source
 
 
+DoorKind = Literal["http2", "grpc"]
 Mode = Literal["permissive", "plaintext", "tls"]
 # Files of a connection through the front: the client's socket, the front's inner socket, and gRPC's end of that.
 FILES_THROUGH_FRONT = 3

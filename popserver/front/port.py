@@ -29,18 +29,19 @@ BACKLOG = 1_024
 ACCEPTED_AT_ONCE = 64
 # When the process has no more files, it tries again after so long.
 NO_FILES_PAUSE_S = 1.0
+UNREAD_BYTES = 64 * 1024
 TLS_SHUTDOWN_S = 1.0
 # HTTP/2 forbids the other ciphers of TLS 1.2.
 CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 
-log = structlog.get_logger("popserver.http2")
+log = structlog.get_logger("popserver.front")
 
 # Makes the protocol of a connection. Gets the client's address, a function to call when the connection is lost, and
 # one to call when a caller has signed.
 MakeProtocol = Callable[[str, Callable[[], None], Callable[[], None]], asyncio.Protocol]
 
 
-class Listener:
+class PortListener:
     """The listening sockets of one server. Raises `OSError` if it cannot bind host and port (0: any free port)."""
 
     def __init__(
@@ -84,6 +85,7 @@ class Listener:
         for listening in self._sockets:
             loop.remove_reader(listening)
             listening.close()
+        self._sockets.clear()
         self.connections.end_silent()
 
     def _accept_again(self, loop: asyncio.AbstractEventLoop, listening: socket.socket) -> None:
@@ -116,7 +118,9 @@ class Listener:
 class Accepted:
     """A connection, from its first byte on a task or a protocol."""
 
-    def __init__(self, listener: Listener, loop: asyncio.AbstractEventLoop, accepted: socket.socket, peer: str) -> None:
+    def __init__(
+        self, listener: PortListener, loop: asyncio.AbstractEventLoop, accepted: socket.socket, peer: str
+    ) -> None:
         self.peer = peer
         self.host = peer.rpartition(":")[0]
         self._listener = listener
@@ -161,6 +165,7 @@ class Accepted:
             self.turn_away("the client closed it")
             return
         if first[0] not in self._listener.kinds:
+            self._socket.recv(UNREAD_BYTES)  # otherwise the client sees a reset instead of an end
             self.turn_away(f"its first byte is 0x{first[0]:02x}, which begins neither of the protocols of this port")
             return
         self._stop_waiting()
