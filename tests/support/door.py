@@ -135,6 +135,7 @@ async def opened(
     rules: Rules | None = None,
     admin: tuple[str, str] = ("", ""),
     administered: bool = False,
+    door_kind: DoorKind = DOOR,
 ) -> AsyncIterator[Door]:
     """A door, open as long as the context: over a file in the folder, or over that Postgres database.
 
@@ -159,7 +160,7 @@ async def opened(
         is_administered=administered,
         listening=listening,
         access=access,
-        door_kind=DOOR,
+        door_kind=door_kind,
     )
     await running.start()
     options = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
