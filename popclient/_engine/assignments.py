@@ -1,7 +1,8 @@
 """Polls of the server: this client asks what it is to poll, and keeps a poll on its way for each assignment.
 
 One poll after the other is enough for a topic that has little. While polls come back full, up to three more help: the
-next one is on its way while the server still works on the one before.
+next one is on its way while the server still works on the one before. A poll asks for 32 messages, and for up to 128
+while the listener is quick and the topic has many: so a slow consumer does not take what others could work on.
 """
 
 from __future__ import annotations
@@ -13,10 +14,18 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
-from popclient._engine.flow import CacheBudget
+from popclient._engine.flow import CacheBudget, RecentWork
 from popclient._engine.listener import InterceptorChain
 from popclient._engine.options import HOLD_MAX, PushOptions
-from popclient._engine.receive import LEAST_PACE, RECALL_PATIENCE, Receive, receive_request
+from popclient._engine.receive import (
+    BATCH_SIZE,
+    LEAST_PACE,
+    ONE_FRAME_MAX,
+    RECALL_PATIENCE,
+    RECEIVE_BATCH,
+    Receive,
+    receive_request,
+)
 from popclient._session import convert
 from popclient._session.session import Session
 from popclient._tasks import Tasks
@@ -28,7 +37,6 @@ from popproto.v2 import service_pb2 as rpc
 
 SCAN_INTERVAL: Final = 5.0
 LONG_POLL: Final = 20.0  # where the server has not said
-BATCH_SIZE: Final = 32  # likewise
 # Servers that know of auto_renew hold longer and renew themselves; others refuse a receive without a duration.
 INVISIBLE: Final = timedelta(seconds=60)
 PAUSE_AFTER_FAILURE: Final = (0.05, 1.0)
@@ -46,6 +54,7 @@ class PollAssignment:
         self.topic = topic
         self.queue = queue
         self.message_bytes = GUESSED_BYTES
+        self.has_many = False  # the last poll that has ended brought as many as any server returns
         self.polls: set[asyncio.Task[None]] = set()
 
     def begin(self, poll: Coroutine[Any, Any, None]) -> None:
@@ -80,6 +89,7 @@ class Polling:
         self._options = options
         self._group = convert.resource(options.group, session.config.namespace)
         self._budget = budget
+        self._recent_work = RecentWork()
         self._interceptors = interceptors
         self._arrived = arrived
         self._strayed = strayed
@@ -149,14 +159,18 @@ class Polling:
         The budget must allow as many helpers of every assignment: the ones of a busy topic would starve the others.
         """
         polls = len(assignment.polls) + 1
-        has_room = self._options.max_cached_messages >= polls * self._wanted * self._own_polls
+        has_room = self._options.max_cached_messages >= polls * self._wanted(assignment) * self._own_polls
         return polls <= HELPERS + 1 and has_room and (self._session.is_popmq or not self._session.keeps_order)
 
-    @property
-    def _wanted(self) -> int:
+    def _wanted(self, assignment: PollAssignment) -> int:
         """How many messages a poll asks for, given budget."""
-        most = self._session.settings.subscription.receive_batch_size or BATCH_SIZE
-        return min(most, self._options.receive_batch_size)
+        given = self._options.receive_batch_size
+        if RECEIVE_BATCH not in self._session.capabilities:
+            return min(self._session.settings.subscription.receive_batch_size or BATCH_SIZE, given or BATCH_SIZE)
+        if given is not None:
+            return given
+        lately = self._recent_work.count(self._budget.settled, asyncio.get_running_loop().time())
+        return min(max(lately, BATCH_SIZE), ONE_FRAME_MAX) if assignment.has_many else BATCH_SIZE
 
     @property
     def _own_polls(self) -> int:
@@ -173,7 +187,7 @@ class Polling:
     async def _poll(self, assignment: PollAssignment) -> bool:
         """One poll, as soon as the budget allows it; is there likely to be more?"""
         await self._keeps_up()
-        wanted = self._wanted
+        wanted = self._wanted(assignment)
         permit = await self._budget.acquire(wanted, assignment.message_bytes, self._own_polls)
         try:
             views = await self._ask_until_answered(assignment, permit.messages)
@@ -182,6 +196,7 @@ class Polling:
             self._budget.release(permit)
         if views:
             assignment.message_bytes = max(len(view._wire.body) for view in views)
+        assignment.has_many = len(views) >= min(wanted, BATCH_SIZE)
         return len(views) >= wanted
 
     async def _ask_until_answered(self, assignment: PollAssignment, count: int) -> Sequence[MessageView]:

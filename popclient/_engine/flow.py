@@ -12,6 +12,7 @@ pull's batch.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -22,6 +23,7 @@ from popclient.message import MessageQueue
 
 # A poll for a few costs as much as one for many; so a poll waits until this part of the budget is free.
 PART_WORTH_A_POLL: Final = 4
+PACE_SPAN: Final = 0.25  # seconds
 MIB: Final = 1024 * 1024
 OFF: Final = -1
 FLOW_CONTROL_PAUSE: Final = 0.05  # seconds until the next look
@@ -54,6 +56,7 @@ class CacheBudget:
         self.max_bytes = max_bytes
         self.messages = 0
         self.bytes = 0
+        self.settled = 0  # all so far
         self.asked_messages = 0
         self.asked_bytes = 0
         self._turn = asyncio.Lock()
@@ -87,6 +90,7 @@ class CacheBudget:
     def leave(self, size: int) -> None:
         """A message of that many bytes is settled."""
         self.messages -= 1
+        self.settled += 1
         self.bytes -= size
         self._freed.set()
 
@@ -107,6 +111,22 @@ class CacheBudget:
     @property
     def _free_bytes(self) -> int:
         return self.max_bytes - self.bytes - self.asked_bytes
+
+
+class RecentWork:
+    """How many messages a consumer has worked off lately: in the last one to two spans of 0.25 s."""
+
+    def __init__(self) -> None:
+        self._before = self._mark = 0
+        self._marked_at = -math.inf
+
+    def count(self, worked_off: int, now: float) -> int:
+        """Those of the last spans; worked_off: all messages so far. now: seconds."""
+        age = now - self._marked_at
+        if age >= PACE_SPAN:
+            self._before = self._mark if age < 2 * PACE_SPAN else worked_off
+            self._mark, self._marked_at = worked_off, now
+        return worked_off - self._before
 
 
 @dataclass(frozen=True, slots=True)

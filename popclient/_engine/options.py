@@ -19,6 +19,7 @@ from popclient._arguments import (
     whole,
 )
 from popclient._engine.polls import Asking
+from popclient._engine.receive import ONE_FRAME_MAX
 from popclient.listening import Interceptor
 from popclient.message import FilterExpression, MessageView
 
@@ -27,7 +28,6 @@ Topics = str | Iterable[str] | Mapping[str, str | FilterExpression]
 # The server's limit for a hold of a push consumer (requirement L15), and so for its listener.
 HOLD_MAX: Final = timedelta(hours=3)
 MEBIBYTE: Final = 1024 * 1024
-RECEIVE_BATCH_MAX: Final = 32  # servers give no more at once
 HOOKS: Final = tuple(name for name in vars(Interceptor) if not name.startswith("_"))
 
 
@@ -125,7 +125,8 @@ def _listener(name: str, given: object) -> object:
 class PushOptions(Options):
     """The options of a push consumer, checked when it is made (requirement N8).
 
-    batch_size: None where the listener takes single messages. receive_batch_size: messages that one receive asks for.
+    batch_size: None where the listener takes single messages. receive_batch_size: messages that one receive asks for;
+    None: by the pace of the listener.
     consumption_timeout, drain_timeout: seconds.
     """
 
@@ -134,7 +135,9 @@ class PushOptions(Options):
     listener: Callable[..., Any] = option(_listener)
     batch_size: int | None = option(lambda name, given: None if given is None else whole()(name, given))
     concurrency: int = option(whole())
-    receive_batch_size: int = option(whole(1, RECEIVE_BATCH_MAX))
+    receive_batch_size: int | None = option(
+        lambda name, given: None if given is None else whole(1, ONE_FRAME_MAX)(name, given)
+    )
     max_cached_messages: int = option(whole())
     max_cached_bytes: int = option(whole())
     consumption_timeout: float = option(seconds(MILLISECOND, HOLD_MAX))

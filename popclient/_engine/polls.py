@@ -3,8 +3,8 @@
 A poll is a task of its own: a caller that gives up waiting does not end it. What it brings then goes to the next
 `receive`, or, when none comes soon, back to the server. So no message is lost in a cancelled call until its hold ends.
 
-A poll ahead begins before its `receive` is called (docs/design/0019). It brings what is there and does not wait, so no
-message comes to a consumer that has stopped to receive.
+A poll ahead begins before its `receive` is called (docs/design/0019), and may bring messages for several. It brings
+what is there and does not wait, so no message comes to a consumer that has stopped to receive.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Final, NamedTuple
 
-from popclient._engine.receive import LEAST_PACE, RECEIVE_BATCH, Receive, receive_request
+from popclient._engine.receive import LEAST_PACE, ONE_FRAME_MAX, RECEIVE_BATCH, Receive, receive_request
 from popclient._session import convert
 from popclient._session.session import Session
 from popclient._version import log
@@ -38,18 +38,26 @@ class Asking(NamedTuple):
 
 
 class Poll:
-    """One receive, and what it has brought. is_ahead: it has begun before a `receive` was called."""
+    """One receive, and what it has brought.
 
-    def __init__(self, topic: str, asking: Asking, *, is_ahead: bool = False) -> None:
+    ahead: how many messages it asks for, if it has begun before a `receive` was called.
+    """
+
+    def __init__(self, topic: str, asking: Asking, *, ahead: int = 0) -> None:
         self.topic = topic
         self.asking = asking
-        self.is_ahead = is_ahead
+        self.ahead = ahead
         self.messages: list[MessageView] = []
         self.task: asyncio.Task[None]
 
     @property
     def done(self) -> bool:
         return self.task.done()
+
+    @property
+    def expected(self) -> int:
+        """How many messages it has, or may bring."""
+        return len(self.messages) if self.done else self.ahead
 
     def take(self) -> list[MessageView]:
         taken, self.messages = self.messages, []
@@ -77,6 +85,7 @@ class Polls:
         self._idle: defaultdict[str, deque[Poll]] = defaultdict(deque)
         self._queue_turn = itertools.count()
         self._ahead_from = 0.0  # by the loop's clock
+        self._in_order: set[str] = set()  # topics that have brought a message group ahead
         self._stopped = False
 
     def take_up(self, topic: str, asking: Asking) -> Poll:
@@ -90,25 +99,41 @@ class Polls:
             raise ClientClosed
         return self._begin(Poll(topic, asking))
 
-    def ask_ahead(self, topic: str, asking: Asking) -> None:
-        """Begins the poll of the next `receive`, where the server answers a receive in one frame.
+    def ask_ahead(self, topic: str, asking: Asking, wanted: int) -> None:
+        """Begins a poll for the next receives, where the server answers a receive in one frame.
 
-        It must leave the next `receive` at least half of the hold.
+        wanted: for how many messages, what is ahead already included; they come in whole receives.
         """
         if (
-            RECEIVE_BATCH in self._session.capabilities
-            and not self._stopped
-            and asking.invisible / 2 > timedelta(seconds=STRAY_PATIENCE)
-            and asyncio.get_running_loop().time() >= self._ahead_from
+            self._stopped
+            or RECEIVE_BATCH not in self._session.capabilities
+            # There must be enough of the hold left when the messages are handed out.
+            or asking.invisible / 2 <= timedelta(seconds=STRAY_PATIENCE)
+            or asyncio.get_running_loop().time() < self._ahead_from
         ):
-            self.release([self._begin(Poll(topic, asking, is_ahead=True))])
+            return
+        each = min(asking.max_messages, ONE_FRAME_MAX)
+        wanted = each if topic in self._in_order else min(wanted, ONE_FRAME_MAX)
+        missing = wanted - sum(poll.expected for poll in self._idle[topic] if poll.ahead)
+        if 2 * missing >= wanted and missing >= each:
+            self.release([self._begin(Poll(topic, asking, ahead=missing // each * each))])
 
     def take(self, poll: Poll) -> list[MessageView]:
-        """What a poll has brought; nothing if it was ahead and less than half of the hold is left."""
+        """What a poll has brought for one receive; nothing if it was ahead and less than half of the hold is left."""
         brought = poll.take()
-        if brought and poll.is_ahead and brought[0].invisible_until - convert.now() <= poll.asking.invisible / 2:
+        if not (brought and poll.ahead):
+            return brought
+        if brought[0].invisible_until - convert.now() <= poll.asking.invisible / 2:
             self._stray(poll, brought)
             return []
+        brought, rest = brought[: poll.asking.max_messages], brought[poll.asking.max_messages :]
+        if rest and poll.topic not in self._in_order and any(view.message_group is not None for view in rest):
+            self._in_order.add(poll.topic)
+        if poll.topic in self._in_order:
+            # One receive at a time: a message must not follow one of its group that fails now.
+            self._give_back(rest)
+        else:
+            poll.messages = rest
         return brought
 
     def _begin(self, poll: Poll) -> Poll:
@@ -123,7 +148,10 @@ class Polls:
             if poll.done and not poll.messages:
                 self._all.discard(poll)
                 continue
-            self._idle[poll.topic].append(poll)
+            if poll.done:
+                self._idle[poll.topic].appendleft(poll)
+            else:
+                self._idle[poll.topic].append(poll)
             poll.task.add_done_callback(partial(self._strayed, poll))
 
     async def stop(self) -> list[MessageView]:
@@ -151,7 +179,7 @@ class Polls:
                 self._stray(poll, strays)
 
     def _stray(self, poll: Poll, strays: Sequence[MessageView]) -> None:
-        if poll.is_ahead:
+        if poll.ahead:
             self._ahead_from = asyncio.get_running_loop().time() + AHEAD_AGAIN
         self._give_back(strays)
 
@@ -165,24 +193,24 @@ class Polls:
             self._group,
             self._next_queue(topic, route),
             self._topics[topic],
-            asking.max_messages,
+            poll.ahead or asking.max_messages,
             asking.invisible,
             auto_renew=False,
         )
-        long_poll = 0.0 if poll.is_ahead else asking.await_duration.total_seconds()
-        receive = Receive(self._session, request, asking.invisible, long_poll, repeats=False, waits=not poll.is_ahead)
+        long_poll = 0.0 if poll.ahead else asking.await_duration.total_seconds()
+        receive = Receive(self._session, request, asking.invisible, long_poll, repeats=False, waits=not poll.ahead)
         try:
             await receive.run()
         except asyncio.CancelledError:
             await receive.recall()
             raise
         except PopError as failure:
-            if not poll.is_ahead:
+            if not poll.ahead:
                 raise
             log.debug("a poll ahead of %s brought nothing: %s", topic, failure)  # the `receive` asks again
         finally:
             poll.messages = receive.brought
-        if not poll.messages and not poll.is_ahead:
+        if not poll.messages and not poll.ahead:
             await asyncio.sleep(min(long_poll, LEAST_PACE) - (clock() - begun))
 
     def _next_queue(self, topic: str, route: Sequence[pb.MessageQueue]) -> pb.MessageQueue:

@@ -25,6 +25,8 @@ from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
 
 RECEIVE_BATCH: Final = "receive-batch"
+ONE_FRAME_MAX: Final = 128  # messages that such a server returns at once
+BATCH_SIZE: Final = 32  # messages that the other ones return at once
 POLL_MARGIN: Final = 3.0  # seconds that the call may take beyond the long poll itself
 # Servers poll for 5 s at least (requirement A12) and refuse a call whose deadline leaves less. A receive that waits
 # less leaves its poll to the next receive.

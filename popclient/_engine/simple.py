@@ -10,8 +10,10 @@ from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
-from popclient._engine.options import RECEIVE_BATCH_MAX, SimpleOptions
+from popclient._engine.flow import RecentWork
+from popclient._engine.options import SimpleOptions
 from popclient._engine.polls import Asking, Poll, Polls
+from popclient._engine.receive import ONE_FRAME_MAX
 from popclient._engine.settle import Settling
 from popclient._loop import Here, LoopThread
 from popclient._session import convert
@@ -25,7 +27,6 @@ from popclient.errors import ClientClosed, MultipleResults, PopError
 from popclient.message import HoldRenewal, MessageView
 from popproto.v2 import definition_pb2 as pb
 
-QUICK: Final = 0.5  # seconds from a receive to the next one, for the one after that to begin ahead
 SLACK: Final = 0.25  # seconds beyond the await duration for the answer to travel
 WORTH_A_POLL: Final = timedelta(seconds=1)
 # A topic with messages answers at once; only one that stays silent this long lets the next topic have a go.
@@ -54,7 +55,8 @@ class SimpleConsumerCore:
         )
         self._turn = 0
         self._full: set[str] = set()  # the topics whose last receive was full
-        self._handed_out_at = -QUICK  # when a receive last had messages, by the loop's clock
+        self._handed_out = 0  # messages so far
+        self._recent_work = RecentWork()
         self._ready: deque[MessageView] = deque()
         self._refilling = asyncio.Lock()
         self._settling = Settling(self.session, group)
@@ -78,25 +80,29 @@ class SimpleConsumerCore:
     async def receive(self, asking: Asking) -> list[MessageView]:
         """Messages of one of the topics, at most `max_messages`; none when `await_duration` has passed."""
         began_ns = time.time_ns()
-        is_quick = asyncio.get_running_loop().time() - self._handed_out_at < QUICK
         if brought := await self._receive(asking):
-            self._look_ahead(asking, brought, is_quick=is_quick)
+            self._look_ahead(asking, brought)
             renewal = HoldRenewal(self._settling.change_invisible_duration, asking.invisible, self._bridge)
             for view in brought:
                 view._renewal = renewal
             receiving(self.config, self.group, brought[0].topic, brought, began_ns)
         return brought
 
-    def _look_ahead(self, asking: Asking, brought: Sequence[MessageView], *, is_quick: bool) -> None:
-        """Who comes back quickly for full receives will come again: the next receive travels meanwhile."""
-        self._handed_out_at = asyncio.get_running_loop().time()
-        if len(brought) >= min(asking.max_messages, RECEIVE_BATCH_MAX):
+    def _look_ahead(self, asking: Asking, brought: Sequence[MessageView]) -> None:
+        """Who comes back quickly for full receives will come again: the next ones travel meanwhile.
+
+        Asks for as many messages as were worked off in the last moment: those handed out before the ones here.
+        """
+        lately = self._recent_work.count(self._handed_out, asyncio.get_running_loop().time())
+        self._handed_out += len(brought)
+        full = min(asking.max_messages, ONE_FRAME_MAX)
+        if len(brought) >= full:
             self._full.add(brought[0].topic)
         else:
             self._full.discard(brought[0].topic)
         following = self._rotation()[0]
-        if is_quick and following in self._full:
-            self._polls.ask_ahead(following, asking)
+        if lately >= full and following in self._full:
+            self._polls.ask_ahead(following, asking, lately)
 
     async def _receive(self, asking: Asking) -> list[MessageView]:
         if not self.session.settled:

@@ -9,7 +9,7 @@ from typing import overload
 
 from popclient._arguments import is_async
 from popclient._engine.flow import Cached
-from popclient._engine.options import MEBIBYTE, RECEIVE_BATCH_MAX, PushOptions, Topics
+from popclient._engine.options import MEBIBYTE, PushOptions, Topics
 from popclient._engine.push import PushConsumerCore
 from popclient._loop import loop_thread
 from popclient._sync.callbacks import require_kind, runner_of
@@ -33,7 +33,8 @@ class PushConsumer(ListenerConsumer[PushConsumerCore]):
     batch_size: with it, the listener gets a read-only sequence of up to that many messages of one topic, as many as are
         there, and its result counts for all of them.
     concurrency: how many threads call the listener. Messages of one message group come one after the other.
-    receive_batch_size: how many messages one receive asks for, at most 32.
+    receive_batch_size: how many messages one receive asks for, at most 128, or 32 of a server that does not answer a
+        receive in one frame. None: 32, and up to 128 while the listener works off as many in a quarter of a second.
     max_cached_messages, max_cached_bytes: how much this client may hold, counted with bodies. No poll asks for more
         messages than fit; one poll may exceed the bytes.
     consumption_timeout, drain_timeout: seconds or timedeltas.
@@ -58,7 +59,7 @@ class PushConsumer(ListenerConsumer[PushConsumerCore]):
         *,
         batch_size: None = None,
         concurrency: int = ...,
-        receive_batch_size: int = ...,
+        receive_batch_size: int | None = ...,
         max_cached_messages: int = ...,
         max_cached_bytes: int = ...,
         consumption_timeout: float | timedelta = ...,
@@ -77,7 +78,7 @@ class PushConsumer(ListenerConsumer[PushConsumerCore]):
         *,
         batch_size: int,
         concurrency: int = ...,
-        receive_batch_size: int = ...,
+        receive_batch_size: int | None = ...,
         max_cached_messages: int = ...,
         max_cached_bytes: int = ...,
         consumption_timeout: float | timedelta = ...,
@@ -95,7 +96,7 @@ class PushConsumer(ListenerConsumer[PushConsumerCore]):
         *,
         batch_size: int | None = None,
         concurrency: int = 20,
-        receive_batch_size: int = RECEIVE_BATCH_MAX,
+        receive_batch_size: int | None = None,
         max_cached_messages: int = 1024,
         max_cached_bytes: int = 64 * MEBIBYTE,
         consumption_timeout: float | timedelta = 900,

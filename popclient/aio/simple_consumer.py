@@ -21,8 +21,9 @@ class SimpleConsumer(ConsumerFace[SimpleConsumerCore]):
     """Receives messages of a consumer group, and settles them one by one.
 
     Belongs to the event loop of its first use. A cancelled `receive` loses nothing: the messages of its poll go to the
-    next one, or back to the server. Full receives in quick succession let the next one begin while you work on this
-    one; what nobody asks for within 1 s goes back to the server, and no attempt is burnt.
+    next one, or back to the server. While full receives follow each other quickly, the next ones begin ahead: about as
+    many messages as you worked off in the last quarter of a second. What nobody asks for within 1 s goes back to the
+    server, and no attempt is burnt.
 
     endpoints: "host:port;host:port", a ClientConfig, or nothing (environment ROCKETMQ_ENDPOINTS).
     topics: one, several, or a mapping to what is wanted of each: "*", tags such as "a || b", or a FilterExpression.
@@ -67,7 +68,7 @@ class SimpleConsumer(ConsumerFace[SimpleConsumerCore]):
         invisible_duration: float | timedelta | None = None,
         await_duration: float | timedelta | None = None,
     ) -> list[MessageView]:
-        """Messages of one topic, at most `max_messages`, held for `invisible_duration`.
+        """Messages of one topic, at most `max_messages` (and 128), held for `invisible_duration`.
 
         Waits for the first one up to `await_duration`; then the list is empty. With several topics it goes round, and
         never waits on an empty one while another has messages. Raises a PopError.

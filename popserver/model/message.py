@@ -218,7 +218,9 @@ def _utf8_size(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode())
 
 
+# Messages of one receive (requirement A3), and of one that is answered in one frame (docs/design/0019).
 BATCH_SIZE_MAX = 32
+ONE_FRAME_BATCH_SIZE_MAX = 128
 
 
 class HeldMessage(NamedTuple):

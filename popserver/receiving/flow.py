@@ -20,7 +20,7 @@ from popserver.filters import Filter, SqlFilter
 from popserver.filters.memory import Filters
 from popserver.filters.tags import EVERYTHING
 from popserver.model.errors import CommitUnknown, TooManyRequests
-from popserver.model.message import BATCH_SIZE_MAX, Delivery, HeldMessage
+from popserver.model.message import ONE_FRAME_BATCH_SIZE_MAX, Delivery, HeldMessage
 from popserver.model.names import Resource
 from popserver.model.retry import MINUTE_MS, PUSH_HOLD_MS_MAX, Holder
 from popserver.receiving import grant
@@ -74,7 +74,7 @@ class Polls:
         attempt_id: str | None = None,
         heads_only: bool = False,
     ) -> list[Delivery]:
-        """Receive up to `batch_size` (at most 32) messages. Waits until `poll_until_ms` (server time) for the first.
+        """Receive up to `batch_size` (at most 128) messages. Waits until `poll_until_ms` (server time) for the first.
 
         Returns an empty list if there is none. A push consumer's hold lasts while its client is connected, a simple
         consumer's for `invisible_ms`. A repeated receive with the same `attempt_id` gets the messages it holds. With
@@ -85,7 +85,7 @@ class Polls:
             group=group,
             topic=topic,
             wanted=wanted,
-            batch_size=min(batch_size, BATCH_SIZE_MAX),
+            batch_size=min(batch_size, ONE_FRAME_BATCH_SIZE_MAX),
             invisible_ms=PUSH_HOLD_MS_MAX if holder is Holder.PUSH else invisible_ms,
             holder=holder,
             client_id=client_id,

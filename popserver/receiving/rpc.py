@@ -17,7 +17,7 @@ from popserver.engine.reader import Reader
 from popserver.engine.undelivered import Undelivered
 from popserver.model import handles
 from popserver.model.errors import BadRequest, IllegalInvisibleTime
-from popserver.model.message import BATCH_SIZE_MAX, Delivery
+from popserver.model.message import BATCH_SIZE_MAX, ONE_FRAME_BATCH_SIZE_MAX, Delivery
 from popserver.model.names import CONTROL
 from popserver.model.retry import Holder
 from popserver.pulling.parked import ParkedPulls
@@ -68,13 +68,13 @@ class ConsumerMethods:
 
     async def receive_message(self, request: wire.ReceiveMessageRequest, caller: Caller, write: Write) -> None:
         """Frames: status, messages, delivery timestamp (protocol 1.7). The request's queue id means nothing."""
-        deliveries = await self._deliveries(request, caller, self._poll_ms(request, caller))
+        deliveries = await self._deliveries(request, caller, BATCH_SIZE_MAX, waits=True)
         await self._write(deliveries, self._frames(deliveries, request), write)
 
     async def receive_batch(self, request: wire.ReceiveMessageRequest, caller: Caller, write: Write) -> None:
-        """The same in one frame (docs/design/0019). A polling time of zero does not wait."""
+        """The same in one frame, with up to 128 messages; a polling time of zero does not wait (docs/design/0019)."""
         waits = not request.HasField("long_polling_timeout") or convert.duration_ms(request.long_polling_timeout) > 0
-        deliveries = await self._deliveries(request, caller, self._poll_ms(request, caller) if waits else 0)
+        deliveries = await self._deliveries(request, caller, ONE_FRAME_BATCH_SIZE_MAX, waits=waits)
         await self._write(deliveries, [self._batch(deliveries, request)], write)
 
     async def ack_message(self, request: wire.AckMessageRequest, caller: Caller) -> wire.AckMessageResponse:
@@ -146,17 +146,18 @@ class ConsumerMethods:
     def refuse_to_receive(self, refused: pb.Status) -> list[wire.ReceiveMessageResponse]:
         return [wire.ReceiveMessageResponse(status=refused), convert.delivered_at(self._clock.now_ms())]
 
-    def _poll_ms(self, request: wire.ReceiveMessageRequest, caller: Caller) -> int:
-        return poll_ms_of(request, caller, self._limits, self._polls.open + self._parked.count)
-
-    async def _deliveries(self, request: wire.ReceiveMessageRequest, caller: Caller, poll_ms: int) -> list[Delivery]:
+    async def _deliveries(
+        self, request: wire.ReceiveMessageRequest, caller: Caller, size_max: int, *, waits: bool
+    ) -> list[Delivery]:
         """The messages that the caller is granted and may have; none if its client has said goodbye meanwhile."""
+        if request.batch_size <= 0:
+            raise BadRequest(f"the batch size is {request.batch_size}; ask for 1 to {size_max} messages")
         clients = self._clients
         client = clients.call_opened(caller.client_id)
         if request.auto_renew:
             clients.pushes(caller.client_id)
         try:
-            deliveries = await self._receive(request, caller, client, poll_ms)
+            deliveries = await self._receive(request, caller, client, size_max, waits=waits)
             caller.carries(self._undelivered, sum(len(each.stored.message.body) for each in deliveries))
             if caller.user:
                 await self._check_again(deliveries, request, caller)
@@ -169,13 +170,14 @@ class ConsumerMethods:
         return deliveries
 
     async def _receive(
-        self, request: wire.ReceiveMessageRequest, caller: Caller, client: Client, poll_ms: int
+        self, request: wire.ReceiveMessageRequest, caller: Caller, client: Client, size_max: int, *, waits: bool
     ) -> list[Delivery]:
-        if request.batch_size <= 0:
-            raise BadRequest(f"the batch size is {request.batch_size}; ask for 1 to {BATCH_SIZE_MAX} messages")
         holder = Holder.PUSH if request.auto_renew else Holder.SIMPLE
         wanted = convert.filter_of(request.filter_expression)
         invisible_ms = 0 if holder is Holder.PUSH else invisible_ms_of(request, self._limits)
+        poll_ms = 0
+        if waits:
+            poll_ms = poll_ms_of(request, caller, self._limits, self._polls.open + self._parked.count)
         attempt_id = None
         if request.attempt_id:
             attempt_id = handles.attempt_of_client(caller.client_id, attempt_id_of(request))
@@ -183,7 +185,7 @@ class ConsumerMethods:
             caller.resource(request.group),
             caller.resource(request.message_queue.topic),
             wanted=wanted,
-            batch_size=request.batch_size,
+            batch_size=min(request.batch_size, size_max),
             invisible_ms=invisible_ms,
             holder=holder,
             client_id=caller.client_id,

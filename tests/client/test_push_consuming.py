@@ -652,7 +652,9 @@ async def test_a_consumer_that_never_reached_a_server_closes_at_once() -> None:
             raise AssertionError("it must not get here")
 
 
-@pytest.mark.parametrize(("given", "asked"), [({}, 32), ({"receive_batch_size": 5}, 5)])
+@pytest.mark.parametrize(
+    ("given", "asked"), [({}, 32), ({"receive_batch_size": 5}, 5), ({"receive_batch_size": 50}, 32)]
+)
 async def test_a_receive_asks_for_so_many(server: ScriptedServer, given: dict[str, Any], asked: int) -> None:
     put(server, 1)
     async with consumer_of(server, Seen(), **given):
@@ -661,7 +663,7 @@ async def test_a_receive_asks_for_so_many(server: ScriptedServer, given: dict[st
 
 
 @pytest.mark.row("N8")
-@pytest.mark.parametrize("given", [0, 33])
+@pytest.mark.parametrize("given", [0, 129])
 async def test_a_receive_of_too_many_is_refused_at_the_making(server: ScriptedServer, given: int) -> None:
-    with pytest.raises(ValueError, match=f"receive_batch_size is {given}; it must be from 1 to 32"):
+    with pytest.raises(ValueError, match=f"receive_batch_size is {given}; it must be from 1 to 128"):
         consumer_of(server, Seen(), receive_batch_size=given)

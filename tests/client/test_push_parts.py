@@ -14,12 +14,35 @@ import pytest
 
 from popclient import ClientConfig, ConsumeResult, Interceptor, MessageView, PushConsumer, aio
 from popclient._engine.backlog import Backlog, Batch, Buffered, Deadlines
-from popclient._engine.flow import CacheBudget
+from popclient._engine.flow import PACE_SPAN, CacheBudget, RecentWork
 from popclient._session.convert import retry_interval
 from popclient.listening import AsyncBatchListener, AsyncListener, BatchListener, Listener
 from popproto.v2 import definition_pb2 as pb
 from tests.support.scripted_server import until
 from tests.support.views import view_of
+
+# ---- Recent work ----
+
+
+@pytest.mark.parametrize(
+    ("steps", "counted"),
+    [
+        ([(0.0, 10)], 0),
+        ([(0.0, 0), (0.1, 30)], 30),
+        ([(0.0, 0), (0.1, 30), (0.26, 50)], 50),
+        ([(0.0, 0), (0.3, 50), (0.6, 70)], 20),
+        ([(0.0, 0), (0.4, 32), (0.8, 64), (1.2, 96)], 32),
+        ([(0.0, 0), (0.1, 30), (0.7, 31)], 0),
+    ],
+    ids=["nothing before", "at once", "the last span and this one", "no more", "a steady one", "a pause"],
+)
+def test_what_was_worked_off_lately(steps: list[tuple[float, int]], counted: int) -> None:
+    """Each step is seconds, and messages so far."""
+    recent, last = RecentWork(), -1
+    for seconds, worked_off in steps:
+        last = recent.count(worked_off, 1_000 + seconds)
+    assert (last, PACE_SPAN) == (counted, 0.25)
+
 
 # ---- Backlog ----
 

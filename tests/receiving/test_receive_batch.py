@@ -51,10 +51,12 @@ async def test_nothing_is_message_not_found(door: Door) -> None:
     assert (answer.status.code, list(answer.messages)) == (NOTHING, [])
 
 
-async def test_a_batch_is_cut_to_32(door: Door) -> None:
-    await door.send(*(a_message(f"m{number}") for number in range(40)))
-    sizes = [len((await receive_batch(door, receive_request(batch_size=1_000))).messages) for _ in range(2)]
-    assert sizes == [32, 8]
+async def test_a_batch_is_cut_to_128(either_door: Door) -> None:
+    for start in (0, 100):
+        await either_door.send(*(a_message(f"m{number}") for number in range(start, start + 100)))
+    answers = [await receive_batch(either_door, receive_request(batch_size=1_000)) for _ in range(2)]
+    assert [len(answer.messages) for answer in answers] == [128, 72]
+    assert len({each for answer in answers for each in ids(answer.messages)}) == 200
 
 
 async def test_it_carries_as_many_bytes_as_a_stream(door: Door) -> None:

@@ -118,7 +118,8 @@ async def test_an_illegal_receive_changes_nothing(
     assert (pb.Code.Name(status.code), status.code) == (pb.Code.Name(code), code)
     for word in words:
         assert word in status.message
-    assert (await receive_batch(door, receive_request(**wish))).status == status
+    in_one_frame = (await receive_batch(door, receive_request(**wish))).status
+    assert (in_one_frame.code, in_one_frame.message.replace("1 to 128", "1 to 32")) == (status.code, status.message)
     assert await door.digest() == before
 
 

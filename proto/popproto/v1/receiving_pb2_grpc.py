@@ -48,7 +48,7 @@ class ReceivingServicer(object):
 
     def ReceiveBatch(self, request, context):
         """The same as MessagingService.ReceiveMessage, but answered in one frame; a frame costs more than a message of 1 KiB
-        in it. A long_polling_timeout of zero does not wait.
+        in it. A batch_size of up to 128 counts. A long_polling_timeout of zero does not wait.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

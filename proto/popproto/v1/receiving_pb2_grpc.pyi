@@ -35,7 +35,7 @@ class ReceivingStub:
     def __new__(cls, channel: _aio.Channel) -> ReceivingAsyncStub: ...
     ReceiveBatch: _grpc.UnaryUnaryMultiCallable[_service_pb2.ReceiveMessageRequest, _receiving_pb2.ReceiveBatchResponse]
     """The same as MessagingService.ReceiveMessage, but answered in one frame; a frame costs more than a message of 1 KiB
-    in it. A long_polling_timeout of zero does not wait.
+    in it. A batch_size of up to 128 counts. A long_polling_timeout of zero does not wait.
     """
 
 @_typing.type_check_only
@@ -43,7 +43,7 @@ class ReceivingAsyncStub(ReceivingStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     ReceiveBatch: _aio.UnaryUnaryMultiCallable[_service_pb2.ReceiveMessageRequest, _receiving_pb2.ReceiveBatchResponse]  # type: ignore[assignment]
     """The same as MessagingService.ReceiveMessage, but answered in one frame; a frame costs more than a message of 1 KiB
-    in it. A long_polling_timeout of zero does not wait.
+    in it. A batch_size of up to 128 counts. A long_polling_timeout of zero does not wait.
     """
 
 class ReceivingServicer(metaclass=_abc_1.ABCMeta):
@@ -54,7 +54,7 @@ class ReceivingServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_receiving_pb2.ReceiveBatchResponse, _abc.Awaitable[_receiving_pb2.ReceiveBatchResponse]]:
         """The same as MessagingService.ReceiveMessage, but answered in one frame; a frame costs more than a message of 1 KiB
-        in it. A long_polling_timeout of zero does not wait.
+        in it. A batch_size of up to 128 counts. A long_polling_timeout of zero does not wait.
         """
 
 def add_ReceivingServicer_to_server(servicer: ReceivingServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
