@@ -74,7 +74,7 @@ fresh: $(DEV) ## whether generated files are what their generators make
 
 check: lint types fresh ## lint, types, and whether generated files are fresh
 
-bench: $(DEV) ## measure; writes bench-out/bench.json (ARGS=--quick: a short run; ARGS=abuse: attacks; ARGS=installed; ARGS=--help)
+bench: $(DEV) ## measure; writes bench-out/bench.json (ARGS=--quick: a short run; ARGS=abuse: attacks; ARGS=peers: beside other brokers; ARGS=--help)
 	$(BIN)/python -m benchmarks $(ARGS)
 
 clean: ## remove everything that can be made again

@@ -17,6 +17,7 @@ from benchmarks.bench import VARIANTS, Bench
 from benchmarks.cases import APART, CASES, TOGETHER
 from benchmarks.installed_cases import installed_table
 from benchmarks.machine import Cores, environment
+from benchmarks.peers.table import peers_table
 from benchmarks.plan import FULL, QUICK, Plan
 from benchmarks.report import summed_up, table, targets, targets_table
 
@@ -36,6 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         table(usual) if usual else "",
         abuse_table(result["cases"]),
         installed_table(result["cases"]),
+        peers_table(result["cases"]),
         targets_table(result["targets"]),
     ]
     print("\n\n".join([json.dumps(result["environment"]), *filter(None, tables)]))

@@ -11,6 +11,7 @@ from benchmarks.case import CALLERS, CONSUMERS, STOCK_TOPIC, Case, Figures, Roun
 from benchmarks.filling import TAGS
 from benchmarks.installed_cases import INSTALLED_CASES
 from benchmarks.noop_server import ECHO_TOPIC, EMPTY_TOPIC
+from benchmarks.peer_cases import PEER_CASES
 from benchmarks.queue_cases import bulk_pull, churn, on_large_backlog, pull, rebalance
 from benchmarks.server_cases import door, start, together
 from benchmarks.spark_cases import dead_letters, flights_to_parquet, micro_batch
@@ -281,6 +282,6 @@ CASES: dict[str, Case] = {
 }
 
 # Measured only if they are named.
-APART: dict[str, Case] = {**ABUSE_CASES, **INSTALLED_CASES}
+APART: dict[str, Case] = {**ABUSE_CASES, **INSTALLED_CASES, **PEER_CASES}
 # Names for several of them.
 TOGETHER = {"abuse": tuple(ABUSE_CASES)}

@@ -10,9 +10,10 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from benchmarks.machine import pin
 from benchmarks.servers import Server
@@ -20,18 +21,12 @@ from benchmarks.servers import Server
 END_TIMEOUT_S = 10
 
 
-class Generator:
-    """A load process, as seen by the benchmark."""
+class Load:
+    """A process that runs loads, as seen by the benchmark: `command` reads and writes lines as described above."""
 
-    def __init__(self, server: Server, cores: set[int] | None) -> None:
-        self._name = server.variant.name
-        self.server_pid = server.pid
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.generator", server.endpoint, str(server.pid), *_trust(server)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+    def __init__(self, name: str, command: Sequence[str], cores: set[int] | None) -> None:
+        self._name = name
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         pin(self._process.pid, cores)
 
     def begin(self, load: str, **options: Any) -> None:
@@ -52,7 +47,7 @@ class Generator:
         self.begin(load, **options)
         return self.figures()
 
-    def __enter__(self) -> Generator:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -67,6 +62,15 @@ class Generator:
             self._process.kill()
             self._process.wait()
         self._process.stdout.close()
+
+
+class Generator(Load):
+    """The load on a server of ours."""
+
+    def __init__(self, server: Server, cores: set[int] | None) -> None:
+        self.server_pid = server.pid
+        program = [sys.executable, "-m", "benchmarks.generator"]
+        super().__init__(server.variant.name, [*program, server.endpoint, str(server.pid), *_trust(server)], cores)
 
 
 def _trust(server: Server) -> list[str]:

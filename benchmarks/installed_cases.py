@@ -24,6 +24,7 @@ import grpc
 from benchmarks.bench import Bench
 from benchmarks.case import Case, Figures, Rounds
 from benchmarks.generator import Generator
+from benchmarks.peers.processes import free_port
 from benchmarks.servers import Server, Variant
 
 ROOT = Path(__file__).parent.parent
@@ -107,7 +108,7 @@ def _java(bench: Bench, running: ExitStack) -> list[str] | None:
 
 
 def _measured(bench: Bench, way: Way, java: list[str] | None) -> Figures:
-    plan, url, port = bench.plan, bench.new_url("sqlite", "installed"), _free_port()
+    plan, url, port = bench.plan, bench.new_url("sqlite", "installed"), free_port()
     with bench.alone(way.variant(url, port)) as server:
         figures: Figures = {"ready_s": server.ready_s}
         with Generator(server, None) as load:
@@ -177,12 +178,6 @@ def _wait_for_port(port: int) -> None:
             if time.monotonic() > until:
                 raise
             time.sleep(0.002)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def installed_table(results: Mapping[str, Any]) -> str:

@@ -86,16 +86,38 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) * _TICK_S
 
 
-def family_cpu_seconds(pid: int | None = None) -> float:
-    """CPU seconds of a process (None: this one) and all its descendants, including those that have ended."""
-    found, waiting = 0.0, [os.getpid() if pid is None else pid]
-    while waiting:
-        each = waiting.pop()
-        waiting += children_of(each)
+def family_cpu_seconds(*pids: int) -> float:
+    """CPU seconds of these processes (none: this one) and all their descendants, including those that have ended."""
+    found = 0.0
+    for each in family_of(*(pids or (os.getpid(),))):
         with contextlib.suppress(OSError):  # it has ended meanwhile, and its time counts for its parent
             fields = Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split()
             found += sum(map(int, fields[11:15])) * _TICK_S
     return found
+
+
+def family_memory_bytes(*pids: int) -> int:
+    """Resident memory of these processes and all their descendants; what several of them share counts once (PSS)."""
+    found = 0
+    for each in family_of(*pids):
+        with contextlib.suppress(OSError):
+            lines = Path(f"/proc/{each}/smaps_rollup").read_text().splitlines()
+            found += next(int(line.split()[1]) * 1_024 for line in lines if line.startswith("Pss:"))
+    return found
+
+
+def family_of(*pids: int) -> list[int]:
+    """These processes and all their running descendants."""
+    children: dict[int, list[int]] = {}
+    for pid in (int(stat.parent.name) for stat in Path("/proc").glob("[0-9]*/stat")):
+        children.setdefault(parent_of(pid), []).append(pid)
+    found, waiting = set[int](), list(pids)
+    while waiting:
+        pid = waiting.pop()
+        if pid not in found:
+            found.add(pid)
+            waiting += children.get(pid, [])
+    return sorted(found)
 
 
 def parent_of(pid: int) -> int:
@@ -104,12 +126,6 @@ def parent_of(pid: int) -> int:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     except OSError:
         return 0
-
-
-def children_of(pid: int) -> list[int]:
-    """The running children of a process."""
-    everybody = (int(each.parent.name) for each in Path("/proc").glob("[0-9]*/stat"))
-    return [each for each in everybody if parent_of(each) == pid]
 
 
 def _version(package: str) -> str | None:

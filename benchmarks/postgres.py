@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 import psycopg
 
-from benchmarks.machine import children_of, memory_bytes, parent_of
+from benchmarks.machine import family_of, memory_bytes, parent_of
 
 
 class Postgres:
@@ -37,7 +37,7 @@ class Postgres:
         """The ids of its main process and all its children; empty if it runs on another machine."""
         with psycopg.connect(self.url) as conn:
             first = parent_of(conn.info.backend_pid)
-        return [first, *children_of(first)] if first else []
+        return family_of(first) if first else []
 
     def version(self) -> str:
         with psycopg.connect(self.url) as conn:

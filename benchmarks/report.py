@@ -35,6 +35,8 @@ def summed_up(name: str, rounds: Rounds) -> dict[str, Any]:
 
 def _figures(key: str, variant: str, rounds: Rounds) -> dict[str, Any]:
     own = rounds[variant]
+    if "skipped" in own[0]:
+        return own[0] | {"rounds": []}
     figures: dict[str, Any] = {"median": _median(each[key] for each in own), "rounds": own}
     if variant != "noop" and "noop" in rounds:
         figures["of_noop"] = _median(
