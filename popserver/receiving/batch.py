@@ -66,13 +66,18 @@ class ReceiveBatch(NamedTuple):
 
 
 class QueueToScan(NamedTuple):
-    """A queue and a group's progress in it. `has_open`: some queue of the topic has an open message group."""
+    """A queue and a group's progress in it.
+
+    `ready_since_ms` and `has_open` are about all queues of the topic: the first message that is READY again, and
+    whether there is an open message group.
+    """
 
     group_id: int
     queue_id: int
     next_offset: int
     min_offset: int
     end_offset: int
+    ready_since_ms: int | None
     has_open: int
 
 

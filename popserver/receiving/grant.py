@@ -7,10 +7,11 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
-from sqlalchemy import bindparam, insert, select, update
+from sqlalchemy import update
 
+from popserver.database.dialect import dialect_of
 from popserver.database.notifications import DUE
 from popserver.database.rows import encode_rows, rows_parameter
 from popserver.database.schema import delivery, in_states
@@ -75,7 +76,7 @@ def write_grants(tx: Transaction, batch: ReceiveBatch, grants: Sequence[Grant]) 
     if again:
         tx.conn.execute(_GRANT_AGAIN, {"holds": _as_holds(again)})
     if new:
-        tx.conn.execute(_GRANT_NEW, {"holds": _as_holds(new), "for_topic": batch.topic.topic_id})
+        dialect_of(tx.conn).insert(tx.conn, delivery, _as_rows(new, batch.topic.topic_id))
     if grants:
         ends_at_ms = min(grant.receipt.ends_at_ms for grant in grants)
         tx.due[DUE] = min(ends_at_ms, tx.due.get(DUE, ends_at_ms))
@@ -84,6 +85,26 @@ def write_grants(tx: Transaction, batch: ReceiveBatch, grants: Sequence[Grant]) 
     for client_id, several in groupby(grants, key=lambda grant: grant.request.client_id):
         moved = (Moved(each.receipt.message_key, State.READY, each.found.attempt, client_id) for each in several)
         record(tx, batch.group, Event.RECEIVE, moved)
+
+
+def _as_rows(grants: Sequence[Grant], topic_id: int) -> list[tuple[Any, ...]]:
+    """New rows of the table `delivery`."""
+    return [
+        (
+            receipt.group_id,
+            receipt.message_key,
+            topic_id,
+            _GRANTED,
+            1,
+            receipt.hold_id,
+            receipt.ends_at_ms,
+            request.holder._value_,
+            request.client_id,
+            found.member and found.member.message_group,
+            request.attempt_id,
+        )
+        for found, receipt, request in grants
+    ]
 
 
 def _as_holds(grants: Sequence[Grant]) -> str:
@@ -101,6 +122,7 @@ def _as_holds(grants: Sequence[Grant]) -> str:
     )
 
 
+_GRANTED = target(Event.RECEIVE).value
 # Every row names the group: with a constant group SQLite would scan all deliveries of the group.
 _HOLDS = rows_parameter(
     "holds",
@@ -118,7 +140,7 @@ _GRANT_AGAIN = (
         in_states(delivery.c.state, *sources(Event.RECEIVE)),
     )
     .values(
-        state=target(Event.RECEIVE).value,
+        state=_GRANTED,
         attempt=delivery.c.attempt + 1,
         hold_id=_HOLDS.c.hold_id,
         visible_at_ms=_HOLDS.c.ends_at_ms,
@@ -126,32 +148,4 @@ _GRANT_AGAIN = (
         client_id=_HOLDS.c.client_id,
         attempt_id=_HOLDS.c.attempt_id,
     )
-)
-_GRANT_NEW = insert(delivery).from_select(
-    [
-        "group_id",
-        "message_key",
-        "topic_id",
-        "state",
-        "attempt",
-        "hold_id",
-        "visible_at_ms",
-        "holder",
-        "client_id",
-        "message_group",
-        "attempt_id",
-    ],
-    select(
-        _HOLDS.c.group_id,
-        _HOLDS.c.message_key,
-        bindparam("for_topic", type_=delivery.c.topic_id.type),
-        bindparam("granted_state", target(Event.RECEIVE).value, type_=delivery.c.state.type),
-        bindparam("first_attempt", 1, type_=delivery.c.attempt.type),
-        _HOLDS.c.hold_id,
-        _HOLDS.c.ends_at_ms,
-        _HOLDS.c.holder,
-        _HOLDS.c.client_id,
-        _HOLDS.c.message_group,
-        _HOLDS.c.attempt_id,
-    ),
 )

@@ -237,8 +237,9 @@ def _fetch_bodies(tx: Transaction, slot: ReceiveSlot) -> None:
 def _find_and_grant(tx: Transaction, batch: ReceiveBatch, several: Sequence[Receive]) -> tuple[list[ReceiveSlot], bool]:
     """The grants of each request, and whether messages may be left."""
     places = scan.lock_places(tx, batch)
+    is_any_again = not places or places[0].ready_since_ms is not None
     # Messages without a message group that are READY again, the longest waiting first.
-    ready_again = _READY_AGAIN.rows(tx.conn, batch.names | {"limit": batch.room})
+    ready_again = _READY_AGAIN.rows(tx.conn, batch.names | {"limit": batch.room}) if is_any_again else []
     if ready_again or any(place.has_open for place in places):
         search = _old_and_new(tx, batch, places, ready_again, heads_only=any(each.heads_only for each in several))
     else:

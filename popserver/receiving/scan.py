@@ -28,7 +28,7 @@ from sqlalchemy import (
 )
 
 from popserver.database.rows import RowStatement, encode_rows, rows_parameter
-from popserver.database.schema import delivery, message, progress, queue
+from popserver.database.schema import delivery, in_states, message, progress, queue
 from popserver.database.schema import message_group_progress as behind
 from popserver.delivery.message_groups import MessageGroupKey
 from popserver.engine.transaction import Transaction
@@ -218,6 +218,18 @@ _HAS_OPEN = (
     )
     .exists()
 )
+# Without a message group no ack is provisional, so READY is compared alone, as in the index. Not an EXISTS: for that
+# SQLite would read all deliveries of the group.
+_READY_SINCE_MS = (
+    select(func.min(delivery.c.visible_at_ms))
+    .where(
+        delivery.c.group_id == bindparam("group_id"),
+        delivery.c.topic_id == bindparam("topic_id"),
+        in_states(delivery.c.state, State.READY),
+        delivery.c.message_group.is_(None),
+    )
+    .scalar_subquery()
+)
 _OF_BATCH = queue.c.topic_id == bindparam("topic_id"), progress.c.group_id == bindparam("group_id")
 _PLACE_COLUMNS = (
     progress.c.group_id,
@@ -225,6 +237,7 @@ _PLACE_COLUMNS = (
     progress.c.next_offset,
     queue.c.min_offset,
     queue.c.next_offset.label("end_offset"),
+    _READY_SINCE_MS.label("ready_since_ms"),
 )
 _IS_BEHIND = progress.c.next_offset < queue.c.next_offset
 
@@ -246,21 +259,11 @@ _SEEN = RowStatement(QueueToScan, _seen)
 _SEEN_IN_ORDER = RowStatement(QueueToScan, _seen_in_order)
 _PLACES = RowStatement(QueueToScan, _seen.with_for_update(of=progress, skip_locked=True))
 _PLACES_IN_ORDER = RowStatement(QueueToScan, _seen_in_order.with_for_update(of=progress, skip_locked=True))
-_READY_AGAIN = (
-    select(delivery.c.message_key)
-    .where(
-        delivery.c.group_id == bindparam("group_id"),
-        delivery.c.topic_id == bindparam("topic_id"),
-        delivery.c.state == literal_column(f"'{State.READY}'"),
-        delivery.c.message_group.is_(None),
-    )
-    .exists()
-)
 _IS_MORE: Select[Any] = select(literal_column("1")).where(
-    or_(_READY_AGAIN, _places([progress.c.queue_id], _IS_BEHIND).order_by(None).exists())
+    or_(_READY_SINCE_MS.is_not(None), _places([progress.c.queue_id], _IS_BEHIND).order_by(None).exists())
 )
 _IS_MORE_IN_ORDER: Select[Any] = select(literal_column("1")).where(
-    or_(_READY_AGAIN, _HAS_OPEN, _places([progress.c.queue_id], _IS_BEHIND).order_by(None).exists())
+    or_(_READY_SINCE_MS.is_not(None), _HAS_OPEN, _places([progress.c.queue_id], _IS_BEHIND).order_by(None).exists())
 )
 _KEYS = rows_parameter("keys", "message_key")
 _IN_HAND = select(delivery.c.message_key).where(
