@@ -58,6 +58,24 @@ def _receive(load: str, callers: int, *, ack_each: bool) -> Callable[[Bench], Ro
     return measure
 
 
+def _consume(consumers: int, *, pushes: bool) -> Callable[[Bench], Rounds]:
+    """popclient's consumers, and the same where a receive is answered with a frame per message, in turns."""
+
+    def measure(bench: Bench) -> Rounds:
+        def once(name: str, number: int) -> Figures:
+            options = {"topic": STOCK_TOPIC, "stock": bench.plan.stock, "consumers": consumers, "pushes": pushes}
+            group = f"bench-consume-{'push' if pushes else 'simple'}-{consumers}-{number}"
+            load = bench.load(name)
+            frames = load.run("client.consume", group=f"{group}-frames", by_frames=True, **options)
+            figures: Figures = load.run("client.consume", group=group, by_frames=False, **options)
+            return figures | {"of_frames": figures["rate"] / frames["rate"]}
+
+        bench.stock(STOCK_TOPIC)
+        return in_turns(bench, bench.names, once)
+
+    return measure
+
+
 def _latency(bench: Bench) -> Rounds:
     plan = bench.plan
     options = {"rate": plan.latency_rate, "callers": 4, "body_bytes": plan.body_bytes}
@@ -236,6 +254,10 @@ CASES: dict[str, Case] = {
     "client_receive_each": Case(
         f"popclient receive 32 + ack each, {CONSUMERS} tasks", _receive("client.receive", CONSUMERS, ack_each=True)
     ),
+    "client_simple_x1": Case("popclient receive 32 + ack of all, 1 SimpleConsumer", _consume(1, pushes=False)),
+    "client_simple_x8": Case("popclient receive 32 + ack of all, 8 SimpleConsumers", _consume(8, pushes=False)),
+    "client_push_x1": Case("popclient, 1 PushConsumer", _consume(1, pushes=True)),
+    "client_push_x8": Case("popclient, 8 PushConsumers", _consume(8, pushes=True)),
     "latency": Case("send to delivery, p50", _latency, key="p50", unit="ms"),
     "idle": Case("idle long polls, CPU of a core", _idle, key="percent", unit="%"),
     "backlog": Case("receive 32 + batch ack, large backlog", _backlog),

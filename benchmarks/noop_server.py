@@ -24,7 +24,7 @@ from popserver.messages import append
 from popserver.model import handles
 from popserver.model.errors import PopError
 from popserver.model.handles import Receipt
-from popserver.model.message import BATCH_SIZE_MAX, Delivery, Message, SendResult, StoredMessage
+from popserver.model.message import ONE_FRAME_BATCH_SIZE_MAX, Delivery, Message, SendResult, StoredMessage
 from popserver.model.topic import message_key
 from popserver.pulling import commit, read
 from popserver.receiving import grant
@@ -107,7 +107,7 @@ class InstantWriter:
         key = (wish.group.group_id, wish.topic.topic_id)
         canned = self._canned.get(key)
         if canned is None:
-            made = [_message(wish, index) for index in range(BATCH_SIZE_MAX)]
+            made = [_message(wish, index) for index in range(ONE_FRAME_BATCH_SIZE_MAX)]
             canned = self._canned[key] = self._deliveries(wish, made)
         return Received(canned[: wish.batch_size], more=True)
 

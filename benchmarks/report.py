@@ -195,6 +195,7 @@ _EXTRAS = (
     "of_tag",
     "of_unordered",
     "of_few",
+    "of_frames",
     "of_jdbc",
     "of_jdbc_raw",
     "maps_of_jdbc_raw",
@@ -261,6 +262,8 @@ def _remark(figures: Mapping[str, Any]) -> str:
         remarks.append(f"{figures['of_one']:.2f} of one")
     if "of_plaintext" in figures:
         remarks.append(f"{figures['of_plaintext']:.2f} of plaintext")
+    if "of_frames" in figures:
+        remarks.append(f"{figures['of_frames']:.2f} of a frame per message")
     if "of_small" in figures:
         remarks.append(f"{figures['of_small']:.2f} of the small backlog")
     if "of_tag" in figures:
