@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.bench import Bench
 from benchmarks.case import Case, Figures, Rounds
+from benchmarks.floods import FLOODS
 from benchmarks.generator import Generator
 from benchmarks.machine import cpu_seconds
 from benchmarks.meter import quantiles_ms
@@ -27,7 +28,10 @@ _MIB = 1024 * 1024
 
 
 class Attack(NamedTuple):
-    """`name` is a method of `attack_load.AttackLoad`; `auth`: the server requires signatures, the attacker has none."""
+    """`name` is a method of `attack_load.AttackLoad`, or a flood.
+
+    `auth`: the server requires signatures, and the attacker has none.
+    """
 
     name: str
     title: str
@@ -48,7 +52,7 @@ ATTACKS = (
     Attack("members", "lists of members with 3,000 subscriptions of 14 KB each"),
     Attack("locks", "locks of 300,000 queues in a request"),
     Attack("polls", "10,000 polls of one client"),
-    Attack("resets", "80,000 stream resets a second on two connections"),
+    *(Attack(name, flood.title) for name, flood in FLOODS.items()),
 )
 
 

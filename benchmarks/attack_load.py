@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-import struct
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
@@ -21,22 +20,18 @@ import grpc
 import h2.exceptions
 import hpack
 
+from benchmarks.floods import ADDRESS, DATA, END_HEADERS, END_STREAM, FLOODS, PREFACE, SETTINGS, WATCH, Flooder, frame
+from benchmarks.floods import HEADERS as HEADERS_FRAME
 from benchmarks.http2 import Connection, Stream, framed, opening
 from benchmarks.raw_load import HEADERS, SERVICE, Refused, Wire, new_message
 from popproto.v1 import admin_pb2, legacy_pb2
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
 
-ADDRESS = "127.0.0.66"
 TOPIC = "bench-attacked"
 MIB = 1024 * 1024
 BODY_BYTES = 4 * MIB
 ADMIN, LEGACY = "/popmq.v1.Admin/", "/popmq.v1.Legacy/"
-WATCH = "/grpc.health.v1.Health/Watch"
-_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-_EMPTY_SETTINGS = b"\0\0\0\4\0\0\0\0\0"
-_END_HEADERS, _END_STREAM = 4, 1
-_HEADERS_FRAME, _RESET_FRAME = 1, 3
 _NICER = 5  # the measured client goes first if both share a core
 
 Outcomes = dict[str, int]
@@ -60,7 +55,11 @@ class AttackLoad:
         """Attack for `seconds`. Returns how the calls ended, and `seconds`, the real duration."""
         os.nice(_NICER)
         self._counted.clear()
-        await getattr(self, attack)(time.monotonic() + seconds)
+        until = time.monotonic() + seconds
+        if attack in FLOODS:
+            await Flooder(self._endpoint, FLOODS[attack], self._counted).run(until)
+        else:
+            await getattr(self, attack)(until)
         return dict(self._counted)
 
     # Receives with an expensive filter, over many queues.
@@ -217,7 +216,7 @@ class AttackLoad:
                 call = channel.unary_unary(LEGACY + "LockQueues")(written, metadata=HEADERS, timeout=60)
                 await self._answered("", call, legacy_pb2.LockQueuesResponse.FromString)
 
-    # One client with very many polls; streams that are reset at once.
+    # One client with very many polls.
 
     async def prepare_polls(self) -> None:
         await self._make_topic(1)
@@ -239,37 +238,6 @@ class AttackLoad:
                 await asyncio.sleep(0)
         await self._until_ended(streams, until, wire.ReceiveMessageResponse.FromString)
         await self._close([connection], [])
-
-    async def resets(self, until: float) -> None:
-        """80,000 streams a second on two connections, each reset at once."""
-        block = hpack.Encoder().encode([hpack.NeverIndexedHeaderTuple(*each) for each in opening(WATCH)])
-        await asyncio.gather(*(self._reset(until, block, per_s=40_000) for _ in range(2)))
-
-    async def _reset(self, until: float, block: bytes, per_s: int) -> None:
-        while time.monotonic() < until:
-            try:
-                reader, writer = await self._plain_connection(ADDRESS)
-            except OSError:
-                self._counted["NO CONNECTION"] += 1
-                await asyncio.sleep(0.5)
-                continue
-            self._counted["CONNECTIONS"] += 1
-            draining = asyncio.create_task(_drain(reader))
-            writer.write(_PREFACE + _EMPTY_SETTINGS)
-            with suppress(OSError):
-                begun, sent = time.monotonic(), 0
-                while time.monotonic() < until and not draining.done() and sent < 1 << 29:
-                    due = min(int((time.monotonic() - begun) * per_s) - sent, 1_000)
-                    if due > 0:
-                        writer.write(
-                            b"".join(_begun_and_reset(block, 2 * each + 1) for each in range(sent, sent + due))
-                        )
-                        sent += due
-                        self._counted["RESETS"] += due
-                    await writer.drain()
-                    await asyncio.sleep(0.001)
-            draining.cancel()
-            writer.transport.abort()
 
     # Shared helpers.
 
@@ -434,17 +402,8 @@ def _with_ids(request: memoryview, places: list[int], ids: Iterator[int]) -> Ite
 def _watch_words() -> bytes:
     """All bytes that a client sends on a connection for one health check that never ends."""
     block = hpack.Encoder().encode(opening(WATCH))
-    headers = _frame(_HEADERS_FRAME, _END_HEADERS, 1, block)
-    return _PREFACE + _EMPTY_SETTINGS + headers + _frame(0, _END_STREAM, 1, framed(0))
-
-
-def _begun_and_reset(block: bytes, stream_id: int) -> bytes:
-    cancelled = b"\0\0\0\x08"
-    return _frame(_HEADERS_FRAME, _END_HEADERS, stream_id, block) + _frame(_RESET_FRAME, 0, stream_id, cancelled)
-
-
-def _frame(kind: int, flags: int, stream_id: int, payload: bytes) -> bytes:
-    return len(payload).to_bytes(3, "big") + struct.pack(">BBI", kind, flags, stream_id) + payload
+    headers = frame(HEADERS_FRAME, END_HEADERS, 1, block)
+    return PREFACE + frame(SETTINGS, 0, 0) + headers + frame(DATA, END_STREAM, 1, framed(0))
 
 
 def _outcome(stream: Stream, read: Callable[[bytes], Any] | None) -> str:
