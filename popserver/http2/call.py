@@ -15,12 +15,14 @@ from popserver.http2 import headers
 from popserver.http2.connection import Connection
 from popserver.http2.frames import WINDOW_AT_START, ErrorCode
 from popserver.http2.headers import RequestHead
-from popserver.http2.stream import Stream
+from popserver.http2.stream import Stream, Waiting
 from popserver.transport.call import Encodable, EndCode, EndStatus, Route, Write
 
 PREFIX_BYTES = 5  # a byte that says whether the message is compressed, and its length
 # A streamed answer waits for the client when so much of it is not sent yet.
 PENDING_BYTES_MAX = 64 * 1024
+# Chunks of a request that are smaller are joined, up to this size.
+SMALL_CHUNK_BYTES, JOINED_CHUNK_BYTES = 256, 4 * 1024
 # A call that is refused at once ends only when the client has sent something, or after so long. grpc.aio, which the
 # official Python client uses, reports an internal error otherwise, because it cannot write on a stream that has ended.
 FIRST_BYTES_S = 0.1
@@ -45,6 +47,9 @@ class CallConnection(Protocol):
 
     def keeps(self, amount: int) -> None:
         """Count bytes that have arrived and that no handler has asked for; a negative amount when one has."""
+
+    def has_request(self, waiting: Waiting) -> None:
+        """The request has arrived, or nobody waits for it any more."""
 
     def signed(self) -> None:
         """A caller of this connection has signed."""
@@ -168,6 +173,7 @@ class Http2Call:
         size = self.size
         if size is None or self._arrived < size + PREFIX_BYTES:
             return None
+        self.holder.has_request(self)
         data = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
         rest = data[PREFIX_BYTES + size :]
         self._chunks = [rest] if rest else []
@@ -235,7 +241,11 @@ class Http2Call:
 
     def received(self, data: bytes) -> None:
         self._has_received = True
-        self._chunks.append(data)
+        chunks = self._chunks
+        if len(data) < SMALL_CHUNK_BYTES and chunks and len(chunks[-1]) < JOINED_CHUNK_BYTES:
+            chunks[-1] += data  # an object for a few bytes costs more than they do
+        else:
+            chunks.append(data)
         self._arrived += len(data)
         if self._ending is not None:
             self._ending.cancel()
@@ -248,6 +258,7 @@ class Http2Call:
 
     def ended(self) -> None:
         self.is_ended = True
+        self.holder.has_request(self)
         if self._ending is not None:
             self._ending.cancel()
             self._end()
@@ -260,6 +271,7 @@ class Http2Call:
         self._writers.clear()
 
     def closed(self, *, by_client: bool) -> None:
+        self.holder.has_request(self)
         self.holder.keeps(-self._kept)
         self._kept = 0
         self._chunks.clear()
@@ -300,10 +312,18 @@ class Http2Call:
     def expire(self, now_s: float) -> None:
         """End the call if its deadline has passed."""
         if self._deadline_s is not None and now_s > self._deadline_s and self.finished_s is None:
-            self.fail(EndStatus(EndCode.DEADLINE_EXCEEDED))
-            self.is_cancelled = True
-            if self.task is not None:
-                self.task.cancel()
+            self._abandon(EndStatus(EndCode.DEADLINE_EXCEEDED))
+
+    def give_up(self) -> None:
+        self.holder.has_request(self)
+        self._abandon(EndStatus(EndCode.RESOURCE_EXHAUSTED, "too many calls have sent no request yet; send it at once"))
+
+    def _abandon(self, status: EndStatus) -> None:
+        """End the call with a status, and its handler."""
+        self.fail(status)
+        self.is_cancelled = True
+        if self.task is not None:
+            self.task.cancel()
 
     def reset(self) -> None:
         """End the call without a status."""

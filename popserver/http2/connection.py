@@ -27,7 +27,7 @@ from popserver.http2.frames import (
     FrameReader,
     StreamFailure,
 )
-from popserver.http2.headers import FIELDS_BYTES_MAX, Field, HeaderDecoder, check_trailers, request_head
+from popserver.http2.headers import FIELDS_BYTES_MAX, Field, HeaderDecoder, are_trailers, request_head
 from popserver.http2.outgoing import FLUSH_BYTES, Outgoing
 from popserver.http2.stream import ConnectionListener, Stream
 
@@ -35,12 +35,13 @@ BLOCK_BYTES_MAX = 65_536
 CONNECTION_WINDOW = 1 << 30
 # Frames that cost the server work and bring no call further: so many a second, and so many at once.
 IDLE_FRAMES_PER_S = 1_000
-IDLE_FRAMES_AT_ONCE = 10_000
+IDLE_FRAMES_AT_ONCE = 2_000
+STREAMS_PER_FRAME = 64  # a new window changes every stream; so many of them count as one frame
+FRAMES_AT_ONCE = 500  # of one connection, before others have their turn
 # A client answers data with window updates: so many are allowed for each frame of data.
 UPDATES_EACH = 4
 # Frames on streams that the server has reset may still be on their way.
 RESETS_REMEMBERED = 1_000
-ANY_NUMBER = 1 << 30
 
 
 class _Block(NamedTuple):
@@ -100,8 +101,8 @@ class Connection:
 
     # What the client sends.
 
-    def receive(self, data: bytes, now_s: float, streams_max: int = ANY_NUMBER) -> None:
-        """Handle what has arrived, up to `streams_max` new streams. The rest waits for the next call."""
+    def receive(self, data: bytes, now_s: float, streams_max: int = STREAM_LAST) -> None:
+        """Handle some of what has arrived, with up to `streams_max` new streams. The rest waits for the next call."""
         if self.failure is not None:
             return
         self._now_s = now_s
@@ -114,8 +115,8 @@ class Connection:
     def _receive(self, data: bytes, streams_max: int) -> None:
         frame_reader, handlers = self.frames, self._handlers
         frame_reader.feed(data)
-        while self._opened < streams_max and not self.is_held:
-            frame = frame_reader.next()
+        for _ in range(FRAMES_AT_ONCE):
+            frame = None if self._opened >= streams_max or self.is_held else frame_reader.next()
             if frame is None:
                 return
             kind, flags, number, payload = frame
@@ -139,12 +140,12 @@ class Connection:
         for stream in list(self.streams.values()):
             self._forget(stream, by_client=True)
 
-    def _count_idle_frame(self) -> None:
+    def _count_idle_frame(self, weight: int = 1) -> None:
         sent = self.outgoing.data_frames
         if sent != self._data_frames:
             self._idle_frames.give(UPDATES_EACH * (sent - self._data_frames))
             self._data_frames = sent
-        if not self._idle_frames.take(self._now_s):
+        if self._idle_frames.take(self._now_s, weight) < weight:
             raise ConnectionFailure(ErrorCode.ENHANCE_YOUR_CALM, "too many frames that bring no call further")
 
     def _on_data(self, flags: int, number: int, payload: bytes) -> None:
@@ -161,7 +162,7 @@ class Connection:
             return
         stream.receive_window -= length
         if stream.receive_window < 0:
-            self.reset(stream, ErrorCode.FLOW_CONTROL_ERROR)
+            self._break(stream, ErrorCode.FLOW_CONTROL_ERROR)
             return
         if flags & PADDED:
             payload = frames.without_padding(payload)
@@ -177,7 +178,7 @@ class Connection:
 
     def _on_data_too_late(self, number: int, stream: Stream | None) -> None:
         if stream is not None:
-            self.reset(stream, ErrorCode.STREAM_CLOSED)
+            self._break(stream, ErrorCode.STREAM_CLOSED)
             return
         self._check_used("DATA", number)
         self._count_idle_frame()
@@ -244,22 +245,16 @@ class Connection:
 
     def _on_trailers(self, stream: Stream, decoded: list[Field] | None, *, has_ended: bool) -> None:
         if stream.is_received:
-            self.reset(stream, ErrorCode.STREAM_CLOSED)
-            return
-        try:
-            check_trailers(decoded)
-        except StreamFailure as failure:
-            self.reset(stream, failure.code)
-            return
-        if has_ended:
+            self._break(stream, ErrorCode.STREAM_CLOSED)
+        elif has_ended and are_trailers(decoded):
             self._end(stream)
         else:
-            self.reset(stream, ErrorCode.PROTOCOL_ERROR)
+            self._break(stream, ErrorCode.PROTOCOL_ERROR)
 
     def _end(self, stream: Stream) -> None:
         """The client has ended its side."""
         if stream.length_left:
-            self.reset(stream, ErrorCode.PROTOCOL_ERROR)
+            self._break(stream, ErrorCode.PROTOCOL_ERROR)
             return
         stream.is_received = True
         stream.listener.ended()
@@ -272,9 +267,10 @@ class Connection:
 
     def _on_reset(self, _flags: int, number: int, payload: bytes) -> None:
         self._check_used("RST_STREAM", number)
-        self._count_idle_frame()
         stream = self.streams.get(number)
-        if stream is not None:
+        if stream is None:
+            self._count_idle_frame()
+        else:
             self._forget(stream, by_client=True)
             self._listener.was_reset()
 
@@ -282,9 +278,14 @@ class Connection:
         if flags & ACK:
             self._count_idle_frame()
             return
+        window = self._stream_window
         for kind, value in frames.SETTING.iter_unpack(payload):
             self._count_idle_frame()
             self._set(kind, value)
+        if self._stream_window != window:
+            self._count_idle_frame(len(self.streams) // STREAMS_PER_FRAME)
+            for stream in self.streams.values():
+                self._widen(stream, self._stream_window - window)
         self._count_idle_frame()
         self.outgoing.put(frames.SETTINGS_ACK)
         self.is_ready = True
@@ -293,8 +294,6 @@ class Connection:
         if kind == frames.INITIAL_WINDOW_SIZE:
             if value > WINDOW_MAX:
                 raise ConnectionFailure(ErrorCode.FLOW_CONTROL_ERROR, f"a window of {value} bytes")
-            for stream in self.streams.values():
-                self._widen(stream, value - self._stream_window)
             self._stream_window = value
         elif kind == frames.MAX_FRAME_SIZE:
             if not frames.FRAME_BYTES_AT_START <= value <= frames.FRAME_BYTES_LARGEST:
@@ -331,9 +330,9 @@ class Connection:
         if stream is None:
             return
         if not amount:
-            self.reset(stream, ErrorCode.PROTOCOL_ERROR)
+            self._break(stream, ErrorCode.PROTOCOL_ERROR)
         elif stream.send_window + amount > WINDOW_MAX:
-            self.reset(stream, ErrorCode.FLOW_CONTROL_ERROR)
+            self._break(stream, ErrorCode.FLOW_CONTROL_ERROR)
         else:
             self._widen(stream, amount)
 
@@ -342,6 +341,11 @@ class Connection:
         if stream.send_window > WINDOW_MAX:
             raise ConnectionFailure(ErrorCode.FLOW_CONTROL_ERROR, f"a window of {stream.send_window} bytes")
         self.outgoing.widened(stream)
+
+    def _break(self, stream: Stream, code: ErrorCode) -> None:
+        """End a stream on which the client broke a rule. That counts as a reset by the client."""
+        self.reset(stream, code)
+        self._listener.was_reset()
 
     def _check_used(self, kind: str, number: int) -> None:
         if number > self._last:
@@ -356,10 +360,10 @@ class Connection:
             self.outgoing.put(frames.window_update(stream.id, amount))
 
     def reset(self, stream: Stream, code: ErrorCode) -> None:
-        """End a stream at once."""
+        """End a stream at once. Its handler is told that the client does not wait any more."""
         if not stream.is_closed:
             self._refuse(stream.id, code)
-            self._forget(stream, by_client=False)
+            self._forget(stream, by_client=True)
 
     def ping(self, payload: bytes) -> None:
         self.outgoing.put(frames.frame(frames.PING, 0, 0, payload))

@@ -14,7 +14,7 @@ from popserver.http2.frames import ConnectionFailure, ErrorCode
 from popserver.http2.protocol import ClientConnection, Patience, Shared
 from popserver.transport.call import Service
 from popserver.transport.limits import CallLimits
-from popserver.transport.listen import ListenAddress, Listening, cannot_listen, split_address
+from popserver.transport.listen import ListenAddress, Listening, cannot_listen
 
 # How often connections and calls are checked for what takes too long.
 LOOK_S = 1.0
@@ -61,10 +61,10 @@ class Http2Door:
             raise cannot_listen(host, port) from None
 
     def listen_plaintext(self, address: str) -> int:
-        return self._bind(*split_address(address), (PREFACE,), None)
+        return self._bind(*_place(address), (PREFACE,), None)
 
     def listen_tls(self, address: str, source: Source) -> int:
-        return self._bind(*split_address(address), (TLS_HANDSHAKE,), source)
+        return self._bind(*_place(address), (TLS_HANDSHAKE,), source)
 
     def _bind(self, host: str, port: int, kinds: Collection[int], source: Source | None) -> int:
         listener = PortListener(host, port, kinds, source, self.connections, self._protocol, self._handshake_s)
@@ -85,6 +85,7 @@ class Http2Door:
         """Accept no more calls. After the timeout, cancel the calls that still run."""
         for listener in self._listeners:
             listener.close()
+        self._shared.is_leaving = True
         for client in self._clients:
             client.leave()
         try:
@@ -133,3 +134,9 @@ class Http2Door:
                 return
             log.warning("connection closed", peer=client.peer, bytes=client.kept, reason="too much that no call reads")
             client.fail(ConnectionFailure(ErrorCode.ENHANCE_YOUR_CALM, "too much data that no call reads"))
+
+
+def _place(address: str) -> tuple[str, int]:
+    """Host and port; the port may be 0."""
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)

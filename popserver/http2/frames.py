@@ -110,6 +110,9 @@ class FrameReader:
             return None
         data, start = self._data, self._position + HEADER_BYTES
         if len(data) < start:
+            if len(data) == self._position:
+                # An idle connection must not keep what it received last.
+                self._data, self._position = b"", 0
             return None
         high, low, kind, flags, number = HEADER.unpack_from(data, self._position)
         length = high << 16 | low

@@ -21,6 +21,8 @@ from popserver.http2.frames import ConnectionFailure, ErrorCode, StreamFailure
 TABLE_BYTES = 4_096  # of previous fields; what HTTP/2 assumes unless a setting says otherwise
 # All fields of one call, as HTTP/2 counts them. Official clients send less than 1 KiB.
 FIELDS_BYTES_MAX = 16_384
+# With more than this the connection ends: a field of the table costs the client one byte, and the server much more.
+DECODED_BYTES_MAX = 4 * FIELDS_BYTES_MAX
 FIELD_BYTES = 32  # what each field counts beside its name and value
 INTEGER_MAX = 1 << 28
 REMEMBERED_BYTES_MAX = 128
@@ -42,6 +44,12 @@ class RequestHead(NamedTuple):
     path: str
     fields: dict[str, str]  # without the pseudo-headers; the last of several with one name
     is_too_long: bool = False  # the fields exceed `FIELDS_BYTES_MAX` and were dropped
+
+    @property
+    def is_grpc(self) -> bool:
+        """Whether this is a call; what cannot be known counts as one."""
+        says_grpc = self.fields.get("content-type", "").startswith("application/grpc")
+        return self.is_too_long or (self.method == "POST" and says_grpc)
 
     @property
     def content_length(self) -> int | None:
@@ -106,6 +114,8 @@ class HeaderDecoder:
             size += field.size
             if size <= FIELDS_BYTES_MAX:
                 fields.append(field)
+            elif size > DECODED_BYTES_MAX:
+                raise ConnectionFailure(ErrorCode.ENHANCE_YOUR_CALM, f"headers of more than {DECODED_BYTES_MAX} bytes")
         return fields if size <= FIELDS_BYTES_MAX else None
 
     def _at(self, index: int) -> Field:
@@ -204,11 +214,9 @@ def request_head(decoded: list[Field] | None) -> RequestHead:
     return RequestHead(method, path, fields)
 
 
-def check_trailers(decoded: list[Field] | None) -> None:
-    """Check the fields at the end of a request. Raises `StreamFailure`."""
-    for name, _, _ in decoded or ():
-        if not _is_allowed(name):
-            raise StreamFailure(ErrorCode.PROTOCOL_ERROR, f"the header '{name}' is not allowed behind a request")
+def are_trailers(decoded: list[Field] | None) -> bool:
+    """Whether a request may have these fields at its end."""
+    return all(_is_allowed(name) for name, _, _ in decoded or ())
 
 
 # Answers. They use no table, so a block is the same on every connection.
@@ -245,5 +253,5 @@ def trailers(code: int, sentence: str) -> bytes:
 
 
 def http_status(code: int) -> bytes:
-    """An answer to a request that is not gRPC."""
-    return _literal(":status", str(code))
+    """The beginning of an answer to a request that is not gRPC."""
+    return _literal(":status", str(code)) + _literal("content-type", "text/plain")

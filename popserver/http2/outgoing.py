@@ -10,6 +10,8 @@ from popserver.http2.stream import Stream
 
 # `flush` returns about this much at a time, so that a slow client needs little memory.
 FLUSH_BYTES = 256 * 1024
+# A smaller frame, if it is not the last one of what is pending, is as small as the client's window.
+FULL_BYTES = 1_024
 
 
 class Outgoing:
@@ -19,7 +21,7 @@ class Outgoing:
         """`answered` is called when the whole answer of a stream was handed out."""
         self.window = WINDOW_AT_START  # how many bytes of data the client takes, on all streams together
         self.frame_bytes = frames.FRAME_BYTES_AT_START  # of the largest frame that the client takes
-        self.data_frames = 0  # handed out since the start
+        self.data_frames = 0  # handed out since the start, without those that a small window made small
         self._answered = answered
         self._frames: list[bytes | memoryview] = []
         self._ready: dict[Stream, None] = {}  # streams that have something to send
@@ -99,6 +101,6 @@ class Outgoing:
             self._frames.append(stream.cut(size))
             stream.send_window -= size
             self.window -= size
-            self.data_frames += 1
+            self.data_frames += not stream.pending_bytes or size >= FULL_BYTES
             sent += size
         return sent

@@ -15,11 +15,14 @@ from popserver.http2.call import Http2Call
 from popserver.http2.connection import Connection
 from popserver.http2.frames import ConnectionFailure
 from popserver.http2.headers import RequestHead
-from popserver.http2.stream import Stream
+from popserver.http2.other import OtherRequest
+from popserver.http2.stream import Stream, Waiting
 from popserver.transport.call import EndCode, Route
 
 # So many calls of one connection begin before others have their turn.
 CALLS_AT_ONCE = 64
+# Calls of all connections whose request has not arrived. Each costs 5 KB, and an ordinary one waits for a moment.
+WAITING_MAX = 20_000
 WRITE_BUFFER_BYTES = 256 * 1024
 # A client that has disappeared is noticed after so long.
 KEEPALIVE_S = 60.0
@@ -61,6 +64,8 @@ class Shared:
     kept_max: int = 1 << 40
     too_much: Callable[[], None] = _nothing  # called when more than `kept_max` is kept
     lost: Callable[[], None] = _nothing  # called when a connection is lost
+    is_leaving: bool = False  # the server is stopping
+    waiting: dict[Waiting, None] = field(default_factory=dict)  # requests that are arriving, the oldest first
 
 
 class ClientConnection(asyncio.Protocol):
@@ -79,6 +84,7 @@ class ClientConnection(asyncio.Protocol):
         self._starting: list[Http2Call] = []
         self._is_flushing = False
         self._is_full = False  # the client does not read
+        self._is_ending = False  # the server sends nothing more
         self._pause: asyncio.TimerHandle | asyncio.Handle | None = None
         self._resets = Rate(RESETS_PER_S, RESETS_AT_ONCE)
         now_s = self._loop.time()
@@ -93,9 +99,13 @@ class ClientConnection(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         self._shared.clients[self] = None
         self.flush_soon()
+        if self._shared.is_leaving:
+            self.leave()
 
     def data_received(self, data: bytes) -> None:
         self._has_heard = True
+        if self._is_ending:
+            return
         if self._pause is None:
             self._take(data)
         else:
@@ -162,8 +172,11 @@ class ClientConnection(asyncio.Protocol):
     # From the connection.
 
     def opened(self, stream: Stream, head: RequestHead) -> None:
-        if head.method != "POST" or not head.fields.get("content-type", "").startswith("application/grpc"):
-            self.connection.outgoing.finish(stream, headers.http_status(405 if head.method != "POST" else 415))
+        if not head.is_grpc:
+            outgoing, status = self.connection.outgoing, 415 if head.method == "POST" else 405
+            other = OtherRequest(outgoing, stream, status, self._other_arrived)
+            stream.listener = other
+            self._wait(other)
             return
         refusal = self._refusal(head)
         if refusal is not None:
@@ -172,6 +185,13 @@ class ClientConnection(asyncio.Protocol):
         call = Http2Call(self, stream, head, self._shared.routes[head.path], self._loop.time())
         stream.listener = call
         self._starting.append(call)
+        self._wait(call)
+
+    def _wait(self, request: Waiting) -> None:
+        waiting = self._shared.waiting
+        waiting[request] = None
+        if len(waiting) > WAITING_MAX:
+            next(iter(waiting)).give_up()
 
     def _refusal(self, head: RequestHead) -> bytes | None:
         """The trailers for a call that no handler gets."""
@@ -211,13 +231,20 @@ class ClientConnection(asyncio.Protocol):
         if amount > 0 and self._shared.kept > self._shared.kept_max:
             self._shared.too_much()
 
+    def has_request(self, waiting: Waiting) -> None:
+        self._shared.waiting.pop(waiting, None)
+
+    def _other_arrived(self, other: OtherRequest) -> None:
+        self.has_request(other)
+        self.flush_soon()
+
     def hang_up(self, why: str) -> None:
         log.debug("connection closed", peer=self.peer, reason=why)
         self._transport.abort()
 
     def _flush(self) -> None:
         self._is_flushing = False
-        if self._is_full or self._transport.is_closing():
+        if self._is_full or self._is_ending or self._transport.is_closing():
             return
         connection = self.connection
         out = connection.outgoing.flush()
@@ -226,7 +253,8 @@ class ClientConnection(asyncio.Protocol):
         if not connection.streams:
             self._used_s = self._loop.time()
             if connection.has_left:
-                self._close()
+                self._say_goodbye()
+                return
         if not connection.outgoing.is_empty and not self._is_full:
             self.flush_soon()
 
@@ -284,6 +312,18 @@ class ClientConnection(asyncio.Protocol):
             self._asked_s = now_s
             self.connection.ping(_KEEPALIVE)
             self.flush_soon()
+
+    def _say_goodbye(self) -> None:
+        """End the server's side, and wait for the client to close.
+
+        A socket that is closed while the client's next request arrives is reset; answers on their way would be lost.
+        """
+        if not self._transport.can_write_eof():  # TLS says goodbye itself
+            self._close()
+            return
+        self._is_ending = True
+        self._transport.write_eof()
+        self._loop.call_later(CLOSE_S, self._transport.abort)
 
     def _close(self) -> None:
         """Send what the transport still holds, then close."""

@@ -64,6 +64,13 @@ class Stream:
         self.head = self.trailers = None
 
 
+class Waiting(Protocol):
+    """A request that is arriving."""
+
+    def give_up(self) -> None:
+        """Answer without the rest of it."""
+
+
 class StreamListener(Protocol):
     """What happens on one stream. The methods must not raise."""
 
@@ -77,7 +84,7 @@ class StreamListener(Protocol):
         """Everything pending was sent."""
 
     def closed(self, *, by_client: bool) -> None:
-        """The stream is gone. `by_client`: the client reset it, or the connection is lost."""
+        """The stream is gone. `by_client`: without the end of its answer, for the client or the connection ended it."""
 
 
 class _Nobody:
@@ -100,7 +107,7 @@ class ConnectionListener(Protocol):
         """A request begins. Set the stream's listener here."""
 
     def was_reset(self) -> None:
-        """The client has reset a stream."""
+        """The client has reset a stream, or made the server reset it."""
 
     def acknowledged(self, ping: bytes) -> None:
         """The client has answered a ping."""

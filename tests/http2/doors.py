@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 from popserver.front.source import Source
+from popserver.http2.door import Http2Door
 from popserver.transport.call import Door, Service
 from popserver.transport.grpc_door import GrpcDoor
 from popserver.transport.limits import CallLimits
@@ -14,9 +15,9 @@ from tests.http2.service import TEST_SERVICE
 
 # Makes a door; takes its limits and how many connections it may have.
 MakeDoor = Callable[[CallLimits, int], Door]
-DOORS: dict[str, MakeDoor] = {"grpc": GrpcDoor}
+DOORS: dict[str, MakeDoor] = {"grpc": GrpcDoor, "http2": Http2Door}
 # Those that keep every rule of HTTP/2; gRPC's own resets requests that are not gRPC.
-CONFORMING: tuple[str, ...] = ()
+CONFORMING = ("http2",)
 CONNECTIONS_MAX = 1_000
 
 

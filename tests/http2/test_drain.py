@@ -1,0 +1,116 @@
+"""A server that stops under load: every call is answered, or was refused before a handler saw it and goes elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import Counter
+from contextlib import AsyncExitStack
+from typing import Any
+
+import grpc
+import pytest
+
+from popserver.front.source import Source
+from popserver.transport.call import Call, Door, Encodable, Route, Service, encode
+from popserver.transport.limits import CallLimits
+from tests.http2.doors import CONFORMING, CONNECTIONS_MAX, DOORS, MakeDoor
+from tests.http2.service import SimpleRequest, SimpleResponse
+from tests.support.certificates import Authority
+
+CLIENTS, CALLS_AT_ONCE = 12, 8
+RESTARTS = 4
+BETWEEN_RESTARTS = 300  # answers
+PATIENCE_S = 60
+UNARY = "/grpc.testing.TestService/UnaryCall"
+# A client tries again soon when the port is closed; it has no other server.
+OPTIONS = [
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 100),
+]
+
+
+class Load:
+    """Calls without end, each with a number of its own."""
+
+    def __init__(self) -> None:
+        self.sent: set[str] = set()
+        self.handled: Counter[str] = Counter()
+        self.answered: set[str] = set()
+        self.refused: Counter[str] = Counter()
+        self.stops = False
+        self._numbers = itertools.count()
+        self._progress = asyncio.Event()
+
+    async def handle(self, call: Call) -> Encodable:
+        """The server's side. Some calls take a few turns of the event loop, some a few milliseconds."""
+        request = SimpleRequest.FromString(await call.read())
+        self.handled[request.payload.body.decode()] += 1
+        await asyncio.sleep(0.005 if request.response_size % 2 else 0)
+        answer = SimpleResponse()
+        answer.payload.body = request.payload.body + bytes(request.response_size)
+        return answer
+
+    async def work(self, channel: Any) -> None:
+        """One caller."""
+        call = channel.unary_unary(UNARY)
+        while not self.stops:
+            number = next(self._numbers)
+            request = SimpleRequest(response_size=number % 4_000)
+            request.payload.body = b"%d" % number
+            self.sent.add(str(number))
+            try:
+                answer = await call(request.SerializeToString(), wait_for_ready=True, timeout=PATIENCE_S)
+            except grpc.aio.AioRpcError as error:
+                self.refused[f"{error.code().name}: {error.details()}"] += 1
+                continue
+            assert SimpleResponse.FromString(answer).payload.body.startswith(request.payload.body)
+            self.answered.add(str(number))
+            self._progress.set()
+
+    async def progress(self, answers: int) -> None:
+        """Wait for so many more answers."""
+        wanted = len(self.answered) + answers
+        async with asyncio.timeout(PATIENCE_S):
+            while len(self.answered) < wanted:
+                self._progress.clear()
+                await self._progress.wait()
+
+
+async def _start(make: MakeDoor, address: str, load: Load, source: Source | None) -> tuple[Door, int]:
+    door = make(CallLimits(), CONNECTIONS_MAX)
+    port = door.listen_plaintext(address) if source is None else door.listen_tls(address, source)
+    door.serve([Service("grpc.testing.TestService", {"UnaryCall": Route(load.handle, encode, streams=False)})])
+    await door.start()
+    return door, port
+
+
+# gRPC's own server ends calls that it has received, but not given to a handler yet, with CANCELLED.
+@pytest.mark.parametrize("transport", ["plaintext", "tls"])
+@pytest.mark.parametrize("name", CONFORMING)
+async def test_no_call_is_lost(name: str, source: Source, authority: Authority, transport: str) -> None:
+    make_door, load, own = DOORS[name], Load(), source if transport == "tls" else None
+    door, port = await _start(make_door, "127.0.0.1:0", load, own)
+    trusted = grpc.ssl_channel_credentials(authority.ca.read_bytes())
+    async with AsyncExitStack() as channels:
+        address, work = f"127.0.0.1:{port}", []
+        for _ in range(CLIENTS):
+            if own is None:
+                channel = grpc.aio.insecure_channel(address, OPTIONS)
+            else:
+                channel = grpc.aio.secure_channel(address, trusted, OPTIONS)
+            await channels.enter_async_context(channel)
+            work += [asyncio.create_task(load.work(channel)) for _ in range(CALLS_AT_ONCE)]
+        for _ in range(RESTARTS):
+            await load.progress(BETWEEN_RESTARTS)
+            await door.stop(PATIENCE_S)
+            door, _ = await _start(make_door, address, load, own)
+        await load.progress(BETWEEN_RESTARTS)
+        load.stops = True
+        await asyncio.gather(*work)
+    await door.stop(0)
+    assert not load.refused
+    assert load.answered == load.sent
+    assert {number: count for number, count in load.handled.items() if count > 1} == {}
