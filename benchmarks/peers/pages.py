@@ -15,10 +15,12 @@ from benchmarks.peer_cases import WORKLOADS, Workload
 from benchmarks.peers.table import Measured, measured, number
 
 ROOT = Path(__file__).parents[2]
+PAGES = ("docs/benchmarks.md", "README.md")
 BEGIN = "<!-- Figures of `make bench ARGS=peers`: python -m benchmarks.peers.pages -->\n"
 END = "<!-- End of the figures. -->\n"
 # Those of the README.
 CHOSEN = ("send_1", "send_64", "receive_1", "receive_8")
+PROMISES = ("server", "version", "driven by", "an answered send is", "an ack is", "memory, MiB", "fsync, µs")
 NOISE = 1.05  # what is less is called the same
 RATES = [workload for workload in WORKLOADS if workload.load != "latency"]
 
@@ -26,7 +28,7 @@ RATES = [workload for workload in WORKLOADS if workload.load != "latency"]
 def main(paths: Sequence[str]) -> None:
     results = together([json.loads(Path(path).read_text()) for path in paths or ["bench-out/bench.json"]])
     servers = measured(results["cases"])
-    for page, text in (("docs/benchmarks.md", whole(results, servers)), ("README.md", short(servers))):
+    for page, text in zip(PAGES, (whole(results, servers), short(servers)), strict=True):
         path = ROOT / page
         path.write_text(between(path.read_text(), text, page))
 
@@ -55,9 +57,7 @@ def whole(results: Mapping[str, Any], servers: Sequence[Measured]) -> str:
     running = [each for each in servers if not each.skipped]
     parts = [
         _conditions(results, servers[0]),
-        _table(
-            ["", "driven by", "an answered send is", "an ack is", "memory, MiB", "fsync, µs"], map(_promises, running)
-        ),
+        _table(PROMISES, map(_promises, running)),
         _figures("messages per second", RATES, running, lambda each, workload: _cell(each, f"{workload.name}_rate")),
         _figures("server CPU, µs per message", RATES, running, lambda each, name: _cell(each, f"{name.name}_us")),
         _figures("p50 / p99 of a call, ms", WORKLOADS, running, _quantiles),
@@ -101,23 +101,15 @@ def _conditions(results: Mapping[str, Any], first: Measured) -> str:
     facts, plan = results["environment"], results["plan"]
     rounds = len(results["cases"]["peers"]["variants"][first.name]["rounds"])
     return (
-        f"{plan['body_bytes']:,} bytes in each message, {rounds} rounds, {plan['seconds']:g} s for each figure, on"
+        f"{plan['body_bytes']:,} bytes in each message, rounds: {rounds}, {plan['seconds']:g} s for each figure, on"
         f" {facts['cores']} cores. In brackets: ratios to {first.name} in the same round. The column fsync has the time"
         " of an fdatasync just before, because the disk is shared.\n"
     )
 
 
 def _promises(server: Measured) -> list[str]:
-    facts = server.facts
-    named = f"{server.name} {facts['version']}"
-    return [
-        named,
-        facts["client"],
-        facts["sends"],
-        facts["acks"],
-        _cell(server, "memory_mib"),
-        number(server.figures["fsync_us"]),
-    ]
+    facts = [server.facts[name] for name in ("version", "client", "sends", "acks")]
+    return [server.name, *facts, _cell(server, "memory_mib"), number(server.figures["fsync_us"])]
 
 
 def _figures(

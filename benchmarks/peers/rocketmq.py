@@ -26,9 +26,9 @@ READ_AND_WRITE = 6
 class RocketMQ:
     """Told to answer when it is on the disk."""
 
-    name = "RocketMQ"
+    name = "RocketMQ sync flush"
     flush = "SYNC_FLUSH"
-    sends = "on the disk (SYNC_FLUSH)"
+    sends = "on the disk (flushDiskType SYNC_FLUSH)"
     acks = "answered, on the disk"
     driven_by = "popclient"
     compiles = True
@@ -66,9 +66,9 @@ class RocketMQ:
 class RocketMQByDefault(RocketMQ):
     """As it comes: it writes to the disk after its answer."""
 
-    name = "RocketMQ, its default"
+    name = "RocketMQ async flush"
     flush = "ASYNC_FLUSH"
-    sends = "in memory (ASYNC_FLUSH)"
+    sends = "in memory (ASYNC_FLUSH, its default)"
     acks = "answered, in memory"
 
 

@@ -205,12 +205,18 @@ def test_pages_say_who_is_faster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             assert "old" not in text
             assert "single sends, 1 at once: quick 2.0 ×" in text
             assert "send to delivery: quick 2.0 ×" in text
+    assert "| quick | 1.0 | some 2.0 | on the disk | not answered |" in written[0].read_text()
     assert "Not measured: absent; install it." in written[0].read_text()
 
 
 def test_a_page_without_a_place_is_refused() -> None:
     with pytest.raises(ValueError, match=r"README\.md has no place"):
         pages.between("text\n", "figures", "README.md")
+
+
+def test_the_pages_have_a_place() -> None:
+    for page in pages.PAGES:
+        assert pages.BEGIN in pages.between((pages.ROOT / page).read_text(), "figures\n", page)
 
 
 def test_runs_are_put_together() -> None:
