@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
@@ -335,3 +336,26 @@ async def test_a_consumer_that_stops_burns_no_attempt_and_leaves_nothing_held(
                 await second.ack(message)
     assert (len(begun), set(seen.values())) == (12, {1})
     assert not set(bodies(begun)) & set(seen)
+
+
+@pytest.mark.row("K5")
+async def test_message_groups_stay_in_order_when_messages_fail(shared: popserver.EmbeddedBroker, topic: str) -> None:
+    groups, each = 6, 20
+    messages = [
+        Message(topic, str(number), message_group=f"g{group}") for number in range(each) for group in range(groups)
+    ]
+    async with aio.Producer(shared.endpoint) as producer:
+        (await producer.send_many(messages)).raise_for_failures()
+    done: Counter[str | None] = Counter()
+    async with aio.SimpleConsumer(shared.endpoint, "g", topic) as consumer, asyncio.timeout(60):
+        while done.total() < groups * each:
+            failed: set[str | None] = set()
+            for message in await consumer.receive(4, await_duration=1):
+                group, number = message.message_group, int(message.text)
+                if group in failed or (message.delivery_attempt == 1 and number % 7 == 3):
+                    failed.add(group)
+                    await consumer.change_invisible_duration(message, 0)
+                    continue
+                assert number == done[group], f"of {group}, which has come to {done[group]}"
+                await consumer.ack(message)
+                done[group] += 1
