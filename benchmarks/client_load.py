@@ -6,6 +6,7 @@ import asyncio
 import os
 import time
 from contextlib import AsyncExitStack, nullcontext
+from datetime import UTC, datetime
 from typing import Any
 from unittest import mock
 
@@ -113,8 +114,11 @@ class ClientLoad:
                 await asyncio.gather(*working)
                 return figures
 
-    async def wake(self, topic: str, count: int, pause_s: float) -> dict[str, float]:
-        """How long from a send until a waiting receive has the message; each send finds the receive parked."""
+    async def wake(self, topic: str, count: int, pause_s: float, delay_s: float = 0.0) -> dict[str, float]:
+        """How long from a send until a waiting receive has the message; each send finds the receive parked.
+
+        With `delay_s`, delayed messages are sent, and the time counts from when they are due.
+        """
         taken_s: list[float] = []
         delivered = asyncio.Event()
         consumer = SimpleConsumer(self._endpoint, topic, topic, invisible_duration=INVISIBLE_S)
@@ -123,7 +127,7 @@ class ClientLoad:
             async def receive() -> None:
                 while True:
                     for each in await consumer.receive(BATCH_SIZE):
-                        taken_s.append(time.perf_counter() - float(each.body))
+                        taken_s.append(time.time() - float(each.body))
                         delivered.set()
                         await consumer.ack(each)
 
@@ -132,7 +136,10 @@ class ClientLoad:
                 # Long enough for the receive to wait at the server, and for TCP's delayed acknowledgements.
                 await asyncio.sleep(pause_s)
                 delivered.clear()
-                await producer.send(topic, repr(time.perf_counter()).encode())
+                # In whole milliseconds, as delivery times are.
+                from_s = int((time.time() + delay_s) * 1_000) / 1_000 if delay_s else time.time()
+                due = datetime.fromtimestamp(from_s, UTC) if delay_s else None
+                await producer.send(topic, repr(from_s).encode(), delivery_timestamp=due)
                 await asyncio.wait_for(delivered.wait(), 30)
             receiving.cancel()
             await asyncio.gather(receiving, return_exceptions=True)

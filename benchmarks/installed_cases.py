@@ -30,14 +30,19 @@ from benchmarks.servers import Server, Variant
 ROOT = Path(__file__).parent.parent
 JAVA = Path(__file__).parent / "java"
 PAUSE_S = 0.2
+DELAY_S = 0.3
 DEADLINE_S = 60
 FIGURES = {
     "wake_p50": "ms",
     "wake_p99": "ms",
+    "due_p50": "ms",
+    "due_p99": "ms",
     "receives": "msg/s",
     "sends": "msg/s",
     "java_wake_p50": "ms",
     "java_wake_p99": "ms",
+    "java_due_p50": "ms",
+    "java_due_p99": "ms",
     "java_receives": "msg/s",
     "java_sends": "msg/s",
     "ready_s": "s",
@@ -125,6 +130,7 @@ def _measured(bench: Bench, way: Way, java: list[str] | None) -> Figures:
 def _by_own_client(bench: Bench, load: Generator) -> Figures:
     plan = bench.plan
     wake = load.run("client.wake", topic="bench-wake", count=plan.installed_wakes, pause_s=PAUSE_S)
+    due = load.run("client.wake", topic="bench-due", count=plan.installed_wakes, pause_s=PAUSE_S, delay_s=DELAY_S)
     window = {"warm_up": 0.3, "seconds": plan.installed_seconds, "callers": 1}
     load.run("client.stock", topic="bench-stock", count=plan.installed_stock, body_bytes=plan.body_bytes)
     receives = load.run(
@@ -140,6 +146,8 @@ def _by_own_client(bench: Bench, load: Generator) -> Figures:
     return {
         "wake_p50": wake["p50"],
         "wake_p99": wake["p99"],
+        "due_p50": due["p50"],
+        "due_p99": due["p99"],
         "receives": receives["rate"],
         "sends": sends["rate"],
         "server_busy": sends["server_busy"],

@@ -127,6 +127,16 @@ def _over(case: str, other: str) -> Callable[[Mapping[str, Any], str], float | N
     return got
 
 
+def _of_rounds(case: str, key: str) -> Callable[[Mapping[str, Any], str], float | None]:
+    """The median of a figure that is in each round."""
+
+    def got(results: Mapping[str, Any], variant: str) -> float | None:
+        rounds = results.get(case, {}).get("variants", {}).get(variant, {}).get("rounds", [])
+        return _median(each[key] for each in rounds) if rounds and key in rounds[0] else None
+
+    return got
+
+
 TARGETS = (
     Target("64 callers, single sends: of the no-op", 0.8, _at("send_1x64", "of_noop"), variants=("sqlite",)),
     Target("32 per request, 1 caller: of insert, 32 rows per transaction", 0.6, _at("send_32x1", "of_insert")),
@@ -145,6 +155,22 @@ TARGETS = (
     Target("SQL filter that accepts a tenth: over the tag filter", 0.7, _at("filter", "of_tag")),
     Target("1,000 message groups: over messages in none", 0.7, _at("fifo", "of_unordered")),
     Target("100,000 message groups: over 1,000", 0.95, _at("fifo_many", "of_few")),
+    Target("delayed messages: p50 of their lateness, ms", 10, _at("delay", "p50"), at_most=True),
+    Target("held messages: p50 of their lateness, ms", 10, _at("hold", "p50"), at_most=True),
+    Target(
+        "delayed messages, popclient waits: p50 of their lateness, ms",
+        10,
+        _of_rounds("installed", "due_p50"),
+        at_most=True,
+        variants=("default",),
+    ),
+    Target(
+        "delayed messages, the official Java client waits: p50 of it, ms",
+        10,
+        _of_rounds("installed", "java_due_p50"),
+        at_most=True,
+        variants=("default",),
+    ),
     Target("delayed messages: p99 of their lateness, ms", 100, _at("delay", "median"), at_most=True),
     Target("held messages: p99 of their lateness, ms", 100, _at("hold", "median"), at_most=True),
     Target("delayed messages, all due at once: p99 of it, ms", 1_000, _at("delay", "burst_p99"), at_most=True),

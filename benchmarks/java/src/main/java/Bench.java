@@ -1,5 +1,6 @@
 import java.nio.ByteBuffer;
 import java.time.Duration;
+import java.time.Instant;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Collections;
@@ -11,6 +12,7 @@ import org.apache.rocketmq.client.apis.ClientServiceProvider;
 import org.apache.rocketmq.client.apis.consumer.FilterExpression;
 import org.apache.rocketmq.client.apis.consumer.SimpleConsumer;
 import org.apache.rocketmq.client.apis.message.Message;
+import org.apache.rocketmq.client.apis.message.MessageBuilder;
 import org.apache.rocketmq.client.apis.message.MessageView;
 import org.apache.rocketmq.client.apis.producer.Producer;
 
@@ -28,19 +30,23 @@ public class Bench {
     public static void main(String[] args) throws Exception {
         Bench bench = new Bench(args[0], Boolean.parseBoolean(args[1]));
         double seconds = Double.parseDouble(args[2]);
-        double[] wake = bench.wake(Integer.parseInt(args[3]));
+        double[] wake = bench.wake("bench-java-wake", Integer.parseInt(args[3]), 0);
+        double[] due = bench.wake("bench-java-due", Integer.parseInt(args[3]), 300);
         double sends = bench.sends("bench-java", seconds);
         double receives = bench.receives("bench-java-stock", 4_096, seconds);
         System.out.printf(java.util.Locale.ROOT,
-            "{\"wake_p50\": %.3f, \"wake_p99\": %.3f, \"sends\": %.1f, \"receives\": %.1f}%n",
-            wake[0], wake[1], sends, receives);
+            "{\"wake_p50\": %.3f, \"wake_p99\": %.3f, \"due_p50\": %.3f, \"due_p99\": %.3f, \"sends\": %.1f,"
+                + " \"receives\": %.1f}%n",
+            wake[0], wake[1], due[0], due[1], sends, receives);
         // The client's threads outlive its close.
         System.exit(0);
     }
 
-    /** From before the send until a waiting receive has the message, in milliseconds: median and 99th percentile. */
-    private double[] wake(int count) throws Exception {
-        String topic = "bench-java-wake";
+    /**
+     * From before the send until a waiting receive has the message, in milliseconds: median and 99th percentile. With a
+     * delay (ms) the time counts from when the messages are due.
+     */
+    private double[] wake(String topic, int count, long delay) throws Exception {
         List<Double> taken = Collections.synchronizedList(new ArrayList<>());
         AtomicBoolean running = new AtomicBoolean(true);
         try (Producer producer = producer(topic); SimpleConsumer consumer = consumer(topic, topic)) {
@@ -49,7 +55,7 @@ public class Bench {
                     try {
                         for (MessageView each : consumer.receive(32, Duration.ofSeconds(60))) {
                             ByteBuffer body = each.getBody();
-                            taken.add((System.nanoTime() - body.getLong()) / 1e6);
+                            taken.add(now() - body.getDouble());
                             consumer.ack(each);
                         }
                     } catch (Exception error) {
@@ -62,13 +68,12 @@ public class Bench {
             receiving.start();
             Thread.sleep(2_000);
             for (int number = 0; number < count; number++) {
-                byte[] body = ByteBuffer.allocate(64).putLong(System.nanoTime()).array();
-                producer.send(message(topic, body));
+                producer.send(timed(topic, delay));
                 Thread.sleep(200);
             }
             Thread.sleep(1_000);
             running.set(false);
-            producer.send(message(topic, ByteBuffer.allocate(64).putLong(System.nanoTime()).array()));
+            producer.send(timed(topic, 0));
             receiving.join();
         }
         // The first ones warm the machine up.
@@ -138,6 +143,20 @@ public class Bench {
 
     private static Message message(String topic, byte[] body) {
         return PROVIDER.newMessageBuilder().setTopic(topic).setTag("bench").setBody(body).build();
+    }
+
+    /** A message whose body has the moment from which its time counts. */
+    private static Message timed(String topic, long delay) {
+        double from = delay == 0 ? now() : System.currentTimeMillis() + delay;
+        MessageBuilder builder =
+            PROVIDER.newMessageBuilder().setTopic(topic).setBody(ByteBuffer.allocate(64).putDouble(from).array());
+        return (delay == 0 ? builder : builder.setDeliveryTimestamp((long) from)).build();
+    }
+
+    /** Milliseconds since 1970, with fractions. */
+    private static double now() {
+        Instant now = Instant.now();
+        return now.getEpochSecond() * 1e3 + now.getNano() / 1e6;
     }
 
     private static double at(List<Double> sorted, double part) {
