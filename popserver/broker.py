@@ -116,7 +116,13 @@ class Broker:
             self.reader, self.background, self.maintenance, self.servers, self.clients, self.hold_release
         )
         self.sending = Sending(
-            self.writer, self.catalog, self.transactions, clock, key_window_ms=key_window_ms, delay_ms_max=delay_ms_max
+            self.writer,
+            self.catalog,
+            self.transactions,
+            self.pending,
+            clock,
+            key_window_ms=key_window_ms,
+            delay_ms_max=delay_ms_max,
         )
         self.redeliveries = Redeliveries(clock.now_ms())
         filter_prefetch = FilterPrefetch(self.reader)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, Protocol, TypeVar
 
-from sqlalchemy import Connection, and_, bindparam, case, func, insert, null, select, update
+from sqlalchemy import Connection, and_, bindparam, case, func, insert, literal_column, null, select, update
 
 from popserver.catalog.topics import topics_by_id
 from popserver.database.rows import RowStatement, encode_rows, rows_parameter
@@ -42,6 +42,7 @@ class EnqueuedDue(NamedTuple):
 
     entered: int
     next_due_ms: int | None
+    next_topic_id: int | None = None  # of the next message, if it is later than now
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +65,9 @@ def enqueue_due(tx: Transaction, requests: Sequence[EnqueueDue]) -> list[Enqueue
         return [EnqueuedDue(entered, tx.calendar_ms)] * len(requests)
     # Another server has locked what is still due. This looks only at later times, so that the database does not search
     # the index entries of the rows that this step removed.
-    next_due_ms: int | None = tx.conn.execute(_NEXT_DUE, {"now_ms": tx.calendar_ms}).scalar()
-    return [EnqueuedDue(entered, next_due_ms)] * len(requests)
+    due_next = tx.conn.execute(_NEXT_DUE, {"now_ms": tx.calendar_ms}).first()
+    next_due_ms, topic_id = (None, None) if due_next is None else due_next
+    return [EnqueuedDue(entered, next_due_ms, topic_id)] * len(requests)
 
 
 def next_due_ms(conn: Connection) -> int | None:
@@ -178,7 +180,12 @@ _DUE = RowStatement(
     .with_for_update(skip_locked=True),
 )
 _FIRST_DUE = select(func.min(pending.c.due_at_ms)).where(IS_DELAYED)
-_NEXT_DUE = _FIRST_DUE.where(pending.c.due_at_ms > bindparam("now_ms"))
+_NEXT_DUE = (
+    select(pending.c.due_at_ms, pending.c.topic_id)
+    .where(IS_DELAYED, pending.c.due_at_ms > bindparam("now_ms"))
+    .order_by(pending.c.due_at_ms)
+    .limit(literal_column("1"))
+)
 _IDS = rows_parameter("ids", "pending_id")
 _GROUPS = rows_parameter("groups", "topic_id", "last_id", text=("message_group",))
 # The first pending message of each message group that is not in the step, but before its last message in the step.

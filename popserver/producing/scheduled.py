@@ -37,6 +37,7 @@ class Pending:
         self._catalog = catalog
         self._clock = Calendar(clock)  # a delivery timestamp is a time of day
         self._key_window_ms = key_window_ms
+        self._next: tuple[int, int] | None = None  # the earliest known delayed message: when it is due, its topic id
         self._sleeper = DueTimer(self._clock, self._enter)
         writer.effects.on_due(PENDING, self._sleeper)
         self._rotation = itertools.count()
@@ -44,6 +45,11 @@ class Pending:
     async def start(self) -> None:
         """Start with the earliest delayed message, which may have become due while no server ran."""
         self._sleeper.expect(await self._reader.read(enqueue.next_due_ms))
+
+    def expect(self, topic_id: int, due_ms: int) -> None:
+        """A message of this topic is due at `due_ms`. The timer hears of it by the commit; this adds its topic."""
+        if self._next is None or due_ms < self._next[0]:
+            self._next = due_ms, topic_id
 
     def check_due(self) -> None:
         """Look for due messages that this server was not told about."""
@@ -81,12 +87,18 @@ class Pending:
 
     async def _enter(self) -> int | None:
         now_ms = self._clock.now_ms()
+        if self._next is not None and self._next[0] <= now_ms:
+            # Its polls ask now, in the same transaction: a wake-up after the commit would cost them a second one.
+            self._writer.effects.ready((self._next[1],))
+            self._next = None
         try:
             step = enqueue.EnqueueDue(next(self._rotation), self._key_window_ms)
             done = await self._writer.submit(step)
         except PopError as error:
             log.warning("delayed messages are late", reason=error.sentence)
             return now_ms + RETRY_MS
+        if done.next_due_ms is not None and done.next_topic_id is not None:
+            self.expect(done.next_topic_id, done.next_due_ms)
         if done.next_due_ms is None or done.entered:
             return done.next_due_ms
         return max(done.next_due_ms, now_ms + BESIDE_ANOTHER_MS)

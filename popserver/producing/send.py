@@ -14,10 +14,10 @@ from popserver.model.errors import MessagePropertyConflictWithType, PopError, To
 from popserver.model.message import Message, SendResult, check
 from popserver.model.names import Resource
 from popserver.model.topic import AUTO_CREATE_ACCEPTS, MessageType, Topic
-from popserver.producing import pending
 from popserver.producing.checks import Transactions
+from popserver.producing.pending import StorePending
 from popserver.producing.rules import check_delivery_time
-from popserver.producing.scheduled import is_pending
+from popserver.producing.scheduled import Pending, is_pending
 
 # The types of messages that may not enter a queue at once.
 _MAY_WAIT = (MessageType.DELAY, MessageType.TRANSACTION)
@@ -31,6 +31,7 @@ class Sending:
         writer: Writer,
         catalog: Catalog,
         transactions: Transactions,
+        pending: Pending,
         clock: Clock,
         *,
         key_window_ms: int,
@@ -39,6 +40,7 @@ class Sending:
         self._writer = writer
         self._catalog = catalog
         self._transactions = transactions
+        self._pending = pending
         self._clock = clock
         self._key_window_ms = key_window_ms
         self._delay_ms_max = delay_ms_max
@@ -113,12 +115,16 @@ class Sending:
         if any(message.message_type is MessageType.TRANSACTION for message in batch):
             self._transactions.producers.sends(client_id, topic.name)
         size = sum(len(message.body) for message in batch)
-        request = pending.StorePending(topic, batch, client_id, self._transactions.policy, self._key_window_ms)
+        request = StorePending(topic, batch, client_id, self._transactions.policy, self._key_window_ms)
         try:
-            return await self._writer.submit(request, size=size)
+            stored = await self._writer.submit(request, size=size)
         except TopicNotFound:
             self._catalog.forget_topic(topic.name)
             raise
+        due_ms = [each.deliver_at_ms for each in batch if each.deliver_at_ms is not None]
+        if due_ms:
+            self._pending.expect(topic.topic_id, min(due_ms))
+        return stored
 
     async def _append(self, topic: Topic, batch: list[Message]) -> list[SendResult]:
         size = sum(len(message.body) for message in batch)

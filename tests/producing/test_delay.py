@@ -63,8 +63,8 @@ def test_many_enter_in_steps(store: OpenStore) -> None:
     pend(store, topic, *(a_delayed(store) for _ in range(STEP_ROWS_MAX + 5)))
     store.now_ms += MINUTE
     first = store.one(enqueue.enqueue_due, enqueue.EnqueueDue(0))
-    assert first == (STEP_ROWS_MAX, store.now_ms)
-    assert store.one(enqueue.enqueue_due, enqueue.EnqueueDue(1)) == (5, None)
+    assert first == (STEP_ROWS_MAX, store.now_ms, None)
+    assert store.one(enqueue.enqueue_due, enqueue.EnqueueDue(1)) == (5, None, None)
     rows = store.rows("SELECT min_offset, next_offset FROM queue ORDER BY number")
     assert [tuple(row) for row in rows] == [(0, STEP_ROWS_MAX), (0, 5)]
 

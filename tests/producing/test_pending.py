@@ -13,6 +13,7 @@ from popserver.model.topic import MessageType
 from popserver.producing import enqueue, half_messages
 from popserver.producing.half_messages import Check
 from popserver.producing.rules import Resolution
+from popserver.receiving import grant
 from tests.support.builders import TOPIC, a_message
 from tests.support.running_broker import RunningBroker, running_broker
 
@@ -58,6 +59,33 @@ def refuse(broker: Broker, monkeypatch: pytest.MonkeyPatch, operation: Any, time
         return await submit(request, **more)
 
     monkeypatch.setattr(broker.writer, "submit", refusing)
+
+
+def requests_together(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> list[set[type]]:
+    """The kinds of requests of each transaction from now on."""
+    run, together = broker.writer._run, list[set[type]]()
+
+    def noting(batch: Any, *more: Any) -> None:
+        together.append({type(entry.request) for entry in batch})
+        run(batch, *more)
+
+    monkeypatch.setattr(broker.writer, "_run", noting)
+    return together
+
+
+async def test_a_waiting_poll_gets_it_in_the_transaction_in_which_it_is_due(
+    broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await broker.group()
+    await broker.send([delayed(broker, MINUTE), delayed(broker, 2 * MINUTE)])
+    together = requests_together(broker.broker, monkeypatch)
+    for _ in range(2):  # the second message is known from the step that enqueued the first one
+        poll = await broker.poll(poll_ms=5 * MINUTE)
+        together.clear()
+        await broker.advance(MINUTE)
+        (delivery,) = await poll
+        await broker.ack(delivery)
+        assert {enqueue.EnqueueDue, grant.Receive} in together
 
 
 async def test_a_store_that_is_gone_makes_it_late_by_a_second(
