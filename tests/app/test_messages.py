@@ -19,7 +19,7 @@ from popserver.model.errors import (
 )
 from popserver.model.group import ConsumeFrom
 from popserver.model.handles import decode_receipt, encode_receipt
-from popserver.model.message import SendResult
+from popserver.model.message import ONE_FRAME_BATCH_SIZE_MAX, SendResult
 from popserver.model.names import Resource
 from popserver.model.retry import RETRY_LADDER_MS, RetryPolicy
 from popserver.model.states import State
@@ -290,9 +290,9 @@ class TestGroups:
         await broker.ack(*await broker.receive())
         assert len(await broker.receive(group=OTHER)) == 3
 
-    async def test_a_batch_is_at_most_32(self, broker: RunningBroker) -> None:
-        await broker.send(40)
-        assert len(await broker.receive(1_000)) == 32
+    async def test_a_batch_has_a_limit(self, broker: RunningBroker) -> None:
+        await broker.send(ONE_FRAME_BATCH_SIZE_MAX + 8)
+        assert len(await broker.receive(1_000)) == ONE_FRAME_BATCH_SIZE_MAX
 
     async def test_deleting_one_frees_its_name_and_ends_its_holds(self, broker: RunningBroker) -> None:
         await broker.send(2)
