@@ -67,7 +67,8 @@ class SimpleConsumer(ConsumerFace[SimpleConsumerCore]):
         invisible_duration: float | timedelta | None = None,
         await_duration: float | timedelta | None = None,
     ) -> list[MessageView]:
-        """Messages of one topic, at most `max_messages` (and 128), held for `invisible_duration`.
+        """Messages of one topic, at most `max_messages` (and 128), held for `invisible_duration`; `invisible_until` of
+        a message says until when. One that came ahead has been held for up to a second already.
 
         Waits for the first one up to `await_duration`; then the list is empty. With several topics it goes round, and
         never waits on an empty one while another has messages. Raises a PopError.
