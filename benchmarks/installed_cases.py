@@ -66,7 +66,7 @@ class Way(NamedTuple):
 def installed(bench: Bench) -> Rounds:
     with ExitStack() as running:
         ways = list(_ways(bench, running))
-        java = _java(bench, running)
+        java = java_program(bench, running)
         found: Rounds = {way.name: [] for way in ways}
         for number in range(bench.plan.rounds):
             for way in ways:
@@ -97,8 +97,8 @@ def _made(bench: Bench, running: ExitStack) -> dict[str, Path]:
     return made
 
 
-def _java(bench: Bench, running: ExitStack) -> list[str] | None:
-    """The command of the official Java client's program; None without Java, or without Maven to fetch the client."""
+def java_program(bench: Bench, running: ExitStack) -> list[str] | None:
+    """The command of the official Java client, without a program's name; None without Java, or without Maven."""
     java, maven = shutil.which("java"), shutil.which("mvn")
     if java is None or maven is None or shutil.which("javac") is None:
         return None
@@ -109,7 +109,7 @@ def _java(bench: Bench, running: ExitStack) -> list[str] | None:
     goals = ["compile", "dependency:build-classpath", f"-Dmdep.outputFile={folder / 'classpath'}"]
     subprocess.run([*quiet, *goals], check=True, stdout=sys.stderr)
     classpath = f"{folder / 'target' / 'classes'}:{(folder / 'classpath').read_text().strip()}"
-    return [java, "-cp", classpath, f"-Duser.home={folder}", "Bench"]
+    return [java, "-cp", classpath, f"-Duser.home={folder}"]
 
 
 def _measured(bench: Bench, way: Way, java: list[str] | None) -> Figures:
@@ -121,7 +121,7 @@ def _measured(bench: Bench, way: Way, java: list[str] | None) -> Figures:
         if java is not None:
             seconds = [str(plan.installed_seconds), str(plan.installed_wakes)]
             tls = str(not way.plaintext).lower()
-            said = subprocess.run([*java, server.endpoint, tls, *seconds], check=True, stdout=subprocess.PIPE)
+            said = subprocess.run([*java, "Bench", server.endpoint, tls, *seconds], check=True, stdout=subprocess.PIPE)
             told = json.loads(said.stdout.splitlines()[-1])
             figures |= {f"java_{name}": value for name, value in told.items()}
         return figures | _after_a_kill(bench, way, url, port, server)
@@ -212,7 +212,43 @@ def _cell(ways: Mapping[str, Mapping[str, float]], name: str, figure: str) -> st
     return written if plain is None else f"{written} ({got / plain[figure]:.2f})"
 
 
+DOORS = {
+    "grpc": ("--door", "grpc", "--tls", "plaintext"),
+    "http2": ("--door", "http2", "--tls", "plaintext"),
+    "grpc TLS": ("--door", "grpc", "--tls", "permissive"),
+    "http2 TLS": ("--door", "http2", "--tls", "permissive"),
+}
+JAVA_THREADS = 64
+
+
+def java_doors(bench: Bench) -> Rounds:
+    """The official Java client by each door, in turns."""
+    found: Rounds = {name: [] for name in DOORS}
+    with ExitStack() as running:
+        java = java_program(bench, running)
+        if java is None:
+            bench.say("no Java, or no Maven: not measured")
+            return {}
+        for number in range(bench.plan.rounds):
+            for name, options in DOORS.items():
+                bench.say(f"round {number + 1} of {bench.plan.rounds}: {name}")
+                found[name].append(_by_java(bench, Variant(name, bench.new_url("sqlite", "java"), options), java))
+    return found
+
+
+def _by_java(bench: Bench, variant: Variant, java: list[str]) -> Figures:
+    with bench.alone(variant) as server:
+        given = [str(variant.name.endswith("TLS")).lower(), str(JAVA_THREADS), str(bench.plan.seconds), str(server.pid)]
+        said = subprocess.run([*java, "Load", server.endpoint, *given], check=True, stdout=subprocess.PIPE)
+        told: Figures = json.loads(said.stdout.splitlines()[-1])
+        bench.say(str(told))
+        return told
+
+
 INSTALLED_CASES = {
+    "java_doors": Case(
+        "official Java client by each door, 64 threads: server CPU of a send", java_doors, key="send_us", unit="us"
+    ),
     "installed": Case(
         "as pip installs it: milliseconds to wake a waiting receive", installed, key="wake_p50", unit="ms"
     )
