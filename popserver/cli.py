@@ -80,7 +80,7 @@ def _add_transactions(parser: argparse.ArgumentParser) -> None:
 
 def _add_tls(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--door", choices=("http2", "grpc"), help="what speaks HTTP/2: popserver itself, or gRPC's library (grpc)"
+        "--door", choices=("http2", "grpc"), help="what speaks HTTP/2: popserver itself, or gRPC's library (http2)"
     )
     parser.add_argument(
         "--tls",

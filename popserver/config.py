@@ -44,7 +44,7 @@ class Config(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["console", "json"] = "console"
     drain_timeout: int = Field(default=30_000, ge=0)  # ms
-    door: DoorKind = "grpc"  # what speaks HTTP/2: popserver itself, or gRPC's library
+    door: DoorKind = "http2"  # what speaks HTTP/2: popserver itself, or gRPC's library
     tls: Literal["permissive", "plaintext", "tls"] = "permissive"
     tls_cert: Path | None = None  # PEM; with tls_key. None: a self-signed certificate
     tls_key: Path | None = None

@@ -198,7 +198,7 @@ def build(
     listening: Listening = PLAINTEXT,
     access: Access | None = None,
     is_administered: bool = False,
-    door_kind: DoorKind = "grpc",
+    door_kind: DoorKind = "http2",
 ) -> PopServer:
     """A server that is bound to host and port (0: any free port, see `.port`). Call it in the running event loop.
 

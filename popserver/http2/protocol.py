@@ -28,8 +28,8 @@ WRITE_BUFFER_BYTES = 256 * 1024
 KEEPALIVE_S = 60.0
 KEEPALIVE_ANSWER_S = 20.0
 # A client that resets more streams than this has to wait.
-RESETS_PER_S = 500
-RESETS_AT_ONCE = 500
+RESETS_PER_S = 2_000
+RESETS_AT_ONCE = 2_000
 PAUSE_S = 0.02
 # A client that is told to leave has this much time to answer; and to take the last bytes.
 LEAVE_S = 1.0
@@ -60,6 +60,7 @@ class Shared:
     streams_max: int
     routes: Mapping[str, Route] = field(default_factory=dict)  # by path
     clients: dict[ClientConnection, None] = field(default_factory=dict)
+    is_leaving: bool = False  # the server stops
     kept: int = 0  # bytes that have arrived and that no handler has asked for
     kept_max: int = 1 << 40
     too_much: Callable[[], None] = _nothing  # called when more than `kept_max` is kept
@@ -129,6 +130,8 @@ class ClientConnection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._is_full = False
+        if self._transport.is_closing():
+            return
         if self._pause is None:
             self._transport.resume_reading()
         self.flush_soon()
