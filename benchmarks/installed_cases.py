@@ -6,6 +6,7 @@ The same run measures this installation on a plaintext port, and one without uvl
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 import signal
@@ -212,44 +213,40 @@ def _cell(ways: Mapping[str, Mapping[str, float]], name: str, figure: str) -> st
     return written if plain is None else f"{written} ({got / plain[figure]:.2f})"
 
 
-DOORS = {
-    "grpc": ("--door", "grpc", "--tls", "plaintext"),
-    "http2": ("--door", "http2", "--tls", "plaintext"),
-    "grpc TLS": ("--door", "grpc", "--tls", "permissive"),
-    "http2 TLS": ("--door", "http2", "--tls", "permissive"),
-}
 JAVA_THREADS = 64
 
 
-def java_doors(bench: Bench) -> Rounds:
-    """The official Java client by each door, in turns."""
-    found: Rounds = {name: [] for name in DOORS}
+def java_threads(bench: Bench) -> Rounds:
+    """The official Java client on many threads, in plaintext and with TLS; named installations in turns."""
+    popmqs: Mapping[str, Path | None] = bench.given_popmqs or {"this": None}
+    found: Rounds = {}
     with ExitStack() as running:
         java = java_program(bench, running)
         if java is None:
             bench.say("no Java, or no Maven: not measured")
-            return {}
+            return found
         for number in range(bench.plan.rounds):
-            for name, options in DOORS.items():
-                bench.say(f"round {number + 1} of {bench.plan.rounds}: {name}")
-                found[name].append(_by_java(bench, Variant(name, bench.new_url("sqlite", "java"), options), java))
+            for (name, popmq), mode in itertools.product(popmqs.items(), ("plaintext", "TLS")):
+                bench.say(f"round {number + 1} of {bench.plan.rounds}: {name}, {mode}")
+                options = ("--tls", "permissive" if mode == "TLS" else "plaintext")
+                variant = Variant(f"{name} {mode}", bench.new_url("sqlite", "java"), options, popmq=popmq)
+                found.setdefault(variant.name, []).append(_by_java(bench, variant, java, mode == "TLS"))
     return found
 
 
-def _by_java(bench: Bench, variant: Variant, java: list[str]) -> Figures:
+def _by_java(bench: Bench, variant: Variant, java: list[str], over_tls: bool) -> Figures:
     with bench.alone(variant) as server:
-        given = [str(variant.name.endswith("TLS")).lower(), str(JAVA_THREADS), str(bench.plan.seconds), str(server.pid)]
+        given = [str(over_tls).lower(), str(JAVA_THREADS), str(bench.plan.seconds), str(server.pid)]
         said = subprocess.run([*java, "Load", server.endpoint, *given], check=True, stdout=subprocess.PIPE)
         told: Figures = json.loads(said.stdout.splitlines()[-1])
-        bench.say(str(told))
         return told
 
 
 INSTALLED_CASES = {
-    "java_doors": Case(
-        "official Java client by each door, 64 threads: server CPU of a send", java_doors, key="send_us", unit="us"
+    "java_threads": Case(
+        "official Java client, 64 threads: server CPU of a single send", java_threads, key="send_us", unit="us"
     ),
     "installed": Case(
         "as pip installs it: milliseconds to wake a waiting receive", installed, key="wake_p50", unit="ms"
-    )
+    ),
 }

@@ -121,7 +121,6 @@ class App:
                 is_administered=True,
                 listening=listening,
                 access=self.access,
-                door_kind=self.config.door,
             )
             await self.broker.servers.list_at(self.config.advertise or self._own_address())
             await self.server.start()

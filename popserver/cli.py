@@ -80,9 +80,6 @@ def _add_transactions(parser: argparse.ArgumentParser) -> None:
 
 def _add_tls(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--door", choices=("http2", "grpc"), help="what speaks HTTP/2: popserver itself, or gRPC's library (http2)"
-    )
-    parser.add_argument(
         "--tls",
         choices=("permissive", "plaintext", "tls"),
         help="permissive: TLS and plaintext on one port (permissive)",
@@ -164,13 +161,13 @@ def _serve(arguments: argparse.Namespace) -> int:
     # Before the imports: imported objects stay, so collecting them only takes time.
     _tune_garbage_collector()
     from popserver import app
-    from popserver.front import inner
+    from popserver.front import sockets
 
     config = _config(arguments)
     if config is None:
         return USAGE
     app.configure(config.log_level, config.log_format)
-    inner.raise_limit()
+    sockets.raise_limit()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(_run_server(config, started, as_json=arguments.json))
 

@@ -16,7 +16,7 @@ from pydantic_settings import (
 
 from popserver.model.errors import CannotListen
 from popserver.model.times import parse_duration_ms
-from popserver.transport.listen import DoorKind, split_address
+from popserver.transport.listen import split_address
 
 FILE = Path("popmq.toml")
 SECRET = frozenset({"admin_secret", "database_url"})  # settings whose values are never shown
@@ -44,7 +44,6 @@ class Config(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["console", "json"] = "console"
     drain_timeout: int = Field(default=30_000, ge=0)  # ms
-    door: DoorKind = "http2"  # what speaks HTTP/2: popserver itself, or gRPC's library
     tls: Literal["permissive", "plaintext", "tls"] = "permissive"
     tls_cert: Path | None = None  # PEM; with tls_key. None: a self-signed certificate
     tls_key: Path | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import NamedTuple, Never
+from typing import Never
 
 from popproto.v1 import admin_pb2 as wire
 from popproto.v1 import bulk_pb2 as bulk
@@ -22,15 +22,12 @@ from popserver.clients.routes import RouteMethods
 from popserver.clients.rpc import SessionMethods
 from popserver.dead_letters.flow import Redrives
 from popserver.dead_letters.rpc import DeadLetterMethods
-from popserver.front.connections import Connections
-from popserver.front.inner import connections_max
+from popserver.front.sockets import connections_max
 from popserver.http2.door import Http2Door
-from popserver.http2.incoming import Http2Incoming
 from popserver.inspection.clients import ClientMethods
 from popserver.inspection.flow import Inspection
 from popserver.inspection.rpc import AdminMethods
 from popserver.members.rpc import MemberMethods
-from popserver.model.budget import Budgets
 from popserver.model.errors import Unimplemented
 from popserver.producing.rpc import ProducerMethods
 from popserver.progress.flow import GroupProgress
@@ -42,12 +39,10 @@ from popserver.receiving.rpc import ConsumerMethods
 from popserver.transport import convert
 from popserver.transport.call import Door, encode
 from popserver.transport.calls import AnyMethod, Caller, ConversationMethod, Method, StreamMethod, serve
-from popserver.transport.grpc_door import GrpcDoor
-from popserver.transport.incoming import GrpcIncoming
+from popserver.transport.incoming import Incoming
 from popserver.transport.limits import CallLimits
-from popserver.transport.listen import PLAINTEXT, DoorKind, ListenAddress, Listening, listen
+from popserver.transport.listen import PLAINTEXT, Listening, address_of
 from popserver.transport.public_services import Health, PublicServices
-from popserver.transport.requests import Incoming
 
 
 class PopServer:
@@ -56,25 +51,23 @@ class PopServer:
     def __init__(
         self,
         door: Door,
-        place: ListenAddress,
+        host: str,
+        port: int,
         drain: Callable[[], Awaitable[None]],
         session: SessionMethods,
         health: Health,
         connections_max: int,
     ) -> None:
-        self.port = place.port
+        self.port = port
         self.connections_max = connections_max
-        self.address = place.address
+        self.address = address_of(host, port)
         self._door = door
-        self._front = place.front
         self._drain = drain
         self._session = session
         self._health = health
 
     async def start(self) -> None:
         await self._door.start()
-        if self._front is not None:
-            await self._front.start()
 
     async def drain(self, timeout_s: float) -> None:
         """Stop: health answers NOT_SERVING, waiting polls end, running calls finish, then the port is closed.
@@ -83,15 +76,11 @@ class PopServer:
         """
         self._health.leave()
         await self._drain()
-        if self._front is not None:
-            self._front.close()
         stopping = asyncio.ensure_future(self._door.stop(timeout_s))
         await asyncio.sleep(0)
         # Last, because clients reconnect at once when their stream ends, and the server must refuse them then.
         self._session.close()
         await stopping
-        if self._front is not None:
-            await self._front.finish()
 
 
 class Services:
@@ -198,7 +187,6 @@ def build(
     listening: Listening = PLAINTEXT,
     access: Access | None = None,
     is_administered: bool = False,
-    door_kind: DoorKind = "http2",
 ) -> PopServer:
     """A server that is bound to host and port (0: any free port, see `.port`). Call it in the running event loop.
 
@@ -206,14 +194,12 @@ def build(
     if the address cannot be bound.
     """
     access = access or Access(broker.reader, broker.clock)
-    opened = _open(door_kind, host, port, limits, listening, broker.budgets, must_sign=access.is_on)
-    door, place, incoming, connections = opened
-    if connections is not None:
-        broker.budgets.include(connections.connections)
-        broker.budgets.include(connections.of_one_address)
-        if access.is_on:
-            broker.budgets.include(connections.unsigned)
-    made = Services(broker, limits, version, place.address, convert.endpoints(host, place.port))
+    door = Http2Door(limits, min(limits.connections_max, connections_max()), must_sign=access.is_on)
+    port = door.listen(host, port, listening)
+    for budget in door.connections.budgets:
+        broker.budgets.include(budget)
+    incoming = Incoming(broker.budgets, limits)
+    made = Services(broker, limits, version, address_of(host, port), convert.endpoints(host, port))
     access.on_change(made.session.end_forbidden_streams)
     gate = ClientGate(access, broker.clients, broker.clock)
     services = [
@@ -226,33 +212,9 @@ def build(
         services.append(serve(ADMIN, made.admin(access), AdminGate(access), incoming))
     anybody = PublicServices(incoming, broker.budgets, limits, [service.name for service in services])
     door.serve([*services, *anybody.services])
-    allowed = _connections_max(limits) if connections is None else connections.connections.limit
-    return PopServer(door, place, broker.drain, made.session, anybody.health, allowed)
-
-
-class _OpenDoor(NamedTuple):
-    """A bound door, and what judges its requests and connections."""
-
-    door: Door
-    place: ListenAddress
-    incoming: Incoming
-    connections: Connections | None
-
-
-def _open(
-    kind: DoorKind, host: str, port: int, limits: CallLimits, listening: Listening, budgets: Budgets, *, must_sign: bool
-) -> _OpenDoor:
-    if kind == "http2":
-        own = Http2Door(limits, _connections_max(limits), must_sign=must_sign)
-        return _OpenDoor(own, own.listen(host, port, listening), Http2Incoming(budgets, limits), own.connections)
-    door = GrpcDoor(limits, _connections_max(limits))
-    place = listen(door, host, port, listening, limits, must_sign=must_sign)
-    connections = None if place.front is None else place.front.connections
-    return _OpenDoor(door, place, GrpcIncoming(budgets, limits, place.front), connections)
-
-
-def _connections_max(limits: CallLimits) -> int:
-    return min(limits.connections_max, connections_max(files_each=1))
+    return PopServer(
+        door, host, port, broker.drain, made.session, anybody.health, door.connections.limits.connections_max
+    )
 
 
 ADMIN = wire.DESCRIPTOR.services_by_name["Admin"]

@@ -59,7 +59,7 @@ WIRE = (
 )
 # Types that stop at a door: what may name them.
 KEPT_IN = {
-    "grpc": ("popserver.transport", "popclient"),
+    "grpc": ("popclient",),
     "popproto": (*WIRE, "popclient"),
     "google": (*WIRE, "popclient"),
     "time": ("popserver.engine.clock", "popserver.cli", "popclient"),

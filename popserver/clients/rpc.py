@@ -20,8 +20,8 @@ from popserver.producing.half_messages import Check
 from popserver.transport import convert, status
 from popserver.transport.call import Encodable, Write
 from popserver.transport.calls import Caller
+from popserver.transport.incoming import Frames
 from popserver.transport.limits import CallLimits
-from popserver.transport.requests import Frames
 
 
 class SessionMethods:

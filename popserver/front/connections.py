@@ -58,6 +58,12 @@ class Connections:
         self._all_gone = asyncio.Event()
         self._all_gone.set()
 
+    @property
+    def budgets(self) -> list[Budget]:
+        """What `popmq status` shows."""
+        shown = [self.connections, self.of_one_address]
+        return [*shown, self.unsigned] if self.limits.must_sign else shown
+
     def __iter__(self) -> Iterator[Connected]:
         return iter(list(self._clients))
 

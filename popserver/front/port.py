@@ -14,14 +14,18 @@ import socket
 import ssl
 import tempfile
 from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING
 
 import structlog
 
-from popserver.front.certificate import Certificate
 from popserver.front.connections import Connections
 from popserver.front.sockets import address_of_peer, listening_sockets
-from popserver.front.source import Source
 from popserver.front.turns import Turns
+
+if TYPE_CHECKING:
+    # Their libraries load slowly, and a server without TLS does not need them.
+    from popserver.front.certificate import Certificate
+    from popserver.front.source import Source
 
 TLS_HANDSHAKE = 0x16
 PREFACE = ord("P")
@@ -29,6 +33,9 @@ BACKLOG = 1_024
 ACCEPTED_AT_ONCE = 64
 # When the process has no more files, it tries again after so long.
 NO_FILES_PAUSE_S = 1.0
+# A TLS client understands from any bytes that are not TLS that it does not speak to a TLS server: here HTTP/2's first
+# frame, empty.
+NO_TLS = b"\0\0\0\4\0\0\0\0\0"
 UNREAD_BYTES = 64 * 1024
 TLS_SHUTDOWN_S = 1.0
 # HTTP/2 forbids the other ciphers of TLS 1.2.
@@ -165,6 +172,8 @@ class Accepted:
             self.turn_away("the client closed it")
             return
         if first[0] not in self._listener.kinds:
+            if first[0] == TLS_HANDSHAKE:
+                self._socket.send(NO_TLS)
             self._socket.recv(UNREAD_BYTES)  # otherwise the client sees a reset instead of an end
             self.turn_away(f"its first byte is 0x{first[0]:02x}, which begins neither of the protocols of this port")
             return

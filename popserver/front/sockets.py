@@ -1,8 +1,9 @@
-"""Listening sockets, and the addresses of clients."""
+"""Listening sockets, the addresses of clients, and how many connections fit into the limit of open files."""
 
 from __future__ import annotations
 
 import errno
+import resource
 import socket
 from typing import Any
 
@@ -54,3 +55,28 @@ def _bound(family: int, place: tuple[Any, ...]) -> socket.socket:
         bound.close()
         raise
     return bound
+
+
+# How many connections fit into the process's limit of open files, with enough left for the database.
+
+RESERVED = 200  # for the database, the log, and what libraries open
+LIMIT_MAX = 1 << 20
+
+
+def raise_limit() -> None:
+    """Raise this process's limit of open files as far as the system allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = LIMIT_MAX if hard == resource.RLIM_INFINITY else min(hard, LIMIT_MAX)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        except (OSError, ValueError):
+            # Some systems allow less than they report; then the limit stays as it is.
+            return
+
+
+def connections_max() -> int:
+    """How many connections the process can have. Each is an open file."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    files = LIMIT_MAX if soft == resource.RLIM_INFINITY else min(soft, LIMIT_MAX)
+    return max(files - RESERVED, files // 2)

@@ -59,7 +59,7 @@ class CallConnection(Protocol):
 
 
 class Http2Call:
-    """One call. Its methods are those of `transport.call.Call`, and those that show how much has arrived."""
+    """One call: `transport.call.Call` for its handler, and a listener for its connection."""
 
     Disconnected: ClassVar[type[Exception]] = StreamGone
 
@@ -116,21 +116,16 @@ class Http2Call:
     def peer(self) -> str:
         return self.holder.peer
 
-    @property
-    def connection(self) -> int | None:
-        return None
-
     def remaining_ms(self) -> int | None:
         if self._deadline_s is None:
             return None
         return int((self._deadline_s - asyncio.get_running_loop().time()) * 1_000)
 
-    async def read(self) -> bytes | None:
-        """The next request, whatever its size; None after the last one."""
-        if await self.next_size() is None:
-            return None
-        self.grant()
-        return await self.next()
+    def signed(self) -> None:
+        self.holder.signed()
+
+    def hang_up(self, why: str) -> None:
+        self.holder.hang_up(why)
 
     async def send_headers(self) -> None:
         self._begin()

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 
 import structlog
 
 from popserver.front.connections import ConnectionLimits, Connections
 from popserver.front.port import PREFACE, TLS_HANDSHAKE, PortListener
-from popserver.front.source import Source
 from popserver.http2.frames import ConnectionFailure, ErrorCode
 from popserver.http2.protocol import ClientConnection, Patience, Shared
 from popserver.transport.call import Service
 from popserver.transport.limits import CallLimits
-from popserver.transport.listen import ListenAddress, Listening, cannot_listen
+from popserver.transport.listen import Listening, cannot_listen
 
 # How often connections and calls are checked for what takes too long.
 LOOK_S = 1.0
@@ -53,21 +52,16 @@ class Http2Door:
         self._look: asyncio.TimerHandle | None = None
         self._end_worst: asyncio.TimerHandle | None = None
 
-    def listen(self, host: str, port: int, listening: Listening) -> ListenAddress:
-        """Bind host and port (0: any free port). Raises `CannotListen` if the address cannot be bound."""
+    def listen(self, host: str, port: int, listening: Listening) -> int:
+        """Bind host and port (0: any free port), and return the port.
+
+        Raises `CannotListen` if the address cannot be bound.
+        """
+        kinds, source = _KINDS[listening.mode], listening.certificate
         try:
-            return ListenAddress(host, self._bind(host, port, _KINDS[listening.mode], listening.certificate))
+            listener = PortListener(host, port, kinds, source, self.connections, self._protocol, self._handshake_s)
         except OSError:
             raise cannot_listen(host, port) from None
-
-    def listen_plaintext(self, address: str) -> int:
-        return self._bind(*_place(address), (PREFACE,), None)
-
-    def listen_tls(self, address: str, source: Source) -> int:
-        return self._bind(*_place(address), (TLS_HANDSHAKE,), source)
-
-    def _bind(self, host: str, port: int, kinds: Collection[int], source: Source | None) -> int:
-        listener = PortListener(host, port, kinds, source, self.connections, self._protocol, self._handshake_s)
         self._listeners.append(listener)
         return listener.port
 
@@ -134,9 +128,3 @@ class Http2Door:
                 return
             log.warning("connection closed", peer=client.peer, bytes=client.kept, reason="too much that no call reads")
             client.fail(ConnectionFailure(ErrorCode.ENHANCE_YOUR_CALM, "too much data that no call reads"))
-
-
-def _place(address: str) -> tuple[str, int]:
-    """Host and port; the port may be 0."""
-    host, _, port = address.rpartition(":")
-    return host.strip("[]"), int(port)

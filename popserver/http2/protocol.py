@@ -65,7 +65,6 @@ class Shared:
     kept_max: int = 1 << 40
     too_much: Callable[[], None] = _nothing  # called when more than `kept_max` is kept
     lost: Callable[[], None] = _nothing  # called when a connection is lost
-    is_leaving: bool = False  # the server is stopping
     waiting: dict[Waiting, None] = field(default_factory=dict)  # requests that are arriving, the oldest first
 
 
@@ -183,7 +182,7 @@ class ClientConnection(asyncio.Protocol):
             return
         refusal = self._refusal(head)
         if refusal is not None:
-            self.connection.outgoing.finish(stream, headers.OK + refusal)
+            self.connection.outgoing.finish(stream, refusal)
             return
         call = Http2Call(self, stream, head, self._shared.routes[head.path], self._loop.time())
         stream.listener = call
@@ -197,18 +196,16 @@ class ClientConnection(asyncio.Protocol):
             next(iter(waiting)).give_up()
 
     def _refusal(self, head: RequestHead) -> bytes | None:
-        """The trailers for a call that no handler gets."""
-        if head.is_too_long:
-            return headers.trailers(
-                EndCode.RESOURCE_EXHAUSTED, f"the headers of the call exceed {headers.FIELDS_BYTES_MAX} bytes"
-            )
-        if head.path not in self._shared.routes:
-            return headers.trailers(EndCode.UNIMPLEMENTED, f"this server has no method {head.path}")
+        """The answer to a call that no handler gets."""
         encoding = head.fields.get("grpc-encoding", "identity")
+        if head.is_too_long:
+            sentence = f"the headers of the call exceed {headers.FIELDS_BYTES_MAX} bytes"
+            return headers.OK + headers.trailers(EndCode.RESOURCE_EXHAUSTED, sentence)
+        if head.path not in self._shared.routes:
+            return headers.OK + headers.trailers(EndCode.UNIMPLEMENTED, f"this server has no method {head.path}")
         if encoding != "identity":
-            return headers.trailers(
-                EndCode.UNIMPLEMENTED, f"this server does not decompress '{encoding}'; send without compression"
-            )
+            sentence = f"this server does not decompress '{encoding}'; send without compression"
+            return headers.OK + headers.trailers(EndCode.UNIMPLEMENTED, sentence)
         return None
 
     def acknowledged(self, ping: bytes) -> None:

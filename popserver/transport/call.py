@@ -1,17 +1,16 @@
 """A call as the rest of the server sees it, and the interface of a door. This module does not use gRPC's library.
 
 A door accepts connections. For each call it makes a `Call` and runs the handler in its own task; cancelling that task
-ends the call. `transport.grpc_door` is the built-in door.
+ends the call. `http2.door` is the built-in door.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from enum import IntEnum
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
-if TYPE_CHECKING:
-    from popserver.front.source import Source
+from popserver.transport.listen import Listening
 
 
 class EndCode(IntEnum):
@@ -61,18 +60,32 @@ class Call(Protocol):
         """`HOST:PORT` of the client; empty if unknown."""
 
     @property
-    def connection(self) -> int | None:
-        """The front's number for the call's connection; None if the connection did not come through the front."""
-
-    @property
     def is_cancelled(self) -> bool:
         """Whether the client cancelled the call or its connection closed."""
 
     def remaining_ms(self) -> int | None:
         """Milliseconds until the call's deadline; None if it has none."""
 
-    async def read(self) -> bytes | None:
-        """The next request, undecoded; None after the last one. The door reads no request before this is called."""
+    def take(self) -> bytes | None:
+        """The next request, undecoded; None if it is not complete."""
+
+    async def next_size(self) -> int | None:
+        """Wait for the size of the next request, in bytes; None after the last one."""
+
+    def grant(self) -> None:
+        """Let the next request arrive in full: its size is known, and there is memory for it.
+
+        Before that, a client can send at most 64 KiB.
+        """
+
+    async def next(self) -> bytes | None:
+        """Wait for the next request, which was granted; None if the client ends its side before."""
+
+    def signed(self) -> None:
+        """The caller has signed. If there are too many connections, others are closed first."""
+
+    def hang_up(self, why: str) -> None:
+        """Close the connection of the call. `why` is for the log."""
 
     async def send_headers(self) -> None:
         """Send the answer's headers now. By default they are sent with the first frame."""
@@ -110,11 +123,11 @@ class Service(NamedTuple):
 class Door(Protocol):
     """Accepts calls and runs their handlers."""
 
-    def listen_plaintext(self, address: str) -> int:
-        """Bind an address and return the port. Raises `RuntimeError` if the address cannot be bound."""
+    def listen(self, host: str, port: int, listening: Listening) -> int:
+        """Bind host and port (0: any free port), and return the port.
 
-    def listen_tls(self, address: str, source: Source) -> int:
-        """The same with TLS. Every handshake asks `source` for a new certificate."""
+        Raises `CannotListen` if the address cannot be bound.
+        """
 
     def serve(self, services: Sequence[Service]) -> None: ...
 

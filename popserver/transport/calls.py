@@ -30,8 +30,8 @@ from popserver.model.names import Resource
 from popserver.transport import entry_limits, status
 from popserver.transport.call import Call, Encodable, Route, Service, Write
 from popserver.transport.convert import duration_ms
+from popserver.transport.incoming import NOTHING, OTHER_REQUEST_BYTES_MAX, Arrived, Frames, Incoming, Read, reader
 from popserver.transport.limits import CallLimits
-from popserver.transport.requests import NOTHING, OTHER_REQUEST_BYTES_MAX, Arrived, Frames, Incoming, Read, reader
 
 log = structlog.get_logger("popserver.rpc")
 
@@ -266,7 +266,7 @@ class _Way:
         if isinstance(error, PopError):
             return error
         if isinstance(error, NotTaken):
-            self.incoming.hang_up(call)
+            call.hang_up("the client does not read its answers")
             return None
         return None if isinstance(error, call.Disconnected) or call.is_cancelled else self.failure(caller)
 
@@ -291,7 +291,7 @@ class _Unary:
                         arrived = await way.incoming.receive(call, way.read, is_anonymous=True)
                 raise
             if caller.user:
-                way.incoming.signed(call)
+                call.signed()
             arrived = await way.incoming.receive(call, way.read, is_anonymous=caller.is_anonymous)
             if arrived.refusal is not None:
                 raise arrived.refusal
@@ -327,7 +327,7 @@ class _Stream:
         try:
             way.gate.enter(way.name, caller, anonymous=False)
             if caller.user:
-                way.incoming.signed(call)
+                call.signed()
             arrived = await way.incoming.receive(call, way.read, is_anonymous=caller.is_anonymous)
             if arrived.refusal is not None:
                 raise arrived.refusal
@@ -366,7 +366,7 @@ class _Conversation:
         try:
             way.gate.enter(way.name, caller, anonymous=False)
             if caller.user:
-                way.incoming.signed(call)
+                call.signed()
             with way.incoming.frames(call, way.read) as frames:
                 caller.require(())
                 await self._method.answer(frames, caller, call.write)

@@ -19,8 +19,8 @@ from popserver.model.budget import Budgets, Shares
 from popserver.model.errors import BadRequest, PopError
 from popserver.transport import status
 from popserver.transport.call import Call, Encodable, EndCode, EndStatus, Handler, Route, Service, Write, encode
+from popserver.transport.incoming import SMALL_BYTES, Incoming, Read, reader
 from popserver.transport.limits import CallLimits
-from popserver.transport.requests import SMALL_BYTES, Incoming, Read, reader
 
 _HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 _REFLECTION = reflection_pb2.DESCRIPTOR.services_by_name["ServerReflection"].full_name

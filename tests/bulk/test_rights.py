@@ -17,7 +17,7 @@ from popserver.model.budget import Budgets
 from popserver.services import Services
 from popserver.transport import convert
 from popserver.transport.calls import serve
-from popserver.transport.incoming import GrpcIncoming
+from popserver.transport.incoming import Incoming
 from popserver.transport.limits import CallLimits
 from tests.support.door import GROUP, TOPIC, Door, a_message
 from tests.support.guarded import SECRET, give, guarded
@@ -101,7 +101,7 @@ async def test_a_reader_whose_connection_is_gone_is_no_failure_of_the_server(
     access = Access(door.broker.reader, door.broker.clock)
     gate = ClientGate(access, door.broker.clients, door.broker.clock)
     methods = Services(door.broker, limits, "", "", pb.Endpoints()).bulk()
-    service = serve(services.BULK, methods, gate, GrpcIncoming(Budgets(), limits, None))
+    service = serve(services.BULK, methods, gate, Incoming(Budgets(), limits))
     await service.routes["PullBulk"].handler(call)
     assert call.writes == 1, "nothing is written after that"
     assert "call failed" not in capsys.readouterr().out

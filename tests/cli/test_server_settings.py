@@ -118,5 +118,4 @@ async def test_connections_that_there_are_no_files_for_are_told(
         await app.start()
         await app.stop()
     lowered = [(each["asked"], each["allowed"]) for each in said if "--max-connections" in each["event"]]
-    room = 300 if mode == "plaintext" else 100
-    assert lowered == ([(500, room)] if asked.get("max_connections") == 500 else [])
+    assert lowered == ([(500, 300)] if asked.get("max_connections") == 500 else [])

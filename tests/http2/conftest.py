@@ -1,4 +1,4 @@
-"""Each door in turn, with a certificate."""
+"""A certificate for the door."""
 
 from __future__ import annotations
 
@@ -7,15 +7,8 @@ from pathlib import Path
 import pytest
 
 from popserver.front.source import Source
-from tests.http2.doors import DOORS, MakeDoor
 from tests.support.certificates import Authority
 from tests.support.tls import certified
-
-
-@pytest.fixture(params=DOORS)
-def make_door(request: pytest.FixtureRequest) -> MakeDoor:
-    """Each door in turn."""
-    return DOORS[request.param]
 
 
 @pytest.fixture

@@ -1,23 +1,18 @@
-"""The doors under test, served alone: no broker behind them."""
+"""The door, served alone: no broker behind it."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 from popserver.front.source import Source
 from popserver.http2.door import Http2Door
 from popserver.transport.call import Door, Service
-from popserver.transport.grpc_door import GrpcDoor
 from popserver.transport.limits import CallLimits
+from popserver.transport.listen import PLAINTEXT, Listening
 from tests.http2.service import TEST_SERVICE
 
-# Makes a door; takes its limits and how many connections it may have.
-MakeDoor = Callable[[CallLimits, int], Door]
-DOORS: dict[str, MakeDoor] = {"grpc": GrpcDoor, "http2": Http2Door}
-# Those that keep every rule of HTTP/2; gRPC's own resets requests that are not gRPC.
-CONFORMING = ("http2",)
 CONNECTIONS_MAX = 1_000
 
 
@@ -31,18 +26,16 @@ class Served(NamedTuple):
 
 @asynccontextmanager
 async def served(
-    make: MakeDoor,
     source: Source | None = None,
     services: Sequence[Service] = (TEST_SERVICE,),
     limits: CallLimits | None = None,
 ) -> AsyncIterator[Served]:
     """A running door, stopped at the end without patience."""
-    door = make(limits or CallLimits(), CONNECTIONS_MAX)
-    port = door.listen_plaintext("127.0.0.1:0")
-    tls_port = 0 if source is None else door.listen_tls("127.0.0.1:0", source)
+    door = Http2Door(limits or CallLimits(), CONNECTIONS_MAX)
+    port = door.listen("127.0.0.1", 0, PLAINTEXT if source is None else Listening("permissive", source))
     door.serve(services)
     await door.start()
     try:
-        yield Served(door, port, tls_port)
+        yield Served(door, port, 0 if source is None else port)
     finally:
         await door.stop(0)

@@ -63,13 +63,21 @@ InputRequest, InputResponse = message("StreamingInputCallRequest"), message("Str
 OutputRequest, OutputResponse = message("StreamingOutputCallRequest"), message("StreamingOutputCallResponse")
 
 
+async def next_request(call: Call) -> bytes | None:
+    """The next request of a call, whatever its size; None after the last one."""
+    if await call.next_size() is None:
+        return None
+    call.grant()
+    return await call.next()
+
+
 async def _empty(call: Call) -> Encodable:
-    await call.read()
+    await next_request(call)
     return cast("Encodable", Empty())
 
 
 async def _unary(call: Call) -> Encodable | None:
-    request = SimpleRequest.FromString(await call.read())
+    request = SimpleRequest.FromString(await next_request(call) or b"")
     if _is_ended(call, request):
         return None
     answer = SimpleResponse()
@@ -79,14 +87,14 @@ async def _unary(call: Call) -> Encodable | None:
 
 async def _input(call: Call) -> Encodable:
     size = 0
-    while (data := await call.read()) is not None:
+    while (data := await next_request(call)) is not None:
         size += len(InputRequest.FromString(data).payload.body)
     return cast("Encodable", InputResponse(aggregated_payload_size=size))
 
 
 async def _output(call: Call) -> None:
     """A stream of answers to one request, or to each of a stream."""
-    while (data := await call.read()) is not None:
+    while (data := await next_request(call)) is not None:
         request = OutputRequest.FromString(data)
         if _is_ended(call, request):
             return

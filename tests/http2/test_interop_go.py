@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from popserver.front.source import Source
-from tests.http2.doors import MakeDoor, served
+from tests.http2.doors import served
 from tests.http2.programs import INTEROP, program, run
 from tests.support.certificates import Authority
 
@@ -38,11 +38,9 @@ SOAK = (
 
 @pytest.mark.parametrize("transport", ["plaintext", "tls"])
 @pytest.mark.parametrize("case", CASES)
-async def test_a_case_passes(
-    make_door: MakeDoor, source: Source, authority: Authority, case: str, transport: str
-) -> None:
+async def test_a_case_passes(source: Source, authority: Authority, case: str, transport: str) -> None:
     client = program(INTEROP)
-    async with served(make_door, source) as door:
+    async with served(source) as door:
         if transport == "tls":
             where = [f"--server_port={door.tls_port}", "--use_tls", "--use_test_ca", f"--ca_file={authority.ca}"]
             where.append("--server_host_override=localhost")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import hashlib
-import os
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -21,20 +20,18 @@ from popproto.v2.service_pb2_grpc import MessagingServiceStub
 from popserver import services
 from popserver.access.flow import Access, Rules
 from popserver.access.users import Users
-from popserver.config import Config
 from popserver.database import migrate, schema
 from popserver.database.database import Database
 from popserver.engine.clock import ManualClock, SystemClock
 from popserver.transport import convert
 from popserver.transport.limits import CallLimits
-from popserver.transport.listen import PLAINTEXT, DoorKind, Listening
+from popserver.transport.listen import PLAINTEXT, Listening
 from tests.support.running_broker import TestedBroker
 
 VERSION = "9.9.9"
 CLIENT = "test-client"
 TOPIC = pb.Resource(name="flights")
 GROUP = pb.Resource(name="counters")
-DOOR = cast("DoorKind", os.environ.get("POPMQ_DOOR", Config.model_fields["door"].default))
 LIMITS = CallLimits(poll_ms_min=0, push_refusal_pause_ms=0, stream_refusal_pause_ms=0)
 METHODS = list(services.MESSAGING.methods)
 
@@ -135,7 +132,6 @@ async def opened(
     rules: Rules | None = None,
     admin: tuple[str, str] = ("", ""),
     administered: bool = False,
-    door_kind: DoorKind = DOOR,
 ) -> AsyncIterator[Door]:
     """A door, open as long as the context: over a file in the folder, or over that Postgres database.
 
@@ -160,7 +156,6 @@ async def opened(
         is_administered=administered,
         listening=listening,
         access=access,
-        door_kind=door_kind,
     )
     await running.start()
     options = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]

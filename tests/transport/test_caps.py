@@ -13,7 +13,7 @@ from popproto.v2 import service_pb2 as wire
 from popserver.clients.settings import EXPRESSIONS_LENGTH_MAX
 from popserver.model.errors import BadRequest
 from popserver.transport import entry_limits
-from popserver.transport.requests import reader
+from popserver.transport.incoming import reader
 from tests.support.door import GROUP, TOPIC, Door, a_message
 
 MODULES = (wire, admin_pb2, bulk_pb2, legacy_pb2)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import pytest
@@ -21,9 +21,9 @@ from popproto.v2 import service_pb2 as wire
 from popserver.access.flow import Rules
 from popserver.services import MESSAGING
 from popserver.transport.entry_limits import bytes_beside_bodies, has_more_fields
-from popserver.transport.requests import SMALL_BYTES
+from popserver.transport.incoming import SMALL_BYTES
 from tests.support.door import CLIENT, LIMITS, Door, a_message, headers, opened
-from tests.support.incoming import MIB, NARROW, PATIENCE_S, budget, narrow, permissive
+from tests.support.incoming import MIB, NARROW, PATIENCE_S, budget, narrow
 from tests.support.running_broker import until
 
 SECRET = "a-secret-of-root"
@@ -100,73 +100,88 @@ async def test_a_call_that_ends_without_a_request_is_answered(door: Door) -> Non
 # ---- Requests that do not arrive ----
 
 
-async def test_the_newest_of_too_many_late_requests_are_refused_and_others_are_served(tmp_path: Path) -> None:
-    """gRPC's own port does not say how much has come: each counts as the largest request."""
-    async with narrow(tmp_path) as door:
+class Sender:
+    """A connection with a call whose request is partly sent."""
+
+    def __init__(self, connection: Connection, method: str, client_id: str | None = CLIENT) -> None:
+        self.connection = connection
+        self.call = connection.call(f"/{MESSAGING.full_name}/{method}", headers(client_id, {}))
+        self.sending: asyncio.Future[None] | None = None
+
+    def send(self, size: int, sent: int) -> None:
+        """Announce a request of `size` bytes, and send some of them as soon as the server allows."""
+        pieces = [framed(size), bytes(sent)]
+        self.sending = asyncio.ensure_future(self.connection.send(self.call, pieces, end=False))
+
+
+@asynccontextmanager
+async def senders(door: Door, count: int, method: str = "SendMessage", **options: Any) -> AsyncIterator[list[Sender]]:
+    endpoint = f"127.0.0.1:{door.server.port}"
+    made = [Sender(await Connection.to(endpoint, "127.0.0.1"), method, **options) for _ in range(count)]
+    try:
+        yield made
+    finally:
+        for each in made:
+            if each.sending is not None:
+                each.sending.cancel()
+            each.connection.close()
+
+
+async def test_large_requests_that_do_not_fit_wait_a_moment_and_are_refused(tmp_path: Path) -> None:
+    """Each announces 1 MiB, and stops in the middle; 3 MiB are allowed."""
+    async with narrow(tmp_path) as door, senders(door, 5) as made:
         large = budget(door, "large requests")
-        with ExitStack() as calls:
-            held = [calls.enter_context(unsent(door, "SendMessage")) for _ in range(3)]
-            await until(lambda: large.used == 3 * MIB)
-            beyond = calls.enter_context(unsent(door, "SendMessage"))
-            status = await first(beyond)
-            assert status.code == pb.TOO_MANY_REQUESTS
-            assert "--max-incoming" in status.message
-            assert (large.used, large.refused) == (3 * MIB, 1)
-            assert not any(call.done() for call in held)
-            # What is small, or read without asking, suffers nothing.
-            assert (await door.send(a_message("small", body=bytes(SMALL_BYTES // 2)))).status.code == pb.OK
-            refused = await door.send(a_message("large", body=bytes(SMALL_BYTES)))
-            assert refused.status.code == pb.TOO_MANY_REQUESTS
+        for each in made:
+            each.send(MIB - 5, 600_000)
+        await until(lambda: sum(each.call.ended.is_set() for each in made) == 2)
+        assert large.used == 3 * (MIB - 5)
+        assert (await door.send(a_message("small", body=bytes(SMALL_BYTES // 2)))).status.code == pb.OK
+        refused = await door.send(a_message("large", body=bytes(SMALL_BYTES)))
+        assert refused.status.code == pb.TOO_MANY_REQUESTS
+        assert "--max-incoming" in refused.status.message
+        for each in made:
+            each.connection.close()
         await until(lambda: large.used == 0)
         assert (await door.send(a_message("large", body=bytes(SMALL_BYTES)))).status.code == pb.OK
         assert budget(door, "small requests").used == 0
 
 
-async def test_through_the_front_a_late_request_counts_what_its_connection_sent(tmp_path: Path) -> None:
-    async with narrow(tmp_path, permissive(tmp_path)) as door:
+async def test_a_large_request_waits_for_its_turn(tmp_path: Path) -> None:
+    async with narrow(tmp_path) as door, senders(door, 3) as made:
         large = budget(door, "large requests")
-        with ExitStack() as calls:
-            for _ in range(5):
-                calls.enter_context(unsent(door, "SendMessage"))
-            await until(lambda: large.used == 5 * SMALL_BYTES)
-        await until(lambda: large.used == 0)
-        assert large.refused == 0
+        for each in made:
+            each.send(MIB - 5, 100_000)
+        await until(lambda: large.used == 3 * (MIB - 5))
+        sending = asyncio.ensure_future(door.send(a_message("large", body=bytes(SMALL_BYTES))))
+        await until(lambda: bool(cast("Any", large)._waiting))
+        made[0].connection.close()
+        assert (await sending).status.code == pb.OK
 
 
-async def test_half_of_a_large_request_is_counted_and_the_newest_of_too_many_are_refused(tmp_path: Path) -> None:
-    """Each of these wants to send 1 MiB, and stops before the end; 3 MiB are allowed."""
-    half = 600_000
-    async with narrow(tmp_path, permissive(tmp_path)) as door:
-        large = budget(door, "large requests")
-        endpoint = f"127.0.0.1:{door.server.port}"
-        connections = [await Connection.to(endpoint, "127.0.0.1") for _ in range(8)]
-        try:
-            calls = [each.call(f"/{MESSAGING.full_name}/SendMessage", headers(CLIENT, {})) for each in connections]
-            pieces = [framed(MIB - 5), bytes(half)]
-            sending = [
-                asyncio.ensure_future(each.send(call, pieces, end=False))
-                for each, call in zip(connections, calls, strict=True)
-            ]
-            await asyncio.wait_for(asyncio.gather(*sending), PATIENCE_S)
-            await until(lambda: sum(not call.ended.is_set() for call in calls) <= 5)
-            going = [call for call in calls if not call.ended.is_set()]
-            assert going, "the budget is there to be used"
-            assert len(going) * half * 0.9 <= large.peak <= 3 * MIB
-            assert (await door.send(a_message("small"))).status.code == pb.OK
-        finally:
-            for each in connections:
-                each.close()
-        await until(lambda: large.used == 0)
+async def test_nothing_of_a_large_request_comes_before_there_is_memory(tmp_path: Path) -> None:
+    async with narrow(tmp_path, limits=NARROW._replace(incoming_bytes_max=MIB)) as door, senders(door, 1) as (one,):
+        one.send(MIB - 5, MIB - 5)
+        await until(one.call.ended.is_set)
+        assert (budget(door, "large requests").peak, budget(door, "large requests").refused) == (0, 1)
 
 
-async def test_what_announces_too_much_is_refused_before_it_is_there(door: Door) -> None:
-    """By gRPC itself, as soon as it knows the size."""
-    connection = await Connection.to(f"127.0.0.1:{door.server.port}", "127.0.0.1")
-    call = connection.call(f"/{MESSAGING.full_name}/SendMessage", headers(CLIENT, {}))
-    await connection.send(call, [framed(1 << 30)], end=False)
-    await asyncio.wait_for(call.ended.wait(), PATIENCE_S)
-    assert call.outcome == "RESOURCE_EXHAUSTED"
-    connection.close()
+async def test_what_announces_too_much_is_refused_before_it_is_there(tmp_path: Path) -> None:
+    async with narrow(tmp_path) as door:
+        answer = await door.send(a_message(body=bytes(2 * MIB)))
+        assert answer.status.code == pb.BAD_REQUEST
+        assert f"at most {MIB} are allowed" in answer.status.message
+        assert budget(door, "large requests").peak == 0
+
+
+async def test_data_that_no_call_reads_has_a_budget(tmp_path: Path) -> None:
+    """The calls wait for messages, and their client goes on sending."""
+    async with narrow(tmp_path) as door, senders(door, 1) as (one,):
+        calls = [one.connection.call(f"/{MESSAGING.full_name}/Telemetry", headers(CLIENT, {})) for _ in range(40)]
+        for call in calls:
+            # A large frame, whose turn does not come: 64 KiB of it may be sent.
+            asyncio.ensure_future(one.connection.send(call, [framed(4 * MIB), bytes(64_000)], end=False))  # noqa: RUF006
+        await until(lambda: all(call.ended.is_set() for call in calls))
+        assert (await door.send(a_message("small"))).status.code == pb.OK
 
 
 async def test_a_request_that_comes_too_slowly_is_refused(tmp_path: Path) -> None:
@@ -178,9 +193,10 @@ async def test_a_request_that_comes_too_slowly_is_refused(tmp_path: Path) -> Non
 
 
 async def test_who_leaves_gives_his_place_back(tmp_path: Path) -> None:
-    async with narrow(tmp_path) as door:
-        with unsent(door, "ReceiveMessage"):
-            await until(lambda: budget(door, "large requests").used == MIB)
+    async with narrow(tmp_path) as door, senders(door, 1) as (one,):
+        one.send(MIB - 5, 100)
+        await until(lambda: budget(door, "large requests").used == MIB - 5)
+        one.connection.close()
         await until(lambda: budget(door, "large requests").used == 0)
 
 
@@ -188,12 +204,11 @@ async def test_callers_without_a_signature_take_no_room_from_the_others(tmp_path
     """An empty heartbeat is all they may send; while they hold back its end, a signed client sends what it likes."""
     async with opened(tmp_path, limits=NARROW, rules=Rules(auth=True), admin=("root", SECRET)) as door:
         unsigned = budget(door, "requests without a signature")
-        with ExitStack() as calls:
-            for _ in range(16):
-                calls.enter_context(unsent(door, "Heartbeat", client_id=None))
-            await until(lambda: unsigned.used == MIB)
-            beyond = calls.enter_context(unsent(door, "Heartbeat", client_id=None))
-            assert (await first(beyond)).code == pb.TOO_MANY_REQUESTS
+        async with senders(door, 2, "Heartbeat", client_id=None) as (one, beyond):
+            one.send(MIB - 5, 100)
+            await until(lambda: unsigned.used == MIB - 5)
+            beyond.send(SMALL_BYTES, 100)
+            await until(beyond.call.ended.is_set)
             assert unsigned.refused == 1
             assert budget(door, "large requests").used == 0
 
