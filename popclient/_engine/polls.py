@@ -127,10 +127,9 @@ class Polls:
             self._stray(poll, brought)
             return []
         brought, rest = brought[: poll.asking.max_messages], brought[poll.asking.max_messages :]
-        if rest and poll.topic not in self._in_order and any(view.message_group is not None for view in rest):
-            self._in_order.add(poll.topic)
-        if poll.topic in self._in_order:
+        if any(view.message_group is not None for view in rest):
             # One receive at a time: a message must not follow one of its group that fails now.
+            self._in_order.add(poll.topic)
             self._give_back(rest)
         else:
             poll.messages = rest
