@@ -8,6 +8,7 @@ never holds a client up.
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import NamedTuple
 
 from popserver.front.turns import Rate
@@ -53,7 +54,7 @@ class _Block(NamedTuple):
 
 
 class Connection:
-    """One connection. After a `failure` it takes nothing more: send what `outgoing` has, and close."""
+    """One connection. After a `failure` it takes nothing more: send what `outgoing` has, and `close` it."""
 
     def __init__(self, listener: ConnectionListener, streams_max: int) -> None:
         self.streams: dict[int, Stream] = {}
@@ -130,14 +131,13 @@ class Connection:
                 self._count_idle_frame()
 
     def fail(self, failure: ConnectionFailure) -> None:
-        """End the connection: tell the client why, and close every stream."""
+        """Take nothing more, and tell the client why. Then `close` the streams."""
         self.failure = failure
         self.outgoing.put(frames.goaway(self._last, failure.code, failure.sentence))
-        self.close()
 
-    def close(self) -> None:
-        """The connection is lost: close every stream."""
-        for stream in list(self.streams.values()):
+    def close(self, count: int = STREAM_LAST) -> None:
+        """The connection is lost: close so many of its streams."""
+        for stream in list(islice(self.streams.values(), count)):
             self._forget(stream, by_client=True)
 
     def _count_idle_frame(self, weight: int = 1) -> None:

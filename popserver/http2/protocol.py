@@ -20,7 +20,7 @@ from popserver.http2.stream import Stream, Waiting
 from popserver.transport.call import EndCode, Route
 
 # So many calls of one connection begin before others have their turn.
-CALLS_AT_ONCE = 64
+CALLS_AT_ONCE = 16
 # Calls of all connections whose request has not arrived. Each costs 5 KB, and an ordinary one waits for a moment.
 WAITING_MAX = 20_000
 WRITE_BUFFER_BYTES = 256 * 1024
@@ -118,7 +118,7 @@ class ClientConnection(asyncio.Protocol):
         if self._pause is not None:
             self._pause.cancel()
         self._shared.clients.pop(self, None)
-        self.connection.close()
+        self._close_streams()
         self._left()
         self._shared.lost()
 
@@ -139,12 +139,13 @@ class ClientConnection(asyncio.Protocol):
         connection = self.connection
         connection.receive(data, self._loop.time(), CALLS_AT_ONCE)
         starting, self._starting = self._starting, []
+        if connection.failure is not None:
+            self._fail()
+            return
         for call in starting:
             if not call.is_cancelled:  # otherwise the client has reset it already
                 call.task = self._loop.create_task(call.run())
-        if connection.failure is not None:
-            self._fail()
-        elif connection.frames.has_more and not connection.is_held:
+        if connection.frames.has_more and not connection.is_held:
             self._hold(self._loop.call_soon(self._go_on))
         if not connection.outgoing.is_empty:
             self.flush_soon()
@@ -170,6 +171,13 @@ class ClientConnection(asyncio.Protocol):
         log.debug("connection closed", peer=self.peer, reason=str(self.connection.failure))
         self._flush()
         self._close()
+        self._close_streams()
+
+    def _close_streams(self) -> None:
+        """Close the streams some at a time: very many handlers must not end in one round of the event loop."""
+        self.connection.close(CALLS_AT_ONCE)
+        if self.connection.streams:
+            self._loop.call_soon(self._close_streams)
 
     # From the connection.
 
