@@ -103,7 +103,8 @@ def _conditions(results: Mapping[str, Any], first: Measured) -> str:
     return (
         f"{plan['body_bytes']:,} bytes in each message, rounds: {rounds}, {plan['seconds']:g} s for each figure, on"
         f" {facts['cores']} cores. In brackets: ratios to {first.name} in the same round. The column fsync has the time"
-        " of an fdatasync just before, because the disk is shared.\n"
+        " of an fdatasync just before, because the disk is shared. RocketMQ, which compiles what runs often, had"
+        f" {plan['peers_compiling_seconds']:g} s of load before.\n"
     )
 
 
