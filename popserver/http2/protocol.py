@@ -330,8 +330,12 @@ class ClientConnection(asyncio.Protocol):
             self._close()
             return
         self._is_ending = True
-        self._transport.write_eof()
-        self._loop.call_later(CLOSE_S, self._transport.abort)
+        try:
+            self._transport.write_eof()
+        except OSError:  # the client has gone already
+            self._transport.abort()
+        else:
+            self._loop.call_later(CLOSE_S, self._transport.abort)
 
     def _close(self) -> None:
         """Send what the transport still holds, then close."""

@@ -77,12 +77,12 @@ class BrokenOff:
     """A call whose connection is gone, which is noticed by the first frame that cannot be written."""
 
     headers: ClassVar = {"x-mq-client-id": "c"}
-    peer, connection, is_cancelled, Disconnected = "", None, False, BrokenPipeError
+    peer, is_cancelled, Disconnected = "", False, BrokenPipeError
 
     def __init__(self) -> None:
         self.writes = 0
 
-    async def read(self) -> bytes:
+    def take(self) -> bytes:
         return REQUESTS["PullBulk"].SerializeToString()
 
     async def write(self, _frame: Any) -> None:

@@ -155,7 +155,7 @@ async def test_our_own_client_learns_what_the_server_offers(door: Door) -> None:
     assert dict(answer.client_properties) == {
         "popmq.client": "0.1.0",
         "popmq.server": VERSION,
-        "popmq.capabilities": "admin,batch,legacy,pull-batch,bulk,idempotency",
+        "popmq.capabilities": "admin,batch,legacy,pull-batch,receive-batch,bulk,idempotency",
     }
 
 
