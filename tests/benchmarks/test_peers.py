@@ -92,6 +92,15 @@ async def test_sends_end_at_their_time(fake: Fake) -> None:
     assert sum(fake.sent) < 10**9
 
 
+async def test_a_busy_machine_has_a_rate(fake: Fake) -> None:
+    figures = await loads.send(fake, window(10**9, seconds=0), "topic", b"x", callers=1, batch=1)
+    assert figures["rate"] > 0
+
+
+async def test_there_is_something_to_receive(fake: Fake) -> None:
+    assert await loads.fill(fake, "topic", b"x", count=10**9, seconds=0) >= loads.STOCK_MIN
+
+
 async def test_the_cpu_of_the_window_counts(fake: Fake) -> None:
     # When the window is made, when it begins, when its warm-up is over; then at its end.
     spent = iter([0.0, 5.0, 5.0, 5.5])
