@@ -61,7 +61,6 @@ class Client:
         failure = self.connection.failure
         last = self.hear()[-1]
         assert last[0] == frames.GOAWAY
-        assert not self.connection.streams
         return failure is not None and failure.code is code and last[3][4:8] == code.to_bytes(4, "big")
 
     # The listener.
