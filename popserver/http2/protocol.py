@@ -147,7 +147,7 @@ class ClientConnection(asyncio.Protocol):
                 call.task = self._loop.create_task(call.run())
         if connection.frames.has_more and not connection.is_held:
             self._hold(self._loop.call_soon(self._go_on))
-        if not connection.outgoing.is_empty:
+        if not connection.outgoing.is_empty or (connection.has_left and not connection.streams):
             self.flush_soon()
 
     def _hold(self, pause: asyncio.Handle) -> None:

@@ -10,13 +10,15 @@ from typing import Any
 
 import grpc
 import pytest
+from hpack import Encoder
 
 from popserver.front.source import Source
 from popserver.http2.door import Http2Door
 from popserver.transport.call import Call, Door, Encodable, Route, Service, encode
 from popserver.transport.limits import CallLimits
 from popserver.transport.listen import PLAINTEXT, Listening
-from tests.http2.doors import CONNECTIONS_MAX
+from tests.http2.doors import CONNECTIONS_MAX, served
+from tests.http2.fuzz import PREFACE, frame
 from tests.http2.service import SimpleRequest, SimpleResponse, next_request
 from tests.support.certificates import Authority
 
@@ -25,6 +27,10 @@ RESTARTS = 4
 BETWEEN_RESTARTS = 300  # answers
 PATIENCE_S = 60
 UNARY = "/grpc.testing.TestService/UnaryCall"
+HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY = 1, 3, 4, 6, 7
+ACK, END_HEADERS, CANCEL = 1, 4, (8).to_bytes(4, "big")
+STREAMED = "/grpc.testing.TestService/FullDuplexCall"
+OPENING = [(":method", "POST"), (":scheme", "http"), (":path", STREAMED), ("content-type", "application/grpc")]
 # A client tries again soon when the port is closed; it has no other server.
 OPTIONS = [
     ("grpc.use_local_subchannel_pool", 1),
@@ -114,3 +120,32 @@ async def test_no_call_is_lost(source: Source, authority: Authority, transport: 
     assert not load.refused
     assert load.answered == load.sent
     assert {number: count for number, count in load.handled.items() if count > 1} == {}
+
+
+async def test_a_client_that_leaves_its_last_call_is_let_go() -> None:
+    """A client that resets its last call after the server has said goodbye, and does not close by itself."""
+    async with served() as door:
+        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+        block = Encoder().encode(OPENING)
+        writer.write(PREFACE + frame(SETTINGS, 0, 0, b"") + frame(HEADERS, END_HEADERS, 1, block))
+        await _frame(reader, SETTINGS)
+        await _frame(reader, SETTINGS)  # the answer to the client's
+        stopped = asyncio.create_task(door.door.stop(PATIENCE_S))
+        await _frame(reader, GOAWAY)
+        _, _, ping = await _frame(reader, PING)
+        writer.write(frame(PING, ACK, 0, ping))
+        _, _, goodbye = await _frame(reader, GOAWAY)
+        assert int.from_bytes(goodbye[:4], "big") == 1  # the last call that the server takes
+        writer.write(frame(RST_STREAM, 0, 1, CANCEL))
+        assert await asyncio.wait_for(reader.read(), PATIENCE_S) == b""
+        writer.close()
+        await stopped
+
+
+async def _frame(reader: asyncio.StreamReader, kind: int) -> tuple[int, int, bytes]:
+    """Kind, flags and payload of the next frame of this kind."""
+    while True:
+        head = await asyncio.wait_for(reader.readexactly(9), PATIENCE_S)
+        payload = await reader.readexactly(int.from_bytes(head[:3], "big"))
+        if head[3] == kind:
+            return kind, head[4], payload
