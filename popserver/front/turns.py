@@ -63,7 +63,3 @@ class Rate:
         taken = min(wanted, int(self._balance))
         self._balance -= taken
         return taken
-
-    def give(self, amount: int) -> None:
-        """Add tokens."""
-        self._balance = min(self._at_once, self._balance + amount)

@@ -39,7 +39,7 @@ IDLE_FRAMES_PER_S = 1_000
 IDLE_FRAMES_AT_ONCE = 2_000
 STREAMS_PER_FRAME = 64  # a new window changes every stream; so many of them count as one frame
 FRAMES_AT_ONCE = 500  # of one connection, before others have their turn
-# A client answers data with window updates: so many are allowed for each frame of data.
+# A client answers data with window updates: so many are allowed for each frame of data, however many come at once.
 UPDATES_EACH = 4
 # Frames on streams that the server has reset may still be on their way.
 RESETS_REMEMBERED = 1_000
@@ -74,7 +74,7 @@ class Connection:
         self._stream_window = WINDOW_AT_START  # the client's setting, for new streams
         self._resets: dict[int, None] = {}  # streams that the server has reset, the oldest first
         self._idle_frames = Rate(IDLE_FRAMES_PER_S, IDLE_FRAMES_AT_ONCE)
-        self._data_frames = 0  # sent when idle frames were counted last
+        self._updates = 0  # frames that counted as answers to data
         self._now_s = 0.0
         self._opened = 0
         self._handlers = (
@@ -141,11 +141,9 @@ class Connection:
             self._forget(stream, by_client=True)
 
     def _count_idle_frame(self, weight: int = 1) -> None:
-        sent = self.outgoing.data_frames
-        if sent != self._data_frames:
-            self._idle_frames.give(UPDATES_EACH * (sent - self._data_frames))
-            self._data_frames = sent
-        if self._idle_frames.take(self._now_s, weight) < weight:
+        if self._updates + weight <= UPDATES_EACH * self.outgoing.data_frames:
+            self._updates += weight
+        elif self._idle_frames.take(self._now_s, weight) < weight:
             raise ConnectionFailure(ErrorCode.ENHANCE_YOUR_CALM, "too many frames that bring no call further")
 
     def _on_data(self, flags: int, number: int, payload: bytes) -> None:

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2
-from grpc_reflection.v1alpha import reflection, reflection_pb2
+from grpc_reflection.v1alpha import reflection_pb2
 
 from popproto.pool import POOL
 from popserver.model.budget import Budgets, Shares
@@ -36,7 +36,7 @@ class PublicServices:
         for file in (health_pb2.DESCRIPTOR, reflection_pb2.DESCRIPTOR):
             POOL.AddSerializedFile(file.serialized_pb)
         self.health = Health()
-        self._reflection = reflection.ReflectionServicer([*names, _HEALTH, _REFLECTION], pool=POOL)
+        self._names = [*names, _HEALTH, _REFLECTION]
         self._incoming = incoming
         self._watches = _shares(budgets, "health watches", limits.watches_max)
         self._reflections = _shares(budgets, "reflection streams", limits.watches_max)
@@ -64,9 +64,13 @@ class PublicServices:
             await self.health.watch(request.service, call.write)
 
     async def _reflect(self, call: Call) -> None:
+        # gRPC's library loads slowly, and few servers are asked.
+        from grpc_reflection.v1alpha.reflection import ReflectionServicer
+
         with _one_of(self._reflections, call):
+            servicer = ReflectionServicer(self._names, pool=POOL)
             while (question := await self._next(call, _read_reflection)) is not None:
-                for answer in self._reflection.ServerReflectionInfo(iter([question]), None):
+                for answer in servicer.ServerReflectionInfo(iter([question]), None):
                     await call.write(answer)
 
     async def _asked(self, call: Call) -> health_pb2.HealthCheckRequest:

@@ -19,7 +19,7 @@ from tests.support.load import Load, stub_of
 from tests.support.server_process import served
 from tests.support.waiting import eventually
 
-LIBRARIES = "grpc.aio, sqlalchemy, sqlalchemy.dialects.postgresql, structlog, pydantic_settings"
+LIBRARIES = "google.protobuf.message, hpack, sqlalchemy, sqlalchemy.dialects.postgresql, structlog, pydantic_settings"
 TIMES_THE_LIBRARIES = 2
 GOODBYE_S = 10.0
 POLL_MS = 20_000

@@ -369,6 +369,22 @@ def test_each_part_of_an_answer_may_be_confirmed() -> None:
     assert client.connection.failure is None
 
 
+def test_answers_that_go_out_together_are_confirmed_together() -> None:
+    calls = 2 * IDLE_FRAMES_AT_ONCE
+    client = Client(streams_max=calls)
+    client.say(frames.window_update(0, 1 << 30))
+    for number in range(calls):
+        stream = client.call(2 * number + 1)
+        client.connection.outgoing.send(stream, b"answer")
+        client.connection.outgoing.finish(stream, DONE)
+    client.hear()
+    updates = b"".join(frames.window_update(2 * number + 1, 6) for number in range(calls))
+    client.say(updates + frames.window_update(0, 6) * calls)
+    while client.connection.frames.has_more:
+        client.say(b"")
+    assert client.connection.failure is None
+
+
 def test_refused_streams_are_not_remembered_for_ever() -> None:
     client = Client(streams_max=0)
     for number in range(1, 2 * RESETS_REMEMBERED + 11, 2):
