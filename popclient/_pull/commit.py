@@ -35,7 +35,8 @@ class OffsetCommitter:
     async def keep_beginning(self) -> None:
         """Stores where queues begin, until the server has taken it; what waiting does not mend is raised by poll.
 
-        Before anything is polled: after a crash it must come again.
+        Before anything is polled: after a crash it must come again. While it is looked up which queues a recreated
+        topic has, a refusal is no failure: the refused queue may be gone.
         """
         pause, longest = PAUSE_AFTER_FAILURE
         while begins := {mq: fetcher.position for mq, fetcher in self._fetchers.items() if not fetcher.has_begun}:
@@ -43,12 +44,15 @@ class OffsetCommitter:
                 await self.commit(begins)
             except Exception as raised:  # noqa: BLE001  any failure must be reported
                 failure = for_caller(raised)
-                if not failure.retryable:
+                if not failure.retryable and not self._awaits_queues(begins):
                     self._fail(begins, failure)
                     break
                 log.info("where group %s begins is not stored yet: %s", self._group, failure)
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, longest)
+
+    def _awaits_queues(self, mqs: Iterable[MessageQueue]) -> bool:
+        return any(fetcher.awaits_queues for mq in mqs if (fetcher := self._fetchers.get(mq)) is not None)
 
     def _fail(self, mqs: Iterable[MessageQueue], failure: PopError) -> None:
         for mq in mqs:

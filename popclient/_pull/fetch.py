@@ -65,6 +65,7 @@ class Fetcher:
         )  # the position when the present poll began: what was taken before is dealt with
         self.committed = -1  # by this consumer, as far as it knows
         self.paused = False
+        self.awaits_queues = False  # the topic was recreated; this queue may be none of its queues now
         self._asked = begin.asked
         self._failure: PopError | None = None
         self._session = session
@@ -205,7 +206,11 @@ class Fetcher:
         finally:
             self._budget.release(permit)
         if is_another:
-            await self._anew(self)
+            self.awaits_queues = True
+            try:
+                await self._anew(self)
+            finally:
+                self.awaits_queues = False
         elif status is PullStatus.NO_NEW_MSG or self._corrections > 1:
             await asyncio.sleep(max(0.0, LEAST_PACE - (clock() - begun)))
 

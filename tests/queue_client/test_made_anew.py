@@ -346,6 +346,42 @@ async def test_a_commit_that_a_pull_overtakes_with_the_news_is_no_failure(
         assert await consumer.committed(MessageQueue("t", 0)) is None
 
 
+async def test_a_queue_that_a_recreated_topic_lacks_is_refused_while_its_queues_are_looked_up(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = asyncio.Event()
+    commit = calls.commit_offsets
+
+    async def commit_and_tell(*given: Any, **options: Any) -> Any:
+        results = await commit(*given, **options)
+        if any(result.refusal is not None for result in results.values()):
+            refused.set()
+        return results
+
+    await server.make(3)
+    async with aio.PullConsumer(server.endpoint, "g") as consumer:
+        await consumer.subscribe("t")
+        assert await consumer.poll(timeout=0.05) == []
+        routes = consumer._core.session.routes
+        refresh = routes.refresh
+
+        async def refresh_after_a_refusal(topic: str) -> Any:
+            await refused.wait()
+            return await refresh(topic)
+
+        monkeypatch.setattr(calls, "commit_offsets", commit_and_tell)
+        monkeypatch.setattr(routes, "refresh", refresh_after_a_refusal)
+        await server.make_anew(1)
+        await server.send("new")
+        seen: list[str] = []
+        async with asyncio.timeout(15):
+            while not seen:
+                with contextlib.suppress(NotFound):
+                    seen.extend(message.text for message in await consumer.poll(timeout=1))
+        assert refused.is_set()
+        assert consumer.assignment == [MessageQueue("t", 0)]
+
+
 @pytest.mark.row("E18")
 async def test_a_pull_consumers_listener_gets_all_of_the_new_topic(server: Server) -> None:
     seen: list[str] = []
