@@ -5,12 +5,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEMO := $(VENV)/.demo
 DEV := $(VENV)/.dev
+SITE := $(VENV)/.site
 # How many processes share the tests; each has a Postgres of its own, and a Spark where it is asked for one.
 JOBS := 3
 PYTEST = $(BIN)/pytest -n $(JOBS) --dist loadfile --max-worker-restart 0
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all test-long coverage lint format types generate fresh check bench clean
+.PHONY: help install demo test test-all test-long coverage lint format types generate fresh check docs bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,6 +33,11 @@ $(DEV): pyproject.toml pyspark_popmq.py | $(VENV)/bin/python
 	@echo "Installing what developing needs into $(VENV) (Spark is the large part) ..."
 	$(BIN)/pip install --quiet --editable '.[dev]'
 	@touch $@ $(DEMO)
+
+$(SITE): $(DEV)
+	@echo "Installing what the documentation site needs into $(VENV) ..."
+	$(BIN)/pip install --quiet --editable '.[docs]'
+	@touch $@
 
 install: $(DEV) ## set up .venv for developing
 
@@ -62,21 +68,27 @@ format: $(DEV) ## put the code into shape
 types: $(DEV) ## strict types
 	$(BIN)/mypy
 
-generate: $(DEV) ## make popproto from the .proto files, and the synchronous clients from the asyncio ones
+generate: $(DEV) ## make popproto from the .proto files, the synchronous clients from the asyncio ones, docs/commands.md
 	$(BIN)/python proto/generate.py
 	$(BIN)/python scripts/unasync.py
+	$(BIN)/python docs/commands.py
 
 fresh: $(DEV) ## whether generated files are what their generators make
 	$(BIN)/python proto/generate.py --check
 	$(BIN)/python docs/lifecycle.py --check
 	$(BIN)/python docs/architecture.py --check
+	$(BIN)/python docs/commands.py --check
 	$(BIN)/python scripts/unasync.py --check
 
 check: lint types fresh ## lint, types, and whether generated files are fresh
+
+docs: $(SITE) ## make the documentation site in site-out/; a warning is an error
+	$(BIN)/sphinx-build -c docs -b html -d site-out/.doctrees --nitpicky --fail-on-warning --keep-going --quiet . site-out
+	@echo "The site is made: site-out/index.html"
 
 bench: $(DEV) ## measure; writes bench-out/bench.json (ARGS=--quick: a short run; ARGS=abuse: attacks; ARGS=peers: beside other brokers; ARGS=--help)
 	$(BIN)/python -m benchmarks $(ARGS)
 
 clean: ## remove everything that can be made again
-	rm -rf $(VENV) .venv-* demo-out bench-out dist .pytest_cache .mypy_cache .ruff_cache .hypothesis \
+	rm -rf $(VENV) .venv-* demo-out bench-out site-out dist .pytest_cache .mypy_cache .ruff_cache .hypothesis \
 	  tests/interop/node/node_modules

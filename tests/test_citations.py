@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from urllib.parse import urlsplit
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -81,7 +82,14 @@ def unresolved(text: str) -> list[str]:
 
 def is_there(name: str, anchor: str) -> bool:
     """A page, as code names it: from the root of the repository, or by its name alone."""
-    page = next((folder / name for folder in (ROOT, DOCS, DOCS / "design") if (folder / name).exists()), None)
+    page = next(
+        (
+            folder / name
+            for folder in (ROOT, DOCS, DOCS / "design", DOCS / "api", DOCS / "migrating")
+            if (folder / name).exists()
+        ),
+        None,
+    )
     return page is not None and (not anchor or anchor in anchors(page))
 
 
@@ -104,6 +112,14 @@ def test_links_between_pages_lead_somewhere() -> None:
     pages = [path for path in sources() if path.suffix == ".md"]
     found = {str(page.relative_to(ROOT)): broken_links(page) for page in pages}
     assert {page: broken for page, broken in found.items() if broken} == {}
+
+
+def test_links_to_other_sites_are_addresses() -> None:
+    """Nobody is asked whether they answer: tests need no network."""
+    for page in (path for path in sources() if path.suffix == ".md"):
+        for link in re.findall(r"\]\((\w+:[^)]*)\)", CODE_BLOCK.sub("", page.read_text())):
+            parts = urlsplit(link)
+            assert parts.scheme == "https" and "." in parts.netloc and not re.search(r"\s", link), f"{page}: {link}"
 
 
 def test_each_requirement_that_tests_show_is_described() -> None:

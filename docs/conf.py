@@ -1,0 +1,49 @@
+"""The documentation site: `make docs` builds it with Sphinx from README.md, docs/ and the docstrings.
+
+The source directory is the root of the repository, so links lead to the same files on a Git host and on the site.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
+
+DOCS = Path(__file__).parent
+sys.path.insert(0, str(DOCS))  # docstrings.py
+
+project = "PopMQ"
+author = "the PopMQ authors"
+copyright = "the PopMQ authors, Apache License 2.0"  # noqa: A001 - Sphinx reads this name
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_external_toc", "sphinxcontrib.mermaid"]
+external_toc_path = "docs/_toc.yml"
+include_patterns = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/**"]
+exclude_patterns = [".*", "**/node_modules", "**/target", "bench-out", "demo-out", "site-out", "dist"]
+
+myst_heading_anchors = 4
+myst_enable_extensions = ["colon_fence"]
+myst_fence_as_directive = ["mermaid"]
+suppress_warnings = ["ref.python"]  # `Producer` is a class of popclient and of popclient.aio
+
+autodoc_member_order = "bysource"
+autodoc_typehints_format = "short"
+autodoc_preserve_defaults = True
+# The types of arguments are read as they are written; only links between pages are required to lead somewhere.
+nitpick_ignore_regex = [("py:.*", ".*")]
+
+html_theme = "furo"
+html_title = "PopMQ"
+html_additional_pages = {"index": "start.html"}
+templates_path = ["templates"]
+html_copy_source = False
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    from docstrings import as_restructured_text
+
+    app.connect("autodoc-process-docstring", as_restructured_text)
+    return {"parallel_read_safe": True}

@@ -1,0 +1,56 @@
+"""The documentation site names every page, class, command and column that there is."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from sqlalchemy import inspect
+
+from popserver.database.schema import VIEWS
+from tests.support.open_store import OpenStore
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+MODULES = ("popclient", "popclient.aio", "popclient.admin", "popclient.sql", "popclient.spark", "popserver")
+
+
+def test_each_page_is_in_the_contents() -> None:
+    contents = (DOCS / "_toc.yml").read_text()
+    named = set(re.findall(r"(?:root|file): (\S+)", contents))
+    for pattern in re.findall(r"glob: (\S+)", contents):
+        named |= {str(path.relative_to(ROOT).with_suffix("")) for path in ROOT.glob(f"{pattern}.md")}
+    there = {str(path.relative_to(ROOT).with_suffix("")) for path in [*ROOT.glob("*.md"), *DOCS.rglob("*.md")]}
+    assert named == there, "name each page in docs/_toc.yml, at the place where a reader looks for it"
+
+
+def test_each_public_name_is_in_the_reference() -> None:
+    pages = "".join(page.read_text() for page in (DOCS / "api").glob("*.md"))
+    told = set(re.findall(r"^\.\. auto(?:class|exception|function):: ([\w.]+)$", pages, re.MULTILINE))
+    found = {f"{module}.{name}" for module in MODULES for name in importlib.import_module(module).__all__}
+    # What popclient.aio and popclient.sql share with popclient is described there.
+    alike = {name for name in found if f"popclient.{name.rpartition('.')[2]}" in told}
+    assert found - told - alike == {
+        "popclient.sql.metadata", "popclient.sql.outbox", "popclient.sql.processed", "popserver.__version__",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("page", ["commands", "lifecycle", "architecture"])
+def test_generated_pages_are_fresh(page: str) -> None:
+    """As `make fresh` checks it, so that it is seen before a push."""
+    done = subprocess.run([sys.executable, DOCS / f"{page}.py", "--check"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_each_column_of_a_view_is_described(store: OpenStore) -> None:
+    sections = (DOCS / "views.md").read_text().split("\n## ")
+    for view in VIEWS:
+        [section] = [each for each in sections if each.startswith(f"{view}\n")]
+        told = [
+            name for row in re.findall(r"^\| (`.*?) \|", section, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)
+        ]
+        assert sorted(told) == sorted(column["name"] for column in inspect(store.conn).get_columns(view))
