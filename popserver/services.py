@@ -244,6 +244,8 @@ def admin_methods(
         "ListScheduled": Method(admin.list_scheduled, rights.admin),
         "CancelScheduled": Method(admin.cancel_scheduled, rights.admin),
         "Why": Method(admin.why, rights.admin),
+        "ListHolds": Method(admin.list_holds, rights.admin),
+        "ListLockedMessageGroups": Method(admin.list_locked_message_groups, rights.admin),
         "TryFilter": Method(admin.try_filter, rights.admin),
         "GetStatus": Method(admin.get_status, rights.admin),
         "ConfirmClock": Method(admin.confirm_clock, rights.admin),

@@ -24,6 +24,7 @@ from popclient.admin.facts import (
     Group,
     GroupLag,
     HistoryEntry,
+    Hold,
     MessageState,
     Policy,
     Queue,
@@ -118,7 +119,10 @@ _MADE: Final[dict[str, Callable[[Any], object]]] = {
     wire.Budget.DESCRIPTOR.full_name: lambda value: facts_of(Budget, value),
     wire.Consumer.DESCRIPTOR.full_name: _consumer_of,
     wire.DeadLetter.DESCRIPTOR.full_name: dead_letter_of,
-    wire.GroupLag.DESCRIPTOR.full_name: lambda value: facts_of(GroupLag, value),
+    wire.GroupLag.DESCRIPTOR.full_name: lambda value: facts_of(
+        GroupLag, value, namespace=value.group.resource_namespace
+    ),
+    wire.Hold.DESCRIPTOR.full_name: lambda value: facts_of(Hold, value),
     wire.HistoryEntry.DESCRIPTOR.full_name: lambda value: facts_of(HistoryEntry, value),
     wire.MessageState.DESCRIPTOR.full_name: lambda value: facts_of(MessageState, value),
     wire.Policy.DESCRIPTOR.full_name: policy_of,

@@ -37,7 +37,8 @@ class Topic:
 class GroupLag:
     """How far a group is behind in a topic, in messages.
 
-    `oldest_ready` is when the oldest message it never received was stored.
+    `oldest_ready` is when the oldest message it never received was stored. `stored`: how many messages the topic has in
+    the queues where the group has progress; `appended`: how many it ever stored. `namespace` is the group's.
     """
 
     group: str
@@ -47,6 +48,9 @@ class GroupLag:
     waiting_retry: int
     dead_letters: int
     oldest_ready: datetime | None
+    stored: int = 0
+    appended: int = 0
+    namespace: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +201,39 @@ class MessageState:
 
 
 @dataclass(frozen=True, slots=True)
+class Hold:
+    """A message that is INFLIGHT or WAITING_RETRY in a group, until `visible_at`.
+
+    client_id: who holds it, or has made the last attempt; empty if it is gone. holder: SIMPLE, PUSH, or ORPHAN for a
+    push consumer that is gone; push consumers hold as long as they are connected. message_group: empty for none.
+    """
+
+    topic: str
+    message_id: str
+    queue_id: int
+    queue_offset: int
+    state: str
+    delivery_attempt: int
+    visible_at: datetime
+    client_id: str
+    message_group: str
+    holder: str
+
+
+@dataclass(frozen=True, slots=True)
+class LockedMessageGroup:
+    """A message group that is delivered no further until its first message is done.
+
+    stored_at: of the first message. behind: the messages behind it in its queue, counted up to 1,000.
+    """
+
+    message_group: str
+    first: Hold
+    stored_at: datetime
+    behind: int
+
+
+@dataclass(frozen=True, slots=True)
 class HistoryEntry:
     """One step of a message in a group, and why it was taken."""
 
@@ -280,6 +317,7 @@ class Budget:
 class Status:
     """The server in numbers. `store` is its database URL without the password.
 
+    appended: how many messages all topics ever stored, without dead letters and retries.
     oldest_overdue: how late the latest hold, back-off or delayed message is that should have ended; 0 when none is.
     hints: a sentence for each thing that deserves a look.
     """
@@ -301,6 +339,7 @@ class Status:
     oldest_overdue: timedelta
     hints: tuple[str, ...]
     budgets: tuple[Budget, ...]
+    appended: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from popserver.clients import settings
 from popserver.delivery.history import HistoryStep
 from popserver.inspection.facts import Lag, MessageState
 from popserver.inspection.filter_trial import Match
-from popserver.inspection.flow import Consumer, GroupFacts
+from popserver.inspection.flow import Consumer, GroupFacts, Hold, LockedGroup
 from popserver.model.budget import Budget
 from popserver.model.errors import BadRequest
 from popserver.model.group import Group
@@ -98,6 +98,8 @@ def lag(lag: Lag) -> wire.GroupLag:
         waiting_retry=lag.waiting_retry,
         dead_letters=lag.dead_letters,
         oldest_ready=convert.timestamp(lag.oldest_ready_ms),
+        stored=lag.stored,
+        appended=lag.appended,
     )
 
 
@@ -124,6 +126,30 @@ def match(match: Match, topic: Resource) -> pb.Message:
             queue_id=match.queue_number,
             queue_offset=match.offset,
         ),
+    )
+
+
+def hold(found: Hold) -> wire.Hold:
+    return wire.Hold(
+        topic=convert.as_resource(found.topic),
+        message_id=found.message_id,
+        queue_id=found.queue_number,
+        queue_offset=found.offset,
+        state=found.state,
+        delivery_attempt=found.attempt,
+        visible_at=convert.timestamp(found.visible_at_ms),
+        client_id=found.client_id,
+        message_group=found.message_group or "",
+        holder=found.holder,
+    )
+
+
+def locked(found: LockedGroup) -> wire.LockedMessageGroup:
+    return wire.LockedMessageGroup(
+        message_group=found.first.message_group or "",
+        first=hold(found.first),
+        stored_at=convert.timestamp(found.first.stored_at_ms),
+        behind=found.behind,
     )
 
 

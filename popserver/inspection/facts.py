@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from sqlalchemy import Connection, func, select, text
+from sqlalchemy import Connection, func, not_, or_, select, text
 
 from popserver.catalog.facts import _topic
 from popserver.database.schema import consumer_group, dead_letter, queue
@@ -18,7 +18,7 @@ from popserver.delivery.history import HistoryStep, steps
 from popserver.messages import origins
 from popserver.messages.read import find_place, load
 from popserver.model.message import StoredMessage
-from popserver.model.names import Resource
+from popserver.model.names import DLQ_PREFIX, RETRY_PREFIX, Resource
 from popserver.model.states import State
 from popserver.producing import enqueue
 from popserver.settling import expire
@@ -37,6 +37,8 @@ class Lag(NamedTuple):
     waiting_retry: int
     dead_letters: int
     oldest_ready_ms: int | None
+    stored: int
+    appended: int
 
 
 class MessageState(NamedTuple):
@@ -66,6 +68,7 @@ class Counts(NamedTuple):
     dead_letters: int
     revision: str
     next_due_ms: int | None
+    appended: int
 
 
 def group_lag(conn: Connection, group_id: int | None, limit: int) -> list[Lag]:
@@ -81,6 +84,8 @@ def group_lag(conn: Connection, group_id: int | None, limit: int) -> list[Lag]:
             int(row.waiting_retry),
             int(row.dead_letters),
             row.oldest_ready_ms,
+            int(row.stored),
+            int(row.appended),
         )
         for row in rows
     ]
@@ -105,7 +110,8 @@ def counts(conn: Connection) -> Counts:
     dead_letters = conn.execute(_COUNT_DEAD_LETTERS).scalar_one()
     revision = conn.execute(text("SELECT version_num FROM alembic_version")).scalar_one()
     next_ms = [each for each in (expire.next_due_ms(conn), enqueue.next_due_ms(conn)) if each is not None]
-    return Counts(topics, groups, int(messages), dead_letters, revision, min(next_ms, default=None))
+    appended = int(conn.execute(_COUNT_APPENDED).scalar_one())
+    return Counts(topics, groups, int(messages), dead_letters, revision, min(next_ms, default=None), appended)
 
 
 def _message_states(conn: Connection, key: int) -> list[MessageState]:
@@ -122,8 +128,12 @@ def _message_states(conn: Connection, key: int) -> list[MessageState]:
 
 
 _LAG_ORDER = "ORDER BY group_namespace, consumer_group, topic_namespace, topic LIMIT :limit"
-_LAG = text(f"SELECT * FROM group_lag {_LAG_ORDER}")  # noqa: S608
-_LAG_OF_GROUP = text(f"SELECT * FROM group_lag WHERE group_id = :group_id {_LAG_ORDER}")  # noqa: S608
+_LAG_ROWS = (
+    "SELECT l.*, a.appended FROM group_lag l"
+    " JOIN (SELECT topic_id, SUM(next_offset) AS appended FROM queue GROUP BY topic_id) a ON a.topic_id = l.topic_id"
+)
+_LAG = text(f"{_LAG_ROWS} {_LAG_ORDER}")
+_LAG_OF_GROUP = text(f"{_LAG_ROWS} WHERE l.group_id = :group_id {_LAG_ORDER}")
 _MESSAGE_STATES = text(
     "SELECT group_namespace, consumer_group, state, attempt, visible_at_ms, client_id FROM message_state"
     " WHERE message_key = :message_key ORDER BY group_namespace, consumer_group"
@@ -134,6 +144,12 @@ _COUNT_MESSAGES = (
     select(func.coalesce(func.sum(queue.c.next_offset - queue.c.min_offset), 0))
     .join(topic_table, topic_table.c.topic_id == queue.c.topic_id)
     .where(topic_table.c.deleted_at_ms.is_(None))
+)
+_IS_OF_A_GROUP = or_(*(func.substr(topic_table.c.name, 1, len(each)) == each for each in (DLQ_PREFIX, RETRY_PREFIX)))
+_COUNT_APPENDED = (
+    select(func.coalesce(func.sum(queue.c.next_offset), 0))
+    .join(topic_table, topic_table.c.topic_id == queue.c.topic_id)
+    .where(topic_table.c.deleted_at_ms.is_(None), not_(_IS_OF_A_GROUP))
 )
 _COUNT_DEAD_LETTERS = (
     select(func.count(dead_letter.c.dead_letter_id))

@@ -22,10 +22,11 @@ from popserver.engine.clock import Clock
 from popserver.engine.reader import Reader
 from popserver.filters import sql as filters_sql
 from popserver.filters.subscription import ClientKind, Subscription
-from popserver.inspection import facts, filter_trial, message_facts
+from popserver.inspection import facts, filter_trial, holds, message_facts
 from popserver.inspection import why as inspection_why
 from popserver.inspection.facts import Counts, FoundMessage, Lag, MessageState
 from popserver.inspection.filter_trial import SHOWN_DEFAULT, FilterTrial, Match
+from popserver.inspection.holds import Hold, LockedGroup
 from popserver.maintenance.timekeeper import Timekeeper
 from popserver.members.flow import GroupMembers
 from popserver.messages import read
@@ -51,8 +52,10 @@ __all__ = [
     "FoundMessage",
     "GroupFacts",
     "HistoryStep",
+    "Hold",
     "Inspection",
     "Lag",
+    "LockedGroup",
     "Match",
     "MessageState",
     "ScheduledMessage",
@@ -248,6 +251,18 @@ class Inspection:
         found, steps = await self._reader.read(lambda conn: message_facts.message_facts(conn, group, topic, message_id))
         when = partial(moment, now_ms=self._clock.now_ms())
         return Why(inspection_why.sentence(found, when), inspection_why.facts(found, when), steps)
+
+    async def holds(self, group: Resource, topic: Resource | None, limit: int) -> list[Hold]:
+        """What the group holds and what waits for a retry, the last to end first; `limit` is 1 to 1,000, 0 means 32."""
+        check_group(group)
+        page = _page(limit)
+        return await self._reader.read(lambda conn: holds.holds(conn, group, topic, page))
+
+    async def locked_groups(self, group: Resource, limit: int) -> list[LockedGroup]:
+        """The locked message groups of a group, those with the most attempts first."""
+        check_group(group)
+        page = _page(limit)
+        return await self._reader.read(lambda conn: holds.locked_groups(conn, group, page))
 
     async def try_filter(self, topic: Resource, expression: str, last_ms: int | None, limit: int) -> FilterTrial:
         """Try a SQL filter on messages stored in the last `last_ms`, or (None) on all; see `filter_trial`.

@@ -142,6 +142,19 @@ class AdminMethods:
             history=map(inspection_convert.step, found.steps),
         )
 
+    async def list_holds(self, request: wire.ListHoldsRequest, caller: Caller) -> wire.ListHoldsResponse:
+        topic = caller.resource(request.topic) if request.HasField("topic") else None
+        found = await self._operations.holds(caller.resource(request.group), topic, request.max)
+        return wire.ListHoldsResponse(status=status.OK, holds=map(inspection_convert.hold, found))
+
+    async def list_locked_message_groups(
+        self, request: wire.ListLockedMessageGroupsRequest, caller: Caller
+    ) -> wire.ListLockedMessageGroupsResponse:
+        found = await self._operations.locked_groups(caller.resource(request.group), request.max)
+        return wire.ListLockedMessageGroupsResponse(
+            status=status.OK, message_groups=map(inspection_convert.locked, found)
+        )
+
     async def try_filter(self, request: wire.TryFilterRequest, caller: Caller) -> wire.TryFilterResponse:
         last_ms = convert.duration_ms(request.last) if request.HasField("last") else None
         topic = caller.resource(request.topic)
@@ -183,6 +196,7 @@ class AdminMethods:
             topics=now.counts.topics,
             groups=now.counts.groups,
             messages=now.counts.messages,
+            appended=now.counts.appended,
             dead_letters=now.counts.dead_letters,
             parked_polls=now.parked_polls,
             connected_clients=now.connected_clients,

@@ -9,7 +9,7 @@ from datetime import timedelta
 from popclient._arguments import as_timedelta
 from popclient._sync.admin.calls import Calls
 from popclient.admin.answers import facts_of, filter_trial_of, views_of, why_of
-from popclient.admin.facts import FilterTrial, MessageFacts, ScheduledMessage, Why
+from popclient.admin.facts import FilterTrial, Hold, LockedMessageGroup, MessageFacts, ScheduledMessage, Why
 from popclient.admin.requests import PAGE
 from popclient.message import MessageView
 from popproto.v1 import admin_pb2 as wire
@@ -41,6 +41,20 @@ class Messages(Calls):
         )
         answer = self._call(lambda link: link.admin.Why, request)
         return why_of(answer)
+
+    def list_holds(self, group: str, topic: str | None = None, *, max_messages: int = PAGE) -> list[Hold]:
+        """What the group holds and what waits for a retry, in one topic or in all; the last to end comes first."""
+        request = wire.ListHoldsRequest(
+            group=self._named(group), topic=None if topic is None else self._named(topic), max=max_messages
+        )
+        answer = self._call(lambda link: link.admin.ListHolds, request)
+        return [facts_of(Hold, each) for each in answer.holds]
+
+    def list_locked_message_groups(self, group: str, *, max_groups: int = PAGE) -> list[LockedMessageGroup]:
+        """The message groups that wait for their first message; those with the most attempts come first."""
+        request = wire.ListLockedMessageGroupsRequest(group=self._named(group), max=max_groups)
+        answer = self._call(lambda link: link.admin.ListLockedMessageGroups, request)
+        return [facts_of(LockedMessageGroup, each) for each in answer.message_groups]
 
     def try_filter(
         self, expression: str, topic: str, *, last: float | timedelta | None = None, max_messages: int = 10

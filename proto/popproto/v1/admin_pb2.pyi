@@ -491,10 +491,16 @@ class GroupLag(_message.Message):
     WAITING_RETRY_FIELD_NUMBER: _builtins.int
     DEAD_LETTERS_FIELD_NUMBER: _builtins.int
     OLDEST_READY_FIELD_NUMBER: _builtins.int
+    STORED_FIELD_NUMBER: _builtins.int
+    APPENDED_FIELD_NUMBER: _builtins.int
     ready: _builtins.int
     inflight: _builtins.int
     waiting_retry: _builtins.int
     dead_letters: _builtins.int
+    stored: _builtins.int
+    """messages that the topic stores now, in the queues where the group has progress"""
+    appended: _builtins.int
+    """messages that the topic ever stored, in all queues"""
     @_builtins.property
     def group(self) -> _definition_pb2.Resource: ...
     @_builtins.property
@@ -513,10 +519,12 @@ class GroupLag(_message.Message):
         waiting_retry: _builtins.int = ...,
         dead_letters: _builtins.int = ...,
         oldest_ready: _timestamp_pb2.Timestamp | None = ...,
+        stored: _builtins.int = ...,
+        appended: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_oldest_ready", b"_oldest_ready", "group", b"group", "oldest_ready", b"oldest_ready", "topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_oldest_ready", b"_oldest_ready", "dead_letters", b"dead_letters", "group", b"group", "inflight", b"inflight", "oldest_ready", b"oldest_ready", "ready", b"ready", "topic", b"topic", "waiting_retry", b"waiting_retry"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_oldest_ready", b"_oldest_ready", "appended", b"appended", "dead_letters", b"dead_letters", "group", b"group", "inflight", b"inflight", "oldest_ready", b"oldest_ready", "ready", b"ready", "stored", b"stored", "topic", b"topic", "waiting_retry", b"waiting_retry"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__oldest_ready: _TypeAlias = _typing.Literal["oldest_ready"]  # noqa: Y015
     _WhichOneofArgType__oldest_ready: _TypeAlias = _typing.Literal["_oldest_ready", b"_oldest_ready"]  # noqa: Y015
@@ -997,6 +1005,204 @@ class WhyResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___WhyResponse: _TypeAlias = WhyResponse  # noqa: Y015
+
+@_typing.final
+class Hold(_message.Message):
+    """A message that a consumer of a group holds (INFLIGHT), or that waits for its next attempt (WAITING_RETRY)."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    QUEUE_ID_FIELD_NUMBER: _builtins.int
+    QUEUE_OFFSET_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    DELIVERY_ATTEMPT_FIELD_NUMBER: _builtins.int
+    VISIBLE_AT_FIELD_NUMBER: _builtins.int
+    CLIENT_ID_FIELD_NUMBER: _builtins.int
+    MESSAGE_GROUP_FIELD_NUMBER: _builtins.int
+    HOLDER_FIELD_NUMBER: _builtins.int
+    message_id: _builtins.str
+    queue_id: _builtins.int
+    queue_offset: _builtins.int
+    state: _builtins.str
+    delivery_attempt: _builtins.int
+    client_id: _builtins.str
+    """the holder, also of the last attempt; empty if it is gone"""
+    message_group: _builtins.str
+    """empty: none"""
+    holder: _builtins.str
+    """SIMPLE, PUSH, or ORPHAN for a push consumer that is gone"""
+    @_builtins.property
+    def topic(self) -> _definition_pb2.Resource: ...
+    @_builtins.property
+    def visible_at(self) -> _timestamp_pb2.Timestamp:
+        """when the hold or the pause ends; a push consumer may renew its holds"""
+
+    def __init__(
+        self,
+        *,
+        topic: _definition_pb2.Resource | None = ...,
+        message_id: _builtins.str = ...,
+        queue_id: _builtins.int = ...,
+        queue_offset: _builtins.int = ...,
+        state: _builtins.str = ...,
+        delivery_attempt: _builtins.int = ...,
+        visible_at: _timestamp_pb2.Timestamp | None = ...,
+        client_id: _builtins.str = ...,
+        message_group: _builtins.str = ...,
+        holder: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["topic", b"topic", "visible_at", b"visible_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "delivery_attempt", b"delivery_attempt", "holder", b"holder", "message_group", b"message_group", "message_id", b"message_id", "queue_id", b"queue_id", "queue_offset", b"queue_offset", "state", b"state", "topic", b"topic", "visible_at", b"visible_at"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Hold: _TypeAlias = Hold  # noqa: Y015
+
+@_typing.final
+class ListHoldsRequest(_message.Message):
+    """The holds of a group; those that end last come first."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    MAX_FIELD_NUMBER: _builtins.int
+    max: _builtins.int
+    """at most 1,000"""
+    @_builtins.property
+    def group(self) -> _definition_pb2.Resource: ...
+    @_builtins.property
+    def topic(self) -> _definition_pb2.Resource:
+        """absent: all topics"""
+
+    def __init__(
+        self,
+        *,
+        group: _definition_pb2.Resource | None = ...,
+        topic: _definition_pb2.Resource | None = ...,
+        max: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_topic", b"_topic", "group", b"group", "topic", b"topic"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_topic", b"_topic", "group", b"group", "max", b"max", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__topic: _TypeAlias = _typing.Literal["topic"]  # noqa: Y015
+    _WhichOneofArgType__topic: _TypeAlias = _typing.Literal["_topic", b"_topic"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__topic) -> _WhichOneofReturnType__topic | None: ...
+
+Global___ListHoldsRequest: _TypeAlias = ListHoldsRequest  # noqa: Y015
+
+@_typing.final
+class ListHoldsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    HOLDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def status(self) -> _definition_pb2.Status: ...
+    @_builtins.property
+    def holds(self) -> _containers.RepeatedCompositeFieldContainer[Global___Hold]: ...
+    def __init__(
+        self,
+        *,
+        status: _definition_pb2.Status | None = ...,
+        holds: _abc.Iterable[Global___Hold] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["holds", b"holds", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListHoldsResponse: _TypeAlias = ListHoldsResponse  # noqa: Y015
+
+@_typing.final
+class LockedMessageGroup(_message.Message):
+    """A message group of which no further message is delivered until the first one is done."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MESSAGE_GROUP_FIELD_NUMBER: _builtins.int
+    FIRST_FIELD_NUMBER: _builtins.int
+    STORED_AT_FIELD_NUMBER: _builtins.int
+    BEHIND_FIELD_NUMBER: _builtins.int
+    message_group: _builtins.str
+    behind: _builtins.int
+    """messages behind it in its queue; counted up to 1,000"""
+    @_builtins.property
+    def first(self) -> Global___Hold: ...
+    @_builtins.property
+    def stored_at(self) -> _timestamp_pb2.Timestamp:
+        """of the first message"""
+
+    def __init__(
+        self,
+        *,
+        message_group: _builtins.str = ...,
+        first: Global___Hold | None = ...,
+        stored_at: _timestamp_pb2.Timestamp | None = ...,
+        behind: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["first", b"first", "stored_at", b"stored_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["behind", b"behind", "first", b"first", "message_group", b"message_group", "stored_at", b"stored_at"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LockedMessageGroup: _TypeAlias = LockedMessageGroup  # noqa: Y015
+
+@_typing.final
+class ListLockedMessageGroupsRequest(_message.Message):
+    """The locked message groups of a consumer group; those with the most attempts come first."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    MAX_FIELD_NUMBER: _builtins.int
+    max: _builtins.int
+    """at most 1,000"""
+    @_builtins.property
+    def group(self) -> _definition_pb2.Resource: ...
+    def __init__(
+        self,
+        *,
+        group: _definition_pb2.Resource | None = ...,
+        max: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["group", b"group"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "max", b"max"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListLockedMessageGroupsRequest: _TypeAlias = ListLockedMessageGroupsRequest  # noqa: Y015
+
+@_typing.final
+class ListLockedMessageGroupsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    MESSAGE_GROUPS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def status(self) -> _definition_pb2.Status: ...
+    @_builtins.property
+    def message_groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___LockedMessageGroup]: ...
+    def __init__(
+        self,
+        *,
+        status: _definition_pb2.Status | None = ...,
+        message_groups: _abc.Iterable[Global___LockedMessageGroup] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["message_groups", b"message_groups", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListLockedMessageGroupsResponse: _TypeAlias = ListLockedMessageGroupsResponse  # noqa: Y015
 
 @_typing.final
 class Fact(_message.Message):
@@ -3402,6 +3608,7 @@ class GetStatusResponse(_message.Message):
     HINTS_FIELD_NUMBER: _builtins.int
     DISCARDED_TRANSACTIONS_FIELD_NUMBER: _builtins.int
     BUDGETS_FIELD_NUMBER: _builtins.int
+    APPENDED_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     store: _builtins.str
     """the database URL, without its password"""
@@ -3415,6 +3622,8 @@ class GetStatusResponse(_message.Message):
     connected_clients: _builtins.int
     discarded_transactions: _builtins.int
     """undecided half messages given up since the start"""
+    appended: _builtins.int
+    """messages that all topics ever stored, without dead letters and retries"""
     @_builtins.property
     def status(self) -> _definition_pb2.Status: ...
     @_builtins.property
@@ -3454,10 +3663,11 @@ class GetStatusResponse(_message.Message):
         hints: _abc.Iterable[_builtins.str] | None = ...,
         discarded_transactions: _builtins.int = ...,
         budgets: _abc.Iterable[Global___Budget] | None = ...,
+        appended: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["now", b"now", "oldest_overdue", b"oldest_overdue", "started_at", b"started_at", "status", b"status"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["budgets", b"budgets", "connected_clients", b"connected_clients", "dead_letters", b"dead_letters", "discarded_transactions", b"discarded_transactions", "durability", b"durability", "groups", b"groups", "hints", b"hints", "lag", b"lag", "messages", b"messages", "now", b"now", "oldest_overdue", b"oldest_overdue", "parked_polls", b"parked_polls", "schema_revision", b"schema_revision", "started_at", b"started_at", "status", b"status", "store", b"store", "topics", b"topics", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["appended", b"appended", "budgets", b"budgets", "connected_clients", b"connected_clients", "dead_letters", b"dead_letters", "discarded_transactions", b"discarded_transactions", "durability", b"durability", "groups", b"groups", "hints", b"hints", "lag", b"lag", "messages", b"messages", "now", b"now", "oldest_overdue", b"oldest_overdue", "parked_polls", b"parked_polls", "schema_revision", b"schema_revision", "started_at", b"started_at", "status", b"status", "store", b"store", "topics", b"topics", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

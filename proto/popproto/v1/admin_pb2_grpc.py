@@ -110,6 +110,16 @@ class AdminStub(object):
                 request_serializer=popmq_dot_v1_dot_admin__pb2.WhyRequest.SerializeToString,
                 response_deserializer=popmq_dot_v1_dot_admin__pb2.WhyResponse.FromString,
                 _registered_method=True)
+        self.ListHolds = channel.unary_unary(
+                '/popmq.v1.Admin/ListHolds',
+                request_serializer=popmq_dot_v1_dot_admin__pb2.ListHoldsRequest.SerializeToString,
+                response_deserializer=popmq_dot_v1_dot_admin__pb2.ListHoldsResponse.FromString,
+                _registered_method=True)
+        self.ListLockedMessageGroups = channel.unary_unary(
+                '/popmq.v1.Admin/ListLockedMessageGroups',
+                request_serializer=popmq_dot_v1_dot_admin__pb2.ListLockedMessageGroupsRequest.SerializeToString,
+                response_deserializer=popmq_dot_v1_dot_admin__pb2.ListLockedMessageGroupsResponse.FromString,
+                _registered_method=True)
         self.TryFilter = channel.unary_unary(
                 '/popmq.v1.Admin/TryFilter',
                 request_serializer=popmq_dot_v1_dot_admin__pb2.TryFilterRequest.SerializeToString,
@@ -345,6 +355,18 @@ class AdminServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Why(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListHolds(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListLockedMessageGroups(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -602,6 +624,16 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.Why,
                     request_deserializer=popmq_dot_v1_dot_admin__pb2.WhyRequest.FromString,
                     response_serializer=popmq_dot_v1_dot_admin__pb2.WhyResponse.SerializeToString,
+            ),
+            'ListHolds': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListHolds,
+                    request_deserializer=popmq_dot_v1_dot_admin__pb2.ListHoldsRequest.FromString,
+                    response_serializer=popmq_dot_v1_dot_admin__pb2.ListHoldsResponse.SerializeToString,
+            ),
+            'ListLockedMessageGroups': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListLockedMessageGroups,
+                    request_deserializer=popmq_dot_v1_dot_admin__pb2.ListLockedMessageGroupsRequest.FromString,
+                    response_serializer=popmq_dot_v1_dot_admin__pb2.ListLockedMessageGroupsResponse.SerializeToString,
             ),
             'TryFilter': grpc.unary_unary_rpc_method_handler(
                     servicer.TryFilter,
@@ -1154,6 +1186,60 @@ class Admin(object):
             '/popmq.v1.Admin/Why',
             popmq_dot_v1_dot_admin__pb2.WhyRequest.SerializeToString,
             popmq_dot_v1_dot_admin__pb2.WhyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListHolds(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/popmq.v1.Admin/ListHolds',
+            popmq_dot_v1_dot_admin__pb2.ListHoldsRequest.SerializeToString,
+            popmq_dot_v1_dot_admin__pb2.ListHoldsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListLockedMessageGroups(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/popmq.v1.Admin/ListLockedMessageGroups',
+            popmq_dot_v1_dot_admin__pb2.ListLockedMessageGroupsRequest.SerializeToString,
+            popmq_dot_v1_dot_admin__pb2.ListLockedMessageGroupsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -49,6 +49,8 @@ class AdminStub:
     ListScheduled: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListScheduledRequest, _admin_pb2.ListScheduledResponse]
     CancelScheduled: _grpc.UnaryUnaryMultiCallable[_admin_pb2.CancelScheduledRequest, _admin_pb2.CancelScheduledResponse]
     Why: _grpc.UnaryUnaryMultiCallable[_admin_pb2.WhyRequest, _admin_pb2.WhyResponse]
+    ListHolds: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListHoldsRequest, _admin_pb2.ListHoldsResponse]
+    ListLockedMessageGroups: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListLockedMessageGroupsRequest, _admin_pb2.ListLockedMessageGroupsResponse]
     TryFilter: _grpc.UnaryUnaryMultiCallable[_admin_pb2.TryFilterRequest, _admin_pb2.TryFilterResponse]
     ListDeadLetters: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListDeadLettersRequest, _admin_pb2.ListDeadLettersResponse]
     GetDeadLetter: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetDeadLetterRequest, _admin_pb2.GetDeadLetterResponse]
@@ -98,6 +100,8 @@ class AdminAsyncStub(AdminStub):
     ListScheduled: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListScheduledRequest, _admin_pb2.ListScheduledResponse]  # type: ignore[assignment]
     CancelScheduled: _aio.UnaryUnaryMultiCallable[_admin_pb2.CancelScheduledRequest, _admin_pb2.CancelScheduledResponse]  # type: ignore[assignment]
     Why: _aio.UnaryUnaryMultiCallable[_admin_pb2.WhyRequest, _admin_pb2.WhyResponse]  # type: ignore[assignment]
+    ListHolds: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListHoldsRequest, _admin_pb2.ListHoldsResponse]  # type: ignore[assignment]
+    ListLockedMessageGroups: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListLockedMessageGroupsRequest, _admin_pb2.ListLockedMessageGroupsResponse]  # type: ignore[assignment]
     TryFilter: _aio.UnaryUnaryMultiCallable[_admin_pb2.TryFilterRequest, _admin_pb2.TryFilterResponse]  # type: ignore[assignment]
     ListDeadLetters: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListDeadLettersRequest, _admin_pb2.ListDeadLettersResponse]  # type: ignore[assignment]
     GetDeadLetter: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetDeadLetterRequest, _admin_pb2.GetDeadLetterResponse]  # type: ignore[assignment]
@@ -234,6 +238,20 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.WhyRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.WhyResponse, _abc.Awaitable[_admin_pb2.WhyResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def ListHolds(
+        self,
+        request: _admin_pb2.ListHoldsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ListHoldsResponse, _abc.Awaitable[_admin_pb2.ListHoldsResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def ListLockedMessageGroups(
+        self,
+        request: _admin_pb2.ListLockedMessageGroupsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ListLockedMessageGroupsResponse, _abc.Awaitable[_admin_pb2.ListLockedMessageGroupsResponse]]: ...
 
     @_abc_1.abstractmethod
     def TryFilter(

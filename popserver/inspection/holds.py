@@ -1,0 +1,123 @@
+"""What a group holds now, and which of its message groups are locked (reads only)."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, and_, func, select
+
+from popserver.catalog import facts as catalog_facts
+from popserver.database.schema import IS_ORIGINAL, KEY_SHIFT, WITH_TIME, delivery, message, queue
+from popserver.database.schema import topic as topic_table
+from popserver.model.message import id_from_bytes
+from popserver.model.names import Resource
+from popserver.model.states import State
+from popserver.model.topic import message_key, offset_of, queue_of
+
+BEHIND_MAX = 1_000
+
+
+class Hold(NamedTuple):
+    """A message that is held or waits for its next attempt; `holder`: which kind of consumer received it."""
+
+    topic: Resource
+    message_id: str
+    queue_number: int
+    offset: int
+    state: State
+    attempt: int
+    visible_at_ms: int
+    client_id: str
+    message_group: str | None
+    holder: str
+    stored_at_ms: int
+    message_key: int
+
+
+class LockedGroup(NamedTuple):
+    """A message group, its first message, and how many messages of it are behind that, at most `BEHIND_MAX`."""
+
+    first: Hold
+    behind: int
+
+
+def holds(conn: Connection, group_name: Resource, topic_name: Resource | None, limit: int) -> list[Hold]:
+    """The deliveries of a group that end at a time, the last to end first. Raises `ConsumerGroupNotFound`."""
+    group = catalog_facts.group(conn, group_name)
+    of_topic: list[Any] = []
+    if topic_name is not None:
+        of_topic = [delivery.c.topic_id == catalog_facts.topic_facts(conn, topic_name).topic.topic_id]
+    wanted = _HOLDS.where(delivery.c.group_id == group.group_id, WITH_TIME, *of_topic)
+    rows = conn.execute(wanted.order_by(delivery.c.visible_at_ms.desc(), delivery.c.message_key).limit(limit))
+    return [_hold(row) for row in rows]
+
+
+def locked_groups(conn: Connection, group_name: Resource, limit: int) -> list[LockedGroup]:
+    """The message groups whose first message is held or waits. Raises `ConsumerGroupNotFound`."""
+    group = catalog_facts.group(conn, group_name)
+    first = (
+        select(func.min(delivery.c.message_key).label("first_key"))
+        .where(delivery.c.group_id == group.group_id, delivery.c.message_group.is_not(None))
+        .group_by(delivery.c.topic_id, delivery.c.message_group)
+        .subquery()
+    )
+    wanted = _HOLDS.join(first, first.c.first_key == delivery.c.message_key)
+    wanted = wanted.where(delivery.c.group_id == group.group_id, WITH_TIME)
+    rows = conn.execute(wanted.order_by(delivery.c.attempt.desc(), delivery.c.message_key).limit(limit)).all()
+    return [LockedGroup(found, _behind(conn, found)) for found in map(_hold, rows)]
+
+
+def _hold(row: Any) -> Hold:
+    return Hold(
+        Resource(row.namespace, row.name),
+        id_from_bytes(row.message_id),
+        row.number,
+        offset_of(row.message_key),
+        State(row.state).shown,
+        row.attempt,
+        row.visible_at_ms,
+        row.client_id,
+        row.message_group,
+        row.holder,
+        row.stored_at_ms,
+        row.message_key,
+    )
+
+
+def _behind(conn: Connection, first: Hold) -> int:
+    end = message_key(queue_of(first.message_key) + 1, 0)
+    behind = select(message.c.message_key).where(
+        message.c.message_group == first.message_group,
+        IS_ORIGINAL,
+        message.c.message_key > first.message_key,
+        message.c.message_key < end,
+    )
+    found: int = conn.execute(select(func.count()).select_from(behind.limit(BEHIND_MAX).subquery())).scalar_one()
+    return found
+
+
+_HOLDS = (
+    select(
+        topic_table.c.namespace,
+        topic_table.c.name,
+        message.c.message_id,
+        message.c.stored_at_ms,
+        queue.c.number,
+        delivery.c.message_key,
+        delivery.c.state,
+        delivery.c.attempt,
+        delivery.c.visible_at_ms,
+        delivery.c.client_id,
+        delivery.c.message_group,
+        delivery.c.holder,
+    )
+    .select_from(delivery)
+    .join(message, message.c.message_key == delivery.c.message_key)
+    .join(topic_table, topic_table.c.topic_id == delivery.c.topic_id)
+    .join(
+        queue,
+        and_(
+            queue.c.topic_id == message.c.topic_id, queue.c.queue_id == message.c.message_key.bitwise_rshift(KEY_SHIFT)
+        ),
+    )
+)
