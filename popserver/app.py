@@ -6,7 +6,7 @@ import logging
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal, TextIO, cast
+from typing import TYPE_CHECKING, Literal, TextIO, cast
 
 import structlog
 
@@ -14,18 +14,24 @@ from popserver import __version__
 from popserver.access.flow import Access, Rules
 from popserver.access.users import Users
 from popserver.broker import Broker
-from popserver.config import Config, check_exposure
+from popserver.config import OFF, Config, check_exposure, check_http_exposure, is_loopback
 from popserver.database import migrate
 from popserver.database.database import Database
 from popserver.engine.clock import ManualClock, SystemClock
+from popserver.inspection.readiness import Readiness
 from popserver.model import budget
 from popserver.model.budget import Budgets
+from popserver.model.errors import CannotListen
 from popserver.producing.rules import CheckPolicy
 from popserver.services import PopServer, build
 from popserver.transport.limits import CallLimits
-from popserver.transport.listen import PLAINTEXT, Listening
+from popserver.transport.listen import PLAINTEXT, Listening, address_of, split_address
 
-_ANYWHERE = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - compared, not listened on
+if TYPE_CHECKING:
+    from popserver.web.server import WebServer
+
+# Addresses to listen on, and for each one at which this machine reaches it.
+_ANYWHERE = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared, not listened on
 
 READABLE_BY_OTHERS = 0o044
 MIB = 1024 * 1024
@@ -47,6 +53,13 @@ class App:
         self.broker: Broker
         self.access: Access
         self.server: PopServer
+        self.readiness: Readiness
+        self.web: WebServer | None = None
+
+    @property
+    def http_endpoint(self) -> str:
+        """The address of metrics, health and console: `HOST:PORT`; empty without HTTP."""
+        return "" if self.web is None else self.web.address
 
     @property
     def endpoint(self) -> str:
@@ -61,6 +74,8 @@ class App:
         config = self.config
         has_auth = config.auth or config.tls_client_ca is not None
         check_exposure(config.host, has_auth=has_auth, insecure=config.insecure)
+        if config.http != OFF:
+            check_http_exposure(split_address(config.http, port_min=0)[0], auth=config.auth, insecure=config.insecure)
         self.database = Database(config.database_url, durability=config.durability, own_process=self.own_process)
         try:
             migrate.upgrade(self.database)
@@ -93,7 +108,10 @@ class App:
 
     async def stop(self) -> None:
         """Let running calls finish, complete waiting work, close the store."""
+        self.readiness.leave()
         await self.server.drain(self.config.drain_timeout / 1_000)
+        if self.web is not None:
+            await self.web.stop()
         await self.access.close()
         await self.broker.stop()
         if self.database is not None:
@@ -122,17 +140,56 @@ class App:
                 listening=listening,
                 access=self.access,
             )
+            self.readiness = Readiness(
+                self.broker.database, self.broker.reader, self.broker.writer, self.broker.timekeeper.hints
+            )
+            self.web = self._open_web()
             await self.broker.servers.list_at(self.config.advertise or self._own_address())
             await self.server.start()
+            await self._serve_web()
             self._announce(listening)
             self._log_lowered_limit(self.server.connections_max)
         except BaseException:
+            if self.web is not None:
+                self.web.close()
             await self.broker.stop()
             raise
 
     def _own_address(self) -> str:
         """The address where the server listens; empty for a wildcard address, to which clients cannot connect."""
         return "" if self.config.host in _ANYWHERE else self.server.address
+
+    def _open_web(self) -> WebServer | None:
+        """The HTTP port, which does not answer yet; None if there is none.
+
+        A server that was not told where its HTTP port is starts without it if another program has the usual one.
+        """
+        config = self.config
+        if config.http == OFF:
+            return None
+        # Loaded here, because a server without HTTP does not need these libraries.
+        from popserver.web.server import HttpAddress, WebServer
+
+        at = HttpAddress(*split_address(config.http, port_min=0))
+        try:
+            return WebServer(at, self.budgets, config.max_http_connections, is_local=is_loopback(at.host))
+        except CannotListen as refusal:
+            if "http" in config.model_fields_set:
+                raise
+            log.warning("no metrics, health and console over HTTP", reason=refusal.sentence)
+            return None
+
+    async def _serve_web(self) -> None:
+        if self.web is None:
+            return
+        from popserver.web.mounts import Place
+        from popserver.web.pages import HealthPages
+
+        config = self.config
+        reached = address_of(_ANYWHERE.get(config.host, config.host), self.server.port)
+        await self.web.start(
+            Place(reached, config.tls, config.auth, __version__), [*HealthPages(self.readiness).routes]
+        )
 
     async def _open_access(self) -> None:
         config, broker = self.config, self.broker

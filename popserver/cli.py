@@ -39,6 +39,9 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--advertise", metavar="HOST:PORT", help="this server's address for clients of other servers on its Postgres"
     )
+    parser.add_argument(
+        "--http", metavar="HOST:PORT", help="address of metrics, health and console (127.0.0.1:8082); off: none"
+    )
     _add_database_url(parser)
     parser.add_argument(
         "--durability", choices=("full", "relaxed"), help="full: a message is on the disk before its OK (full)"
@@ -125,6 +128,7 @@ def _add_auth(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="connections from one address at one time; 0: half of --max-connections (0)",
     )
+    parser.add_argument("--max-http-connections", type=int, metavar="N", help="HTTP connections at one time (256)")
     parser.add_argument("--send-backlog", type=_mib, metavar="MIB", help="memory for messages not yet stored (128)")
     parser.add_argument(
         "--max-undelivered", type=_mib, metavar="MIB", help="memory for answers that clients have not read yet (96)"
@@ -189,6 +193,7 @@ async def _run_server(config: Any, started: float, *, as_json: bool) -> int:
     assert app.database is not None
     facts = {
         "grpc": app.endpoint,
+        "http": app.http_endpoint or "off",
         "tls": config.tls,
         "store": app.database.name,
         "durability": config.durability,

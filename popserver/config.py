@@ -19,6 +19,7 @@ from popserver.model.times import parse_duration_ms
 from popserver.transport.listen import split_address
 
 FILE = Path("popmq.toml")
+OFF = "off"
 SECRET = frozenset({"admin_secret", "database_url"})  # settings whose values are never shown
 
 
@@ -29,6 +30,7 @@ class Config(BaseSettings):
 
     host: str = "127.0.0.1"
     port: int = Field(default=8081, ge=0, le=65_535)
+    http: str = "127.0.0.1:8082"  # HOST:PORT of metrics, health and console; "off": none
     advertise: str = ""  # this server's HOST:PORT for clients of other servers on the same Postgres
     database_url: str = "sqlite:///popmq.db"
     durability: Literal["full", "relaxed"] = "full"
@@ -59,6 +61,7 @@ class Config(BaseSettings):
     max_incoming: int = Field(default=80, ge=1)  # MiB of requests that are arriving or not answered yet
     max_connections: int = Field(default=10_000, ge=2)  # or fewer, if the process may open fewer files
     max_connections_per_address: int = Field(default=0, ge=0)  # 0: half of max_connections
+    max_http_connections: int = Field(default=256, ge=2)
     max_watches: int = Field(default=1_000, ge=2)  # health watches, and as many reflection streams
     send_backlog: int = Field(default=128, ge=1)  # MiB of bodies that are not stored yet
     max_undelivered: int = Field(default=96, ge=1)  # MiB of bodies in answers that clients have not read yet
@@ -85,6 +88,13 @@ class Config(BaseSettings):
     def _check_advertise(cls, value: str) -> str:
         if value:
             split_address(value)
+        return value
+
+    @field_validator("http")
+    @classmethod
+    def _check_http(cls, value: str) -> str:
+        if value != OFF:
+            split_address(value, port_min=0)
         return value
 
     @model_validator(mode="after")
@@ -125,9 +135,11 @@ class Config(BaseSettings):
 
 
 class GivenConfig(Config):
-    """Settings from arguments only, without the environment and `popmq.toml`."""
+    """Settings from arguments only, without the environment and `popmq.toml`; without HTTP unless it is asked for."""
 
     model_config = SettingsConfigDict(toml_file=None)
+
+    http: str = OFF
 
     @classmethod
     def settings_customise_sources(
@@ -154,4 +166,14 @@ def check_exposure(host: str, *, has_auth: bool, insecure: bool) -> None:
             f"will not listen on {host}: everyone who can connect to it could read and delete all messages;"
             " listen on 127.0.0.1, accept only clients with a certificate (--tls tls --tls-client-ca FILE) or only"
             " signed calls (--auth), or give --insecure if only trusted clients can reach this network"
+        )
+
+
+def check_http_exposure(host: str, *, auth: bool, insecure: bool) -> None:
+    """Raise `CannotListen` for a public HTTP address without users, unless `insecure` allows it."""
+    if not (is_loopback(host) or auth or insecure):
+        raise CannotListen(
+            f"will not serve HTTP on {host}: everyone who can connect to it could read the names of topics and groups,"
+            " and use the console; serve it on 127.0.0.1 (--http 127.0.0.1:8082), let users sign (--auth), or give"
+            " --insecure if only trusted people can reach this network"
         )

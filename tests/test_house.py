@@ -16,7 +16,7 @@ SLEEP_S_MAX = 0.2
 ROOMS = (
     "model", "filters", "database", "engine", "front", "transport", "http2", "access", "catalog", "messages", "members",
     "cluster", "delivery", "producing", "settling", "maintenance", "clients", "pulling", "dead_letters", "receiving",
-    "inspection", "bulk", "progress", "config", "broker", "services", "app", "in_process", "offline", "cli",
+    "inspection", "bulk", "progress", "web", "config", "broker", "services", "app", "in_process", "offline", "cli",
     "pytest_plugin",
 )  # fmt: skip
 # What operators and Spark use can be taken away: only what puts the server together knows these rooms.
@@ -28,7 +28,7 @@ CLIENT_ROOMS = (
 )  # fmt: skip
 # Rooms of the client that may have more files than others.
 FILES_MAX_OF = {"_engine": 16, "_queues": 16, "cli": 16}
-REMOVABLE = {"bulk", "progress", "dead_letters"}
+REMOVABLE = {"bulk", "progress", "dead_letters", "web"}
 ASSEMBLY = {"broker", "services", "app"}
 # Other packages of ours that a package may import.
 ALLOWED = {"popserver": {"popproto"}, "popclient": {"popproto"}, "popproto": set()}
@@ -56,12 +56,15 @@ WIRE = (
     "popserver.pulling.rpc_offsets",
     "popserver.receiving.rpc",
     "popserver.services",
+    "popserver.web",
 )
 # Types that stop at a door: what may name them.
 KEPT_IN = {
     "grpc": ("popclient",),
     "popproto": (*WIRE, "popclient"),
     "google": (*WIRE, "popclient"),
+    "starlette": ("popserver.web",),
+    "uvicorn": ("popserver.web",),
     "time": ("popserver.engine.clock", "popserver.cli", "popclient"),
     "datetime": (
         "popserver.model.times",

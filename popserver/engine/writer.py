@@ -118,6 +118,7 @@ class Writer:
         self._backlog = backlog
         self._answer_room = answer_room
         self._batch_bytes = 0  # the part of the backlog that is being stored
+        self.batch_began_s: float | None = None  # in the event loop's time; None while no batch runs
         self._waiting: list[_Entry] = []
         self._batches: queue.SimpleQueue[list[_Entry] | None] = queue.SimpleQueue()
         self._busy = False  # from the first waiting request until no request waits or runs
@@ -132,6 +133,11 @@ class Writer:
     @property
     def waiting(self) -> int:
         return len(self._waiting)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread.is_alive()
 
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -193,6 +199,7 @@ class Writer:
         self._batch_bytes = sum(entry.size for entry in batch)
         if len(batch) > 1 or self._delay.gathers:
             self._delay.left(len(batch), self._loop.time(), answers=sum(entry.answers for entry in batch))
+        self.batch_began_s = self._loop.time()
         self._batches.put(batch)
 
     def _take(self) -> list[_Entry]:
@@ -215,6 +222,7 @@ class Writer:
         return batch
 
     def _answer(self, result: BatchResult) -> None:
+        self.batch_began_s = None
         if self._batch_bytes:
             self._backlog.give_back(self._batch_bytes)
         if result.ready_topics or result.invalidations or result.due:

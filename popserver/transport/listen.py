@@ -42,11 +42,11 @@ _ADDRESS = re.compile(r"(?:\[([0-9a-fA-F:.%]+)\]|([^\s:\[\]]+)):(\d{1,5})")
 PORT_MAX = 65_535
 
 
-def split_address(address: str) -> tuple[str, int]:
+def split_address(address: str, *, port_min: int = 1) -> tuple[str, int]:
     """Host and port. Raises `ValueError` if a client could not connect to the address."""
     found = _ADDRESS.fullmatch(address)
-    if found is None or not 0 < int(found[3]) <= PORT_MAX:
+    if found is None or not port_min <= int(found[3]) <= PORT_MAX:
         raise ValueError(
-            f"'{address}' is not HOST:PORT with a port from 1 to {PORT_MAX}; write it like mq-1.example:8081"
+            f"'{address}' is not HOST:PORT with a port from {port_min} to {PORT_MAX}; write it like mq-1.example:8081"
         )
     return found[1] or found[2], int(found[3])

@@ -29,6 +29,7 @@ class ServerProcess:
         self._reading: asyncio.Task[bytes] | None = None
         self._port = 0
         self.endpoint = ""
+        self.ready_line = ""
         self.ready_after_ms = 0
         self.stderr = ""
 
@@ -47,6 +48,7 @@ class ServerProcess:
         if ready is None:
             await self._ended()
             raise AssertionError(f"no ready line but {line!r}; stderr: {self.stderr}")
+        self.ready_line = line
         self.endpoint = ready["endpoint"]
         self.ready_after_ms = int(ready["ready_after_ms"])
         self._port = int(self.endpoint.rpartition(":")[2])
@@ -107,7 +109,9 @@ def refused(database_url: str, *options: str) -> subprocess.CompletedProcess[str
 
 
 def serve_command(database_url: str, *options: str) -> list[str]:
-    return [POPMQ, "serve", "--host", "127.0.0.1", "--database-url", database_url, *options]
+    # Without HTTP unless a test wants it, because many servers run side by side.
+    http = () if "--http" in options else ("--http", "off")
+    return [POPMQ, "serve", "--host", "127.0.0.1", "--database-url", database_url, *http, *options]
 
 
 def clean_environment() -> dict[str, str]:

@@ -1,0 +1,120 @@
+"""Whether the server should get requests, and if not, why.
+
+Liveness asks only this process, never the database: a supervisor that restarts servers while their database is away
+makes it worse. Readiness also asks the database. Warnings change neither, because acks and receives free a full disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from popserver.database.database import Database
+from popserver.engine.reader import Reader
+from popserver.engine.writer import Writer
+from popserver.inspection import disk
+from popserver.model.errors import PopError
+from popserver.model.retry import SECOND_MS
+from popserver.model.times import span
+
+ANSWER_MS = 2 * SECOND_MS  # within which the database has to answer
+REMEMBERED_MS = SECOND_MS  # how long a report is given again, so that many callers cost one query
+TRANSACTION_MS = 10 * SECOND_MS  # from then on a transaction is too slow
+
+
+class ReadinessCheck(NamedTuple):
+    """One condition, and a sentence that says how it is."""
+
+    name: str
+    ok: bool
+    sentence: str
+
+
+class ReadinessReport(NamedTuple):
+    """The conditions of readiness, and what an operator should look at."""
+
+    checks: Sequence[ReadinessCheck]
+    warnings: Sequence[str]
+
+    @property
+    def is_ready(self) -> bool:
+        return all(check.ok for check in self.checks)
+
+
+class Readiness:
+    """Looks at the parts of one server."""
+
+    def __init__(
+        self, database: Database, reader: Reader, writer: Writer, hints: Callable[[], Sequence[str]] = tuple
+    ) -> None:
+        """`hints`: further warnings, for example of the clock."""
+        self._database = database
+        self._reader = reader
+        self._writer = writer
+        self._hints = hints
+        self._is_leaving = False
+        self._asking: asyncio.Task[Sequence[str]] | None = None
+        self._asked_at_s = 0.0
+        self._report: ReadinessReport | None = None
+        self._reported_at_s = 0.0
+
+    def leave(self) -> None:
+        """The server stops: from now on it is not ready."""
+        self._is_leaving = True
+
+    def liveness(self) -> ReadinessCheck:
+        """Whether this process works. That it answers shows that the event loop runs."""
+        if self._writer.is_alive:
+            return ReadinessCheck("writer", True, "the event loop and the writer run")
+        return ReadinessCheck(
+            "writer", False, "the writer's thread has ended, so nothing can be stored; restart the server"
+        )
+
+    async def report(self) -> ReadinessReport:
+        now_s = asyncio.get_running_loop().time()
+        if self._report is None or self._is_leaving or now_s - self._reported_at_s > REMEMBERED_MS / 1_000:
+            database, warnings = await self._database_check()
+            checks = [self._leaving(), self.liveness(), self._pace(), database]
+            self._report = ReadinessReport(checks, [*warnings, *self._hints()])
+            self._reported_at_s = asyncio.get_running_loop().time()
+        return self._report
+
+    def _leaving(self) -> ReadinessCheck:
+        if self._is_leaving:
+            return ReadinessCheck(
+                "accepts requests", False, "the server is stopping; it finishes the calls that it has"
+            )
+        return ReadinessCheck("accepts requests", True, "the server is not stopping")
+
+    def _pace(self) -> ReadinessCheck:
+        """Whether transactions end soon."""
+        began_s, now_s = self._writer.batch_began_s, asyncio.get_running_loop().time()
+        running_ms = 0 if began_s is None else round((now_s - began_s) * 1_000)
+        if running_ms <= TRANSACTION_MS:
+            return ReadinessCheck(
+                "transactions", True, f"{self._writer.waiting} requests wait for the next transaction"
+            )
+        return ReadinessCheck(
+            "transactions",
+            False,
+            f"the current transaction has run for {span(running_ms)}, and {self._writer.waiting} requests wait behind"
+            f" it; more than {span(TRANSACTION_MS)} means a slow disk, a lock, or a database that does not answer",
+        )
+
+    async def _database_check(self) -> tuple[ReadinessCheck, Sequence[str]]:
+        """Ask the database, unless an earlier question is still without an answer."""
+        loop = asyncio.get_running_loop()
+        if self._asking is None:
+            self._asked_at_s = loop.time()
+            self._asking = loop.create_task(self._reader.read(lambda conn: disk.look(conn, self._database.file)))
+        await asyncio.wait([self._asking], timeout=ANSWER_MS / 1_000)
+        took_ms = round((loop.time() - self._asked_at_s) * 1_000)
+        if not self._asking.done():
+            return ReadinessCheck("database", False, f"{self._database.name} has not answered for {span(took_ms)}"), ()
+        asked, self._asking = self._asking, None
+        try:
+            warnings = asked.result()
+        except PopError as error:
+            return ReadinessCheck("database", False, error.sentence), ()
+        return ReadinessCheck("database", True, f"{self._database.name} answered in {took_ms} ms"), warnings

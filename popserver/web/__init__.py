@@ -1,0 +1,1 @@
+"""The server's HTTP port: metrics, liveness and readiness, and what other packages mount there."""

@@ -1,0 +1,92 @@
+"""What every HTTP request passes first: the name that it was sent to, and the size of its body."""
+
+from __future__ import annotations
+
+import ipaddress
+
+from starlette.datastructures import Headers
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from popserver.model.budget import Budget
+
+BODY_BYTES_MAX = 1024 * 1024
+BODY_BYTES_EACH = 64 * 1024  # of all requests at one time, for each connection that is allowed
+
+
+class Guard:
+    """Refuses requests that are too large, or that a browser was tricked into sending here."""
+
+    def __init__(self, app: ASGIApp, bodies: Budget, *, is_local: bool) -> None:
+        """`bodies`: the bytes of all bodies. `is_local`: only this machine can reach the port."""
+        self._app = app
+        self._bodies = bodies
+        self._is_local = is_local
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = Headers(scope=scope)
+        if self._is_local and not is_own_name(headers.get("host", "")):
+            await _refuse(scope, receive, send, 421, _FOREIGN.format(headers.get("host", "")))
+            return
+        if "transfer-encoding" not in headers and headers.get("content-length", "0") == "0":
+            await self._app(scope, receive, send)
+            return
+        size = int(headers.get("content-length", BODY_BYTES_MAX))  # the HTTP library has checked that it is a number
+        if size > BODY_BYTES_MAX:
+            await _refuse(scope, receive, send, 413, _too_large(size))
+        elif not self._bodies.take(size):
+            await _refuse(scope, receive, send, 503, self._bodies.refusal(f"a request of {size} bytes").sentence)
+        else:
+            try:
+                await self._read_and_pass_on(scope, receive, send)
+            finally:
+                self._bodies.give_back(size)
+
+    async def _read_and_pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body = bytearray()
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return
+            body += message.get("body", b"")
+            if len(body) > BODY_BYTES_MAX:
+                await _refuse(scope, receive, send, 413, _too_large(len(body)))
+                return
+            if not message.get("more_body", False):
+                break
+        whole: list[Message] = [{"type": "http.request", "body": bytes(body), "more_body": False}]
+
+        async def receive_again() -> Message:
+            return whole.pop() if whole else await receive()
+
+        await self._app(scope, receive_again, send)
+
+
+def is_own_name(host: str) -> bool:
+    """Whether a Host header names this machine by an address or as localhost.
+
+    A page on the internet can let its own name point to 127.0.0.1, and a browser then lets it read the answers. Such a
+    request has the page's name in the header.
+    """
+    name = host.rpartition("]")[0].removeprefix("[") if host.startswith("[") else host.partition(":")[0]
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+async def _refuse(scope: Scope, receive: Receive, send: Send, status: int, sentence: str) -> None:
+    await PlainTextResponse(f"{sentence}\n", status)(scope, receive, send)
+
+
+def _too_large(size: int) -> str:
+    return f"the request has {size} bytes or more; at most {BODY_BYTES_MAX} are allowed"
+
+
+_FOREIGN = (
+    "this server listens for this machine only, and '{}' is no address of it; open http://127.0.0.1 or"
+    " http://localhost, and let a proxy send one of these as the header Host"
+)

@@ -1,0 +1,93 @@
+"""What other packages serve on the HTTP port, such as the console.
+
+A package names itself as an entry point of the group `popmq.http`: an async context manager `(Place) → routes`, which
+is entered at the first request that no other path answers, and left when the server stops. So a server does not load
+what nobody opens.
+
+    [project.entry-points."popmq.http"]
+    console = "popconsole.app:mounted"
+
+    @asynccontextmanager
+    async def mounted(place: Place) -> AsyncIterator[Sequence[BaseRoute]]:
+        async with Admin(place.endpoint) as admin:
+            yield [Route("/", overview), …]
+"""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from importlib import metadata
+from typing import NamedTuple
+
+import structlog
+from starlette.responses import PlainTextResponse
+from starlette.routing import BaseRoute, Router
+from starlette.types import Receive, Scope, Send
+
+from popserver.transport.listen import Mode
+
+GROUP = "popmq.http"
+
+log = structlog.get_logger("popserver.web")
+
+
+class Place(NamedTuple):
+    """The server that a package is mounted in."""
+
+    endpoint: str  # `HOST:PORT` of its gRPC port, which this machine can connect to
+    tls: Mode
+    must_sign: bool  # whether callers of the gRPC port must sign
+    version: str
+
+
+Mount = Callable[[Place], AbstractAsyncContextManager[Sequence[BaseRoute]]]
+
+
+def installed() -> list[metadata.EntryPoint]:
+    """What packages of this installation serve."""
+    return sorted(metadata.entry_points(group=GROUP), key=lambda entry: entry.name)
+
+
+class Mounts:
+    """An ASGI application: the routes of all packages, and a page that lists the server's own paths."""
+
+    def __init__(self, place: Place, entries: Sequence[metadata.EntryPoint], own_paths: Sequence[str]) -> None:
+        self._place = place
+        self._entries = entries
+        self._own_paths = own_paths
+        self._stack = AsyncExitStack()
+        self._router: Router | None = None
+        self._entering = asyncio.Lock()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._router is None:
+            async with self._entering:
+                if self._router is None:
+                    self._router = await self._enter()
+        scope["router"] = self._router  # where `request.url_for` looks routes up
+        await self._router(scope, receive, send)
+
+    async def close(self) -> None:
+        await self._stack.aclose()
+
+    async def _enter(self) -> Router:
+        routes: list[BaseRoute] = []
+        for entry in self._entries:
+            try:
+                # In a thread, because the event loop must not wait for imports.
+                mount: Mount = await asyncio.to_thread(entry.load)
+                routes += await self._stack.enter_async_context(mount(self._place))
+            except Exception:  # noqa: BLE001 - the rest of the server goes on
+                log.error("not served over HTTP", package=entry.name, exception=traceback.format_exc())
+        return Router(routes, default=self._not_found)
+
+    async def _not_found(self, scope: Scope, receive: Receive, send: Send) -> None:
+        known = ", ".join(self._own_paths)
+        if scope["path"] == "/":
+            answer = PlainTextResponse(f"PopMQ {self._place.version}: {known}\n")
+        else:
+            answer = PlainTextResponse(f"there is no {scope['path']}; this server has {known}\n", 404)
+        await answer(scope, receive, send)

@@ -1,0 +1,121 @@
+"""HTTP/1.1 connections: uvicorn's protocol, with limits for what uvicorn lets callers take.
+
+uvicorn waits without end for the rest of a request, and for a client to read its answer. Here both have a deadline, and
+connections are counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import traceback
+
+import h11
+import structlog
+from uvicorn.config import Config as UvicornConfig
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
+
+from popserver.engine.reader import LOG_AGAIN_MS
+from popserver.front.sockets import address_of_peer
+from popserver.model.budget import Shares
+
+HEAD_BYTES_MAX = 16 * 1024  # of a request line with its headers
+REQUEST_S = 10.0  # from the first byte of a request, or from the start of the connection, to the request's end
+UNREAD_S = 30.0  # until a client reads what it was sent
+QUIET_S = 75.0  # of an open connection between two requests; longer than Prometheus waits between two scrapes
+
+log = structlog.get_logger("popserver.web")
+
+
+class HttpConnection(H11Protocol):
+    """One client's connection."""
+
+    def __init__(
+        self,
+        shares: Shares,
+        config: UvicornConfig,
+        server_state: ServerState,
+        app_state: dict[str, object],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        """`shares`: the connections, and how many of them each address may have. The rest is uvicorn's."""
+        super().__init__(config, server_state, app_state, _loop)
+        self._shares = shares
+        self.logger = _LOGGER
+        self.access_log = False
+        self._deadline: asyncio.TimerHandle | None = None  # of a request that is arriving
+        self._unread: asyncio.TimerHandle | None = None
+        self._host = ""
+        self._is_counted = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._host = address_of_peer(transport.get_extra_info("peername")).rpartition(":")[0]
+        self._is_counted = self._shares.take(self._host)
+        if not self._is_counted:
+            _log_seldom("HTTP connection refused", address=self._host, reason="too many of them")
+            transport.abort()
+            return
+        self._expect_request()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._stop(self._deadline)
+        self._stop(self._unread)
+        if self._is_counted:
+            self._shares.give_back(self._host)
+
+    def handle_events(self) -> None:
+        super().handle_events()
+        state = self.conn.their_state
+        is_waited_for = state is h11.SEND_BODY or (state is h11.IDLE and bool(self.conn.trailing_data[0]))
+        if is_waited_for and self._deadline is None:
+            self._expect_request()
+        elif not is_waited_for and self._deadline is not None and state is not h11.IDLE:
+            self._stop(self._deadline)
+            self._deadline = None
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._unread = self.loop.call_later(UNREAD_S, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._stop(self._unread)
+        self._unread = None
+
+    def _expect_request(self) -> None:
+        self._deadline = self.loop.call_later(REQUEST_S, self.transport.abort)
+
+    def _stop(self, timer: asyncio.TimerHandle | None) -> None:
+        if timer is not None:
+            timer.cancel()
+
+
+class _ToStructlog(logging.Handler):
+    """uvicorn's log lines. Callers can cause all but the errors, so the others are not for operators."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        if record.levelno < logging.ERROR or isinstance(error, asyncio.CancelledError):
+            log.debug("HTTP", reason=record.getMessage().strip())
+            return
+        lines = "" if error is None else "".join(traceback.format_exception(error))
+        log.error("an HTTP request failed", reason=record.getMessage().strip(), exception=lines)
+
+
+_LOGGER = logging.Logger("popserver.web", logging.WARNING)
+_LOGGER.addHandler(_ToStructlog())
+
+_logged_at_s = -math.inf
+
+
+def _log_seldom(event: str, **facts: str) -> None:
+    """Log at most one line a minute, so that a flood does not fill the log."""
+    global _logged_at_s
+    now_s = asyncio.get_running_loop().time()
+    if now_s - _logged_at_s >= LOG_AGAIN_MS / 1_000:
+        _logged_at_s = now_s
+        log.warning(event, **facts)

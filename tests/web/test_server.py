@@ -1,0 +1,302 @@
+"""The HTTP port: where it listens, what it takes from callers, and what it does without."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.routing import BaseRoute, Route
+from structlog.testing import capture_logs
+
+from popserver import __version__
+from popserver.app import App
+from popserver.config import Config, GivenConfig
+from popserver.web import guard, mounts, protocol, server
+from popserver.web.mounts import Place
+from tests.support.http import PATIENCE_S, answer, ask, connect, get
+from tests.support.server_process import refused, served
+from tests.support.waiting import eventually
+from tests.web.conftest import started
+
+PATHS = ["/livez", "/readyz"]
+
+
+async def test_the_root_lists_what_there_is(web: App) -> None:
+    page = await get(web.http_endpoint, "/")
+    assert page.status == 200
+    assert all(path in page.text for path in PATHS)
+    unknown = await get(web.http_endpoint, "/no/such")
+    assert (unknown.status, "/no/such" in unknown.text, "/readyz" in unknown.text) == (404, True, True)
+    assert (await ask(web.http_endpoint, "POST /readyz HTTP/1.1", {"content-length": "0"})).status == 405
+
+
+async def test_the_ready_line_names_the_port_and_signals_still_stop_the_server(sqlite_url: str) -> None:
+    async with served(sqlite_url, "--http", "127.0.0.1:0", "--tls", "plaintext") as process:
+        http = process.ready_line.partition("http=")[2].split()[0]
+        assert (await get(http, "/readyz")).status == 200
+        assert await process.stop() == 0
+
+
+async def test_off_is_off(sqlite_url: str) -> None:
+    async with started(sqlite_url, http="off") as app:
+        assert app.http_endpoint == ""
+
+
+async def test_an_embedded_broker_has_no_http(sqlite_url: str) -> None:
+    assert GivenConfig().http == "off"
+    assert Config.model_fields["http"].default == "127.0.0.1:8082"
+
+
+@pytest.mark.parametrize("address", ["8082", "localhost", "127.0.0.1:99999", "", "a b:1"])
+def test_an_address_that_is_none_is_refused(address: str) -> None:
+    with pytest.raises(ValueError, match=r"is not HOST:PORT with a port from 0 to 65535"):
+        GivenConfig(http=address)
+
+
+def test_a_port_in_use_is_a_sentence(sqlite_url: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        at = f"127.0.0.1:{taken.getsockname()[1]}"
+        said = refused(sqlite_url, "--http", at)
+    assert said.returncode == 1
+    assert said.stderr.startswith(f"popmq: cannot listen for HTTP on {at} (Address already in use)")
+    assert "--http HOST:PORT" in said.stderr
+    assert said.stderr.count("\n") == 1
+
+
+async def test_a_server_goes_on_if_another_has_the_usual_port(sqlite_url: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+
+        class Usual(GivenConfig):
+            http: str = f"127.0.0.1:{taken.getsockname()[1]}"
+
+        app = App(Usual(database_url=sqlite_url, port=0, tls="plaintext"))
+        with capture_logs() as said:
+            await app.start()
+        await app.stop()
+    assert app.http_endpoint == ""
+    (line,) = [each for each in said if "over HTTP" in each["event"]]
+    assert "--http" in line["reason"]
+
+
+def test_a_public_address_needs_users(sqlite_url: str) -> None:
+    said = refused(sqlite_url, "--http", "0.0.0.0:0")
+    assert said.returncode == 1
+    assert "will not serve HTTP on 0.0.0.0" in said.stderr
+    assert "--auth" in said.stderr
+
+
+async def test_a_page_of_the_internet_cannot_read_it_through_its_own_name(web: App) -> None:
+    port = web.http_endpoint.rpartition(":")[2]
+    for name in (f"localhost:{port}", f"[::1]:{port}", "127.0.0.1", "mq.localhost"):
+        assert (await get(web.http_endpoint, "/livez", host=name)).status == 200, name
+    foreign = await get(web.http_endpoint, "/livez", host=f"evil.example:{port}")
+    assert foreign.status == 421
+    assert "evil.example" in foreign.text
+
+
+async def test_a_public_port_has_any_name(sqlite_url: str) -> None:
+    async with started(sqlite_url, http="0.0.0.0:0", insecure=True) as app:
+        at = app.http_endpoint.replace("0.0.0.0", "127.0.0.1")
+        assert (await get(at, "/livez", host="mq-0.mq.svc")).status == 200
+
+
+# What callers may take.
+
+
+async def test_a_large_head_is_refused(web: App) -> None:
+    reader, writer = await connect(web.http_endpoint)
+    writer.write(b"GET /livez HTTP/1.1\r\nx: " + b"y" * protocol.HEAD_BYTES_MAX)
+    assert (await answer(reader, writer)).status == 400
+
+
+@pytest.mark.parametrize("headers", [{"content-length": str(1 << 40)}, {"transfer-encoding": "chunked"}], ids=str)
+async def test_a_large_body_is_refused(web: App, headers: dict[str, str]) -> None:
+    body = b"%x\r\n%b\r\n" % (guard.BODY_BYTES_MAX + 1, bytes(guard.BODY_BYTES_MAX + 1))
+    refused = await ask(
+        web.http_endpoint, "POST /livez HTTP/1.1", headers, body if "transfer-encoding" in headers else b""
+    )
+    assert refused.status == 413
+    assert str(guard.BODY_BYTES_MAX) in refused.text
+    assert web.budgets["HTTP requests"].used == 0
+
+
+async def test_bodies_share_a_budget(web: App) -> None:
+    budget = web.budgets["HTTP requests"]
+    assert budget.take(budget.limit)
+    refused = await ask(web.http_endpoint, "POST /livez HTTP/1.1", {"content-length": "5"}, b"hello")
+    assert refused.status == 503
+    assert "--max-http-connections" in refused.text
+    budget.give_back(budget.limit)
+
+
+async def test_an_address_has_half_of_the_connections(sqlite_url: str) -> None:
+    async with started(sqlite_url, max_http_connections=4) as app:
+        open_ones = [await connect(app.http_endpoint) for _ in range(2)]
+        await eventually(lambda: _uses(app, 2), "two connections", within_s=30)
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+            await get(app.http_endpoint, "/livez")
+        assert app.budgets["HTTP connections"].refused == 1
+        for _, writer in open_ones:
+            writer.close()
+        await eventually(lambda: _uses(app, 0), "no connection", within_s=30)
+        assert (await get(app.http_endpoint, "/livez")).status == 200
+
+
+async def _uses(app: App, count: int) -> bool:
+    return app.budgets["HTTP connections"].used == count
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [b"", b"GET /livez HTTP/1.1\r\nhost: ", b"POST /livez HTTP/1.1\r\nhost: localhost\r\ncontent-length: 5\r\n\r\nhe"],
+)
+async def test_a_request_that_does_not_end_is_cut(web: App, monkeypatch: pytest.MonkeyPatch, begun: bytes) -> None:
+    monkeypatch.setattr(protocol, "REQUEST_S", 0.1)
+    reader, writer = await connect(web.http_endpoint)
+    writer.write(begun)
+    async with asyncio.timeout(PATIENCE_S):
+        assert await _rest(reader) == b""
+    writer.close()
+
+
+async def test_a_second_request_that_does_not_end_is_cut(web: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = await connect(web.http_endpoint)
+    writer.write(b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n")
+    assert b"200" in await reader.readline()
+    monkeypatch.setattr(protocol, "REQUEST_S", 0.1)
+    writer.write(b"GET /livez HTTP/1.1\r\nhost: lo")
+    async with asyncio.timeout(PATIENCE_S):
+        await _rest(reader)
+    writer.close()
+
+
+async def _rest(reader: asyncio.StreamReader) -> bytes:
+    try:
+        return await reader.read()
+    except ConnectionResetError:
+        return b""
+
+
+async def test_who_does_not_read_is_cut(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "UNREAD_S", 0.1)
+    ended = asyncio.Event()
+
+    async def endless() -> AsyncIterator[bytes]:
+        try:
+            while True:
+                yield bytes(65_536)
+                await asyncio.sleep(0)
+        finally:
+            ended.set()
+
+    async def page(_: Request) -> Response:
+        return StreamingResponse(endless())
+
+    _mount(monkeypatch, [Route("/endless", page)])
+    async with started(sqlite_url) as app:
+        reader, writer = await connect(app.http_endpoint)
+        reader._transport.pause_reading()  # type: ignore[attr-defined]
+        writer.write(b"GET /endless HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        await asyncio.wait_for(ended.wait(), PATIENCE_S)
+        writer.transport.abort()
+
+
+async def test_requests_of_one_connection_are_answered_in_order(web: App) -> None:
+    reader, writer = await connect(web.http_endpoint)
+    writer.write(b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n" * 2)
+    writer.write(b"GET /livez HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+    async with asyncio.timeout(PATIENCE_S):
+        assert (await reader.read()).count(b"200 OK") == 3
+    writer.close()
+
+
+async def test_no_http_is_no_http(web: App) -> None:
+    reader, writer = await connect(web.http_endpoint)
+    writer.write(b"\x16\x03\x01 a TLS hello\r\n\r\n")
+    assert (await answer(reader, writer)).status == 400
+
+
+# What other packages mount.
+
+
+class _Entry:
+    """Stands for an installed package that mounts its routes."""
+
+    def __init__(self, routes: Sequence[BaseRoute], failure: Exception | None = None) -> None:
+        self.name = "console"
+        self.left = False
+        self.place: Place | None = None
+        self._routes = routes
+        self._failure = failure
+
+    def load(self) -> object:
+        if self._failure is not None:
+            raise self._failure
+        return self._mounted
+
+    @asynccontextmanager
+    async def _mounted(self, place: Place) -> AsyncIterator[Sequence[BaseRoute]]:
+        self.place = place
+        yield self._routes
+        self.left = True
+
+
+def _mount(monkeypatch: pytest.MonkeyPatch, routes: Sequence[BaseRoute], failure: Exception | None = None) -> _Entry:
+    entry = _Entry(routes, failure)
+    monkeypatch.setattr(server, "installed", lambda: [entry])
+    return entry
+
+
+async def _hello(_: Request) -> Response:
+    return PlainTextResponse("hello")
+
+
+async def _fail(_: Request) -> Response:
+    raise RuntimeError("a page fails")
+
+
+async def test_a_package_mounts_its_routes_at_the_first_request(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = _mount(monkeypatch, [Route("/", _hello)])
+    async with started(sqlite_url) as app:
+        assert (await get(app.http_endpoint, "/readyz")).status == 200
+        assert entry.place is None
+        assert (await get(app.http_endpoint, "/")).text == "hello"
+        assert entry.place == Place(app.endpoint, "plaintext", False, __version__)
+        assert not entry.left
+    assert entry.left
+
+
+async def test_a_package_that_cannot_be_loaded_takes_nothing_else_away(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _mount(monkeypatch, [], ModuleNotFoundError("No module named 'popconsole'"))
+    async with started(sqlite_url) as app:
+        with capture_logs() as said:
+            page = await get(app.http_endpoint, "/")
+        assert (await get(app.http_endpoint, "/readyz")).status == 200
+    assert "/readyz" in page.text
+    assert [each["package"] for each in said if each["event"] == "not served over HTTP"] == ["console"]
+
+
+async def test_a_page_that_fails_is_logged_and_the_server_goes_on(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _mount(monkeypatch, [Route("/fail", _fail)])
+    async with started(sqlite_url) as app:
+        with capture_logs() as said:
+            page = await get(app.http_endpoint, "/fail")
+        assert (await get(app.http_endpoint, "/livez")).status == 200
+    assert page.status == 500
+    assert "a page fails" not in page.text
+    assert any("a page fails" in str(each.get("exception")) for each in said)
+
+
+def test_packages_are_found_by_their_entry_points() -> None:
+    assert {each.group for each in mounts.installed()} <= {mounts.GROUP}
