@@ -7,12 +7,13 @@ from collections.abc import Callable
 
 from popserver.bulk.flow import Bulk
 from popserver.catalog.flow import Catalog
+from popserver.catalog.paused import PausedGroups
 from popserver.clients.clients import Clients
 from popserver.clients.commands import Commands
 from popserver.clients.takeover import Takeover
 from popserver.cluster.servers import ServerEvents, Servers
 from popserver.database.database import Database
-from popserver.database.notifications import DUE, EVERYTHING, NEW_TOPIC, PENDING, USERS, Notification
+from popserver.database.notifications import DUE, EVERYTHING, NEW_TOPIC, PAUSES, PENDING, USERS, Notification
 from popserver.engine.clock import Clock
 from popserver.engine.reader import Reader
 from popserver.engine.timers import BackgroundTasks
@@ -90,6 +91,7 @@ class Broker:
             self.reader, self.writer, clock, retention_ms=retention_ms, key_window_ms=key_window_ms
         )
         self.catalog = Catalog(self.reader, self.writer, self.maintenance.purge, auto_create=auto_create)
+        self.paused = PausedGroups(self.reader, clock)
         self.pending = Pending(self.reader, self.writer, self.catalog, clock, key_window_ms)
         self.transactions = Transactions(self.reader, self.writer, self.catalog, clock, checks)
         self.background = BackgroundTasks(clock)
@@ -137,15 +139,19 @@ class Broker:
             filter_prefetch,
             filters,
             self.undelivered,
+            self.paused,
         )
         self.settling = Settling(self.writer, self.catalog)
         self.offsets = Offsets(self.reader, self.writer, self.catalog)
         self.queue_locks = QueueLocks(self.writer, self.catalog)
         self.retries = SendBacks(self.writer, self.catalog)
-        self.bulk = Bulk(self.reader, self.writer, self.catalog, clock, self.redeliveries, filter_prefetch)
-        self.pulls = Pulls(self.reader, self.catalog, self.offsets, clock, self.wakeups, filters, self.undelivered)
+        self.bulk = Bulk(self.reader, self.writer, self.catalog, clock, self.redeliveries, filter_prefetch, self.paused)
+        self.pulls = Pulls(
+            self.reader, self.catalog, self.offsets, clock, self.wakeups, filters, self.undelivered, self.paused
+        )
         self.writer.effects.on_ready(self.pulls.parked.wake, among=self.pulls.parked.topics)
         self.writer.effects.on_invalidated(NEW_TOPIC, self.pulls.on_new_topic)
+        self.writer.effects.on_invalidated(PAUSES, lambda _: self._reload_pauses())
         if shared:
             self.writer.announcement = self.servers.announcement
         # Called when another server has changed users or policies, or may have changed them.
@@ -157,7 +163,7 @@ class Broker:
     @property
     def parked(self) -> int:
         """Receives and pulls that wait for messages."""
-        return self.wakeups.parked + self.pulls.parked.count
+        return self.wakeups.parked + self.pulls.parked.count + self.paused.waiting
 
     @property
     def open_polls(self) -> int:
@@ -166,6 +172,7 @@ class Broker:
 
     async def start(self) -> None:
         """Begin with the work in the store: what is due, and push consumers with open holds. The writer must run."""
+        await self.paused.reload()
         await self.group_members.start(self.servers.server_id, shared=self.servers.is_shared)
         await self.servers.start(
             ServerEvents(
@@ -196,11 +203,13 @@ class Broker:
         """End waiting polls without messages. Running requests still complete."""
         self.wakeups.close()
         self.pulls.parked.close()
+        self.paused.close()
         await asyncio.sleep(0)
 
     async def stop(self) -> None:
         self.wakeups.close()
         self.pulls.parked.close()
+        self.paused.close()
         self.clients.close()
         await self.pulls.parked.idle()
         await self.background.close()
@@ -228,11 +237,15 @@ class Broker:
 
     def _refresh_all(self) -> None:
         self.catalog.forget_all()
+        self._reload_pauses()
         self.group_members.notices.all_changed()
         self.wakeups.wake_all()
         self.pulls.parked.wake_all()
         self.users_changed()
         self._check_due()
+
+    def _reload_pauses(self) -> None:
+        self.background.submit("pauses", self.paused.reload)
 
     def _check_due(self) -> None:
         self.maintenance.check_due()

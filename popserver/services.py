@@ -172,7 +172,7 @@ class Services:
             AdminMethods(operations, self._version),
             ClientMethods(broker.clients, broker.commands, broker.transactions.producers, operations),
             DeadLetterMethods(Redrives(broker.reader, broker.writer)),
-            ProgressMethods(GroupProgress(broker.reader, broker.writer, broker.catalog, broker.clock)),
+            ProgressMethods(GroupProgress(broker.reader, broker.writer, broker.catalog, broker.clock, broker.paused)),
             UserMethods(users.Users(broker.writer, broker.reader, access)),
         )
 

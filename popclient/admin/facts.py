@@ -162,6 +162,19 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
+class Pause:
+    """A pause of a group: in `topic`, or in all topics (None); of one `message_group` only, or of all messages (None).
+
+    `paused_by` is the access key of the user, empty if the server has no users.
+    """
+
+    topic: str | None
+    message_group: str | None
+    paused_at: datetime
+    paused_by: str
+
+
+@dataclass(frozen=True, slots=True)
 class Group:
     """A consumer group.
 
@@ -170,7 +183,8 @@ class Group:
     fifo_retry_interval: the same for a message of a message group, whose group waits with it.
     consume_from: EARLIEST or LATEST. history: none, errors or all. mode: POP or PULL, empty until first use.
     Filled by `get_group` alone: lag, per topic; consumers, who works for it with the asked server; redeliveries;
-    hints, a sentence for each thing that deserves a look.
+    hints, a sentence for each thing that deserves a look. pauses, by `get_group` and `list_groups`: what operators have
+    paused.
     """
 
     name: str
@@ -187,6 +201,7 @@ class Group:
     redeliveries: Redeliveries
     hints: tuple[str, ...]
     retry_backoff: ExponentialBackoff | None = None
+    pauses: tuple[Pause, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,6 +108,13 @@ def _add_progress(actions: Any) -> None:
     skip.add_argument("message_id", metavar="ID")
     skip.add_argument("--topic", help="search only this topic")
 
+    pause = add_command(actions, "pause", "stop the deliveries to a group until it is resumed", "progress:pause")
+    resume = add_command(actions, "resume", "end a pause; other pauses of the group stay", "progress:resume")
+    for each in (pause, resume):
+        each.add_argument("group", metavar="GROUP")
+        each.add_argument("--topic", help="only in this topic (all)")
+        each.add_argument("--message-group", metavar="NAME", help="only the messages of this message group (all)")
+
     clone = add_command(actions, "clone", "start a group at the progress of another group", "progress:clone")
     clone.add_argument("source", metavar="SOURCE")
     clone.add_argument("group", metavar="GROUP")

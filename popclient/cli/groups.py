@@ -12,6 +12,7 @@ from popclient.admin import Admin, Budget, Consumer, ExponentialBackoff, Group, 
 from popclient.cli import OK, REFUSED
 from popclient.cli.arguments import UsageError, client_config, confirm
 from popclient.cli.output import fields, hint_lines, local, milliseconds, say, table, utc, written
+from popclient.cli.progress import pause_documents, pause_lines, paused_part
 
 
 def create(arguments: Namespace) -> int:
@@ -30,7 +31,7 @@ def create(arguments: Namespace) -> int:
 def list_all(arguments: Namespace) -> int:
     with Admin(client_config(arguments)) as admin:
         groups = admin.list_groups()
-    columns = ["group", "namespace", "attempts", "consume from", "history", "mode", "created"]
+    columns = ["group", "namespace", "attempts", "consume from", "history", "mode", "paused", "created"]
     rows = [
         (
             each.name,
@@ -39,6 +40,7 @@ def list_all(arguments: Namespace) -> int:
             each.consume_from,
             each.history,
             each.mode or "unused",
+            ", ".join(map(paused_part, each.pauses)),
             local(each.created_at),
         )
         for each in groups
@@ -61,6 +63,7 @@ def show(arguments: Namespace) -> int:
             ("mode", group.mode or "unused"),
             ("created", local(group.created_at)),
             ("retries", _share(group.redeliveries)),
+            *(("paused", line.removeprefix("paused: ")) for line in pause_lines(group.pauses)),
         ]
     )
     document = {
@@ -212,6 +215,7 @@ def _document(group: Group) -> dict[str, Any]:
         "history": group.history,
         "mode": group.mode,
         "created_at": utc(group.created_at),
+        "pauses": pause_documents(group.pauses),
     }
 
 

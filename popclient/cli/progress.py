@@ -1,4 +1,4 @@
-"""`popmq group lag|reset|skip|clone|offsets`: the progress of a group, shown, moved, exported and imported."""
+"""`popmq group lag|reset|skip|pause|resume|clone|offsets`: a group's progress, shown, moved, exported and imported."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from popclient.admin import Admin, MovedOffset, QueueLag
+from popclient.admin import Admin, MovedOffset, Pause, QueueLag
 from popclient.cli.arguments import UsageError, client_config
 from popclient.cli.messages import in_any_case
-from popclient.cli.output import say, table
+from popclient.cli.output import local, say, table, utc
 from popclient.offset_file import (
     OffsetFileTorn,
     OffsetTable,
@@ -59,6 +59,47 @@ def skip(arguments: Namespace) -> int:
         )
     document = {"group": arguments.group, "message_id": arguments.message_id, "from_state": state}
     return say(arguments, document, [f"skipped {arguments.message_id} for {arguments.group}; it was {state}"])
+
+
+def pause(arguments: Namespace) -> int:
+    with Admin(client_config(arguments)) as admin:
+        admin.pause_group(arguments.group, topic=arguments.topic, message_group=arguments.message_group)
+        pauses = admin.get_group(arguments.group).pauses
+    return say(arguments, {"group": arguments.group, "pauses": pause_documents(pauses)}, pause_lines(pauses))
+
+
+def resume(arguments: Namespace) -> int:
+    with Admin(client_config(arguments)) as admin:
+        admin.resume_group(arguments.group, topic=arguments.topic, message_group=arguments.message_group)
+        pauses = admin.get_group(arguments.group).pauses
+    lines = pause_lines(pauses) or [f"consumer group {arguments.group} is not paused"]
+    return say(arguments, {"group": arguments.group, "pauses": pause_documents(pauses)}, lines)
+
+
+def pause_lines(pauses: Sequence[Pause]) -> list[str]:
+    """One line for each pause."""
+    return [
+        f"paused: {paused_part(each)}, since {local(each.paused_at)}{f' by {each.paused_by}' if each.paused_by else ''}"
+        for each in pauses
+    ]
+
+
+def paused_part(pause: Pause) -> str:
+    """What the pause is about: `all topics`, `topic flights`, `message group LH400 in topic flights`."""
+    part = "all topics" if pause.topic is None else f"topic {pause.topic}"
+    return part if pause.message_group is None else f"message group {pause.message_group} in {part}"
+
+
+def pause_documents(pauses: Sequence[Pause]) -> list[dict[str, Any]]:
+    return [
+        {
+            "topic": each.topic,
+            "message_group": each.message_group,
+            "paused_at": utc(each.paused_at),
+            "paused_by": each.paused_by,
+        }
+        for each in pauses
+    ]
 
 
 def clone(arguments: Namespace) -> int:

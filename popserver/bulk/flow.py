@@ -16,6 +16,7 @@ from popserver.bulk import pages as bulk_pages
 from popserver.bulk.attempts import Attempt
 from popserver.bulk.rules import HeldPage, QueuePage, QueueSlice, check_slice
 from popserver.catalog.flow import Catalog
+from popserver.catalog.paused import PausedGroups
 from popserver.database.database import READERS_MAX
 from popserver.engine.clock import Clock
 from popserver.engine.reader import Reader
@@ -60,7 +61,9 @@ class Bulk:
         clock: Clock,
         redeliveries: Redeliveries,
         filter_prefetch: FilterPrefetch,
+        paused: PausedGroups,
     ) -> None:
+        self._paused = paused
         self._filter_prefetch = filter_prefetch
         self._redeliveries = redeliveries
         self._reader = reader
@@ -115,6 +118,7 @@ class Bulk:
                 client_id=bulk_receive.client_id,
                 rotation=next(self._rotation),
                 attempt_id=bulk_receive.attempt_id,
+                is_paused=self._paused.covers(group.group_id, topic.topic_id),
             )
             answer = await self._take(request)
             now_ms = self._clock.now_ms()
@@ -124,7 +128,7 @@ class Bulk:
             await asyncio.sleep(_PAUSE_S)
 
     async def _take(self, request: Receive) -> attempts.Answer:
-        if not isinstance(request.wanted, SqlFilter):
+        if request.is_paused or not isinstance(request.wanted, SqlFilter):
             return await self._writer.submit(attempts.ReceiveAttempt(request), answers=request.batch_size)
         request = await self._filter_prefetch.ask(request)
         granted = 0

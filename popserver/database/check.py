@@ -21,6 +21,9 @@ _IN_USE = """
         JOIN topic t ON t.topic_id = b.topic_id AND t.deleted_at_ms IS NULL"""
 _OF_ITS_GROUP = "d.group_id = b.group_id AND d.topic_id = b.topic_id AND d.message_group = b.message_group"
 _IS_READY = is_shown_as("h.state", State.READY)
+_IS_PAUSED = """EXISTS (
+            SELECT 1 FROM pause x
+            WHERE x.group_id = b.group_id AND x.topic_id = b.topic_id AND x.message_group = b.message_group)"""
 _HEADS = f"""
         SELECT group_id, topic_id, message_group, MIN(message_key) AS first_key,
                MIN(message_key >> {OFFSET_BITS}) AS queue_id
@@ -87,7 +90,18 @@ INVARIANTS = {
         WHERE b.next_offset > p.next_offset""",
     "a message group that nothing locks and that is not open": f"""
         SELECT COUNT(*) FROM message_group_progress b {_IN_USE}
-        WHERE b.open_since_ms IS NULL AND NOT EXISTS (SELECT 1 FROM delivery d WHERE {_OF_ITS_GROUP})""",
+        WHERE b.open_since_ms IS NULL AND NOT EXISTS (SELECT 1 FROM delivery d WHERE {_OF_ITS_GROUP})
+        AND NOT {_IS_PAUSED}""",
+    "an open message group that is paused": f"""
+        SELECT COUNT(*) FROM message_group_progress b {_IN_USE}
+        WHERE b.open_since_ms IS NOT NULL AND {_IS_PAUSED}""",
+    "a paused message group without its position": """
+        SELECT COUNT(*) FROM pause x
+        JOIN progress p ON p.group_id = x.group_id AND p.queue_id = x.queue_id
+        JOIN consumer_group g ON g.group_id = x.group_id AND g.deleted_at_ms IS NULL
+        JOIN topic t ON t.topic_id = x.topic_id AND t.deleted_at_ms IS NULL
+        WHERE NOT EXISTS (SELECT 1 FROM message_group_progress b WHERE b.group_id = x.group_id
+                          AND b.queue_id = x.queue_id AND b.message_group = x.message_group)""",
     "an open message group whose first message is held": f"""
         SELECT COUNT(*) FROM message_group_progress b {_IN_USE}
         JOIN delivery h ON h.group_id = b.group_id
@@ -96,7 +110,7 @@ INVARIANTS = {
     "a message group whose first message is ready and that is not open": f"""
         SELECT COUNT(*) FROM ({_HEADS}) b {_IN_USE}
         JOIN delivery h ON h.group_id = b.group_id AND h.message_key = b.first_key
-        WHERE {_IS_READY} AND NOT EXISTS (
+        WHERE {_IS_READY} AND NOT {_IS_PAUSED} AND NOT EXISTS (
             SELECT 1 FROM message_group_progress o WHERE o.group_id = b.group_id AND o.queue_id = b.queue_id
             AND o.message_group = b.message_group AND o.open_since_ms IS NOT NULL)""",
     "a provisional ack with nothing before it": f"""

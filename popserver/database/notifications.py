@@ -26,6 +26,7 @@ TOPIC = "topic"
 NEW_TOPIC = "new topic"  # created; an earlier topic may have had its name
 GROUP = "group"
 MEMBERS = "members"  # of a group that owns whole queues: members joined, left, or changed their subscriptions
+PAUSES = "pauses"  # an operator paused or resumed a group
 RESETS = "resets"  # of such a group: an operator moved its progress
 
 

@@ -430,6 +430,21 @@ Index(
     postgresql_where=_STANDS_SOMEWHERE,
 )
 
+# An operator has paused a group: in all topics, in one topic, or for one message group of a topic. Of a message group
+# the row in `message_group_progress` exists as long as the pause, and is never open.
+pause = Table(
+    "pause",
+    metadata,
+    Column("group_id", BigInteger, nullable=False),
+    Column("topic_id", BigInteger, nullable=False),  # 0: all topics
+    Column("message_group", Text, nullable=False),  # empty: not only one
+    Column("queue_id", BigInteger),  # the queue of the message group
+    Column("paused_at_ms", BigInteger, nullable=False),
+    Column("paused_by", Text, nullable=False),  # the access key of the operator; empty without users
+    PrimaryKeyConstraint("group_id", "topic_id", "message_group", name="pause_pk"),
+    sqlite_with_rowid=False,
+)
+
 # Append-only. The group chooses which events are written (model.group.HistoryLevel).
 history = Table(
     "history",
@@ -642,4 +657,20 @@ LEFT JOIN delivery d ON d.group_id = r.group_id AND d.message_key = r.redriven_k
 LEFT JOIN progress p ON p.group_id = r.group_id AND p.queue_id = (r.redriven_key >> {OFFSET_BITS})
 """  # noqa: S608
 
-VIEWS = {"message_state": MESSAGE_STATE, "group_lag": GROUP_LAG, "dead_letters": DEAD_LETTERS, "lineage": LINEAGE}
+# What operators have paused. `topic` is NULL if the group is paused in all topics, `message_group` if in whole topics.
+GROUP_PAUSES = """
+SELECT g.namespace AS group_namespace, g.name AS consumer_group, t.namespace AS topic_namespace, t.name AS topic,
+       NULLIF(x.message_group, '') AS message_group, x.paused_at_ms, x.paused_by
+FROM pause x
+JOIN consumer_group g ON g.group_id = x.group_id
+LEFT JOIN topic t ON t.topic_id = x.topic_id
+WHERE g.deleted_at_ms IS NULL AND (x.topic_id = 0 OR t.deleted_at_ms IS NULL)
+"""
+
+VIEWS = {
+    "message_state": MESSAGE_STATE,
+    "group_lag": GROUP_LAG,
+    "dead_letters": DEAD_LETTERS,
+    "lineage": LINEAGE,
+    "group_pauses": GROUP_PAUSES,
+}

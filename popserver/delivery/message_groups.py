@@ -16,6 +16,7 @@ from sqlalchemy import (
     Connection,
     Select,
     Subquery,
+    Text,
     and_,
     bindparam,
     delete,
@@ -28,7 +29,7 @@ from sqlalchemy import (
 
 from popserver.database.dialect import dialect_of
 from popserver.database.rows import RowQuery, encode_rows, rows_parameter
-from popserver.database.schema import delivery, in_states, progress
+from popserver.database.schema import delivery, in_states, pause, progress
 from popserver.database.schema import message_group_progress as behind
 from popserver.delivery import fifo
 from popserver.delivery.history import as_moved, record
@@ -133,6 +134,26 @@ def advance_after_removal(tx: Transaction, group: Group, members: Collection[Mes
     # They were open, but the message that is first now may be held.
     tx.conn.execute(_CLOSE, {"members": _as_members(group, sorted(runs))})
     advance_groups(tx, group, {member: runs.get(member, []) for member in members})
+
+
+def lock_paused(tx: Transaction, group_id: int, member: MessageGroupKey) -> None:
+    """Close a message group that is paused now, and give it a position if it has none. The caller has locked the place,
+    in which the consumer group has progress."""
+    names = {"for_group": group_id, "of_queue": member.queue_id, "of_message_group": member.message_group}
+    if not tx.conn.execute(_CLOSE_ONE, names).rowcount:
+        tx.conn.execute(_INSERT_CLOSED, names | {"of_topic": member.topic_id})
+
+
+def lock_paused_again(tx: Transaction, group_id: int, queue_id: int) -> None:
+    """Give the paused message groups of a queue positions again, at the progress of their consumer group."""
+    tx.conn.execute(_INSERT_PAUSED, {"for_group": group_id, "of_queue": queue_id})
+
+
+def unlock_resumed(tx: Transaction, group: Group, members: Collection[MessageGroupKey]) -> None:
+    """Open those of these message groups whose first message may be granted. They were paused until now."""
+    if members:
+        runs = by_member(runs_of(tx.conn, group.group_id, members))
+        advance_groups(tx, group, {member: runs.get(member, []) for member in members})
 
 
 def _commit(tx: Transaction, group: Group, ended: Sequence[GroupRunRow], acked: Collection[int]) -> None:
@@ -242,12 +263,49 @@ _IS_MEMBER = and_(
     behind.c.queue_id == _MEMBERS.c.queue_id,
     behind.c.message_group == _MEMBERS.c.message_group,
 )
+_IS_PAUSED = (
+    select(literal_column("1"))
+    .where(
+        pause.c.group_id == behind.c.group_id,
+        pause.c.topic_id == behind.c.topic_id,
+        pause.c.message_group == behind.c.message_group,
+    )
+    .correlate(behind)
+    .exists()
+)
 _OPEN = (
     update(behind)
-    .where(_IS_MEMBER, behind.c.open_since_ms.is_(None))
+    .where(_IS_MEMBER, behind.c.open_since_ms.is_(None), ~_IS_PAUSED)
     .values(open_since_ms=bindparam("now_ms", type_=BigInteger))
 )
 _CLOSE = update(behind).where(_IS_MEMBER).values(open_since_ms=None)
+_CLOSE_ONE = (
+    update(behind)
+    .where(
+        behind.c.group_id == bindparam("for_group"),
+        behind.c.queue_id == bindparam("of_queue"),
+        behind.c.message_group == bindparam("of_message_group"),
+    )
+    .values(open_since_ms=None)
+)
+_CLOSED_COLUMNS = ["group_id", "queue_id", "message_group", "topic_id", "next_offset"]
+_PLACE_OF_ONE = progress.c.group_id == bindparam("for_group"), progress.c.queue_id == bindparam("of_queue")
+_INSERT_CLOSED = insert(behind).from_select(
+    _CLOSED_COLUMNS,
+    select(
+        progress.c.group_id,
+        progress.c.queue_id,
+        bindparam("of_message_group", type_=Text),
+        bindparam("of_topic", type_=BigInteger),
+        progress.c.next_offset,
+    ).where(*_PLACE_OF_ONE),
+)
+_INSERT_PAUSED = insert(behind).from_select(
+    _CLOSED_COLUMNS,
+    select(progress.c.group_id, progress.c.queue_id, pause.c.message_group, pause.c.topic_id, progress.c.next_offset)
+    .join(pause, and_(pause.c.group_id == progress.c.group_id, pause.c.queue_id == progress.c.queue_id))
+    .where(*_PLACE_OF_ONE),
+)
 _MAKE_OPEN = insert(behind).from_select(
     ["group_id", "queue_id", "message_group", "topic_id", "next_offset", "open_since_ms"],
     select(

@@ -57,6 +57,7 @@ class Phase(IntEnum):
     ENQUEUE_DUE = auto()
     COMMIT_OFFSETS = auto()
     RESET = auto()
+    PAUSE = auto()
     CLONE = auto()
     SKIP = auto()
     SEND_BACK = auto()

@@ -3,6 +3,8 @@ protocol of clients."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 from popproto.v1 import admin_pb2 as wire
 from popproto.v2 import definition_pb2 as pb
 from popserver.catalog.facts import TopicFacts
@@ -10,7 +12,7 @@ from popserver.clients import settings
 from popserver.delivery.history import HistoryStep
 from popserver.inspection.facts import Lag, MessageState
 from popserver.inspection.filter_trial import Match
-from popserver.inspection.flow import Consumer, GroupFacts, Hold, LockedGroup
+from popserver.inspection.flow import Consumer, GroupFacts, GroupPause, Hold, LockedGroup
 from popserver.model.budget import Budget
 from popserver.model.errors import BadRequest
 from popserver.model.group import Group
@@ -66,6 +68,26 @@ def group(group: Group) -> wire.Group:
     return answer
 
 
+def groups(groups_: Iterable[Group], pauses: Iterable[GroupPause]) -> Iterator[wire.Group]:
+    """The groups, with those of the pauses that are theirs."""
+    of_group: dict[int, list[GroupPause]] = {}
+    for each in pauses:
+        of_group.setdefault(each.group_id, []).append(each)
+    for found in groups_:
+        answer = group(found)
+        answer.pauses.extend(map(_pause, of_group.get(found.group_id, ())))
+        yield answer
+
+
+def _pause(pause: GroupPause) -> wire.Pause:
+    return wire.Pause(
+        topic=None if pause.topic is None else convert.as_resource(pause.topic),
+        message_group=pause.message_group,
+        paused_at=convert.timestamp(pause.paused_at_ms),
+        paused_by=pause.paused_by,
+    )
+
+
 def group_facts(facts: GroupFacts) -> wire.Group:
     answer = group(facts.group)
     answer.lag.extend(map(lag, facts.lag))
@@ -75,6 +97,7 @@ def group_facts(facts: GroupFacts) -> wire.Group:
         answer.redeliveries.retries = facts.redeliveries.retries
         convert.set_ms(answer.redeliveries.over, facts.redeliveries.over_ms)
     answer.hints.extend(facts.hints)
+    answer.pauses.extend(map(_pause, facts.pauses))
     return answer
 
 

@@ -12,9 +12,11 @@ from typing import NamedTuple, TypeVar
 from sqlalchemy import Connection
 
 from popserver.catalog import facts as catalog_facts
+from popserver.catalog import pauses as catalog_pauses
 from popserver.catalog.facts import TopicFacts
 from popserver.catalog.flow import Catalog
 from popserver.catalog.groups import UpdateGroup
+from popserver.catalog.pauses import GroupPause
 from popserver.clients.clients import Client, Clients
 from popserver.database.database import Database
 from popserver.delivery.history import HistoryStep
@@ -51,6 +53,7 @@ __all__ = [
     "FilterTrial",
     "FoundMessage",
     "GroupFacts",
+    "GroupPause",
     "HistoryStep",
     "Hold",
     "Inspection",
@@ -68,19 +71,21 @@ __all__ = [
 PAGE_DEFAULT = 32
 PAGE_MAX = 1_000
 HINTS_MAX = 10
+PAUSES_MAX = 10_000
 OFFSET_MAX = (1 << OFFSET_BITS) - 1
 
 T = TypeVar("T")
 
 
 class GroupFacts(NamedTuple):
-    """A group, its lag in every topic, its consumers on this server, and hints for the operator."""
+    """A group, its lag in every topic, its consumers on this server, hints for the operator, and its pauses."""
 
     group: Group
     lag: list[Lag]
     consumers: list[Consumer]
     redeliveries: Share
     hints: list[str]
+    pauses: list[GroupPause]
 
 
 class Consumer(NamedTuple):
@@ -212,17 +217,22 @@ class Inspection:
 
     async def group(self, name: Resource) -> GroupFacts:
         check_group(name)
-        group, lag = await self._reader.read(lambda conn: _group_and_lag(conn, name))
+        group, lag, pauses = await self._reader.read(lambda conn: _group_and_lag(conn, name))
         clients = self._clients
         share = self._redeliveries.share(group.group_id, self._clock.now_ms())
         idle = await self._group_members.idle_hint(name)
         hints = [clients.disagreement(name), receiving_flow.hint(group.name, share), idle]
         consumers = [_consumer(each) for each in clients.consumers_of(name)]
-        return GroupFacts(group, lag, consumers, share, [hint for hint in hints if hint])
+        return GroupFacts(group, lag, consumers, share, [hint for hint in hints if hint], pauses)
 
-    async def groups(self, namespace: str | None) -> tuple[list[Group], int]:
-        """The first 1,000 groups by name, and how many there are."""
-        return await self._reader.read(lambda conn: catalog_facts.list_groups(conn, namespace, PAGE_MAX))
+    async def groups(self, namespace: str | None) -> tuple[list[Group], list[GroupPause], int]:
+        """The first 1,000 groups by name, the oldest 10,000 pauses of all groups, and how many groups there are."""
+
+        def query(conn: Connection) -> tuple[list[Group], list[GroupPause], int]:
+            groups, count = catalog_facts.list_groups(conn, namespace, PAGE_MAX)
+            return groups, catalog_pauses.pauses(conn, PAUSES_MAX), count
+
+        return await self._reader.read(query)
 
     async def peek(
         self, topic: Resource, queue_number: int | None, from_offset: int | None, limit: int
@@ -337,9 +347,10 @@ class Inspection:
         return receiving_flow.hint(group.name, self._redeliveries.share(group.group_id, now_ms))
 
 
-def _group_and_lag(conn: Connection, name: Resource) -> tuple[Group, list[Lag]]:
+def _group_and_lag(conn: Connection, name: Resource) -> tuple[Group, list[Lag], list[GroupPause]]:
     found = catalog_facts.group(conn, name)
-    return found, facts.group_lag(conn, found.group_id, PAGE_MAX)
+    lag = facts.group_lag(conn, found.group_id, PAGE_MAX)
+    return found, lag, catalog_pauses.pauses_of(conn, found.group_id)
 
 
 def _consumer(client: Client) -> Consumer:

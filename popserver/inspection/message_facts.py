@@ -7,13 +7,22 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, and_, select
 
 from popserver.catalog import facts as catalog_facts
+from popserver.catalog import pauses
 from popserver.database import states_of
 from popserver.database.schema import dead_letter, delivery, message, pending, progress, queue, redrive
 from popserver.database.schema import topic as topic_table
 from popserver.delivery import history
 from popserver.delivery.history import HistoryStep
 from popserver.delivery.retry_topic import RetryMessage, copies_of, first_place
-from popserver.inspection.why import DeathFacts, HoldFacts, MessageFacts, PendingFacts, RedrivenFacts, RetryFacts
+from popserver.inspection.why import (
+    DeathFacts,
+    HoldFacts,
+    MessageFacts,
+    PauseFacts,
+    PendingFacts,
+    RedrivenFacts,
+    RetryFacts,
+)
 from popserver.messages import origins, read
 from popserver.model.errors import MessageNotFound
 from popserver.model.group import Group, Mode
@@ -107,16 +116,22 @@ def of_stored(conn: Connection, group: Group, key: int) -> MessageFacts:
     death = _death(conn, group, first_key)
     hold = _first_hold(conn, group, delivery.c.message_key == key)
     state = states_of.state_of(conn, group.group_id, key, first_key)
+    pause = _pause(conn, group, names.topic_id, names.message_group)
     if at is None:
         # A group that owns whole queues may have no committed offset yet.
-        return MessageFacts(group, state, hold=hold, death=death, message_group=names.message_group)
+        return MessageFacts(group, state, hold=hold, death=death, message_group=names.message_group, pause=pause)
     ahead = head = None
     if state is State.READY and hold is None and offset_of(key) >= at.next_offset:
         ahead = offset_of(key) - max(at.next_offset, at.min_offset)
     if names.message_group is not None:
         in_group = delivery.c.topic_id == names.topic_id, delivery.c.message_group == names.message_group
         head = _first_hold(conn, group, *in_group, delivery.c.message_key <= key)
-    return MessageFacts(group, state, ahead, hold, death, names.message_group, head)
+    return MessageFacts(group, state, ahead, hold, death, names.message_group, head, pause=pause)
+
+
+def _pause(conn: Connection, group: Group, topic_id: int, message_group: str | None) -> PauseFacts | None:
+    found = pauses.pause_of_topic(conn, group.group_id, topic_id, message_group)
+    return None if found is None else PauseFacts(found.topic, found.message_group, found.paused_at_ms, found.paused_by)
 
 
 def _at(conn: Connection, group: Group, key: int) -> _AtRow | None:

@@ -107,9 +107,9 @@ class AdminMethods:
 
     async def list_groups(self, _request: wire.ListGroupsRequest, caller: Caller) -> wire.ListGroupsResponse:
         """List those of the namespace in the call's header, or all."""
-        groups, count = await self._operations.groups(caller.namespace or None)
+        groups, pauses, count = await self._operations.groups(caller.namespace or None)
         return wire.ListGroupsResponse(
-            status=_listed(len(groups), count, "groups"), groups=map(inspection_convert.group, groups)
+            status=_listed(len(groups), count, "groups"), groups=inspection_convert.groups(groups, pauses)
         )
 
     async def peek_messages(self, request: wire.PeekMessagesRequest, caller: Caller) -> wire.PeekMessagesResponse:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from popserver.model.group import Group, HistoryLevel, Mode
+from popserver.model.names import Resource
 from popserver.model.states import ACKED, State
 
 When = Callable[[int], str]  # epoch milliseconds
@@ -38,6 +39,15 @@ class PendingFacts(NamedTuple):
     due_at_ms: int
     is_half: bool
     checks: int
+
+
+class PauseFacts(NamedTuple):
+    """The pause because of which the group does not get the message; None: in all topics, all messages."""
+
+    topic: Resource | None
+    message_group: str | None
+    at_ms: int
+    by: str
 
 
 class RetryFacts(NamedTuple):
@@ -74,6 +84,7 @@ class MessageFacts(NamedTuple):
     scheduled: PendingFacts | None = None
     retry: RetryFacts | None = None
     redriven: RedrivenFacts | None = None
+    pause: PauseFacts | None = None
 
 
 def sentence(found: MessageFacts, when: When) -> str:
@@ -111,6 +122,8 @@ def facts(found: MessageFacts, when: When) -> list[tuple[str, str]]:
     if found.head is not None and found.head != found.hold:
         listed.append(("first of its message group", found.head.message_id))
         listed += [("its state", found.head.state.shown), *_of_hold("its ", found.head, found.group, when)]
+    if found.pause is not None:
+        listed += [("paused", when(found.pause.at_ms)), ("paused by", found.pause.by)]
     if found.death is not None:
         listed += [("died", when(found.death.at_ms)), ("attempt", found.death.attempt)]
         listed.append(("reason", found.death.reason))
@@ -141,6 +154,8 @@ def _scheduled(found: PendingFacts, when: When) -> str:
 
 
 def _ready(found: MessageFacts, when: When) -> str:
+    if found.pause is not None:
+        return f"READY, but {_paused(found, found.pause, when)}"
     if found.head is not None and found.head != found.hold:
         return f"READY, but {_its_group(found)} is locked: {_head(found, when)}"
     if found.hold is not None and not found.hold.attempt:
@@ -151,6 +166,18 @@ def _ready(found: MessageFacts, when: When) -> str:
         return f"READY: group '{found.group.name}' has {found.ahead} messages to read before it"
     verb = "pull" if found.group.mode is Mode.PULL else "receive"
     return f"READY: the next {verb} of group '{found.group.name}' may take it"
+
+
+def _paused(found: MessageFacts, pause: PauseFacts, when: When) -> str:
+    """What is paused, and how to resume it."""
+    what, options = f"group '{found.group.name}' is paused", ""
+    if pause.topic is not None:
+        what, options = f"{what} in topic '{pause.topic}'", f" --topic {pause.topic.name}"
+    if pause.message_group is not None:
+        what = f"message group '{pause.message_group}' is paused for group '{found.group.name}'"
+        options += f" --message-group '{pause.message_group}'"
+    by = f" by '{pause.by}'" if pause.by else ""
+    return f"{what} since {when(pause.at_ms)}{by}; resume it with: popmq group resume {found.group.name.name}{options}"
 
 
 def _sent_back(found: MessageFacts, when: When) -> str:
@@ -182,7 +209,8 @@ def _acked_in_transaction(_found: MessageFacts, _when: When) -> str:
 def _waiting_retry(found: MessageFacts, when: When) -> str:
     assert found.hold is not None, "what waits is stored"
     attempts = f"attempt {found.hold.attempt} of {found.group.retry.max_attempts}"
-    return f"WAITING_RETRY: {attempts} failed{_because(found)}; the next attempt is {when(found.hold.visible_at_ms)}"
+    words = f"WAITING_RETRY: {attempts} failed{_because(found)}; the next attempt is {when(found.hold.visible_at_ms)}"
+    return words if found.pause is None else f"{words}, but {_paused(found, found.pause, when)}"
 
 
 def _commit(found: MessageFacts, _when: When) -> str:

@@ -19,6 +19,7 @@ from popserver.database.schema import (
     member,
     message,
     message_group_progress,
+    pause,
     pending,
     progress,
     queue,
@@ -70,6 +71,7 @@ def _purge_groups(tx: Transaction) -> int:
         removed = _purge_rows(tx, key, key.table.c.group_id == group_id)
         if removed:
             return removed
+    tx.conn.execute(delete(pause).where(pause.c.group_id == group_id))
     return tx.conn.execute(delete(consumer_group).where(consumer_group.c.group_id == group_id)).rowcount
 
 
@@ -101,6 +103,7 @@ def _purge_topics(tx: Transaction) -> int:
     # The delivery of a redriven message is at a place in another topic; it is looked up once, at the end.
     if removed := _purge_deliveries(tx, delivery.c.topic_id == topic_id):
         return removed
+    tx.conn.execute(delete(pause).where(pause.c.topic_id == topic_id))
     return tx.conn.execute(delete(topic_table).where(topic_table.c.topic_id == topic_id)).rowcount
 
 

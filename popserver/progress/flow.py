@@ -10,20 +10,23 @@ from sqlalchemy import Connection
 from popserver.catalog import facts as catalog_facts
 from popserver.catalog import lookup, topics
 from popserver.catalog.flow import Catalog
+from popserver.catalog.paused import PausedGroups
 from popserver.engine.clock import Clock
 from popserver.engine.reader import Reader
 from popserver.engine.writer import Writer
 from popserver.inspection import why
 from popserver.messages import read
 from popserver.model.errors import BadRequest, IllegalMessageId
-from popserver.model.group import Group
+from popserver.model.group import Group, Mode
+from popserver.model.message import check_message_group
 from popserver.model.names import Resource, check_group, check_topic, is_system_derived
 from popserver.model.states import State
 from popserver.model.times import moment
-from popserver.model.topic import QueueName, Topic, queue_numbered
+from popserver.model.topic import MessageType, QueueName, Topic, queue_numbered
 from popserver.progress import rules
 from popserver.progress.clone import Clone, topic_ids
 from popserver.progress.lag import QueueLag, queue_lag
+from popserver.progress.pause import SetPause
 from popserver.progress.reset import Reset, check, plan
 from popserver.progress.rules import Goal, MovedOffset, Target
 from popserver.progress.skip import Skip
@@ -39,11 +42,12 @@ OFFSETS_MAX = 4_096  # in one import
 class GroupProgress:
     """An operator's actions on progress. Every refusal is a `PopError` and changes nothing."""
 
-    def __init__(self, reader: Reader, writer: Writer, catalog: Catalog, clock: Clock) -> None:
+    def __init__(self, reader: Reader, writer: Writer, catalog: Catalog, clock: Clock, paused: PausedGroups) -> None:
         self._reader = reader
         self._writer = writer
         self._catalog = catalog
         self._clock = clock
+        self._paused = paused
 
     async def lag(self, group_name: Resource, topic_name: Resource | None) -> tuple[list[QueueLag], int]:
         """The first 4,096 queues in which the group has progress, and how many there are."""
@@ -85,6 +89,52 @@ class GroupProgress:
         group = await self._catalog.group(group_name)
         request = Reset(group, goals, not_of_pops=True)
         return await self._writer.submit(request)
+
+    async def pause(
+        self, group_name: Resource, topic_name: Resource | None, message_group: str | None, *, paused_by: str
+    ) -> None:
+        """Stop deliveries to the group: in one topic or (None) in all, or only of one message group of them.
+
+        When this returns, no message is granted by this server any more; holds stay. Pausing twice changes nothing.
+        Raises `BadRequest` for a message group of a group of mode PULL, or one that has not received from the topic.
+        """
+        request = await self._of_pause(group_name, topic_name, message_group, paused_by)
+        if message_group is None:
+            self._paused.begin(request.group.group_id, request.topic_ids)
+        await self._set_pause(request)
+
+    async def resume(self, group_name: Resource, topic_name: Resource | None, message_group: str | None) -> None:
+        """End that pause, which was begun with the same arguments. Without such a pause nothing changes."""
+        await self._set_pause(await self._of_pause(group_name, topic_name, message_group, None))
+
+    async def _set_pause(self, request: SetPause) -> None:
+        try:
+            await self._writer.submit(request)
+        finally:
+            await self._paused.reload()
+
+    async def _of_pause(
+        self, group_name: Resource, topic_name: Resource | None, message_group: str | None, paused_by: str | None
+    ) -> SetPause:
+        check_group(group_name)
+        if message_group is None:
+            group, topics = await self._reader.read(lambda conn: _to_pause(conn, group_name, topic_name))
+            return SetPause(group, topics, None, paused_by)
+        check_message_group(message_group)
+        group, topics = await self._reader.read(lambda conn: _known(conn, group_name, topic_name))
+        topics = [each for each in topics if topic_name is not None or MessageType.FIFO in each.accepts]
+        if group.mode is Mode.PULL:
+            raise BadRequest(
+                f"consumer group '{group_name}' consumes whole queues, in order, so a message group cannot be paused"
+                " alone; pause the group: leave out the message group"
+            )
+        if not topics:
+            where = "any topic with message groups" if topic_name is None else f"topic '{topic_name}'"
+            raise BadRequest(
+                f"consumer group '{group_name}' has not received from {where} yet, so message group '{message_group}'"
+                " cannot be paused; pause the group: leave out the message group"
+            )
+        return SetPause(group, topics, message_group, paused_by)
 
     async def skip(self, group_name: Resource, topic_name: Resource | None, message_id: str) -> State:
         """Mark one message as consumed without delivering it. Returns its former state.
@@ -139,6 +189,11 @@ class GroupProgress:
 def _topic(conn: Connection, name: Resource) -> Topic:
     check_topic(name)
     return catalog_facts.topic_facts(conn, name).topic
+
+
+def _to_pause(conn: Connection, group_name: Resource, topic_name: Resource | None) -> tuple[Group, list[Topic]]:
+    """The group, and the named topic if there is one."""
+    return catalog_facts.group(conn, group_name), [] if topic_name is None else [_topic(conn, topic_name)]
 
 
 def _known(conn: Connection, group_name: Resource, topic_name: Resource | None) -> tuple[Group, list[Topic]]:

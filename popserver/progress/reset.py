@@ -20,7 +20,7 @@ from popserver.database.schema import progress
 from popserver.delivery import clear
 from popserver.delivery.clear import GroupInQueue
 from popserver.delivery.history import Moved, as_moved, record
-from popserver.delivery.message_groups import GroupQueueKey, locks_of
+from popserver.delivery.message_groups import GroupQueueKey, lock_paused_again, locks_of
 from popserver.engine.transaction import STEP_ROWS_MAX, Locks, Phase, Request, Transaction, carries_out
 from popserver.members import sql as members_sql
 from popserver.messages import seek
@@ -207,6 +207,7 @@ def _move(tx: Transaction, group: Group, move: _Move) -> None:
         # If another server inserts the same row now, the primary key refuses this one, and the batch runs again.
         row = {"group_id": group.group_id, "queue_id": move.goal.queue.queue_id, "next_offset": move.to_offset}
         tx.conn.execute(insert(progress), row | {"resets": 1})
+    lock_paused_again(tx, group.group_id, place.queue_id)
     tx.ready_topics.add(move.goal.topic.topic_id)
 
 

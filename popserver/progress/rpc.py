@@ -29,6 +29,8 @@ class ProgressMethods:
             "ListLag": Method(self.list_lag, rights.admin),
             "ResetOffsets": Method(self.reset_offsets, rights.admin),
             "SkipMessage": Method(self.skip_message, rights.admin),
+            "PauseGroup": Method(self.pause_group, rights.admin),
+            "ResumeGroup": Method(self.resume_group, rights.admin),
             "CloneOffsets": Method(self.clone_offsets, rights.admin),
             "ImportOffsets": Method(self.import_offsets, rights.admin),
         }
@@ -52,6 +54,16 @@ class ProgressMethods:
         state = await self._progress.skip(caller.resource(request.group), _topic(request, caller), request.message_id)
         return wire.SkipMessageResponse(status=status.OK, from_state=state)
 
+    async def pause_group(self, request: wire.PauseGroupRequest, caller: Caller) -> wire.PauseGroupResponse:
+        await self._progress.pause(
+            caller.resource(request.group), _topic(request, caller), _message_group(request), paused_by=caller.user
+        )
+        return wire.PauseGroupResponse(status=status.OK)
+
+    async def resume_group(self, request: wire.ResumeGroupRequest, caller: Caller) -> wire.ResumeGroupResponse:
+        await self._progress.resume(caller.resource(request.group), _topic(request, caller), _message_group(request))
+        return wire.ResumeGroupResponse(status=status.OK)
+
     async def clone_offsets(self, request: wire.CloneOffsetsRequest, caller: Caller) -> wire.CloneOffsetsResponse:
         source = caller.resource(request.source)
         moved = await self._progress.clone(source, caller.resource(request.group), _topic(request, caller))
@@ -67,9 +79,18 @@ class ProgressMethods:
 
 
 def _topic(
-    request: wire.ListLagRequest | wire.SkipMessageRequest | wire.CloneOffsetsRequest, caller: Caller
+    request: wire.ListLagRequest
+    | wire.SkipMessageRequest
+    | wire.CloneOffsetsRequest
+    | wire.PauseGroupRequest
+    | wire.ResumeGroupRequest,
+    caller: Caller,
 ) -> Resource | None:
     return caller.resource(request.topic) if request.HasField("topic") else None
+
+
+def _message_group(request: wire.PauseGroupRequest | wire.ResumeGroupRequest) -> str | None:
+    return request.message_group if request.HasField("message_group") else None
 
 
 def _target(request: wire.ResetOffsetsRequest) -> Target:

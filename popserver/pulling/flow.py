@@ -16,6 +16,7 @@ import structlog
 
 from popserver.catalog import lookup
 from popserver.catalog.flow import Catalog
+from popserver.catalog.paused import PausedGroups
 from popserver.engine.clock import Clock
 from popserver.engine.reader import SLOW_QUERY_MS, LogLimit, Reader
 from popserver.engine.undelivered import Undelivered
@@ -71,6 +72,7 @@ class Pulls:
         wakeups: Wakeups,
         filters: Filters,
         undelivered: Undelivered,
+        paused: PausedGroups,
     ) -> None:
         self._reader = reader
         self._catalog = catalog
@@ -79,6 +81,7 @@ class Pulls:
         self._wakeups = wakeups
         self._filters = filters
         self._undelivered = undelivered
+        self._paused = paused
         self._log_limit = LogLimit()
         self._batcher = PullBatcher(reader)
         self._parked_at: dict[Resource, Counter[int]] = {}  # which topics (ids) of a name have waiting pulls
@@ -140,6 +143,11 @@ class Pulls:
                 if (topic := await self._catalog.known_topic(request.topic.name)) is None:
                     raise
                 return await self._recreated(topic, request.queue.number)
+            if self._paused.covers(*key) and pulled.status is not PullStatus.OFFSET_ILLEGAL:
+                pulled = pulled._replace(status=PullStatus.NO_NEW_MSG, messages=[], next_offset=request.offset)
+                if await self._paused.wait(group, until_ms):
+                    continue
+                break
             if pulled.status in _IS_AN_ANSWER or not (is_woken or pulled.status is PullStatus.NO_NEW_MSG):
                 return pulled
             request = request._replace(offset=pulled.next_offset)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import structlog
 
 from popserver.catalog.flow import Catalog
+from popserver.catalog.paused import PausedGroups
 from popserver.engine.clock import Clock
 from popserver.engine.reader import SLOW_QUERY_MS, LogLimit
 from popserver.engine.undelivered import Undelivered
@@ -45,6 +46,7 @@ class Polls:
         filter_prefetch: FilterPrefetch,
         filters: Filters,
         undelivered: Undelivered,
+        paused: PausedGroups,
     ) -> None:
         self._writer = writer
         self._catalog = catalog
@@ -56,6 +58,7 @@ class Polls:
         self._filter_prefetch = filter_prefetch
         self._filters = filters
         self._undelivered = undelivered
+        self._paused = paused
         self._log_limit = LogLimit()
         # Separate from the rotation of sends: a client that sends and receives in turn must not skip every other queue.
         self._rotation = itertools.count()
@@ -112,13 +115,22 @@ class Polls:
         # A repeated receive gets the messages it holds, even if the topic is known to be empty.
         may_be_repeated = request.attempt_id is not None
         while True:
+            is_paused = self._paused.covers(*key)
+            if is_paused and not may_be_repeated:
+                if not await self._paused.wait(request.group, poll_until_ms):
+                    return []
+                continue
             wake_number = wakeups.wake_number(key.topic_id)
             if may_be_repeated or not wakeups.is_known_empty(key, request.wanted):
                 try:
                     if not self._undelivered.has_room:
                         await self._undelivered.wait(poll_until_ms)
-                    is_judged = isinstance(request.wanted, SqlFilter)
-                    received = await (self._take_judged(request) if is_judged else self._take(request))
+                    if is_paused:
+                        received = await self._take(replace(request, is_paused=True))
+                    elif isinstance(request.wanted, SqlFilter):
+                        received = await self._take_judged(request)
+                    else:
+                        received = await self._take(request)
                 except BaseException:
                     if was_woken:
                         # Another poll takes over what this one was woken for; it must not wait for the next wake-up.
@@ -133,6 +145,8 @@ class Polls:
                     wakeups.pass_on(key)
                 if received.more or received.deliveries:
                     return received.deliveries
+                if is_paused:
+                    continue
                 wakeups.found_empty(key, request.wanted, wake_number)
             if self._clock.now_ms() >= poll_until_ms:
                 return []

@@ -40,7 +40,8 @@ class Receive(Request[Received]):
 
     `attempt_id` names the receive: a repetition gets the messages that it holds. With `heads_only` at most one message
     of a message group is granted at a time, because the consumer would not process several in order. With a SQL filter
-    a first grant needs a message that the filter accepted in `judged` (`receiving.filter_fetch`).
+    a first grant needs a message that the filter accepted in `judged` (`receiving.filter_fetch`). With `is_paused` the
+    receive gets only what it holds already.
     """
 
     phase: ClassVar = Phase.RECEIVE
@@ -55,6 +56,7 @@ class Receive(Request[Received]):
     attempt_id: str | None = None
     heads_only: bool = False
     judged: Judged = NOTHING_JUDGED
+    is_paused: bool = False
 
 
 class Grant(NamedTuple):

@@ -95,9 +95,9 @@ def grant_to_attempt(tx: Transaction, request: Receive) -> AttemptResult:
 
 def _batches(requests: Sequence[Receive]) -> Iterator[list[int]]:
     """Indexes of requests with the same group, topic and filter, in steps of limited size."""
-    alike: dict[tuple[int, int, Filter], list[int]] = {}
-    for index, request in enumerate(requests):
-        alike.setdefault((request.group.group_id, request.topic.topic_id, request.wanted), []).append(index)
+    alike: dict[tuple[int, int, Filter, bool], list[int]] = {}
+    for index, each in enumerate(requests):
+        alike.setdefault((each.group.group_id, each.topic.topic_id, each.wanted, each.is_paused), []).append(index)
     for indexes in alike.values():
         yield from _in_steps(indexes, [requests[index].batch_size for index in indexes])
 
@@ -156,13 +156,10 @@ def _repeated(tx: Transaction, batch: ReceiveBatch, several: Sequence[Receive]) 
             if not held[attempt_id]:
                 answers[index] = Received([], more=True)
                 continue
-            held[attempt_id] = _taken_back(tx, several[index], held[attempt_id])
+            one, until_ms = several[index], tx.now_ms + several[index].invisible_ms
+            held[attempt_id] = repeat.take_back(tx, held[attempt_id], one.holder, one.client_id, until_ms)
             answers[index] = _again(tx, batch, held[attempt_id])
     return answers
-
-
-def _taken_back(tx: Transaction, request: Receive, held: list[HeldDelivery]) -> list[HeldDelivery]:
-    return repeat.take_back(tx, held, request.holder, request.client_id, tx.now_ms + request.invisible_ms)
 
 
 def _again(tx: Transaction, batch: ReceiveBatch, held: list[HeldDelivery]) -> Received:
@@ -236,6 +233,8 @@ def _fetch_bodies(tx: Transaction, slot: ReceiveSlot) -> None:
 
 def _find_and_grant(tx: Transaction, batch: ReceiveBatch, several: Sequence[Receive]) -> tuple[list[ReceiveSlot], bool]:
     """The grants of each request, and whether messages may be left."""
+    if several[0].is_paused:
+        return [ReceiveSlot(request, request.batch_size, []) for request in several], False
     places = scan.lock_places(tx, batch)
     is_any_again = not places or places[0].ready_since_ms is not None
     # Messages without a message group that are READY again, the longest waiting first.

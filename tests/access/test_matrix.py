@@ -140,8 +140,9 @@ ADMIN_METHODS = """
     PeekMessages GetMessage ListScheduled CancelScheduled Why TryFilter ListDeadLetters GetDeadLetter PurgeDeadLetters
     ListHolds ListLockedMessageGroups
     PlanRedrive RunRedrive CancelRedrive RedriveDeadLetters ListRedrivePlans ListRedrives ListLag ResetOffsets
-    SkipMessage CloneOffsets ImportOffsets CreateUser UpdateUser DeleteUser ListUsers AddPolicy RemovePolicy
-    ConfirmClock ListPolicies ExplainAccess ListClients PrintThreads VerifyMessage ReconnectClient GetStatus
+    SkipMessage PauseGroup ResumeGroup CloneOffsets ImportOffsets CreateUser UpdateUser DeleteUser ListUsers AddPolicy
+    RemovePolicy ConfirmClock ListPolicies ExplainAccess ListClients PrintThreads VerifyMessage ReconnectClient
+    GetStatus
 """.split()
 ADMINISTRATION = [row(method, ADMINS, getattr(admin_pb2, f"{method}Request")) for method in ADMIN_METHODS]
 HEALTH = [

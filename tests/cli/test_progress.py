@@ -186,3 +186,26 @@ def test_offsets_are_for_groups_that_own_whole_queues(shell: Shell, tmp_path: Pa
     assert (unwritable.status, "cannot be written" in unwritable.err) == (2, True)
     file.write_bytes(b"\xff\xfe")
     assert "is no text: byte 0 is not UTF-8" in shell("group", "offsets", "import", "workers", str(file)).err
+
+
+def test_pause_and_resume(shell: Shell) -> None:
+    since = "since 2025-01-01T00:00:00+00:00"
+    assert shell.ok("group", "pause", "reports").lines == [f"paused: all topics, {since}"]
+    shell.ok("group", "pause", "reports", "--topic", "flights")
+    shown = shell.ok("group", "show", "reports").lines
+    assert [line.split(maxsplit=1) for line in shown if line.startswith("paused")] == [
+        ["paused", f"all topics, {since}"],
+        ["paused", f"topic flights, {since}"],
+    ]
+    assert "all topics, topic flights" in shell.ok("group", "list").lines[1]
+    assert [each["topic"] for each in shell.json("group", "show", "reports")["pauses"]] == [None, "flights"]
+    resumed = shell.json("group", "resume", "reports")
+    assert resumed["pauses"] == [
+        {"topic": "flights", "message_group": None, "paused_at": "2025-01-01T00:00:00.000Z", "paused_by": ""}
+    ]
+    last = shell.ok("group", "resume", "reports", "--topic", "flights")
+    assert last.lines == ["consumer group reports is not paused"]
+    refused = shell("group", "pause", "reports", "--message-group", "LH400")
+    assert refused.status == 4
+    assert "has not received from any topic with message groups" in refused.err
+    assert shell("group", "pause", "nobody").status == 4

@@ -114,3 +114,24 @@ def test_what_is_nowhere(made: Desk) -> None:
         answer = made.call("Why", **request)
         assert (answer.status.code, says in answer.status.message) == (code, True), answer.status
         assert made.digest() == before
+
+
+def test_a_message_of_a_paused_group(made: Desk) -> None:
+    made.send("flights", "m0", "m1", message_group="LH1", message_type=pb.FIFO)
+    made.receive("counters", "flights", 1)
+    assert made.call("PauseGroup", group=named("counters"), topic=named("flights")).status.code == pb.OK
+    assert why(made, "m1") == (
+        "READY, but group 'counters' is paused in topic 'flights' since 2025-01-01 00:00:00.000+00:00 (0 ms ago);"
+        " resume it with: popmq group resume counters --topic flights"
+    )
+    assert why(made, "m0").startswith("INFLIGHT: client 'worker-1' has it"), "a hold stays"
+    assert facts(made, "m1")["paused"] == "2025-01-01 00:00:00.000+00:00 (0 ms ago)"
+    made.call("PauseGroup", group=named("counters"))
+    assert "group 'counters' is paused since" in why(made, "m1"), "the wider pause is named"
+    for topic in (None, named("flights")):
+        made.call("ResumeGroup", group=named("counters"), topic=topic)
+    made.call("PauseGroup", group=named("counters"), topic=named("flights"), message_group="LH1")
+    assert why(made, "m1") == (
+        "READY, but message group 'LH1' is paused for group 'counters' since 2025-01-01 00:00:00.000+00:00 (0 ms ago);"
+        " resume it with: popmq group resume counters --topic flights --message-group 'LH1'"
+    )

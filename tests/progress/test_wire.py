@@ -105,6 +105,12 @@ WRONG: list[tuple[str, dict[str, Any], int, str]] = [
     ("SkipMessage", {"group": GROUP, "message_id": "nonsense"}, pb.MESSAGE_NOT_FOUND, "'nonsense'"),
     ("SkipMessage", {"group": GROUP, "message_id": "é" * 9, "topic": TOPIC}, pb.MESSAGE_NOT_FOUND, "topic 'jobs'"),
     ("SkipMessage", {"group": named("x"), "message_id": "a"}, pb.CONSUMER_GROUP_NOT_FOUND, "'x'"),
+    ("PauseGroup", {}, pb.ILLEGAL_CONSUMER_GROUP, "blank"),
+    ("PauseGroup", {"group": named("x")}, pb.CONSUMER_GROUP_NOT_FOUND, "'x'"),
+    ("PauseGroup", {"group": GROUP, "topic": named("x")}, pb.TOPIC_NOT_FOUND, "'x'"),
+    ("PauseGroup", {"group": GROUP, "message_group": " "}, pb.ILLEGAL_MESSAGE_GROUP, "blank"),
+    ("PauseGroup", {"group": GROUP, "message_group": "m"}, pb.BAD_REQUEST, "any topic with message groups"),
+    ("ResumeGroup", {"group": named("x")}, pb.CONSUMER_GROUP_NOT_FOUND, "'x'"),
     ("CloneOffsets", {"source": named("x"), "group": GROUP}, pb.CONSUMER_GROUP_NOT_FOUND, "'x'"),
     ("CloneOffsets", {"source": GROUP, "group": GROUP}, pb.BAD_REQUEST, "has progress in topic 'jobs' already"),
     ("CloneOffsets", {"source": GROUP, "group": named(" ")}, pb.ILLEGAL_CONSUMER_GROUP, "blank"),
@@ -144,3 +150,14 @@ def test_one_import_names_no_queue_twice(desk: Desk, ids: list[str]) -> None:
     assert status.code == pb.BAD_REQUEST
     assert "queue 0 of topic 'jobs' is named 2 times" in status.message
     assert desk.digest() == before
+
+
+def test_pauses_and_resumes(desk: Desk, ids: list[str]) -> None:
+    assert desk.call("PauseGroup", group=GROUP, topic=TOPIC).status.code == pb.OK
+    assert desk.receive("workers", "jobs") == []
+    (pause,) = desk.call("GetGroup", group=GROUP).group.pauses
+    assert (pause.topic.name, pause.HasField("message_group"), pause.paused_by) == ("jobs", False, "")
+    listed = desk.call("ListGroups").groups
+    assert [(each.group.name, len(each.pauses)) for each in listed] == [("workers", 1)]
+    assert desk.call("ResumeGroup", group=GROUP, topic=TOPIC).status.code == pb.OK
+    assert len(desk.receive("workers", "jobs")) > 0

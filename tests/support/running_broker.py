@@ -59,7 +59,7 @@ class TestedBroker(Broker):
         self.hold_release.abandon_holds(granted)
 
     def progress(self) -> GroupProgress:
-        return GroupProgress(self.reader, self.writer, self.catalog, self.clock)
+        return GroupProgress(self.reader, self.writer, self.catalog, self.clock, self.paused)
 
     def redrives(self) -> Redrives:
         return Redrives(self.reader, self.writer)

@@ -63,6 +63,26 @@ class Progress(Calls):
         answer = self._call(lambda link: link.admin.SkipMessage, request)
         return answer.from_state
 
+    def pause_group(self, group: str, *, topic: str | None = None, message_group: str | None = None) -> None:
+        """Stops the deliveries to a group, in one topic or in all, of all messages or of one message group.
+
+        It lasts until `resume_group`, also over restarts. Messages that are held stay held and can be acked. Consumers
+        stay connected: their receives wait. What a `QueuePushConsumer` or a `PullConsumer` has pulled already is still
+        consumed. With a message group and no topic: in each topic that the group consumes now. Raises BadRequest for a
+        message group of a group that consumes whole queues, or of a topic that the group has not received from.
+        """
+        request = wire.PauseGroupRequest(
+            group=self._named(group), topic=None if topic is None else self._named(topic), message_group=message_group
+        )
+        self._call(lambda link: link.admin.PauseGroup, request)
+
+    def resume_group(self, group: str, *, topic: str | None = None, message_group: str | None = None) -> None:
+        """Ends the pause that was begun with the same arguments; other pauses of the group stay."""
+        request = wire.ResumeGroupRequest(
+            group=self._named(group), topic=None if topic is None else self._named(topic), message_group=message_group
+        )
+        self._call(lambda link: link.admin.ResumeGroup, request)
+
     def clone_offsets(self, source: str, group: str, topic: str | None = None) -> list[MovedOffset]:
         """Starts a group at the progress of another one, in one topic or in all of its topics.
 

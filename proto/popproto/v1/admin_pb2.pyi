@@ -342,6 +342,7 @@ class Group(_message.Message):
     CONSUMERS_FIELD_NUMBER: _builtins.int
     REDELIVERIES_FIELD_NUMBER: _builtins.int
     HINTS_FIELD_NUMBER: _builtins.int
+    PAUSES_FIELD_NUMBER: _builtins.int
     max_attempts: _builtins.int
     """the first delivery included"""
     consume_from: _builtins.str
@@ -382,6 +383,10 @@ class Group(_message.Message):
     def hints(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """only in GetGroup: sentences about possible problems"""
 
+    @_builtins.property
+    def pauses(self) -> _containers.RepeatedCompositeFieldContainer[Global___Pause]:
+        """only in GetGroup and ListGroups"""
+
     def __init__(
         self,
         *,
@@ -398,14 +403,58 @@ class Group(_message.Message):
         consumers: _abc.Iterable[Global___Consumer] | None = ...,
         redeliveries: Global___Redeliveries | None = ...,
         hints: _abc.Iterable[_builtins.str] | None = ...,
+        pauses: _abc.Iterable[Global___Pause] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "exponential_retry", b"exponential_retry", "fifo_retry_interval", b"fifo_retry_interval", "group", b"group", "redeliveries", b"redeliveries"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["consume_from", b"consume_from", "consumers", b"consumers", "created_at", b"created_at", "exponential_retry", b"exponential_retry", "fifo_retry_interval", b"fifo_retry_interval", "group", b"group", "hints", b"hints", "history", b"history", "lag", b"lag", "max_attempts", b"max_attempts", "mode", b"mode", "redeliveries", b"redeliveries", "retry_intervals", b"retry_intervals"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consume_from", b"consume_from", "consumers", b"consumers", "created_at", b"created_at", "exponential_retry", b"exponential_retry", "fifo_retry_interval", b"fifo_retry_interval", "group", b"group", "hints", b"hints", "history", b"history", "lag", b"lag", "max_attempts", b"max_attempts", "mode", b"mode", "pauses", b"pauses", "redeliveries", b"redeliveries", "retry_intervals", b"retry_intervals"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Group: _TypeAlias = Group  # noqa: Y015
+
+@_typing.final
+class Pause(_message.Message):
+    """A group, or a part of what it consumes, gets no messages until it is resumed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    MESSAGE_GROUP_FIELD_NUMBER: _builtins.int
+    PAUSED_AT_FIELD_NUMBER: _builtins.int
+    PAUSED_BY_FIELD_NUMBER: _builtins.int
+    message_group: _builtins.str
+    """absent: not only one message group"""
+    paused_by: _builtins.str
+    """the access key of the user; empty if the server has no users"""
+    @_builtins.property
+    def topic(self) -> _definition_pb2.Resource:
+        """absent: all topics"""
+
+    @_builtins.property
+    def paused_at(self) -> _timestamp_pb2.Timestamp: ...
+    def __init__(
+        self,
+        *,
+        topic: _definition_pb2.Resource | None = ...,
+        message_group: _builtins.str | None = ...,
+        paused_at: _timestamp_pb2.Timestamp | None = ...,
+        paused_by: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_message_group", b"_message_group", "_topic", b"_topic", "message_group", b"message_group", "paused_at", b"paused_at", "topic", b"topic"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_message_group", b"_message_group", "_topic", b"_topic", "message_group", b"message_group", "paused_at", b"paused_at", "paused_by", b"paused_by", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__message_group: _TypeAlias = _typing.Literal["message_group"]  # noqa: Y015
+    _WhichOneofArgType__message_group: _TypeAlias = _typing.Literal["_message_group", b"_message_group"]  # noqa: Y015
+    _WhichOneofReturnType__topic: _TypeAlias = _typing.Literal["topic"]  # noqa: Y015
+    _WhichOneofArgType__topic: _TypeAlias = _typing.Literal["_topic", b"_topic"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__message_group) -> _WhichOneofReturnType__message_group | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__topic) -> _WhichOneofReturnType__topic | None: ...
+
+Global___Pause: _TypeAlias = Pause  # noqa: Y015
 
 @_typing.final
 class Consumer(_message.Message):
@@ -2703,6 +2752,121 @@ class SkipMessageResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SkipMessageResponse: _TypeAlias = SkipMessageResponse  # noqa: Y015
+
+@_typing.final
+class PauseGroupRequest(_message.Message):
+    """Stops the deliveries to a group: in all topics, in one, or of one message group. Holds stay, and can be acked."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    MESSAGE_GROUP_FIELD_NUMBER: _builtins.int
+    message_group: _builtins.str
+    """absent: all messages"""
+    @_builtins.property
+    def group(self) -> _definition_pb2.Resource: ...
+    @_builtins.property
+    def topic(self) -> _definition_pb2.Resource:
+        """absent: all topics; with a message group: those it consumes now"""
+
+    def __init__(
+        self,
+        *,
+        group: _definition_pb2.Resource | None = ...,
+        topic: _definition_pb2.Resource | None = ...,
+        message_group: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_message_group", b"_message_group", "_topic", b"_topic", "group", b"group", "message_group", b"message_group", "topic", b"topic"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_message_group", b"_message_group", "_topic", b"_topic", "group", b"group", "message_group", b"message_group", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__message_group: _TypeAlias = _typing.Literal["message_group"]  # noqa: Y015
+    _WhichOneofArgType__message_group: _TypeAlias = _typing.Literal["_message_group", b"_message_group"]  # noqa: Y015
+    _WhichOneofReturnType__topic: _TypeAlias = _typing.Literal["topic"]  # noqa: Y015
+    _WhichOneofArgType__topic: _TypeAlias = _typing.Literal["_topic", b"_topic"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__message_group) -> _WhichOneofReturnType__message_group | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__topic) -> _WhichOneofReturnType__topic | None: ...
+
+Global___PauseGroupRequest: _TypeAlias = PauseGroupRequest  # noqa: Y015
+
+@_typing.final
+class PauseGroupResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def status(self) -> _definition_pb2.Status: ...
+    def __init__(
+        self,
+        *,
+        status: _definition_pb2.Status | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PauseGroupResponse: _TypeAlias = PauseGroupResponse  # noqa: Y015
+
+@_typing.final
+class ResumeGroupRequest(_message.Message):
+    """Ends the pause that was begun with the same fields; other pauses of the group stay."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    MESSAGE_GROUP_FIELD_NUMBER: _builtins.int
+    message_group: _builtins.str
+    @_builtins.property
+    def group(self) -> _definition_pb2.Resource: ...
+    @_builtins.property
+    def topic(self) -> _definition_pb2.Resource: ...
+    def __init__(
+        self,
+        *,
+        group: _definition_pb2.Resource | None = ...,
+        topic: _definition_pb2.Resource | None = ...,
+        message_group: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_message_group", b"_message_group", "_topic", b"_topic", "group", b"group", "message_group", b"message_group", "topic", b"topic"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_message_group", b"_message_group", "_topic", b"_topic", "group", b"group", "message_group", b"message_group", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__message_group: _TypeAlias = _typing.Literal["message_group"]  # noqa: Y015
+    _WhichOneofArgType__message_group: _TypeAlias = _typing.Literal["_message_group", b"_message_group"]  # noqa: Y015
+    _WhichOneofReturnType__topic: _TypeAlias = _typing.Literal["topic"]  # noqa: Y015
+    _WhichOneofArgType__topic: _TypeAlias = _typing.Literal["_topic", b"_topic"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__message_group) -> _WhichOneofReturnType__message_group | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__topic) -> _WhichOneofReturnType__topic | None: ...
+
+Global___ResumeGroupRequest: _TypeAlias = ResumeGroupRequest  # noqa: Y015
+
+@_typing.final
+class ResumeGroupResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def status(self) -> _definition_pb2.Status: ...
+    def __init__(
+        self,
+        *,
+        status: _definition_pb2.Status | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResumeGroupResponse: _TypeAlias = ResumeGroupResponse  # noqa: Y015
 
 @_typing.final
 class CloneOffsetsRequest(_message.Message):

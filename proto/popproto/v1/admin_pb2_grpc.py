@@ -185,6 +185,16 @@ class AdminStub(object):
                 request_serializer=popmq_dot_v1_dot_admin__pb2.SkipMessageRequest.SerializeToString,
                 response_deserializer=popmq_dot_v1_dot_admin__pb2.SkipMessageResponse.FromString,
                 _registered_method=True)
+        self.PauseGroup = channel.unary_unary(
+                '/popmq.v1.Admin/PauseGroup',
+                request_serializer=popmq_dot_v1_dot_admin__pb2.PauseGroupRequest.SerializeToString,
+                response_deserializer=popmq_dot_v1_dot_admin__pb2.PauseGroupResponse.FromString,
+                _registered_method=True)
+        self.ResumeGroup = channel.unary_unary(
+                '/popmq.v1.Admin/ResumeGroup',
+                request_serializer=popmq_dot_v1_dot_admin__pb2.ResumeGroupRequest.SerializeToString,
+                response_deserializer=popmq_dot_v1_dot_admin__pb2.ResumeGroupResponse.FromString,
+                _registered_method=True)
         self.CloneOffsets = channel.unary_unary(
                 '/popmq.v1.Admin/CloneOffsets',
                 request_serializer=popmq_dot_v1_dot_admin__pb2.CloneOffsetsRequest.SerializeToString,
@@ -450,6 +460,18 @@ class AdminServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PauseGroup(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResumeGroup(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def CloneOffsets(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -699,6 +721,16 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.SkipMessage,
                     request_deserializer=popmq_dot_v1_dot_admin__pb2.SkipMessageRequest.FromString,
                     response_serializer=popmq_dot_v1_dot_admin__pb2.SkipMessageResponse.SerializeToString,
+            ),
+            'PauseGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.PauseGroup,
+                    request_deserializer=popmq_dot_v1_dot_admin__pb2.PauseGroupRequest.FromString,
+                    response_serializer=popmq_dot_v1_dot_admin__pb2.PauseGroupResponse.SerializeToString,
+            ),
+            'ResumeGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResumeGroup,
+                    request_deserializer=popmq_dot_v1_dot_admin__pb2.ResumeGroupRequest.FromString,
+                    response_serializer=popmq_dot_v1_dot_admin__pb2.ResumeGroupResponse.SerializeToString,
             ),
             'CloneOffsets': grpc.unary_unary_rpc_method_handler(
                     servicer.CloneOffsets,
@@ -1591,6 +1623,60 @@ class Admin(object):
             '/popmq.v1.Admin/SkipMessage',
             popmq_dot_v1_dot_admin__pb2.SkipMessageRequest.SerializeToString,
             popmq_dot_v1_dot_admin__pb2.SkipMessageResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PauseGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/popmq.v1.Admin/PauseGroup',
+            popmq_dot_v1_dot_admin__pb2.PauseGroupRequest.SerializeToString,
+            popmq_dot_v1_dot_admin__pb2.PauseGroupResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResumeGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/popmq.v1.Admin/ResumeGroup',
+            popmq_dot_v1_dot_admin__pb2.ResumeGroupRequest.SerializeToString,
+            popmq_dot_v1_dot_admin__pb2.ResumeGroupResponse.FromString,
             options,
             channel_credentials,
             insecure,

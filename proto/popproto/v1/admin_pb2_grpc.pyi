@@ -64,6 +64,8 @@ class AdminStub:
     ListLag: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListLagRequest, _admin_pb2.ListLagResponse]
     ResetOffsets: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ResetOffsetsRequest, _admin_pb2.ResetOffsetsResponse]
     SkipMessage: _grpc.UnaryUnaryMultiCallable[_admin_pb2.SkipMessageRequest, _admin_pb2.SkipMessageResponse]
+    PauseGroup: _grpc.UnaryUnaryMultiCallable[_admin_pb2.PauseGroupRequest, _admin_pb2.PauseGroupResponse]
+    ResumeGroup: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ResumeGroupRequest, _admin_pb2.ResumeGroupResponse]
     CloneOffsets: _grpc.UnaryUnaryMultiCallable[_admin_pb2.CloneOffsetsRequest, _admin_pb2.CloneOffsetsResponse]
     ImportOffsets: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ImportOffsetsRequest, _admin_pb2.ImportOffsetsResponse]
     CreateUser: _grpc.UnaryUnaryMultiCallable[_admin_pb2.CreateUserRequest, _admin_pb2.CreateUserResponse]
@@ -115,6 +117,8 @@ class AdminAsyncStub(AdminStub):
     ListLag: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListLagRequest, _admin_pb2.ListLagResponse]  # type: ignore[assignment]
     ResetOffsets: _aio.UnaryUnaryMultiCallable[_admin_pb2.ResetOffsetsRequest, _admin_pb2.ResetOffsetsResponse]  # type: ignore[assignment]
     SkipMessage: _aio.UnaryUnaryMultiCallable[_admin_pb2.SkipMessageRequest, _admin_pb2.SkipMessageResponse]  # type: ignore[assignment]
+    PauseGroup: _aio.UnaryUnaryMultiCallable[_admin_pb2.PauseGroupRequest, _admin_pb2.PauseGroupResponse]  # type: ignore[assignment]
+    ResumeGroup: _aio.UnaryUnaryMultiCallable[_admin_pb2.ResumeGroupRequest, _admin_pb2.ResumeGroupResponse]  # type: ignore[assignment]
     CloneOffsets: _aio.UnaryUnaryMultiCallable[_admin_pb2.CloneOffsetsRequest, _admin_pb2.CloneOffsetsResponse]  # type: ignore[assignment]
     ImportOffsets: _aio.UnaryUnaryMultiCallable[_admin_pb2.ImportOffsetsRequest, _admin_pb2.ImportOffsetsResponse]  # type: ignore[assignment]
     CreateUser: _aio.UnaryUnaryMultiCallable[_admin_pb2.CreateUserRequest, _admin_pb2.CreateUserResponse]  # type: ignore[assignment]
@@ -343,6 +347,20 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.SkipMessageRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.SkipMessageResponse, _abc.Awaitable[_admin_pb2.SkipMessageResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def PauseGroup(
+        self,
+        request: _admin_pb2.PauseGroupRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.PauseGroupResponse, _abc.Awaitable[_admin_pb2.PauseGroupResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def ResumeGroup(
+        self,
+        request: _admin_pb2.ResumeGroupRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ResumeGroupResponse, _abc.Awaitable[_admin_pb2.ResumeGroupResponse]]: ...
 
     @_abc_1.abstractmethod
     def CloneOffsets(

@@ -12,7 +12,7 @@ from alembic import op
 
 from popserver.database import migrate
 
-revision = "0006"
+revision = "0007"
 down_revision = None
 
 

@@ -1,0 +1,124 @@
+"""Pause and resume: an operator stops the deliveries to a group, in all topics, in one, or for one message group.
+
+Holds stay as they are, and can be acked. The pause of a message group uses its position, which locks the message group
+for receives: it exists as long as the pause, and nothing opens it (`delivery.message_groups`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from sqlalchemy import bindparam, delete, insert, select
+
+from popserver.catalog import groups, lookup
+from popserver.catalog.pauses import EVERY_TOPIC, WHOLE
+from popserver.database.notifications import PAUSES, Invalidation
+from popserver.database.schema import pause, progress
+from popserver.delivery.message_groups import GroupQueueKey, MessageGroupKey, lock_paused, locks_of, unlock_resumed
+from popserver.engine.transaction import Locks, Phase, Request, Transaction, carries_out
+from popserver.model.errors import BadRequest, PopError
+from popserver.model.group import Group
+from popserver.model.topic import Topic, queue_for
+
+
+@dataclass(frozen=True, slots=True)
+class SetPause(Request[None]):
+    """Pause a group in these topics, or (none) in all; `message_group` None: not only one message group.
+
+    `paused_by` None resumes it. A pause that exists already, or does not exist, does not change.
+    """
+
+    phase: ClassVar = Phase.PAUSE
+    group: Group
+    topics: Sequence[Topic]
+    message_group: str | None
+    paused_by: str | None
+
+    @property
+    def members(self) -> list[MessageGroupKey]:
+        """The message groups; none if it is not only about one."""
+        if self.message_group is None:
+            return []
+        return [
+            MessageGroupKey(each.topic_id, queue_for(each, self.message_group, None, 0).queue_id, self.message_group)
+            for each in self.topics
+        ]
+
+    @property
+    def topic_ids(self) -> list[int]:
+        return [each.topic_id for each in self.topics] or [EVERY_TOPIC]
+
+    def locks(self) -> Iterable[Locks]:
+        return locks_of(GroupQueueKey(self.group.group_id, each.queue_id) for each in self.members)
+
+
+@carries_out(SetPause)
+def set_pause(tx: Transaction, requests: Sequence[SetPause]) -> list[PopError | None]:
+    """Store or remove the pauses of each request."""
+    return [_set_pause(tx, request) for request in requests]
+
+
+def _set_pause(tx: Transaction, request: SetPause) -> PopError | None:
+    group = request.group
+    found = groups.groups_by_id(tx.conn, [group.group_id]).get(group.group_id)
+    if found is None or found.is_deleted:
+        return lookup.group_not_found(group.name)
+    queues = {each.topic_id: each for each in request.members}
+    for member in request.members:
+        if tx.conn.execute(_PROGRESS, {"for_group": group.group_id, "of_queue": member.queue_id}).first() is None:
+            return _unread(request, member.topic_id)
+    changed = False
+    for topic_id in request.topic_ids:
+        names = {
+            "for_group": group.group_id,
+            "of_topic": topic_id,
+            "of_message_group": WHOLE if request.message_group is None else request.message_group,
+        }
+        is_paused = tx.conn.execute(_FIND, names).first() is not None
+        if is_paused == (request.paused_by is not None):
+            continue
+        changed = True
+        if request.paused_by is None:
+            tx.conn.execute(_RESUME, names)
+            continue
+        tx.conn.execute(insert(pause), _row(tx, request, topic_id, queues.get(topic_id)))
+        if topic_id in queues:
+            lock_paused(tx, group.group_id, queues[topic_id])
+    if changed:
+        tx.invalidate(Invalidation(PAUSES, *group.name))
+        if request.paused_by is None:
+            unlock_resumed(tx, group, request.members)
+    return None
+
+
+def _row(tx: Transaction, request: SetPause, topic_id: int, member: MessageGroupKey | None) -> dict[str, Any]:
+    return {
+        "group_id": request.group.group_id,
+        "topic_id": topic_id,
+        "message_group": WHOLE if request.message_group is None else request.message_group,
+        "queue_id": None if member is None else member.queue_id,
+        "paused_at_ms": tx.now_ms,
+        "paused_by": request.paused_by,
+    }
+
+
+def _unread(request: SetPause, topic_id: int) -> BadRequest:
+    name = next(each.name for each in request.topics if each.topic_id == topic_id)
+    return BadRequest(
+        f"consumer group '{request.group.name}' has not received from topic '{name}' yet, so no message group of it can"
+        " be paused; pause the group in the topic instead: leave out the message group"
+    )
+
+
+_ONE = (
+    pause.c.group_id == bindparam("for_group"),
+    pause.c.topic_id == bindparam("of_topic"),
+    pause.c.message_group == bindparam("of_message_group"),
+)
+_FIND = select(pause.c.topic_id).where(*_ONE)
+_PROGRESS = select(progress.c.queue_id).where(
+    progress.c.group_id == bindparam("for_group"), progress.c.queue_id == bindparam("of_queue")
+)
+_RESUME = delete(pause).where(*_ONE)
