@@ -15,7 +15,6 @@ from popclient.admin.facts import (
     Budget,
     ClientFacts,
     Consumer,
-    Explanation,
     ExponentialBackoff,
     FilterTrial,
     Group,
@@ -26,9 +25,7 @@ from popclient.admin.facts import (
     MessageFacts,
     MessageState,
     MovedOffset,
-    NewUser,
     Pause,
-    Policy,
     Queue,
     QueueLag,
     Redeliveries,
@@ -37,7 +34,6 @@ from popclient.admin.facts import (
     Subscription,
     Topic,
     Trial,
-    User,
     Why,
 )
 from popclient.admin.redrive_facts import (
@@ -50,6 +46,7 @@ from popclient.admin.redrive_facts import (
     RedriveStep,
     Repair,
 )
+from popclient.admin.user_facts import Explanation, NewUser, Policy, User
 
 __all__ = [
     "Admin",

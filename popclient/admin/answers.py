@@ -27,7 +27,6 @@ from popclient.admin.facts import (
     Hold,
     MessageState,
     Pause,
-    Policy,
     Queue,
     Redeliveries,
     Subscription,
@@ -36,6 +35,7 @@ from popclient.admin.facts import (
     Why,
 )
 from popclient.admin.redrive_facts import DeadLetter
+from popclient.admin.user_facts import Policy
 from popclient.message import MessageView
 from popproto.v1 import admin_pb2 as wire
 from popproto.v2 import definition_pb2 as pb

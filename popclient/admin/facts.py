@@ -1,11 +1,11 @@
-"""The facts that the administration returns: topics, groups, messages, users, the server in numbers.
+"""The facts that the administration returns: topics, groups, messages, the server in numbers.
 
-A fact is as it was when the server answered, and does not change. Only `NewUser` has a secret.
+A fact is as it was when the server answered, and does not change.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from popclient.message import MessageView
@@ -355,48 +355,3 @@ class Status:
     hints: tuple[str, ...]
     budgets: tuple[Budget, ...]
     appended: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class User:
-    """A user who signs calls. `disabled_at` is when it was disabled; an admin may do everything."""
-
-    access_key: str
-    is_admin: bool
-    disabled_at: datetime | None
-    created_at: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class NewUser:
-    """A user and its secret. The server does not show the secret again."""
-
-    user: User
-    secret: str = field(repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """What one user may do (ALLOW) or may not (DENY, which wins).
-
-    actions: PUB, SUB. resource_kind: TOPIC or GROUP. pattern: a name, a prefix followed by `*`, or `*`, within
-    `namespace`.
-    """
-
-    id: int
-    access_key: str
-    effect: str
-    actions: tuple[str, ...]
-    resource_kind: str
-    namespace: str
-    pattern: str
-    created_at: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class Explanation:
-    """Whether a user may do something, the policy that decides it (None: no policy speaks of it), and a sentence."""
-
-    allowed: bool
-    policy: Policy | None
-    reason: str

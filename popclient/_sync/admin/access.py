@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 from popclient._sync.admin.calls import Calls
 from popclient.admin.answers import facts_of, policy_of
-from popclient.admin.facts import Explanation, NewUser, Policy, User
 from popclient.admin.requests import new_secret
+from popclient.admin.user_facts import Explanation, NewUser, Policy, User
 from popproto.v1 import admin_pb2 as wire
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from popclient.admin.answers import facts_of, policy_of
-from popclient.admin.facts import Explanation, NewUser, Policy, User
 from popclient.admin.requests import new_secret
+from popclient.admin.user_facts import Explanation, NewUser, Policy, User
 from popclient.aio.admin.calls import Calls
 from popproto.v1 import admin_pb2 as wire
 
