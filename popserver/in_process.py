@@ -109,12 +109,12 @@ def embedded(
 
     `database` is a URL, or a path to a SQLite file; the default is in memory. Further options are those of
     `popmq serve`, such as `min_invisible="1s"` or `auto_create=False`. By default the broker creates topics and groups
-    on first use, and serves only plaintext. It ignores `popmq.toml` and the environment.
+    on first use, allows holds of 1 s and more, and serves only plaintext. It ignores `popmq.toml` and the environment.
     """
     if "database_url" in options:
         raise TypeError("embedded() takes its database as the first argument: embedded('sqlite:///file.db')")
     url = database if "://" in str(database) else f"sqlite:///{database}"
-    given = {"drain_timeout": 1_000, "tls": "plaintext", **options}
+    given = {"drain_timeout": 1_000, "min_invisible": 1_000, "tls": "plaintext", **options}
     config = GivenConfig(**{**given, "database_url": url, "port": port, "host": "127.0.0.1"})
     broker = EmbeddedBroker(config, manual_clock=manual_clock)
     try:

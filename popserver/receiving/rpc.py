@@ -252,7 +252,7 @@ def invisible_ms_of(request: wire.ReceiveMessageRequest | bulk_pb2.ReceiveBulkRe
     if invisible_ms < limits.invisible_ms_min:
         raise IllegalInvisibleTime(
             f"the invisibleTime is too small: {invisible_ms} ms, at least {limits.invisible_ms_min} ms are"
-            " allowed; for development, start the server with: popmq serve --min-invisible 1s"
+            " allowed; to allow less, start it with: popmq serve --min-invisible 1s, or embedded(min_invisible='100ms')"
         )
     if invisible_ms > limits.invisible_ms_max:
         raise _too_large(invisible_ms, limits)

@@ -93,9 +93,9 @@ def test_a_check_of_a_damaged_file_says_how_to_rescue_it(tmp_path: Path, capsys:
 def test_an_embedded_broker_is_what_its_arguments_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "popmq.toml").write_text('retention = "1s"\n')
-    monkeypatch.setenv("POPMQ_MIN_INVISIBLE", "1s")
+    monkeypatch.setenv("POPMQ_MIN_INVISIBLE", "5s")
     with embedded("plain.db", manual_clock=True) as broker:
-        assert (broker.app.config.retention, broker.app.config.min_invisible) == (72 * 3_600_000, 10_000)
+        assert (broker.app.config.retention, broker.app.config.min_invisible) == (72 * 3_600_000, 1_000)
         assert broker.database_url == "sqlite:///plain.db"
     assert (tmp_path / "plain.db").exists()
 
