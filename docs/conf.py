@@ -39,11 +39,18 @@ html_theme = "furo"
 html_title = "PopMQ"
 html_additional_pages = {"index": "start.html"}
 templates_path = ["templates"]
+html_static_path = ["static"]
 html_copy_source = False
+
+
+def _side_by_side(app: Sphinx, page: str, *_: object) -> None:
+    if page.startswith("docs/migrating/"):
+        app.add_css_file("pairs.css")  # in this event: for this page alone
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
     from docstrings import as_restructured_text
 
     app.connect("autodoc-process-docstring", as_restructured_text)
+    app.connect("html-page-context", _side_by_side)
     return {"parallel_read_safe": True}

@@ -54,3 +54,10 @@ def test_each_column_of_a_view_is_described(store: OpenStore) -> None:
             name for row in re.findall(r"^\| (`.*?) \|", section, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)
         ]
         assert sorted(told) == sorted(column["name"] for column in inspect(store.conn).get_columns(view))
+
+
+def test_each_test_that_a_promise_names_exists() -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", (DOCS / "promises.md").read_text())
+    assert len(named) > 20
+    for path, function in named:
+        assert f"def {function}" in (ROOT / path).read_text(), f"{path} has no {function}"

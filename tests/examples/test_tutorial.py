@@ -1,0 +1,36 @@
+"""The tutorial does what it says, from its first program to its last."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from examples.flights.processes import server
+from tests.support.pages import Reader, blocks, fits
+
+PAGE = Path(__file__).parents[2] / "docs" / "tutorial.md"
+
+
+def test_the_tutorial(tmp_path: Path) -> None:
+    setup, ready, *steps = blocks(PAGE)
+    assert "popmq serve --min-invisible 1s\n" in setup.text  # as the helper starts it
+    with server(tmp_path / "popmq.db", tmp_path / "server.log") as (endpoint, said):
+        assert fits(ready.text.replace("127.0.0.1:8081", endpoint), said)
+        reader = Reader(tmp_path, endpoint)
+        reader.follow(steps)
+    assert reader.compared == sum(step.language == "text" for step in steps) == 9
+
+
+@pytest.mark.parametrize(
+    ("told", "shown", "fitting"),
+    [
+        ("a … c", "a b c", True),
+        ("a … c", "a b", False),
+        ("a\n", "a", True),
+        ("…b…", "a\nb\nc", True),
+        ("a.", "ab", False),
+    ],
+)
+def test_output_is_compared(told: str, shown: str, fitting: bool) -> None:
+    assert fits(told, shown) == fitting
