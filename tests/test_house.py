@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 SLEEP_S_MAX = 0.2
 
@@ -26,12 +28,17 @@ CLIENT_ROOMS = (
     "listening", "otel", "_tracing", "_session", "_producer", "_engine", "_queues", "_pull", "_queue_push", "admin",
     "aio", "_sync", "sql", "spark", "cli",
 )  # fmt: skip
+# Rooms of the console.
+CONSOLE_ROOMS = (
+    "words", "settings", "copies", "bodies", "pulse", "rates", "pictures", "sessions", "guard", "jobs", "rendering",
+    "visits", "desk", "pages", "app", "cli",
+)  # fmt: skip
 # Rooms of the client that may have more files than others.
 FILES_MAX_OF = {"_engine": 16, "_queues": 16, "cli": 16}
 REMOVABLE = {"bulk", "progress", "dead_letters", "web"}
 ASSEMBLY = {"broker", "services", "app"}
 # Other packages of ours that a package may import.
-ALLOWED = {"popserver": {"popproto"}, "popclient": {"popproto"}, "popproto": set()}
+ALLOWED = {"popserver": {"popproto"}, "popclient": {"popproto"}, "popconsole": {"popclient"}, "popproto": set()}
 # Where the wire's types are known: everything else takes and gives the rooms' own types.
 WIRE = (
     "popserver.transport",
@@ -63,9 +70,9 @@ KEPT_IN = {
     "grpc": ("popclient",),
     "popproto": (*WIRE, "popclient"),
     "google": (*WIRE, "popclient"),
-    "starlette": ("popserver.web",),
-    "uvicorn": ("popserver.web",),
-    "time": ("popserver.engine.clock", "popserver.cli", "popclient"),
+    "starlette": ("popserver.web", "popconsole"),
+    "uvicorn": ("popserver.web", "popconsole.cli"),
+    "time": ("popserver.engine.clock", "popserver.cli", "popclient", "popconsole.pulse", "popconsole.sessions"),
     "datetime": (
         "popserver.model.times",
         "popserver.front",
@@ -74,6 +81,7 @@ KEPT_IN = {
         "popserver.dead_letters.flow",
         "popserver.app",
         "popclient",
+        "popconsole",
     ),
 }
 # Rooms without a statement, and modules of the wire, do not know the database's library.
@@ -87,6 +95,7 @@ SERVER = sorted((ROOT / "popserver").rglob("*.py"))
 SOURCES = [
     *SERVER,
     *sorted((ROOT / "popclient").rglob("*.py")),
+    *sorted((ROOT / "popconsole").rglob("*.py")),
 ]
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 
@@ -122,6 +131,11 @@ def nodes(paths: Iterable[Path]) -> Iterator[tuple[Path, ast.AST]]:
 
 MODULES = {module_of(path): path for path in SERVER}
 CLIENT = {module_of(path): path for path in sorted((ROOT / "popclient").rglob("*.py"))}
+CONSOLE = {module_of(path): path for path in sorted((ROOT / "popconsole").rglob("*.py"))}
+
+
+# The packages outside of the server: their files, and the order of their rooms.
+OUTSIDE = {"popclient": (CLIENT, CLIENT_ROOMS), "popconsole": (CONSOLE, CONSOLE_ROOMS)}
 
 
 def is_within(module: str, room: str) -> bool:
@@ -299,13 +313,15 @@ def test_the_users_random_numbers_are_left_alone() -> None:
             assert node.attr in {"Random", "SystemRandom"}, f"{path.name}:{node.lineno} draws random.{node.attr}"
 
 
-def test_imports_of_the_client_run_one_way() -> None:
-    rank = {room: index for index, room in enumerate(CLIENT_ROOMS)}
+@pytest.mark.parametrize("package", ["popclient", "popconsole"])
+def test_imports_of_the_client_and_the_console_run_one_way(package: str) -> None:
+    files, rooms = OUTSIDE[package]
+    rank = {room: index for index, room in enumerate(rooms)}
     against = {
         (module, each)
-        for module, path in CLIENT.items()
+        for module, path in files.items()
         if path.name != "__init__.py"
-        for each in imported_files(path, CLIENT)
+        for each in imported_files(path, files)
         if room_of(each) and rank[room_of(each)] > rank[room_of(module)]
     }
     assert against == set()
@@ -320,18 +336,21 @@ def test_modes_of_spark_do_not_know_each_other() -> None:
                     assert is_within(each, mode) or CLIENT[each].parent.name == "spark", f"{module} imports {each}"
 
 
-def test_rooms_of_the_client_are_read_in_one_sitting() -> None:
-    files = {module: path for module, path in CLIENT.items() if path.name != "__init__.py"}
-    rooms = Counter(path.parent.relative_to(ROOT / "popclient").as_posix() for path in files.values())
+@pytest.mark.parametrize("package", ["popclient", "popconsole"])
+def test_rooms_of_the_client_and_the_console_are_read_in_one_sitting(package: str) -> None:
+    files = {module: path for module, path in OUTSIDE[package][0].items() if path.name != "__init__.py"}
+    rooms = Counter(path.parent.relative_to(ROOT / package).as_posix() for path in files.values())
     del rooms["."]
     assert {room: count for room, count in rooms.items() if count > FILES_MAX_OF.get(room, FILES_MAX)} == {}
     lengths = {module: len(path.read_text().splitlines()) for module, path in files.items()}
     assert {module: length for module, length in lengths.items() if not LINES_MIN <= length <= LINES_MAX} == {}
 
 
-def test_no_files_of_the_client_import_each_other() -> None:
+@pytest.mark.parametrize("package", ["popclient", "popconsole"])
+def test_no_files_of_the_client_or_the_console_import_each_other(package: str) -> None:
     """Imports inside functions and under TYPE_CHECKING count too."""
-    unordered = {module: set(imported_files(path, CLIENT)) for module, path in CLIENT.items()}
+    files = OUTSIDE[package][0]
+    unordered = {module: set(imported_files(path, files)) for module, path in files.items()}
     while ready := [module for module, needed in unordered.items() if not needed & unordered.keys()]:
         for module in ready:
             del unordered[module]

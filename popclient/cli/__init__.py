@@ -27,8 +27,15 @@ INTERRUPTED: Final = 130  # as a shell reports SIGINT
 
 GROUP: Final = "popmq.commands"
 # What a bare install cannot run; named here, because there the code that would name them cannot be loaded.
-COMMANDS_OF: Final = {"server": ("serve", "db")}
-_EXTRA_OF_MODULE: Final = {"psycopg": "postgres", "pyspark": "spark", "pyarrow": "spark"}
+COMMANDS_OF: Final = {"server": ("serve", "db"), "console": ("console",)}
+_EXTRA_OF_MODULE: Final = {
+    "psycopg": "postgres",
+    "pyspark": "spark",
+    "pyarrow": "spark",
+    "starlette": "console",
+    "uvicorn": "console",
+    "jinja2": "console",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,0 +1,87 @@
+"""The console as a Starlette application: its addresses, and what answers them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.responses import Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from popconsole.desk import Desk
+from popconsole.guard import Guard
+from popconsole.pages import groups, overview, server, topics, users
+from popconsole.pages.sign_in import SignIn
+from popconsole.rendering import STATIC
+from popconsole.settings import Settings
+from popconsole.visits import Page
+
+
+class KeptFiles(StaticFiles):
+    """Files that a browser may keep: their addresses change with their content."""
+
+    def file_response(self, *given: Any, **named: Any) -> Response:
+        response = super().file_response(*given, **named)
+        response.headers["cache-control"] = "public, max-age=31536000, immutable"
+        return response
+
+
+def app(settings: Settings) -> Starlette:
+    """The console of one server. Mount it anywhere; its `state.desk` has to be closed in the same event loop."""
+    desk = Desk(settings)
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        yield
+        await desk.close()
+
+    made = Starlette(routes=routes_of(desk), middleware=[Middleware(Guard, settings)], lifespan=lifespan)
+    made.state.desk = desk
+    return made
+
+
+def routes_of(desk: Desk) -> list[Route | Mount]:
+    sign_in = SignIn(desk)
+    looks: dict[str, Page] = {
+        "/": overview.overview,
+        "/activity": overview.activity,
+        "/groups": groups.groups,
+        "/groups/{group}": groups.group,
+        "/groups/{group}/reset": groups.reset_preview,
+        "/groups/{group}/delete": groups.delete_preview,
+        "/topics": topics.topics,
+        "/topics/{topic}": topics.topic,
+        "/topics/{topic}/delete": topics.delete_preview,
+        "/scheduled": topics.scheduled,
+        "/clients": server.clients,
+        "/clients/{client:path}": server.client,
+        "/users": users.users,
+        "/users/{user}": users.user,
+        "/server": server.server,
+    }
+    acts: dict[str, Page] = {
+        "/groups/{group}/reset": groups.reset,
+        "/groups/{group}/delete": groups.delete,
+        "/groups/{group}/skip": groups.skip,
+        "/topics": topics.create,
+        "/topics/{topic}/publish": topics.publish,
+        "/topics/{topic}/delete": topics.delete,
+        "/scheduled/cancel": topics.cancel,
+        "/users": users.create,
+        "/users/{user}": users.change,
+        "/users/{user}/policies": users.add_policy,
+        "/policies/remove": users.remove_policy,
+        "/server/clock": server.confirm_clock,
+    }
+    return [
+        Mount("/static", KeptFiles(directory=STATIC)),
+        Route("/sign-in", sign_in.form, methods=["GET"]),
+        Route("/sign-in", sign_in.sign_in, methods=["POST"]),
+        Route("/sign-out", desk.page(sign_in.sign_out), methods=["POST"]),
+        *(Route(path, desk.page(page), methods=["GET"]) for path, page in looks.items()),
+        *(Route(path, desk.page(page, acts=True), methods=["POST"]) for path, page in acts.items()),
+    ]

@@ -1,0 +1,102 @@
+"""A message's body as people read it: text, folded JSON, or hexadecimal digits. It is never trusted."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from dataclasses import dataclass
+from typing import Any, Final
+
+from popclient.message import MessageView
+
+TEXT_MAX: Final = 64 * 1_024  # characters shown of a text
+HEX_MAX: Final = 4 * 1_024  # bytes shown in hexadecimal digits
+ROW: Final = 16
+JSON_MAX: Final = 256 * 1_024  # a longer text is not read as JSON
+EXCERPT: Final = 90
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """A body; `text` and `tree` are None where it is none. damaged: it says that it is packed, and is not."""
+
+    octets: int
+    text: str | None
+    tree: Any
+    is_json: bool
+    hex_rows: tuple[tuple[str, str, str], ...]
+    is_cut: bool
+    damaged: bool = False
+
+    @property
+    def kinds(self) -> list[str]:
+        """The ways to show it, the best first."""
+        return [*(["json"] if self.is_json else []), *(["text"] if self.text is not None else []), "hex"]
+
+
+def unpacked(message: MessageView) -> bytes | None:
+    """The body; None for a damaged one."""
+    try:
+        return message.body
+    except zlib.error:
+        return None
+
+
+def body_of(message: MessageView) -> Body:
+    raw = unpacked(message)
+    damaged = raw is None
+    if raw is None:
+        raw = message.stored_body
+    text = _text(raw)
+    is_json, tree = _json(text)
+    return Body(
+        len(raw),
+        None if text is None else text[:TEXT_MAX],
+        tree,
+        is_json,
+        _hex_rows(raw[:HEX_MAX]),
+        len(raw) > HEX_MAX if text is None else len(text) > TEXT_MAX,
+        damaged,
+    )
+
+
+def excerpt(message: MessageView) -> str:
+    """The body in one short line."""
+    raw = unpacked(message)
+    if raw is None:
+        return "(damaged GZIP)"
+    text = _text(raw[: 4 * EXCERPT])
+    if text is None:
+        return f"0x{raw[:24].hex()}{'…' if len(raw) > 24 else ''}"
+    line = " ".join(text.split())
+    return line if len(line) <= EXCERPT else f"{line[: EXCERPT - 1]}…"
+
+
+def _text(raw: bytes) -> str | None:
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError as error:
+        # A cut may have split the last character.
+        if error.end != len(raw) or len(raw) - error.start > 3:
+            return None
+        text = raw[: error.start].decode()
+    return None if "\0" in text else text
+
+
+def _json(text: str | None) -> tuple[bool, Any]:
+    if text is None or len(text) > JSON_MAX or text.lstrip()[:1] not in ("{", "["):
+        return False, None
+    try:
+        return True, json.loads(text)
+    except (ValueError, RecursionError):
+        return False, None
+
+
+def _hex_rows(raw: bytes) -> tuple[tuple[str, str, str], ...]:
+    """(offset, digits, characters) of each row of sixteen bytes."""
+    rows = []
+    for at in range(0, len(raw), ROW):
+        part = raw[at : at + ROW]
+        digits = " ".join(f"{each:02x}" for each in part)
+        rows.append((f"{at:06x}", digits, "".join(chr(each) if 32 <= each < 127 else "·" for each in part)))
+    return tuple(rows)

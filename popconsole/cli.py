@@ -1,0 +1,75 @@
+"""`popmq console`: the console of any server, in a process of its own."""
+
+from __future__ import annotations
+
+import argparse
+import socket
+from typing import Any
+
+from popclient.cli.arguments import UsageError, client_config
+from popconsole.settings import DEFAULT_ADDRESS, Settings, is_ip, is_loopback
+
+OK, REFUSED = 0, 1
+
+
+def add_commands(commands: Any) -> None:
+    """Add `popmq console` to the command line."""
+    parser = commands.add_parser(
+        "console",
+        help="show a server in the browser",
+        description="Run the console, a web page that shows a server and does what popmq does. It asks the server of"
+        " --endpoint; where that has users, visitors sign in with an admin's access key and secret.",
+    )
+    parser.add_argument(
+        "--http", metavar="HOST:PORT", default=DEFAULT_ADDRESS, help=f"where to listen ({DEFAULT_ADDRESS})"
+    )
+    parser.add_argument("--read-only", action="store_true", help="show everything, change nothing")
+    parser.add_argument(
+        "--allow-host",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="a name of this console, such as that of a proxy in front of it; may be repeated",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Serve the console until a signal."""
+    # Loaded here: other commands do without them.
+    import uvicorn
+
+    from popconsole.app import app
+
+    host, port = _address(arguments.http)
+    settings = Settings(
+        client_config(arguments),
+        is_public=not is_loopback(host),
+        hosts=frozenset(each.lower() for each in [*arguments.allow_host, *([] if is_ip(host) else [host])]),
+        read_only=arguments.read_only,
+    )
+    listening = _listen(host, port)
+    where = listening.getsockname()
+    shown = f"[{where[0]}]" if ":" in where[0] else where[0]
+    print(f"console of {settings.server.endpoints}: http://{shown}:{where[1]}/", flush=True)
+    config = uvicorn.Config(app(settings), log_level="warning", lifespan="on", server_header=False)
+    uvicorn.Server(config).run(sockets=[listening])
+    return OK
+
+
+def _address(written: str) -> tuple[str, int]:
+    host, colon, port = written.rpartition(":")
+    if not colon or not host or not port.isdecimal() or int(port) > 65_535:
+        raise UsageError(f"--http is '{written}'; write HOST:PORT, such as {DEFAULT_ADDRESS} (port 0: any free port)")
+    return host.strip("[]"), int(port)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """A socket at the address. Raises UsageError if it is in use, or not this machine's."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=128)
+    except OSError as error:
+        raise UsageError(
+            f"cannot listen on {host}:{port}: {error.strerror or error}; choose another with --http HOST:PORT"
+        ) from None

@@ -1,0 +1,148 @@
+"""The front desk: finds or opens the visitor's session, checks forms, and turns failures into pages."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from popclient.aio import Admin
+from popclient.errors import Forbidden, NotFound, PopError, Unauthorized, Unreachable, UnsupportedByServer
+from popconsole.jobs import Jobs
+from popconsole.pulse import Pulse
+from popconsole.rendering import render
+from popconsole.sessions import Session, Sessions
+from popconsole.settings import Settings
+from popconsole.visits import Page, Refused, Visit, form_of, root_of
+
+COOKIE: Final = "popmq_console"
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+class Desk:
+    """What all pages of a console share."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.sessions = Sessions(settings)
+        self.pulse = Pulse(settings.server.namespace, settings.sample_s)
+        self.jobs = Jobs()
+        self._unsigned: Admin | None = None
+
+    async def close(self) -> None:
+        await self.jobs.close()
+        await self.pulse.close()
+        await self.sessions.close()
+        if self._unsigned is not None:
+            await self._unsigned.close()
+
+    def page(self, handler: Page, *, acts: bool = False) -> Endpoint:
+        """An endpoint for visitors who may look. acts: it changes something, so its form has a token."""
+
+        async def answer(request: Request) -> Response:
+            try:
+                session = self.sessions.find(request.cookies.get(COOKIE)) or await self._open()
+                if session is None or session.admin is None:
+                    return self._to_sign_in(request)
+                form = await form_of(request) if request.method == "POST" else {}
+                visit = Visit(request, session, session.admin, self.pulse, self.jobs, self.settings, form)
+                if request.method == "POST":
+                    check(visit, acts=acts)
+                response = await handler(visit)
+                return self.with_cookie(response, session, request)
+            except Unauthorized:
+                return self._signed_out(request)
+            except Exception as error:
+                if (failure := failure_of(error)) is None:
+                    raise
+                return self.failed(request, *failure)
+            finally:
+                await self.sessions.close_ended()
+
+        return answer
+
+    def with_cookie(self, response: Response, session: Session, request: Request) -> Response:
+        response.set_cookie(
+            COOKIE,
+            session.token,
+            path=root_of(request) or "/",
+            httponly=True,
+            samesite="lax",
+            secure=self.settings.is_secure or request.url.scheme == "https",
+        )
+        return response
+
+    def failed(self, request: Request, sentence: str, status: int, title: str) -> Response:
+        """A page that says what is wrong."""
+        session = self.sessions.find(request.cookies.get(COOKIE))
+        context = {
+            "title": title,
+            "sentence": sentence,
+            "endpoint": self.settings.server.endpoints,
+            "is_signed_in": session is not None and session.admin is not None,
+        }
+        return HTMLResponse(render("failed.html", root_of(request), context), status)
+
+    def admin_of(self, access_key: str = "", secret: str = "") -> Admin:
+        return Admin(self.settings.config_of(access_key, secret))
+
+    async def _open(self) -> Session | None:
+        """A session for one who does not sign; None if the server asks for a signature."""
+        if self._unsigned is None:
+            self._unsigned = self.admin_of()
+        try:
+            await self._unsigned.status()
+        except (Unauthorized, Forbidden):
+            return None
+        if self.settings.is_public:
+            raise Refused(
+                "Other machines can reach this console, and its server has no users, so anybody could change anything."
+                " Give the server users (popmq serve --auth), or listen on 127.0.0.1.",
+                403,
+            )
+        return self.sessions.begin(self._unsigned)
+
+    def _to_sign_in(self, request: Request) -> Response:
+        path = f"{root_of(request)}/sign-in"
+        if "hx-request" in request.headers:
+            # The part of a page that asks for news: let the whole page go there.
+            return Response(status_code=204, headers={"hx-redirect": path})
+        return RedirectResponse(path, 303)
+
+    def _signed_out(self, request: Request) -> Response:
+        """The server no longer accepts the user."""
+        session = self.sessions.find(request.cookies.get(COOKIE))
+        if session is not None:
+            self.sessions.end(session)
+        return self._to_sign_in(request)
+
+
+def check(visit: Visit, *, acts: bool) -> None:
+    """Raise `Refused` if the form is not from a page of this session, or if the visitor may only look."""
+    if not visit.session.is_csrf(visit.given("csrf")):
+        raise Refused("This form is not of your session, which may have ended meanwhile. Open the page again.", 403)
+    if acts and not visit.may_act:
+        raise Refused("This session may look, and change nothing.", 403)
+
+
+def failure_of(error: Exception) -> tuple[str, int, str] | None:
+    """The sentence, the status of HTTP and the title of a failure that a visitor is told; None for a defect."""
+    match error:
+        case Refused():
+            return error.sentence, error.status, "Not done"
+        case Unreachable():
+            return error.sentence, 502, "The server does not answer"
+        case UnsupportedByServer():
+            return error.sentence, 501, "The server does not offer this"
+        case NotFound():
+            return error.sentence, 404, "Not found"
+        case Forbidden():
+            return error.sentence, 403, "Not allowed"
+        case PopError():
+            return error.sentence, 400, "Refused by the server"
+        case ValueError() | TypeError():
+            return str(error), 400, "Not done"
+    return None

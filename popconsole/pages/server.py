@@ -1,0 +1,59 @@
+"""The server and its clients: version, clock, database, budgets; who is connected."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Final
+
+from starlette.responses import Response
+
+from popclient.admin import ClientFacts
+from popconsole.visits import Visit
+
+CLIENTS_MAX: Final = 300
+
+
+async def server(visit: Visit) -> Response:
+    asked_at = datetime.now(UTC)
+    status = await visit.pulse.fresh(visit.admin)
+    middle = asked_at + (datetime.now(UTC) - asked_at) / 2
+    return visit.show(
+        "server.html",
+        now=visit.pulse.time,
+        status=status,
+        ahead_s=(status.now - middle).total_seconds(),
+        clock_is_doubted=any("clock confirm" in each for each in status.hints),
+    )
+
+
+async def confirm_clock(visit: Visit) -> Response:
+    return visit.go(visit.path("server"), await visit.admin.confirm_clock())
+
+
+async def clients(visit: Visit) -> Response:
+    """Who is connected to the server."""
+    await visit.pulse.now(visit.admin)
+    found: list[ClientFacts] = await visit.admin.list_clients(visit.asked("group") or None)
+    wanted = visit.asked("name").lower()
+    rows = [each for each in found if wanted in each.client_id.lower() or wanted in each.group.lower()]
+    return visit.show(
+        "clients.html", now=visit.pulse.time, rows=rows[:CLIENTS_MAX], count=len(rows), wanted=visit.asked("name")
+    )
+
+
+async def client(visit: Visit) -> Response:
+    """One client, and what its threads do."""
+    name = visit.named("client")
+    await visit.pulse.now(visit.admin)
+    found = [each for each in await visit.admin.list_clients() if each.client_id == name]
+    stack = await visit.attempt(visit.admin.print_threads(name)) if visit.asked("stack") else None
+    wants = []
+    hints: tuple[str, ...] = ()
+    if found and found[0].group:
+        group = await visit.attempt(visit.admin.get_group(found[0].group))
+        if group.value is not None:
+            wants = [each for each in group.value.consumers if each.client_id == name]
+            hints = group.value.hints
+    return visit.show(
+        "client.html", now=visit.pulse.time, name=name, found=found, stack=stack, wants=wants, hints=hints
+    )

@@ -1,0 +1,85 @@
+"""Signing in with a user's access key and secret, and out again."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from popclient.errors import Forbidden, PopError, Unauthorized
+from popconsole.desk import COOKIE, Desk, failure_of
+from popconsole.rendering import render
+from popconsole.sessions import Session
+from popconsole.visits import Refused, Visit, form_of, root_of
+
+
+class SignIn:
+    """The pages of those who are not signed in yet."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+
+    async def form(self, request: Request) -> Response:
+        session = self._desk.sessions.find(request.cookies.get(COOKIE))
+        if session is not None and session.admin is not None:
+            return RedirectResponse(f"{root_of(request)}/", 303)
+        return self._form(request, session or self._desk.sessions.begin(None))
+
+    async def sign_in(self, request: Request) -> Response:
+        try:
+            return await self._sign_in(request)
+        except Refused as refusal:
+            return self._desk.failed(request, refusal.sentence, refusal.status, "Not signed in")
+
+    async def _sign_in(self, request: Request) -> Response:
+        form = {name: values[-1] for name, values in (await form_of(request)).items()}
+        session = self._desk.sessions.find(request.cookies.get(COOKIE))
+        if session is None or not session.is_csrf(form.get("csrf", "")):
+            return self._form(request, self._desk.sessions.begin(None), "The page was open too long. Try again.", 403)
+        address = request.client.host if request.client else ""
+        if not self._desk.sessions.may_try(address):
+            return self._form(request, session, "Too many attempts failed; wait a minute.", 429)
+        key, secret = form.get("access_key", "").strip(), form.get("secret", "")
+        if not key or not secret:
+            return self._form(request, session, "Give both the access key and the secret.", 400, key)
+        try:
+            admin = self._desk.admin_of(key, secret)
+        except ValueError as error:
+            return self._form(request, session, str(error), 400, key)
+        try:
+            await admin.status()
+        except PopError as error:
+            await admin.close()
+            return self._refused(request, session, error, key, address)
+        # A new token: nobody can have planted it before the visitor signed in.
+        self._desk.sessions.end(session)
+        config = self._desk.settings.config_of(key, secret)
+        signed = self._desk.sessions.begin(admin, key, config=config, read_only=bool(form.get("read_only")))
+        return self._desk.with_cookie(RedirectResponse(f"{root_of(request)}/", 303), signed, request)
+
+    def _refused(self, request: Request, session: Session, error: PopError, key: str, address: str) -> Response:
+        if isinstance(error, Unauthorized):
+            self._desk.sessions.failed(address)
+            return self._form(request, session, "The server does not accept this key with this secret.", 403, key)
+        if isinstance(error, Forbidden):
+            return self._form(
+                request, session, f"User '{key}' is no admin of the server; the console is for admins.", 403, key
+            )
+        sentence, status, _ = failure_of(error) or (error.sentence, 400, "")
+        return self._form(request, session, sentence, status, key)
+
+    def _form(
+        self, request: Request, session: Session, failure: str = "", status: int = 200, key: str = ""
+    ) -> Response:
+        context = {
+            "endpoint": self._desk.settings.server.endpoints,
+            "csrf": session.csrf,
+            "failure": failure,
+            "access_key": key,
+            "read_only": self._desk.settings.read_only,
+        }
+        page = HTMLResponse(render("sign_in.html", root_of(request), context), status)
+        return self._desk.with_cookie(page, session, request)
+
+    async def sign_out(self, visit: Visit) -> Response:
+        self._desk.sessions.end(visit.session)
+        return RedirectResponse(visit.path("sign-in"), 303)

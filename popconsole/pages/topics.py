@@ -1,0 +1,185 @@
+"""Topics: queues, who reads them, the newest messages, a message on trial; delayed and half messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, Final, NamedTuple
+
+from starlette.responses import Response
+
+from popclient.admin import Queue, ScheduledMessage, Topic
+from popclient.aio import Message, Producer
+from popclient.errors import NotFound
+from popconsole import words
+from popconsole.bodies import excerpt
+from popconsole.pictures.strip import strip_of
+from popconsole.visits import Refused, Visit
+
+OWN: Final = ("%DLQ%", "%RETRY%")
+SHOWN: Final = 25
+SCHEDULED_MAX: Final = 500
+TYPES: Final = ("NORMAL", "FIFO", "DELAY", "TRANSACTION")
+
+
+class QueueBar(NamedTuple):
+    """A queue, how many messages it stores, and how long its bar is, of 1,000."""
+
+    queue: Queue
+    stored: int
+    width: float
+
+
+async def topics(visit: Visit) -> Response:
+    await visit.pulse.now(visit.admin)
+    found: list[Topic] = await visit.admin.list_topics()
+    wanted = visit.asked("name").lower()
+    rows = [each for each in found if wanted in each.name.lower()]
+    own = [each for each in rows if each.name.startswith(OWN)]
+    return visit.show(
+        "topics.html",
+        now=visit.pulse.time,
+        rows=[each for each in rows if not each.name.startswith(OWN)],
+        own=own,
+        wanted=visit.asked("name"),
+        types=TYPES,
+    )
+
+
+async def topic(visit: Visit) -> Response:
+    """One topic."""
+    name = visit.named("topic")
+    found = await visit.admin.get_topic(name)
+    status = await visit.pulse.now(visit.admin)
+    queue_id = _number(visit.asked("queue"), "queue") if visit.asked("queue") else None
+    newest = await visit.attempt(_newest(visit, found, queue_id))
+    messages = sorted(newest.value or [], key=lambda each: each.store_timestamp or each.born_timestamp, reverse=True)
+    return visit.show(
+        "topic.html",
+        now=visit.pulse.time,
+        topic=found,
+        queues=bars_of(found.queues),
+        readers=[each for each in status.lag if each.topic == name],
+        messages=[(each, excerpt(each)) for each in messages[:SHOWN]],
+        queue_id=queue_id,
+        failure=newest.failure,
+        is_own=name.startswith(OWN),
+        types=TYPES,
+    )
+
+
+async def _newest(visit: Visit, topic: Topic, queue_id: int | None) -> list[Any]:
+    """The last messages of each queue, of at most sixteen queues."""
+    queues = [each for each in topic.queues if queue_id is None or each.id == queue_id]
+    each_max = max(2, SHOWN // max(1, len(queues))) if queue_id is None else SHOWN
+    found: list[Any] = []
+    for each in [one for one in queues if one.max_offset > one.min_offset][:16]:
+        begin = max(each.min_offset, each.max_offset - each_max)
+        found += await visit.admin.peek_messages(topic.name, queue_id=each.id, from_offset=begin, max_messages=each_max)
+    return found
+
+
+def bars_of(queues: Sequence[Queue]) -> list[QueueBar]:
+    stored = [each.max_offset - each.min_offset for each in queues]
+    most = max(stored, default=0) or 1
+    return [QueueBar(queue, each, round(1_000 * each / most, 1)) for queue, each in zip(queues, stored, strict=True)]
+
+
+async def create(visit: Visit) -> Response:
+    name = visit.given("name").strip()
+    queues = _number(visit.given("queues") or "0", "queues")
+    made = await visit.admin.create_topic(name, queue_count=queues, accept_message_types=visit.form.get("type", []))
+    return visit.go(visit.path("topics", made.name), f"Topic {made.name} is there.")
+
+
+async def publish(visit: Visit) -> Response:
+    """Send one message, as a producer would."""
+    name = visit.named("topic")
+    delay = visit.given("delay").strip()
+    body = visit.given("body").replace("\r\n", "\n")
+    if not body:
+        raise Refused("a message needs a body")
+    message = Message(
+        name,
+        body,
+        tag=visit.given("tag").strip() or None,
+        keys=visit.given("keys").split(),
+        properties=_properties(visit.given("properties")),
+        message_group=visit.given("message_group").strip() or None,
+        delay=timedelta(seconds=_number(delay, "delay in seconds")) if delay else None,
+    )
+    async with Producer(visit.session.config) as producer:
+        receipt = await producer.send(message)
+    return visit.go(visit.path("messages", receipt.message_id) + f"?topic={name}", "The message is stored.")
+
+
+def _properties(written: str) -> dict[str, str]:
+    """One `name=value` a line."""
+    found = {}
+    for line in filter(None, map(str.strip, written.splitlines())):
+        name, equals, value = line.partition("=")
+        if not equals or not name:
+            raise Refused(f"'{line}' is no property; write name=value, one a line")
+        found[name.strip()] = value.strip()
+    return found
+
+
+async def delete_preview(visit: Visit) -> Response:
+    found = await visit.admin.get_topic(visit.named("topic"))
+    status = await visit.pulse.now(visit.admin)
+    readers = [each for each in status.lag if each.topic == found.name]
+    return visit.show("delete_topic.html", topic=found, readers=readers)
+
+
+async def delete(visit: Visit) -> Response:
+    name = visit.named("topic")
+    visit.require_name(name)
+    await visit.admin.delete_topic(name)
+    await visit.pulse.fresh(visit.admin)
+    return visit.go(visit.path("topics"), f"Topic {name} is deleted.")
+
+
+async def scheduled(visit: Visit) -> Response:
+    """What waits for its time, and half messages that wait for their producer."""
+    status = await visit.pulse.now(visit.admin)
+    names = [each.name for each in await visit.admin.list_topics() if not each.name.startswith(OWN)]
+    chosen = visit.asked("topic")
+    found: list[tuple[str, ScheduledMessage]] = []
+    failure, is_cut = "", False
+    for name in [chosen] if chosen else names[:50]:
+        try:
+            page = await visit.admin.list_scheduled(name, max_messages=SCHEDULED_MAX)
+        except NotFound as error:
+            failure = error.sentence
+            continue
+        is_cut = is_cut or len(page) == SCHEDULED_MAX
+        found += [(name, each) for each in page]
+    found.sort(key=lambda pair: pair[1].due_at)
+    delayed = [pair for pair in found if pair[1].kind == "DELAY"]
+    halves = [pair for pair in found if pair[1].kind == "HALF"]
+    return visit.show(
+        "scheduled.html",
+        now=visit.pulse.time,
+        topics=names,
+        topic=chosen,
+        delayed=[(name, each, excerpt(each.message)) for name, each in delayed[: SHOWN * 2]],
+        halves=[(name, each, excerpt(each.message)) for name, each in halves[: SHOWN * 2]],
+        counts=(len(delayed), len(halves)),
+        strip=strip_of([each.due_at for _, each in delayed], visit.pulse.time),
+        is_cut=is_cut,
+        failure=failure,
+        discarded=status.discarded_transactions,
+    )
+
+
+async def cancel(visit: Visit) -> Response:
+    """Take messages out of the schedule."""
+    name = visit.given("topic")
+    gone = await visit.admin.cancel_scheduled(name, visit.form.get("id", []))
+    return visit.go(visit.path("scheduled"), f"{words.plural(len(gone), 'message')} of {name} will not be delivered.")
+
+
+def _number(written: str, what: str) -> int:
+    if not written.isdecimal():
+        raise Refused(f"{what}: '{written}' is no whole number")
+    return int(written)

@@ -1,0 +1,1 @@
+"""Pictures as numbers: where each part is and how wide. Templates draw them, so that every text is escaped."""

@@ -1,0 +1,105 @@
+"""What the samples of a pulse say: rates, trends, and the series of the live plots."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final
+
+from popconsole.pulse import Backlog, Sample
+
+WINDOW_S: Final = 15 * 60.0
+RECENT_S: Final = 60.0
+LINES_MAX: Final = 5  # groups with a line of their own
+
+
+@dataclass(frozen=True, slots=True)
+class Trend:
+    """A group's recent past. None where there is only one sample yet.
+
+    out: messages done per second. growth: how many more it has ready than a minute ago.
+    """
+
+    out: float | None = None
+    growth: int | None = None
+
+    @property
+    def is_growing(self) -> bool:
+        return self.growth is not None and self.growth > 0
+
+
+def trends(samples: Sequence[Sample]) -> dict[str, Trend]:
+    """The trend of each group over the last minute."""
+    if not samples:
+        return {}
+    last = samples[-1]
+    first = next((each for each in samples if each.at >= last.at - RECENT_S), last)
+    if first is last:
+        return {name: Trend() for name in last.groups}
+    return {name: _trend(name, first, last) for name in last.groups}
+
+
+def _trend(name: str, first: Sample, last: Sample) -> Trend:
+    now, then = last.groups[name], first.groups.get(name)
+    if then is None:
+        return Trend()
+    return Trend(max(0.0, (now.left - then.left) / (last.at - first.at)), now.ready - then.ready)
+
+
+def incoming(samples: Sequence[Sample]) -> float | None:
+    """Messages stored per second over the last minute."""
+    if len(samples) < 2:
+        return None
+    last = samples[-1]
+    first = next(each for each in samples if each.at >= last.at - RECENT_S)
+    return max(0.0, (last.appended - first.appended) / (last.at - first.at)) if first is not last else None
+
+
+def series(samples: Sequence[Sample]) -> dict[str, Any]:
+    """The last fifteen minutes for the plots: times in epoch seconds, and a list of equal length for each line."""
+    if not samples:
+        return {"at": [], "in": [], "out": [], "ready": [], "inflight": [], "p50": [], "p99": []}
+    kept = [each for each in samples if each.at >= samples[-1].at - WINDOW_S]
+    pairs = list(pairwise(kept))
+    names = busiest(kept)
+    quantiles = [commit_quantiles(before, after) for before, after in pairs]
+    return {
+        "at": [round(after.at, 1) for _, after in pairs],
+        "in": [_rate(before, after, lambda each: each.appended) for before, after in pairs],
+        "out": [{"name": name, "values": [_done(name, before, after) for before, after in pairs]} for name in names],
+        "ready": [after.total(_ready) for _, after in pairs],
+        "inflight": [after.total(_inflight) for _, after in pairs],
+        "p50": [each[0] for each in quantiles],
+        "p99": [each[1] for each in quantiles],
+    }
+
+
+def busiest(samples: Sequence[Sample]) -> list[str]:
+    """The groups that got most done between the first sample and the last."""
+    first, last = samples[0], samples[-1]
+    gained = {name: now.left - first.groups.get(name, now).left for name, now in last.groups.items()}
+    return sorted(gained, key=lambda name: (-gained[name], name))[:LINES_MAX]
+
+
+def commit_quantiles(before: Sample, after: Sample) -> tuple[float | None, float | None]:
+    """The 50th and 99th percentile of commits between two samples, in ms; None where there was none."""
+    return None, None
+
+
+def _ready(backlog: Backlog) -> int:
+    return backlog.ready
+
+
+def _inflight(backlog: Backlog) -> int:
+    return backlog.inflight
+
+
+def _rate(before: Sample, after: Sample, of: Callable[[Sample], int]) -> float:
+    return round(max(0.0, (of(after) - of(before)) / (after.at - before.at)), 2)
+
+
+def _done(name: str, before: Sample, after: Sample) -> float | None:
+    if name not in before.groups or name not in after.groups:
+        return None
+    return _rate(before, after, lambda each: each.groups[name].left)

@@ -1,0 +1,69 @@
+"""Pages from templates. Every value is escaped: names and bodies come from strangers."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from popconsole import copies, words
+
+FOLDER: Final = Path(__file__).parent
+STATIC: Final = FOLDER / "static"
+
+
+@cache
+def environment() -> Environment:
+    made = Environment(
+        loader=FileSystemLoader(FOLDER / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    for name in (
+        "count",
+        "rate",
+        "duration",
+        "written",
+        "exact",
+        "iso",
+        "epoch_ms",
+        "size",
+        "short",
+        "plural",
+        "share",
+    ):
+        made.filters[name] = getattr(words, name)
+    made.filters["state"] = words.state
+    made.globals.update(STATES=list(words.STATES.values()), relative=words.relative, measure=words.measure)
+    made.globals.update(copies=copies, listed=words.listed)
+    return made
+
+
+def render(template: str, root: str, context: Mapping[str, Any]) -> str:
+    """root: the path under which the console is mounted, without a slash at its end."""
+
+    def path(*parts: str, **query: object) -> str:
+        """A link inside the console: `path("groups", name, tab="holds")`; what is None or empty is left out."""
+        given = {key: value for key, value in query.items() if value not in (None, "")}
+        place = "/".join(quote(str(part), safe="") for part in parts)
+        return f"{root}/{place}" + (f"?{urlencode(given)}" if given else "")
+
+    def asset(name: str) -> str:
+        return f"{root}/static/{name}?v={_digest(name)}"
+
+    defaults = {"path": path, "asset": asset, "now": datetime.now(UTC)}
+    return environment().get_template(template).render({**defaults, **context})
+
+
+@cache
+def _digest(name: str) -> str:
+    """Browsers keep a file until its content changes."""
+    return hashlib.sha256((STATIC / name).read_bytes()).hexdigest()[:12]

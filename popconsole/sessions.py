@@ -1,0 +1,116 @@
+"""Who is looking: sessions, kept in the console's memory, found by a random token in a cookie."""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from popclient.aio import Admin, ClientConfig
+from popconsole.settings import Settings
+
+SESSIONS_MAX: Final = 1_000
+TRIES_MAX: Final = 10  # failed sign-ins from one address
+TRIES_S: Final = 60.0
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    """One visitor.
+
+    admin: its way to the server; None before it has signed in. config: for further clients in its name. ends_at,
+    idle_at: on the clock of `Sessions`.
+    """
+
+    token: str
+    admin: Admin | None
+    config: ClientConfig
+    access_key: str
+    read_only: bool
+    ends_at: float
+    idle_at: float
+    csrf: str = field(default_factory=lambda: secrets.token_urlsafe(24))
+    notice: str = ""  # shown once, on the next page
+
+    def is_csrf(self, given: str) -> bool:
+        return hmac.compare_digest(self.csrf.encode(), given.encode())
+
+
+class Sessions:
+    """All sessions of a console.
+
+    now: seconds on a clock that never goes back.
+    """
+
+    def __init__(self, settings: Settings, now: Callable[[], float] = time.monotonic) -> None:
+        self._settings = settings
+        self._now = now
+        self._by_token: dict[str, Session] = {}
+        self._closing: list[Admin] = []
+        self._failures: deque[tuple[float, str]] = deque(maxlen=10_000)
+
+    def find(self, token: str | None) -> Session | None:
+        """The session of the cookie; None if there is none, or if it is over."""
+        session = self._by_token.get(token or "")
+        if session is None:
+            return None
+        now = self._now()
+        if now >= min(session.ends_at, session.idle_at):
+            self.end(session)
+            return None
+        session.idle_at = now + self._settings.idle_s
+        return session
+
+    def begin(
+        self,
+        admin: Admin | None,
+        access_key: str = "",
+        *,
+        config: ClientConfig | None = None,
+        read_only: bool = False,
+    ) -> Session:
+        """A new session, under a new token."""
+        now = self._now()
+        if len(self._by_token) >= SESSIONS_MAX:
+            self.end(min(self._by_token.values(), key=lambda each: each.idle_at))
+        session = Session(
+            secrets.token_urlsafe(32),
+            admin,
+            config or self._settings.config_of(),
+            access_key,
+            read_only or self._settings.read_only,
+            now + self._settings.session_s,
+            now + self._settings.idle_s,
+        )
+        self._by_token[session.token] = session
+        return session
+
+    def end(self, session: Session) -> None:
+        self._by_token.pop(session.token, None)
+        # The way of those who do not sign is shared.
+        if session.admin is not None and session.access_key:
+            self._closing.append(session.admin)
+
+    async def close_ended(self) -> None:
+        """Close the connections of sessions that are over."""
+        while self._closing:
+            await self._closing.pop().close()
+
+    async def close(self) -> None:
+        for session in list(self._by_token.values()):
+            self.end(session)
+        await self.close_ended()
+
+    def may_try(self, address: str) -> bool:
+        """May somebody at the address try to sign in? Guessing secrets is slow: ten failures a minute."""
+        since = self._now() - TRIES_S
+        while self._failures and self._failures[0][0] <= since:
+            self._failures.popleft()
+        return sum(each == address for _, each in self._failures) < TRIES_MAX
+
+    def failed(self, address: str) -> None:
+        self._failures.append((self._now(), address))

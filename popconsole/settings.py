@@ -1,0 +1,57 @@
+"""What a console needs to know: its server, and by which names browsers may address it."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from popclient.config import ClientConfig
+
+DEFAULT_ADDRESS: Final = "127.0.0.1:8082"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """A console's settings.
+
+    server: how to reach the server. Its credentials are not used: each visitor signs in, where the server has users.
+    is_public: other machines reach the console. A server without users is then not shown.
+    hosts: names of this console besides localhost and IP addresses, in lower case, without ports.
+    read_only: no page changes anything.
+    is_secure: browsers reach the console by HTTPS alone, such as through a proxy.
+    sample_s: seconds between two looks at the server's counts, at least.
+    idle_s, session_s: a session ends after so many seconds without a request, and after so many in total.
+    """
+
+    server: ClientConfig
+    is_public: bool = False
+    hosts: frozenset[str] = field(default_factory=frozenset)
+    read_only: bool = False
+    is_secure: bool = False
+    sample_s: float = 5.0
+    idle_s: float = 30 * 60.0
+    session_s: float = 12 * 3_600.0
+
+    def config_of(self, access_key: str = "", secret: str = "") -> ClientConfig:
+        """The config of one visitor; without a key, of one who does not sign."""
+        config = replace(self.server, access_key=access_key, access_secret=secret, session_token="", tracing="off")
+        if not access_key:
+            # An empty key is read from the environment; no visitor may act as the user who started the console.
+            object.__setattr__(config, "access_key", "")
+            object.__setattr__(config, "access_secret", "")
+        return config
+
+
+def is_ip(host: str) -> bool:
+    """Is the host an IP address, with or without the brackets of IPv6?"""
+    try:
+        ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return False
+    return True
+
+
+def is_loopback(host: str) -> bool:
+    """Does only this machine reach the address?"""
+    return host == "localhost" or (is_ip(host) and ipaddress.ip_address(host.strip("[]")).is_loopback)

@@ -1,0 +1,66 @@
+// The live plots of the overview: uPlot over /activity, which the console samples.
+"use strict";
+(() => {
+  const box = document.getElementById("plots");
+  if (!box) return;
+  const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+  const lines = ["ready", "commit", "waiting", "inflight", "dlq"];
+  const short = (value) => value == null ? "–" : value >= 1e6 ? `${(value / 1e6).toFixed(1)}M` : value >= 1e4 ? `${Math.round(value / 1e3)}k`
+    : value >= 10 || Number.isInteger(value) ? String(Math.round(value)) : value.toFixed(1);
+  const plots = new Map();
+
+  const kinds = {
+    in: (data) => [["stored", data.in, "ready"]],
+    out: (data) => data.out.map((each, index) => [each.name, each.values, lines[index % lines.length]]),
+    latency: (data) => [["p50", data.p50, "commit"], ["p99", data.p99, "dlq"]],
+    backlog: (data) => [["ready", data.ready, "ready"], ["in flight", data.inflight, "inflight"]],
+  };
+
+  function draw(name, at, series) {
+    const place = box.querySelector(`[data-plot="${name}"]`);
+    if (!place) return;
+    const known = series.some(([, values]) => values.some((value) => value != null));
+    const wait = place.querySelector(".waiting-for-data");
+    if (wait) wait.hidden = known && at.length > 1;
+    const shape = series.map(([label]) => label).join("\n") + root();
+    const data = [at, ...series.map(([, values]) => values)];
+    const old = plots.get(name);
+    if (old && old.shape === shape) { old.plot.setData(data); return; }
+    if (old) old.plot.destroy();
+    if (!known || at.length < 2) { plots.delete(name); return; }
+    const axis = { stroke: colour("soft"), grid: { stroke: colour("line"), width: 1 }, ticks: { show: false }, font: "11px system-ui, sans-serif" };
+    const plot = new uPlot({
+      width: place.clientWidth, height: 140, padding: [8, 8, 0, 0],
+      cursor: { y: false, points: { size: 6 } }, legend: { live: true },
+      scales: { y: { range: (u, low, high) => [0, Math.max(high * 1.15, 1)] } },
+      axes: [{ ...axis, space: 80, size: 26, grid: { show: false }, values: (u, all, f, s, step) => all.map((value) => new Date(value * 1000).toLocaleTimeString([], step < 60 ? { hour: "2-digit", minute: "2-digit", second: "2-digit" } : { hour: "2-digit", minute: "2-digit" })) }, { ...axis, size: 44, splits: undefined, values: (u, all) => all.map(short) }],
+      series: [{ label: "at", value: (u, value) => value == null ? "–" : new Date(value * 1000).toLocaleTimeString() },
+        ...series.map(([label, , hue], index) => ({
+          label, stroke: colour(hue), width: 2, spanGaps: false, points: { show: false },
+          fill: series.length === 1 || name === "backlog" && index === 0 ? `${colour(hue)}22` : undefined,
+          value: (u, value) => short(value),
+        }))],
+    }, data, place);
+    plots.set(name, { plot, shape });
+  }
+  const root = () => document.documentElement.dataset.theme || "";
+
+  let last = null;
+  function all() {
+    if (!last) return;
+    for (const [name, series] of Object.entries(kinds)) draw(name, last.at, series(last));
+  }
+  async function load() {
+    if (document.hidden) return;
+    try {
+      const answer = await fetch(box.dataset.source, { headers: { "hx-request": "true" } });
+      if (answer.ok && answer.headers.get("content-type").startsWith("application/json")) { last = await answer.json(); all(); }
+    } catch { /* The next one may work; the page's own news say what is wrong. */ }
+  }
+  addEventListener("resize", () => {
+    for (const [name, { plot }] of plots) plot.setSize({ width: box.querySelector(`[data-plot="${name}"]`).clientWidth, height: 140 });
+  });
+  document.addEventListener("popmq:theme", () => { for (const { plot } of plots.values()) plot.destroy(); plots.clear(); all(); });
+  load();
+  setInterval(load, Number(box.dataset.every) * 1000);
+})();

@@ -1,0 +1,132 @@
+"""One request of a visitor: who it is, what may be done, and the page that answers."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, TypeVar
+from urllib.parse import parse_qsl
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from popclient.aio import Admin
+from popclient.errors import PopError, UnsupportedByServer
+from popconsole.jobs import Jobs
+from popconsole.pulse import Pulse
+from popconsole.rendering import render
+from popconsole.sessions import Session
+from popconsole.settings import Settings
+
+FORM_BYTES_MAX: Final = 6 * 1024 * 1024  # a message's body has at most 4 MiB, and grows where it is encoded
+FIELDS_MAX: Final = 1_200
+
+T = TypeVar("T")
+
+
+class Refused(Exception):
+    """The console itself refuses the request. status: of HTTP."""
+
+    def __init__(self, sentence: str, status: int = 400) -> None:
+        super().__init__(sentence)
+        self.sentence = sentence
+        self.status = status
+
+
+class Outcome(NamedTuple):
+    """What one of a page's calls gave: a value, or the sentence of its failure. The rest of the page works."""
+
+    value: Any
+    failure: str
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """A request by somebody who may look."""
+
+    request: Request
+    session: Session
+    admin: Admin
+    pulse: Pulse
+    jobs: Jobs
+    settings: Settings
+    form: Mapping[str, list[str]]
+
+    @property
+    def may_act(self) -> bool:
+        return not self.session.read_only
+
+    def asked(self, name: str, default: str = "") -> str:
+        """A value from the address."""
+        return self.request.query_params.get(name, default)
+
+    def given(self, name: str, default: str = "") -> str:
+        """A value from the form."""
+        return self.form.get(name, [default])[-1]
+
+    def named(self, name: str) -> str:
+        """A part of the path."""
+        return str(self.request.path_params[name])
+
+    def require_name(self, name: str) -> None:
+        """Raise `Refused` unless the visitor has typed the name of what will change."""
+        if self.given("confirm").strip() != name:
+            raise Refused(f"nothing was changed: the name typed is not {name!r}", 400)
+
+    def show(self, template: str, http_status: int = 200, **context: Any) -> Response:
+        notice, self.session.notice = self.session.notice, ""
+        return HTMLResponse(render(template, root_of(self.request), self._frame(notice) | context), http_status)
+
+    def go(self, path: str, notice: str = "") -> Response:
+        """After an action: to the page that shows its result."""
+        self.session.notice = notice
+        return RedirectResponse(path, 303)
+
+    async def attempt(self, call: Awaitable[T]) -> Outcome:
+        """A call that a page can do without."""
+        try:
+            return Outcome(await call, "")
+        except UnsupportedByServer:
+            return Outcome(None, "This server does not offer it; a newer PopMQ does.")
+        except PopError as error:
+            return Outcome(None, error.sentence)
+
+    def path(self, *parts: str) -> str:
+        return "/".join((root_of(self.request), *parts))
+
+    def _frame(self, notice: str) -> dict[str, Any]:
+        return {
+            "session": self.session,
+            "may_act": self.may_act,
+            "notice": notice,
+            "endpoint": self.settings.server.endpoints,
+            "namespace": self.settings.server.namespace,
+            "here": self.request.url.path.removeprefix(root_of(self.request)),
+            "address": self.request.url.path + (f"?{self.request.url.query}" if self.request.url.query else ""),
+        }
+
+
+Page = Callable[[Visit], Awaitable[Response]]
+
+
+def root_of(request: Request) -> str:
+    """The path under which the console is mounted."""
+    return str(request.scope.get("root_path", "")).rstrip("/")
+
+
+async def form_of(request: Request) -> dict[str, list[str]]:
+    """The fields of a form. Raises `Refused` if it is too large."""
+    if int(request.headers.get("content-length") or 0) > FORM_BYTES_MAX:
+        raise Refused(f"the form is larger than {FORM_BYTES_MAX} bytes", 413)
+    raw = b""
+    async for part in request.stream():
+        raw += part
+        if len(raw) > FORM_BYTES_MAX:
+            raise Refused(f"the form is larger than {FORM_BYTES_MAX} bytes", 413)
+    form: dict[str, list[str]] = {}
+    try:
+        for name, value in parse_qsl(raw.decode(), keep_blank_values=True, max_num_fields=FIELDS_MAX):
+            form.setdefault(name, []).append(value)
+    except ValueError:
+        raise Refused(f"the form is no text, or has more than {FIELDS_MAX} fields") from None
+    return form

@@ -1,0 +1,160 @@
+"""Who gets in, and who may change something: names, origins, sessions, tokens, signatures, roles."""
+
+from __future__ import annotations
+
+import pytest
+
+from popclient.config import ClientConfig
+from popconsole.guard import POLICY
+from popconsole.sessions import Sessions
+from popconsole.settings import Settings
+from tests.console.site import Site, browsing, csrf_on, opened
+from tests.support.desk import Desk
+
+HERE = "127.0.0.1:8082"
+
+
+def test_without_users_the_overview_is_the_first_page(site: Site) -> None:
+    assert "<h1>Overview</h1>" in site.get("/")
+
+
+def test_every_answer_forbids_scripts_and_frames_of_others(site: Site) -> None:
+    for path in ("/", "/groups/missing", "/static/console.js", "/nowhere"):
+        answer = site.browser.get(path)
+        assert answer.headers["content-security-policy"] == POLICY
+        assert answer.headers["x-content-type-options"] == "nosniff"
+    assert "unsafe" not in POLICY
+    assert site.browser.get("/").headers["cache-control"] == "no-store"
+
+
+@pytest.mark.parametrize("name", ["evil.example", "127.0.0.1.evil.example", "localhost.evil.example", "", "xlocalhost"])
+def test_a_name_that_is_not_ours_is_refused(site: Site, name: str) -> None:
+    answer = site.browser.get("/", headers={"host": name})
+    assert (answer.status_code, "--allow-host" in answer.text) == (403, True)
+
+
+@pytest.mark.parametrize("name", ["127.0.0.1:1", "localhost:8082", "[::1]:8082", "10.0.0.7", "console.localhost"])
+def test_addresses_and_localhost_are_ours(site: Site, name: str) -> None:
+    assert site.browser.get("/", headers={"host": name}).status_code == 200
+
+
+def test_a_name_can_be_allowed() -> None:
+    with opened(console={"hosts": frozenset({"mq.example"})}) as site:
+        assert site.browser.get("/", headers={"host": "MQ.example:443"}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "headers", [{"origin": "http://evil.example"}, {"origin": "null"}, {"sec-fetch-site": "cross-site"}]
+)
+def test_a_page_of_another_site_changes_nothing(site: Site, desk: Desk, headers: dict[str, str]) -> None:
+    desk.make_group("billing")
+    data = {"csrf": csrf_on(site.browser.get("/groups/billing/delete").text), "confirm": "billing"}
+    assert site.browser.post("/groups/billing/delete", data=data, headers=headers).status_code == 403
+    site.get("/groups/billing")
+
+
+def test_a_form_without_its_token_changes_nothing(site: Site, desk: Desk) -> None:
+    desk.make_group("billing")
+    for token in ("", "guessed"):
+        answer = site.browser.post("/groups/billing/delete", data={"csrf": token, "confirm": "billing"})
+        assert (answer.status_code, "not of your session" in answer.text) == (403, True)
+    site.get("/groups/billing")
+
+
+def test_a_form_with_its_token_and_the_name_does(site: Site, desk: Desk) -> None:
+    desk.make_group("billing")
+    answer = site.post("/groups/billing/delete", 400, confirm="biling")
+    assert "the name typed is not" in answer.text
+    site.post("/groups/billing/delete", confirm="billing")
+    assert "Group billing is deleted." in site.get("/groups")
+    site.get("/groups/billing", 404)
+
+
+def test_with_users_every_page_leads_to_the_sign_in(guarded_site: Site) -> None:
+    for path in ("/", "/groups", "/activity"):
+        answer = guarded_site.browser.get(path, follow_redirects=False)
+        assert (answer.status_code, answer.headers["location"]) == (303, "/sign-in")
+    part = guarded_site.browser.get("/groups", headers={"hx-request": "true"}, follow_redirects=False)
+    assert (part.status_code, part.headers["hx-redirect"]) == (204, "/sign-in")
+
+
+def test_signing_in_and_out(guarded_site: Site) -> None:
+    refused = guarded_site.sign_in("root", "wrong", 403)
+    assert "does not accept" in refused.text and "wrong" not in refused.text
+    before = guarded_site.browser.cookies["popmq_console"]
+    guarded_site.sign_in("root", "s3cret-key")
+    cookie = guarded_site.browser.cookies["popmq_console"]
+    assert cookie != before, "the token of before the sign-in must not be worth anything"
+    page = guarded_site.get("/")
+    assert "Sign out root" in page and "s3cret-key" not in page
+    guarded_site.post("/sign-out", form_on="/")
+    assert guarded_site.browser.get("/", follow_redirects=False).status_code == 303
+
+
+def test_the_cookie_is_for_http_alone(guarded_site: Site) -> None:
+    header = guarded_site.sign_in("root", "s3cret-key").headers["set-cookie"].lower()
+    assert "httponly" in header and "samesite=lax" in header
+
+
+def test_who_is_no_admin_is_told_so(guarded_site: Site) -> None:
+    guarded_site.sign_in("root", "s3cret-key")
+    guarded_site.post("/users", 200, access_key="bob", secret="bobs-secret")
+    guarded_site.browser.cookies.clear()
+    assert "no admin" in guarded_site.sign_in("bob", "bobs-secret", 403).text
+
+
+def test_guessing_is_slow(guarded_site: Site) -> None:
+    for _ in range(10):
+        guarded_site.sign_in("root", "wrong", 403)
+    assert "wait a minute" in guarded_site.sign_in("root", "s3cret-key", 429).text
+
+
+def test_a_session_that_may_only_look_shows_no_action_and_does_none(guarded_site: Site) -> None:
+    guarded_site.sign_in("root", "s3cret-key", read_only="1")
+    page = guarded_site.get("/users")
+    assert "read only" in page and "Create" not in page
+    answer = guarded_site.post("/users", 403, form_on="/", access_key="eve", secret="x")
+    assert "may look, and change nothing" in answer.text
+
+
+def test_a_console_that_only_shows(site: Site) -> None:
+    with opened(console={"read_only": True}) as site:
+        assert "read only" in site.get("/")
+
+
+def test_sessions_end(guarded_site: Site) -> None:
+    now = [0.0]
+    sessions = Sessions(Settings(ClientConfig("127.0.0.1:1"), idle_s=60, session_s=150), lambda: now[0])
+    token = sessions.begin(None).token
+    for moment, is_there in [(59, True), (118, True), (149, True), (150, False)]:
+        now[0] = float(moment)
+        assert (sessions.find(token) is not None) is is_there, moment
+    token = sessions.begin(None).token
+    now[0] += 60
+    assert sessions.find(token) is None
+
+
+def test_an_ended_session_leads_to_the_sign_in(guarded_site: Site) -> None:
+    guarded_site.sign_in("root", "s3cret-key")
+    desk = guarded_site.browser.app.state.desk  # type: ignore[attr-defined]
+    desk.sessions._by_token.clear()
+    assert guarded_site.browser.get("/", follow_redirects=False).headers["location"] == "/sign-in"
+
+
+def test_others_do_not_reach_a_server_without_users() -> None:
+    with opened(console={"is_public": True}) as site:
+        assert "has no users" in site.get("/", 403)
+
+
+def test_a_server_that_is_not_there() -> None:
+    with browsing(Settings(ClientConfig("127.0.0.1:1"))) as browser:
+        answer = browser.get("/")
+        assert (answer.status_code, "127.0.0.1:1" in answer.text) == (502, True)
+
+
+def test_the_environments_user_is_nobodys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The console must not sign for a visitor with the credentials of who started it."""
+    monkeypatch.setenv("ROCKETMQ_ACCESS_KEY", "root")
+    monkeypatch.setenv("ROCKETMQ_ACCESS_SECRET", "s3cret-key")
+    with opened(auth=True, admin_access_key="root", admin_secret="s3cret-key") as site:
+        assert site.browser.get("/", follow_redirects=False).status_code == 303
