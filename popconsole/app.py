@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Protocol
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -12,6 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from popclient.config import ClientConfig, Tls
 from popconsole.desk import Desk
 from popconsole.guard import Guard
 from popconsole.pages import groups, overview, server, topics, users
@@ -42,6 +43,30 @@ def app(settings: Settings) -> Starlette:
     made = Starlette(routes=routes_of(desk), middleware=[Middleware(Guard, settings)], lifespan=lifespan)
     made.state.desk = desk
     return made
+
+
+class Place(Protocol):
+    """The server that mounts the console. endpoint: `HOST:PORT`, in reach of this machine."""
+
+    @property
+    def endpoint(self) -> str: ...
+    @property
+    def tls(self) -> str: ...
+    @property
+    def must_sign(self) -> bool: ...
+
+
+@asynccontextmanager
+async def mounted(place: Place) -> AsyncIterator[list[Mount]]:
+    """The console inside a server, which it asks over gRPC like any other client."""
+    # The way is inside this machine, and the certificate may be for another name.
+    tls = Tls(insecure=True) if place.tls == "tls" else False
+    settings = Settings(ClientConfig(place.endpoint, tls=tls), any_host=place.must_sign)
+    made = app(settings)
+    try:
+        yield [Mount("/", made)]
+    finally:
+        await made.state.desk.close()
 
 
 def routes_of(desk: Desk) -> list[Route | Mount]:

@@ -43,6 +43,7 @@ class Guard:
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self._app = app
         self._hosts = settings.hosts
+        self._any_host = settings.any_host
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -67,7 +68,9 @@ class Guard:
         """Why the request may not pass; None if it may."""
         host = headers.get("host", "")
         name = _name_of(host)
-        if not (is_ip(name) or name == "localhost" or name.endswith(".localhost") or name in self._hosts):
+        if not (
+            self._any_host or is_ip(name) or name == "localhost" or name.endswith(".localhost") or name in self._hosts
+        ):
             return (
                 f"This console is not called {name[:100]!r}. Use its IP address or localhost, or allow the name:"
                 " popmq console --allow-host NAME\n"

@@ -18,6 +18,7 @@ class Settings:
     server: how to reach the server. Its credentials are not used: each visitor signs in, where the server has users.
     is_public: other machines reach the console. A server without users is then not shown.
     hosts: names of this console besides localhost and IP addresses, in lower case, without ports.
+    any_host: any name is the console's; for a server with users, where a stranger's page has no session.
     read_only: no page changes anything.
     is_secure: browsers reach the console by HTTPS alone, such as through a proxy.
     sample_s: seconds between two looks at the server's counts, at least.
@@ -27,6 +28,7 @@ class Settings:
     server: ClientConfig
     is_public: bool = False
     hosts: frozenset[str] = field(default_factory=frozenset)
+    any_host: bool = False
     read_only: bool = False
     is_secure: bool = False
     sample_s: float = 5.0

@@ -26,13 +26,15 @@ from tests.web.conftest import started
 PATHS = ["/livez", "/readyz"]
 
 
-async def test_the_root_lists_what_there_is(web: App) -> None:
-    page = await get(web.http_endpoint, "/")
-    assert page.status == 200
-    assert all(path in page.text for path in PATHS)
-    unknown = await get(web.http_endpoint, "/no/such")
-    assert (unknown.status, "/no/such" in unknown.text, "/readyz" in unknown.text) == (404, True, True)
-    assert (await ask(web.http_endpoint, "POST /readyz HTTP/1.1", {"content-length": "0"})).status == 405
+async def test_without_packages_the_root_lists_what_there_is(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "installed", list)
+    async with started(sqlite_url) as app:
+        page = await get(app.http_endpoint, "/")
+        assert page.status == 200
+        assert all(path in page.text for path in PATHS)
+        unknown = await get(app.http_endpoint, "/no/such")
+        assert (unknown.status, "/no/such" in unknown.text, "/readyz" in unknown.text) == (404, True, True)
+        assert (await ask(app.http_endpoint, "POST /readyz HTTP/1.1", {"content-length": "0"})).status == 405
 
 
 async def test_the_ready_line_names_the_port_and_signals_still_stop_the_server(sqlite_url: str) -> None:
