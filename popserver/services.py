@@ -246,6 +246,7 @@ def admin_methods(
         "Why": Method(admin.why, rights.admin),
         "ListHolds": Method(admin.list_holds, rights.admin),
         "ListLockedMessageGroups": Method(admin.list_locked_message_groups, rights.admin),
+        "FindMessages": Method(admin.find_messages, rights.admin),
         "TryFilter": Method(admin.try_filter, rights.admin),
         "GetStatus": Method(admin.get_status, rights.admin),
         "ConfirmClock": Method(admin.confirm_clock, rights.admin),

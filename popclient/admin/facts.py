@@ -281,6 +281,19 @@ class Why:
 
 
 @dataclass(frozen=True, slots=True)
+class FoundMessages:
+    """`matched` of `examined` messages match; unless `complete`, others were not examined.
+
+    messages: the newest of them, newest first, without their bodies.
+    """
+
+    examined: int
+    matched: int
+    complete: bool
+    messages: tuple[MessageView, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class FilterTrial:
     """What a SQL filter says of stored messages: of `examined` ones `matched` are wanted.
 

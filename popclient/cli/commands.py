@@ -11,6 +11,7 @@ from popclient.cli.arguments import (
     add_command,
     duration,
     key_value,
+    moment,
     number,
     place,
     resource,
@@ -169,6 +170,16 @@ def _add_message(actions: Any) -> None:
         "--from", type=number(0, OFFSET_MAX), metavar="OFFSET", dest="from_offset", help="first offset; with --queue"
     )
     _add_max(peek)
+
+    find = add_command(actions, "find", "find stored messages by key, tag, condition or time", "filters:find")
+    find.add_argument("--key", help="one of the message's keys")
+    find.add_argument("--topic", help="only in this topic; needed without --key")
+    find.add_argument("--tag", help="its tag")
+    find.add_argument("--where", default="", metavar="EXPRESSION", help="a SQL filter on properties, such as 'a > 3'")
+    find.add_argument("--since", type=moment, metavar="TIME", help="stored since then: 2026-11-20T10:00, or 2h for ago")
+    find.add_argument(
+        "--max", type=number(1, SHOWN_MAX), default=10, metavar="N", help="how many of the newest to show (10)"
+    )
 
     scheduled = add_command(actions, "scheduled", "delayed messages and halves of transactions", "messages:list_all")
     scheduled.add_argument("--topic", required=True)

@@ -1,10 +1,11 @@
-"""`popmq filter …`"""
+"""`popmq filter …` and `popmq message find`, which show messages without their bodies."""
 
 from __future__ import annotations
 
 import re
 from argparse import Namespace
 from collections.abc import Sequence
+from typing import Any
 
 from popclient.admin import Admin, FilterTrial
 from popclient.cli.arguments import client_config
@@ -30,19 +31,59 @@ def test(arguments: Namespace) -> int:
         "incomparable": trial.incomparable,
         "complete": trial.complete,
         "hints": hints,
-        "messages": [
-            {
-                "message_id": each.message_id,
-                "queue_id": each.queue_id,
-                "queue_offset": each.queue_offset,
-                "stored_at": utc(each.store_timestamp),
-                "tag": each.tag,
-                "properties": dict(each.properties),
-            }
-            for each in trial.newest
-        ],
+        "messages": list(map(_match_document, trial.newest)),
     }
     return say(arguments, document, _lines(trial, hints))
+
+
+def find(arguments: Namespace) -> int:
+    with Admin(client_config(arguments)) as admin:
+        found = admin.find_messages(
+            key=arguments.key,
+            topic=arguments.topic,
+            tag=arguments.tag,
+            where=arguments.where,
+            since=arguments.since,
+            max_messages=arguments.max,
+        )
+    document = {
+        "examined": found.examined,
+        "matched": found.matched,
+        "complete": found.complete,
+        "messages": [
+            {"topic": each.topic, "keys": list(each.keys), **_match_document(each)} for each in found.messages
+        ],
+    }
+    columns = ["topic", "message id", "queue", "offset", "stored", "tag", "keys"]
+    rows = [
+        (
+            each.topic,
+            each.message_id,
+            each.queue_id,
+            each.queue_offset,
+            local(each.store_timestamp),
+            each.tag,
+            ", ".join(each.keys),
+        )
+        for each in found.messages
+    ]
+    lines = table(columns, rows, "no message matches")
+    if found.matched > len(found.messages):
+        lines += ["", f"the newest {len(found.messages)} of {found.matched}; show more with --max"]
+    if not found.complete:
+        lines += ["", f"{found.examined} messages were examined, and there are more; narrow it with --topic or --since"]
+    return say(arguments, document, lines)
+
+
+def _match_document(each: MessageView) -> dict[str, Any]:
+    return {
+        "message_id": each.message_id,
+        "queue_id": each.queue_id,
+        "queue_offset": each.queue_offset,
+        "stored_at": utc(each.store_timestamp),
+        "tag": each.tag,
+        "properties": dict(each.properties),
+    }
 
 
 def _hints(expression: str) -> list[str]:

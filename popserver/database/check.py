@@ -53,6 +53,9 @@ INVARIANTS = {
         JOIN topic t ON t.namespace = g.namespace AND t.name = '{RETRY_PREFIX}' || g.name AND t.deleted_at_ms IS NULL
         JOIN message c ON c.copy_of = d.message_key AND c.topic_id = t.topic_id
              AND c.copy_kind = '{CopyKind.RETRY}'""",
+    "an entry of the index of keys without its message": """
+        SELECT COUNT(*) FROM keyed_message k
+        WHERE NOT EXISTS (SELECT 1 FROM message m WHERE m.message_key = k.message_key)""",
     "a message beyond its queue's end": f"""
         SELECT COUNT(*) FROM queue q JOIN message m
         ON m.message_key = (SELECT MAX(l.message_key) FROM message l

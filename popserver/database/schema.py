@@ -182,6 +182,16 @@ Index(
     postgresql_where=IN_A_GROUP,
 )
 
+# The messages with a key, for finding them (`messages.keyed`). Only originals.
+keyed_message = Table(
+    "keyed_message",
+    metadata,
+    Column("key_hash", Integer, nullable=False),
+    Column("message_key", BigInteger, nullable=False),
+    PrimaryKeyConstraint("key_hash", "message_key", name="keyed_message_pk"),
+    sqlite_with_rowid=False,
+)
+
 # Messages that are not in a queue until they are due (DELAY) or committed (HALF). They get their offset then.
 # `due_at_ms` is the delivery time of a delayed message, and the time of the next check of a half message.
 pending = Table(

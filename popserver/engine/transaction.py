@@ -148,6 +148,7 @@ class FinishOrder(IntEnum):
     DEAD_LETTERS = auto()
     RETRIES = auto()
     IDEMPOTENCY_KEYS = auto()
+    KEYED_MESSAGES = auto()
 
 
 # Before these phases the transaction writes its dead letters and retries, which are copies of messages: these phases
@@ -206,7 +207,7 @@ class Transaction:
             found = self.finishers[kind] = kind()
         return cast("F", found)
 
-    def finish(self, last: FinishOrder = FinishOrder.IDEMPOTENCY_KEYS) -> None:
+    def finish(self, last: FinishOrder = FinishOrder.KEYED_MESSAGES) -> None:
         """Let the finishers up to `last` write their rows."""
         while due := [kind for kind in self.finishers if kind.order <= last]:
             self.finishers.pop(min(due, key=lambda kind: kind.order)).finish(self)

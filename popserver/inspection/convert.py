@@ -145,6 +145,7 @@ def match(match: Match, topic: Resource) -> pb.Message:
         system_properties=pb.SystemProperties(
             message_id=match.message_id,
             tag=match.tag,
+            keys=match.keys,
             store_timestamp=convert.timestamp(match.stored_at_ms),
             queue_id=match.queue_number,
             queue_offset=match.offset,

@@ -98,6 +98,7 @@ class Match(NamedTuple):
     offset: int
     stored_at_ms: int
     tag: str | None
+    keys: tuple[str, ...]
     properties: dict[str, str]
 
 
@@ -137,7 +138,8 @@ def trial_step(
         incomparable += verdict is None
         if verdict:
             message_id, offset = id_from_bytes(row.message_id), offset_of(row.message_key)
-            matches.append(Match(message_id, queue.number, offset, row.stored_at_ms, row.tag, properties))
+            keys = tuple(json.loads(row.keys)) if row.keys else ()
+            matches.append(Match(message_id, queue.number, offset, row.stored_at_ms, row.tag, keys, properties))
         work.spend(wanted.cost(row.tag, properties))
         if work.is_done:
             break
@@ -152,6 +154,7 @@ _BACKWARDS = (
         message.c.message_id,
         message.c.stored_at_ms,
         message.c.tag,
+        message.c["keys"],
         message.c.properties,
     )
     .where(message.c.message_key >= bindparam("from_key"), message.c.message_key < bindparam("end_key"))

@@ -24,10 +24,11 @@ from popserver.engine.clock import Clock
 from popserver.engine.reader import Reader
 from popserver.filters import sql as filters_sql
 from popserver.filters.subscription import ClientKind, Subscription
-from popserver.inspection import facts, filter_trial, holds, message_facts
+from popserver.inspection import facts, filter_trial, find, holds, message_facts
 from popserver.inspection import why as inspection_why
 from popserver.inspection.facts import Counts, FoundMessage, Lag, MessageState
 from popserver.inspection.filter_trial import SHOWN_DEFAULT, FilterTrial, Match
+from popserver.inspection.find import FoundMessages, Wish
 from popserver.inspection.holds import Hold, LockedGroup
 from popserver.maintenance.timekeeper import Timekeeper
 from popserver.members.flow import GroupMembers
@@ -52,6 +53,7 @@ __all__ = [
     "Consumer",
     "FilterTrial",
     "FoundMessage",
+    "FoundMessages",
     "GroupFacts",
     "GroupPause",
     "HistoryStep",
@@ -66,6 +68,7 @@ __all__ = [
     "Status",
     "TopicFacts",
     "Why",
+    "Wish",
 ]
 
 PAGE_DEFAULT = 32
@@ -281,6 +284,11 @@ class Inspection:
         """
         check_topic(topic)
         wanted = filters_sql.parse(expression)
+        if "KEYS" in wanted.names:
+            raise BadRequest(
+                "a filter does not see the keys of a message: KEYS is a property that no message has; find messages by"
+                " a key with: popmq message find --key"
+            )
         if not 0 <= limit <= filter_trial.SHOWN_MAX:
             raise BadRequest(f"one answer shows 1 to {filter_trial.SHOWN_MAX} of the matches, not {limit}")
         if last_ms is not None and last_ms <= 0:
@@ -288,6 +296,13 @@ class Inspection:
         since_ms = 0 if last_ms is None else self._clock.now_ms() - last_ms
         facts = await self.topic(topic)
         return await filter_trial.run_trial(self._reader, facts.topic, wanted, since_ms, limit or SHOWN_DEFAULT)
+
+    async def find(self, topic_name: Resource | None, wish: Wish) -> FoundMessages:
+        """The newest messages that match; see `find`. `limit` is at most 100; 0 means 10."""
+        if not 0 <= wish.limit <= filter_trial.SHOWN_MAX:
+            raise BadRequest(f"one answer shows 1 to {filter_trial.SHOWN_MAX} messages, not {wish.limit}")
+        topic = None if topic_name is None else (await self.topic(topic_name)).topic
+        return await find.find(self._reader, topic, wish._replace(limit=wish.limit or SHOWN_DEFAULT))
 
     async def scheduled(self, topic: Resource, after_ms: int, after_id: int, limit: int) -> list[ScheduledMessage]:
         """A page of pending messages by due time, after the one with this due time and id."""

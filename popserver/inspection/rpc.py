@@ -9,7 +9,7 @@ from __future__ import annotations
 from popproto.v1 import admin_pb2 as wire
 from popproto.v2 import definition_pb2 as pb
 from popserver.inspection import convert as inspection_convert
-from popserver.inspection.flow import Inspection
+from popserver.inspection.flow import Inspection, Wish
 from popserver.model.errors import AlreadyExists, BadRequest
 from popserver.model.group import ConsumeFrom, HistoryLevel, NewGroup
 from popserver.model.retry import RetryPolicy
@@ -166,6 +166,24 @@ class AdminMethods:
             incomparable=trial.incomparable,
             complete=trial.complete,
             messages=[inspection_convert.match(each, topic) for each in trial.newest],
+        )
+
+    async def find_messages(self, request: wire.FindMessagesRequest, caller: Caller) -> wire.FindMessagesResponse:
+        wish = Wish(
+            request.key if request.HasField("key") else None,
+            request.tag if request.HasField("tag") else None,
+            request.where or None,
+            convert.time_ms(request.since, "since") if request.HasField("since") else 0,
+            request.max,
+        )
+        topic = caller.resource(request.topic) if request.HasField("topic") else None
+        found = await self._operations.find(topic, wish)
+        return wire.FindMessagesResponse(
+            status=status.OK,
+            examined=found.examined,
+            matched=found.matched,
+            complete=found.complete,
+            messages=[inspection_convert.match(each, name) for name, each in found.newest],
         )
 
     async def list_scheduled(self, request: wire.ListScheduledRequest, caller: Caller) -> wire.ListScheduledResponse:

@@ -29,6 +29,7 @@ from popserver.database.schema import (
 )
 from popserver.database.schema import topic as topic_table
 from popserver.engine.transaction import STEP_ROWS_MAX, Phase, Request, Transaction, carries_out
+from popserver.messages import keyed
 from popserver.model.errors import PopError, TooManyRequests
 from popserver.model.topic import message_key
 
@@ -134,6 +135,8 @@ def _purge_rows(tx: Transaction, key: Column[Any], *of_what_is_gone: ColumnEleme
     if not keys:
         return 0
     these = _NAMES if isinstance(key.type, Text) else _KEYS
+    if key.table is message:
+        keyed.remove(tx, key.in_(select(these.c.key)), names={"keys": encode_rows([(each,) for each in keys])})
     removed = tx.conn.execute(
         delete(key.table).where(*of_what_is_gone, key.in_(select(these.c.key))),
         {"keys": encode_rows([(each,) for each in keys])},

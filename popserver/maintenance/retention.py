@@ -21,7 +21,7 @@ from popserver.database.schema import topic as topic_table
 from popserver.delivery import message_groups
 from popserver.delivery.message_groups import MessageGroupKey
 from popserver.engine.transaction import STEP_ROWS_MAX, Phase, Request, Transaction, carries_out
-from popserver.messages import origins
+from popserver.messages import keyed, origins
 from popserver.messages.append import lock_queue
 from popserver.model.errors import PopError
 from popserver.model.group import Mode
@@ -97,6 +97,7 @@ def _trim(tx: Transaction, place: _QueueRow, cutoff_ms: int) -> Removed | None:
     for group_id in groups:
         _remove_ready(tx, group_id, bounds)
     newest_ms = tx.conn.execute(_NEWEST, bounds).scalar()
+    keyed.remove(tx, *_INSIDE, names=bounds)
     removed = tx.conn.execute(_REMOVE, bounds).rowcount
     tx.conn.execute(_MOVE_MIN, {"of_queue": place.queue_id, "to_offset": offset_of(bounds["end"])})
     if not removed:

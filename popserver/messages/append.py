@@ -16,6 +16,7 @@ from popserver.database.schema import topic as topic_table
 from popserver.engine.transaction import Phase, RepeatedId, Request, Transaction, carries_out
 from popserver.filters import tag_hash
 from popserver.messages import duplicates, keys
+from popserver.messages.keyed import KeyedMessages
 from popserver.model.errors import PopError, TopicNotFound
 from popserver.model.message import WINDOW_MS, Message, SendResult, id_to_bytes
 from popserver.model.topic import MessageQueue, Topic, message_key, queue_for
@@ -88,6 +89,10 @@ def _append_to_topic(tx: Transaction, requests: Sequence[Append]) -> list[list[S
             return [gone] * len(requests)
         first_key = message_key(chosen.queue_id, taken.first)
         dialect_of(tx.conn).insert(tx.conn, message, _rows(taken.stored_at_ms, topic, first_key, several))
+        if any(each.keys for each in several):
+            keyed = tx.at_end(KeyedMessages)
+            for key, each in enumerate(several, start=first_key):
+                keyed.add(key, each.keys)
         tx.ready_topics.add(topic.topic_id)
         places = enumerate(several, start=taken.first)
         for offset, each in places:

@@ -6,6 +6,7 @@ step, which may choose another queue for messages without a message group.
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from popserver.engine.transaction import STEP_ROWS_MAX, Phase, Request, Transact
 from popserver.filters import tag_hash
 from popserver.messages import keys
 from popserver.messages.append import STORED_AT_MS
+from popserver.messages.keyed import KeyedMessages
 from popserver.model.errors import PopError
 from popserver.model.message import WINDOW_MS
 from popserver.model.topic import MessageType, Topic, message_key, queue_for
@@ -96,8 +98,17 @@ def enqueue(tx: Transaction, rows: Sequence[PendingRow], rotation: int, key_wind
     placed = list(_placed(tx, topics, live, rotation))
     if placed:
         tx.conn.execute(_ENQUEUE, {"places": encode_rows(placed)})
+        _index_keys(tx, live, placed)
         remove(tx, (pending_id for pending_id, *_ in placed))
     return len(live) - len(placed)
+
+
+def _index_keys(tx: Transaction, rows: Sequence[PendingRow], placed: Iterable[tuple[int, int, int, int]]) -> None:
+    keys_of = {row.pending_id: json.loads(row.keys) for row in rows if row.keys}
+    if keys_of:
+        keyed = tx.at_end(KeyedMessages)
+        for pending_id, key, *_ in placed:
+            keyed.add(key, keys_of.get(pending_id, ()))
 
 
 def within_a_step(rows: Iterable[Sized], bytes_max: int) -> list[Sized]:

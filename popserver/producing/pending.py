@@ -42,6 +42,7 @@ class PendingRow(NamedTuple):
     checks: int
     enqueued: int
     tag: str | None
+    keys: str | None
     message_group: str | None
     priority: int | None
     deliver_at_ms: int | None

@@ -102,3 +102,23 @@ def test_a_bad_expression_is_refused_with_its_place(shell: Shell) -> None:
     assert "line 1, column 5, at the ^ in «a > ^'x'»" in said.err
     assert shell("filter", "test", "a > 3", "--topic", "nowhere").status == 4
     assert shell("filter", "test", "a > 3").status == 2
+
+
+def test_find(shell: Shell) -> None:
+    shell.ok("topic", "create", "orders", "--queues", "1")
+    shell.ok("message", "send", "orders", "a", "--key", "o-1", "--key", "c-7", "--tag", "new", "--property", "a=1")
+    shell.ok("message", "send", "orders", "b", "--key", "o-2", "--key", "c-7", "--property", "a=2")
+    headings, row = shell.ok("message", "find", "--key", "o-1").lines
+    assert headings.split() == ["TOPIC", "MESSAGE", "ID", "QUEUE", "OFFSET", "STORED", "TAG", "KEYS"]
+    assert row.split()[0] == "orders"
+    assert row.endswith("o-1, c-7")
+    found = shell.json("message", "find", "--key", "c-7", "--where", "a > 1", "--since", "2024-12-31")
+    assert [each["keys"] for each in found["messages"]] == [["o-2", "c-7"]]
+    lines = shell.ok("message", "find", "--key", "c-7", "--max", "1").lines
+    assert lines[-1] == "the newest 1 of 2; show more with --max"
+    assert shell.ok("message", "find", "--topic", "orders", "--tag", "old").lines == ["no message matches"]
+    refused = shell("message", "find", "--tag", "new")
+    assert refused.status == 1
+    assert "name the topic, or give a key" in refused.err
+    refused = shell("filter", "test", "KEYS = 'o-1'", "--topic", "orders")
+    assert "popmq message find --key" in refused.err

@@ -4,12 +4,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 from popclient._arguments import as_timedelta
 from popclient._sync.admin.calls import Calls
 from popclient.admin.answers import facts_of, filter_trial_of, views_of, why_of
-from popclient.admin.facts import FilterTrial, Hold, LockedMessageGroup, MessageFacts, ScheduledMessage, Why
+from popclient.admin.facts import (
+    FilterTrial,
+    FoundMessages,
+    Hold,
+    LockedMessageGroup,
+    MessageFacts,
+    ScheduledMessage,
+    Why,
+)
 from popclient.admin.requests import PAGE
 from popclient.message import MessageView
 from popproto.v1 import admin_pb2 as wire
@@ -55,6 +63,30 @@ class Messages(Calls):
         request = wire.ListLockedMessageGroupsRequest(group=self._named(group), max=max_groups)
         answer = self._call(lambda link: link.admin.ListLockedMessageGroups, request)
         return [facts_of(LockedMessageGroup, each) for each in answer.message_groups]
+
+    def find_messages(
+        self,
+        *,
+        key: str | None = None,
+        topic: str | None = None,
+        tag: str | None = None,
+        where: str = "",
+        since: datetime | None = None,
+        max_messages: int = 10,
+    ) -> FoundMessages:
+        """Finds stored messages by what is given; the newest come first, without bodies.
+
+        where: a SQL filter. since: stored then or later. With a key any topic is searched, by an index; without one, at
+        most the newest 100,000 messages of `topic`. Dead letters and retries are not found. Raises BadRequest without
+        key and topic, and for an illegal expression.
+        """
+        request = wire.FindMessagesRequest(
+            topic=None if topic is None else self._named(topic), key=key, tag=tag, where=where, max=max_messages
+        )
+        if since is not None:
+            request.since.FromDatetime(since.astimezone(UTC))
+        answer = self._call(lambda link: link.admin.FindMessages, request)
+        return facts_of(FoundMessages, answer)
 
     def try_filter(
         self, expression: str, topic: str, *, last: float | timedelta | None = None, max_messages: int = 10

@@ -1276,6 +1276,103 @@ class Fact(_message.Message):
 Global___Fact: _TypeAlias = Fact  # noqa: Y015
 
 @_typing.final
+class FindMessagesRequest(_message.Message):
+    """Finds stored messages. With a key, the index of keys is read; without one, a topic is needed, and at most its newest
+    100,000 messages are examined. Dead letters and retries are not found.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    TAG_FIELD_NUMBER: _builtins.int
+    WHERE_FIELD_NUMBER: _builtins.int
+    SINCE_FIELD_NUMBER: _builtins.int
+    MAX_FIELD_NUMBER: _builtins.int
+    key: _builtins.str
+    tag: _builtins.str
+    where: _builtins.str
+    """a SQL filter on properties; empty: none"""
+    max: _builtins.int
+    """how many of the newest to show: 1 to 100, 0: 10"""
+    @_builtins.property
+    def topic(self) -> _definition_pb2.Resource:
+        """absent: all topics"""
+
+    @_builtins.property
+    def since(self) -> _timestamp_pb2.Timestamp:
+        """stored at this time or later"""
+
+    def __init__(
+        self,
+        *,
+        topic: _definition_pb2.Resource | None = ...,
+        key: _builtins.str | None = ...,
+        tag: _builtins.str | None = ...,
+        where: _builtins.str = ...,
+        since: _timestamp_pb2.Timestamp | None = ...,
+        max: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_key", b"_key", "_since", b"_since", "_tag", b"_tag", "_topic", b"_topic", "key", b"key", "since", b"since", "tag", b"tag", "topic", b"topic"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_key", b"_key", "_since", b"_since", "_tag", b"_tag", "_topic", b"_topic", "key", b"key", "max", b"max", "since", b"since", "tag", b"tag", "topic", b"topic", "where", b"where"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__key: _TypeAlias = _typing.Literal["key"]  # noqa: Y015
+    _WhichOneofArgType__key: _TypeAlias = _typing.Literal["_key", b"_key"]  # noqa: Y015
+    _WhichOneofReturnType__since: _TypeAlias = _typing.Literal["since"]  # noqa: Y015
+    _WhichOneofArgType__since: _TypeAlias = _typing.Literal["_since", b"_since"]  # noqa: Y015
+    _WhichOneofReturnType__tag: _TypeAlias = _typing.Literal["tag"]  # noqa: Y015
+    _WhichOneofArgType__tag: _TypeAlias = _typing.Literal["_tag", b"_tag"]  # noqa: Y015
+    _WhichOneofReturnType__topic: _TypeAlias = _typing.Literal["topic"]  # noqa: Y015
+    _WhichOneofArgType__topic: _TypeAlias = _typing.Literal["_topic", b"_topic"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__key) -> _WhichOneofReturnType__key | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__since) -> _WhichOneofReturnType__since | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__tag) -> _WhichOneofReturnType__tag | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__topic) -> _WhichOneofReturnType__topic | None: ...
+
+Global___FindMessagesRequest: _TypeAlias = FindMessagesRequest  # noqa: Y015
+
+@_typing.final
+class FindMessagesResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    EXAMINED_FIELD_NUMBER: _builtins.int
+    MATCHED_FIELD_NUMBER: _builtins.int
+    COMPLETE_FIELD_NUMBER: _builtins.int
+    MESSAGES_FIELD_NUMBER: _builtins.int
+    examined: _builtins.int
+    matched: _builtins.int
+    complete: _builtins.bool
+    """false: other messages were not examined"""
+    @_builtins.property
+    def status(self) -> _definition_pb2.Status: ...
+    @_builtins.property
+    def messages(self) -> _containers.RepeatedCompositeFieldContainer[_definition_pb2.Message]:
+        """the newest that match, newest first, without their bodies"""
+
+    def __init__(
+        self,
+        *,
+        status: _definition_pb2.Status | None = ...,
+        examined: _builtins.int = ...,
+        matched: _builtins.int = ...,
+        complete: _builtins.bool = ...,
+        messages: _abc.Iterable[_definition_pb2.Message] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["complete", b"complete", "examined", b"examined", "matched", b"matched", "messages", b"messages", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FindMessagesResponse: _TypeAlias = FindMessagesResponse  # noqa: Y015
+
+@_typing.final
 class TryFilterRequest(_message.Message):
     """Tries a SQL filter on stored messages; nothing changes."""
 

@@ -120,6 +120,11 @@ class AdminStub(object):
                 request_serializer=popmq_dot_v1_dot_admin__pb2.ListLockedMessageGroupsRequest.SerializeToString,
                 response_deserializer=popmq_dot_v1_dot_admin__pb2.ListLockedMessageGroupsResponse.FromString,
                 _registered_method=True)
+        self.FindMessages = channel.unary_unary(
+                '/popmq.v1.Admin/FindMessages',
+                request_serializer=popmq_dot_v1_dot_admin__pb2.FindMessagesRequest.SerializeToString,
+                response_deserializer=popmq_dot_v1_dot_admin__pb2.FindMessagesResponse.FromString,
+                _registered_method=True)
         self.TryFilter = channel.unary_unary(
                 '/popmq.v1.Admin/TryFilter',
                 request_serializer=popmq_dot_v1_dot_admin__pb2.TryFilterRequest.SerializeToString,
@@ -377,6 +382,12 @@ class AdminServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ListLockedMessageGroups(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def FindMessages(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -656,6 +667,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.ListLockedMessageGroups,
                     request_deserializer=popmq_dot_v1_dot_admin__pb2.ListLockedMessageGroupsRequest.FromString,
                     response_serializer=popmq_dot_v1_dot_admin__pb2.ListLockedMessageGroupsResponse.SerializeToString,
+            ),
+            'FindMessages': grpc.unary_unary_rpc_method_handler(
+                    servicer.FindMessages,
+                    request_deserializer=popmq_dot_v1_dot_admin__pb2.FindMessagesRequest.FromString,
+                    response_serializer=popmq_dot_v1_dot_admin__pb2.FindMessagesResponse.SerializeToString,
             ),
             'TryFilter': grpc.unary_unary_rpc_method_handler(
                     servicer.TryFilter,
@@ -1272,6 +1288,33 @@ class Admin(object):
             '/popmq.v1.Admin/ListLockedMessageGroups',
             popmq_dot_v1_dot_admin__pb2.ListLockedMessageGroupsRequest.SerializeToString,
             popmq_dot_v1_dot_admin__pb2.ListLockedMessageGroupsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FindMessages(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/popmq.v1.Admin/FindMessages',
+            popmq_dot_v1_dot_admin__pb2.FindMessagesRequest.SerializeToString,
+            popmq_dot_v1_dot_admin__pb2.FindMessagesResponse.FromString,
             options,
             channel_credentials,
             insecure,

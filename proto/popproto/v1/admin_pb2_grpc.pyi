@@ -51,6 +51,7 @@ class AdminStub:
     Why: _grpc.UnaryUnaryMultiCallable[_admin_pb2.WhyRequest, _admin_pb2.WhyResponse]
     ListHolds: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListHoldsRequest, _admin_pb2.ListHoldsResponse]
     ListLockedMessageGroups: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListLockedMessageGroupsRequest, _admin_pb2.ListLockedMessageGroupsResponse]
+    FindMessages: _grpc.UnaryUnaryMultiCallable[_admin_pb2.FindMessagesRequest, _admin_pb2.FindMessagesResponse]
     TryFilter: _grpc.UnaryUnaryMultiCallable[_admin_pb2.TryFilterRequest, _admin_pb2.TryFilterResponse]
     ListDeadLetters: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListDeadLettersRequest, _admin_pb2.ListDeadLettersResponse]
     GetDeadLetter: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetDeadLetterRequest, _admin_pb2.GetDeadLetterResponse]
@@ -104,6 +105,7 @@ class AdminAsyncStub(AdminStub):
     Why: _aio.UnaryUnaryMultiCallable[_admin_pb2.WhyRequest, _admin_pb2.WhyResponse]  # type: ignore[assignment]
     ListHolds: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListHoldsRequest, _admin_pb2.ListHoldsResponse]  # type: ignore[assignment]
     ListLockedMessageGroups: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListLockedMessageGroupsRequest, _admin_pb2.ListLockedMessageGroupsResponse]  # type: ignore[assignment]
+    FindMessages: _aio.UnaryUnaryMultiCallable[_admin_pb2.FindMessagesRequest, _admin_pb2.FindMessagesResponse]  # type: ignore[assignment]
     TryFilter: _aio.UnaryUnaryMultiCallable[_admin_pb2.TryFilterRequest, _admin_pb2.TryFilterResponse]  # type: ignore[assignment]
     ListDeadLetters: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListDeadLettersRequest, _admin_pb2.ListDeadLettersResponse]  # type: ignore[assignment]
     GetDeadLetter: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetDeadLetterRequest, _admin_pb2.GetDeadLetterResponse]  # type: ignore[assignment]
@@ -256,6 +258,13 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.ListLockedMessageGroupsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.ListLockedMessageGroupsResponse, _abc.Awaitable[_admin_pb2.ListLockedMessageGroupsResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def FindMessages(
+        self,
+        request: _admin_pb2.FindMessagesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.FindMessagesResponse, _abc.Awaitable[_admin_pb2.FindMessagesResponse]]: ...
 
     @_abc_1.abstractmethod
     def TryFilter(

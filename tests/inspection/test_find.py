@@ -1,0 +1,140 @@
+"""Messages are found by their keys, by an index, and by tag, condition and time."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from popproto.v2 import definition_pb2 as pb
+from popserver.catalog import topics
+from popserver.inspection import find as inspection_find
+from popserver.maintenance import retention
+from popserver.messages.keyed import key_hash
+from popserver.producing import enqueue, pending
+from popserver.producing.enqueue import EnqueueDue
+from popserver.producing.rules import CheckPolicy
+from tests.support.builders import a_message, an_id
+from tests.support.desk import Desk, named
+from tests.support.open_store import HOUR, OpenStore
+
+
+@pytest.fixture
+def made(stored_desk: Desk) -> Desk:
+    desk = stored_desk
+    desk.call("CreateTopic", topic=named("orders"), queue_count=2)
+    desk.send("orders", "m0", keys=["o-1"], tag="new", properties={"a": "1"})
+    desk.send("orders", "m1", keys=["o-1", "customer-7"], tag="paid", properties={"a": "2"})
+    desk.server.clock.advance("1h")
+    desk.send("orders", "m2", keys=["o-2", "customer-7"], tag="new", properties={"a": "3"})
+    desk.send("orders", "m3", tag="new", properties={"a": "4"})
+    desk.send("letters", "m4", keys=["o-1"])
+    return desk
+
+
+def find(desk: Desk, **wish: Any) -> list[str]:
+    answer = desk.call("FindMessages", **wish)
+    assert answer.status.code == pb.OK, answer
+    assert answer.complete
+    assert answer.matched == len(answer.messages)
+    return [each.system_properties.message_id for each in answer.messages]
+
+
+def test_by_key(made: Desk) -> None:
+    assert find(made, key="o-1")[0] == "m4", "the newest first, of all topics"
+    assert sorted(find(made, key="o-1")) == ["m0", "m1", "m4"]
+    assert sorted(find(made, key="o-1", topic=named("orders"))) == ["m0", "m1"]
+    assert find(made, key="customer-7", tag="paid") == ["m1"]
+    assert find(made, key="customer-7", where="a > 2") == ["m2"]
+    assert find(made, key="o-1", where="a > 0 -- and nothing else", tag="new") == ["m0"]
+    assert find(made, key="nobody") == []
+    message = made.call("FindMessages", key="o-2").messages[0]
+    assert (message.topic.name, list(message.system_properties.keys)) == ("orders", ["o-2", "customer-7"])
+    assert (message.body, dict(message.user_properties)) == (b"", {"a": "3"})
+
+
+def test_by_time_tag_and_condition(made: Desk) -> None:
+    since = datetime(2025, 1, 1, 0, 30, tzinfo=UTC)
+    assert sorted(find(made, topic=named("orders"), since=since)) == ["m2", "m3"]
+    assert find(made, key="o-1", topic=named("orders"), since=since) == []
+    assert sorted(find(made, topic=named("orders"), tag="new")) == ["m0", "m2", "m3"]
+    assert find(made, topic=named("orders"), tag="new", where="a > 1 AND a < 4") == ["m2"]
+    assert find(made, topic=named("orders"), tag="it's") == []
+
+
+def test_two_keys_with_one_checksum_are_told_apart(made: Desk) -> None:
+    assert key_hash("plumless") == key_hash("buckeroo")
+    made.send("orders", "m5", keys=["plumless"])
+    made.send("orders", "m6", keys=["buckeroo"])
+    assert find(made, key="plumless") == ["m5"]
+
+
+def test_many_are_read_in_steps_and_the_rest_is_told(made: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inspection_find, "STEP_ROWS", 2)
+    made.send("orders", *(f"n{number}" for number in range(7)), keys=["busy"])
+    answer = made.call("FindMessages", key="busy", max=3)
+    assert (answer.matched, len(answer.messages), answer.complete) == (7, 3, True)
+    monkeypatch.setattr(inspection_find, "EXAMINED_MAX", 4)
+    answer = made.call("FindMessages", key="busy")
+    assert (answer.examined, answer.complete) == (4, False)
+
+
+WRONG: list[tuple[dict[str, Any], pb.Code.ValueType, str]] = [
+    ({}, pb.BAD_REQUEST, "name the topic, or give a key"),
+    ({"topic": named("none"), "key": "k"}, pb.TOPIC_NOT_FOUND, "'none'"),
+    ({"key": "k", "where": "a >"}, pb.ILLEGAL_FILTER_EXPRESSION, ""),
+    ({"key": "k", "where": "a = 1) OR (a = 2"}, pb.ILLEGAL_FILTER_EXPRESSION, ""),
+    ({"key": "k", "max": 101}, pb.BAD_REQUEST, "1 to 100 messages, not 101"),
+]
+
+
+@pytest.mark.parametrize(("wish", "code", "said"), WRONG)
+def test_what_cannot_be_searched(desk: Desk, wish: dict[str, Any], code: pb.Code.ValueType, said: str) -> None:
+    status = desk.call("FindMessages", **wish).status
+    assert (pb.Code.Name(status.code), said in status.message) == (pb.Code.Name(code), True), status
+
+
+def test_a_filter_for_keys_is_refused_with_the_way_to_find_them(made: Desk) -> None:
+    status = made.call("TryFilter", topic=named("orders"), expression="KEYS = 'o-1'").status
+    assert status.code == pb.BAD_REQUEST
+    assert "popmq message find --key" in status.message
+
+
+def keyed(store: OpenStore) -> int:
+    return int(store.one_value("SELECT COUNT(*) FROM keyed_message"))
+
+
+def test_the_index_goes_with_its_messages(store: OpenStore) -> None:
+    topic = store.topic()
+    store.send(topic, [a_message(keys=("a", "b")), a_message(), a_message(keys=("a", "a"))])
+    assert keyed(store) == 3, "one for each different key, none for a message without keys"
+    store.now_ms += HOUR
+    store.send(topic, 1, keys=("c",))
+    store.one(retention.retain, retention.Retain(store.now_ms - 1))
+    assert keyed(store) == 1
+    store.one(topics.delete_topic, topics.DeleteTopic(topic.name))
+    store.purge()
+    assert keyed(store) == 0
+
+
+def test_a_delayed_message_is_indexed_when_it_is_delivered(store: OpenStore) -> None:
+    topic = store.topic()
+    message = a_message(keys=("late",), deliver_at_ms=store.now_ms + HOUR, message_id=an_id())
+    store.one(pending.store_pending, pending.StorePending(topic, [message], "", CheckPolicy()))
+    assert keyed(store) == 0
+    store.now_ms += HOUR
+    store.one(enqueue.enqueue_due, EnqueueDue(0))
+    assert keyed(store) == 1
+
+
+def test_the_index_is_used(store: OpenStore) -> None:
+    topic = store.topic()
+    store.send(topic, 3, keys=("k",))
+    if store.conn.dialect.name == "postgresql":
+        store.conn.exec_driver_sql("SET enable_seqscan = off")
+    names = {"of_hash": key_hash("k"), "first": 0, "end": (1 << 63) - 1, "limit": 10}
+    assert len(inspection_find._step(store.conn, names)) == 3
+    explain = "EXPLAIN QUERY PLAN" if store.conn.dialect.name == "sqlite" else "EXPLAIN"
+    plan = str(store.rows(f"{explain} SELECT message_key FROM keyed_message WHERE key_hash = 1 AND message_key >= 0"))
+    assert "SCAN keyed_message" not in plan
