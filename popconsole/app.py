@@ -15,7 +15,7 @@ from starlette.staticfiles import StaticFiles
 from popclient.config import ClientConfig, Tls
 from popconsole.desk import Desk
 from popconsole.guard import Guard
-from popconsole.pages import groups, overview, server, topics, users
+from popconsole.pages import groups, messages, overview, server, topics, users
 from popconsole.pages.sign_in import SignIn
 from popconsole.rendering import STATIC
 from popconsole.settings import Settings
@@ -78,6 +78,8 @@ def routes_of(desk: Desk) -> list[Route | Mount]:
         "/groups/{group}": groups.group,
         "/groups/{group}/reset": groups.reset_preview,
         "/groups/{group}/delete": groups.delete_preview,
+        "/messages": messages.find,
+        "/messages/{message_id}": messages.message,
         "/topics": topics.topics,
         "/topics/{topic}": topics.topic,
         "/topics/{topic}/delete": topics.delete_preview,
@@ -91,7 +93,7 @@ def routes_of(desk: Desk) -> list[Route | Mount]:
     acts: dict[str, Page] = {
         "/groups/{group}/reset": groups.reset,
         "/groups/{group}/delete": groups.delete,
-        "/groups/{group}/skip": groups.skip,
+        "/messages/{message_id}/skip": messages.skip,
         "/topics": topics.create,
         "/topics/{topic}/publish": topics.publish,
         "/topics/{topic}/delete": topics.delete,

@@ -182,11 +182,3 @@ async def delete(visit: Visit) -> Response:
     await visit.admin.delete_group(name)
     await visit.pulse.fresh(visit.admin)
     return visit.go(visit.path("groups"), f"Group {name} is deleted.")
-
-
-async def skip(visit: Visit) -> Response:
-    """Mark one message as done in the group."""
-    name, message_id = visit.named("group"), visit.given("message_id")
-    visit.require_name(name)
-    state = await visit.admin.skip_message(name, message_id, visit.given("topic") or None)
-    return visit.go(visit.path("messages", message_id), f"Group {name} skips the message, which was {state}.")

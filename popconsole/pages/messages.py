@@ -1,0 +1,154 @@
+"""Finding messages, and the page of one message: its life in every group, why it is where it is, and what it says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, Final, NamedTuple
+
+from starlette.responses import RedirectResponse, Response
+
+from popclient.admin import MessageFacts, MessageState
+from popclient.errors import NotFound, PopError
+from popclient.message import MessageView
+from popconsole import words
+from popconsole.bodies import body_of
+from popconsole.pages.topics import OWN
+from popconsole.pictures.lineage import Box, lineage_of
+from popconsole.pictures.timeline import timeline_of
+from popconsole.visits import Refused, Visit
+
+FOUND_MAX: Final = 50
+REASONS_MAX: Final = 6  # groups that are asked why
+URGENCY: Final = ("DLQ", "WAITING_RETRY", "INFLIGHT", "READY", "COMMIT")
+SPANS: Final = {"1h": 3_600, "1d": 86_400, "": 0}
+DIED: Final = frozenset({"EXHAUST", "FORWARD_TO_DLQ", "REDRIVE"})
+
+
+class InGroup(NamedTuple):
+    """A group's view of the message."""
+
+    state: MessageState
+    sentence: str
+    boxes: list[Box]
+
+
+async def find(visit: Visit) -> Response:
+    """By id or key, or by a condition in a topic. A message id leads to its page."""
+    status = await visit.pulse.now(visit.admin)
+    wanted, topic, where, last = (visit.asked(each).strip() for each in ("find", "topic", "where", "last"))
+    if wanted:
+        try:
+            found = await visit.admin.get_message(wanted, topic or None)
+        except NotFound:
+            pass
+        except PopError as error:
+            if "several topics" not in error.sentence:
+                raise
+        else:
+            return RedirectResponse(visit.path("messages", found.message.message_id), 303)
+    results = await visit.attempt(_search(visit, wanted, topic, where, last)) if wanted or topic else None
+    names = await visit.attempt(visit.admin.list_topics())
+    return visit.show(
+        "messages.html",
+        now=visit.pulse.time,
+        wanted=wanted,
+        topic=topic,
+        where=where,
+        last=last,
+        topics=[each.name for each in names.value or () if not each.name.startswith(OWN)],
+        results=results.value if results else None,
+        failure=results.failure if results else "",
+        messages_count=status.messages,
+    )
+
+
+class Results(NamedTuple):
+    """What was found. examined: how many messages were looked at; is_complete: none was left out."""
+
+    messages: Sequence[MessageView]
+    matched: int
+    examined: int | None
+    is_complete: bool
+
+
+async def _search(visit: Visit, key: str, topic: str, where: str, last: str) -> Results:
+    over = timedelta(seconds=SPANS.get(last, 0)) or None
+    if key:
+        return Results((), 0, None, is_complete=True)
+    trial = await visit.admin.try_filter(where or "MESSAGE_ID IS NOT NULL", topic, last=over, max_messages=FOUND_MAX)
+    return Results(trial.newest, trial.matched, trial.examined, trial.complete)
+
+
+async def message(visit: Visit) -> Response:
+    """One message."""
+    message_id = visit.named("message_id")
+    await visit.pulse.now(visit.admin)
+    facts = await visit.admin.get_message(message_id, visit.asked("topic") or None)
+    view = facts.message
+    now = visit.pulse.time
+    stored = view.store_timestamp or view.born_timestamp
+    body = body_of(view)
+    shown = visit.asked("show") if visit.asked("show") in body.kinds else body.kinds[0]
+    ordered = sorted(
+        facts.states, key=lambda each: (URGENCY.index(each.state) if each.state in URGENCY else 9, each.group)
+    )
+    return visit.show(
+        "message.html",
+        now=now,
+        message=view,
+        history=facts.history,
+        timeline=timeline_of(ordered, facts.history, stored, now),
+        stored=stored,
+        groups=await _in_groups(visit, facts, ordered),
+        asked_max=REASONS_MAX,
+        body=body,
+        shown=shown,
+        trace=_trace_id(view.trace_context or ""),
+    )
+
+
+async def _in_groups(visit: Visit, facts: MessageFacts, states: Sequence[MessageState]) -> list[InGroup]:
+    """Why the message is where it is, in the first groups."""
+    message_id, topic = facts.message.message_id, facts.message.topic
+    asked = states[:REASONS_MAX]
+    reasons = await asyncio.gather(*(visit.attempt(visit.admin.why(message_id, each.group, topic)) for each in asked))
+    died = {each.group for each in facts.history if each.event in DIED}
+    boxes = await asyncio.gather(
+        *(lineage(visit, each.group, message_id) for each in asked if each.group in died or each.state == "DLQ")
+    )
+    of_group = dict(boxes)
+    return [
+        InGroup(state, why.failure or why.value.sentence, of_group.get(state.group, []))
+        for state, why in zip(asked, reasons, strict=True)
+    ]
+
+
+async def lineage(visit: Visit, group: str, message_id: str) -> tuple[str, list[Box]]:
+    """The group, and what became of its dead letter; nothing where it is no more."""
+    letter = await visit.attempt(visit.admin.get_dead_letter(group, message_id))
+    if letter.value is None:
+        return group, []
+    redrives: Any = None
+    if letter.value.plan_id:
+        call = visit.admin.list_redrives(letter.value.plan_id, after_id=letter.value.id - 1, max_messages=1)
+        redrives = (await visit.attempt(call)).value
+    return group, lineage_of(letter.value, redrives[0] if redrives else None)
+
+
+def _trace_id(traceparent: str) -> str:
+    """The trace of a W3C traceparent; empty if it is none."""
+    parts = traceparent.split("-")
+    return parts[1] if len(parts) >= 4 and len(parts[1]) == 32 else ""
+
+
+async def skip(visit: Visit) -> Response:
+    """Mark the message as done in one group."""
+    message_id, group = visit.named("message_id"), visit.given("group")
+    if not group:
+        raise Refused("name the group that is to skip the message")
+    visit.require_name(group)
+    state = await visit.admin.skip_message(group, message_id, visit.given("topic") or None)
+    text = words.state(state).text
+    return visit.go(visit.path("messages", message_id), f"Group {group} skips the message, which was {text}.")

@@ -1,0 +1,118 @@
+"""The page of a message: why, its life, its body; and finding it."""
+
+from __future__ import annotations
+
+import itertools
+from datetime import UTC, datetime, timedelta
+
+from popclient.admin import HistoryEntry, MessageState
+from popconsole.pictures.timeline import timeline_of
+from popproto.v2 import definition_pb2 as pb
+from tests.console.site import Site
+from tests.support.desk import Desk, named
+
+BEGIN = datetime(2026, 11, 20, tzinfo=UTC)
+
+
+def made(desk: Desk) -> None:
+    desk.call("CreateTopic", topic=named("flights"), queue_count=1, accept_message_types=[pb.NORMAL, pb.FIFO])
+    desk.make_group("arrivals", max_attempts=2, history="all")
+
+
+def test_every_step_of_its_life(stored_site: Site, stored_desk: Desk) -> None:
+    made(stored_desk)
+    stored_desk.send("flights", "m0", body=b'{"seat": "12A", "legs": [1, null, true]}', keys=["UA-17"])
+    stored_desk.receive("arrivals", "flights")
+    stored_desk.server.clock.advance("11s")
+    (message,) = stored_desk.receive("arrivals", "flights")
+    stored_desk.give_up("arrivals", "flights", message)
+    page = stored_site.get("/messages/m0")
+    assert "a dead letter of group 'arrivals'" in page
+    assert "attempt 2" in page and "RELEASE" in page and "FORWARD_TO_DLQ" in page
+    assert "dead letter 1" in page, "the lineage"
+    assert "“12A”" in page and "null" in page, "JSON as a tree"
+    assert "popmq why m0 --group arrivals" in page
+    assert '{"seat": "12A"' in stored_site.get("/messages/m0?show=text")
+    assert "7b 22 73 65" in stored_site.get("/messages/m0?show=hex")
+
+
+def test_the_search_leads_to_a_message_by_its_id(site: Site, desk: Desk) -> None:
+    made(desk)
+    desk.send("flights", "m0")
+    answer = site.browser.get("/messages?find=m0", follow_redirects=False)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/messages/m0")
+    assert "neither the id" in site.get("/messages?find=m1")
+
+
+def test_messages_of_a_topic_by_condition(site: Site, desk: Desk) -> None:
+    made(desk)
+    desk.send("flights", "m0", properties={"distance": "100"})
+    desk.send("flights", "m1", properties={"distance": "2000"})
+    page = site.get("/messages?topic=flights&where=distance > 1000")
+    assert "1 message of 2 examined" in page.replace("<strong>", "").replace("</strong>", "")
+    assert "/messages/m1" in page and "/messages/m0" not in page
+    assert '<p class="bad" role="alert">' in site.get("/messages?topic=flights&where=distance >")
+    assert "/messages/m0" in site.get("/messages?topic=flights")
+
+
+def test_a_message_is_skipped_by_its_page(stored_site: Site, stored_desk: Desk) -> None:
+    made(stored_desk)
+    stored_desk.send("flights", "m0")
+    stored_desk.receive("arrivals", "flights")
+    stored_desk.server.clock.advance("11s")
+    stored_site.post("/messages/m0/skip", 400, form_on="/messages/m0", group="arrivals", confirm="")
+    stored_site.post("/messages/m0/skip", form_on="/messages/m0", group="arrivals", confirm="arrivals", topic="flights")
+    page = stored_site.get("/messages/m0")
+    assert "skips the message" in page and "SKIP" in page
+
+
+def test_a_body_that_is_no_text(site: Site, desk: Desk) -> None:
+    made(desk)
+    desk.send("flights", "m0", body=bytes(range(256)))
+    page = site.get("/messages/m0")
+    assert "000000  00 01 02" in page and "show=text" not in page
+
+
+def test_a_message_that_is_not_there(site: Site) -> None:
+    assert "Not found" in site.get("/messages/none", 404)
+
+
+def at(seconds: float, event: str, before: str, after: str, attempt: int = 1) -> HistoryEntry:
+    return HistoryEntry(BEGIN + timedelta(seconds=seconds), "g", event, before, after, attempt, "till-1", "because")
+
+
+def test_the_picture_keeps_the_order_of_all_steps() -> None:
+    steps = [
+        at(0.001, "RECEIVE", "READY", "INFLIGHT"),
+        at(0.005, "RETRY", "INFLIGHT", "WAITING_RETRY"),
+        at(7_200, "BACKOFF_ELAPSED", "WAITING_RETRY", "READY"),
+        at(7_200, "RECEIVE", "READY", "INFLIGHT", 2),
+        at(7_201, "ACK", "INFLIGHT", "COMMIT", 2),
+    ]
+    state = MessageState("g", "COMMIT", 2, None, "")
+    (lane,) = timeline_of([state], steps, BEGIN, BEGIN + timedelta(days=1)).lanes
+    assert [each.look for each in lane.segments] == ["line", "bar", "dots", "line", "bar"]
+    ends = [(each.x, each.x + each.width) for each in lane.segments]
+    assert all(before[1] <= after[0] + 0.2 for before, after in itertools.pairwise(ends))
+    assert ends[1][1] - ends[1][0] > 10, "four milliseconds beside two hours can be seen"
+    assert [(each.colour, each.shape) for each in lane.marks] == [("commit", "●")]
+
+
+def test_the_picture_says_what_the_history_does_not_know() -> None:
+    (lane,) = timeline_of([MessageState("g", "COMMIT", 0, None, "")], [], BEGIN, BEGIN + timedelta(seconds=9)).lanes
+    assert [each.is_sure for each in lane.segments] == [False]
+    (lane,) = timeline_of(
+        [MessageState("g", "DLQ", 1, None, "")],
+        [at(5, "EXHAUST", "INFLIGHT", "DLQ")],
+        BEGIN,
+        BEGIN + timedelta(seconds=9),
+    ).lanes
+    assert [(each.look, each.is_sure) for each in lane.segments] == [("bar", False)]
+
+
+def test_a_hold_reaches_into_the_future() -> None:
+    now = BEGIN + timedelta(seconds=5)
+    state = MessageState("g", "INFLIGHT", 1, now + timedelta(seconds=20), "till-1")
+    timeline = timeline_of([state], [at(1, "RECEIVE", "READY", "INFLIGHT")], BEGIN, now)
+    assert [each.is_future for each in timeline.lanes[0].segments] == [False, False, True]
+    assert timeline.now_x is not None
