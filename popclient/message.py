@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import zlib
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Final, Literal, NamedTuple, overload
@@ -19,6 +19,7 @@ from popproto.v2 import definition_pb2 as pb
 # The property that has a message's idempotency key.
 IDEMPOTENCY_KEY: Final = "popmq.idempotency-key"
 PRIORITY_MAX: Final = 32_767
+BODY_SHOWN: Final = 60  # bytes, or characters, in a repr
 
 
 class MessageQueue(NamedTuple):
@@ -59,7 +60,13 @@ class FilterExpression:
         return cls(expression=condition, type="SQL")
 
 
-@dataclass(frozen=True, slots=True)
+def _beginning(value: object) -> str:
+    if isinstance(value, bytes | str) and len(value) > BODY_SHOWN:
+        return f"{value[:BODY_SHOWN]!r}… ({len(value):,})"
+    return repr(value)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class Message:
     """A message to send.
 
@@ -104,6 +111,10 @@ class Message:
             as_timedelta("delay", self.delay)
         if self.properties:
             _require_texts(self.properties)
+
+    def __repr__(self) -> str:
+        given = ((each.name, getattr(self, each.name)) for each in fields(self))
+        return f"Message({', '.join(f'{name}={_beginning(value)}' for name, value in given if value)})"
 
     @property
     def all_properties(self) -> Mapping[str, str]:
@@ -259,26 +270,32 @@ class MessageView:
 
     @property
     def tag(self) -> str | None:
+        """The word by which consumers select; None without one."""
         return self._system.tag if self._system.HasField("tag") else None
 
     @property
     def keys(self) -> tuple[str, ...]:
+        """The words by which an operator finds the message."""
         return tuple(self._system.keys)
 
     @property
     def properties(self) -> dict[str, str]:
+        """The producer's own names and values."""
         return dict(self._wire.user_properties)
 
     @property
     def message_group(self) -> str | None:
+        """Its messages come in order; None without one."""
         return self._system.message_group if self._system.HasField("message_group") else None
 
     @property
     def priority(self) -> int | None:
+        """0 or more, higher first; None without one."""
         return self._system.priority if self._system.HasField("priority") else None
 
     @property
     def trace_context(self) -> str | None:
+        """W3C traceparent of the sender; None without one."""
         return self._system.trace_context if self._system.HasField("trace_context") else None
 
     @property
@@ -293,6 +310,7 @@ class MessageView:
 
     @property
     def born_host(self) -> str:
+        """The machine that sent it, as its client named it."""
         return self._system.born_host
 
     @property
@@ -307,10 +325,12 @@ class MessageView:
 
     @property
     def queue_id(self) -> int:
+        """The number of its queue in the topic."""
         return self._system.queue_id
 
     @property
     def queue_offset(self) -> int:
+        """Its place in that queue, from 0."""
         return self._system.queue_offset
 
     @property

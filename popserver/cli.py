@@ -173,7 +173,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     app.configure(config.log_level, config.log_format)
     sockets.raise_limit()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        return runner.run(_run_server(config, started, as_json=arguments.json))
+        return runner.run(_run_server(config, started, as_json=arguments.json or config.log_format == "json"))
 
 
 async def _run_server(config: Any, started: float, *, as_json: bool) -> int:
@@ -205,7 +205,7 @@ async def _run_server(config: Any, started: float, *, as_json: bool) -> int:
     gc.freeze()
     print(json.dumps(facts) if as_json else f"{words}  (RocketMQ 5 protocol)", flush=True)
     await stopping.wait()
-    print("popserver draining", file=sys.stderr, flush=True)
+    print('{"event": "draining"}' if as_json else "popserver draining", file=sys.stderr, flush=True)
     await app.stop()
     return OK
 

@@ -67,6 +67,7 @@ class EmbeddedBroker:
 
     @property
     def database_url(self) -> str:
+        """Where it keeps its state; `sqlite://` in memory."""
         return self.app.config.database_url
 
     def settle(self) -> None:
@@ -78,6 +79,7 @@ class EmbeddedBroker:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def start(self) -> None:
+        """Returns when it serves; `embedded` calls it."""
         if not structlog.is_configured():
             # Unconfigured, structlog writes all lines, even debug lines, to the program's standard output.
             app.configure("info", "console")

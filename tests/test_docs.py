@@ -6,6 +6,7 @@ import importlib
 import re
 import subprocess
 import sys
+from inspect import getdoc
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,23 @@ def test_each_public_name_is_in_the_reference() -> None:
     assert found - told - alike == {
         "popclient.sql.metadata", "popclient.sql.outbox", "popclient.sql.processed", "popserver.__version__",
     }  # fmt: skip
+
+
+def test_each_public_attribute_has_a_docstring() -> None:
+    """One without is not in the reference. What a class has from elsewhere, such as an exception's, is not ours."""
+    classes = {
+        getattr(importlib.import_module(module), name)
+        for module in MODULES
+        for name in importlib.import_module(module).__all__
+    }
+    silent = [
+        f"{each.__module__}.{each.__qualname__}.{name}"
+        for each in classes
+        if isinstance(each, type)
+        for name, value in vars(each).items()
+        if not name.startswith("_") and (callable(value) or isinstance(value, property)) and not getdoc(value)
+    ]
+    assert silent == []
 
 
 @pytest.mark.parametrize("page", ["commands", "lifecycle", "architecture"])

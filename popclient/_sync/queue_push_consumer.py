@@ -136,6 +136,7 @@ class QueuePushConsumer(ListenerConsumer[QueuePushCore]):
 
     @property
     def state(self) -> ServiceState:
+        """CREATE_JUST before the start, then RUNNING, SHUTDOWN_ALREADY or START_FAILED."""
         return self._core.state
 
     @property
@@ -176,6 +177,7 @@ class QueuePushConsumer(ListenerConsumer[QueuePushCore]):
         self._core.suspend()
 
     def resume(self) -> None:
+        """Pulls again after `suspend`."""
         self._bridge.post(self._core.resume)
 
     def subscribe(self, topic: str, expression: str | FilterExpression = "*") -> None:

@@ -137,10 +137,12 @@ class Transaction:
 
     @property
     def message_id(self) -> str:
+        """The id of the half message, which the message keeps when it is committed."""
         return self._half.receipt.message_id
 
     @property
     def transaction_id(self) -> str:
+        """The server's name of this transaction."""
         return self._half.receipt.transaction_id
 
     @property

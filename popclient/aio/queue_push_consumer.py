@@ -138,6 +138,7 @@ class QueuePushConsumer(ListenerConsumer[QueuePushCore]):
 
     @property
     def state(self) -> ServiceState:
+        """CREATE_JUST before the start, then RUNNING, SHUTDOWN_ALREADY or START_FAILED."""
         return self._core.state
 
     @property
@@ -178,6 +179,7 @@ class QueuePushConsumer(ListenerConsumer[QueuePushCore]):
         self._core.suspend()
 
     def resume(self) -> None:
+        """Pulls again after `suspend`."""
         self._bridge.post(self._core.resume)
 
     async def subscribe(self, topic: str, expression: str | FilterExpression = "*") -> None:

@@ -29,6 +29,8 @@ def redrive(arguments: Namespace) -> int:
         try:
             if arguments.repair:
                 return redrive_repaired(arguments, admin, plan_id, progress_log)
+            if arguments.group and not arguments.plan and not _are_any(arguments, admin):
+                return _say_nothing_to_do(arguments)
             plan = _planned(arguments, admin, plan_id)
             if arguments.dry_run:
                 return _show_dry_run(arguments, admin, plan)
@@ -144,6 +146,16 @@ def _require_a_meaning(arguments: Namespace) -> None:
         raise UsageError("--repair needs --group GROUP: a plan does not keep the repairs of what is still to be done")
     if given := narrows(arguments):
         raise UsageError(f"{given[0]} selects among the dead letters of a group; name it with --group GROUP")
+
+
+def _are_any(arguments: Namespace, admin: Admin) -> bool:
+    return next(iter(admin.dead_letters(selection_of(arguments), without_bodies=True)), None) is not None
+
+
+def _say_nothing_to_do(arguments: Namespace) -> int:
+    """A plan without a message would only be one more in `popmq dlq plans`; one with a name of yours is kept."""
+    document = {"plan_id": None, "group": arguments.group, "planned": 0, "redriven": 0, "skipped": 0}
+    return say(arguments, document, [f"no dead letter of {arguments.group} is selected: nothing to send back"])
 
 
 def _planned(arguments: Namespace, admin: Admin, plan_id: str) -> RedrivePlan:

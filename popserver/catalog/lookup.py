@@ -90,12 +90,15 @@ def is_named(table: Any, name: Resource) -> tuple[Any, ...]:
 
 
 def topic_not_found(name: Resource) -> TopicNotFound:
-    return TopicNotFound(f"topic '{name}' does not exist; create it with: popmq topic create {_as_typed(name)}")
+    return TopicNotFound(
+        f"topic '{name}' does not exist; create it with: popmq topic create {_as_typed(name)}, or see popmq topic list"
+    )
 
 
 def group_not_found(name: Resource) -> ConsumerGroupNotFound:
     return ConsumerGroupNotFound(
-        f"consumer group '{name}' does not exist; create it with: popmq group create {_as_typed(name)}"
+        f"consumer group '{name}' does not exist; create it with: popmq group create {_as_typed(name)},"
+        " or see popmq group list"
     )
 
 

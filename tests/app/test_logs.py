@@ -1,8 +1,10 @@
-"""Where the log of a server goes that runs inside another program."""
+"""What a server says, and where its log goes when it runs inside another program."""
 
 from __future__ import annotations
 
 import io
+import json
+import subprocess
 import sys
 from collections.abc import Iterator
 
@@ -10,6 +12,7 @@ import pytest
 import structlog
 
 from popserver import app
+from tests.support.server_process import clean_environment, serve_command
 
 
 @pytest.fixture
@@ -34,3 +37,15 @@ def test_it_follows_the_standard_error_of_the_program(monkeypatch: pytest.Monkey
     structlog.get_logger().warning("two")
     assert "one" in said
     assert "two" in second.getvalue()
+
+
+def test_with_json_each_line_is_json(sqlite_url: str) -> None:
+    """Its first words and its last are no lines of the log, and are read by the same program."""
+    command = serve_command(sqlite_url, "--port", "0", "--http", "off", "--log-format", "json")
+    environment, pipe = clean_environment(), subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment) as process:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["grpc"].startswith("127.0.0.1:")
+        process.terminate()
+        _, log = process.communicate()
+    assert [json.loads(line)["event"] for line in log.splitlines()][-1] == "draining"

@@ -99,9 +99,9 @@ class TestAutoCreate:
     @pytest.mark.row("N3")
     async def test_refused_with_the_command_that_helps_where_it_may_not(self, strict_broker: RunningBroker) -> None:
         before = await everything(strict_broker)
-        with pytest.raises(TopicNotFound, match=r"popmq topic create orders$"):
+        with pytest.raises(TopicNotFound, match=r"popmq topic create orders, or see popmq topic list$"):
             await strict_broker.send()
-        with pytest.raises(ConsumerGroupNotFound, match=r"popmq group create billing$"):
+        with pytest.raises(ConsumerGroupNotFound, match=r"popmq group create billing, or see popmq group list$"):
             await strict_broker.receive()
         await strict_broker.group()
         with pytest.raises(TopicNotFound):

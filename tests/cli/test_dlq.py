@@ -372,5 +372,13 @@ def test_a_namespace_is_a_world_of_its_own(shell: Shell, dead: list[str]) -> Non
     assert (said.status, len(listed(shell))) == (0, 5)
 
 
+@pytest.mark.parametrize("more", [[], ["--dry-run"]])
+def test_nothing_to_send_back_makes_no_plan(shell: Shell, dead: list[str], more: list[str]) -> None:
+    nothing = ["dlq", "redrive", "--group", "counters", "--where", "TAGS = 'ZZ'", *more]
+    assert shell.ok(*nothing).lines == ["no dead letter of counters is selected: nothing to send back"]
+    assert shell.json(*nothing)["plan_id"] is None
+    assert shell.json("dlq", "plans") == []
+
+
 def test_no_plans(shell: Shell) -> None:
     assert shell.ok("dlq", "plans").lines == ["no redrive plans"]

@@ -75,6 +75,11 @@ async def test_a_message_arrives_as_it_was_sent(server: ScriptedServer) -> None:
     assert (third.system_properties.priority, third.system_properties.message_type) == (3, pb.PRIORITY)
 
 
+def test_a_message_shows_the_beginning_of_its_body() -> None:
+    assert repr(Message("t", b"x", tag="a", delay=5)) == "Message(topic='t', body=b'x', tag='a', delay=5)"
+    assert repr(Message("t", "y" * 4_000_000)) == f"Message(topic='t', body='{'y' * 60}'… (4,000,000))"
+
+
 def test_what_excludes_each_other_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match="message_group and priority exclude each other"):
         Message("t", b"x", message_group="g", priority=1)

@@ -26,6 +26,7 @@ class Admin(Topics, Groups, Clients, Progress, Messages, Scheduled, DeadLetters,
     __module__ = "popclient.admin"
 
     def status(self) -> Status:
+        """The server in numbers, as `popmq status` shows it."""
         answer = self._call(lambda link: link.admin.GetStatus, wire.GetStatusRequest())
         return facts_of(Status, answer)
 

@@ -27,6 +27,7 @@ class Admin(Topics, Groups, Clients, Progress, Messages, Scheduled, DeadLetters,
     __module__ = "popclient.aio"
 
     async def status(self) -> Status:
+        """The server in numbers, as `popmq status` shows it."""
         answer = await self._call(lambda link: link.admin.GetStatus, wire.GetStatusRequest())
         return facts_of(Status, answer)
 
