@@ -55,7 +55,7 @@ INVARIANTS = {
              AND c.copy_kind = '{CopyKind.RETRY}'""",
     "an entry of the index of keys without its message": """
         SELECT COUNT(*) FROM keyed_message k
-        WHERE NOT EXISTS (SELECT 1 FROM message m WHERE m.message_key = k.message_key)""",
+        WHERE NOT EXISTS (SELECT 1 FROM message m WHERE m.message_key = ((k.block << 12) | k.slot))""",
     "a message beyond its queue's end": f"""
         SELECT COUNT(*) FROM queue q JOIN message m
         ON m.message_key = (SELECT MAX(l.message_key) FROM message l

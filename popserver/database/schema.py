@@ -186,9 +186,10 @@ Index(
 keyed_message = Table(
     "keyed_message",
     metadata,
+    Column("block", BigInteger, nullable=False),  # the message key without its low 12 bits
     Column("key_hash", Integer, nullable=False),
-    Column("message_key", BigInteger, nullable=False),
-    PrimaryKeyConstraint("key_hash", "message_key", name="keyed_message_pk"),
+    Column("slot", SmallInteger, nullable=False),  # these 12 bits
+    PrimaryKeyConstraint("block", "key_hash", "slot", name="keyed_message_pk"),
     sqlite_with_rowid=False,
 )
 

@@ -8,27 +8,28 @@ from __future__ import annotations
 
 import json
 from functools import partial
+from itertools import chain
 from typing import NamedTuple
 
-from sqlalchemy import Connection, and_, bindparam, select
+from sqlalchemy import Connection, and_, select
 
-from popserver.database.rows import RowStatement
-from popserver.database.schema import KEY_SHIFT, keyed_message, message, queue
+from popserver.catalog.lookup import all_queue_rows, queue_rows
+from popserver.database.rows import RowStatement, encode_rows, rows_parameter
+from popserver.database.schema import KEY_SHIFT, message, queue
 from popserver.database.schema import topic as topic_table
 from popserver.engine.reader import Reader
 from popserver.filters import SqlFilter
 from popserver.filters import sql as filters_sql
 from popserver.inspection import filter_trial
 from popserver.inspection.filter_trial import Match
-from popserver.messages.keyed import key_hash
+from popserver.messages import keyed
 from popserver.model.errors import BadRequest
 from popserver.model.message import id_from_bytes
 from popserver.model.names import Resource
-from popserver.model.topic import Topic, message_key, offset_of
+from popserver.model.topic import Topic, offset_of
 
 EXAMINED_MAX = 10_000
-STEP_ROWS = 1_000
-_KEY_MAX = (1 << 63) - 1
+STEP_ROWS = 500
 
 
 class Wish(NamedTuple):
@@ -89,29 +90,25 @@ async def find(reader: Reader, topic: Topic | None, wish: Wish) -> FoundMessages
 
 async def _by_key(reader: Reader, topic: Topic | None, wish: Wish, wanted: SqlFilter | None) -> FoundMessages:
     assert wish.key is not None, "this search has a key"
-    ranges = [(0, _KEY_MAX)]
-    if topic is not None:
-        ranges = [(message_key(each.queue_id, 0), message_key(each.queue_id + 1, 0)) for each in topic.queues]
+    blocks = await reader.read(partial(_blocks, topic=topic))
+    keys: list[int] = []
+    while blocks and len(keys) < EXAMINED_MAX:
+        room = EXAMINED_MAX - len(keys)
+        keys += await reader.read(partial(keyed.with_key, key=wish.key, blocks=blocks[: keyed.BLOCKS_MAX], limit=room))
+        blocks = blocks[keyed.BLOCKS_MAX :]
     found: list[tuple[Resource, Match]] = []
-    examined, complete = 0, True
-    for first, end in ranges:
-        while True:
-            if examined >= EXAMINED_MAX:
-                complete = False
-                break
-            names = {"of_hash": key_hash(wish.key), "first": first, "end": end, "limit": STEP_ROWS}
-            rows = await reader.read(partial(_step, names=names))
-            examined += len(rows)
-            found += [match for row in rows if (match := _match(row, wish, wanted)) is not None]
-            if len(rows) < STEP_ROWS:
-                break
-            end = rows[-1].message_key
+    for start in range(0, len(keys), STEP_ROWS):
+        names = {"keys": encode_rows([(key,) for key in keys[start : start + STEP_ROWS]])}
+        rows = await reader.read(partial(_KEYED.rows, names=names))
+        found += [match for row in rows if (match := _match(row, wish, wanted)) is not None]
     found.sort(key=lambda each: (each[1].stored_at_ms, each[1].offset), reverse=True)
-    return FoundMessages(examined, len(found), complete, found[: wish.limit])
+    return FoundMessages(len(keys), len(found), len(keys) < EXAMINED_MAX, found[: wish.limit])
 
 
-def _step(conn: Connection, names: dict[str, int]) -> list[_KeyedRow]:
-    return _KEYED.rows(conn, names)
+def _blocks(conn: Connection, topic: Topic | None) -> list[int]:
+    if topic is not None:
+        return keyed.blocks_of(queue_rows(conn, topic.topic_id))
+    return keyed.blocks_of(chain.from_iterable(all_queue_rows(conn).values()))
 
 
 def _match(row: _KeyedRow, wish: Wish, wanted: SqlFilter | None) -> tuple[Resource, Match] | None:
@@ -126,6 +123,7 @@ def _match(row: _KeyedRow, wish: Wish, wanted: SqlFilter | None) -> tuple[Resour
     return Resource(row.namespace, row.name), match
 
 
+_KEYS = rows_parameter("keys", "message_key")
 _KEYED = RowStatement(
     _KeyedRow,
     select(
@@ -139,15 +137,8 @@ _KEYED = RowStatement(
         topic_table.c.name,
         queue.c.number,
     )
-    .select_from(keyed_message)
-    .join(message, message.c.message_key == keyed_message.c.message_key)
+    .select_from(message)
     .join(queue, queue.c.queue_id == message.c.message_key.op(">>")(KEY_SHIFT))
     .join(topic_table, and_(topic_table.c.topic_id == queue.c.topic_id, topic_table.c.deleted_at_ms.is_(None)))
-    .where(
-        keyed_message.c.key_hash == bindparam("of_hash"),
-        keyed_message.c.message_key >= bindparam("first"),
-        keyed_message.c.message_key < bindparam("end"),
-    )
-    .order_by(keyed_message.c.message_key.desc())
-    .limit(bindparam("limit")),
+    .where(message.c.message_key.in_(select(_KEYS.c.message_key))),
 )

@@ -1,7 +1,8 @@
 """The index of messages by their keys: one row for each key of an original, none for a message without keys.
 
-It has a 32-bit checksum of the key, so that a row takes few bytes; the message itself tells whether it has the key.
-The rows of a transaction are written at its end, sorted, so that the index is changed in one place after another.
+A row is small: it has a 32-bit checksum of the key, and the message itself tells whether it has the key. The index has
+a part for each block of 4,096 offsets of a queue, so that new rows of a queue are neighbours: a transaction changes few
+pages, however large the index is. A search looks into each block that a queue stores.
 """
 
 from __future__ import annotations
@@ -11,12 +12,19 @@ import zlib
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
-from sqlalchemy import ColumnElement, delete, select, tuple_
+from sqlalchemy import ColumnElement, Connection, Integer, and_, bindparam, delete, select, tuple_
 
+from popserver.catalog.lookup import QueueRow
 from popserver.database.dialect import dialect_of
 from popserver.database.rows import encode_rows, rows_parameter
 from popserver.database.schema import keyed_message, message
 from popserver.engine.transaction import FinishOrder, Transaction
+from popserver.model.topic import message_key
+
+_SLOT_BITS = 12
+_SLOT_MASK = (1 << _SLOT_BITS) - 1
+# A query looks into so many blocks.
+BLOCKS_MAX = 10_000
 
 
 def key_hash(key: str) -> int:
@@ -25,34 +33,68 @@ def key_hash(key: str) -> int:
 
 
 class KeyedMessages:
-    """Finisher: writes the rows of this transaction's new messages."""
+    """Finisher: writes the rows of this transaction's new messages, sorted."""
 
     order: ClassVar = FinishOrder.KEYED_MESSAGES
 
     def __init__(self) -> None:
-        self.rows: set[tuple[int, int]] = set()
+        self._rows: set[tuple[int, int, int]] = set()
 
     def add(self, key: int, keys: Iterable[str]) -> None:
         """The new message at this message key has these keys."""
-        self.rows.update((key_hash(each), key) for each in keys)
+        self._rows.update(_rows_of(key, keys))
 
     def finish(self, tx: Transaction) -> None:
-        dialect_of(tx.conn).insert(tx.conn, keyed_message, sorted(self.rows))
+        dialect_of(tx.conn).insert(tx.conn, keyed_message, sorted(self._rows))
 
 
 def remove(tx: Transaction, *these: ColumnElement[bool], names: dict[str, Any]) -> None:
     """Remove the rows of these messages, which are removed next."""
-    found = tx.conn.execute(
-        select(message.c.message_key, message.c["keys"]).where(*these, message.c["keys"].is_not(None)), names
-    )
-    rows: Sequence[tuple[int, int]] = sorted(
-        {(key_hash(key), row.message_key) for row in found for key in json.loads(row.keys)}
-    )
+    with_keys = select(message.c.message_key, message.c["keys"]).where(*these, message.c["keys"].is_not(None))
+    found = tx.conn.execute(with_keys, names)
+    rows = sorted({each for key, keys in found for each in _rows_of(key, json.loads(keys))})
     if rows:
         tx.conn.execute(_REMOVE, {"rows": encode_rows(rows)})
 
 
-_ROWS = rows_parameter("rows", "key_hash", "message_key")
+def blocks_of(queues: Iterable[QueueRow]) -> list[int]:
+    """The blocks of what these queues store, the newest ones of all queues first."""
+    blocks = []
+    for each in queues:
+        if each.min_offset < each.next_offset:
+            last = message_key(each.queue_id, each.next_offset - 1) >> _SLOT_BITS
+            first = message_key(each.queue_id, each.min_offset) >> _SLOT_BITS
+            blocks += [(last - block, block) for block in range(first, last + 1)]
+    return [block for _, block in sorted(blocks)]
+
+
+def with_key(conn: Connection, key: str, blocks: Sequence[int], limit: int) -> list[int]:
+    """The keys of up to `limit` messages in these blocks that have this key, or one with the same checksum."""
+    names = {"blocks": encode_rows([(block,) for block in blocks]), "of_hash": key_hash(key), "limit": limit}
+    return [row.block << _SLOT_BITS | row.slot for row in conn.execute(_WITH_KEY, names)]
+
+
+def _rows_of(key: int, keys: Iterable[str]) -> list[tuple[int, int, int]]:
+    block, slot = key >> _SLOT_BITS, key & _SLOT_MASK
+    return [(block, key_hash(each), slot) for each in keys]
+
+
+_ROWS = rows_parameter("rows", "block", "key_hash", "slot")
 _REMOVE = delete(keyed_message).where(
-    tuple_(keyed_message.c.key_hash, keyed_message.c.message_key).in_(select(_ROWS.c.key_hash, _ROWS.c.message_key))
+    tuple_(keyed_message.c.block, keyed_message.c.key_hash, keyed_message.c.slot).in_(
+        select(_ROWS.c.block, _ROWS.c.key_hash, _ROWS.c.slot)
+    )
+)
+_BLOCKS = rows_parameter("blocks", "block")
+_WITH_KEY = (
+    select(keyed_message.c.block, keyed_message.c.slot)
+    .select_from(_BLOCKS)
+    .join(
+        keyed_message,
+        and_(
+            keyed_message.c.block == _BLOCKS.c.block,
+            keyed_message.c.key_hash == bindparam("of_hash", type_=Integer),
+        ),
+    )
+    .limit(bindparam("limit"))
 )

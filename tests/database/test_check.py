@@ -52,7 +52,7 @@ DAMAGE = {
     "a message group that nothing locks and that is not open": "DELETE FROM delivery WHERE message_group = 'held'",
     "an open message group whose first message is held": "UPDATE message_group_progress SET open_since_ms = 1",
     "a message group whose first message is ready and that is not open": "DELETE FROM message_group_progress",
-    "an entry of the index of keys without its message": "INSERT INTO keyed_message VALUES (1, 1)",
+    "an entry of the index of keys without its message": "INSERT INTO keyed_message VALUES (1, 1, 1)",
     "an open message group that is paused": (
         "INSERT INTO pause SELECT group_id, topic_id, message_group, queue_id, 1, ''"
         " FROM message_group_progress WHERE open_since_ms IS NOT NULL"

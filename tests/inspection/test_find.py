@@ -9,8 +9,10 @@ import pytest
 
 from popproto.v2 import definition_pb2 as pb
 from popserver.catalog import topics
+from popserver.catalog.lookup import queue_rows
 from popserver.inspection import find as inspection_find
 from popserver.maintenance import retention
+from popserver.messages import keyed
 from popserver.messages.keyed import key_hash
 from popserver.producing import enqueue, pending
 from popserver.producing.enqueue import EnqueueDue
@@ -80,6 +82,25 @@ def test_many_are_read_in_steps_and_the_rest_is_told(made: Desk, monkeypatch: py
     assert (answer.examined, answer.complete) == (4, False)
 
 
+def test_every_block_of_a_long_queue_is_searched(store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = store.topic()
+    for offset in (4_095, 20_000, 50_000):
+        store.conn.exec_driver_sql(f"UPDATE queue SET next_offset = {offset}")
+        store.send(topic, 2, keys=("far",))
+    queues = queue_rows(store.conn, topic.topic_id)
+    blocks = keyed.blocks_of(queues)
+    first = topic.queues[0].queue_id << 40
+    assert [block - (first >> 12) for block in blocks] == list(range(12, -1, -1)), "the newest first"
+    assert sorted(key - first for key in keyed.with_key(store.conn, "far", blocks[-6:], 10)) == [
+        4_095,
+        4_096,
+        20_000,
+        20_001,
+    ]
+    store.conn.exec_driver_sql("UPDATE queue SET min_offset = 50000")
+    assert keyed.blocks_of(queue_rows(store.conn, topic.topic_id)) == blocks[:1]
+
+
 WRONG: list[tuple[dict[str, Any], pb.Code.ValueType, str]] = [
     ({}, pb.BAD_REQUEST, "name the topic, or give a key"),
     ({"topic": named("none"), "key": "k"}, pb.TOPIC_NOT_FOUND, "'none'"),
@@ -101,31 +122,31 @@ def test_a_filter_for_keys_is_refused_with_the_way_to_find_them(made: Desk) -> N
     assert "popmq message find --key" in status.message
 
 
-def keyed(store: OpenStore) -> int:
+def indexed(store: OpenStore) -> int:
     return int(store.one_value("SELECT COUNT(*) FROM keyed_message"))
 
 
 def test_the_index_goes_with_its_messages(store: OpenStore) -> None:
     topic = store.topic()
     store.send(topic, [a_message(keys=("a", "b")), a_message(), a_message(keys=("a", "a"))])
-    assert keyed(store) == 3, "one for each different key, none for a message without keys"
+    assert indexed(store) == 3, "one for each different key, none for a message without keys"
     store.now_ms += HOUR
     store.send(topic, 1, keys=("c",))
     store.one(retention.retain, retention.Retain(store.now_ms - 1))
-    assert keyed(store) == 1
+    assert indexed(store) == 1
     store.one(topics.delete_topic, topics.DeleteTopic(topic.name))
     store.purge()
-    assert keyed(store) == 0
+    assert indexed(store) == 0
 
 
 def test_a_delayed_message_is_indexed_when_it_is_delivered(store: OpenStore) -> None:
     topic = store.topic()
     message = a_message(keys=("late",), deliver_at_ms=store.now_ms + HOUR, message_id=an_id())
     store.one(pending.store_pending, pending.StorePending(topic, [message], "", CheckPolicy()))
-    assert keyed(store) == 0
+    assert indexed(store) == 0
     store.now_ms += HOUR
     store.one(enqueue.enqueue_due, EnqueueDue(0))
-    assert keyed(store) == 1
+    assert indexed(store) == 1
 
 
 def test_the_index_is_used(store: OpenStore) -> None:
@@ -133,8 +154,8 @@ def test_the_index_is_used(store: OpenStore) -> None:
     store.send(topic, 3, keys=("k",))
     if store.conn.dialect.name == "postgresql":
         store.conn.exec_driver_sql("SET enable_seqscan = off")
-    names = {"of_hash": key_hash("k"), "first": 0, "end": (1 << 63) - 1, "limit": 10}
-    assert len(inspection_find._step(store.conn, names)) == 3
+    blocks = keyed.blocks_of(queue_rows(store.conn, topic.topic_id))
+    assert len(keyed.with_key(store.conn, "k", blocks, 10)) == 3
     explain = "EXPLAIN QUERY PLAN" if store.conn.dialect.name == "sqlite" else "EXPLAIN"
-    plan = str(store.rows(f"{explain} SELECT message_key FROM keyed_message WHERE key_hash = 1 AND message_key >= 0"))
+    plan = str(store.rows(f"{explain} SELECT slot FROM keyed_message WHERE block = 1 AND key_hash = 1"))
     assert "SCAN keyed_message" not in plan
