@@ -37,7 +37,7 @@ class Topic:
 class GroupLag:
     """How far a group is behind in a topic, in messages.
 
-    `oldest_ready` is when the oldest message it never received was stored. `stored`: how many messages the topic has in
+    `oldest_ready` is when the oldest READY message was stored. `stored`: how many messages the topic has in
     the queues where the group has progress; `appended`: how many it ever stored. `namespace` is the group's.
     """
 
@@ -59,6 +59,7 @@ class QueueLag:
 
     The queue stores `min_offset` up to, not including, `max_offset`; `offset` is the group's progress: the next one not
     yet looked at, or in mode PULL not yet consumed. `client_id` has the queue's lock; empty if no client has it.
+    `oldest_ready` is when the oldest READY message was stored.
     """
 
     topic: str
@@ -70,6 +71,7 @@ class QueueLag:
     inflight: int
     waiting_retry: int
     client_id: str
+    oldest_ready: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

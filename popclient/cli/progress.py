@@ -30,8 +30,20 @@ def lag(arguments: Namespace) -> int:
         queues = admin.list_lag(arguments.group, arguments.topic)
     totals = {name: sum(getattr(each, name) for each in queues) for name in ("ready", "inflight", "waiting_retry")}
     document = {"group": arguments.group, **totals, "queues": [_lag_document(each) for each in queues]}
-    columns = ["topic", "queue", "min", "max", "offset", "ready", "inflight", "waiting retry", "locked by"]
-    lines = table(columns, (tuple(_lag_document(each).values()) for each in queues), "no progress in any topic")
+    columns = [
+        "topic",
+        "queue",
+        "min",
+        "max",
+        "offset",
+        "ready",
+        "inflight",
+        "waiting retry",
+        "locked by",
+        "oldest ready",
+    ]
+    rows = ((*list(_lag_document(each).values())[:-1], local(each.oldest_ready)) for each in queues)
+    lines = table(columns, rows, "no progress in any topic")
     if queues:
         ready, inflight, waiting = totals.values()
         lines += ["", f"{ready} ready, {inflight} inflight, {waiting} waiting retry in {len(queues)} queues"]
@@ -140,6 +152,7 @@ def _lag_document(lag: QueueLag) -> dict[str, Any]:
         "inflight": lag.inflight,
         "waiting_retry": lag.waiting_retry,
         "client_id": lag.client_id,
+        "oldest_ready_at": utc(lag.oldest_ready),
     }
 
 

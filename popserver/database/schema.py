@@ -43,6 +43,7 @@ from popserver.model.states import (
     RedriveState,
     State,
 )
+from popserver.model.times import TIME_MS_MAX
 from popserver.model.topic import OFFSET_BITS
 
 metadata = MetaData()
@@ -583,34 +584,50 @@ WHERE t.deleted_at_ms IS NULL AND g.deleted_at_ms IS NULL
 """  # noqa: S608
 
 # The lag, from offsets and messages in flight; no cost per stored message. A message that a member sent back may be
-# after the committed offset: it is counted as waiting, and not as ready too.
+# after the committed offset: it is counted as waiting, and not as ready too. The oldest READY message is the oldest of
+# three: of those that the group has not read, of those that are READY again, and of those in message groups behind the
+# scan. In one queue a message with a smaller key was stored earlier, so only the first one of each queue is read.
+_LATEST = TIME_MS_MAX
+_READY = "s.beyond - COALESCE(d.beyond, 0) + COALESCE(d.ready, 0) + COALESCE(b.behind, 0)"
 GROUP_LAG = f"""
 SELECT g.group_id, g.namespace AS group_namespace, g.name AS consumer_group, t.topic_id,
        t.namespace AS topic_namespace, t.name AS topic,
-       s.beyond - COALESCE(d.beyond, 0) + COALESCE(d.ready, 0) + COALESCE(b.behind, 0) AS ready,
+       {_READY} AS ready,
        COALESCE(d.inflight, 0) AS inflight,
        COALESCE(d.waiting_retry, 0) AS waiting_retry, COALESCE(l.dead_letters, 0) AS dead_letters,
-       s.stored, s.oldest_ready_ms
+       s.stored,
+       CASE WHEN {_READY} = 0 THEN NULL
+            WHEN COALESCE(s.oldest_ms, {_LATEST}) <= COALESCE(d.oldest_ms, {_LATEST})
+                 AND COALESCE(s.oldest_ms, {_LATEST}) <= COALESCE(b.oldest_ms, {_LATEST}) THEN s.oldest_ms
+            WHEN COALESCE(d.oldest_ms, {_LATEST}) <= COALESCE(b.oldest_ms, {_LATEST}) THEN d.oldest_ms
+            ELSE b.oldest_ms END AS oldest_ready_ms
 FROM (SELECT p.group_id, q.topic_id,
              SUM(q.next_offset - CASE WHEN p.next_offset < q.min_offset THEN q.min_offset
                                       ELSE p.next_offset END) AS beyond,
              SUM(q.next_offset - q.min_offset) AS stored,
              MIN((SELECT m.stored_at_ms FROM message m
-                  WHERE m.message_key = ((p.queue_id << {OFFSET_BITS})
-                        | CASE WHEN p.next_offset < q.min_offset THEN q.min_offset ELSE p.next_offset END))
-                ) AS oldest_ready_ms
+                  WHERE m.message_key >= ((p.queue_id << {OFFSET_BITS})
+                        | CASE WHEN p.next_offset < q.min_offset THEN q.min_offset ELSE p.next_offset END)
+                  AND m.message_key < ((p.queue_id + 1) << {OFFSET_BITS})
+                  ORDER BY m.message_key LIMIT 1)) AS oldest_ms
       FROM progress p JOIN queue q ON q.queue_id = p.queue_id GROUP BY p.group_id, q.topic_id) s
 JOIN consumer_group g ON g.group_id = s.group_id
 JOIN topic t ON t.topic_id = s.topic_id
-LEFT JOIN (SELECT d.group_id, d.topic_id,
+LEFT JOIN (SELECT e.group_id, e.topic_id, SUM(e.ready) AS ready, SUM(e.inflight) AS inflight,
+                  SUM(e.waiting_retry) AS waiting_retry, SUM(e.beyond) AS beyond, MIN(m.stored_at_ms) AS oldest_ms
+           FROM (
+           SELECT d.group_id, d.topic_id,
                   {states_of.count_of("d.state", State.READY)} AS ready,
                   {states_of.count_of("d.state", State.INFLIGHT)} AS inflight,
                   {states_of.count_of("d.state", State.WAITING_RETRY)} AS waiting_retry,
-                  SUM(CASE WHEN (d.message_key & {OFFSET_MASK}) >= p.next_offset THEN 1 ELSE 0 END) AS beyond
+                  SUM(CASE WHEN (d.message_key & {OFFSET_MASK}) >= p.next_offset THEN 1 ELSE 0 END) AS beyond,
+                  MIN(CASE WHEN {states_of.is_shown_as("d.state", State.READY)} THEN d.message_key END) AS first_key
            FROM delivery d
            LEFT JOIN progress p ON p.group_id = d.group_id AND p.queue_id = (d.message_key >> {OFFSET_BITS})
-           GROUP BY d.group_id, d.topic_id) d ON d.group_id = s.group_id AND d.topic_id = s.topic_id
-LEFT JOIN (SELECT b.group_id, q.topic_id, COUNT(*) AS behind
+           GROUP BY d.group_id, d.topic_id, (d.message_key >> {OFFSET_BITS})) e
+           LEFT JOIN message m ON m.message_key = e.first_key
+           GROUP BY e.group_id, e.topic_id) d ON d.group_id = s.group_id AND d.topic_id = s.topic_id
+LEFT JOIN (SELECT b.group_id, q.topic_id, COUNT(*) AS behind, MIN(m.stored_at_ms) AS oldest_ms
            FROM message_group_progress b
            JOIN queue q ON q.queue_id = b.queue_id
            JOIN progress p ON p.group_id = b.group_id AND p.queue_id = b.queue_id

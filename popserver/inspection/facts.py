@@ -27,7 +27,7 @@ from popserver.settling import expire
 class Lag(NamedTuple):
     """A group's lag in one topic, in messages.
 
-    `oldest_ready_ms`: when the oldest message that the group has never received was stored (without retries).
+    `oldest_ready_ms`: when the oldest READY message was stored, also one that is READY again.
     """
 
     group: Resource

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from typing import NamedTuple
 
-from sqlalchemy import Connection, Select, and_, bindparam, case, func, select
+from sqlalchemy import Connection, Select, and_, bindparam, case, func, literal_column, select
 
-from popserver.database.rows import RowStatement
+from popserver.database.rows import RowStatement, encode_rows, rows_parameter
 from popserver.database.schema import IS_ORIGINAL, KEY_SHIFT, delivery, message, progress, queue, queue_lock, redrive
 from popserver.database.schema import message_group_progress as behind
 from popserver.database.schema import topic as topic_table
@@ -34,6 +34,7 @@ class QueueLag(NamedTuple):
     inflight: int
     waiting_retry: int
     client_id: str
+    oldest_ready_ms: int | None
 
 
 class _PlaceRow(NamedTuple):
@@ -45,6 +46,7 @@ class _PlaceRow(NamedTuple):
     min_offset: int
     end_offset: int
     next_offset: int
+    first_key: int | None  # of the first message that is not read
 
 
 def queue_lag(
@@ -57,12 +59,21 @@ def queue_lag(
     wanted = [each for each in places if topic_id is None or each.topic_id == topic_id]
     states: dict[int, Counter[State]] = defaultdict(Counter)
     ahead: Counter[int] = Counter()
+    firsts: dict[int, list[int]] = {each.queue_id: [each.first_key] if each.first_key else [] for each in places}
     for row in conn.execute(_STATES, names):
         states[row.queue_id][State(row.state).shown] += row.deliveries
         ahead[row.queue_id] += int(row.beyond)
+        if State(row.state).shown is State.READY:
+            firsts.setdefault(row.queue_id, []).append(row.first_key)
     for row in conn.execute(_REDRIVEN, names):
         states[row.queue_id][State(row.state).shown] += row.deliveries
-    left = {row.queue_id: row.messages for row in conn.execute(_LEFT, names)}
+        if State(row.state).shown is State.READY:
+            firsts.setdefault(row.queue_id, []).append(row.first_key)
+    left: dict[int, int] = {}
+    for row in conn.execute(_LEFT, names):
+        left[row.queue_id] = row.messages
+        firsts.setdefault(row.queue_id, []).append(row.first_key)
+    stored_at = _stored_at(conn, {key for keys in firsts.values() for key in keys})
     holders = {row.queue_id: row.client_id for row in conn.execute(_HOLDERS, names)}
     return [
         _lag(
@@ -70,26 +81,50 @@ def queue_lag(
             states[each.queue_id],
             left.get(each.queue_id, 0) - ahead[each.queue_id],
             holders.get(each.queue_id, ""),
+            min((stored_at[key] for key in firsts[each.queue_id] if key in stored_at), default=None),
         )
         for each in wanted[:limit]
     ], len(wanted)
 
 
-def _lag(place: _PlaceRow, states: Counter[State], more: int, holder: str) -> QueueLag:
+def _stored_at(conn: Connection, keys: set[int]) -> dict[int, int]:
+    named = {"keys": encode_rows([(key,) for key in sorted(keys)])}
+    return {row.message_key: row.stored_at_ms for row in conn.execute(_STORED_AT, named)}
+
+
+def _lag(place: _PlaceRow, states: Counter[State], more: int, holder: str, oldest_ready_ms: int | None) -> QueueLag:
     beyond = place.end_offset - max(place.next_offset, place.min_offset)
+    ready = beyond + states[State.READY] + more
     return QueueLag(
         Resource(place.namespace, place.name),
         place.number,
         place.min_offset,
         place.end_offset,
         place.next_offset,
-        beyond + states[State.READY] + more,
+        ready,
         states[State.INFLIGHT],
         states[State.WAITING_RETRY],
         holder,
+        oldest_ready_ms if ready else None,
     )
 
 
+_END_KEY = (queue.c.queue_id + 1).op("<<")(KEY_SHIFT)
+_FIRST_UNREAD = (
+    select(message.c.message_key)
+    .where(
+        message.c.message_key >= progress.c.queue_id.op("<<")(KEY_SHIFT).op("|")(progress.c.next_offset),
+        message.c.message_key < _END_KEY,
+    )
+    .order_by(message.c.message_key)
+    .limit(literal_column("1"))
+    .correlate(progress, queue)
+    .scalar_subquery()
+)
+_KEYS = rows_parameter("keys", "message_key")
+_STORED_AT = select(message.c.message_key, message.c.stored_at_ms).where(
+    message.c.message_key.in_(select(_KEYS.c.message_key))
+)
 _PLACES = RowStatement(
     _PlaceRow,
     select(
@@ -101,6 +136,7 @@ _PLACES = RowStatement(
         queue.c.min_offset,
         queue.c.next_offset.label("end_offset"),
         progress.c.next_offset,
+        _FIRST_UNREAD.label("first_key"),
     )
     .select_from(progress)
     .join(queue, queue.c.queue_id == progress.c.queue_id)
@@ -117,6 +153,7 @@ _STATES = (
         func.count().label("deliveries"),
         # A message that was sent back after the committed offset waits for its retry, so it is not counted as READY.
         func.sum(case((delivery.c.message_key >= _REACHED, 1), else_=0)).label("beyond"),
+        func.min(delivery.c.message_key).label("first_key"),
     )
     .select_from(delivery)
     .outerjoin(progress, and_(progress.c.group_id == delivery.c.group_id, progress.c.queue_id == _QUEUE_ID))
@@ -137,13 +174,16 @@ _ELSEWHERE = (
     .subquery()
 )
 _ORIGIN_QUEUE_ID = _ELSEWHERE.c.origin_key.op(">>")(KEY_SHIFT)
-_REDRIVEN = select(_ORIGIN_QUEUE_ID.label("queue_id"), _ELSEWHERE.c.state, func.count().label("deliveries")).group_by(
-    _ORIGIN_QUEUE_ID, _ELSEWHERE.c.state
-)
+_REDRIVEN = select(
+    _ORIGIN_QUEUE_ID.label("queue_id"),
+    _ELSEWHERE.c.state,
+    func.count().label("deliveries"),
+    func.min(_ELSEWHERE.c.message_key).label("first_key"),
+).group_by(_ORIGIN_QUEUE_ID, _ELSEWHERE.c.state)
 _FIRST_KEY = behind.c.queue_id.op("<<")(KEY_SHIFT)
 # Messages of message groups that are behind the scan.
-_LEFT: Select[tuple[int, int]] = (
-    select(behind.c.queue_id, func.count().label("messages"))
+_LEFT: Select[tuple[int, int, int]] = (
+    select(behind.c.queue_id, func.count().label("messages"), func.min(message.c.message_key).label("first_key"))
     .join(progress, and_(progress.c.group_id == behind.c.group_id, progress.c.queue_id == behind.c.queue_id))
     .join(
         message,

@@ -119,6 +119,7 @@ def _lag(found: QueueLag) -> wire.QueueLag:
         inflight=found.inflight,
         waiting_retry=found.waiting_retry,
         client_id=found.client_id,
+        oldest_ready=convert.timestamp(found.oldest_ready_ms),
     )
 
 

@@ -37,8 +37,8 @@ def test_lag_is_a_line_for_each_queue_and_the_sum(shell: Shell) -> None:
     assert shell.ok("group", "lag", "reports").lines == ["no progress in any topic"]
     consume(shell)
     headings, row, empty, total = shell.ok("group", "lag", "reports").lines
-    assert headings.split() == "TOPIC QUEUE MIN MAX OFFSET READY INFLIGHT WAITING RETRY LOCKED BY".split()
-    assert row.split() == ["flights", "0", "0", "5", "4", "1", "0", "0"]
+    assert headings.split() == "TOPIC QUEUE MIN MAX OFFSET READY INFLIGHT WAITING RETRY LOCKED BY OLDEST READY".split()
+    assert row.split() == ["flights", "0", "0", "5", "4", "1", "0", "0", "2025-01-01T00:00:00+00:00"]
     assert (empty, total) == ("", "1 ready, 0 inflight, 0 waiting retry in 1 queues")
     shown = shell.json("group", "lag", "reports", "--topic", "flights")
     assert (shown["ready"], [each["offset"] for each in shown["queues"]]) == (1, [4])

@@ -16,7 +16,7 @@ from popserver.progress.clone import Clone
 from popserver.progress.lag import QueueLag
 from popserver.pulling.rules import QueueProgress
 from tests.support.builders import an_id, in_order
-from tests.support.open_store import HOUR, OpenStore
+from tests.support.open_store import HOUR, START_MS, OpenStore
 from tests.support.progress import ORDERED, commit, from_to, offsets_of, pull_group, skip
 from tests.support.send_back import hand_back, retries_of
 
@@ -70,10 +70,10 @@ def test_a_queue_in_numbers(store: OpenStore) -> None:
     commit(store, group, other, 1)
     store.one(locks.lock, locks.Lock(group, "c7", topic.queues))
     assert lag_of(store, group) == [
-        QueueLag(other.name, 0, 0, 3, 1, 2, 0, 0, ""),
-        QueueLag(topic.name, 0, 0, 10, 4, 6, 0, 0, "c7"),
+        QueueLag(other.name, 0, 0, 3, 1, 2, 0, 0, "", START_MS),
+        QueueLag(topic.name, 0, 0, 10, 4, 6, 0, 0, "c7", START_MS),
     ], "where it has progress"
-    assert lag_of(store, group, other) == [QueueLag(other.name, 0, 0, 3, 1, 2, 0, 0, "")]
+    assert lag_of(store, group, other) == [QueueLag(other.name, 0, 0, 3, 1, 2, 0, 0, "", START_MS)]
     store.now_ms += locks.LAPSE_MS
     assert {each.client_id for each in lag_of(store, group)} == {""}
     found, count = lag.queue_lag(store.conn, group, None, store.now_ms, 1)
@@ -86,7 +86,7 @@ def test_what_retention_has_taken_is_no_lag(store: OpenStore) -> None:
     store.send(topic, 10)
     store.conn.exec_driver_sql("DELETE FROM message WHERE (message_key & 1099511627775) < 4")
     store.conn.exec_driver_sql("UPDATE queue SET min_offset = 4")
-    assert lag_of(store, group) == [QueueLag(topic.name, 0, 4, 10, 0, 6, 0, 0, "")]
+    assert lag_of(store, group) == [QueueLag(topic.name, 0, 4, 10, 0, 6, 0, 0, "", START_MS)]
     assert store.lag(group).ready == 6
 
 

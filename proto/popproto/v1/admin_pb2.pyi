@@ -556,7 +556,7 @@ class GroupLag(_message.Message):
     def topic(self) -> _definition_pb2.Resource: ...
     @_builtins.property
     def oldest_ready(self) -> _timestamp_pb2.Timestamp:
-        """when the oldest message it never received was stored"""
+        """when the oldest READY message was stored, also one that is READY again"""
 
     def __init__(
         self,
@@ -2600,6 +2600,7 @@ class QueueLag(_message.Message):
     INFLIGHT_FIELD_NUMBER: _builtins.int
     WAITING_RETRY_FIELD_NUMBER: _builtins.int
     CLIENT_ID_FIELD_NUMBER: _builtins.int
+    OLDEST_READY_FIELD_NUMBER: _builtins.int
     queue_id: _builtins.int
     min_offset: _builtins.int
     max_offset: _builtins.int
@@ -2612,6 +2613,10 @@ class QueueLag(_message.Message):
     """of mode PULL: the member that holds the queue's lock, if any"""
     @_builtins.property
     def topic(self) -> _definition_pb2.Resource: ...
+    @_builtins.property
+    def oldest_ready(self) -> _timestamp_pb2.Timestamp:
+        """when the oldest READY message was stored"""
+
     def __init__(
         self,
         *,
@@ -2624,12 +2629,15 @@ class QueueLag(_message.Message):
         inflight: _builtins.int = ...,
         waiting_retry: _builtins.int = ...,
         client_id: _builtins.str = ...,
+        oldest_ready: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["topic", b"topic"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_oldest_ready", b"_oldest_ready", "oldest_ready", b"oldest_ready", "topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "inflight", b"inflight", "max_offset", b"max_offset", "min_offset", b"min_offset", "offset", b"offset", "queue_id", b"queue_id", "ready", b"ready", "topic", b"topic", "waiting_retry", b"waiting_retry"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_oldest_ready", b"_oldest_ready", "client_id", b"client_id", "inflight", b"inflight", "max_offset", b"max_offset", "min_offset", b"min_offset", "offset", b"offset", "oldest_ready", b"oldest_ready", "queue_id", b"queue_id", "ready", b"ready", "topic", b"topic", "waiting_retry", b"waiting_retry"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__oldest_ready: _TypeAlias = _typing.Literal["oldest_ready"]  # noqa: Y015
+    _WhichOneofArgType__oldest_ready: _TypeAlias = _typing.Literal["_oldest_ready", b"_oldest_ready"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__oldest_ready) -> _WhichOneofReturnType__oldest_ready | None: ...
 
 Global___QueueLag: _TypeAlias = QueueLag  # noqa: Y015
 
