@@ -9,9 +9,8 @@ from typing import Any, Final, NamedTuple
 
 from starlette.responses import RedirectResponse, Response
 
-from popclient.admin import MessageFacts, MessageState
+from popclient.admin import FoundMessages, MessageFacts, MessageState
 from popclient.errors import NotFound, PopError
-from popclient.message import MessageView
 from popconsole import words
 from popconsole.bodies import body_of
 from popconsole.pages.topics import OWN
@@ -37,7 +36,7 @@ class InGroup(NamedTuple):
 async def find(visit: Visit) -> Response:
     """By id or key, or by a condition in a topic. A message id leads to its page."""
     status = await visit.pulse.now(visit.admin)
-    wanted, topic, where, last = (visit.asked(each).strip() for each in ("find", "topic", "where", "last"))
+    wanted, topic, tag, where, last = (visit.asked(each).strip() for each in ("find", "topic", "tag", "where", "last"))
     if wanted:
         try:
             found = await visit.admin.get_message(wanted, topic or None)
@@ -48,13 +47,14 @@ async def find(visit: Visit) -> Response:
                 raise
         else:
             return RedirectResponse(visit.path("messages", found.message.message_id), 303)
-    results = await visit.attempt(_search(visit, wanted, topic, where, last)) if wanted or topic else None
+    results = await visit.attempt(_search(visit, wanted, topic, tag, where, last)) if wanted or topic else None
     names = await visit.attempt(visit.admin.list_topics())
     return visit.show(
         "messages.html",
         now=visit.pulse.time,
         wanted=wanted,
         topic=topic,
+        tag=tag,
         where=where,
         last=last,
         topics=[each.name for each in names.value or () if not each.name.startswith(OWN)],
@@ -64,21 +64,16 @@ async def find(visit: Visit) -> Response:
     )
 
 
-class Results(NamedTuple):
-    """What was found. examined: how many messages were looked at; is_complete: none was left out."""
-
-    messages: Sequence[MessageView]
-    matched: int
-    examined: int | None
-    is_complete: bool
-
-
-async def _search(visit: Visit, key: str, topic: str, where: str, last: str) -> Results:
-    over = timedelta(seconds=SPANS.get(last, 0)) or None
-    if key:
-        return Results((), 0, None, is_complete=True)
-    trial = await visit.admin.try_filter(where or "MESSAGE_ID IS NOT NULL", topic, last=over, max_messages=FOUND_MAX)
-    return Results(trial.newest, trial.matched, trial.examined, trial.complete)
+async def _search(visit: Visit, key: str, topic: str, tag: str, where: str, last: str) -> FoundMessages:
+    seconds = SPANS.get(last, 0)
+    return await visit.admin.find_messages(
+        key=key or None,
+        topic=topic or None,
+        tag=tag or None,
+        where=where,
+        since=visit.pulse.time - timedelta(seconds=seconds) if seconds else None,
+        max_messages=FOUND_MAX,
+    )
 
 
 async def message(visit: Visit) -> Response:

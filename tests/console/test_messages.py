@@ -42,6 +42,9 @@ def test_the_search_leads_to_a_message_by_its_id(site: Site, desk: Desk) -> None
     answer = site.browser.get("/messages?find=m0", follow_redirects=False)
     assert (answer.status_code, answer.headers["location"]) == (303, "/messages/m0")
     assert "neither the id" in site.get("/messages?find=m1")
+    desk.send("flights", "m1", "m2", keys=["UA-17"])
+    page = site.get("/messages?find=UA-17")
+    assert "/messages/m1" in page and "/messages/m2" in page and "popmq message find --key UA-17" in page
 
 
 def test_messages_of_a_topic_by_condition(site: Site, desk: Desk) -> None:
