@@ -15,7 +15,7 @@ from starlette.staticfiles import StaticFiles
 from popclient.config import ClientConfig, Tls
 from popconsole.desk import Desk
 from popconsole.guard import Guard
-from popconsole.pages import groups, messages, overview, server, topics, users
+from popconsole.pages import dead_letters, groups, messages, overview, redrives, server, topics, users
 from popconsole.pages.sign_in import SignIn
 from popconsole.rendering import STATIC
 from popconsole.settings import Settings
@@ -80,6 +80,12 @@ def routes_of(desk: Desk) -> list[Route | Mount]:
         "/groups/{group}/delete": groups.delete_preview,
         "/messages": messages.find,
         "/messages/{message_id}": messages.message,
+        "/dead-letters": dead_letters.index,
+        "/dead-letters/{group}": dead_letters.dead_letters,
+        "/dead-letters/{group}/export": dead_letters.export,
+        "/dead-letters/{group}/purge": dead_letters.purge_preview,
+        "/dead-letters/{group}/{letter}": dead_letters.letter,
+        "/redrives/{plan}": redrives.redrive,
         "/topics": topics.topics,
         "/topics/{topic}": topics.topic,
         "/topics/{topic}/delete": topics.delete_preview,
@@ -94,6 +100,12 @@ def routes_of(desk: Desk) -> list[Route | Mount]:
         "/groups/{group}/reset": groups.reset,
         "/groups/{group}/delete": groups.delete,
         "/messages/{message_id}/skip": messages.skip,
+        "/dead-letters/{group}/plan": redrives.plan,
+        "/dead-letters/{group}/purge": dead_letters.purge,
+        "/dead-letters/{group}/{letter}/repair": redrives.repair,
+        "/redrives/{plan}/run": redrives.run,
+        "/redrives/{plan}/stop": redrives.stop,
+        "/redrives/{plan}/cancel": redrives.cancel,
         "/topics": topics.create,
         "/topics/{topic}/publish": topics.publish,
         "/topics/{topic}/delete": topics.delete,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import socket
 from typing import Any
 
@@ -70,6 +71,7 @@ def _listen(host: str, port: int) -> socket.socket:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=128)
     except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else str(error)
         raise UsageError(
-            f"cannot listen on {host}:{port}: {error.strerror or error}; choose another with --http HOST:PORT"
+            f"cannot listen on {host}:{port}: {reason.lower()}; choose another address with --http HOST:PORT"
         ) from None

@@ -1,0 +1,141 @@
+"""Dead letters on their pages: counted, selected, planned, sent back at a rate, repaired, exported, deleted."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from popproto.v2 import definition_pb2 as pb
+from tests.console.site import Site
+from tests.support.desk import Desk, named
+
+
+def die(desk: Desk, *message_ids: str, tag: str = "UA", body: bytes = b"body", **properties: str) -> None:
+    """Messages that group `arrivals` gives up."""
+    desk.send("flights", *message_ids, body=body, properties=properties, tag=tag)
+    for message in desk.receive("arrivals", "flights"):
+        desk.give_up("arrivals", "flights", message)
+
+
+@pytest.fixture
+def made(stored_desk: Desk) -> Desk:
+    stored_desk.call("CreateTopic", topic=named("flights"), queue_count=1, accept_message_types=[pb.NORMAL])
+    stored_desk.make_group("arrivals", max_attempts=2, history="all")
+    return stored_desk
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    for _ in range(200):
+        if is_so():
+            return
+        time.sleep(0.02)
+    raise AssertionError("it did not happen within 4 s")
+
+
+def plan_of(site: Site, **fields: Any) -> str:
+    """Make a plan on the group's page; returns the path of its page."""
+    answer = site.post("/dead-letters/arrivals/plan", form_on="/dead-letters/arrivals", **fields)
+    return str(answer.headers["location"])
+
+
+def test_they_are_counted_by_kind_and_selected(stored_site: Site, made: Desk) -> None:
+    die(made, "m0", "m1", tag="UA", distance="100")
+    die(made, "m2", tag="O'Hare", distance="2000")
+    page = stored_site.get("/dead-letters/arrivals")
+    assert "m0" in page and "m2" in page and "tag=UA" in page
+    page = stored_site.get("/dead-letters/arrivals?tag=O'Hare")
+    assert "/messages/m2" in page and "/messages/m0" not in page
+    assert "TAGS = 'O''Hare'" in page.replace("'\"'\"'", "'"), "the same selection for a shell"
+    page = stored_site.get("/dead-letters/arrivals?where=distance > 1000")
+    assert "/messages/m2" in page and "/messages/m0" not in page
+    assert '<p class="bad" role="alert">' in stored_site.get("/dead-letters/arrivals?where=distance >")
+    assert "3" in stored_site.get("/dead-letters")
+    stored_site.get("/dead-letters/nobody", 404)
+
+
+def test_a_plan_moves_nothing_and_its_run_sends_all_back(stored_site: Site, made: Desk) -> None:
+    die(made, "m0", "m1", "m2")
+    path = plan_of(stored_site, why="the feed is fixed")
+    page = stored_site.get(path)
+    assert "3 messages" in page and "Nothing has moved yet" in page and "the feed is fixed" in page
+    assert made.receive("arrivals", "flights") == []
+    stored_site.post(f"{path}/run", 400, form_on=path, confirm="departures", rate="100")
+    assert made.receive("arrivals", "flights") == []
+    stored_site.post(f"{path}/run", form_on=path, confirm="arrivals", rate="1000")
+    until(lambda: "done" in stored_site.get(path) and "Stop" not in stored_site.get(path))
+    assert {each.system_properties.message_id for each in made.receive("arrivals", "flights")} == {"m0", "m1", "m2"}
+    assert "INFLIGHT" in stored_site.get(path), "what became of them"
+    assert "plan" in stored_site.get("/dead-letters")
+
+
+def test_only_those_that_are_checked(stored_site: Site, made: Desk) -> None:
+    die(made, "m0", "m1")
+    number = re.findall(r'name="id" value="(\d+)"', stored_site.get("/dead-letters/arrivals"))[0]
+    page = stored_site.get(plan_of(stored_site, id=number))
+    assert "1 message" in page and "/messages/m0" in page and "/messages/m1" not in page
+
+
+def test_a_slow_redrive_is_stopped_and_goes_on(stored_site: Site, made: Desk) -> None:
+    die(made, *(f"m{index}" for index in range(10)))
+    path = plan_of(stored_site)
+    stored_site.post(f"{path}/run", form_on=path, confirm="arrivals", rate="0.5")
+    until(lambda: "sent <b>1</b>" in stored_site.get(path))
+    assert "running" in stored_site.get(path)
+    stored_site.post(f"{path}/stop", form_on=path)
+    page = stored_site.get(path)
+    assert "planned <b>9</b>" in page and "Go on" in page
+    stored_site.post(f"{path}/run", form_on=path, confirm="arrivals", rate="")
+    until(lambda: "sent <b>10</b>" in stored_site.get(path))
+
+
+def test_a_plan_is_cancelled(stored_site: Site, made: Desk) -> None:
+    die(made, "m0")
+    path = plan_of(stored_site)
+    stored_site.post(f"{path}/cancel", form_on=path)
+    page = stored_site.get(path)
+    assert "cancelled" in page and "/run" not in page
+
+
+@pytest.mark.parametrize("rate", ["0", "-3", "fast", "nan", "inf", "1e99"])
+def test_a_rate_that_is_none(site: Site, desk: Desk, rate: str) -> None:
+    desk.make_group("arrivals")
+    die(desk, "m0")
+    path = plan_of(site)
+    assert "no rate" in site.post(f"{path}/run", 400, form_on=path, confirm="arrivals", rate=rate).text
+
+
+def test_one_letter_is_repaired_after_its_differences_were_seen(stored_site: Site, made: Desk) -> None:
+    die(made, "m0", body=b"gate: NaN", distance="5")
+    number = re.findall(r'name="id" value="(\d+)"', stored_site.get("/dead-letters/arrivals"))[0]
+    page, path = f"/dead-letters/arrivals/{number}", f"/dead-letters/arrivals/{number}/repair"
+    fields: dict[str, Any] = {"body": "gate: 7", "tag": "UA", "keys": "", "properties": "distance=5", "why": "typo"}
+    seen = stored_site.post(path, 200, form_on=page, **fields).text
+    assert "- gate: NaN" in seen and "+ gate: 7" in seen and "1 change" in seen
+    assert made.receive("arrivals", "flights") == []
+    stored_site.post(path, form_on=page, confirm="arrivals", **fields)
+    (message,) = made.receive("arrivals", "flights")
+    assert message.body == b"gate: 7" and message.user_properties["distance"] == "5"
+    page = stored_site.get(page)
+    assert "repaired" in page and "INFLIGHT" in page, "the lineage"
+
+
+def test_export_is_one_object_a_line(stored_site: Site, made: Desk) -> None:
+    die(made, "m0", "m1", body=b"\xff\x00")
+    answer = stored_site.browser.get("/dead-letters/arrivals/export")
+    rows = [json.loads(line) for line in answer.text.splitlines()]
+    assert [row["message_id"] for row in rows] == ["m0", "m1"]
+    assert rows[0]["body_base64"] == "/wA=" and "attachment" in answer.headers["content-disposition"]
+
+
+def test_they_are_deleted_when_the_name_is_typed(stored_site: Site, made: Desk) -> None:
+    die(made, "m0", "m1")
+    page = stored_site.get("/dead-letters/arrivals/purge")
+    assert "2" in page and "cannot be undone" in page
+    stored_site.post("/dead-letters/arrivals/purge", 400, confirm="")
+    stored_site.post("/dead-letters/arrivals/purge", confirm="arrivals")
+    assert "No dead letters." in stored_site.get("/dead-letters/arrivals")
