@@ -75,6 +75,15 @@ class QueueLag:
 
 
 @dataclass(frozen=True, slots=True)
+class SkippedMessage:
+    """The state that a skipped message had; if it was held: by which client, and until when it would have been."""
+
+    from_state: str
+    client_id: str
+    held_until: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
 class MovedOffset:
     """What an operator did to a group's progress in one queue; `from_offset` is -1 where there was none."""
 

@@ -108,6 +108,7 @@ def _add_progress(actions: Any) -> None:
     skip.add_argument("group", metavar="GROUP")
     skip.add_argument("message_id", metavar="ID")
     skip.add_argument("--topic", help="search only this topic")
+    skip.add_argument("--force", action="store_true", help="also a message that a consumer holds: its hold ends")
 
     pause = add_command(actions, "pause", "stop the deliveries to a group until it is resumed", "progress:pause")
     resume = add_command(actions, "resume", "end a pause; other pauses of the group stay", "progress:resume")

@@ -66,11 +66,22 @@ def reset(arguments: Namespace) -> int:
 
 def skip(arguments: Namespace) -> int:
     with Admin(client_config(arguments)) as admin:
-        state = in_any_case(
-            lambda each: admin.skip_message(arguments.group, each, arguments.topic), arguments.message_id
+        skipped = in_any_case(
+            lambda each: admin.skip_message(arguments.group, each, arguments.topic, force=arguments.force),
+            arguments.message_id,
         )
-    document = {"group": arguments.group, "message_id": arguments.message_id, "from_state": state}
-    return say(arguments, document, [f"skipped {arguments.message_id} for {arguments.group}; it was {state}"])
+    document = {
+        "group": arguments.group,
+        "message_id": arguments.message_id,
+        "from_state": skipped.from_state,
+        "client_id": skipped.client_id,
+        "held_until": utc(skipped.held_until),
+    }
+    line = f"skipped {arguments.message_id} for {arguments.group}; it was {skipped.from_state}"
+    if skipped.held_until is not None:
+        holder = f"client {skipped.client_id}" if skipped.client_id else "a client that is gone"
+        line += f", held by {holder} until {local(skipped.held_until)}"
+    return say(arguments, document, [line])
 
 
 def pause(arguments: Namespace) -> int:

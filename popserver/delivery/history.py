@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import Connection, bindparam, insert, literal_column, select
 
 from popserver.database.schema import consumer_group, history
 from popserver.engine.transaction import Transaction
@@ -28,9 +28,15 @@ def as_moved(row: Any) -> Moved:
     return Moved(row.message_key, State(row.state), row.attempt, row.client_id)
 
 
-def record(tx: Transaction, group: Group, event: Event, moved: Iterable[Moved], reason: str = "") -> None:
-    """Write one row per delivery if the group keeps such events."""
-    if event not in group.history.kept:
+# The reason of a skip that has ended a hold. The former holder's ack is refused because of it.
+FORCED_SKIP = "an operator has skipped it while it was held"
+
+
+def record(
+    tx: Transaction, group: Group, event: Event, moved: Iterable[Moved], reason: str = "", *, always: bool = False
+) -> None:
+    """Write one row per delivery if the group keeps such events, or `always`."""
+    if not always and event not in group.history.kept:
         return
     rows = [
         {
@@ -83,6 +89,18 @@ def steps(conn: Connection, keys: Collection[int]) -> list[HistoryStep]:
     ]
 
 
+def skipped_while_held_ms(conn: Connection, group_id: int, key: int) -> int | None:
+    """When an operator skipped the message although it was held; None unless that is the last that happened to it."""
+    row = conn.execute(_LAST, {"for_group": group_id, "for_key": key}).first()
+    return row.at_ms if row is not None and row.reason == FORCED_SKIP else None
+
+
+_LAST = (
+    select(history.c.at_ms, history.c.reason)
+    .where(history.c.message_key == bindparam("for_key"), history.c.group_id == bindparam("for_group"))
+    .order_by(history.c.history_id.desc())
+    .limit(literal_column("1"))
+)
 _STEPS = (
     select(history, consumer_group.c.namespace, consumer_group.c.name)
     .join(consumer_group, consumer_group.c.group_id == history.c.group_id)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import NamedTuple
 
 from sqlalchemy import Connection
 
@@ -37,6 +38,14 @@ __all__ = ["LAG_MAX", "OFFSETS_MAX", "GroupProgress", "QueueLag"]
 
 LAG_MAX = 4_096  # queues in one answer
 OFFSETS_MAX = 4_096  # in one import
+
+
+class SkippedMessage(NamedTuple):
+    """A skipped message's former state, and who held it until when, if it was held."""
+
+    state: State
+    client_id: str
+    held_until_ms: int | None
 
 
 class GroupProgress:
@@ -136,10 +145,12 @@ class GroupProgress:
             )
         return SetPause(group, topics, message_group, paused_by)
 
-    async def skip(self, group_name: Resource, topic_name: Resource | None, message_id: str) -> State:
-        """Mark one message as consumed without delivering it. Returns its former state.
+    async def skip(
+        self, group_name: Resource, topic_name: Resource | None, message_id: str, *, force: bool = False
+    ) -> SkippedMessage:
+        """Mark one message as consumed without delivering it, with `force` also one that a consumer holds.
 
-        Raises `BadRequest` with the reason if this is not possible.
+        The former holder's ack is refused with the reason. Raises `BadRequest` with the reason if this is not possible.
         """
         check_group(group_name)
         if not message_id.strip():
@@ -149,7 +160,7 @@ class GroupProgress:
             group = catalog_facts.group(conn, group_name)
             place = read.find_place(conn, topic_name, message_id)
             topic = _topic(conn, Resource(place.namespace, place.name))
-            return Skip(group, topic.topic_id, place.message_key)
+            return Skip(group, topic.topic_id, place.message_key, force)
 
         request = await self._reader.read(query)
         done = await self._writer.submit(request)
@@ -160,7 +171,10 @@ class GroupProgress:
                 f" {why.sentence(done.found, when)}; {rules.skip_hint(done.found)}"
             )
         assert done.found.state is not None, "what is skipped had a state"
-        return done.found.state.shown
+        state, hold = done.found.state.shown, done.found.hold
+        if state is not State.INFLIGHT or hold is None:
+            return SkippedMessage(state, "", None)
+        return SkippedMessage(state, hold.client_id, hold.visible_at_ms)
 
     async def clone(
         self, source_name: Resource, group_name: Resource, topic_name: Resource | None

@@ -51,8 +51,15 @@ class ProgressMethods:
         return wire.ResetOffsetsResponse(status=status.OK, moved=_moved(moved))
 
     async def skip_message(self, request: wire.SkipMessageRequest, caller: Caller) -> wire.SkipMessageResponse:
-        state = await self._progress.skip(caller.resource(request.group), _topic(request, caller), request.message_id)
-        return wire.SkipMessageResponse(status=status.OK, from_state=state)
+        skipped = await self._progress.skip(
+            caller.resource(request.group), _topic(request, caller), request.message_id, force=request.force
+        )
+        return wire.SkipMessageResponse(
+            status=status.OK,
+            from_state=skipped.state,
+            client_id=skipped.client_id,
+            held_until=convert.timestamp(skipped.held_until_ms),
+        )
 
     async def pause_group(self, request: wire.PauseGroupRequest, caller: Caller) -> wire.PauseGroupResponse:
         await self._progress.pause(

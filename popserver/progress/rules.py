@@ -76,7 +76,7 @@ def skip_hint(found: MessageFacts) -> str:
         return "give the group its progress with: popmq group reset"
     state = found.state.shown
     if state is State.INFLIGHT:
-        return "wait until its holder acks it or its hold ends, then skip it"
+        return "wait until its holder acks it or its hold ends, or end the hold with: popmq group skip --force"
     if state is State.READY and found.head is not None:
         return f"skip {found.head.message_id} first"
     if state is State.READY:

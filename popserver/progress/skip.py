@@ -1,5 +1,8 @@
 """Skip: mark one message as consumed for a group without delivering it, so that messages behind it continue.
 
+With `force` a held message is skipped too: its hold ends, as at a reset, and no attempt is burnt. The history has it at
+every level, because it tells the former holder's ack what happened (`settling.refusals`).
+
 The skip must be stored somewhere: in the message's delivery row (READY again, or waiting for a retry), in the position
 of its message group, or in the group's progress. A message in the middle of unread ones has none of these.
 """
@@ -14,13 +17,14 @@ from sqlalchemy import Integer, bindparam, delete, func, select, update
 
 from popserver.database.schema import IS_ORIGINAL, delivery, in_states, message, progress
 from popserver.database.schema import message_group_progress as behind
-from popserver.delivery.history import Moved, as_moved, record
+from popserver.delivery.history import FORCED_SKIP, Moved, as_moved, record
 from popserver.delivery.message_groups import GroupQueueKey, MessageGroupKey, advance_after_removal, locks_of
 from popserver.engine.transaction import Locks, Phase, Request, Transaction, carries_out
 from popserver.inspection import message_facts
 from popserver.inspection.why import MessageFacts
 from popserver.members import sql as members_sql
 from popserver.messages import origins
+from popserver.model.errors import PopError, TooManyRequests
 from popserver.model.group import Group, Mode
 from popserver.model.states import Event, State, sources
 from popserver.model.topic import message_key, offset_of, queue_of
@@ -37,12 +41,13 @@ class Skipped(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Skip(Request[Skipped]):
-    """Skip one message of a topic for one group."""
+    """Skip one message of a topic for one group; with `force` also a held one."""
 
     phase: ClassVar = Phase.SKIP
     group: Group
     topic_id: int
     message_key: int
+    force: bool = False
 
     @property
     def queue_id(self) -> int:
@@ -57,15 +62,18 @@ class Skip(Request[Skipped]):
 
 
 @carries_out(Skip)
-def skip(tx: Transaction, requests: Sequence[Skip]) -> list[Skipped]:
-    """READY or WAITING_RETRY → COMMIT, if it can be stored. A refused request changes nothing."""
+def skip(tx: Transaction, requests: Sequence[Skip]) -> list[Skipped | PopError]:
+    """READY or WAITING_RETRY → COMMIT, if it can be stored; with `force` also INFLIGHT. A refused request changes
+    nothing. Refused with `TooManyRequests` for a held message that a user's own transaction has locked."""
     return [_skip(tx, request) for request in requests]
 
 
-def _skip(tx: Transaction, request: Skip) -> Skipped:
+def _skip(tx: Transaction, request: Skip) -> Skipped | PopError:
     if (at := origins.delivered_at(tx.conn, request.group, request.message_key)) is not None:
         request = replace(request, message_key=at)
     found = message_facts.of_stored(tx.conn, request.group, request.message_key)
+    if request.force and found.state is State.INFLIGHT:
+        return _end_hold(tx, request) or Skipped(True, found)
     if found.state not in sources(Event.SKIP):
         return Skipped(False, found)
     done = _skip_stored(tx, request) if found.hold is not None else _skip_unread(tx, request, found)
@@ -83,6 +91,23 @@ def _skip_stored(tx: Transaction, request: Skip) -> bool:
     if row.message_group is not None:
         advance_after_removal(tx, request.group, [MessageGroupKey(row.topic_id, request.queue_id, row.message_group)])
     return True
+
+
+def _end_hold(tx: Transaction, request: Skip) -> PopError | None:
+    """Skip a held message: INFLIGHT → READY → COMMIT."""
+    if tx.has_other_writers and tx.conn.execute(_LOCK_HELD, request.names).first() is None:
+        return TooManyRequests(
+            f"the message is locked by another transaction, which may be about to ack it in group"
+            f" '{request.group.name}'; nothing is skipped, repeat the request"
+        )
+    row = tx.conn.execute(_REMOVE_HELD, request.names).one()
+    held = as_moved(row)
+    record(tx, request.group, Event.RESET, [held], FORCED_SKIP, always=True)
+    record(tx, request.group, Event.SKIP, [held._replace(from_state=State.READY)], FORCED_SKIP, always=True)
+    if row.message_group is not None:
+        advance_after_removal(tx, request.group, [MessageGroupKey(row.topic_id, request.queue_id, row.message_group)])
+    tx.ready_topics.add(request.topic_id)
+    return None
 
 
 def _skip_unread(tx: Transaction, request: Skip, found: MessageFacts) -> bool:
@@ -121,18 +146,18 @@ def _move_progress(tx: Transaction, request: Skip, names: dict[str, Any]) -> Non
 
 
 _ROW = delivery.c.group_id == bindparam("for_group"), delivery.c.message_key == bindparam("for_key")
-_REMOVE = (
-    delete(delivery)
-    .where(*_ROW, in_states(delivery.c.state, *sources(Event.SKIP)))
-    .returning(
-        delivery.c.message_key,
-        delivery.c.topic_id,
-        delivery.c.state,
-        delivery.c.attempt,
-        delivery.c.client_id,
-        delivery.c.message_group,
-    )
+_REMOVED = (
+    delivery.c.message_key,
+    delivery.c.topic_id,
+    delivery.c.state,
+    delivery.c.attempt,
+    delivery.c.client_id,
+    delivery.c.message_group,
 )
+_REMOVE = delete(delivery).where(*_ROW, in_states(delivery.c.state, *sources(Event.SKIP))).returning(*_REMOVED)
+_IS_HELD = in_states(delivery.c.state, State.INFLIGHT)
+_LOCK_HELD = select(delivery.c.message_key).where(*_ROW, _IS_HELD).with_for_update(skip_locked=True)
+_REMOVE_HELD = delete(delivery).where(*_ROW, _IS_HELD).returning(*_REMOVED)
 _HERE = progress.c.group_id == bindparam("for_group"), progress.c.queue_id == bindparam("of_queue")
 _AT = select(progress.c.next_offset).where(*_HERE)
 _MOVE_PROGRESS = (

@@ -11,13 +11,14 @@ from popserver.database import states_of
 from popserver.database.rows import RowStatement
 from popserver.database.schema import delivery, redrive
 from popserver.delivery.dead_letter_topic import NewDeadLetters
-from popserver.delivery.history import Moved
+from popserver.delivery.history import Moved, skipped_while_held_ms
 from popserver.delivery.message_groups import GroupQueueKey, GroupRunRow, locks_of
 from popserver.engine.transaction import Locks, Transaction
 from popserver.model.errors import InvalidReceiptHandle, PopError, TooManyRequests
 from popserver.model.group import Group
 from popserver.model.handles import Receipt
 from popserver.model.states import ACKED, State
+from popserver.model.times import utc
 from popserver.model.topic import queue_of
 
 
@@ -83,7 +84,8 @@ def why_not(tx: Transaction, group: Group, receipt: Receipt) -> PopError | None:
     state = State(row.state) if row is not None else _implied_state(tx, receipt)
     is_acked = state is State.COMMIT or (row is not None and state in ACKED and row.hold_id == receipt.hold_id)
     if is_acked and tx.now_ms < receipt.ends_at_ms:
-        return None
+        at_ms = skipped_while_held_ms(tx.conn, receipt.group_id, receipt.message_key) if row is None else None
+        return None if at_ms is None else _was_skipped(group, at_ms)
     if row is not None and row.hold_id == receipt.hold_id and not has_same_order(receipt, row):
         return InvalidReceiptHandle(
             f"the receipt handle was changed after it was given to group '{group.name}': it does not fit the message"
@@ -103,6 +105,13 @@ def why_not(tx: Transaction, group: Group, receipt: Receipt) -> PopError | None:
     return InvalidReceiptHandle(
         f"the receipt handle is no longer valid: {why}; the message is {state.shown} in group '{group.name}'."
         " Use the newest handle, and a longer invisible duration"
+    )
+
+
+def _was_skipped(group: Group, at_ms: int) -> PopError:
+    return InvalidReceiptHandle(
+        f"the receipt handle is no longer valid: an operator has skipped the message for group '{group.name}' while it"
+        f" was held, {utc(at_ms)}; the message is COMMIT, so its work is not to be repeated"
     )
 
 

@@ -88,7 +88,7 @@ def test_skip(shell: Shell) -> None:
     held = shell("group", "skip", "workers", first)
     assert held.status == 1
     assert "is not skipped for group 'workers': it is INFLIGHT: client" in held.err
-    assert "wait until its holder acks it or its hold ends, then skip it" in held.err
+    assert "wait until its holder acks it or its hold ends, or end the hold with: popmq group skip --force" in held.err
     assert shell.ok("group", "skip", "workers", second.lower(), "--topic", "jobs").out.endswith("it was READY\n")
     assert shell("group", "skip", "workers", second).err.count("there is nothing left to skip") == 1
     assert shell("group", "skip", "workers", "0" * 34).status == 4
@@ -209,3 +209,15 @@ def test_pause_and_resume(shell: Shell) -> None:
     assert refused.status == 1
     assert "has not received from any topic with message groups" in refused.err
     assert shell("group", "pause", "nobody").status == 4
+
+
+def test_a_held_message_is_skipped_by_force(shell: Shell) -> None:
+    shell.ok("topic", "create", "jobs", "--queues", "1")
+    shell.ok("group", "create", "workers")
+    shell.ok("message", "send", "jobs", "x")
+    (held,) = shell.json("message", "receive", "jobs", "--group", "workers")
+    refused = shell("group", "skip", "workers", held["message_id"])
+    assert "popmq group skip --force" in refused.err
+    said = shell.ok("group", "skip", "workers", held["message_id"], "--force").lines[0]
+    assert f"skipped {held['message_id']} for workers; it was INFLIGHT, held by client " in said
+    assert said.endswith(" until 2025-01-01T00:00:30+00:00")

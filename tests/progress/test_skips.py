@@ -5,12 +5,14 @@ from __future__ import annotations
 import pytest
 
 from popserver.database.notifications import RESETS, Invalidation
-from popserver.model.errors import TooLate
+from popserver.model.errors import InvalidReceiptHandle, TooLate, TooManyRequests
 from popserver.model.group import Group, HistoryLevel
 from popserver.model.retry import Holder
 from popserver.model.states import SHOWN, TRANSITIONS, Event, State
-from popserver.model.topic import Topic
+from popserver.model.topic import Topic, message_key
+from popserver.progress import skip as progress_skip
 from popserver.progress.rules import skip_hint
+from popserver.progress.skip import Skipped
 from popserver.pulling.rules import QueueProgress
 from tests.support.builders import in_order
 from tests.support.open_store import HOUR, SECOND, OpenStore
@@ -185,3 +187,75 @@ def test_members_that_are_stuck_at_a_message_are_told(store: OpenStore) -> None:
     late = commit(store, group, topic, 4, resets=0)
     assert isinstance(late.refusal, TooLate)
     assert late.stored == QueueProgress(5, 1)
+
+
+def force(store: OpenStore, group: Group, topic: Topic, offset: int = 0) -> Skipped:
+    key = message_key(topic.queues[0].queue_id, offset)
+    return store.one(progress_skip.skip, progress_skip.Skip(group, topic.topic_id, key, force=True))
+
+
+@pytest.mark.parametrize("history", HistoryLevel)
+def test_a_held_message_is_skipped_by_force_and_its_holder_is_told(store: OpenStore, history: HistoryLevel) -> None:
+    topic = store.topic()
+    group = store.group(meets=[topic], history=history)
+    store.send(topic, 2)
+    held, other = store.receive(group, topic, 2)
+    done = force(store, group, topic)
+    assert done.is_done
+    assert done.found.hold is not None
+    assert (done.found.hold.client_id, done.found.hold.visible_at_ms) == ("c1", store.now_ms + 30 * SECOND)
+    assert states_by_offset(store, group, topic) == "CI"
+    assert store.history(group)[-2:] == [("RESET", "INFLIGHT", "READY", 1), ("SKIP", "READY", "COMMIT", 1)]
+    for _ in range(2):
+        (late, fine) = store.ack(group, held, other)
+        assert isinstance(late, InvalidReceiptHandle)
+        assert "an operator has skipped the message for group 'billing' while it was held" in late.sentence
+        assert fine is None
+    with pytest.raises(InvalidReceiptHandle):
+        store.change(group, held, HOUR)
+    assert store.receive(group, topic) == []
+    reset(store, group, topic, 0)
+    again, _ = store.receive(group, topic)
+    assert store.ack(group, again) == [None]
+
+
+def test_force_changes_nothing_else(store: OpenStore) -> None:
+    topic = store.topic()
+    group = store.group(meets=[topic])
+    store.send(topic, 3)
+    assert not force(store, group, topic, 2).is_done, "not the next one"
+    (first,) = store.receive(group, topic, 1)
+    store.ack(group, first)
+    assert not force(store, group, topic, 0).is_done, "it is done"
+    assert force(store, group, topic, 1).is_done, "as without force"
+
+
+@pytest.mark.parametrize("offset", [0, 1])
+def test_by_force_in_a_message_group_the_others_go_on(store: OpenStore, offset: int) -> None:
+    topic = store.topic(accepts=ORDERED)
+    group = store.group(meets=[topic])
+    store.send(topic, in_order("g", 4))
+    held = store.receive(group, topic, 2)
+    assert force(store, group, topic, offset).is_done
+    store.check()
+    assert store.receive(group, topic) == [], "the other one is held"
+    assert store.ack(group, held[1 - offset]) == [None]
+    assert offsets_of(store.receive(group, topic)) == [2, 3]
+    store.check()
+
+
+def test_by_force_a_message_that_a_users_transaction_acks_is_left(store: OpenStore) -> None:
+    if store.database.is_sqlite:
+        pytest.skip("SQLite has one writer")
+    topic = store.topic()
+    group = store.group(meets=[topic])
+    store.send(topic)
+    store.receive(group, topic)
+    other = store.database.connect_writer()
+    store.database.begin(other)
+    other.exec_driver_sql("SELECT 1 FROM delivery FOR UPDATE")
+    with pytest.raises(TooManyRequests, match="nothing is skipped, repeat the request"):
+        force(store, group, topic)
+    other.exec_driver_sql("ROLLBACK")
+    other.close()
+    assert force(store, group, topic).is_done

@@ -34,6 +34,7 @@ def test_lag(desk: Desk, ids: list[str]) -> None:
     answer = desk.call("ListLag", group=GROUP)
     assert answer.status == pb.Status(code=pb.OK, message="OK")
     expected = wire.QueueLag(topic=TOPIC, queue_id=0, max_offset=10, offset=3, ready=7, inflight=3)
+    expected.oldest_ready.FromMilliseconds(1_735_689_600_000)
     assert list(answer.queues) == [expected]
     assert list(desk.call("ListLag", group=GROUP, topic=TOPIC).queues) == [expected]
     desk.call("CreateTopic", topic=named("other"))

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from popclient.admin.answers import facts_of
-from popclient.admin.facts import MovedOffset, QueueLag
+from popclient.admin.facts import MovedOffset, QueueLag, SkippedMessage
 from popclient.aio.admin.calls import Calls
 from popproto.v1 import admin_pb2 as wire
 from popproto.v2 import definition_pb2 as pb
@@ -50,17 +50,23 @@ class Progress(Calls):
         answer = await self._call(lambda link: link.admin.ResetOffsets, request)
         return [facts_of(MovedOffset, each) for each in answer.moved]
 
-    async def skip_message(self, group: str, message_id: str, topic: str | None = None) -> str:
+    async def skip_message(
+        self, group: str, message_id: str, topic: str | None = None, *, force: bool = False
+    ) -> SkippedMessage:
         """Marks one message as consumed by the group without delivering it; messages behind it go on.
 
-        Returns the state that the message had. Raises BadRequest, which says why and what to do, if the message is
-        held, is done already, or is not the next one that the group would read.
+        Raises BadRequest, which says why and what to do, if the message is held, is done already, or is not the next
+        one that the group would read. With `force` a held message is skipped too: its hold ends, no attempt counts, and
+        an ack of its former holder is refused with InvalidReceiptHandle.
         """
         request = wire.SkipMessageRequest(
-            group=self._named(group), topic=None if topic is None else self._named(topic), message_id=message_id
+            group=self._named(group),
+            topic=None if topic is None else self._named(topic),
+            message_id=message_id,
+            force=force,
         )
         answer = await self._call(lambda link: link.admin.SkipMessage, request)
-        return answer.from_state
+        return facts_of(SkippedMessage, answer)
 
     async def pause_group(self, group: str, *, topic: str | None = None, message_group: str | None = None) -> None:
         """Stops the deliveries to a group, in one topic or in all, of all messages or of one message group.

@@ -2813,7 +2813,10 @@ class SkipMessageRequest(_message.Message):
     GROUP_FIELD_NUMBER: _builtins.int
     TOPIC_FIELD_NUMBER: _builtins.int
     MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    FORCE_FIELD_NUMBER: _builtins.int
     message_id: _builtins.str
+    force: _builtins.bool
+    """a held message too: its hold ends, and its holder's ack is refused"""
     @_builtins.property
     def group(self) -> _definition_pb2.Resource: ...
     @_builtins.property
@@ -2824,10 +2827,11 @@ class SkipMessageRequest(_message.Message):
         group: _definition_pb2.Resource | None = ...,
         topic: _definition_pb2.Resource | None = ...,
         message_id: _builtins.str = ...,
+        force: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_topic", b"_topic", "group", b"group", "topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_topic", b"_topic", "group", b"group", "message_id", b"message_id", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_topic", b"_topic", "force", b"force", "group", b"group", "message_id", b"message_id", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__topic: _TypeAlias = _typing.Literal["topic"]  # noqa: Y015
     _WhichOneofArgType__topic: _TypeAlias = _typing.Literal["_topic", b"_topic"]  # noqa: Y015
@@ -2841,20 +2845,32 @@ class SkipMessageResponse(_message.Message):
 
     STATUS_FIELD_NUMBER: _builtins.int
     FROM_STATE_FIELD_NUMBER: _builtins.int
+    CLIENT_ID_FIELD_NUMBER: _builtins.int
+    HELD_UNTIL_FIELD_NUMBER: _builtins.int
     from_state: _builtins.str
+    client_id: _builtins.str
+    """of a held message: who held it"""
     @_builtins.property
     def status(self) -> _definition_pb2.Status: ...
+    @_builtins.property
+    def held_until(self) -> _timestamp_pb2.Timestamp:
+        """of a held message: when its hold would have ended"""
+
     def __init__(
         self,
         *,
         status: _definition_pb2.Status | None = ...,
         from_state: _builtins.str = ...,
+        client_id: _builtins.str = ...,
+        held_until: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_held_until", b"_held_until", "held_until", b"held_until", "status", b"status"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["from_state", b"from_state", "status", b"status"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_held_until", b"_held_until", "client_id", b"client_id", "from_state", b"from_state", "held_until", b"held_until", "status", b"status"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__held_until: _TypeAlias = _typing.Literal["held_until"]  # noqa: Y015
+    _WhichOneofArgType__held_until: _TypeAlias = _typing.Literal["_held_until", b"_held_until"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__held_until) -> _WhichOneofReturnType__held_until | None: ...
 
 Global___SkipMessageResponse: _TypeAlias = SkipMessageResponse  # noqa: Y015
 
