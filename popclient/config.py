@@ -29,7 +29,7 @@ class Endpoint:
 class Tls:
     """How to speak TLS.
 
-    Without `ca` the roots that gRPC ships decide. `ca`, `cert` and `key` are PEM: a path or the bytes; `cert` and
+    Without `ca`, gRPC's own root certificates count. `ca`, `cert` and `key` are PEM: a path or the bytes; `cert` and
     `key` identify this client (mutual TLS). `insecure` accepts any certificate that has not expired, as the official
     Java, Go, C++ and C# clients do: it encrypts, but does not stop a man in the middle. `server_name` is compared with
     the certificate in place of the host.

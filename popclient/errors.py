@@ -54,7 +54,7 @@ class Unauthorized(PopError):
 
 
 class PaymentRequired(PopError):
-    """The server wants its bill paid."""
+    """The server requires payment."""
 
 
 class Forbidden(PopError):

@@ -45,7 +45,7 @@ AsyncBatchListener = Callable[[Sequence[MessageView]], Awaitable[ConsumeResult |
 
 
 class Interceptor:
-    """Is called when messages are received, consumed and acked (requirement E17). Override what you need.
+    """Its methods are called when messages are received, consumed and acked (requirement E17). Override what you need.
 
     `before_consume` and `after_consume` run right before and after the listener, in its thread or task, the latter in
     reverse order of the interceptors; for a message that times out before its turn they run in the client's event loop.

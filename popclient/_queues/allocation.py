@@ -30,7 +30,7 @@ VIRTUAL_NODES: Final = 10
 class AllocateStrategy(Protocol):
     """Any callable of this shape: (group, client id, queues, members), the share of that client.
 
-    Queues are those of one topic. Both views come sorted and without doubles, and the client id is among the members.
+    The queues are those of one topic. Queues and members are sorted, without duplicates; the client id is a member.
     """
 
     def __call__(
@@ -95,8 +95,8 @@ class AveragelyByCircle:
 
 @dataclass(frozen=True, slots=True)
 class ByConfig:
-    """CONFIG: this member has the queues named here, of those there are. Who names them sees to it that each is named
-    once. A retry topic that is not named at all is shared by AVG: no member would consume it otherwise.
+    """CONFIG: this member gets the queues named here, if they exist. Name each queue at exactly one member. A retry
+    topic that is not named is shared by AVG, because no member would consume it otherwise.
     """
 
     queues: frozenset[MessageQueue]
@@ -112,8 +112,8 @@ class ByConfig:
 
 @dataclass(frozen=True, slots=True)
 class ByMachineRoom:
-    """MACHINE_ROOM: the queues of these rooms alone, as even as can be among all members; what is over goes one by one
-    to the first. Queues of other rooms are for another group of members. Retry topics belong to every room.
+    """MACHINE_ROOM: only the queues of these rooms, divided evenly among all members; the first members get one more
+    each if that leaves a remainder. Queues of other rooms are for other members. Retry topics belong to every room.
 
     room_of_queue: tells the room of a queue.
     """

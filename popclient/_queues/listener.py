@@ -45,7 +45,7 @@ class ConsumeOrderlyStatus(StrEnum):
 
 @dataclass(slots=True)
 class ConsumeConcurrentlyContext:
-    """What goes with a batch to a concurrent listener.
+    """A concurrent listener gets it with each batch.
 
     delay_level_when_next_consume: of failed messages; 0: the group's intervals, 1 to 18: that level of the delay table,
         negative: a dead letter at once (requirement E15).
@@ -59,10 +59,10 @@ class ConsumeConcurrentlyContext:
 
 @dataclass(slots=True)
 class ConsumeOrderlyContext:
-    """What goes with a batch to an orderly listener.
+    """An orderly listener gets it with each batch.
 
-    auto_commit: off, a batch that succeeds stays open until the listener returns COMMIT, or ROLLBACK, which has it
-        come again from its first message on (requirement F11).
+    auto_commit: if it is off, a batch that succeeds stays open until the listener returns COMMIT, or ROLLBACK: then it
+        is delivered again from its first message (requirement F11).
     suspend_current_queue_millis: the pause before a failed batch comes again, 10 to 30,000; -1: the consumer's.
     """
 

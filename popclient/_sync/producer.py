@@ -118,7 +118,7 @@ class Producer(Face[ProducerCore]):
         return Transaction(self._core.half(carrying(self._config, message), check_after), self._bridge)
 
     def close(self) -> None:
-        """Sends what waits and says goodbye, within `close_timeout`. Closing twice is fine."""
+        """Sends pending messages and ends the session, within `close_timeout`. Closing twice is fine."""
         self._bridge.forget(self._core)
         self._bridge.run(self._core.close)
 

@@ -51,8 +51,8 @@ class PullConsumer(ConsumerFace[PullConsumerCore]):
     batch_size: how many messages one pull asks for, at most 160.
     max_cached_messages, max_cached_bytes: how much to fetch ahead of `poll`, for all queues, counted with bodies. One
         pull may exceed the bytes.
-    auto_commit: commits every `commit_interval` (seconds or a timedelta), and at `close`. A poll says that the messages
-        of earlier polls are done, and no more than these are committed; so let one thread poll.
+    auto_commit: commits every `commit_interval` (seconds or a timedelta), and at `close`. Each poll says that the
+        messages of earlier polls are done, and only these are committed; so only one thread may poll.
     allocate_strategy: how members share the queues that they `subscribe` to: "AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH",
         or a callable. All members must use the same.
     on_disconnect, on_reconnect: see ClientConfig.
@@ -124,11 +124,11 @@ class PullConsumer(ConsumerFace[PullConsumerCore]):
         return self._core.assigned
 
     def pause(self, *mqs: MessageQueue) -> None:
-        """Neither fetches nor returns messages of these queues, or of all, until `resume`; their places stay."""
+        """Stops fetching and returning messages of these queues, or of all, until `resume`; their positions stay."""
         self._bridge.call(lambda: self._core.pause(mqs))
 
     def resume(self, *mqs: MessageQueue) -> None:
-        """Goes on with these queues, or with all."""
+        """Continues with these queues, or with all."""
         self._bridge.call(lambda: self._core.resume(mqs))
 
     # ---- Messages ----
@@ -165,12 +165,12 @@ class PullConsumer(ConsumerFace[PullConsumerCore]):
 
         The listener is one as QueuePushConsumer takes it: called with `(messages, context)`, it returns
         ConsumeConcurrentlyStatus; what fails is handed back and comes again by %RETRY%<group>. Progress is committed
-        every 5 s, as far as everything before it is consumed; `seek`, `pause` and `position` go on as ever, `poll` is
-        refused meanwhile. Close the consumer from elsewhere than the listener: it waits for calls that have begun,
-        within `close_timeout`.
+        every 5 s, as far as everything before it is consumed; `seek`, `pause` and `position` work as before; `poll` is
+        refused. Close the consumer from elsewhere than the listener: it waits for calls that have begun, within
+        `close_timeout`.
 
         consume_threads: how many threads call it. consume_message_batch_max_size: messages per call.
-        consume_timeout: what is with the listener for longer is handed back, and its result counts no more.
+        consume_timeout: a message that the listener has for longer is handed back, and its result is ignored.
         """
         listening = listening_of(
             listener,
@@ -186,21 +186,23 @@ class PullConsumer(ConsumerFace[PullConsumerCore]):
     # ---- Places ----
 
     def position(self, mq: MessageQueue) -> int:
-        """The offset from which the next poll reads the queue: all before it was returned, or is not wanted."""
+        """The offset from which the next poll reads the queue: all messages before it were returned, or do not match
+        the filter."""
         return self._bridge.call(lambda: self._core.position(mq))
 
     def generation(self, mq: MessageQueue) -> int:
-        """Tells the queue's topic from others that had its name before, or may have it later; 0 until it is known.
+        """A number that distinguishes the queue's topic from an earlier or later one of the same name; 0 until it is
+        known.
 
         Keep it beside an offset that you `seek` to later.
         """
         return self._bridge.call(lambda: self._core.generation(mq))
 
     def seek(self, mq: MessageQueue, offset: int, generation: int = 0) -> None:
-        """Goes on from there; nothing that was fetched before is returned any more.
+        """Continues at that offset; messages that were fetched before are not returned.
 
-        Beyond either end of the queue the server says where to go on, which is logged: at that end. With a `generation`
-        of an earlier topic, the queue begins at its first message.
+        An offset beyond one end of the queue continues at that end, and this is logged. With a `generation` of an
+        earlier topic, the queue begins at its first message.
         """
         require_whole("offset", offset, 0)
         require_whole("generation", generation, 0)
@@ -227,10 +229,11 @@ class PullConsumer(ConsumerFace[PullConsumerCore]):
         return self._bridge.run(lambda: self._core.search_offset(mq, moment))
 
     def send_message_back(self, message: MessageView, delay_level: int = 0) -> bool:
-        """Hands a message back to the server, to come again by %RETRY%<group>. Has it become a dead letter instead?
+        """Hands a message back to the server, which delivers it again from %RETRY%<group>. True: it is a dead letter
+        instead.
 
-        delay_level: 0 by the group's intervals, 1 to 18 by the delay table, negative makes a dead letter at once. What
-        is polled is committed as ever.
+        delay_level: 0 by the group's intervals, 1 to 18 by the delay table, negative makes a dead letter at once. A
+            commit includes the message all the same.
         """
         return self._bridge.run(lambda: self._core.send_message_back(message, delay_level))
 
@@ -253,7 +256,8 @@ class PullConsumer(ConsumerFace[PullConsumerCore]):
     # ---- Life ----
 
     def close(self) -> None:
-        """Ends all pulls, commits what was polled if `auto_commit` says so, and says goodbye, within `close_timeout`.
+        """Ends all pulls, commits what was polled if `auto_commit` says so, and ends the session, within
+        `close_timeout`.
 
         Closing twice is fine. A block that ends by an exception does not commit the messages of its last poll.
         """

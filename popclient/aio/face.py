@@ -93,10 +93,10 @@ class ListenerConsumer(ConsumerFace[ListenerCore]):
 
     async def close(self) -> None:
         """Receives nothing more, waits up to `drain_timeout` for calls of the listener that have begun, settles what
-        they have consumed, and says goodbye within `close_timeout`.
+        they have consumed, and ends the session within `close_timeout`.
 
-        The server delivers the other messages again; that counts as no attempt. Closing twice is fine. In the listener
-        it returns at once, and the consumer ends after it.
+        The server delivers the other messages again; their attempt does not count. Closing twice is fine. In the
+        listener it returns at once, and the consumer ends after it.
         """
         drain_timeout = self._core.drain_timeout
         if self._core.is_inside():

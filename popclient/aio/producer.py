@@ -21,13 +21,13 @@ from popclient.message import Message, SendReceipt, SendResults
 
 
 # sync: sends of many tasks => sends of many threads
-# sync: Belongs to ... open. => Safe in threads.
+# sync: Belongs to ... or not. => Safe in threads.
 # sync: a coroutine function, called with => called in a thread of its own with
 class Producer(Face[ProducerCore]):
     """Sends messages. The sends of many tasks share requests, and each has its own outcome.
 
-    Belongs to the event loop of its first use. Cancelling one `send` disturbs no other; whether the server stores the
-    cancelled message is then open.
+    Belongs to the event loop of its first use. Cancelling one `send` does not affect others; the server may have stored
+    its message or not.
 
     endpoints: "host:port;host:port", a ClientConfig, or nothing (environment ROCKETMQ_ENDPOINTS).
     topics: looked up by `start` or on entering `with`; others at their first message.
@@ -121,7 +121,7 @@ class Producer(Face[ProducerCore]):
         return Transaction(self._core.half(carrying(self._config, message), check_after), self._bridge)
 
     async def close(self) -> None:
-        """Sends what waits and says goodbye, within `close_timeout`. Closing twice is fine."""
+        """Sends pending messages and ends the session, within `close_timeout`. Closing twice is fine."""
         self._bridge.forget(self._core)
         await self._bridge.run(self._core.close)
 

@@ -41,7 +41,7 @@ class PushConsumer(ListenerConsumer[PushConsumerCore]):
     max_cached_messages, max_cached_bytes: how much this client may hold, counted with bodies. No poll asks for more
         messages than fit; one poll may exceed the bytes.
     consumption_timeout, drain_timeout: seconds or timedeltas.
-    interceptors: are told of each step; see `Interceptor`.
+    interceptors: called at each step; see `Interceptor`.
     on_disconnect, on_reconnect: see ClientConfig.
 
     >>> async def listener(message):
@@ -120,5 +120,5 @@ class PushConsumer(ListenerConsumer[PushConsumerCore]):
 
     @property
     def cached(self) -> Cached:
-        """What was received and is not settled."""
+        """The messages that were received and are not settled yet."""
         return self._core.budget.cached

@@ -72,7 +72,7 @@ class QueuePushConsumer(ListenerConsumer[QueuePushCore]):
     post_subscription_when_pull: does the filter of each pull replace that of the settings?
     offset_illegal_delay: seconds until the consumer pulls a queue again whose offset the server has corrected.
     drain_timeout: seconds that `close` waits for calls of the listener that have begun.
-    interceptors: are told of each step; see `Interceptor`.
+    interceptors: called at each step; see `Interceptor`.
     message_queue_listener: called with a topic, its queues, and those of this consumer, whenever its part of the topic
         has changed. It runs in the client's event loop and must be quick.
 
@@ -167,10 +167,11 @@ class QueuePushConsumer(ListenerConsumer[QueuePushCore]):
         return await self._bridge.run(lambda: self._core.search_offset(mq, moment))
 
     async def send_message_back(self, message: MessageView, delay_level: int = 0) -> bool:
-        """Hands a message back to the server, to come again by %RETRY%<group>. Has it become a dead letter instead?
+        """Hands a message back to the server, which delivers it again from %RETRY%<group>. True: it is a dead letter
+        instead.
 
-        delay_level: 0 by the group's intervals, 1 to 18 by the delay table, negative makes a dead letter at once. What
-        the listener answers for the message counts nevertheless.
+        delay_level: 0 by the group's intervals, 1 to 18 by the delay table, negative makes a dead letter at once. The
+            listener's result for the message counts too.
         """
         return await self._bridge.run(lambda: self._core.send_message_back(message, delay_level))
 
@@ -188,7 +189,7 @@ class QueuePushConsumer(ListenerConsumer[QueuePushCore]):
         await self._bridge.run(lambda: self._core.subscribe(topic, wanted[topic]))
 
     async def unsubscribe(self, topic: str) -> None:
-        """One topic less: its queues are given up."""
+        """Removes a topic: its queues are given up."""
         await self._bridge.run(lambda: self._core.unsubscribe(topic))
 
     @property

@@ -20,10 +20,10 @@ from popclient.message import MessageView
 class SimpleConsumer(ConsumerFace[SimpleConsumerCore]):
     """Receives messages of a consumer group, and settles them one by one.
 
-    Belongs to the event loop of its first use. A cancelled `receive` loses nothing: the messages of its poll go to the
-    next one, or back to the server. While full receives follow each other quickly, the next ones begin ahead: about as
-    many messages as you worked off in the last quarter of a second. What nobody asks for within 1 s goes back to the
-    server, and no attempt is burnt.
+    Belongs to the event loop of its first use. A cancelled `receive` loses nothing: its messages go to the next one, or
+    back to the server. If you receive full batches in quick succession, the consumer receives ahead: about as many
+    messages as you processed in the last quarter of a second. Messages that you do not ask for within 1 s go back to
+    the server, and their attempt does not count.
 
     endpoints: "host:port;host:port", a ClientConfig, or nothing (environment ROCKETMQ_ENDPOINTS).
     topics: one, several, or a mapping to what is wanted of each: "*", tags such as "a || b", or a FilterExpression.
@@ -68,11 +68,11 @@ class SimpleConsumer(ConsumerFace[SimpleConsumerCore]):
         invisible_duration: float | timedelta | None = None,
         await_duration: float | timedelta | None = None,
     ) -> list[MessageView]:
-        """Messages of one topic, at most `max_messages` (and 128), held for `invisible_duration`; `invisible_until` of
-        a message says until when. One that came ahead has been held for up to a second already.
+        """Returns messages of one topic, at most `max_messages` (and 128), and holds them for `invisible_duration`.
+        `invisible_until` of a message says until when; one that was received ahead has been held for up to a second.
 
-        Waits for the first one up to `await_duration`; then the list is empty. With several topics it goes round, and
-        never waits on an empty one while another has messages. Raises a PopError.
+        Waits for the first one up to `await_duration`; then the list is empty. Takes several topics in turn, and does
+        not wait for an empty one while another has messages. Raises a PopError.
         """
         wanted = asking(max_messages, invisible_duration, await_duration, self._defaults)
         return await self._bridge.run(lambda: self._core.receive(wanted))
@@ -116,7 +116,7 @@ class SimpleConsumer(ConsumerFace[SimpleConsumerCore]):
             yield view
 
     async def close(self) -> None:
-        """Stops polling, gives back what was received and not handed out (no attempt is burnt), finishes waiting acks
-        and says goodbye, within `close_timeout`. Closing twice is fine."""
+        """Stops polling, gives back received messages that you have not seen (their attempt does not count), finishes
+        pending acks and ends the session, within `close_timeout`. Closing twice is fine."""
         self._bridge.forget(self._core)
         await self._bridge.run(self._core.close)

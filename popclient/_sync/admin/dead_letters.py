@@ -69,8 +69,8 @@ class DeadLetters(Calls):
     def purge_dead_letters(self, of: str | DeadLetterSelection, *, told: Callable[[int], None] | None = None) -> int:
         """Deletes dead letters with their copies; returns how many. Keeps those that are redriven and not done yet.
 
-        In steps of at most 1,000, each a transaction; after each one `told` hears how many are gone so far. Repeated
-        after a failure it goes on.
+        Works in steps of at most 1,000, each one transaction, and calls `told` after each with the number deleted so
+        far. Repeat it after a failure to continue.
         """
         selection = selection_request(of, self._config.namespace)
         purged, after_id = 0, 0
@@ -142,8 +142,8 @@ class Redrives(Calls):
     ) -> list[Redrive]:
         """Sends at most 1,000 dead letters back in one transaction, repaired or not; returns the outcomes in order.
 
-        Creates the plan if it is new. Does not send again what the plan has sent back already, so a call may be
-        repeated whose answer was lost.
+        Creates the plan if it is new. Does not send again what the plan has sent back already, so you may repeat a call
+        whose answer was lost.
         """
         request = wire.RedriveDeadLettersRequest(
             plan_id=plan_id,

@@ -92,8 +92,8 @@ class Progress(Calls):
     def clone_offsets(self, source: str, group: str, topic: str | None = None) -> list[MovedOffset]:
         """Starts a group at the progress of another one, in one topic or in all of its topics.
 
-        In each queue that is the first message that the source is not done with: some that it has acked may repeat,
-        none is lost. Raises BadRequest where the group has progress in the topic already.
+        It begins in each queue at the first message that the source has not finished: later ones that the source has
+        acked may repeat, and none is lost. Raises BadRequest if the group has progress in the topic already.
         """
         request = wire.CloneOffsetsRequest(
             source=self._named(source),

@@ -49,7 +49,8 @@ class Access(Calls):
     ) -> Policy:
         """Allows (`effect` ALLOW) or forbids (DENY) a user to do something; see `Policy` for the values.
 
-        The pattern is one of the config's namespace. The actions join those of the policy that says the same of it.
+        The pattern belongs to the config's namespace. If there is a policy with this pattern and effect, it gets the
+        actions.
         """
         request = wire.AddPolicyRequest(
             access_key=access_key,
