@@ -99,6 +99,7 @@ def routes_of(desk: Desk) -> list[Route | Mount]:
     acts: dict[str, Page] = {
         "/groups/{group}/reset": groups.reset,
         "/groups/{group}/delete": groups.delete,
+        "/groups/{group}/pause": groups.pause,
         "/messages/{message_id}/skip": messages.skip,
         "/dead-letters/{group}/plan": redrives.plan,
         "/dead-letters/{group}/purge": dead_letters.purge,

@@ -60,6 +60,13 @@ class Visit:
         """A value from the address."""
         return self.request.query_params.get(name, default)
 
+    def asked_number(self, name: str) -> int:
+        """A whole number from the address; 0 if it is not there."""
+        written = self.asked(name) or "0"
+        if not written.isdecimal() or len(written) > 18:
+            raise Refused(f"{name} is '{written}'; it must be a whole number")
+        return int(written)
+
     def given(self, name: str, default: str = "") -> str:
         """A value from the form."""
         return self.form.get(name, [default])[-1]

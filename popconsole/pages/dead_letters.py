@@ -70,7 +70,7 @@ async def dead_letters(visit: Visit) -> Response:
     await visit.pulse.now(visit.admin)
     chosen = chosen_of(visit.asked)
     selection = selection_of(visit, group, chosen)
-    after = int(visit.asked("after") or 0)
+    after = visit.asked_number("after")
     counted = await visit.attempt(count(visit.admin, selection, chosen))
     page = await visit.attempt(visit.admin.list_dead_letters(selection, after_id=after, max_messages=PAGE))
     if counted.failure and not chosen.get("where"):

@@ -42,7 +42,7 @@ async def groups(visit: Visit) -> Response:
     namespace = visit.settings.server.namespace
     idle = {each.name for each in listed.value or () if each.namespace == namespace or not namespace}
     idle -= {row.name for row in rows_of(samples[-1], {})}
-    first = max(0, int(visit.asked("from") or 0))
+    first = visit.asked_number("from")
     return visit.show(
         "groups.html",
         now=visit.pulse.time,
@@ -169,6 +169,19 @@ def _target(to: str, at: str) -> Any:
     except ValueError:
         raise Refused(f"'{at}' is no time; write it as 2026-11-20T10:00, in UTC") from None
     return moment if moment.tzinfo else datetime.fromisoformat(f"{at}+00:00")
+
+
+async def pause(visit: Visit) -> Response:
+    """Pause the group, or one message group of it; or go on."""
+    name = visit.named("group")
+    topic, message_group = visit.given("topic") or None, visit.given("message_group") or None
+    what = f"Message group {message_group} of {name}" if message_group else f"Group {name}"
+    if visit.given("what") == "resume":
+        await visit.admin.resume_group(name, topic=topic, message_group=message_group)
+        return visit.go(visit.path("groups", name), f"{what} is delivered again.")
+    visit.require_name(name)
+    await visit.admin.pause_group(name, topic=topic, message_group=message_group)
+    return visit.go(visit.path("groups", name), f"{what} is paused until somebody resumes it.")
 
 
 async def delete_preview(visit: Visit) -> Response:

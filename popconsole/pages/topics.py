@@ -51,7 +51,7 @@ async def topic(visit: Visit) -> Response:
     name = visit.named("topic")
     found = await visit.admin.get_topic(name)
     status = await visit.pulse.now(visit.admin)
-    queue_id = _number(visit.asked("queue"), "queue") if visit.asked("queue") else None
+    queue_id = visit.asked_number("queue") if visit.asked("queue") else None
     newest = await visit.attempt(_newest(visit, found, queue_id))
     messages = sorted(newest.value or [], key=lambda each: each.store_timestamp or each.born_timestamp, reverse=True)
     return visit.show(

@@ -1,0 +1,177 @@
+"""The other pages with real data: overview, groups, topics, scheduled messages, clients, users, the server."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from popclient import MessageView, PushConsumer
+from popproto.v2 import definition_pb2 as pb
+from tests.console.site import Site
+from tests.support.desk import Desk, named
+
+
+@pytest.fixture
+def made(stored_desk: Desk) -> Desk:
+    """Group `arrivals` holds one of three messages of topic `flights`, and has given another one up."""
+    stored_desk.call("CreateTopic", topic=named("flights"), queue_count=2, accept_message_types=[pb.NORMAL, pb.FIFO])
+    stored_desk.make_group("arrivals", max_attempts=3, intervals_s=(10, 60), history="all")
+    stored_desk.send("flights", "a0", "a1", "a2", message_group="gate-1")
+    (message,) = stored_desk.receive("arrivals", "flights", 1)
+    stored_desk.give_up("arrivals", "flights", message)
+    stored_desk.receive("arrivals", "flights", 1)
+    return stored_desk
+
+
+def test_the_overview_says_what_is_behind_and_what_to_do(stored_site: Site, made: Desk) -> None:
+    made.server.clock.advance("2m")
+    page = stored_site.get("/")
+    assert "1 group, 1 is behind:" in page and "ready, oldest 2 min" in page
+    assert "1 dead letters of arrivals in the last hour." in page
+    assert stored_site.browser.get("/activity").json().keys() >= {"at", "in", "out", "ready", "inflight", "p50", "p99"}
+
+
+def test_groups_are_listed_searched_and_sorted(stored_site: Site, made: Desk) -> None:
+    made.make_group("billing")
+    page = stored_site.get("/groups")
+    assert "arrivals" in page and "Without a topic yet" in page and "billing" in page
+    assert "/groups/arrivals" not in stored_site.get("/groups?name=bil")
+    for by in ("ready", "inflight", "waiting", "dead", "nonsense"):
+        assert "arrivals" in stored_site.get(f"/groups?by={by}")
+
+
+@pytest.mark.parametrize(
+    ("tab", "shown"),
+    [
+        ("holds", "worker-1"),
+        ("queues", "See what it would do"),
+        ("members", "No consumer works for this group"),
+        ("message-groups", "gate-1"),
+        ("policy", "tried 3 times, over 1 min 10 s of pauses"),
+        ("nonsense", "worker-1"),
+    ],
+)
+def test_every_tab_of_a_group(stored_site: Site, made: Desk, tab: str, shown: str) -> None:
+    page = stored_site.get(f"/groups/arrivals?tab={tab}")
+    assert shown in page
+    assert "INFLIGHT" in page and "popmq group show arrivals" in page
+
+
+def test_a_reset_is_shown_in_numbers_first(stored_site: Site, made: Desk) -> None:
+    address = "/groups/arrivals/reset?topic=flights&to=BEGINNING"
+    page = stored_site.get(address)
+    assert "Goes back over 2 messages" in re.sub("</?strong>", "", page) and "1 dead letters" in page
+    before = made.digest()
+    stored_site.get(address)
+    assert made.digest() == before, "a look changes nothing"
+    fields: dict[str, Any] = {"topic": "flights", "to": "BEGINNING"}
+    stored_site.post("/groups/arrivals/reset", 400, form_on=address, confirm="no", **fields)
+    stored_site.post("/groups/arrivals/reset", form_on=address, confirm="arrivals", **fields)
+    assert "back over 2 messages" in stored_site.get("/groups/arrivals")
+    assert "no time" in stored_site.get("/groups/arrivals/reset?topic=flights&to=TIME&at=soon", 400)
+
+
+def test_a_group_is_paused_and_goes_on(stored_site: Site, made: Desk) -> None:
+    page = "/groups/arrivals?tab=policy"
+    stored_site.post("/groups/arrivals/pause", 400, form_on=page, confirm="")
+    stored_site.post("/groups/arrivals/pause", form_on=page, confirm="arrivals", topic="")
+    assert "Nothing of it is delivered." in stored_site.get("/groups/arrivals")
+    stored_site.post("/groups/arrivals/pause", form_on="/groups/arrivals", what="resume", topic="")
+    assert "Nothing of it is delivered." not in stored_site.get("/groups/arrivals")
+
+
+def test_a_topic_and_a_message_on_trial(stored_site: Site, made: Desk) -> None:
+    page = stored_site.get("/topics/flights")
+    assert "arrivals" in page and "a2" in page
+    fields: dict[str, Any] = {
+        "body": "line 1\r\nline 2",
+        "tag": "blue",
+        "keys": "k1 k2",
+        "properties": "colour=red\nsize = 3",
+    }
+    made.call("CreateTopic", topic=named("orders"), queue_count=1)
+    answer = stored_site.post("/topics/orders/publish", form_on="/topics/orders", **fields)
+    page = stored_site.get(answer.headers["location"])
+    assert "line 1\nline 2" in page and "blue" in page and "k1, k2" in page and "colour" in page
+    refused = stored_site.post("/topics/orders/publish", 400, form_on="/topics/orders", body="x", properties="nothing")
+    assert "is no property" in refused.text
+    assert "needs a body" in stored_site.post("/topics/orders/publish", 400, form_on="/topics/orders").text
+
+
+def test_a_topic_is_made_and_deleted(stored_site: Site) -> None:
+    stored_site.post("/topics", name="orders", queues="3", type="FIFO")
+    assert "0 messages in 3 queues, of FIFO" in re.sub("</?strong>", "", stored_site.get("/topics/orders"))
+    assert "orders" in stored_site.post("/topics", 400, name="orders").text
+    stored_site.post("/topics/orders/delete", 400, confirm="order")
+    stored_site.post("/topics/orders/delete", confirm="orders")
+    stored_site.get("/topics/orders", 404)
+
+
+def test_what_waits_for_its_time_is_shown_and_cancelled(stored_site: Site, stored_desk: Desk) -> None:
+    stored_desk.call("CreateTopic", topic=named("reminders"), accept_message_types=[pb.DELAY])
+    for message_id, hours in (("soon", 1), ("late", 400)):
+        due = Timestamp()
+        due.FromMilliseconds(stored_site.broker.clock.now_ms() + hours * 3_600_000)
+        stored_desk.send("reminders", message_id, delivery_timestamp=due)
+    page = stored_site.get("/scheduled")
+    assert "2 messages wait for their time" in page and "each column is" in page
+    assert "soon" in stored_site.get("/scheduled?topic=reminders")
+    stored_site.post("/scheduled/cancel", form_on="/scheduled?topic=reminders", topic="reminders", id="soon")
+    page = stored_site.get("/scheduled?topic=reminders")
+    assert "soon" not in page and "late" in page
+
+
+def test_clients_and_what_they_want(site: Site) -> None:
+    def listener(_: MessageView) -> None:
+        return None
+
+    with PushConsumer(site.broker.endpoint, "arrivals", "flights", listener) as consumer:
+        assert consumer.client_id in site.get("/clients")
+        assert "arrivals" in site.get("/groups/arrivals?tab=members")
+        page = site.get(f"/clients/{consumer.client_id}")
+        assert "push consumer" in page and "What it wants" in page
+        assert "Thread" in site.get(f"/clients/{consumer.client_id}?stack=1")
+    assert "not connected" in site.get("/clients/nobody")
+
+
+def test_users_policies_and_why(guarded_site: Site) -> None:
+    guarded_site.sign_in("root", "s3cret-key")
+    page = guarded_site.post("/users", 200, access_key="bob", secret="").text
+    assert "never again" in page
+    add: dict[str, Any] = {"effect": "ALLOW", "action": "PUB", "kind": "TOPIC", "pattern": "orders*"}
+    guarded_site.post("/users/bob/policies", form_on="/users/bob", **add)
+    page = guarded_site.get("/users")
+    assert "orders*" in page and "● PUB" in page
+    assert "yes" in guarded_site.get("/users?who=bob&action=PUB&kind=TOPIC&name=orders-eu")
+    assert ">no<" in guarded_site.get("/users?who=bob&action=SUB&kind=TOPIC&name=orders-eu")
+    number = re.findall(r'name="policy" value="(\d+)"', guarded_site.get("/users/bob"))[0]
+    guarded_site.post("/policies/remove", form_on="/users/bob", policy=number)
+    guarded_site.post("/users/bob", form_on="/users/bob", what="disable")
+    assert "disabled" in guarded_site.get("/users")
+    guarded_site.post("/users/bob", form_on="/users/bob", what="enable")
+    assert "never again" in guarded_site.post("/users/bob", 200, what="rotate").text
+    guarded_site.post("/users/bob", 400, what="delete", confirm="")
+    guarded_site.post("/users/bob", what="delete", confirm="bob")
+    guarded_site.get("/users/bob", 404)
+
+
+def test_the_server(site: Site) -> None:
+    page = site.get("/server")
+    assert "sqlite://" in page and "--max-connections" in page and "nothing is overdue" in page
+
+
+def test_pages_without_anything_say_how_to_begin(site: Site) -> None:
+    for path, words in {
+        "/": "No group has met a topic yet",
+        "/groups": "No group has met a topic yet",
+        "/topics": "No topic yet",
+        "/dead-letters": "No dead letters",
+        "/scheduled": "No message waits for its time",
+        "/clients": "No client is connected",
+        "/users": "no users",
+        "/messages": "Find a message by its id",
+    }.items():
+        assert words in site.get(path), path
