@@ -36,7 +36,7 @@ def _paragraph(lines: list[str]) -> Iterator[str]:
         text, *arguments = _items(lines)
         yield _escaped(text)
         yield ""
-        yield from (f"* {_escaped(each)}" for each in arguments)
+        yield from (f"* **{name}**: {_escaped(text)}" for name, _, text in (each.partition(": ") for each in arguments))
 
 
 def _items(lines: list[str]) -> list[str]:
