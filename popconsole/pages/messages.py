@@ -144,7 +144,7 @@ async def skip(visit: Visit) -> Response:
     if not group:
         raise Refused("name the group that is to skip the message")
     visit.require_name(group)
-    skipped = await visit.admin.skip_message(group, message_id, visit.given("topic") or None)
-    state = skipped.from_state
-    text = words.state(state).text
+    topic, force = visit.given("topic") or None, bool(visit.given("force"))
+    skipped = await visit.admin.skip_message(group, message_id, topic, force=force)
+    text = words.state(skipped.from_state).text
     return visit.go(visit.path("messages", message_id), f"Group {group} skips the message, which was {text}.")

@@ -69,6 +69,17 @@ def test_a_message_is_skipped_by_its_page(stored_site: Site, stored_desk: Desk) 
     assert "skips the message" in page and "SKIP" in page
 
 
+def test_a_held_message_is_skipped_by_force(site: Site, desk: Desk) -> None:
+    made(desk)
+    desk.send("flights", "m0")
+    desk.receive("arrivals", "flights")
+    page = site.get("/messages/m0")
+    assert "its ack will be refused" in page
+    fields = {"group": "arrivals", "confirm": "arrivals", "topic": "flights", "force": "1"}
+    site.post("/messages/m0/skip", 303, form_on="/messages/m0", **fields)
+    assert "COMMIT" in site.get("/messages/m0")
+
+
 def test_a_body_that_is_no_text(site: Site, desk: Desk) -> None:
     made(desk)
     desk.send("flights", "m0", body=bytes(range(256)))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from google.protobuf.timestamp_pb2 import Timestamp
 
 from popclient import MessageView, PushConsumer
 from popproto.v2 import definition_pb2 as pb
@@ -113,8 +113,7 @@ def test_a_topic_is_made_and_deleted(stored_site: Site) -> None:
 def test_what_waits_for_its_time_is_shown_and_cancelled(stored_site: Site, stored_desk: Desk) -> None:
     stored_desk.call("CreateTopic", topic=named("reminders"), accept_message_types=[pb.DELAY])
     for message_id, hours in (("soon", 1), ("late", 400)):
-        due = Timestamp()
-        due.FromMilliseconds(stored_site.broker.clock.now_ms() + hours * 3_600_000)
+        due = datetime.fromtimestamp(stored_site.broker.clock.now_ms() / 1_000 + hours * 3_600, UTC)
         stored_desk.send("reminders", message_id, delivery_timestamp=due)
     page = stored_site.get("/scheduled")
     assert "2 messages wait for their time" in page and "each column is" in page
