@@ -392,5 +392,9 @@ def _message_type(number: int) -> MessageType:
         raise BadRequest(f"a topic cannot accept message type {number}; choose from {known}") from None
 
 
-def found_message(stored: StoredMessage) -> pb.Message:
-    return unheld(stored, as_resource(stored.message.topic))
+def found_message(stored: StoredMessage, *, has_body: bool = True) -> pb.Message:
+    """A message as an operator sees it. Without its body (`has_body`) it has no digest of the body either."""
+    found = unheld(stored, as_resource(stored.message.topic))
+    if not has_body:
+        found.system_properties.ClearField("body_digest")
+    return found
