@@ -196,8 +196,9 @@ class Polling:
             self._budget.release(permit)
         if views:
             assignment.message_bytes = max(len(view._wire.body) for view in views)
+        # An answer with large bodies has fewer messages than it was asked for.
         assignment.has_many = len(views) >= min(wanted, BATCH_SIZE)
-        return len(views) >= wanted
+        return assignment.has_many
 
     async def _ask_until_answered(self, assignment: PollAssignment, count: int) -> Sequence[MessageView]:
         """What the server has; nothing when the long poll ends empty.

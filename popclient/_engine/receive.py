@@ -43,7 +43,7 @@ class Receive:
     repeats: if the answer breaks, is it asked for again, where the server repeats all of it? Otherwise what came before
         it broke is the answer: its hold is running.
     waits: False asks for what is there now; only for servers with `receive-batch`. Its answer may be read late, so the
-        holds count from the request.
+        holds count from the request, and from the first one if it is repeated.
     """
 
     def __init__(
@@ -63,6 +63,7 @@ class Receive:
         self._long_poll = long_poll
         self._repeats = repeats
         self._waits = waits
+        self._asked_at: datetime | None = None  # if it does not wait
 
     async def run(self) -> None:
         """Returns when the messages are here, or the long poll has ended empty; raises PopError."""
@@ -116,7 +117,8 @@ class Receive:
         """One call; the messages come into `brought`. Returns the status of the answer."""
         headers = self._session.transport.headers()
         if self._in_one_frame:
-            asked_at = None if self._waits else convert.now()
+            if not self._waits and self._asked_at is None:
+                self._asked_at = convert.now()
             try:
                 answer = await link.receiving.ReceiveBatch(self._request, timeout=timeout, metadata=headers)
             except grpc.aio.AioRpcError as failure:
@@ -124,7 +126,7 @@ class Receive:
                 if failure.code() is not grpc.StatusCode.UNIMPLEMENTED:
                     raise
             else:
-                until: datetime = (asked_at or convert.now()) + self._hold
+                until: datetime = (self._asked_at or convert.now()) + self._hold
                 brought += [MessageView(convert.own(message), until) for message in answer.messages]
                 return answer.status if answer.HasField("status") else None
         call = link.messaging.ReceiveMessage(self._request, timeout=timeout, metadata=headers)

@@ -91,7 +91,8 @@ class SimpleConsumerCore:
     def _look_ahead(self, asking: Asking, brought: Sequence[MessageView]) -> None:
         """Who comes back quickly for full receives will come again: the next ones travel meanwhile.
 
-        Asks for as many messages as were worked off in the last moment: those handed out before the ones here.
+        Asks for as many messages as were worked off in the last moment: those handed out before the ones here. Topics
+        that have many share them, and each has at least one receive.
         """
         lately = self._recent_work.count(self._handed_out, asyncio.get_running_loop().time())
         self._handed_out += len(brought)
@@ -102,7 +103,7 @@ class SimpleConsumerCore:
             self._full.discard(brought[0].topic)
         following = self._rotation()[0]
         if lately >= full and following in self._full:
-            self._polls.ask_ahead(following, asking, lately)
+            self._polls.ask_ahead(following, asking, max(lately // len(self._full), full))
 
     async def _receive(self, asking: Asking) -> list[MessageView]:
         if not self.session.settled:
@@ -126,18 +127,23 @@ class SimpleConsumerCore:
         """Until a poll brings something, or the time is over."""
         while not (brought := self._brought(mine)):
             left = deadline - asyncio.get_running_loop().time()
-            self._renew(mine, asking._replace(await_duration=timedelta(seconds=left - SLACK)))
-            if not mine or left <= 0:
+            if left <= 0:
+                return []
+            self._renew(mine, asking._replace(await_duration=timedelta(seconds=max(left - SLACK, 0.0))))
+            if not mine:
                 return []
             await _first_of(mine, left)
         return brought
 
     def _renew(self, mine: list[Poll], asking: Asking) -> None:
-        """Begins anew what has ended empty: servers cut long polls, and one left by an earlier receive ends early."""
+        """Begins a poll again that has ended empty: servers cut long polls, and one of an earlier receive ends early.
+
+        One that was ahead has not waited at the server, so this receive's own poll follows, however short it is.
+        """
         for poll in [poll for poll in mine if poll.done]:
             mine.remove(poll)
             self._polls.release([poll])
-            if asking.await_duration > WORTH_A_POLL:
+            if poll.ahead or asking.await_duration > WORTH_A_POLL:
                 mine.append(self._polls.take_up(poll.topic, asking))
 
     def _rotation(self) -> list[str]:
