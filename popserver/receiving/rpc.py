@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 from popproto.v1 import bulk_pb2, receiving_pb2
@@ -69,13 +69,13 @@ class ConsumerMethods:
     async def receive_message(self, request: wire.ReceiveMessageRequest, caller: Caller, write: Write) -> None:
         """Frames: status, messages, delivery timestamp (protocol 1.7). The request's queue id means nothing."""
         deliveries = await self._deliveries(request, caller, BATCH_SIZE_MAX, waits=True)
-        await self._write(deliveries, self._frames(deliveries, request), write)
+        await self._write(_handles(deliveries), self._frames(deliveries, request), write)
 
     async def receive_batch(self, request: wire.ReceiveMessageRequest, caller: Caller, write: Write) -> None:
         """The same in one frame, with up to 128 messages; a polling time of zero does not wait (docs/design/0019)."""
         waits = not request.HasField("long_polling_timeout") or convert.duration_ms(request.long_polling_timeout) > 0
         deliveries = await self._deliveries(request, caller, ONE_FRAME_BATCH_SIZE_MAX, waits=waits)
-        await self._write(deliveries, [self._batch(deliveries, request)], write)
+        await self._write(_handles(deliveries), self._one_frame(deliveries, request, caller), write)
 
     async def ack_message(self, request: wire.AckMessageRequest, caller: Caller) -> wire.AckMessageResponse:
         """Each entry has its outcome; most clients read only the common status (protocol 1.8)."""
@@ -158,7 +158,7 @@ class ConsumerMethods:
             clients.pushes(caller.client_id)
         try:
             deliveries = await self._receive(request, caller, client, size_max, waits=waits)
-            caller.carries(self._undelivered, sum(len(each.stored.message.body) for each in deliveries))
+            caller.carries(self._undelivered, _body_bytes(deliveries))
             if caller.user:
                 await self._check_again(deliveries, request, caller)
         finally:
@@ -220,25 +220,54 @@ class ConsumerMethods:
             yield frame
         yield convert.delivered_at(self._clock.now_ms())
 
-    def _batch(self, deliveries: list[Delivery], request: wire.ReceiveMessageRequest) -> Encodable:
+    def _one_frame(
+        self, deliveries: list[Delivery], request: wire.ReceiveMessageRequest, caller: Caller
+    ) -> Iterator[Encodable]:
+        """The frame, which takes the place of the deliveries: the list is empty when the frame is encoded."""
         topic, invisible_ms = request.message_queue.topic, _told_invisible_ms(request)
-        answer = receiving_pb2.ReceiveBatchResponse(status=status.OK if deliveries else _NOTHING)
-        for delivery in deliveries:
-            convert.fill_delivered(answer.messages.add(), delivery, topic, self._store_host, invisible_ms)
-        return answer
 
-    async def _write(self, deliveries: list[Delivery], frames: Iterable[Encodable], write: Write) -> None:
+        def encode() -> bytes:
+            answer = receiving_pb2.ReceiveBatchResponse(status=status.OK if deliveries else _NOTHING)
+            for delivery in deliveries:
+                convert.fill_delivered(answer.messages.add(), delivery, topic, self._store_host, invisible_ms)
+            encoded: bytes = answer.SerializeToString()
+            # The bodies are counted already; the rest can be several times as much.
+            caller.carries(self._undelivered, len(encoded) - _body_bytes(deliveries))
+            deliveries.clear()
+            return encoded
+
+        yield _OneFrame(encode)
+
+    async def _write(self, handles: list[str], frames: Iterable[Encodable], write: Write) -> None:
         try:
             async with asyncio.timeout(self._limits.answer_ms / 1_000):
                 for frame in frames:
                     await write(frame)
         except TimeoutError:
-            self._hold_release.abandon_holds(deliveries)
+            self._hold_release.abandon_holds(handles)
             raise NotTaken from None
         except BaseException:
             # All messages: clients process a batch only after they have read all of it.
-            self._hold_release.abandon_holds(deliveries)
+            self._hold_release.abandon_holds(handles)
             raise
+
+
+class _OneFrame:
+    """A frame that is made when it is sent."""
+
+    def __init__(self, encode: Callable[[], bytes]) -> None:
+        self._encode = encode
+
+    def SerializeToString(self) -> bytes:  # noqa: N802
+        return self._encode()
+
+
+def _handles(deliveries: Iterable[Delivery]) -> list[str]:
+    return [each.receipt_handle for each in deliveries]
+
+
+def _body_bytes(deliveries: Iterable[Delivery]) -> int:
+    return sum(len(each.stored.message.body) for each in deliveries)
 
 
 def _told_invisible_ms(request: wire.ReceiveMessageRequest) -> int | None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,6 +33,13 @@ def ids(messages: object) -> list[str]:
 
 def attempts(messages: object) -> list[int]:
     return [message.system_properties.delivery_attempt for message in messages]  # type: ignore[attr-defined]
+
+
+def unread(door: Door) -> Any:
+    """A call as a stream that nobody reads: a unary call of gRPC's client reads by itself."""
+    path = "/popmq.v1.Receiving/ReceiveBatch"
+    coders = (lambda it: it.SerializeToString(), receiving_pb2.ReceiveBatchResponse.FromString)
+    return door.channel.unary_stream(path, *coders)(receive_request(), metadata=headers("deaf", {}))
 
 
 async def test_its_messages_are_those_of_a_stream(either_door: Door) -> None:
@@ -127,20 +136,53 @@ async def test_either_call_repeats_the_other(door: Door) -> None:
     assert again == lost
 
 
+@pytest.mark.row("K9")
+async def test_a_failure_of_the_server_gives_the_messages_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with opened(tmp_path, clock=ManualClock()) as door:
+        await door.send(a_message())
+
+        def broken(*_: object) -> None:
+            raise ZeroDivisionError
+
+        with monkeypatch.context() as broke:
+            broke.setattr("popserver.transport.convert.fill_delivered", broken)
+            answer = await receive_batch(door, receive_request())
+            assert answer.status.code == pb.INTERNAL_SERVER_ERROR
+        await advance(door, 1_000)
+        assert attempts((await receive_batch(door, receive_request())).messages) == [2]
+
+
 async def test_what_is_not_read_comes_again(tmp_path: Path) -> None:
     """As a stream's messages do: after 1 s, at the next attempt."""
     limits = LIMITS._replace(answer_ms=200)
     async with opened(tmp_path, limits=limits, clock=ManualClock()) as door:
         for number in range(4):
             await door.send(a_message(f"m{number}", body=bytes(MIB)))
-        path = "/popmq.v1.Receiving/ReceiveBatch"
-        coders = (lambda it: it.SerializeToString(), receiving_pb2.ReceiveBatchResponse.FromString)
-        # Called as a stream that nobody reads: a unary call of gRPC's client reads by itself.
-        call = door.channel.unary_stream(path, *coders)(receive_request(), metadata=headers("deaf", {}))
+        call = unread(door)
         budget = door.broker.budgets["undelivered"]
         await until(lambda: budget.used >= 4 * MIB)
         await until(lambda: budget.used == 0)
         await advance(door, 1_000)
         again = await receive_batch(door, receive_request())
         assert (len(again.messages), set(attempts(again.messages))) == (4, {2})
+        call.cancel()
+
+
+@pytest.mark.parametrize(("count", "properties", "body"), [(4, 1, MIB), (32, 8, 1)], ids=["bodies", "properties"])
+async def test_what_is_not_read_is_counted_as_it_is(tmp_path: Path, count: int, properties: int, body: int) -> None:
+    """Not the bodies twice, as they were read and as they are sent; and the properties too."""
+    async with opened(tmp_path, clock=ManualClock()) as door:
+        pairs = {f"p{number}": "x" * 1_000 for number in range(properties)}
+        for number in range(count):
+            await door.send(a_message(f"m{number}", body=bytes(body), user_properties=pairs))
+        budget = door.broker.budgets["undelivered"]
+        tracemalloc.start()
+        try:
+            call = unread(door)
+            await until(lambda: budget.used > 0)
+            taken = tracemalloc.get_traced_memory()[0]
+        finally:
+            tracemalloc.stop()
+        assert taken < 1.5 * budget.used
+        assert budget.used > count * (body + properties * 1_000)
         call.cancel()
