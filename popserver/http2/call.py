@@ -48,6 +48,10 @@ class CallConnection(Protocol):
     def keeps(self, amount: int) -> None:
         """Count bytes that have arrived and that no handler has asked for; a negative amount when one has."""
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether the connection is lost, or has failed."""
+
     def has_request(self, waiting: Waiting) -> None:
         """The request has arrived, or nobody waits for it any more."""
 
@@ -79,6 +83,7 @@ class Http2Call:
         "_status",
         "_stream",
         "_writers",
+        "blocked_s",
         "finished_s",
         "headers",
         "holder",
@@ -94,6 +99,7 @@ class Http2Call:
         self.is_ended = False  # the client sends no more
         self.task: asyncio.Task[None] | None = None
         self.finished_s: float | None = None  # when the handler returned
+        self.blocked_s: float | None = None  # since when the handler waits for the client to read
         self._stream = stream
         self._route = route
         self._deadline_s = _deadline_s(head.fields.get("grpc-timeout"), now_s)
@@ -135,12 +141,14 @@ class Http2Call:
         return self._write
 
     async def _write(self, frame: Encodable) -> None:
-        if self._stream.is_closed or self.finished_s is not None:
+        if self._stream.is_closed or self.finished_s is not None or self.holder.is_gone:
             raise StreamGone
         self._send(frame)
         if self._stream.pending_bytes > PENDING_BYTES_MAX:
             drained: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._writers.append(drained)
+            if self.blocked_s is None:
+                self.blocked_s = asyncio.get_running_loop().time()
             await drained
             if self._stream.is_closed:
                 raise StreamGone
@@ -176,7 +184,7 @@ class Http2Call:
         self.holder.keeps(self._arrived - self._kept)
         self._kept = self._arrived
         self._size, self._is_granted = None, False
-        self._widen(WINDOW_AT_START // 2)
+        self._widen(WINDOW_AT_START)
         return data[PREFIX_BYTES : PREFIX_BYTES + size]
 
     async def next_size(self) -> int | None:
@@ -204,10 +212,10 @@ class Http2Call:
         return data
 
     def _widen(self, wanted: int) -> None:
-        """Let the client send `wanted` bytes. Small differences are not worth a frame."""
+        """Let the client send `wanted` bytes."""
         missing = wanted - self._stream.receive_window
         if missing > 0:
-            self.holder.connection.grant(self._stream, max(missing, WINDOW_AT_START // 2))
+            self.holder.connection.grant(self._stream, missing)
             self.holder.flush_soon()
 
     def _read_prefix(self) -> None:
@@ -260,6 +268,7 @@ class Http2Call:
         self._wake()
 
     def drained(self) -> None:
+        self.blocked_s = None
         for writer in self._writers:
             if not writer.done():
                 writer.set_result(None)
@@ -292,7 +301,7 @@ class Http2Call:
         except asyncio.CancelledError:
             self.fail(EndStatus(EndCode.UNAVAILABLE, "the server is stopping; try another server, or this one later"))
         except Exception as error:  # noqa: BLE001
-            if not self._stream.is_closed:
+            if not self._stream.is_closed and not isinstance(error, StreamGone):
                 log.error("call failed", peer=self.peer, reason=type(error).__name__)
             self.fail(EndStatus(EndCode.INTERNAL, "the server failed on this call"))
         else:

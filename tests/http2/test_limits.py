@@ -11,7 +11,8 @@ import pytest
 from hpack import Encoder
 
 from popserver.http2 import protocol
-from popserver.http2.connection import IDLE_FRAMES_AT_ONCE, Connection
+from popserver.http2.connection import Connection
+from popserver.http2.frame_budget import IDLE_FRAMES_AT_ONCE
 from popserver.http2.frames import ErrorCode
 from popserver.http2.headers import DECODED_BYTES_MAX, RequestHead
 from popserver.http2.stream import Stream
