@@ -56,7 +56,7 @@ async def test_a_handler_sees_the_headers_of_its_call() -> None:
 
 
 async def test_a_method_that_does_not_exist_is_named_whatever_is_sent_to_it() -> None:
-    async with served() as door, grpc.aio.insecure_channel(f"127.0.0.1:{door.port}") as channel:
+    async with channel_to() as channel:
         for size in (0, 1_000, 100_000) * 10:
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 await channel.unary_unary("/grpc.testing.TestService/Nothing")(bytes(size))
