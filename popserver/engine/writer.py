@@ -86,6 +86,7 @@ class _Entry(NamedTuple):
     request: Request[object]
     size: int
     answers: int
+    frames: int
     answer: asyncio.Future[Any]
 
 
@@ -137,13 +138,13 @@ class Writer:
         self._loop = asyncio.get_running_loop()
         self._thread.start()
 
-    def submit(self, request: Request[S], *, size: int = 0, answers: int = 0) -> asyncio.Future[S]:
+    def submit(self, request: Request[S], *, size: int = 0, answers: int = 0, frames: int = 0) -> asyncio.Future[S]:
         """Carry out one request. Cancelling the future cancels only the answer, not the request.
 
         The future gets the result after the commit, or the `PopError` of the refusal. `size` is the number of bytes
-        that the request stores, `answers` the most messages that its answer may have. A request with a size is refused
-        (`TooManyRequests`) if it does not fit into the backlog: the store is slower than the senders, and the backlog
-        must not fill the memory.
+        that the request stores, `answers` the most messages that its answer may have, and `frames` the most frames if
+        each of them is sent as one. A request with a size is refused (`TooManyRequests`) if it does not fit into the
+        backlog: the store is slower than the senders, and the backlog must not fill the memory.
         """
         answer: asyncio.Future[S] = self._loop.create_future()
         if self._closed:
@@ -154,7 +155,7 @@ class Writer:
         if size and not self._backlog.take(size):
             answer.set_exception(self._backlog.refusal(f"another {size} bytes to store"))
             return answer
-        self._waiting.append(_Entry(request, size, answers, answer))
+        self._waiting.append(_Entry(request, size, answers, frames, answer))
         if not self._busy:
             self._busy = True
             self._idle.clear()
@@ -192,7 +193,7 @@ class Writer:
             batch = self._take()
         self._batch_bytes = sum(entry.size for entry in batch)
         if len(batch) > 1 or self._delay.gathers:
-            self._delay.left(len(batch), self._loop.time(), answers=sum(entry.answers for entry in batch))
+            self._delay.left(len(batch), self._loop.time(), frames=sum(entry.frames for entry in batch))
         self._batches.put(batch)
 
     def _take(self) -> list[_Entry]:

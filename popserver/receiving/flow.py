@@ -77,12 +77,14 @@ class Polls:
         poll_until_ms: int,
         attempt_id: str | None = None,
         heads_only: bool = False,
+        in_one_frame: bool = False,
     ) -> list[Delivery]:
         """Receive up to `batch_size` (at most 128) messages. Waits until `poll_until_ms` (server time) for the first.
 
         Returns an empty list if there is none. A push consumer's hold lasts while its client is connected, a simple
         consumer's for `invisible_ms`. A repeated receive with the same `attempt_id` gets the messages it holds. With
-        `heads_only` the answer has at most one message of each message group.
+        `heads_only` the answer has at most one message of each message group. `in_one_frame`: it is not sent as a
+        frame per message.
         """
         group, topic = await self._catalog.subscription(group_name, topic_name)
         request = grant.Receive(
@@ -96,6 +98,7 @@ class Polls:
             rotation=next(self._rotation),
             attempt_id=attempt_id,
             heads_only=heads_only,
+            in_one_frame=in_one_frame,
         )
         return await self.poll(request, poll_until_ms)
 
@@ -170,7 +173,8 @@ class Polls:
 
     async def _take(self, request: grant.Receive) -> Received:
         started_ms = self._clock.now_ms()
-        answer = self._writer.submit(request, answers=request.batch_size)
+        frames = 0 if request.in_one_frame else request.batch_size
+        answer = self._writer.submit(request, answers=request.batch_size, frames=frames)
         try:
             received = await asyncio.shield(answer)
         except asyncio.CancelledError:

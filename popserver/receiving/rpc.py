@@ -68,13 +68,13 @@ class ConsumerMethods:
 
     async def receive_message(self, request: wire.ReceiveMessageRequest, caller: Caller, write: Write) -> None:
         """Frames: status, messages, delivery timestamp (protocol 1.7). The request's queue id means nothing."""
-        deliveries = await self._deliveries(request, caller, BATCH_SIZE_MAX, waits=True)
+        deliveries = await self._deliveries(request, caller, in_one_frame=False, waits=True)
         await self._write(_handles(deliveries), self._frames(deliveries, request), write)
 
     async def receive_batch(self, request: wire.ReceiveMessageRequest, caller: Caller, write: Write) -> None:
         """The same in one frame, with up to 128 messages; a polling time of zero does not wait (docs/design/0019)."""
         waits = not request.HasField("long_polling_timeout") or convert.duration_ms(request.long_polling_timeout) > 0
-        deliveries = await self._deliveries(request, caller, ONE_FRAME_BATCH_SIZE_MAX, waits=waits)
+        deliveries = await self._deliveries(request, caller, in_one_frame=True, waits=waits)
         await self._write(_handles(deliveries), self._one_frame(deliveries, request, caller), write)
 
     async def ack_message(self, request: wire.AckMessageRequest, caller: Caller) -> wire.AckMessageResponse:
@@ -147,17 +147,18 @@ class ConsumerMethods:
         return [wire.ReceiveMessageResponse(status=refused), convert.delivered_at(self._clock.now_ms())]
 
     async def _deliveries(
-        self, request: wire.ReceiveMessageRequest, caller: Caller, size_max: int, *, waits: bool
+        self, request: wire.ReceiveMessageRequest, caller: Caller, *, in_one_frame: bool, waits: bool
     ) -> list[Delivery]:
         """The messages that the caller is granted and may have; none if its client has said goodbye meanwhile."""
         if request.batch_size <= 0:
+            size_max = _size_max(in_one_frame=in_one_frame)
             raise BadRequest(f"the batch size is {request.batch_size}; ask for 1 to {size_max} messages")
         clients = self._clients
         client = clients.call_opened(caller.client_id)
         if request.auto_renew:
             clients.pushes(caller.client_id)
         try:
-            deliveries = await self._receive(request, caller, client, size_max, waits=waits)
+            deliveries = await self._receive(request, caller, client, in_one_frame=in_one_frame, waits=waits)
             caller.carries(self._undelivered, _body_bytes(deliveries))
             if caller.user:
                 await self._check_again(deliveries, request, caller)
@@ -170,7 +171,13 @@ class ConsumerMethods:
         return deliveries
 
     async def _receive(
-        self, request: wire.ReceiveMessageRequest, caller: Caller, client: Client, size_max: int, *, waits: bool
+        self,
+        request: wire.ReceiveMessageRequest,
+        caller: Caller,
+        client: Client,
+        *,
+        in_one_frame: bool,
+        waits: bool,
     ) -> list[Delivery]:
         holder = Holder.PUSH if request.auto_renew else Holder.SIMPLE
         wanted = convert.filter_of(request.filter_expression)
@@ -185,7 +192,7 @@ class ConsumerMethods:
             caller.resource(request.group),
             caller.resource(request.message_queue.topic),
             wanted=wanted,
-            batch_size=min(request.batch_size, size_max),
+            batch_size=min(request.batch_size, _size_max(in_one_frame=in_one_frame)),
             invisible_ms=invisible_ms,
             holder=holder,
             client_id=caller.client_id,
@@ -193,6 +200,7 @@ class ConsumerMethods:
             attempt_id=attempt_id,
             # A push client without ordered consumption would process several messages of one message group at once.
             heads_only=holder is Holder.PUSH and not client.works_in_order,
+            in_one_frame=in_one_frame,
         )
 
     async def _check_again(
@@ -260,6 +268,10 @@ class _OneFrame:
 
     def SerializeToString(self) -> bytes:  # noqa: N802
         return self._encode()
+
+
+def _size_max(*, in_one_frame: bool) -> int:
+    return ONE_FRAME_BATCH_SIZE_MAX if in_one_frame else BATCH_SIZE_MAX
 
 
 def _handles(deliveries: Iterable[Delivery]) -> list[str]:

@@ -13,6 +13,7 @@ from popproto.v1 import receiving_pb2
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
 from popserver.engine.clock import ManualClock
+from popserver.receiving import grant
 from popserver.transport.limits import CallLimits
 from tests.support.door import LIMITS, Door, a_message, advance, headers, opened, parked, receive_request
 from tests.support.receiving import NOTHING, push, receive_batch
@@ -77,6 +78,22 @@ async def test_it_carries_as_many_bytes_as_a_stream(door: Door) -> None:
     budget = door.broker.budgets["undelivered"]
     await until(lambda: budget.used == 0)
     assert budget.peak >= 4 * MIB
+
+
+async def test_the_writer_counts_no_frame_per_message(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits for callers as long as the loop needs for its answers (engine.batch_delay)."""
+    submit, frames = door.broker.writer.submit, list[int]()
+
+    def noting(request: Any, **more: Any) -> Any:
+        if isinstance(request, grant.Receive):
+            frames.append(more.get("frames", 0))
+        return submit(request, **more)
+
+    monkeypatch.setattr(door.broker.writer, "submit", noting)
+    await door.send(a_message())
+    await door.receive(batch_size=32)
+    await receive_batch(door, receive_request(batch_size=32, group=pb.Resource(name="others"), poll_ms=0))
+    assert frames == [32, 0]
 
 
 # ---- Waiting ----
