@@ -24,6 +24,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from popserver.database.database import Database, commit_error, is_serialization_failure, plain_error
 from popserver.database.notifications import Invalidation
+from popserver.database.statement import execute_text
 from popserver.engine.batch_delay import ENOUGH, BatchDelay
 from popserver.engine.clock import Clock
 from popserver.engine.timers import DueTimer
@@ -235,9 +236,13 @@ class Writer:
 
     def _announce(self, result: BatchResult) -> None:
         try:
-            self.effects.ready(result.ready_topics)
-            self.effects.invalidations(result.invalidations)
-            self.effects.due(result.due)
+            # Nearly all transactions have effects of one kind, so there is a call for each kind only if it is needed.
+            if result.ready_topics:
+                self.effects.ready(result.ready_topics)
+            if result.invalidations:
+                self.effects.invalidations(result.invalidations)
+            if result.due:
+                self.effects.due(result.due)
         except Exception:  # noqa: BLE001 - the requests are committed, and their callers wait for the answer
             log.error("an effect of a commit failed", exception=traceback.format_exc())
 
@@ -259,7 +264,7 @@ class Writer:
         """Run the batch as one transaction; on failure again in halves."""
         try:
             conn = self._conn or self._connect()
-            conn.exec_driver_sql(self._begin)
+            execute_text(conn, self._begin)
         except DBAPIError as error:
             if error.connection_invalidated:
                 self._disconnect()
@@ -313,7 +318,7 @@ class Writer:
     def _commit(self, tx: Transaction, outcomes: Sequence[_Outcome], result: BatchResult) -> None:
         try:
             if self.announcement is None:
-                tx.conn.exec_driver_sql("COMMIT")
+                execute_text(tx.conn, "COMMIT")
             else:
                 self._database.commit(tx.conn, self.announcement(tx))
         except DBAPIError as error:
