@@ -282,9 +282,9 @@ class Http2Call:
         self._arrived, self._size, self.is_ended = 0, None, True
         self._wake()
         self.drained()
-        if by_client and self.finished_s is None:
+        if by_client:
             self.is_cancelled = True
-            if self.task is not None:
+            if self.finished_s is None and self.task is not None:
                 self.task.cancel()
         for callback in self._callbacks:
             callback()

@@ -69,13 +69,13 @@ class ConsumerMethods:
     async def receive_message(self, request: wire.ReceiveMessageRequest, caller: Caller, write: Write) -> None:
         """Frames: status, messages, delivery timestamp (protocol 1.7). The request's queue id means nothing."""
         deliveries = await self._deliveries(request, caller, in_one_frame=False, waits=True)
-        await self._write(_handles(deliveries), self._frames(deliveries, request), write)
+        await self._write(_handles(deliveries), self._frames(deliveries, request), caller, write)
 
     async def receive_batch(self, request: wire.ReceiveMessageRequest, caller: Caller, write: Write) -> None:
         """The same in one frame, with up to 128 messages; a polling time of zero does not wait (docs/design/0019)."""
         waits = not request.HasField("long_polling_timeout") or convert.duration_ms(request.long_polling_timeout) > 0
         deliveries = await self._deliveries(request, caller, in_one_frame=True, waits=waits)
-        await self._write(_handles(deliveries), self._one_frame(deliveries, request, caller), write)
+        await self._write(_handles(deliveries), self._one_frame(deliveries, request, caller), caller, write)
 
     async def ack_message(self, request: wire.AckMessageRequest, caller: Caller) -> wire.AckMessageResponse:
         """Each entry has its outcome; most clients read only the common status (protocol 1.8)."""
@@ -246,7 +246,7 @@ class ConsumerMethods:
 
         yield _OneFrame(encode)
 
-    async def _write(self, handles: list[str], frames: Iterable[Encodable], write: Write) -> None:
+    async def _write(self, handles: list[str], frames: Iterable[Encodable], caller: Caller, write: Write) -> None:
         try:
             async with asyncio.timeout(self._limits.answer_ms / 1_000):
                 for frame in frames:
@@ -258,6 +258,13 @@ class ConsumerMethods:
             # All messages: clients process a batch only after they have read all of it.
             self._hold_release.abandon_holds(handles)
             raise
+        if handles:
+            # A short answer is written before it is sent.
+            caller.call.on_end(lambda: self._call_ended(caller, handles))
+
+    def _call_ended(self, caller: Caller, handles: list[str]) -> None:
+        if caller.call.is_cancelled:
+            self._hold_release.abandon_holds(handles)
 
 
 class _OneFrame:

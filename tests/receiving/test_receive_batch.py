@@ -7,9 +7,9 @@ import tracemalloc
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
-from popproto.v1 import receiving_pb2
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
 from popserver.engine.clock import ManualClock
@@ -36,11 +36,11 @@ def attempts(messages: object) -> list[int]:
     return [message.system_properties.delivery_attempt for message in messages]  # type: ignore[attr-defined]
 
 
-def unread(door: Door) -> Any:
+def unread(channel: grpc.aio.Channel, method: str = "ReceiveBatch") -> Any:
     """A call as a stream that nobody reads: a unary call of gRPC's client reads by itself."""
-    path = "/popmq.v1.Receiving/ReceiveBatch"
-    coders = (lambda it: it.SerializeToString(), receiving_pb2.ReceiveBatchResponse.FromString)
-    return door.channel.unary_stream(path, *coders)(receive_request(), metadata=headers("deaf", {}))
+    service = "popmq.v1.Receiving" if method == "ReceiveBatch" else "apache.rocketmq.v2.MessagingService"
+    call: Any = channel.unary_stream(f"/{service}/{method}", lambda it: it.SerializeToString())
+    return call(receive_request(), metadata=headers("deaf", {}))
 
 
 async def test_its_messages_are_those_of_a_stream(either_door: Door) -> None:
@@ -175,7 +175,7 @@ async def test_what_is_not_read_comes_again(tmp_path: Path) -> None:
     async with opened(tmp_path, limits=limits, clock=ManualClock()) as door:
         for number in range(4):
             await door.send(a_message(f"m{number}", body=bytes(MIB)))
-        call = unread(door)
+        call = unread(door.channel)
         budget = door.broker.budgets["undelivered"]
         await until(lambda: budget.used >= 4 * MIB)
         await until(lambda: budget.used == 0)
@@ -183,6 +183,26 @@ async def test_what_is_not_read_comes_again(tmp_path: Path) -> None:
         again = await receive_batch(door, receive_request())
         assert (len(again.messages), set(attempts(again.messages))) == (4, {2})
         call.cancel()
+
+
+@pytest.mark.parametrize("end", ["the client cancels", "it does not read"])
+@pytest.mark.parametrize("method", ["ReceiveBatch", "ReceiveMessage"])
+async def test_a_short_answer_that_is_not_taken_comes_again_too(tmp_path: Path, method: str, end: str) -> None:
+    """It is written at once, and waits for the client's window."""
+    async with opened(tmp_path, limits=LIMITS._replace(answer_ms=200), clock=ManualClock()) as door:
+        for number in range(4):
+            await door.send(a_message(f"m{number}", body=bytes(8_000)))
+        budget = door.broker.budgets["undelivered"]
+        options = [("grpc.http2.lookahead_bytes", 4_096), ("grpc.http2.bdp_probe", 0)]
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{door.server.port}", options=options) as channel:
+            call = unread(channel, method)
+            await until(lambda: budget.used > 0)
+            if end == "the client cancels":
+                call.cancel()
+            await until(lambda: budget.used == 0)
+        await advance(door, 1_000)
+        again = await receive_batch(door, receive_request())
+        assert (len(again.messages), set(attempts(again.messages))) == (4, {2})
 
 
 @pytest.mark.parametrize(("count", "properties", "body"), [(4, 1, MIB), (32, 8, 1)], ids=["bodies", "properties"])
@@ -195,7 +215,7 @@ async def test_what_is_not_read_is_counted_as_it_is(tmp_path: Path, count: int, 
         budget = door.broker.budgets["undelivered"]
         tracemalloc.start()
         try:
-            call = unread(door)
+            call = unread(door.channel)
             await until(lambda: budget.used > 0)
             taken = tracemalloc.get_traced_memory()[0]
         finally:
