@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import binascii
 import re
-from base64 import b64decode
 from collections.abc import Callable, Mapping
 from typing import ClassVar, Protocol
 
@@ -52,8 +50,14 @@ class CallConnection(Protocol):
     def is_gone(self) -> bool:
         """Whether the connection is lost, or has failed."""
 
-    def has_request(self, waiting: Waiting) -> None:
-        """The request has arrived, or nobody waits for it any more."""
+    def was_reset(self) -> None:
+        """The client has made the server reset a stream."""
+
+    def waits(self, waiting: Waiting) -> None:
+        """The client must do something: send the rest of a request, or read an answer."""
+
+    def waits_no_more(self, waiting: Waiting) -> None:
+        """The client has done it, or nobody waits for it any more."""
 
     def signed(self) -> None:
         """A caller of this connection has signed."""
@@ -94,7 +98,7 @@ class Http2Call:
 
     def __init__(self, holder: CallConnection, stream: Stream, head: RequestHead, route: Route, now_s: float) -> None:
         self.holder = holder
-        self.headers: Mapping[str, str | bytes] = _metadata(head.fields)
+        self.headers: Mapping[str, str | bytes] = headers.metadata(head.fields)
         self.is_cancelled = False
         self.is_ended = False  # the client sends no more
         self.task: asyncio.Task[None] | None = None
@@ -176,7 +180,7 @@ class Http2Call:
         size = self.size
         if size is None or self._arrived < size + PREFIX_BYTES:
             return None
-        self.holder.has_request(self)
+        self.holder.waits_no_more(self)
         data = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
         rest = data[PREFIX_BYTES + size :]
         self._chunks = [rest] if rest else []
@@ -261,7 +265,7 @@ class Http2Call:
 
     def ended(self) -> None:
         self.is_ended = True
-        self.holder.has_request(self)
+        self.holder.waits_no_more(self)
         if self._ending is not None:
             self._ending.cancel()
             self._end()
@@ -275,7 +279,7 @@ class Http2Call:
         self._writers.clear()
 
     def closed(self, *, by_client: bool) -> None:
-        self.holder.has_request(self)
+        self.holder.waits_no_more(self)
         self.holder.keeps(-self._kept)
         self._kept = 0
         self._chunks.clear()
@@ -306,6 +310,7 @@ class Http2Call:
             self.fail(EndStatus(EndCode.INTERNAL, "the server failed on this call"))
         else:
             self._finish()
+        self.task = None
 
     def fail(self, status: EndStatus) -> None:
         """End the call with a status, whatever its handler does."""
@@ -319,7 +324,11 @@ class Http2Call:
             self._abandon(EndStatus(EndCode.DEADLINE_EXCEEDED))
 
     def give_up(self) -> None:
-        self.holder.has_request(self)
+        self.holder.waits_no_more(self)
+        if self.finished_s is not None:
+            self.reset()
+            self.holder.was_reset()
+            return
         self._abandon(EndStatus(EndCode.RESOURCE_EXHAUSTED, "too many calls have sent no request yet; send it at once"))
 
     def _abandon(self, status: EndStatus) -> None:
@@ -366,21 +375,8 @@ class Http2Call:
             block = headers.OK + block
         self.holder.connection.outgoing.finish(self._stream, block)
         self.holder.flush_soon()
-
-
-def _metadata(fields: dict[str, str]) -> dict[str, str | bytes]:
-    """The fields of a request; the values of names that end in `-bin` are decoded."""
-    if not any(name.endswith("-bin") for name in fields):
-        return fields  # type: ignore[return-value]  # a dict of text is one of text or bytes that nobody writes to
-    return {name: _bytes(value) if name.endswith("-bin") else value for name, value in fields.items()}
-
-
-def _bytes(value: str) -> bytes:
-    """What base64 encodes, with or without padding; nothing if it is not base64."""
-    try:
-        return b64decode(value + "=" * (-len(value) % 4), validate=True)
-    except (binascii.Error, ValueError):
-        return b""
+        if self.holder.connection.outgoing.must_wait(self._stream):
+            self.holder.waits(self)
 
 
 def _deadline_s(timeout: str | None, now_s: float) -> float | None:

@@ -30,7 +30,7 @@ from popserver.http2.frames import (
 )
 from popserver.http2.headers import FIELDS_BYTES_MAX, TABLE_BYTES, Field, HeaderDecoder, are_trailers, request_head
 from popserver.http2.outgoing import FLUSH_BYTES, Outgoing
-from popserver.http2.stream import ConnectionListener, Stream
+from popserver.http2.stream import NOBODY, ConnectionListener, Stream
 
 BLOCK_BYTES_MAX = 65_536
 CONNECTION_WINDOW = 1 << 30
@@ -389,4 +389,6 @@ class Connection:
         del self.streams[stream.id]
         stream.is_closed = True
         self.outgoing.forget(stream)
-        stream.listener.closed(by_client=by_client)
+        # A stream and its listener that name each other would stay in memory until the garbage collector runs.
+        listener, stream.listener = stream.listener, NOBODY
+        listener.closed(by_client=by_client)

@@ -47,6 +47,10 @@ class Outgoing:
         stream.trailers = trailers
         self._ready[stream] = None
 
+    def must_wait(self, stream: Stream) -> bool:
+        """Whether the client must read before everything pending can be sent."""
+        return stream.pending_bytes > min(stream.send_window, self.window)
+
     def widened(self, stream: Stream) -> None:
         """The client takes more data of this stream."""
         if stream.pending_bytes:

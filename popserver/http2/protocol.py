@@ -21,8 +21,9 @@ from popserver.transport.call import Call, EndCode, EndStatus, Route, encode
 
 # So many calls of one connection begin before others have their turn.
 CALLS_AT_ONCE = 16
-# Calls of all connections whose request has not arrived. Each costs 5 KB, and an ordinary one waits for a moment.
-WAITING_MAX = 20_000
+# Calls of all connections that wait for their clients: for the request, or until the answer is read. Each costs 5 KB,
+# and an ordinary one waits for a moment.
+WAITING_MAX = 5_000
 WRITE_BUFFER_BYTES = 256 * 1024
 # A client that has disappeared is noticed after so long.
 KEEPALIVE_S = 60.0
@@ -72,7 +73,7 @@ class Shared:
     kept_max: int = 1 << 40
     too_much: Callable[[], None] = _nothing  # called when more than `kept_max` is kept
     lost: Callable[[], None] = _nothing  # called when a connection is lost
-    waiting: dict[Waiting, None] = field(default_factory=dict)  # requests that are arriving, the oldest first
+    waiting: dict[Waiting, None] = field(default_factory=dict)  # calls that wait for their clients, the oldest first
 
 
 class ClientConnection(asyncio.Protocol):
@@ -199,7 +200,7 @@ class ClientConnection(asyncio.Protocol):
             outgoing, status = self.connection.outgoing, 415 if head.method == "POST" else 405
             other = OtherRequest(outgoing, stream, status, self._other_arrived, self._loop.time())
             stream.listener = other
-            self._wait(other)
+            self.waits(other)
             return
         route = self._shared.routes.get(head.path, NO_ROUTE)
         stream.listener = call = Http2Call(self, stream, head, route, self._loop.time())
@@ -208,13 +209,7 @@ class ClientConnection(asyncio.Protocol):
             call.fail(refusal)
             return
         self._starting.append(call)
-        self._wait(call)
-
-    def _wait(self, request: Waiting) -> None:
-        waiting = self._shared.waiting
-        waiting[request] = None
-        if len(waiting) > WAITING_MAX:
-            next(iter(waiting)).give_up()
+        self.waits(call)
 
     def _refusal(self, head: RequestHead) -> EndStatus | None:
         """How a call ends that no handler gets."""
@@ -252,11 +247,17 @@ class ClientConnection(asyncio.Protocol):
         if amount > 0 and self._shared.kept > self._shared.kept_max:
             self._shared.too_much()
 
-    def has_request(self, waiting: Waiting) -> None:
+    def waits(self, waiting: Waiting) -> None:
+        waits = self._shared.waiting
+        waits[waiting] = None
+        if len(waits) > WAITING_MAX:
+            next(iter(waits)).give_up()
+
+    def waits_no_more(self, waiting: Waiting) -> None:
         self._shared.waiting.pop(waiting, None)
 
     def _other_arrived(self, other: OtherRequest) -> None:
-        self.has_request(other)
+        self.waits_no_more(other)
         self.flush_soon()
 
     def hang_up(self, why: str) -> None:
