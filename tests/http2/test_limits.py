@@ -146,7 +146,7 @@ async def test_of_too_many_answers_that_nobody_reads_the_oldest_is_given_up(monk
             request = [*REQUEST[:2], (":path", "/grpc.testing.TestService/UnaryCall"), REQUEST[3]]
             writer.write(frame(HEADERS, END_HEADERS, number, encoder.encode(request)))
             writer.write(frame(0, END_STREAM, number, b"\0\0\0\0\2\x10\x09"))  # an answer of 9 bytes
-        resets = []
+        resets: list[tuple[int, int]] = []
         async with asyncio.timeout(20):
             while not resets:
                 head = await reader.readexactly(9)
