@@ -6,6 +6,7 @@ import pytest
 from sqlalchemy import LargeBinary, bindparam, column, event, func, insert, literal, select, update
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
+from popserver.database.database import Database
 from popserver.database.schema import topic
 from popserver.database.statement import Statement, execute_text
 from tests.support.open_store import OpenStore
@@ -64,3 +65,11 @@ def test_listeners_of_a_connection_are_called(store: OpenStore) -> None:
     known = _added(store, "flights")
     assert _NAMED.execute(store.conn, {"name": "flights"}).fetchone() == (known,)
     assert [each.split()[0] for each in seen] == ["INSERT", "SELECT"]
+
+
+def test_a_lost_connection_is_known_as_lost(postgres_url: str) -> None:
+    database = Database(postgres_url)
+    with database.connect_writer() as conn, pytest.raises(DBAPIError) as lost:
+        execute_text(conn, "SELECT pg_terminate_backend(pg_backend_pid())")
+    assert lost.value.connection_invalidated
+    database.close()
