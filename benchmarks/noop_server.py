@@ -72,7 +72,7 @@ class InstantWriter:
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
 
-    def submit(self, request: Any, *, size: int = 0, answers: int = 0) -> asyncio.Future[Any]:
+    def submit(self, request: Any, **_sizes: int) -> asyncio.Future[Any]:
         answer = self._loop.create_future()
         instant = self._instant.get(type(request))
         result = instant(request) if instant is not None else self._execute(request)

@@ -92,7 +92,7 @@ class Broker:
         )
         self.catalog = Catalog(self.reader, self.writer, self.maintenance.purge, auto_create=auto_create)
         self.paused = PausedGroups(self.reader, clock)
-        self.pending = Pending(self.reader, self.writer, self.catalog, clock, key_window_ms)
+        self.pending = Pending(self.reader, self.writer, self.catalog, clock, self.wakeups, key_window_ms)
         self.transactions = Transactions(self.reader, self.writer, self.catalog, clock, checks)
         self.background = BackgroundTasks(clock)
         self.servers = Servers(database, self.reader, self.writer, clock, shared=shared)

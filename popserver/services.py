@@ -306,7 +306,7 @@ def receiving_methods(consumer: ConsumerMethods) -> dict[str, AnyMethod]:
     """Every method of the service."""
     return {
         # On the wire a unary answer is a stream of one frame. Written as one, it ends like a stream's if nobody reads.
-        "ReceiveBatch": StreamMethod(consumer.receive_batch, rights.consume_message_queue),
+        "ReceiveBatch": StreamMethod(consumer.receive_batch, rights.consume_message_queue, encode=encode),
     }
 
 

@@ -90,7 +90,7 @@ WITHOUT_SQL = ("popserver.model", "popserver.filters", "popserver.front", *WIRE)
 FILES_MAX, LINES_MAX, LINES_MIN = 12, 400, 25
 SCHEMA = "popserver.database.schema"
 # The only modules that ask which database it is; all others ask `database.dialect`.
-ASK_THE_DIALECT = {"popserver.database.dialect", "popserver.database.database"}
+ASK_THE_DIALECT = {"popserver.database.dialect", "popserver.database.database", "popserver.database.statement"}
 SERVER = sorted((ROOT / "popserver").rglob("*.py"))
 SOURCES = [
     *SERVER,

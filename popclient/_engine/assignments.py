@@ -36,11 +36,11 @@ from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
 
 SCAN_INTERVAL: Final = 5.0
-LONG_POLL: Final = 20.0  # where the server has not said
+LONG_POLL: Final = 20.0  # if the server has not told one
 # Servers that know of auto_renew hold longer and renew themselves; others refuse a receive without a duration.
 INVISIBLE: Final = timedelta(seconds=60)
 PAUSE_AFTER_FAILURE: Final = (0.05, 1.0)
-GUESSED_BYTES: Final = 64 * 1024  # per message, before the first has come
+GUESSED_BYTES: Final = 64 * 1024  # of a message, before the first one has arrived
 
 HELPERS: Final = 3
 
@@ -48,13 +48,13 @@ Assigned = tuple[str, str, int]  # topic, broker, queue
 
 
 class PollAssignment:
-    """What this client is to poll; it has a poll of its own, and helpers as long as there is much."""
+    """What this client is to poll. It has one poll of its own, and helping polls while the topic has many messages."""
 
     def __init__(self, topic: str, queue: pb.MessageQueue) -> None:
         self.topic = topic
         self.queue = queue
         self.message_bytes = GUESSED_BYTES
-        self.has_many = False  # the last poll that has ended brought as many as any server returns
+        self.has_many = False  # whether the last poll was full
         self.polls: set[asyncio.Task[None]] = set()
 
     def begin(self, poll: Coroutine[Any, Any, None]) -> None:
@@ -71,8 +71,8 @@ class PollAssignment:
 class Polling:
     """The polls of one push consumer.
 
-    arrived: takes what a poll has brought. strayed: takes what came while its poll was ended.
-    keeps_up: returns when it makes sense to ask for more.
+    arrived: gets the messages of a poll. strayed: gets messages that arrived while their poll was cancelled.
+    keeps_up: returns when the consumer can take more.
     """
 
     def __init__(
@@ -99,13 +99,13 @@ class Polling:
         self._tasks = Tasks()
 
     async def start(self) -> None:
-        """Begins to poll what is assigned; raises what is wrong with a topic or the group."""
+        """Begins to poll what is assigned. Raises a PopError if a topic or the group is refused."""
         for topic in self._options.topics:
             await self._scan(topic)
         self._tasks.spawn(self._keep_scanning())
 
     async def stop(self, patience: float) -> None:
-        """Ends all polls; what the server has granted them comes back as strayed, within `patience` seconds."""
+        """Ends all polls. Calls `strayed` with what the server has granted them, within `patience` seconds."""
         self._recall_patience = min(patience, RECALL_PATIENCE)
         self._tasks.cancel()
         await self._tasks.ended()
@@ -124,7 +124,7 @@ class Polling:
                     log.debug("assignments of %s stay as they were: %s", topic, failure)
 
     async def _scan(self, topic: str) -> None:
-        """Asks what this client is to poll of a topic; ends the polls that are not its any more, begins new ones."""
+        """Asks what this client is to poll of a topic; ends the polls that it lost, and begins new ones."""
         request = rpc.QueryAssignmentRequest(
             topic=convert.resource(topic, self._session.config.namespace),
             group=self._group,
@@ -156,14 +156,15 @@ class Polling:
     def _may_help(self, assignment: PollAssignment) -> bool:
         """PopMQ keeps message groups in order for any number of polls; elsewhere two polls at once might swap them.
 
-        The budget must allow as many helpers of every assignment: the ones of a busy topic would starve the others.
+        The budget must allow as many helpers for every assignment. Otherwise those of a busy topic would leave nothing
+        for the other topics.
         """
         polls = len(assignment.polls) + 1
         has_room = self._options.max_cached_messages >= polls * self._wanted(assignment) * self._own_polls
         return polls <= HELPERS + 1 and has_room and (self._session.is_popmq or not self._session.keeps_order)
 
     def _wanted(self, assignment: PollAssignment) -> int:
-        """How many messages a poll asks for, given budget."""
+        """How many messages a poll asks for, if the budget allows it."""
         given = self._options.receive_batch_size
         if RECEIVE_BATCH not in self._session.capabilities:
             return min(self._session.settings.subscription.receive_batch_size or BATCH_SIZE, given or BATCH_SIZE)
@@ -174,7 +175,7 @@ class Polling:
 
     @property
     def _own_polls(self) -> int:
-        """One for each assignment, helpers not counted."""
+        """How many polls there are without the helpers: one for each assignment."""
         return max(len(self._assignments), len(self._options.topics))
 
     async def _help(self, assignment: PollAssignment) -> None:
@@ -185,7 +186,7 @@ class Polling:
             log.exception("a helping poll of %s failed; the first one goes on", assignment.topic)
 
     async def _poll(self, assignment: PollAssignment) -> bool:
-        """One poll, as soon as the budget allows it; is there likely to be more?"""
+        """Polls once, as soon as the budget allows it. Returns whether there are probably more messages."""
         await self._keeps_up()
         wanted = self._wanted(assignment)
         permit = await self._budget.acquire(wanted, assignment.message_bytes, self._own_polls)
@@ -196,14 +197,15 @@ class Polling:
             self._budget.release(permit)
         if views:
             assignment.message_bytes = max(len(view._wire.body) for view in views)
+        # An answer with large bodies has fewer messages than it was asked for.
         assignment.has_many = len(views) >= min(wanted, BATCH_SIZE)
-        return len(views) >= wanted
+        return assignment.has_many
 
     async def _ask_until_answered(self, assignment: PollAssignment, count: int) -> Sequence[MessageView]:
-        """What the server has; nothing when the long poll ends empty.
+        """The messages that the server returns; none if the long poll ends empty.
 
-        After a failure the same attempt id is used again: if it was the answer that was lost, the server repeats it
-        (requirement K9), and nothing stays held by a client that does not know of it.
+        After a failure the request is repeated with the same attempt id. If the answer was lost, the server repeats it
+        (requirement K9), so no message stays held for a client that does not know of it.
         """
         topic, request = assignment.topic, self._request(assignment, count)
         clock = asyncio.get_running_loop().time
@@ -218,7 +220,7 @@ class Polling:
                 raise
             except PopError as failure:
                 self._interceptors.after_receive(topic, (), failure)
-                # Once as a warning; a server that stays down need not fill the log.
+                # Only the first is a warning: a server that stays down must not fill the log.
                 log.log(logging.DEBUG if str(failure) == said else logging.WARNING, "polling %s: %s", topic, failure)
                 said = str(failure)
                 await self._session.doubt(failure)
@@ -246,6 +248,6 @@ class Polling:
 
     @property
     def _long_poll(self) -> float:
-        """Seconds, as the server has said in its settings."""
+        """Seconds, from the settings of the server."""
         said: timedelta = self._session.settings.subscription.long_polling_timeout.ToTimedelta()
         return said.total_seconds() or LONG_POLL

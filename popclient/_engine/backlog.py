@@ -1,8 +1,8 @@
-"""Messages that wait for the listener: which may run, in which order, and until when something must become of each.
+"""Messages that wait for the listener: which of them may run, in which order, and when each of them is late.
 
-They wait in groups. Messages of one message group form a group that is consumed one after the other; the messages of a
-topic that belong to no message group form a group of which many run at once. Chains take turns, so that neither a long
-message group nor a busy topic keeps the others waiting.
+They wait in groups. The messages of one message group are a group that is consumed one by one. The messages of a topic
+without a message group are a group of which many run at once. The groups take turns, so that neither a long message
+group nor a busy topic delays the others.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from popclient.message import MessageView
 
 
 class GroupBacklog:
-    """Messages that wait for the same turn. `busy` counts what keeps an ordered group from going on.
+    """Messages that wait for the same turn. An ordered group goes on when `busy` is 0.
 
-    is_stuck: its batch has timed out and the listener still has it.
+    is_stuck: its batch has timed out, and the listener has not returned yet.
     """
 
     __slots__ = ("busy", "has_turn", "is_stuck", "key", "ordered", "waiting")
@@ -33,9 +33,9 @@ class GroupBacklog:
 
 
 class Buffered:
-    """A message in this client's hands.
+    """A message that this client holds.
 
-    batch: what it went to the listener with. decided: what becomes of it is settled, a later result counts no more.
+    batch: the batch in which the listener got it. decided: its outcome is known; a later result is ignored.
     """
 
     __slots__ = ("batch", "decided", "group", "size", "view")
@@ -70,7 +70,7 @@ class Batch:
 class Backlog:
     """The groups of one consumer.
 
-    on_turn: told of the message that could run next, whenever an ordered group may go on.
+    on_turn: called when an ordered group may go on, with the message that could run next.
     """
 
     def __init__(self, batch_size: int, on_turn: Callable[[Buffered], None]) -> None:
@@ -80,7 +80,7 @@ class Backlog:
         self._turns: deque[GroupBacklog] = deque()
 
     def put(self, view: MessageView, size: int, message_group: str | None) -> Buffered:
-        """Lets it wait at the end of its group."""
+        """Adds it at the end of its group."""
         key = (view.topic, message_group)
         group = self._groups.get(key)
         if group is None:
@@ -91,14 +91,14 @@ class Backlog:
         return held
 
     def next_batch(self) -> Batch | None:
-        """What the listener may have next, in order; None when nothing may run.
+        """The next batch for the listener, in order; None if nothing may run.
 
         An ordered group is busy from now on, until `free`.
         """
         while self._turns:
             group = self._turns.popleft()
             group.has_turn = False
-            if not group.waiting:  # all withdrawn meanwhile
+            if not group.waiting:  # all of them were taken out meanwhile
                 self._forget_if_idle(group)
                 continue
             count = min(self._batch_size, len(group.waiting))
@@ -112,17 +112,17 @@ class Backlog:
         return None
 
     def hold_up(self, group: GroupBacklog) -> None:
-        """One more thing that must be over before an ordered group goes on."""
+        """An ordered group does not go on before one more call of `free`."""
         group.busy += 1
 
     def free(self, group: GroupBacklog) -> None:
-        """One thing less."""
+        """Undoes one `hold_up`."""
         group.busy -= 1
         self._offer(group)
         self._forget_if_idle(group)
 
     def withdraw(self, held: Buffered) -> bool:
-        """Takes one out; False if it does not wait any more."""
+        """Takes one out. False if it was not waiting."""
         try:
             held.group.waiting.remove(held)
         except ValueError:
@@ -130,7 +130,7 @@ class Backlog:
         return True
 
     def withdraw_rest(self, group: GroupBacklog) -> list[Buffered]:
-        """Takes out all that waits in the group."""
+        """Takes out all waiting messages of the group."""
         rest, group.waiting = list(group.waiting), deque()
         return rest
 
@@ -151,7 +151,7 @@ class Backlog:
 
 
 class Deadlines:
-    """Watches messages; `late` is told of each that has not been forgotten `timeout` seconds after `watch`."""
+    """Watches messages. Calls `late` with each that was not forgotten within `timeout` seconds after `watch`."""
 
     def __init__(self, timeout: float, late: Callable[[Buffered], None]) -> None:
         self._timeout = timeout
@@ -160,7 +160,7 @@ class Deadlines:
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(self, held: Buffered) -> None:
-        """From now on, unless it is watched already."""
+        """Watches it from now on, unless it is watched already."""
         at = asyncio.get_running_loop().time() + self._timeout
         self._at.setdefault(held, at)
         if self._timer is None:
@@ -168,7 +168,7 @@ class Deadlines:
 
     @property
     def longest(self) -> float:
-        """Seconds for which the oldest has been watched; 0 without any."""
+        """Seconds since the oldest one is watched; 0 if none is."""
         for at in self._at.values():
             return asyncio.get_running_loop().time() - at + self._timeout
         return 0.0

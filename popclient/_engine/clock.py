@@ -1,4 +1,4 @@
-"""The time of a consumer. It is read and waited for here alone, so that tests bring their own clock."""
+"""The time of a consumer. No other module of a consumer reads the time or waits, so tests can replace the clock."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from popclient._version import log
 
 
 class Timer(Protocol):
-    """Something that will be called."""
+    """A call at a later time."""
 
     def cancel(self) -> None: ...
 
 
 class Clock(Protocol):
-    """Seconds that only go forward, epoch milliseconds for people, and calls at a time."""
+    """A monotonic clock in seconds, the time of day in epoch milliseconds, and calls at a later time."""
 
     def now(self) -> float:
-        """Seconds of a monotonic clock; from any thread."""
+        """Seconds of a monotonic clock. May be called from any thread."""
 
     def epoch_ms(self) -> int:
-        """From any thread."""
+        """Epoch milliseconds. May be called from any thread."""
 
     def call_later(self, seconds: float, work: Callable[[], object], /) -> Timer:
         """Calls `work` in the event loop, in `seconds` seconds."""
@@ -54,7 +54,7 @@ async def sleep(clock: Clock, seconds: float) -> None:
 
 
 async def wait_for(clock: Clock, event: asyncio.Event, seconds: float) -> bool:
-    """Is the event set within `seconds` seconds?"""
+    """Whether the event is set within `seconds` seconds."""
     if event.is_set():
         return True
     late = False
@@ -75,14 +75,14 @@ async def wait_for(clock: Clock, event: asyncio.Event, seconds: float) -> bool:
 
 
 class PeriodicTasks:
-    """The beats of one consumer."""
+    """The periodic work of one consumer."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._tasks = Tasks()
 
     def every(self, period: float, work: Callable[[], Awaitable[None]], first: float | None = None) -> None:
-        """Does the work every `period` seconds, for the first time in `first` (or `period`) seconds."""
+        """Does the work every `period` seconds; the first time after `first` (or `period`) seconds."""
         self._tasks.spawn(self._beat(period if first is None else first, period, work))
 
     async def _beat(self, first: float, period: float, work: Callable[[], Awaitable[None]]) -> None:
@@ -91,7 +91,7 @@ class PeriodicTasks:
             await sleep(self._clock, pause)
             try:
                 await work()
-            except Exception:  # noqa: BLE001  the next beat may do
+            except Exception:  # noqa: BLE001  the next time may succeed
                 log.exception("%r failed; it is done again in %g s", work, period)
             pause = period
 

@@ -4,9 +4,9 @@ If a message has waited for the listener for half of the consumption timeout, it
 consumer gets it. Before that, the consumer asks for nothing more: a slow consumer must not use up the attempts of
 messages that its listener never got.
 
-Without order: done is acked, everything else comes again after the group's retry interval. In a message group nothing
-may overtake a failed message: the rest of its group is given back, and the server delivers both again, in order. A
-server of RocketMQ itself leaves that to its clients: then the message is tried again here, in place.
+Without order: a success is acked, everything else is delivered again after the group's retry interval. In a message
+group no message may overtake a failed one: the rest of its group is given back too, and the server delivers all of them
+again, in order. A RocketMQ server leaves that to its clients: then the listener gets the message again here.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from popclient.message import MessageView
 # Parts of the consumption timeout.
 ENOUGH_AFTER: Final = 0.25
 GIVEN_BACK_AFTER: Final = 0.5
-RUN_AGAIN: Final = 1.0  # seconds, when the system has no thread for the listener
+RUN_AGAIN: Final = 1.0  # seconds, if the system has no thread for the listener
 
 Tell = Callable[[], Awaitable[None]]
 
@@ -66,7 +66,7 @@ class Dispatcher:
             settling, listener.interceptors, lambda held: budget.leave(held.size), self._ack_came_too_late
         )
         self._trials: deque[tuple[Batch, asyncio.Future[Consumption]]] = deque()
-        self._here_again: deque[Batch] = deque()  # for the listener once more, without the server
+        self._here_again: deque[Batch] = deque()  # the listener gets these again, without the server
         self._here_later: dict[Batch, asyncio.TimerHandle] = {}
         self._tasks = Tasks()
         self._draining = False
@@ -76,7 +76,7 @@ class Dispatcher:
     # ---- To the listener ----
 
     def arrived(self, views: Sequence[MessageView]) -> None:
-        """Takes messages into this client's hands, and hands out what may run."""
+        """Takes messages that have arrived, and gives the listener what may run."""
         in_order = self._session.keeps_order
         for view in views:
             size = len(view._wire.body)
@@ -89,20 +89,20 @@ class Dispatcher:
         self._hand_out()
 
     async def keeps_up(self) -> None:
-        """Returns when it makes sense to ask for more: the listener gets in time what is here already."""
+        """Returns when the consumer can take more: the listener will get in time what is here already."""
         while self._is_behind or self._waits.longest > self._options.consumption_timeout * ENOUGH_AFTER:
             self._moved.clear()
             await self._moved.wait()
 
     def strayed(self, views: Sequence[MessageView]) -> None:
-        """Gives back what came after its poll was ended."""
+        """Gives back what arrived after its poll was cancelled."""
         for view in views:
             held = Buffered(view, len(view._wire.body), GroupBacklog((view.topic, None)))
             self._budget.take(held.size)
             self._say(partial(self._outcomes.give_back, [held]))
 
     def _turn_came(self, held: Buffered) -> None:
-        """It waits for nothing but the listener: from now on its time counts."""
+        """Only the listener keeps it waiting: from now on its time counts."""
         self._deadlines.watch(held)
         self._waits.watch(held)
 
@@ -126,7 +126,7 @@ class Dispatcher:
                 return
 
     def _next_again(self) -> Batch | None:
-        """The next batch that is tried again here, unless it has timed out meanwhile."""
+        """The next batch to try again here, without those that have timed out."""
         while self._here_again:
             batch = self._here_again.popleft()
             if batch.undecided:
@@ -137,7 +137,7 @@ class Dispatcher:
         return self._backlog.next_batch()
 
     def _run(self, batch: Batch, tell: Callable[[Batch, Consumption], None]) -> bool:
-        """Has the listener consume the batch. If the runner takes nothing now, it is False, and asked again later."""
+        """Gives the listener the batch. False if the runner takes nothing now; then it is tried again later."""
         batch.call = BatchCall(self._listener, batch, tell)
         try:
             self._runner.run(batch.call)
@@ -148,7 +148,7 @@ class Dispatcher:
         return True
 
     def try_out(self, view: MessageView) -> asyncio.Future[Consumption]:
-        """Has the listener consume a message that is not held, when its turn comes; the server hears nothing of it."""
+        """Gives the listener a message that is not held, when its turn comes. The server is not told of it."""
         held = Buffered(view, 0, GroupBacklog((view.topic, None)))
         held.decided = True
         ended = asyncio.get_running_loop().create_future()
@@ -187,7 +187,7 @@ class Dispatcher:
             self._outcomes.ack(held)
 
     def _fail(self, several: Sequence[Buffered]) -> None:
-        """Of a batch in order the first carries the failure, and what is behind it has to wait."""
+        """In an ordered batch the first message is the one that failed; those behind it have to wait."""
         if several[0].group.ordered:
             first, *behind = several
             rest = [*behind, *self._backlog.withdraw_rest(first.group)]
@@ -203,7 +203,7 @@ class Dispatcher:
         await self._outcomes.give_back(rest)
 
     def _ack_came_too_late(self, held: Buffered) -> None:
-        """The head of a message group comes again; so the rest must come again behind it."""
+        """The first message of a message group is delivered again, so the rest must be delivered again after it."""
         if held.group.ordered and (rest := self._backlog.withdraw_rest(held.group)):
             self._decide(*rest)
             self._say(partial(self._outcomes.give_back, rest), held.group)
@@ -218,7 +218,7 @@ class Dispatcher:
             self._waits.forget(held)
 
     def _say(self, tell: Tell, in_order: GroupBacklog | None = None) -> None:
-        """Tells the server. A group in order goes on only when the server has answered."""
+        """Tells the server. An ordered group goes on only when the server has answered."""
         if in_order is not None:
             self._backlog.hold_up(in_order)
         self._tasks.spawn(self._see_to(tell, in_order))
@@ -232,9 +232,9 @@ class Dispatcher:
     # ---- Too late ----
 
     def _give_back_unused(self, held: Buffered) -> None:
-        """Half of its time is over and the listener has not come to it; so it will not come to what is behind it.
+        """Half of its time is over and the listener has not begun it, so it will not begin those behind it in time.
 
-        Not where a server leaves the order to its clients: what is given back there may come before what is not.
+        If the server leaves the order to its clients, nothing is given back: it could overtake what is not given back.
         """
         if held.batch is not None or (held.group.ordered and not self._session.is_popmq):
             return
@@ -287,11 +287,11 @@ class Dispatcher:
     # ---- The end ----
 
     def begin_no_more(self) -> None:
-        """From now on the listener gets nothing new."""
+        """The listener gets no new messages any more."""
         self._draining = True
 
     async def drain(self, patience: float) -> None:
-        """Gives back what the listener has not begun, and waits for what it has begun, that many seconds at most."""
+        """Gives back what the listener has not begun. Waits for what it has begun, for at most that many seconds."""
         self.begin_no_more()
         for timer in self._here_later.values():
             timer.cancel()
@@ -311,7 +311,7 @@ class Dispatcher:
         self._runner.stop()
 
     async def flush(self) -> None:
-        """Returns when the server has answered everything it was told."""
+        """Returns when the server has answered all outcomes."""
         await self._tasks.ended()
         await self._outcomes.flush()
 

@@ -1,12 +1,11 @@
-"""How much a consumer may have in its hands: of the whole client, and of one queue.
+"""How many messages a consumer may hold: the whole client, and of one queue.
 
-The budget of a client counts messages and bytes of their bodies (requirements A3, C6). A poll takes a permit for what
-it asks for before it leaves, so all polls together never bring more messages than fit. The size
-of a message is not known before it comes: a poll guesses from what it has seen, and none leaves while the bytes are
-used up.
+The budget of a client counts messages and bytes of their bodies (requirements A3, C6). Before a poll is sent, it takes
+a permit for what it asks for, so all polls together never bring more messages than fit. The size of a message is not
+known before it arrives: a poll guesses it from earlier messages, and no poll is sent while the bytes are used up.
 
-The limits of a queue (requirements C1 to C5) are looked at before each pull, so what is cached may pass a limit by one
-pull's batch.
+The limits of a queue (requirements C1 to C5) are checked before each pull, so the cache may exceed a limit by the
+batch of one pull.
 """
 
 from __future__ import annotations
@@ -35,21 +34,21 @@ SIZE_OF_TOPIC_MAX: Final = 102_400
 
 
 class Cached(NamedTuple):
-    """What a push consumer has in its hands: received and not settled. `bytes` counts bodies."""
+    """The messages that a push consumer has received and not settled. `bytes` counts bodies."""
 
     messages: int
     bytes: int
 
 
 class Permit(NamedTuple):
-    """What one poll may bring; given up with `CacheBudget.release`."""
+    """What one poll may bring. `CacheBudget.release` gives it back."""
 
     messages: int
     bytes: int
 
 
 class CacheBudget:
-    """Counts what is held and what polls on their way may bring."""
+    """Counts messages that are held, and those that running polls may bring."""
 
     def __init__(self, max_messages: int, max_bytes: int) -> None:
         self.max_messages = max_messages
@@ -65,8 +64,8 @@ class CacheBudget:
     async def acquire(self, wanted: int, message_bytes: int, polls: int) -> Permit:
         """Waits until the budget allows it; grants at most `wanted` messages of a guessed size.
 
-        polls: how many polls share the budget: a poll on an empty topic keeps what it has asked for, and must leave the
-            others enough.
+        polls: how many polls share the budget. A poll on an empty topic keeps its permit, so it must leave enough for
+            the others.
         """
         wanted = max(1, min(wanted, self.max_messages // polls))
         enough = max(1, min(wanted, self.max_messages // PART_WORTH_A_POLL))
@@ -83,7 +82,7 @@ class CacheBudget:
             return permit
 
     def take(self, size: int) -> None:
-        """A message of that many bytes has come."""
+        """A message of that many bytes has arrived."""
         self.messages += 1
         self.bytes += size
 
@@ -95,7 +94,7 @@ class CacheBudget:
         self._freed.set()
 
     def release(self, permit: Permit) -> None:
-        """The poll has ended; what it brought has been taken."""
+        """The poll has ended, and its messages were counted with `take`."""
         self.asked_messages -= permit.messages
         self.asked_bytes -= permit.bytes
         self._freed.set()
@@ -121,7 +120,7 @@ class RecentWork:
         self._marked_at = -math.inf
 
     def count(self, worked_off: int, now: float) -> int:
-        """Those of the last spans; worked_off: all messages so far. now: seconds."""
+        """The number of the last spans. worked_off: all messages so far. now: seconds."""
         age = now - self._marked_at
         if age >= PACE_SPAN:
             self._before = self._mark if age < 2 * PACE_SPAN else worked_off
@@ -131,10 +130,10 @@ class RecentWork:
 
 @dataclass(frozen=True, slots=True)
 class CachedQueue:
-    """What a client has of one queue, for flow control and for people.
+    """What a client has cached of one queue, for flow control and for users.
 
-    bytes: of bodies, as they came over the wire. first_offset, last_offset: of the messages that are not with an
-    orderly listener now; None without any.
+    bytes: of bodies, as they came over the wire. first_offset, last_offset: without the messages that an orderly
+    listener is working on; None if there are no others.
     """
 
     messages: int
@@ -144,14 +143,14 @@ class CachedQueue:
 
     @property
     def span(self) -> int:
-        """From the first offset to the last; 0 without any."""
+        """From the first offset to the last; 0 if there are none."""
         if self.first_offset is None or self.last_offset is None:
             return 0
         return self.last_offset - self.first_offset
 
 
 class Exceeded(StrEnum):
-    """Which limit holds the queue back."""
+    """The limit because of which a queue is not pulled."""
 
     COUNT = "COUNT"
     SIZE = "SIZE"
@@ -164,10 +163,11 @@ def _of_topic(most: int) -> Check:
 
 @dataclass(frozen=True, slots=True)
 class QueueLimits(Options):
-    """What may be cached of one queue; sizes are in MiB, as the field counts them.
+    """What may be cached of one queue. Sizes are in MiB, as in RocketMQ.
 
-    The topic's thresholds, unless -1, take the place of the queue's: they are divided among the queues that are owned.
-    consume_concurrently_max_span: between the first and the last offset; without a meaning in order.
+    A threshold of the topic that is not -1 replaces the one of the queue: it is divided among the queues that are
+    owned.
+    consume_concurrently_max_span: between the first and the last offset; orderly consumers ignore it.
     """
 
     pull_threshold_for_queue: int = option(whole(1, COUNT_MAX), 1_000)
@@ -191,7 +191,7 @@ class QueueLimits(Options):
         )
 
     def exceeded(self, cached: CachedQueue, *, orderly: bool) -> Exceeded | None:
-        """What keeps the queue from being pulled; None if it may be."""
+        """The limit that is exceeded; None if the queue may be pulled."""
         if cached.messages > self.pull_threshold_for_queue:
             return Exceeded.COUNT
         if cached.bytes > self.pull_threshold_size_for_queue * MIB:
@@ -215,13 +215,13 @@ class QueueLimits(Options):
 
 
 class FlowTimes:
-    """How often each limit was passed; which of these times are worth a line in the log (requirement C4)."""
+    """How often each limit was exceeded, and when to write it to the log (requirement C4)."""
 
     def __init__(self) -> None:
         self._times = dict.fromkeys(Exceeded, 0)
 
     def hit(self, exceeded: Exceeded) -> bool:
-        """Counts one more. True for the 1st, the 1001st, the 2001st and so on."""
+        """Counts one time. True for the 1st, the 1001st, the 2001st and so on."""
         self._times[exceeded] += 1
         return self._times[exceeded] % WARN_EACH == 1
 

@@ -14,7 +14,7 @@ from popclient.errors import ClientClosed, PopError, for_caller
 class ConsumerLife(ABC):
     """Belongs to one event loop.
 
-    group: for the log. drain_timeout: seconds for calls of the listener that have begun, if the server ends the
+    group: for the log. drain_timeout: how many seconds running calls of the listener have if the server ends the
     consumer.
     """
 
@@ -22,14 +22,14 @@ class ConsumerLife(ABC):
 
     def __init__(self, group: str, drain_timeout: float) -> None:
         self.when_ended: Callable[[], None] = lambda: None
-        self.refusal: PopError | None = None  # what the server has ended it with
+        self.refusal: PopError | None = None  # why the server has ended it
         self._group = group
         self.drain_timeout = drain_timeout
         self._starting: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Returns when it has started; raises what is wrong."""
+        """Returns when it has started. Raises the PopError that prevents it."""
         if self._closing is not None:
             raise ClientClosed
         if self._starting is None or (self._starting.done() and self._starting.exception()):
@@ -42,23 +42,23 @@ class ConsumerLife(ABC):
             raise
 
     def raise_refusal(self) -> None:
-        """Raises what the server has ended it with."""
+        """Raises the PopError with which the server has ended it."""
         if self.refusal is not None:
             raise for_caller(self.refusal)
 
     async def close(self, drain_timeout: float = 0.0) -> None:
-        """Returns when the consumer is closed. A process that ends without closing it waits for no listener."""
+        """Returns when the consumer is closed. A process that ends without `close` does not wait for the listener."""
         await asyncio.shield(self.begin_closing(drain_timeout))
 
     def begin_closing(self, drain_timeout: float) -> asyncio.Task[None]:
-        """Ends it, and lets the listener finish for `drain_timeout` seconds. A second call waits for the same end."""
+        """Ends it. The listener may finish within `drain_timeout` seconds. A second call waits for the same end."""
         if self._closing is None:
             self._call_no_more()
             self._closing = asyncio.get_running_loop().create_task(self._close(drain_timeout))
         return self._closing
 
     def _end(self, refusal: PopError) -> None:
-        """The server lets it consume no more: its group is gone, or its rights."""
+        """The server has ended it: its group was deleted, or its rights were taken away."""
         if self._closing is None:
             self.refusal = refusal
             log.error("the consumer of group %s ends: %s", self._group, refusal)
@@ -71,14 +71,14 @@ class ConsumerLife(ABC):
 
     @abstractmethod
     def is_inside(self) -> bool:
-        """Is the caller the listener? It must not wait for the end of the consumer, which waits for it."""
+        """Whether the caller is the listener, which must not wait for the end of the consumer: the end waits for it."""
 
     @abstractmethod
     async def _start(self) -> None: ...
 
     @abstractmethod
     def _call_no_more(self) -> None:
-        """From now on no call of the listener begins."""
+        """No new call of the listener begins from now on."""
 
     @abstractmethod
     async def _close(self, drain_timeout: float) -> None: ...

@@ -14,7 +14,7 @@ from popclient.message import MessageView
 
 
 class InterceptorChain:
-    """All interceptors of one consumer, as one; what comes after is told in reverse order."""
+    """All interceptors of one consumer. The methods `after_…` are called in reverse order."""
 
     def __init__(self, interceptors: Sequence[Interceptor]) -> None:
         self._forth = tuple(interceptors)
@@ -55,7 +55,7 @@ def _tell(hook: Callable[..., None], *given: Any) -> None:
 class PushListener:
     """The listener of one consumer.
 
-    consume: the user's own function. single: does it take one message, or a sequence?
+    consume: the user's function. single: whether it takes one message, not a sequence.
     """
 
     __slots__ = ("consume", "interceptors", "single")
@@ -67,7 +67,7 @@ class PushListener:
 
 
 class BatchCall:
-    """One call of the listener, with a batch. tell: called in the event loop with the batch and how the call ended."""
+    """One call of the listener, with a batch. tell: called in the event loop with the batch and the end of the call."""
 
     __slots__ = ("_began", "_consumption", "_listener", "_tell", "batch")
     _began: float

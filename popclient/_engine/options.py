@@ -65,7 +65,7 @@ def asking(
     await_duration: float | timedelta | None,
     default: Asking | None = None,
 ) -> Asking:
-    """The parameters of a receive, checked; None stands for the default's."""
+    """The parameters of a receive, checked. None means the default."""
     if default is not None and max_messages is None and invisible_duration is None and await_duration is None:
         return default
     base = default or Asking(32, timedelta(seconds=30), timedelta(seconds=15))
@@ -126,7 +126,7 @@ class PushOptions(Options):
     """The options of a push consumer, checked when it is made (requirement N8).
 
     batch_size: None where the listener takes single messages. receive_batch_size: messages that one receive asks for;
-    None: by the pace of the listener.
+    None: it depends on the pace of the listener.
     consumption_timeout, drain_timeout: seconds.
     """
 

@@ -1,6 +1,6 @@
-"""Tells the server what became of messages, again and again until it answers; and the log how a listener failed.
+"""Tells the server the outcomes of messages, and repeats them until it answers. Logs how a listener failed.
 
-A message keeps its part of the budget until then: a server that hears nothing is asked for nothing new either.
+A message keeps its part of the budget until then: a client whose outcomes the server does not get asks for no more.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from popclient.errors import BadRequest, ClientClosed, NotFound, PopError, Unsup
 from popclient.listening import ConsumeResult, ConsumeStatus, Consumption
 
 SAY_AGAIN: Final = 1.0  # seconds, as the official clients do
-# The hold is over, or the topic or group gone: no repetition helps, the message comes again if it is to.
+# The hold is over, or the topic or group was deleted: a repetition does not help.
 OVER: Final = (BadRequest, ClientClosed, NotFound, UnsupportedByServer)
 
 
 class OutcomeSender:
     """Acks, failures and what is given back.
 
-    heard: told of each message whose outcome the server has answered, for better or worse.
-    lost: told of each whose ack came too late.
+    heard: called with each message whose outcome the server has answered, with OK or a refusal.
+    lost: called with each message whose ack came too late.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class OutcomeSender:
     # ---- Anything else ----
 
     async def fail(self, held: Buffered, interval: timedelta) -> None:
-        """It comes again after the interval; this attempt counts."""
+        """It is delivered again after the interval; this attempt counts."""
         await self._until_heard(held, partial(self._settling.change_invisible_duration, held.view, interval))
 
     async def give_up(self, held: Buffered) -> None:
@@ -114,7 +114,7 @@ class OutcomeSender:
     # ---- The end ----
 
     async def flush(self) -> None:
-        """Returns when the server has answered everything said so far."""
+        """Returns when the server has answered all outcomes so far."""
         while self._open:
             self._all_heard.clear()
             await self._all_heard.wait()
@@ -141,7 +141,7 @@ _COUNTS: Final = f"which counts as {ConsumeResult.FAILURE}"
 
 
 def describe_failure(batch: Batch, consumption: Consumption, session: Session, options: PushOptions) -> str:
-    """One call of the listener that did not succeed. Of a late one the next attempt was decided before."""
+    """A sentence for the log about a call that failed. Its next attempt is left out if it was decided before."""
     several = len(batch.views)
     shown = str(batch.views[0]) if several == 1 else f"{several} messages from {batch.views[0]}"
     said = f"{shown}: the listener {_ended(consumption, options)}"
@@ -151,7 +151,7 @@ def describe_failure(batch: Batch, consumption: Consumption, session: Session, o
 
 
 def describe_next_attempt(held: Buffered, session: Session) -> str:
-    """When a failed message comes again, as far as the server has told."""
+    """When a failed message is delivered again, if the server has told."""
     attempt, most = held.view.delivery_attempt, session.settings.backoff_policy.max_attempts
     if most and attempt >= most:
         return f"it was attempt {attempt} of {most}: it becomes a dead letter"
@@ -169,6 +169,6 @@ def _ended(consumption: Consumption, options: PushOptions) -> str:
 
 
 def _when(held: Buffered, session: Session) -> str:
-    if held.group.ordered and session.is_popmq:  # which keeps that interval to itself
+    if held.group.ordered and session.is_popmq:  # which does not tell the interval
         return "after its group's interval for messages in order"
     return f"in {convert.retry_interval(session.settings, held.view.delivery_attempt).total_seconds():g} s"

@@ -1,7 +1,7 @@
 """Long polls that outlive the calls that wait for them.
 
-A poll is a task of its own: a caller that gives up waiting does not end it. What it brings then goes to the next
-`receive`, or, when none comes soon, back to the server. So no message is lost in a cancelled call until its hold ends.
+A poll is a task of its own: a caller that stops waiting does not end it. Its messages then go to the next `receive`, or
+back to the server if none comes soon. So messages of a cancelled call need not wait until their holds end.
 
 A poll ahead begins before its `receive` is called (docs/design/0019), and may bring messages for several. It brings
 what is there and does not wait, so no message comes to a consumer that has stopped to receive.
@@ -26,7 +26,7 @@ from popclient.message import FilterExpression, MessageView
 from popproto.v2 import definition_pb2 as pb
 
 STRAY_PATIENCE: Final = 1.0  # seconds that messages without a waiting receive are kept for the next one
-AHEAD_AGAIN: Final = 10.0  # seconds without polls ahead, after the messages of one were given back
+AHEAD_AGAIN: Final = 10.0  # seconds without polls ahead after messages of one were given back
 
 
 class Asking(NamedTuple):
@@ -56,7 +56,7 @@ class Poll:
 
     @property
     def expected(self) -> int:
-        """How many messages it has, or may bring."""
+        """How many messages it has, or may still bring."""
         return len(self.messages) if self.done else self.ahead
 
     def take(self) -> list[MessageView]:
@@ -67,7 +67,7 @@ class Poll:
 class Polls:
     """The polls of one consumer.
 
-    give_back: called with messages for which no receive came.
+    give_back: called with messages that no `receive` has taken.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Polls:
         self._stopped = False
 
     def take_up(self, topic: str, asking: Asking) -> Poll:
-        """One that is already on its way and asks for the same, or a new one."""
+        """A poll that is already running and asks for the same, or a new one."""
         for _ in range(len(self._idle[topic])):
             idle = self._idle[topic].popleft()
             if idle.asking[:2] == asking[:2]:
@@ -102,7 +102,7 @@ class Polls:
     def ask_ahead(self, topic: str, asking: Asking, wanted: int) -> None:
         """Begins a poll for the next receives, where the server answers a receive in one frame.
 
-        wanted: for how many messages, what is ahead already included; they come in whole receives.
+        wanted: the number of messages, with those that are ahead already; it is rounded to whole receives.
         """
         if (
             self._stopped
@@ -119,7 +119,7 @@ class Polls:
             self.release([self._begin(Poll(topic, asking, ahead=missing // each * each))])
 
     def take(self, poll: Poll) -> list[MessageView]:
-        """What a poll has brought for one receive; nothing if it was ahead and less than half of the hold is left."""
+        """The messages of a poll for one receive; none if it was ahead and less than half of the hold is left."""
         brought = poll.take()
         if not (brought and poll.ahead):
             return brought
@@ -142,7 +142,7 @@ class Polls:
         return poll
 
     def release(self, polls: Iterable[Poll]) -> None:
-        """What a receive leaves behind waits for the next one."""
+        """Keeps the polls that a receive did not wait for, for the next receive."""
         for poll in polls:
             if poll.done and not poll.messages:
                 self._all.discard(poll)
@@ -162,14 +162,14 @@ class Polls:
         return [view for poll in self._all for view in poll.take()]
 
     def _strayed(self, poll: Poll, _: asyncio.Task[None]) -> None:
-        """Called when a poll that was left behind has ended."""
+        """Called when a poll that was released has ended."""
         if poll.messages:
             asyncio.get_running_loop().call_later(STRAY_PATIENCE, self._drop_stray, poll)
         else:
             self._drop_stray(poll)
 
     def _drop_stray(self, poll: Poll) -> None:
-        if self._stopped:  # then `stop` hands out what is left
+        if self._stopped:  # then `stop` returns what is left
             return
         if poll in self._idle[poll.topic]:
             self._idle[poll.topic].remove(poll)
@@ -183,7 +183,7 @@ class Polls:
         self._give_back(strays)
 
     async def _ask(self, poll: Poll) -> None:
-        """The call itself, with a margin beyond the long poll; one that breaks before it brings a thing is repeated."""
+        """Makes the call, with a margin beyond the long poll. Repeats it if it breaks before it has any message."""
         topic, asking = poll.topic, poll.asking
         clock = asyncio.get_running_loop().time
         begun = clock()
@@ -213,7 +213,7 @@ class Polls:
             await asyncio.sleep(min(long_poll, LEAST_PACE) - (clock() - begun))
 
     def _next_queue(self, topic: str, route: Sequence[pb.MessageQueue]) -> pb.MessageQueue:
-        """Of each broker in turn a readable queue: servers look at the broker, and serve any of its queues."""
+        """A readable queue of each broker in turn. Servers look only at the broker, and serve any of its queues."""
         readable = [queue for queue in route if queue.permission in (pb.READ, pb.READ_WRITE) and not queue.broker.id]
         brokers = list({queue.broker.name: queue for queue in reversed(readable)}.values())
         if not brokers:
@@ -222,6 +222,6 @@ class Polls:
 
 
 def _note_failure(task: asyncio.Task[None]) -> None:
-    """A poll without a waiting receive may fail silently; asyncio would complain."""
+    """A poll without a waiting receive may fail silently; without this asyncio would log it."""
     if not task.cancelled():
         task.exception()

@@ -60,7 +60,7 @@ class PushConsumerCore(ConsumerLife):
         self.session.on_trial = self._try_out
 
     async def _start(self) -> None:
-        """Looks the topics up, opens the session and begins to poll; raises what is wrong with them."""
+        """Looks the topics up, opens the session and begins to poll. Raises a PopError if one of these is refused."""
         for topic in self.options.topics:
             await self.session.route(topic)
         await self.session.start()
@@ -70,7 +70,7 @@ class PushConsumerCore(ConsumerLife):
         return self._runner.is_inside()
 
     async def _try_out(self, message: pb.Message) -> pb.Status:
-        """Has the listener consume a message without a hold, for an operator; says how it ended."""
+        """Gives the listener a message without a hold, for an operator. Returns how the call ended."""
         try:
             async with asyncio.timeout(self.options.consumption_timeout):
                 consumption = await self._dispatcher.try_out(MessageView.unheld(message))
@@ -85,7 +85,7 @@ class PushConsumerCore(ConsumerLife):
         self._dispatcher.begin_no_more()
 
     async def _close(self, drain_timeout: float) -> None:
-        """Stops polling, gives back, lets the listener finish, flushes, says goodbye."""
+        """Stops polling, gives messages back, lets the listener finish, flushes the outcomes, and says goodbye."""
         clock = asyncio.get_running_loop().time
         patience = 0.0  # an interrupted closing does not wait for the goodbye either
         try:

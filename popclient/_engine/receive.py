@@ -1,4 +1,4 @@
-"""One receive: a long poll, and what the server has granted to one that was cancelled.
+"""One receive: a long poll, and the messages that the server has granted to a cancelled one.
 
 Servers with the capability `receive-batch` answer it in one frame (ReceiveBatch); the others, and every RocketMQ 5
 proxy, a frame per message (ReceiveMessage).
@@ -26,7 +26,7 @@ from popproto.v2 import service_pb2 as rpc
 
 RECEIVE_BATCH: Final = "receive-batch"
 ONE_FRAME_MAX: Final = 128  # messages that such a server returns at once
-BATCH_SIZE: Final = 32  # messages that the other ones return at once
+BATCH_SIZE: Final = 32  # messages that other servers return at once
 POLL_MARGIN: Final = 3.0  # seconds that the call may take beyond the long poll itself
 # Servers poll for 5 s at least (requirement A12) and refuse a call whose deadline leaves less. A receive that waits
 # less leaves its poll to the next receive.
@@ -40,10 +40,10 @@ class Receive:
     """One receive, and the messages that it has brought.
 
     hold: how long the server holds what it grants. long_poll: seconds that it may wait for messages.
-    repeats: if the answer breaks, is it asked for again, where the server repeats all of it? Otherwise what came before
-        it broke is the answer: its hold is running.
+    repeats: whether a receive is repeated if its answer breaks and the server can repeat all of it. Otherwise the
+        messages that came before are the answer: their holds are running.
     waits: False asks for what is there now; only for servers with `receive-batch`. Its answer may be read late, so the
-        holds count from the request.
+        holds count from the request, and from the first one if it is repeated.
     """
 
     def __init__(
@@ -63,6 +63,7 @@ class Receive:
         self._long_poll = long_poll
         self._repeats = repeats
         self._waits = waits
+        self._asked_at: datetime | None = None  # if it does not wait
 
     async def run(self) -> None:
         """Returns when the messages are here, or the long poll has ended empty; raises PopError."""
@@ -76,10 +77,10 @@ class Receive:
             raise error_of(status)
 
     async def recall(self, patience: float = RECALL_PATIENCE) -> None:
-        """After `run` was cancelled: brings what the server has granted on the way, too.
+        """After `run` was cancelled: also brings the messages that the server had granted by then.
 
-        The attempt is repeated once, for `patience` seconds at most: what was granted is held for us, and to give it
-        back one must know of it (requirement K9). A server that repeats nothing is not asked.
+        The attempt is repeated once, for `patience` seconds at most: what was granted is held for this client, which
+        can only give back what it knows of (requirement K9). A server that cannot repeat a receive is not asked.
         """
         if not self._session.is_popmq or patience <= 0:
             return
@@ -113,10 +114,11 @@ class Receive:
         return RECEIVE_BATCH in self._session.capabilities
 
     async def _ask(self, link: Link, timeout: float, brought: list[MessageView]) -> pb.Status | None:
-        """One call; the messages come into `brought`. Returns the status of the answer."""
+        """One call. Adds the messages to `brought`, and returns the status of the answer."""
         headers = self._session.transport.headers()
         if self._in_one_frame:
-            asked_at = None if self._waits else convert.now()
+            if not self._waits and self._asked_at is None:
+                self._asked_at = convert.now()
             try:
                 answer = await link.receiving.ReceiveBatch(self._request, timeout=timeout, metadata=headers)
             except grpc.aio.AioRpcError as failure:
@@ -124,7 +126,7 @@ class Receive:
                 if failure.code() is not grpc.StatusCode.UNIMPLEMENTED:
                     raise
             else:
-                until: datetime = (asked_at or convert.now()) + self._hold
+                until: datetime = (self._asked_at or convert.now()) + self._hold
                 brought += [MessageView(convert.own(message), until) for message in answer.messages]
                 return answer.status if answer.HasField("status") else None
         call = link.messaging.ReceiveMessage(self._request, timeout=timeout, metadata=headers)
@@ -140,7 +142,7 @@ def receive_request(
     *,
     auto_renew: bool,
 ) -> rpc.ReceiveMessageRequest:
-    """A request for up to `count` messages, under an attempt id of its own."""
+    """A request for up to `count` messages, with a new attempt id."""
     request = rpc.ReceiveMessageRequest(
         group=group,
         message_queue=queue,
@@ -156,7 +158,7 @@ def receive_request(
 async def read_messages(
     call: AsyncIterable[rpc.ReceiveMessageResponse], hold: timedelta, brought: list[MessageView]
 ) -> pb.Status | None:
-    """Reads the answer of a receive to its end, the messages into `brought`; returns its status."""
+    """Reads the answer of a receive to its end. Adds the messages to `brought`, and returns the status."""
     status = None
     async for frame in call:
         if frame.HasField("message"):

@@ -19,27 +19,27 @@ KEEP_ALIVE: Final = 60.0  # seconds without work, after which a thread may end (
 
 
 class Rejected(Exception):
-    """The runner takes no call now; the caller keeps it."""
+    """The runner takes no call now. The caller may try again."""
 
 
 class ListenerCall(Protocol):
     """One call of a listener: what to call, with what, and whom to tell."""
 
     def begin(self) -> bool:
-        """Called where the listener runs, right before it; False calls it off."""
+        """Called in the thread or task of the listener, right before it. If False, the listener is not called."""
 
     def listen(self) -> Any:
         """Calls the listener. What it returns is the answer; in a task, what it returns is awaited."""
 
     def end(self, returned: Any, error: BaseException | None, /) -> None:
-        """Called where the listener has run, with what it has returned or raised."""
+        """Called in the thread or task of the listener, with what it has returned or raised."""
 
     def ended(self, error: BaseException | None, /) -> None:
-        """Called in the event loop at the end of every call. error: what has ended it without `end`, if anything."""
+        """Called in the event loop at the end of every call. error: why `end` was not called; None if it was."""
 
 
 class Runner(ABC):
-    """Runs calls of one listener, so many at once; further calls wait, in order. Belongs to one event loop."""
+    """Runs calls of one listener, up to a number at once. Other calls wait, in order. Belongs to one event loop."""
 
     def __init__(self) -> None:
         self.unfinished = 0
@@ -47,10 +47,10 @@ class Runner(ABC):
 
     @abstractmethod
     def run(self, call: ListenerCall, /) -> None:
-        """Has the call made; raises Rejected if it is not taken."""
+        """Runs the call, or queues it. Raises Rejected if it is not taken."""
 
     async def idle(self) -> None:
-        """Returns when every call has ended, or was called off."""
+        """Returns when every call has ended or was cancelled before it began."""
         while self.unfinished:
             self._idle = self._idle or asyncio.Event()
             await self._idle.wait()
@@ -64,15 +64,15 @@ class Runner(ABC):
 
     @abstractmethod
     def cancel(self, call: ListenerCall, /) -> None:
-        """Ends the call if it can be ended; `ended` is called all the same."""
+        """Ends the call if that is possible. `ended` is called in any case."""
 
     @abstractmethod
     def is_inside(self) -> bool:
-        """Is the caller the listener?"""
+        """Whether the caller is the listener."""
 
     @abstractmethod
     def stop(self) -> None:
-        """No further call will come."""
+        """No more calls will come."""
 
 
 MakeRunner = Callable[[str, int, int | None], Runner]
@@ -102,7 +102,7 @@ class ThreadRunner(Runner):
         self._keep_alive = keep_alive
         self._post = post
         self._started = 0
-        self._mutex = threading.Lock()  # a thread that leaves must not be counted on
+        self._mutex = threading.Lock()  # so that no call counts on a thread that is about to end
         self._work: SimpleQueue[ListenerCall | None] = SimpleQueue()
         self._threads: set[threading.Thread] = set()
 
@@ -120,7 +120,7 @@ class ThreadRunner(Runner):
         self._threads.add(thread)  # before it runs: its listener may ask whether it is inside
         try:
             thread.start()
-        except RuntimeError as failure:  # the system has no more of them: then those that are there do all the work
+        except RuntimeError as failure:  # the system has no more threads: those that exist do all the work
             self._threads.remove(thread)
             if not self._threads:
                 raise Rejected(f"thread {name} is not started: {failure}") from failure

@@ -1,6 +1,6 @@
-"""What consumers of either kind say of the messages they hold: done, later, given back, given up.
+"""What consumers do with the messages that they hold: ack, change the hold, give back, give up.
 
-Acks share requests (see `_batching`); all other calls are of one message each.
+Acks share requests (see `_session.batching`); every other call names one message.
 """
 
 from __future__ import annotations

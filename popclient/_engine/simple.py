@@ -29,7 +29,7 @@ from popproto.v2 import definition_pb2 as pb
 
 SLACK: Final = 0.25  # seconds beyond the await duration for the answer to travel
 WORTH_A_POLL: Final = timedelta(seconds=1)
-# A topic with messages answers at once; only one that stays silent this long lets the next topic have a go.
+# A topic with messages answers at once. If one does not answer for this long, the next topic is asked too.
 HEDGE: Final = 0.01
 
 
@@ -70,7 +70,7 @@ class SimpleConsumerCore:
         self._closing = False
 
     async def start(self) -> None:
-        """Looks the topics up and opens the session; raises what is wrong with them."""
+        """Looks the topics up and opens the session. Raises a PopError if one of these is refused."""
         for topic in self.topics:
             await self.session.route(topic)
         await self.session.start()
@@ -89,9 +89,10 @@ class SimpleConsumerCore:
         return brought
 
     def _look_ahead(self, asking: Asking, brought: Sequence[MessageView]) -> None:
-        """Who comes back quickly for full receives will come again: the next ones travel meanwhile.
+        """If full receives follow each other quickly, begins the next one already.
 
-        Asks for as many messages as were worked off in the last moment: those handed out before the ones here.
+        Asks for as many messages as were worked off in the last moment: those handed out before the ones here. Topics
+        that have many share them, and each has at least one receive.
         """
         lately = self._recent_work.count(self._handed_out, asyncio.get_running_loop().time())
         self._handed_out += len(brought)
@@ -102,7 +103,7 @@ class SimpleConsumerCore:
             self._full.discard(brought[0].topic)
         following = self._rotation()[0]
         if lately >= full and following in self._full:
-            self._polls.ask_ahead(following, asking, lately)
+            self._polls.ask_ahead(following, asking, max(lately // len(self._full), full))
 
     async def _receive(self, asking: Asking) -> list[MessageView]:
         if not self.session.settled:
@@ -126,18 +127,23 @@ class SimpleConsumerCore:
         """Until a poll brings something, or the time is over."""
         while not (brought := self._brought(mine)):
             left = deadline - asyncio.get_running_loop().time()
-            self._renew(mine, asking._replace(await_duration=timedelta(seconds=left - SLACK)))
-            if not mine or left <= 0:
+            if left <= 0:
+                return []
+            self._renew(mine, asking._replace(await_duration=timedelta(seconds=max(left - SLACK, 0.0))))
+            if not mine:
                 return []
             await _first_of(mine, left)
         return brought
 
     def _renew(self, mine: list[Poll], asking: Asking) -> None:
-        """Begins anew what has ended empty: servers cut long polls, and one left by an earlier receive ends early."""
+        """Begins a poll again that has ended empty: servers cut long polls, and one of an earlier receive ends early.
+
+        One that was ahead has not waited at the server, so this receive's own poll follows, however short it is.
+        """
         for poll in [poll for poll in mine if poll.done]:
             mine.remove(poll)
             self._polls.release([poll])
-            if asking.await_duration > WORTH_A_POLL:
+            if poll.ahead or asking.await_duration > WORTH_A_POLL:
                 mine.append(self._polls.take_up(poll.topic, asking))
 
     def _rotation(self) -> list[str]:
@@ -147,7 +153,7 @@ class SimpleConsumerCore:
         return topics[first:] + topics[:first]
 
     def _brought(self, polls: Sequence[Poll]) -> list[MessageView]:
-        """The messages of the first poll that has some; raises what another one failed of."""
+        """The messages of the first poll that has some. Raises the failure of a poll if none has messages."""
         if self._closing:
             raise ClientClosed
         for poll in polls:
@@ -166,7 +172,7 @@ class SimpleConsumerCore:
             while (view := self._pop_ready()) is not None:
                 if await self._freshen(view):
                     return view
-            # Of several that iterate one consumer one receives for all; the others would wait on polls of their own.
+            # If several tasks iterate one consumer, one of them receives for all. Otherwise each would have a poll.
             async with self._refilling:
                 await self._refill()
         return None
@@ -205,7 +211,7 @@ class SimpleConsumerCore:
         return view.invisible_until - convert.now() > self.defaults.invisible / 2
 
     async def _freshen(self, view: MessageView) -> bool:
-        """Sees to it that half of the hold is left. False if the hold is lost: then the message comes again."""
+        """Renews the hold unless half of it is left. False if the hold is lost: then the message is delivered again."""
         if self._is_fresh(view):
             return True
         try:
@@ -251,7 +257,7 @@ class SimpleConsumerCore:
     # ---- The end ----
 
     async def close(self) -> None:
-        """Stops polling, gives back, flushes acks, says goodbye; all within `close_timeout`."""
+        """Stops polling, gives messages back, flushes acks and says goodbye, all within `close_timeout`."""
         if self._closing:
             return
         self._closing = True
@@ -275,13 +281,13 @@ class SimpleConsumerCore:
         await self._tasks.ended()
 
     def _all_ready(self) -> Iterator[MessageView]:
-        """What iteration has received and not handed out."""
+        """The messages that iteration has received and not handed out."""
         while (view := self._pop_ready()) is not None:
             yield view
 
 
 async def _at_rest(view: MessageView) -> None:
-    """Returns when the message's hold is renewed no more: its handle is then the one that counts."""
+    """Returns when the message's hold is not renewed any more. Then its handle does not change."""
     if view._keeper is not None:
         await view._keeper.end()
 

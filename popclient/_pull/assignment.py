@@ -23,7 +23,7 @@ READABLE = (pb.READ, pb.READ_WRITE)
 class AssignedQueues:
     """Belongs to one event loop.
 
-    arrived: called when a queue has something to take. anew: awaited when the topic of a queue was recreated.
+    arrived: called when a queue has messages to take. anew: awaited when the topic of a queue was recreated.
     """
 
     def __init__(
@@ -44,12 +44,12 @@ class AssignedQueues:
     # ---- What there is ----
 
     async def queues(self, topic: str) -> list[MessageQueue]:
-        """Those that can be read, in order."""
+        """The queues of the topic that can be read, in order."""
         route = await self._session.route(topic)
         return sorted({MessageQueue(topic, queue.id) for queue in route if queue.permission in READABLE})
 
     async def existing(self, mq: MessageQueue) -> MessageQueue:
-        """Itself; raises NotFound."""
+        """The queue, if it exists. Raises NotFound."""
         there = await self.queues(mq.topic)
         if mq not in there:
             raise NotFound(f"topic {mq.topic} has no queue {mq.queue_id}; it has {_spelt(there)}")
@@ -69,14 +69,14 @@ class AssignedQueues:
         return fetcher
 
     def of_each(self, mqs: Iterable[MessageQueue]) -> list[Fetcher]:
-        """Of all that are assigned when none is named."""
+        """Those of the named queues; of all assigned queues if none is named."""
         named = [self.of(mq) for mq in mqs]
         return named or list(self.fetchers.values())
 
     # ---- Changing it ----
 
     def require_room(self, queues: Collection[MessageQueue]) -> None:
-        """Raises ValueError for more queues than messages may be fetched ahead."""
+        """Raises ValueError if there are more queues than messages that may be fetched ahead."""
         most = self._options.max_cached_messages
         if len(queues) > most:
             raise ValueError(
@@ -109,7 +109,7 @@ class AssignedQueues:
         begin = start_of(self._options.consume_from, mq.topic, stored)
         if begin is StartQuery.TIMESTAMP:
             return consume_timestamp_of(self._options.consume_timestamp, convert.now())
-        assert begin is not None  # an offset that is not known was raised
+        assert begin is not None  # an unknown progress was raised before
         if isinstance(begin, int):
             return begin
         return QueueEnd.BEGINNING if self.generations.wants_all(mq.topic) else QueueEnd.END
@@ -121,7 +121,7 @@ class AssignedQueues:
             self.generations.met(mq.topic, progress[mq].generation)
 
     async def stored(self, begins: Mapping[MessageQueue, Begin]) -> dict[MessageQueue, Begin]:
-        """Makes those that were asked for the group's progress; begins where it is now. Raises what was refused."""
+        """Stores the positions that were looked up as the group's progress. Raises the refusals."""
         asked = {mq: begin.progress for mq, begin in begins.items() if begin.asked}
         now = dict(begins)
         results = await calls.commit_offsets(self._session, self._options.group, asked) if asked else {}
@@ -146,7 +146,7 @@ class AssignedQueues:
                 self._arrived,
                 self._anew,
             )
-        for mq in begins:  # all are counted before the first asks for budget
+        for mq in begins:  # all are counted before the first one takes budget
             self.fetchers[mq].go_on()
 
 

@@ -1,4 +1,4 @@
-"""Which progress of a pull consumer is committed: what was polled, and of its own accord only what is dealt with."""
+"""Which progress of a pull consumer is committed: what was polled; by auto-commit only what is processed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from popclient.message import MessageQueue
 
 
 class OffsetCommitter:
-    """Of the queues that are assigned at the moment; a queue whose progress has not changed is not committed again."""
+    """Commits for the queues that are assigned. A queue whose progress has not changed is not committed again."""
 
     def __init__(self, session: Session, group: str, fetchers: Mapping[MessageQueue, Fetcher]) -> None:
         self._session = session
@@ -23,20 +23,20 @@ class OffsetCommitter:
         self._fetchers = fetchers
 
     def begin_poll(self) -> None:
-        """A new poll says that the messages of the poll before are dealt with."""
+        """A new poll means that the messages of the poll before are processed."""
         for fetcher in self._fetchers.values():
             fetcher.done = fetcher.position
 
     @property
     def has_begun(self) -> bool:
-        """Is it stored where each queue begins?"""
+        """Whether the beginning of each queue is stored."""
         return all(fetcher.has_begun for fetcher in self._fetchers.values())
 
     async def keep_beginning(self) -> None:
-        """Stores where queues begin, until the server has taken it; what waiting does not mend is raised by poll.
+        """Stores where queues begin, and repeats that; `poll` raises failures that a repetition cannot solve.
 
-        Before anything is polled: after a crash it must come again. While it is looked up which queues a recreated
-        topic has, a refusal is no failure: the refused queue may be gone.
+        This is before anything is polled, so that after a crash the same messages come again. While the queues of a
+        recreated topic are looked up, a refusal is not a failure: the refused queue may be gone.
         """
         pause, longest = PAUSE_AFTER_FAILURE
         while begins := {mq: fetcher.position for mq, fetcher in self._fetchers.items() if not fetcher.has_begun}:
@@ -63,11 +63,11 @@ class OffsetCommitter:
         await self.commit({mq: fetcher.position for mq, fetcher in self._fetchers.items()})
 
     async def commit_done(self) -> None:
-        """Without the last poll's messages: they may still be in work."""
+        """Without the messages of the last poll: the user may still process them."""
         await self.commit({mq: min(fetcher.done, fetcher.position) for mq, fetcher in self._fetchers.items()})
 
     async def commit(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Of assigned queues; raises MultipleResults with what was refused, NotFound where no topic exists any more."""
+        """For assigned queues. Raises MultipleResults with the refusals, NotFound if no topic exists any more."""
         changed = {
             mq: QueueProgress(offset, self._fetchers[mq].resets, self._fetchers[mq].generation)
             for mq, offset in offsets.items()
@@ -116,7 +116,7 @@ class OffsetCommitter:
             fetcher.seek(stored.offset)
 
     async def heed_resets(self) -> None:
-        """Goes on where an operator has moved the progress to."""
+        """Continues at the place to which an operator has moved the progress."""
         try:
             progress = await calls.fetch_offsets(self._session, self._group, list(self._fetchers))
         except PopError as failure:
@@ -147,5 +147,5 @@ class OffsetCommitter:
 
 
 def _differ(one: Fetcher | QueueProgress, other: QueueProgress) -> bool:
-    """Are they of topics of different generations?"""
+    """Whether they belong to different generations of a topic."""
     return 0 not in (one.generation, other.generation) and one.generation != other.generation

@@ -33,7 +33,7 @@ RESETS: Final = "popmq.resets"
 
 
 class Consuming(Protocol):
-    """Takes the messages that would be polled."""
+    """Gets the messages that `poll` would return."""
 
     async def run(self, topics: Sequence[str], /) -> None: ...
     async def end(self) -> None: ...
@@ -42,7 +42,7 @@ class Consuming(Protocol):
 class PullConsumerCore:
     """Reads queues from offsets, for one group.
 
-    Unless it subscribes it is no member of the group, and takes no queue from those that are.
+    Unless it subscribes, it is not a member of the group, and takes no queue from the members.
     """
 
     def __init__(self, config: ClientConfig, options: PullOptions) -> None:
@@ -70,7 +70,7 @@ class PullConsumerCore:
         self._closing = False
 
     async def start(self) -> None:
-        """Opens the session; raises UnsupportedByServer at once where there is nothing to pull."""
+        """Opens the session. Raises UnsupportedByServer at once if the server does not offer pulls."""
         self._require_open()
         if self._started:
             return
@@ -94,7 +94,7 @@ class PullConsumerCore:
         return await self._assignment.queues(topic)
 
     async def assign(self, wanted: Iterable[str | MessageQueue]) -> list[MessageQueue]:
-        """These queues and topics instead of those before; what stays goes on where it is."""
+        """Assigns these queues and topics instead of the earlier ones. Queues that stay keep their positions."""
         await self.start()
         async with self._turn:
             followed, queues = await self._find(wanted)
@@ -104,7 +104,7 @@ class PullConsumerCore:
             return self._assignment.assigned
 
     async def subscribe(self, topics: Iterable[str]) -> list[MessageQueue]:
-        """This member's share of the topics instead of what was assigned before."""
+        """Assigns this member's share of the topics instead of what was assigned before."""
         await self.start()
         async with self._turn:
             await self._subscribing.subscribe({topic: self.options.filter_of(topic) for topic in topics})
@@ -112,7 +112,7 @@ class PullConsumerCore:
             return self._assignment.assigned
 
     async def _find(self, wanted: Iterable[str | MessageQueue]) -> tuple[set[str], set[MessageQueue]]:
-        """The topics that are wanted whole, and all queues."""
+        """The topics of which all queues are wanted, and all queues together."""
         whole: set[str] = set()
         queues: set[MessageQueue] = set()
         for each in wanted:
@@ -124,12 +124,12 @@ class PullConsumerCore:
         return whole, queues
 
     async def _become(self, queues: set[MessageQueue], end: QueueEnd | None = None) -> None:
-        """Makes these the assigned ones, or changes nothing."""
+        """Assigns these queues, or changes nothing if that fails."""
         self._assignment.require_room(queues)
         await self._begin_at(queues, await self._assignment.begins(queues, end))
 
     async def _become_share(self, queues: set[MessageQueue]) -> None:
-        """The same for a member: where a queue begins is stored at once, as it may change hands before it is polled."""
+        """The same for a member. Stores at once where a queue begins: another member may get it before it is polled."""
         self._assignment.require_room(queues)
         await self._begin_at(queues, await self._assignment.stored(await self._assignment.begins(queues)))
 
@@ -148,7 +148,7 @@ class PullConsumerCore:
                 log.warning("new queues of %s are looked for later: %s", ", ".join(self._followed), failure)
 
     async def _follow(self) -> None:
-        """Assigns the new queues of topics that are assigned whole, from their beginning.
+        """Assigns the new queues of topics of which all queues are wanted, from their beginning.
 
         One that was recreated may have fewer queues.
         """
@@ -179,7 +179,7 @@ class PullConsumerCore:
     # ---- Reading ----
 
     async def poll(self, timeout: float, most: int) -> list[MessageView]:
-        """Up to so many messages, as soon as there is one; none when the time is over."""
+        """Up to so many messages, as soon as there is one; none if the time is over."""
         if self._consuming is not None:
             raise ValueError("the messages go to the listener that was given to consume; poll when it has ended")
         return [view for _, taken in await self.take(timeout, most) for view in taken]
@@ -204,7 +204,7 @@ class PullConsumerCore:
                 return []
 
     def _take(self, most: int) -> list[tuple[Fetcher, list[MessageView]]]:
-        """From all queues, beginning with another one each time; raises a failure only if there is nothing to take."""
+        """From all queues, beginning with another one each time. Raises a failure only if there are no messages."""
         fetchers = [fetcher for fetcher in self._assignment.fetchers.values() if not fetcher.paused]
         begun = [fetcher for fetcher in fetchers if fetcher.has_begun]
         first = next(self._rotation) % max(len(begun), 1)
@@ -219,7 +219,7 @@ class PullConsumerCore:
         return by_queue
 
     async def consume(self, consuming: Consuming, topics: Sequence[str]) -> None:
-        """Has it take what would be polled, until this consumer is closed."""
+        """Gives it the messages that `poll` would return, until this consumer is closed."""
         if self._consuming is not None:
             raise ValueError("a listener gets the messages already; one consumer has one listener")
         if self.options.auto_commit:
@@ -235,11 +235,11 @@ class PullConsumerCore:
         return self._assignment.fetchers
 
     async def commit_consumed(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Of assigned queues; raises what was refused."""
+        """For assigned queues. Raises the refusals."""
         await self._committer.commit(offsets)
 
     def _keep_beginning(self) -> None:
-        """Stores where the queues begin, because nothing is taken before; wakes `poll` when that is done."""
+        """Stores where the queues begin: no message is taken before that. Wakes `poll` when it is done."""
         if not self._committer.has_begun and (self._beginning is None or self._beginning.done()):
             self._beginning = asyncio.get_running_loop().create_task(self._committer.keep_beginning())
             self._beginning.add_done_callback(lambda _: self._arrived.set())
@@ -277,7 +277,7 @@ class PullConsumerCore:
         return await calls.send_message_back(self.session, self.options.group, message, delay_level, None)
 
     async def seek_to(self, mqs: Iterable[MessageQueue], where: QueueEnd | datetime) -> None:
-        """All of them or, when a server fails on the way, none."""
+        """All of them, or none if a server fails meanwhile."""
         fetchers = self._open_each(mqs)
         offsets = [await calls.query_offset(self.session, fetcher.mq, where) for fetcher in fetchers]
         for fetcher, offset in zip(fetchers, offsets, strict=True):
@@ -292,7 +292,7 @@ class PullConsumerCore:
         return progress[mq].offset if progress[mq].offset >= 0 else None
 
     async def commit(self, given: Mapping[MessageQueue, int] | None) -> None:
-        """Everything that was polled, or up to the given offsets; raises what was refused."""
+        """Commits everything that was polled, or up to the given offsets. Raises the refusals."""
         self._require_open()
         if given is None:
             await self._committer.commit_polled()
@@ -324,7 +324,7 @@ class PullConsumerCore:
     async def close(self, *, all_done: bool = False) -> None:
         """Ends all pulls and says goodbye, within `close_timeout`.
 
-        all_done: are the messages of the last poll dealt with? Auto-commit commits them then.
+        all_done: whether the messages of the last poll are processed. If so, auto-commit commits them.
         """
         if self._closing:
             return

@@ -19,15 +19,15 @@ from popclient.message import MessageQueue, MessageView
 
 LEAST_PACE: Final = 1.0  # seconds; a server that answers empty at once must not make its clients spin (requirement A11)
 PAUSE_AFTER_FAILURE: Final = (0.05, 1.0)
-PAUSE_WHEN_BUSY: Final = 0.02  # the server said so (requirement B19)
-GUESSED_BYTES: Final = 64 * 1024  # per message, before the first has come
+PAUSE_WHEN_BUSY: Final = 0.02  # as the server answered (requirement B19)
+GUESSED_BYTES: Final = 64 * 1024  # of a message, before the first one has arrived
 
 
 class Begin(NamedTuple):
     """Where a queue begins.
 
-    asked: an end or a time has led there, because the group has no progress. Asked again it may lead elsewhere: the
-        next reader of the queue would skip what is between, unless it is stored.
+    asked: it was looked up by an end or a time, because the group has no progress. A later look-up may give another
+        place: the next reader of the queue would skip what is between, unless the place is stored.
     """
 
     progress: QueueProgress
@@ -37,9 +37,9 @@ class Begin(NamedTuple):
 class Fetcher:
     """Belongs to one event loop.
 
-    begin: where to begin; `position` is ever after the place behind which all has been taken or is not wanted.
+    begin: where to begin. Later, `position` is the first offset that is not taken and may be wanted.
     resets: of the progress that commits of this queue continue. generation: of the topic; 0 until it is known.
-    left: how far the queue of an earlier topic of that name was read; -1 without one.
+    left: how far the queue of an earlier topic of that name was read; -1 if there was none.
     sharing: how many fetchers share the budget.
     arrived: called when there is a message to take, or a failure.
     anew: awaited before the next pull when the topic was recreated; it may have other queues now.
@@ -62,7 +62,7 @@ class Fetcher:
         self.left = -1
         self.done = (
             begin.progress.offset
-        )  # the position when the present poll began: what was taken before is dealt with
+        )  # the position when the present poll began: what was taken before is processed
         self.committed = -1  # by this consumer, as far as it knows
         self.paused = False
         self.awaits_queues = False  # the topic was recreated; this queue may be none of its queues now
@@ -86,13 +86,13 @@ class Fetcher:
 
     @property
     def has_begun(self) -> bool:
-        """Would the next reader of the queue begin here or before? Nothing may be taken until then."""
+        """Whether the next reader of the queue would begin here or before. No message may be taken until then."""
         return not self._asked or self.committed >= 0
 
     # ---- Being polled ----
 
     def go_on(self) -> None:
-        """Fetches, if it does not and may."""
+        """Begins to fetch, if it may and does not yet."""
         if not self.paused and (self._task is None or self._task.done()):
             self._task = asyncio.get_running_loop().create_task(self._keep_fetching())
 
@@ -104,14 +104,14 @@ class Fetcher:
         return taken
 
     def raise_failure(self) -> None:
-        """Raises what ended the fetching, if something has, and fetches again."""
+        """If a failure has ended the fetching, raises it, and fetches again."""
         if self._failure is not None:
             failure, self._failure = self._failure, None
             self.go_on()
             raise failure
 
     def seek(self, offset: int, generation: int = 0) -> None:
-        """Goes on from there. What was fetched before is dropped.
+        """Continues at the offset, and drops what was fetched before.
 
         generation: of the topic that the offset belongs to. If it is an earlier one than the present, the queue begins
         at its first message.
@@ -121,7 +121,7 @@ class Fetcher:
             log.warning("%s begins at its first message: offset %d is of an earlier topic", self.mq, offset)
             offset = 0
         self.generation = self.generation or generation
-        self._asked = False  # the caller knows a place of his own
+        self._asked = False  # the caller names the place
         self._next_offset = self.done = offset
         self.go_on()
 
@@ -134,7 +134,7 @@ class Fetcher:
         self.go_on()
 
     def stop(self) -> asyncio.Task[None] | None:
-        """Fetches no more, and forgets what was not taken. The task that ends by it."""
+        """Stops fetching, and forgets what was not taken. Returns the task that ends."""
         self._next_offset = self.position
         self._forget_ahead()
         self._failure = None
@@ -149,7 +149,7 @@ class Fetcher:
         self._ahead.clear()
 
     def begin_anew(self, generation: int, offset: int) -> None:
-        """The topic was deleted and recreated: the queue begins there, and nothing of the one before is taken."""
+        """The topic was deleted and recreated: the queue begins there, and no message of the earlier topic is taken."""
         log.warning("topic %s was deleted and recreated: %s begins at its first message", self.mq.topic, self.mq)
         self.left = self.position
         self._forget_ahead()
@@ -178,7 +178,7 @@ class Fetcher:
                 return self.fail(for_caller(defect))
 
     def fail(self, failure: PopError) -> None:
-        """Has `raise_failure` raise it."""
+        """Keeps it for `raise_failure`."""
         self._failure = failure
         self._arrived()
 
@@ -215,7 +215,7 @@ class Fetcher:
             await asyncio.sleep(max(0.0, LEAST_PACE - (clock() - begun)))
 
     def _heed(self, pulled: Pulled) -> PullStatus:
-        """Takes in what a pull has brought."""
+        """Handles the answer of a pull."""
         code, messages, next_offset, generation = pulled
         self.generation = generation or self.generation
         offset = self._next_offset

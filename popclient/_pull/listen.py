@@ -1,8 +1,8 @@
 """A pull consumer with a listener, which it calls by the service of queue push consumers (requirement E18).
 
-Fetching, seeking and pausing stay the pull consumer's. What the listener answers leads to the same as there: a failed
-message is handed back to the server and comes again by the group's retry topic, and the progress of a queue goes as far
-as everything before it is finished.
+The pull consumer still fetches, seeks and pauses. The answers of the listener have the same effects as with a
+QueuePushConsumer: a failed message is handed back to the server and is delivered again by the group's retry topic, and
+the progress of a queue is its first unfinished message.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from popclient.message import MessageQueue, MessageView
 from popproto.v2 import definition_pb2 as pb
 
 COMMIT_EVERY: Final = 5.0  # seconds
-TAKE_WITHIN: Final = 1.0  # seconds; then what was lost to other members is looked for again
+TAKE_WITHIN: Final = 1.0  # seconds until it looks again for queues that it lost to other members
 
 
 class Listening(NamedTuple):
@@ -44,7 +44,7 @@ class Listening(NamedTuple):
 
 
 class _Owned(NamedTuple):
-    """An assigned queue. With another fetcher, count of resets or generation it is not the same any more."""
+    """An assigned queue. With another fetcher, another count of resets or another generation it is another one."""
 
     fetcher: Fetcher
     resets: int
@@ -78,11 +78,11 @@ class PullListening:
         self._done: dict[MessageQueue, int] = {}
         self._periodic = PeriodicTasks(clock)
         self._changed = asyncio.Event()
-        self._told_missing = ""  # what the log has of a topic that is not there
+        self._told_missing = ""  # what was logged about a topic that does not exist
         self._ending: asyncio.Task[None] | None = None
 
     async def run(self, topics: Sequence[str]) -> None:
-        """Subscribes, and hands messages over until the consumer is closed; raises what fetching cannot mend."""
+        """Subscribes, and hands messages over until the consumer is closed. Raises what a retry cannot solve."""
         try:
             await self._core.subscribe([*topics, retry_topic(self._core.options.group)])
             self._periodic.every(COMMIT_EVERY, self._commit)
@@ -96,13 +96,13 @@ class PullListening:
             await self.end()
 
     async def _take(self) -> list[tuple[Fetcher, list[MessageView]]]:
-        """What has come. A topic that was deleted is waited for: it may be recreated."""
+        """The messages that have arrived. Waits for a topic that was deleted: it may be recreated."""
         try:
             taken = await self._core.take(TAKE_WITHIN, self._core.options.max_cached_messages)
         except NotFound as failure:
             if failure.code != pb.TOPIC_NOT_FOUND:
                 raise
-            if str(failure) != self._told_missing:  # once; the topic may be away for long
+            if str(failure) != self._told_missing:  # only once, because the topic may be missing for long
                 log.warning("the listener of group %s waits: %s", self._core.options.group, failure)
             self._told_missing = str(failure)
             await asyncio.sleep(TAKE_WITHIN)
@@ -119,7 +119,7 @@ class PullListening:
     # ---- To the listener ----
 
     async def _room(self) -> bool:
-        """Waits until the listener has not too much to do; False at the end."""
+        """Waits until the listener has room. False if the consumer is closed."""
         options = self._core.options
         while not self._shared.closing:
             self._changed.clear()
@@ -144,7 +144,7 @@ class PullListening:
         return [(mq, own.pq) for mq, own in self._queues.items()]
 
     def _let_go(self) -> None:
-        """What the listener says of queues that went to other members, or were reset, counts no more."""
+        """Ignores from now on what the listener answers for queues that went to other members or were reset."""
         for mq, (fetcher, resets, generation, pq) in list(self._queues.items()):
             is_same = fetcher.resets == resets and generation in (0, fetcher.generation)
             if self._core.fetchers.get(mq) is not fetcher or not is_same:
@@ -163,7 +163,7 @@ class PullListening:
             log.warning("progress of group %s is not committed: %s", self._core.options.group, failure)
 
     async def end(self) -> None:
-        """Begins no call of the listener any more, waits for those that have begun, and commits."""
+        """Begins no more calls of the listener, waits for the running ones, and commits."""
         if self._ending is None:
             self._ending = asyncio.get_running_loop().create_task(self._end())
         await asyncio.shield(self._ending)
@@ -186,7 +186,7 @@ def listening_of(
     consume_message_batch_max_size: int,
     consume_timeout: float | timedelta,
 ) -> Listening:
-    """What `consume` was given, checked. Raises TypeError or ValueError for what cannot work."""
+    """The checked arguments of `consume`. Raises TypeError or ValueError."""
     if not callable(consume_of(listener)):
         raise TypeError(f"listener {listener!r} cannot be called; give a function of messages and context")
     if isinstance(listener, OrderlyListener):

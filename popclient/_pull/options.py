@@ -13,7 +13,7 @@ from popclient._queues.start import ConsumeFromWhere, consume_timestamp_of
 from popclient.message import FilterExpression, MessageQueue
 
 HOLD: Final = timedelta(seconds=15)  # that a server may keep a pull which finds nothing (requirement A4)
-BATCH_SIZE_MAX: Final = 160  # servers give no more in one pull (requirement B12)
+BATCH_SIZE_MAX: Final = 160  # the most messages that servers return in one pull (requirement B12)
 
 
 def _filters(_: str, given: Mapping[str, str | FilterExpression] | None) -> Mapping[str, FilterExpression]:
@@ -29,7 +29,8 @@ def _consume_timestamp(_: str, given: str | datetime | None) -> str | datetime |
 class PullOptions(Options):
     """The options of a pull consumer, checked when it is made.
 
-    filters: the filter of a topic; a topic without one is read whole. consume_timestamp: see `consume_timestamp_of`.
+    filters: the filter of a topic; without one, all messages of the topic are read.
+    consume_timestamp: see `consume_timestamp_of`.
     """
 
     group: str = option(
@@ -72,7 +73,7 @@ def as_topic_names(given: str | Iterable[str]) -> list[str]:
 
 
 def as_offsets(given: Mapping[MessageQueue, int] | None) -> Mapping[MessageQueue, int] | None:
-    """Offsets by queue; None stands for all that was polled."""
+    """Offsets by queue. None means all that was polled."""
     if given is None:
         return None
     if not isinstance(given, Mapping):

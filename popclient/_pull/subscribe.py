@@ -1,7 +1,7 @@
 """A pull consumer that shares its topics' queues with the other members of its group.
 
-The view and the function over it are those of QueuePushConsumer (requirement J16); what differs is what a change leads
-to. No queue is ever locked (requirement F9): only `poll` hands out messages.
+It uses the same view and the same allocation as QueuePushConsumer (requirement J16), but a change has other effects. No
+queue is locked (requirement F9): only `poll` hands out messages.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Meet = Callable[[MessageQueue], Awaitable[None]]
 class Subscribing:
     """Belongs to one event loop.
 
-    become: makes these queues the assigned ones. meet: told of a topic of which this member has no queue.
+    become: assigns these queues. meet: called with a topic of which this member has no queue.
     """
 
     def __init__(self, session: Session, sharing: Sharing, become: Become, meet: Meet) -> None:
@@ -44,7 +44,7 @@ class Subscribing:
         self._noticed = asyncio.Event()
 
     async def subscribe(self, topics: Mapping[str, FilterExpression]) -> None:
-        """Becomes a member for these topics in place of others, and takes its share."""
+        """Becomes a member for these topics instead of the earlier ones, and takes its share."""
         for topic in topics:
             await self._sharing.queues(topic)
         before, shares = self.topics, self._shares
@@ -66,7 +66,7 @@ class Subscribing:
             raise
 
     async def leave(self) -> None:
-        """Is no member any more; the others take the queues over."""
+        """Leaves the group; the other members take the queues over."""
         if self.topics:
             self._want({})
             await self._session.tell_settings()
@@ -80,7 +80,7 @@ class Subscribing:
         self._noticed.set()
 
     async def keep_balancing(self, turn: asyncio.Lock) -> None:
-        """Looks again at each notice, and every 20 s; until cancelled. turn: held while queues are changed."""
+        """Looks again after each notice and every 20 s, until cancelled. turn: held while queues are changed."""
         settled = True
         while True:
             with contextlib.suppress(TimeoutError):
@@ -91,10 +91,10 @@ class Subscribing:
                 settled = await self.try_to_balance()
 
     async def try_to_balance(self) -> bool:
-        """Takes its share of each topic; where that is not known what it has. Is there nothing to look at soon?
+        """Takes its share of each topic; keeps what it has if the share is unknown. False if it must look again soon.
 
-        Who comes and goes again at once is told as no change at all. So what is new is looked at a second time, when
-        the server has told what there was to tell.
+        If a member joins and leaves again at once, the server may announce no change. So after a change this looks
+        again, when the server has sent its notices.
         """
         if not self.topics:
             return True
@@ -112,7 +112,7 @@ class Subscribing:
         return known and began - self._changed_at >= PAUSE
 
     async def _look(self) -> bool:
-        """What its share of each topic is now. Are all known?"""
+        """Looks up its share of each topic. Returns whether all of them are known."""
         members = await self._sharing.members()
         known = True
         for topic in self.topics:

@@ -35,14 +35,14 @@ from popproto.v2 import definition_pb2 as pb
 
 PERSIST_FIRST: Final = 10.0  # seconds (requirement H7)
 RENEW_EVERY, RENEW_FIRST = 20.0, 1.0  # seconds (requirement F3)
-ASK_AGAIN: Final = 1.0  # seconds, when it is not known what an operator has moved
+ASK_AGAIN: Final = 1.0  # seconds until it asks again what an operator has moved
 RESETS: Final = "popmq.resets"
 
 
 class QueuePushCore(ConsumerLife):
     """One queue push consumer. Belongs to one event loop.
 
-    pull_loop: the services that it shares with others; that of the event loop unless given.
+    pull_loop: the services that it shares with other consumers; default: those of the event loop.
     """
 
     def __init__(
@@ -67,12 +67,12 @@ class QueuePushCore(ConsumerLife):
         self._rebalancing = RebalanceService(self._clock, self)
         self._tasks = Tasks()
         self._agreeing = asyncio.Lock()  # the server judges one change of the subscription at a time
-        self._shifted = False  # is some topic's part another since this round began?
+        self._shifted = False  # whether its part of a topic has changed since this round began
 
     # ---- Start ----
 
     async def start(self) -> None:
-        """Opens the session, looks the topics up, joins the group; raises what is wrong. A topic may come later.
+        """Opens the session, looks the topics up and joins the group. Raises refusals. A topic may be created later.
 
         One that could not be started is START_FAILED for good (requirement J15).
         """
@@ -93,13 +93,13 @@ class QueuePushCore(ConsumerLife):
             await self.parts.offset_store.load()
         except BaseException:
             self.state = ServiceState.START_FAILED
-            await self.session.close(self.config.close_timeout)  # or it would stay a member, and its share unread
+            await self.session.close(self.config.close_timeout)  # else it stays a member that reads nothing
             raise
         self._join(self._pull_loop or shared_pull_loop())
         self.state = ServiceState.RUNNING
 
     async def _look_up(self, topic: str) -> None:
-        """A topic that is not there yet is picked up when it is (requirement N2). Raises what else is wrong."""
+        """Looks the topics up. One that does not exist yet may be created later (requirement N2). Raises refusals."""
         try:
             await self.session.route(topic)
         except NotFound as failure:
@@ -109,7 +109,7 @@ class QueuePushCore(ConsumerLife):
                 log.warning("group %s waits for topic %s: %s", self.options.group, topic, failure)
 
     def _join(self, pull_loop: PullLoop) -> None:
-        """In the order of the field: the channel is open, then the beats, pulls, rebalancing."""
+        """In the order of RocketMQ: the channel is open; then periodic work, pulls, rebalancing."""
         parts, self._pull_loop = self.parts, pull_loop
         self._periodic.every(self.options.persist_interval.total_seconds(), self._persist, PERSIST_FIRST)
         if parts.locks is not None:
@@ -166,7 +166,7 @@ class QueuePushCore(ConsumerLife):
         self._tasks.spawn(self._begin_topic_anew(mq))
 
     async def _begin_topic_anew(self, mq: MessageQueue) -> None:
-        with contextlib.suppress(PopError):  # then the route is asked for later, as usual
+        with contextlib.suppress(PopError):  # then the route is looked up later, as usual
             await self.session.routes.refresh(mq.topic)  # it may have more queues now, or fewer
         await self._begin_anew([mq])
 
@@ -184,7 +184,7 @@ class QueuePushCore(ConsumerLife):
         return balanced
 
     def _changed(self, topic: str, queues: list[MessageQueue], mine: list[MessageQueue]) -> None:
-        """This consumer's part of a topic is another now (requirement J12)."""
+        """This consumer's part of a topic has changed (requirement J12)."""
         owned = sum(mq.topic == topic for mq, _ in self.parts.owned())
         self.parts.subscribed.owns(topic, owned)
         self._shifted = True
@@ -203,13 +203,13 @@ class QueuePushCore(ConsumerLife):
             return
         if name == RESETS:
             self._tasks.spawn(self._look_for_resets())
-        else:  # at once: until this one has let go of a queue, its next owner repeats what both of them pull
+        else:  # at once: as long as this consumer has a queue that the next owner pulls too, messages are repeated
             self._rebalancing.wake_at_once()
 
     # ---- Resets ----
 
     async def _look_for_resets(self) -> None:
-        """An operator has moved the group's progress: begins again in those of our queues that were moved."""
+        """An operator has moved the group's progress. Begins anew in those queues of this consumer that were moved."""
         store = self.parts.offset_store
         if not isinstance(store, RemoteOffsetStore):
             log.warning("group %s was reset on the server, but keeps its progress elsewhere", self.options.group)
@@ -235,7 +235,7 @@ class QueuePushCore(ConsumerLife):
     # ---- While it runs ----
 
     def suspend(self) -> None:
-        """Pulls nothing more, until `resume`; what is here is consumed."""
+        """Pulls nothing until `resume`. What was pulled before is consumed."""
         self.suspended = True
 
     def resume(self) -> None:
@@ -243,7 +243,7 @@ class QueuePushCore(ConsumerLife):
         self._look_again()
 
     async def subscribe(self, topic: str, expression: FilterExpression) -> None:
-        """One more topic, or another filter for one. One that is not there yet is picked up when it is."""
+        """Adds a topic, or changes its filter. The topic may be created later."""
         await self._look_up(topic)
         async with self._agreeing:
             subscribed, before = self.parts.subscribed, self.parts.subscribed.get(topic)
@@ -260,7 +260,7 @@ class QueuePushCore(ConsumerLife):
         self._look_again()
 
     async def unsubscribe(self, topic: str) -> None:
-        """One topic less: its queues are given up (requirement J13)."""
+        """Removes a topic and gives its queues up (requirement J13)."""
         self.parts.subscribed.remove(topic)
         self.parts.generations.forget(topic)
         await self.parts.subscribed.tell(self.session)
@@ -293,7 +293,7 @@ class QueuePushCore(ConsumerLife):
         self.parts.shared.closing = True
 
     async def _close(self, drain_timeout: float) -> None:
-        """Stops pulling, lets the listener finish, commits, gives queues up, says goodbye."""
+        """Stops pulling, lets the listener finish, commits, gives the queues up, and says goodbye."""
         clock = asyncio.get_running_loop().time
         patience = 0.0  # an interrupted closing does not wait for the goodbye either
         try:
@@ -313,7 +313,7 @@ class QueuePushCore(ConsumerLife):
             self.when_ended()
 
     async def _leave(self, drain_timeout: float) -> None:
-        """The state stays RUNNING until the queues are given up: what ends meanwhile still counts."""
+        """The state stays RUNNING until the queues are given up: calls that end before that still count."""
         await self._pulls.stop()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(drain_timeout):

@@ -18,7 +18,7 @@ from popclient.listening import Interceptor
 from popclient.message import FilterExpression, MessageQueue
 
 PULL_BATCH_SIZE_MAX: Final = 1_024
-PULL_BATCH_BYTES_MAX: Final = 256 * 1024  # servers give no more in one pull
+PULL_BATCH_BYTES_MAX: Final = 256 * 1024  # the most messages that servers return in one pull
 CONSUME_BATCH_MAX: Final = 1_024
 CONSUME_THREADS_MAX: Final = 1_000
 PULL_INTERVAL_MAX: Final = timedelta(milliseconds=65_535)
@@ -30,14 +30,14 @@ MessageQueueListener = Callable[[str, Sequence[MessageQueue], Sequence[MessageQu
 
 
 class MessageModel(StrEnum):
-    """CLUSTERING: members of the group share a topic. BROADCASTING: each member gets everything."""
+    """CLUSTERING: the members of the group share a topic. BROADCASTING: each member gets all messages."""
 
     CLUSTERING = "CLUSTERING"
     BROADCASTING = "BROADCASTING"
 
     @classmethod
     def of(cls, given: str) -> MessageModel:
-        """By its name. Raises ValueError for a name that there is not."""
+        """The model of that name. Raises ValueError for an unknown name."""
         try:
             return cls(given)
         except ValueError:

@@ -33,9 +33,9 @@ from popproto.v2 import definition_pb2 as pb
 
 
 class Parts:
-    """The rooms of one consumer, each made once.
+    """The parts of one consumer.
 
-    on_reset: told of a queue whose progress an operator has moved.
+    on_reset: called with a queue whose progress an operator has moved.
     """
 
     def __init__(

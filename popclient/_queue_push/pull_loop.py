@@ -16,7 +16,7 @@ from popclient._queue_push.rebalance import RebalanceService
 
 
 class ServiceState(StrEnum):
-    """Where a consumer is in its life; there is no way back."""
+    """The state of a consumer. It never goes back to an earlier one."""
 
     CREATE_JUST = "CREATE_JUST"
     RUNNING = "RUNNING"
@@ -25,7 +25,7 @@ class ServiceState(StrEnum):
 
 
 class PullLoop:
-    """What serves all consumers, from the first that joins to the last that leaves."""
+    """Serves all consumers, from the first one that joins until the last one leaves."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
@@ -33,13 +33,13 @@ class PullLoop:
         self._consumers: set[RebalanceService] = set()
 
     def join(self, rebalancing: RebalanceService) -> None:
-        """In the order of the field: pulls, then rebalancing; a consumer opens its session before it joins."""
+        """In the order of RocketMQ: pulls, then rebalancing. A consumer opens its session before it joins."""
         self._consumers.add(rebalancing)
         self.pulls.start()
         rebalancing.start()
 
     async def leave(self, rebalancing: RebalanceService) -> None:
-        """No further round begins; with the last consumer the pulls end. Another may join while this waits."""
+        """Begins no more rounds; the pulls end with the last consumer. Another one may join while this waits."""
         self._consumers.discard(rebalancing)
         await rebalancing.stop()
         if not self._consumers:
@@ -55,7 +55,7 @@ _of_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, PullLoop] = WeakKeyDictio
 
 
 def shared_pull_loop() -> PullLoop:
-    """That of the running event loop."""
+    """The pull loop of the running event loop."""
     loop = asyncio.get_running_loop()
     if loop not in _of_loop:
         _of_loop[loop] = PullLoop(LoopClock())

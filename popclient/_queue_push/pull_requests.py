@@ -1,8 +1,8 @@
 """The loop of pull requests (requirements B1 and B2).
 
-A queue that is assigned gets one PullRequest. It is taken from a queue of such requests, leads to one pull, and goes
-back into that queue when the pull is answered, at once or after a pause. One dispatcher serves all; it waits for no
-answer, so a queue that is stuck stops no other.
+An assigned message queue has one PullRequest. It is taken from the queue of requests, causes one pull, and is put back
+when the pull is answered, at once or after a pause. One dispatcher serves all requests. It waits for no answer, so a
+message queue that is stuck stops no other.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from popclient.message import MessageQueue
 
 @dataclass(slots=True, eq=False)
 class PullRequest:
-    """One assigned queue and where its next pull begins; made once per assignment, used again and again.
+    """One assigned queue, and where its next pull begins. Made once per assignment.
 
-    previously_locked: in order: has a pull been made since the queue's lock was granted (requirement F5)?
-    quiet: has the last pull come back with nothing new?
+    previously_locked: whether an orderly consumer has pulled since the queue's lock was granted (requirement F5).
+    quiet: whether the last pull found nothing new.
     """
 
     consumer_group: str
@@ -47,20 +47,20 @@ class PullMessageService:
         self._started = False
 
     def start(self) -> None:
-        """Starting it twice is no more than once (requirement J18)."""
+        """A second start does nothing (requirement J18)."""
         if not self._started:
             self._started = True
             self._tasks.spawn(self._dispatch())
 
     def execute_immediately(self, pull: Pull, request: PullRequest) -> None:
-        """Has `pull` called with the request when its turn comes."""
+        """Calls `pull` with the request when its turn comes."""
         self._ready.put_nowait((pull, request))
 
     def execute_later(self, pull: Pull, request: PullRequest, seconds: float) -> None:
         self._clock.call_later(seconds, lambda: self.execute_immediately(pull, request))
 
     async def stop(self) -> None:
-        """What is started while this waits is another dispatcher, and goes on."""
+        """Ends this dispatcher. Another one that starts meanwhile goes on."""
         tasks, self._tasks, self._started = self._tasks, Tasks(), False
         tasks.cancel()
         await tasks.ended()

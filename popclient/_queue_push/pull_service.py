@@ -1,4 +1,4 @@
-"""One consumer's pulls: when a queue is pulled, and what becomes of the answer (requirements B5 to B22)."""
+"""The pulls of one consumer: when a queue is pulled, and how the answer is handled (requirements B5 to B22)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ HOLD: Final = timedelta(seconds=15)
 
 
 class PullContext(Protocol):
-    """What pulls have to know of their consumer."""
+    """The consumer, as its pulls see it."""
 
     @property
     def running(self) -> bool: ...
@@ -47,19 +47,19 @@ class PullContext(Protocol):
     def subscription(self, topic: str, /) -> TopicSubscription | None: ...
     def limits(self, topic: str, /) -> QueueLimits: ...
     def give_up_illegal(self, request: PullRequest, correction: int, /) -> None:
-        """The queue has no such place as the request's offset."""
+        """The request's offset is not in the queue."""
 
     def learned(self, request: PullRequest, generation: int, /) -> None:
-        """The request's queue is of a topic of that generation."""
+        """The topic of the request's queue has this generation."""
 
     def made_anew(self, request: PullRequest, generation: int, /) -> None:
-        """The topic has another generation than the request's queue; that is not pulled any more."""
+        """The topic has another generation than the request's queue, which is not pulled any more."""
 
 
 class Pulls:
     """Makes the pulls of one consumer.
 
-    orderly: what is cached may span as much as it likes. locks: a queue is pulled only while its lock is ours.
+    orderly: no limit for the span of what is cached. locks: a queue is pulled only while this consumer has its lock.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Pulls:
             self._service.execute_immediately(self.pull, request)
 
     async def stop(self) -> None:
-        """Pulls nothing more; what is on its way is let go."""
+        """Begins no more pulls, and cancels those that run."""
         self._stopped = True
         self._tasks.cancel()
         await self._tasks.ended()
@@ -108,7 +108,7 @@ class Pulls:
     # ---- Before a pull ----
 
     def pull(self, request: PullRequest) -> None:
-        """Pulls, or says when to look again; the request of a dropped queue ends here (requirement B16)."""
+        """Pulls now, or later. The request of a dropped queue ends here (requirement B16)."""
         if request.process_queue.dropped or self._stopped:
             return
         request.process_queue.pulled(self._clock.now())
@@ -118,7 +118,7 @@ class Pulls:
             self.again(request, pause)
 
     def _pause(self, request: PullRequest) -> float | None:
-        """Seconds, if the queue is not to be pulled now."""
+        """The seconds until a later try; None if the queue may be pulled now."""
         if not self._context.running:
             return NOT_RUNNING
         if self._context.suspended:
@@ -177,14 +177,14 @@ class Pulls:
         return status, answer
 
     async def _starts_right(self, request: PullRequest) -> bool:
-        """In order: the first pull after a lock begins where the last owner of the queue has ended (requirement F5)."""
+        """For orderly consumers: the first pull after a lock begins at the end of the last owner (requirement F5)."""
         if not self._locks or request.previously_locked:
             return True
         offset = await self._offset_store.read_offset(request.message_queue, ReadOffsetType.READ_FROM_STORE)
         if self._is_another(request, generation := self._offset_store.generation(request.message_queue)):
             self._context.made_anew(request, generation)
             return False
-        if offset == NO_OFFSET:  # no other member has been here: where this owner began still holds
+        if offset == NO_OFFSET:  # no other member had the queue: this owner begins where it did
             offset = request.next_offset
         if offset < 0:
             return False
@@ -228,7 +228,7 @@ class Pulls:
     def _after(self, failure: PopError, request: PullRequest, version: int) -> float:
         if isinstance(failure, TooManyRequests):
             return SERVER_IS_BUSY
-        if version != self._context.sub_version:  # it was refused, or broke, while the subscription changed
+        if version != self._context.sub_version:  # it was refused or failed while the subscription changed
             return 0.0
         pause = self._options.pull_delay_when_exception.total_seconds()
         if not is_retry_topic(request.message_queue.topic):
@@ -262,7 +262,7 @@ class Pulls:
             self.again(request, self._pace(request, took) if status is PullStatus.NO_NEW_MSG else 0.0)
 
     def _is_another(self, request: PullRequest, generation: int) -> bool:
-        """Is that the generation of another topic than the one that the queue was taken up of?"""
+        """Whether the topic was recreated since the queue was taken up."""
         known = request.process_queue.generation
         return 0 not in (known, generation) and known != generation
 

@@ -1,7 +1,7 @@
 """Takes up and gives up queues, so that the members of a group share them (requirements J3 to J17).
 
-Nothing is given up because a view is missing: a member that sees no queues or no members keeps what it has, and looks
-again in a second. While views differ a queue may be pulled by two for a moment; messages repeat, none is lost.
+A member that sees no queues or no members keeps its queues, and looks again in a second. While the views of members
+differ, two may pull the same queue for a moment: then messages are repeated, and none is lost.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from popclient.errors import NotFound
 from popclient.message import MessageQueue
 from popproto.v2 import definition_pb2 as pb
 
-IDLE_PATIENCE: Final = 0.5  # seconds for a listener that is at a queue to be given up (requirement F6)
-FORCED_AFTER: Final = 20.0  # seconds since it was first to be given up: then its listener is waited for no longer
+IDLE_PATIENCE: Final = 0.5  # seconds that it waits for a listener that works on a queue to be given up (requirement F6)
+FORCED_AFTER: Final = 20.0  # seconds since the first try to give it up; then it waits no longer
 
 
 class Begins(Protocol):
     """Where queues begin."""
 
     async def of(self, mq: MessageQueue, /) -> int:
-        """Negative if that is not known (requirement I6)."""
+        """Negative if it is not known (requirement I6)."""
 
     async def meet(self, mq: MessageQueue, /) -> None:
-        """The consumer has no queue of this topic, of which this is one."""
+        """The consumer has no queue of the topic of this queue."""
 
 
 Changed = Callable[[str, list[MessageQueue], list[MessageQueue]], None]
@@ -45,10 +45,10 @@ Changed = Callable[[str, list[MessageQueue], list[MessageQueue]], None]
 class Rebalance:
     """The queues of one consumer.
 
-    table: what it owns; shared with others, written here. locks: None where no queue is locked.
-    topics: what it subscribes to now. missing: told of a topic that is not there; answers whether that is new.
-    dispatch: takes the pull request of a new queue. changed: told of a topic, its queues, and those that are ours now.
-    refused: told that a lock was not granted.
+    table: the queues that it owns; only this class changes it. locks: None if queues are not locked.
+    topics: what it subscribes to now. missing: called with a topic that does not exist; returns whether that is new.
+    dispatch: called with the pull request of a new queue. changed: called with a topic, its queues, and those that this
+    consumer owns now. refused: called when a lock was not granted.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Rebalance:
     # ---- One round ----
 
     async def do_rebalance(self) -> bool:
-        """Every topic in turn; a failure in one stops no other (requirement J18). Is each queue where it belongs?"""
+        """Every topic in turn; a failure in one does not stop the others (requirement J18). False: look again soon."""
         async with self._turn:
             balanced = True
             topics = list(self._topics())
@@ -102,7 +102,7 @@ class Rebalance:
             return await self._truncate(set(topics)) and balanced
 
     async def _members(self) -> list[GroupMember] | Exception | None:
-        """As `Sharing.members`; a failure is each topic's own, to be told where it matters."""
+        """As `Sharing.members`. Returns a failure, which is then raised for each topic."""
         if self._broadcasting:
             return None
         try:
@@ -111,7 +111,7 @@ class Rebalance:
             return failure
 
     def _keep(self, topic: str, failure: Exception) -> bool:
-        """The state stays as it is (requirement J9). No topic has to exist yet (requirement N2)."""
+        """Keeps the state (requirement J9). A topic need not exist yet (requirement N2)."""
         if isinstance(failure, NotFound) and failure.code == pb.TOPIC_NOT_FOUND:
             if self._missing(topic) and not is_retry_topic(topic):
                 log.warning("group %s waits for topic %s: %s", self._group, topic, failure)
@@ -137,16 +137,16 @@ class Rebalance:
             self._changed(topic, queues, mine)
         if not (mine or self._broadcasting):
             await self._beginning.meet(queues[0])
-        # One that is dropped and still here waits for its listener: it is looked after again in a second.
+        # A dropped queue that is still here waits for its listener; the next look is in a second.
         return {mq: pq.dropped for mq, pq in self._table.items() if mq.topic == topic} == dict.fromkeys(mine, False)
 
     # ---- The table (requirement J7) ----
 
     async def _update_table(self, topic: str, mine: list[MessageQueue]) -> bool:
-        """Has anything been given up or taken up?"""
+        """Whether any queue was given up or taken up."""
         changed = False
         leaving = [(mq, pq) for mq, pq in self._table.items() if mq.topic == topic and self._goes(mq, pq, mine)]
-        for _, pq in leaving:  # all at once: their next owners do not wait until one after the other is committed
+        for _, pq in leaving:  # all at once, so that the next owners need not wait for one commit after the other
             pq.dropped = True
         for mq, pq in leaving:
             changed = await self._give_up(mq, pq) or changed
@@ -185,7 +185,7 @@ class Rebalance:
         return True
 
     async def _give_up(self, mq: MessageQueue, pq: ProcessQueue) -> bool:
-        """Is it gone? In order it stays, dropped, until its listener has ended (requirement F6)."""
+        """Whether it is given up. An orderly queue stays, dropped, until its listener has ended (requirement F6)."""
         pq.dropped = True
         if self._locks is not None and not await self._is_idle(mq, pq):
             pq.try_unlock_times += 1
@@ -200,7 +200,7 @@ class Rebalance:
         return True
 
     async def _is_idle(self, mq: MessageQueue, pq: ProcessQueue) -> bool:
-        """Is its listener gone, or waited for long enough?"""
+        """Whether its listener has ended, or the wait for it was long enough."""
         if pq.given_up_timestamp is None:
             pq.given_up_timestamp = self._clock.now()
         if self._clock.now() - pq.given_up_timestamp > FORCED_AFTER:
@@ -211,7 +211,7 @@ class Rebalance:
         return self._locks is None or self._locks.has(mq, pq)
 
     async def _commit(self, mq: MessageQueue, pq: ProcessQueue) -> None:
-        """What was consumed under a lock that is not ours any more is for others to say.
+        """Commits, unless the lock is lost: then the next owner decides on the messages.
 
         A store that fails does not keep a queue from being given up.
         """
@@ -242,7 +242,7 @@ class Rebalance:
                 await self._give_up(mq, pq)
 
     async def begin_anew(self, mqs: Iterable[MessageQueue]) -> None:
-        """Lets go of queues without committing anything: their progress was moved by others (requirement H13)."""
+        """Drops queues without a commit, because others have moved their progress (requirement H13)."""
         async with self._turn:
             for mq in mqs:
                 if (pq := self._table.pop(mq, None)) is not None:
@@ -251,7 +251,7 @@ class Rebalance:
                     self._offset_store.remove_offset(mq)
 
     async def give_up_all(self) -> None:
-        """At the end: what was consumed is committed, the locks are free."""
+        """At the end: commits what was consumed, and frees the locks."""
         async with self._turn:
             table = dict(self._table)
             try:
@@ -265,8 +265,8 @@ class Rebalance:
             self._table.clear()
 
 
-WAIT_INTERVAL: Final = 20.0  # seconds between two rounds when every queue is where it belongs
-MIN_INTERVAL: Final = 1.0  # seconds between two rounds at least, and when something is not
+WAIT_INTERVAL: Final = 20.0  # seconds between two rounds if each queue has its owner
+MIN_INTERVAL: Final = 1.0  # the shortest time between two rounds, in seconds; also the time if a queue has not
 AFTER_LOCK_REFUSAL: Final = 0.5  # seconds
 
 
@@ -274,13 +274,13 @@ class Balanced(Protocol):
     """A consumer, as its rounds see it."""
 
     async def do_rebalance(self) -> bool:
-        """Is each of its queues where it belongs now?"""
+        """Whether it has all queues of its share now."""
 
 
 class RebalanceService:
-    """Rounds of one consumer: every 20 s, sooner when something is to be done, a second apart at least.
+    """Rounds of one consumer: every 20 s, earlier if something has changed, and at least a second apart.
 
-    A notice of the server and a lock that was refused do not wait for that second; the server's are 200 ms apart.
+    After a notice of the server or a refused lock a round does not wait for that second. Notices are 200 ms apart.
     """
 
     def __init__(self, clock: Clock, consumer: Balanced) -> None:
@@ -293,22 +293,22 @@ class RebalanceService:
         self._started = False
 
     def start(self) -> None:
-        """Starting it twice is no more than once (requirement J18)."""
+        """A second start does nothing (requirement J18)."""
         if not self._started:
             self._started = True
             self._tasks.spawn(self._beat())
 
     def wake(self) -> None:
-        """A round is due: at once if the last was a second ago or more."""
+        """Asks for a round: at once if the last one was at least a second ago."""
         self._wanted.set()
 
     def wake_at_once(self) -> None:
-        """A round is due, however near that is to the last."""
+        """Asks for a round now, however recent the last one is."""
         self._at_once = True
         self._wanted.set()
 
     def retry_refused(self) -> None:
-        """A lock was refused: the next round comes in half a second, one for all that are refused until then."""
+        """A lock was refused: the next round begins in half a second, for all locks that are refused until then."""
         if self._refusal is None:
             self._refusal = self._clock.call_later(AFTER_LOCK_REFUSAL, self._try_refused)
 
@@ -317,7 +317,7 @@ class RebalanceService:
         self.wake_at_once()
 
     async def stop(self) -> None:
-        """No further round begins; the one that goes on is broken off."""
+        """Begins no more rounds, and cancels the one that runs."""
         if self._refusal is not None:
             self._refusal.cancel()
         self._tasks.cancel()
@@ -337,6 +337,6 @@ class RebalanceService:
     async def _round(self) -> bool:
         try:
             return await self._consumer.do_rebalance()
-        except Exception:  # noqa: BLE001  the next round may do
+        except Exception:  # noqa: BLE001  the next round may succeed
             log.exception("%r was not rebalanced; it is in the next round", self._consumer)
             return False

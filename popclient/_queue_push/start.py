@@ -1,4 +1,4 @@
-"""Where a newly assigned queue begins: its stored progress, or what the setting says (requirements I1 to I7)."""
+"""Where a newly assigned queue begins: at its stored progress, or as the setting says (requirements I1 to I7)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ UNKNOWN = -1
 
 
 class StartOffset:
-    """Of one consumer's queues. What CONSUME_FROM_TIMESTAMP means without a time is fixed here, at its making."""
+    """For the queues of one consumer. When it is made, it computes the time for CONSUME_FROM_TIMESTAMP without one."""
 
     def __init__(
         self, session: Session, options: QueueOptions, offset_store: OffsetStore, generations: Generations
@@ -32,14 +32,14 @@ class StartOffset:
         self._offset_store = offset_store
 
     async def of(self, mq: MessageQueue) -> int:
-        """The offset, which is stored where it was asked for; -1 if it is not known, or the store fails.
+        """The offset; it is stored if it was looked up. -1 if it is not known or the store fails.
 
-        Then the queue is not taken now (requirement I6).
+        With -1 the queue is not taken now (requirement I6).
         """
         stored = await self._offset_store.read_offset(mq, ReadOffsetType.READ_FROM_STORE)
         generation = self._offset_store.generation(mq)
         self._generations.met(mq.topic, generation)
-        is_outdated = mq in self._made_anew and not generation  # of the topic before, and the store cannot tell
+        is_outdated = mq in self._made_anew and not generation  # perhaps of the earlier topic
         begin = start_of(self._consume_from, mq.topic, NO_OFFSET if is_outdated and stored >= 0 else stored)
         if begin is None:
             return UNKNOWN
@@ -48,7 +48,7 @@ class StartOffset:
         try:
             where: int | QueueEnd | datetime = begin if isinstance(begin, int) else self._where(mq.topic, begin)
             offset = where if isinstance(where, int) else await calls.query_offset(self._session, mq, where)
-            # Asked again, it would lead elsewhere: the next owner of the queue, after a crash too, goes on from here.
+            # A later look-up would give another offset. The next owner of the queue continues here, also after a crash.
             offset = await self._offset_store.begin(mq, offset)
         except Exception as failure:  # noqa: BLE001  a store of the user's may raise anything
             log.warning("where to begin %s is not known, or not stored: %s", mq, for_caller(failure))
@@ -63,7 +63,7 @@ class StartOffset:
         return QueueEnd.BEGINNING if self._generations.wants_all(topic) else QueueEnd.END
 
     def made_anew(self, mq: MessageQueue) -> None:
-        """Its topic is another one now. What a store has of it counts no more, unless it knows of generations."""
+        """Its topic was recreated. The stored progress is ignored from now on, unless the store knows generations."""
         self._made_anew.add(mq)
 
     async def meet(self, mq: MessageQueue) -> None:

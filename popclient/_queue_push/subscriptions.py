@@ -21,8 +21,8 @@ SUBSCRIPTION_VERSION: Final = "popmq.subscription_version"
 class Subscribed:
     """The subscriptions of one consumer, its retry topic among them, and what may be cached of each topic's queues.
 
-    version: epoch milliseconds; grows with every change, also of the queues that are owned. A pull that stands on an
-    older one than the settings is refused, so the settings are told before a pull says it.
+    version: epoch milliseconds; it grows with every change, also of the queues that are owned. The server refuses a
+    pull with an older version than that of the settings, so the settings are sent first.
     """
 
     def __init__(self, options: QueueOptions, clock: Clock) -> None:
@@ -61,19 +61,19 @@ class Subscribed:
         await session.tell_settings()
 
     async def agree(self, session: Session) -> None:
-        """The same, and waits for the server's judgement; raises its refusal."""
+        """The same, and waits for the answer of the server. Raises its refusal."""
         self.note(session)
         await session.agree()
 
     def note(self, session: Session) -> None:
-        """Into the properties that the next settings carry."""
+        """Adds it to the properties of the next settings."""
         session.client_properties[MODEL] = self._options.model
         session.client_properties[SUBSCRIPTION_VERSION] = str(self.version)
 
     # ---- Flow control ----
 
     def owns(self, topic: str, queues: int) -> None:
-        """So many queues of the topic are ours: they share its thresholds (requirement C5)."""
+        """The number of the topic's queues that this consumer owns: they share its thresholds (requirement C5)."""
         self._limits[topic] = self._options.flow.of_queue(queues)
 
     def limits(self, topic: str) -> QueueLimits:

@@ -1,8 +1,8 @@
 """Which queues belong to which member (requirements J3 to J5).
 
-Every member sorts the same queues and the same member ids and runs the same pure function, so all come to shares that
-are disjoint and together are everything, and no member has to ask another. While members see different views, two may
-own a queue for a while: messages repeat, none is lost.
+Every member sorts the same queues and the same member ids and calls the same pure function. So the shares are disjoint
+and together have all queues, and no member has to ask another. While the views of members differ, two may own the same
+queue: then messages are repeated, and none is lost.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def allocate(
 ) -> list[MessageQueue]:
     """The client's share of one topic's queues, sorted. The order of the views does not matter.
 
-    Empty for a client that is not among the members, because they do not count it yet. Raises ValueError for an empty
-    view, which is no reason to give queues up, and for a strategy that returns queues that it was not given.
+    Empty for a client that is not among the members yet. Raises ValueError for an empty view, because that is no reason
+    to give queues up, and for a strategy that returns queues that it was not given.
     """
     if not client_id:
         raise ValueError("client_id is empty; a share needs the id by which the members know this client")
@@ -72,7 +72,7 @@ def allocate(
 
 @dataclass(frozen=True, slots=True)
 class Averagely:
-    """AVG, the default: contiguous ranges, as even as can be; the first members have one more."""
+    """AVG, the default: contiguous ranges of nearly equal size; the first members may have one queue more."""
 
     def __call__(
         self, group: str, client_id: str, queues: Sequence[MessageQueue], members: Sequence[str], /
@@ -217,7 +217,7 @@ def _room(what: object, room: str) -> str:
 
 
 def _place(name: str) -> int:
-    """The same on every member, unlike `hash`."""
+    """A hash that is the same on every member, unlike `hash`."""
     return int.from_bytes(md5(name.encode(), usedforsecurity=False).digest()[:8])
 
 
@@ -225,7 +225,7 @@ _SHARES: Final = "CLUSTERING"  # a broadcasting member has every queue, and take
 
 
 class Sharing:
-    """One member's view. Its calls raise a PopError where the server does not say."""
+    """One member's view. Its calls raise a PopError if the server does not answer."""
 
     def __init__(self, session: Session, group: str, strategy: AllocateStrategy) -> None:
         self._session = session
@@ -238,7 +238,7 @@ class Sharing:
         return sorted(MessageQueue(topic, queue.id) for queue in route if queue.permission in (pb.READ, pb.READ_WRITE))
 
     async def members(self) -> list[GroupMember] | None:
-        """The group's members; None where the server shares out the queues itself."""
+        """The group's members; None if the server divides the queues itself."""
         if not await has_legacy(self._session):
             return None
         try:
@@ -250,7 +250,7 @@ class Sharing:
     async def share(
         self, topic: str, queues: list[MessageQueue], members: list[GroupMember] | None
     ) -> list[MessageQueue] | None:
-        """This member's part of the queues; None while the server does not count this client among the members."""
+        """This member's part of the queues; None while this client is not among the server's members."""
         if members is None:
             return await self._assigned(topic)
         ids = [each.client_id for each in members if topic in each.topics and each.model == _SHARES]
@@ -260,7 +260,7 @@ class Sharing:
 
     @property
     def _own_id(self) -> str:
-        """By which the members know this client: where users sign it is longer than the client's own."""
+        """The id by which the members know this client. If users sign, it is longer than the client's own."""
         return self._session.settings.client_properties.get("popmq.client_id", self._session.client_id)
 
     async def _assigned(self, topic: str) -> list[MessageQueue]:

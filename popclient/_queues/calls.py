@@ -25,7 +25,7 @@ DELAY_LEVEL_MAX: Final = 18
 class QueueProgress(NamedTuple):
     """A group's progress in a queue.
 
-    offset: the next one to consume; -1 where there is none. resets: how often an operator has moved it.
+    offset: the next one to consume; -1 if there is no progress. resets: how often an operator has moved it.
     generation: of the topic that the queue belongs to (`generations`).
     """
 
@@ -35,9 +35,9 @@ class QueueProgress(NamedTuple):
 
 
 class Committed(NamedTuple):
-    """What became of a commit.
+    """The result of a commit.
 
-    stored: the progress as it is now; offset -1 where a refusal does not say it. refusal: why it was not taken.
+    stored: the progress as it is now; its offset is -1 if a refusal does not tell it. refusal: None if it was stored.
     """
 
     stored: QueueProgress
@@ -84,10 +84,10 @@ async def fetch_offsets(
 async def commit_offsets(
     session: Session, group: str, offsets: Mapping[MessageQueue, QueueProgress], *, begin: bool = False
 ) -> dict[MessageQueue, Committed]:
-    """Moves the group's progress on; behind what is stored it changes nothing and is no refusal.
+    """Moves the group's progress forward. An offset before the stored one changes nothing and is not refused.
 
-    With `begin` it changes nothing either where there is progress. A commit that stands on an older count of `resets`,
-    or on an earlier topic of that name, is refused. Servers that do not tell these take every commit.
+    With `begin` it also changes nothing if there is progress. A commit with an older count of `resets`, or with an
+    earlier generation of the topic, is refused. Servers that do not tell these accept every commit.
     """
     if not await has_legacy(session):
         return {mq: await _update_offset(session, group, mq, each) for mq, each in offsets.items()}
@@ -150,7 +150,7 @@ def _committed(result: legacy.CommitOffsetResult) -> Committed:
 
 
 async def list_members(session: Session, group: str) -> list[GroupMember]:
-    """The group's members, by client id; each server gives the same answer."""
+    """The group's members, by client id. All servers give the same answer."""
     request = legacy.ListMembersRequest(group=resource_of(session, group))
     answer = await call_legacy(session, "ListMembers", lambda link: link.legacy.ListMembers, request)
     return [
@@ -165,7 +165,7 @@ async def list_members(session: Session, group: str) -> list[GroupMember]:
 
 
 async def lock_queues(session: Session, group: str, queues: Collection[MessageQueue]) -> Locked:
-    """Takes or renews the queues' locks; those of others are left out of the answer."""
+    """Takes or renews the locks of queues. The answer leaves out queues that others have locked."""
     request = legacy.LockQueuesRequest(group=resource_of(session, group), queues=names_of(session, queues))
     answer = await call_legacy(session, "LockQueues", lambda link: link.legacy.LockQueues, request)
     held = frozenset(MessageQueue(name.topic.name, name.queue_id) for name in answer.locked)
@@ -173,7 +173,7 @@ async def lock_queues(session: Session, group: str, queues: Collection[MessageQu
 
 
 async def unlock_queues(session: Session, group: str, queues: Collection[MessageQueue]) -> None:
-    """Gives the queues' locks up; those of others stay theirs."""
+    """Gives the locks of queues up. Locks of others do not change."""
     request = legacy.UnlockQueuesRequest(group=resource_of(session, group), queues=names_of(session, queues))
     await call_legacy(session, "UnlockQueues", lambda link: link.legacy.UnlockQueues, request)
 
@@ -190,7 +190,7 @@ async def send_back(
     max_reconsume_times: int | None,
     generation: int = 0,
 ) -> bool:
-    """Hands a message back for a later delivery. Has it become a dead letter instead?
+    """Hands a message back for a later delivery. Returns whether it became a dead letter instead.
 
     mq, offset, generation: as it was pulled. delay_level: 0 by the group's ladder, 1 to 18 that level, negative a dead
     letter. max_reconsume_times: None leaves it to the group.
@@ -209,11 +209,11 @@ async def send_back(
 async def send_message_back(
     session: Session, group: str, message: MessageView, delay_level: int, max_reconsume_times: int | None
 ) -> bool:
-    """The same for a message that was pulled."""
+    """The same with a pulled message."""
     if not isinstance(message, MessageView):
         raise TypeError(f"message is {message!r}; hand back a MessageView that was pulled")
     require_within("delay_level", delay_level, -(2**31), DELAY_LEVEL_MAX)
-    mq = MessageQueue(message._wire.topic.name, message.queue_id)  # of a retry the retry topic's
+    mq = MessageQueue(message._wire.topic.name, message.queue_id)  # for a retry, that of the retry topic
     return await send_back(
         session, group, mq, message.queue_offset, delay_level, max_reconsume_times, message._generation
     )

@@ -27,22 +27,22 @@ Owned = Callable[[], Sequence[tuple[MessageQueue, ProcessQueue]]]
 
 
 class ConsumeMessageService(Protocol):
-    """Takes what was pulled to the listener."""
+    """Gives the listener what was pulled."""
 
     def submit(self, messages: Sequence[MessageView], mq: MessageQueue, pq: ProcessQueue, starts: bool, /) -> None:
         """`messages` were put into `pq`; `starts` as `ProcessQueue.put` has answered."""
 
     async def clean_expired(self) -> None:
-        """Looks after what is with the listener for too long."""
+        """Handles messages that the listener has had for too long."""
 
     async def idle(self, mq: MessageQueue, seconds: float, /) -> bool:
-        """May another member go on with the queue? Waits so long for what the listener has of it."""
+        """Whether another member may continue with the queue. Waits so long for the listener."""
 
     async def flush(self) -> None:
-        """Returns when what the listener has answered is dealt with."""
+        """Returns when the answers of the listener are handled."""
 
     def stop(self) -> None:
-        """Nothing more is done."""
+        """Stops all work."""
 
 
 class NotesProgress(Protocol):
@@ -92,8 +92,8 @@ class QueueListener:
 class QueueCall:
     """One call of the listener, with messages of one queue.
 
-    may_begin: asked right before the call, where the listener runs; False calls it off.
-    tell: called in the event loop with how the call ended, None if it was called off.
+    may_begin: called right before the call, in the thread or task of the listener. If False, there is no call.
+    tell: called in the event loop with how the call ended; None if there was no call.
     """
 
     __slots__ = ("_began", "_listener", "_may_begin", "_outcome", "_tell", "context", "messages")
@@ -135,7 +135,7 @@ class ConsumeContext:
 
     max_reconsume_times: None leaves it to the group.
     broadcasting: failed messages are not handed back, because the other members have them too.
-    closing: no call of the listener begins any more.
+    closing: no more calls of the listener begin.
     """
 
     def __init__(
@@ -169,22 +169,22 @@ class ConsumeContext:
         may_begin: Callable[[], bool],
         tell: Callable[[Outcome | None], None],
     ) -> None:
-        """Has the listener called, see `QueueCall`. Raises Rejected if the runner does not take the call."""
+        """Calls the listener, see `QueueCall`. Raises Rejected if the runner does not take the call."""
         self._runner.run(QueueCall(self._listener, messages, context, may_begin, tell))
 
     def later(self, seconds: float, work: Callable[[], object]) -> None:
-        """Does the work in so many seconds, unless the consumer is closing by then (requirement E2)."""
+        """Does the work after so many seconds, unless the consumer is closing then (requirement E2)."""
         self.clock.call_later(seconds, lambda: None if self.closing else work())
 
     def note_progress(self, mq: MessageQueue, offset: int, *, increase_only: bool) -> None:
-        """The queue is consumed up to the offset. A store that cannot note it is told again with the next message."""
+        """The queue is consumed up to the offset. If the store fails, it gets the next offset with the next message."""
         try:
             self.offset_store.update_offset(mq, offset, increase_only)
         except Exception:  # noqa: BLE001  a store of the user's may raise anything
             log.exception("%r does not know that %s is consumed up to %d", self.offset_store, mq, offset)
 
     async def send_back(self, mq: MessageQueue, message: MessageView, delay_level: int) -> bool:
-        """Hands a failed message back; False if the server would not take it, which is logged (requirement E9).
+        """Hands a failed message back. If the server does not take it, logs that and returns False (requirement E9).
 
         When broadcasting, the message is dropped instead (requirement E11).
         """

@@ -1,7 +1,7 @@
 """Concurrent consumption: many batches of a queue are with the listener at once (requirements E1 to E13).
 
-What fails is handed back to the server, for a later delivery. What cannot even be handed back stays here and is
-tried again in five seconds: the progress does not pass it.
+A failed message is handed back to the server, for a later delivery. If that fails too, it stays here, and the listener
+gets it again in five seconds: the progress does not pass it.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from popclient._tasks import Tasks
 from popclient._version import log
 from popclient.message import MessageQueue, MessageView
 
-LATER: Final = 5.0  # seconds, for what the pool or the server would not take
+LATER: Final = 5.0  # seconds until the next try if the pool or the server does not take it
 EXPIRED_AT_ONCE: Final = 16  # late messages of one queue per sweep
 EXPIRED_LEVEL: Final = 3  # of the delay table: 10 s
 
 
 class ConsumeConcurrentlyService:
-    """Takes what was pulled to the listener, and what becomes of it to the server and the offset store.
+    """Gives the listener what was pulled, and tells the server and the offset store the outcome.
 
     broadcasting: nothing is handed back. batch_size: messages per call of the listener. consume_timeout: seconds.
     """
@@ -88,10 +88,10 @@ class ConsumeConcurrentlyService:
     ) -> None:
         done = done_of(outcome.returned, ack_index_of(context), len(messages))
         self._shared.statistics.consumed(mq.topic, outcome.consumption.seconds, done, len(messages) - done)
-        if pq.dropped:  # the queue is another member's, which gets them again
+        if pq.dropped:  # the queue went to another member, which gets them again
             log.info("what became of %d messages of %s counts no more: the queue was given up", len(messages), mq)
             return
-        # Late ones were decided by the sweep meanwhile: what the listener says of them now counts no more.
+        # The sweep has decided on the late ones meanwhile: the answer of the listener for them is ignored.
         mine = {message.queue_offset for message in pq.claim(messages)}
         good = [message for message in messages[:done] if message.queue_offset in mine]
         bad = [message for message in messages[done:] if message.queue_offset in mine]
@@ -121,7 +121,7 @@ class ConsumeConcurrentlyService:
         self.submit(messages, mq, pq, True)
 
     def _settle(self, messages: Sequence[MessageView], mq: MessageQueue, pq: ProcessQueue) -> None:
-        """They are finished: the progress goes as far as what is left allows (requirement E13)."""
+        """They are finished: the progress moves to the first message that is left (requirement E13)."""
         if not messages:
             return
         offset = pq.remove(messages, self._clock.now())
@@ -131,7 +131,7 @@ class ConsumeConcurrentlyService:
     # ---- What takes too long ----
 
     async def clean_expired(self) -> None:
-        """Hands back what is with the listener for longer than the consume timeout (requirement D10)."""
+        """Hands back what the listener has had for longer than the consume timeout (requirement D10)."""
         for mq, pq in self._owned():
             late = pq.expired(self._clock.now(), self._consume_timeout, EXPIRED_AT_ONCE)
             for message in late:
@@ -144,11 +144,11 @@ class ConsumeConcurrentlyService:
     # ---- The end ----
 
     async def idle(self, mq: MessageQueue, seconds: float) -> bool:
-        """A listener without order is not waited for: what it answers after its queue is given up counts no more."""
+        """Does not wait for the listener: without order its answers are ignored after its queue is given up."""
         return True
 
     async def flush(self) -> None:
-        """Returns when what has failed is handed back."""
+        """Returns when the failed messages are handed back."""
         await self._tasks.ended()
 
     def stop(self) -> None:

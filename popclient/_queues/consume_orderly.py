@@ -1,7 +1,7 @@
 """Orderly consumption: of a queue one batch is with the listener; the next follows its end (requirements F3 to F11).
 
-A queue is consumed only while the server's lock on it is ours, and recent. What fails keeps its place: after a pause
-the same messages come again, before all others of the queue.
+A queue is consumed only while this consumer has a recent lock of the server on it. A failed batch keeps its place:
+after a pause the listener gets the same messages again, before all others of the queue.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from popclient._version import log
 from popclient.listening import ConsumeStatus
 from popclient.message import MessageQueue, MessageView
 
-MAX_TIME_CONSUME_CONTINUOUSLY: Final = 60.0  # seconds at one queue, then the others have their turn (requirement F8)
+MAX_TIME_CONSUME_CONTINUOUSLY: Final = 60.0  # seconds for one queue, then it is the turn of others (requirement F8)
 SOON: Final = 0.01  # seconds
-AFTER_FAILURE: Final = 3.0  # seconds, when the pool took nothing, or something failed
+AFTER_FAILURE: Final = 3.0  # seconds, if the pool took nothing or something failed
 SUSPEND_MILLIS: Final = (10, 30_000)  # the shortest and the longest pause (requirement F7)
 UNLIMITED: Final = -1
 
@@ -38,10 +38,10 @@ HasLock = Callable[[MessageQueue, ProcessQueue], bool]
 
 
 class ConsumeOrderlyService:
-    """Takes one batch of each queue at a time to the listener.
+    """Gives the listener one batch of each queue at a time.
 
-    has_lock: is a queue's lock ours? None where no lock is needed (requirement F10).
-    suspend_millis: the pause after a failure, unless the listener says another.
+    has_lock: whether this consumer has the lock of a queue. None if no lock is needed (requirement F10).
+    suspend_millis: the pause after a failure, unless the listener sets another one.
     max_reconsume_times: after so many failures a message becomes a dead letter; -1: never (requirement E16).
     """
 
@@ -65,7 +65,7 @@ class ConsumeOrderlyService:
         self._tasks = Tasks()
 
     def submit(self, messages: Sequence[MessageView], mq: MessageQueue, pq: ProcessQueue, starts: bool) -> None:
-        """Starts on the queue, unless a run is at it."""
+        """Starts a run for the queue, unless there is one."""
         if starts:
             self._start(mq, pq)
 
@@ -78,10 +78,10 @@ class ConsumeOrderlyService:
     # ---- One run ----
 
     async def _consume(self, mq: MessageQueue, pq: ProcessQueue) -> None:
-        """Batch after batch. Before it ends, it arranges the next run, if there is one."""
+        """Batch after batch. Before it ends, it plans the next run if one is needed."""
         self._ended[mq].clear()
         try:
-            async with self._turns[mq]:  # an earlier owner's listener may still be at it
+            async with self._turns[mq]:  # the listener of an earlier owner may still work on it
                 began = self._clock.now()
                 while self._may_go_on(mq, pq, began) and await self._next_batch(mq, pq):
                     pass
@@ -95,7 +95,7 @@ class ConsumeOrderlyService:
     def _may_go_on(self, mq: MessageQueue, pq: ProcessQueue, began: float) -> bool:
         if pq.dropped or self._shared.closing:
             return False
-        if self._has_lock is not None and not self._has_lock(mq, pq):  # taken up again, or by another member
+        if self._has_lock is not None and not self._has_lock(mq, pq):  # it was taken up again, or by another member
             return False
         if self._clock.now() - began > MAX_TIME_CONSUME_CONTINUOUSLY:
             self._start_later(mq, pq, SOON)
@@ -103,7 +103,7 @@ class ConsumeOrderlyService:
         return True
 
     async def _next_batch(self, mq: MessageQueue, pq: ProcessQueue) -> bool:
-        """Is the next batch to follow at once?"""
+        """Whether the next batch follows at once."""
         if not (messages := pq.take(self._batch_size, self._clock.now())):
             return False
         context = ConsumeOrderlyContext(mq)
@@ -152,7 +152,7 @@ class ConsumeOrderlyService:
         mq: MessageQueue,
         pq: ProcessQueue,
     ) -> float | None:
-        """None if the queue goes on at once, else the seconds of its pause."""
+        """The pause before the queue goes on, in seconds; None if it goes on at once."""
         status = outcome.returned
         if not isinstance(status, ConsumeOrderlyStatus):
             status = ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT
@@ -175,7 +175,7 @@ class ConsumeOrderlyService:
             self._shared.note_progress(mq, offset, increase_only=False)
 
     async def _comes_again(self, messages: Sequence[MessageView], mq: MessageQueue) -> bool:
-        """Counts the failure. False if all of them have failed often enough, and are dead letters now."""
+        """Counts the failure. False if all of them have failed too often and are dead letters now."""
         again = False
         for message in messages:
             failed_before = max(message.delivery_attempt - 1, 0)
@@ -194,13 +194,13 @@ class ConsumeOrderlyService:
     # ---- Giving up ----
 
     async def idle(self, mq: MessageQueue, seconds: float) -> bool:
-        """Has the listener nothing of the queue? Waits for it that long (requirement F6)."""
+        """Whether the listener has no message of the queue. Waits for that so long (requirement F6)."""
         if not self._turns[mq].locked():
             return True
         return await wait_for(self._clock, self._ended[mq], seconds) and not self._turns[mq].locked()
 
     async def clean_expired(self) -> None:
-        """Nothing is taken from a listener that works in order: it would overtake what it holds."""
+        """Does nothing: if messages were taken from an orderly listener, later ones would overtake them."""
 
     async def flush(self) -> None:
         await self._tasks.ended()

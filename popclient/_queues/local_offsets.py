@@ -37,7 +37,8 @@ def default_home() -> Path:
 class LocalFileOffsetStore(OffsetStore):
     """`<home>/<client name>/<group>/offsets.json`, and its `.bak`.
 
-    client_name: the same after a restart, and of one consumer at a time: the file is locked from `load` to `close`.
+    client_name: must be the same after a restart. One consumer at a time may have it: the file is locked from `load` to
+    `close`.
     home: ~/.popmq/offsets unless given.
     """
 
@@ -49,8 +50,8 @@ class LocalFileOffsetStore(OffsetStore):
         self.path = (home or default_home()) / client_name / group / FILE_NAME
         self._memory = OffsetMemory()
         self._stored: dict[MessageQueue, int] = {}
-        self._generations: dict[str, int] = {}  # of topics, as they are now
-        self._written: dict[str, int] = {}  # the same as the file has it
+        self._generations: dict[str, int] = {}  # the present ones of the topics
+        self._written: dict[str, int] = {}  # the same, as in the file
         self._writing = threading.Lock()
         self._lock: int | None = None
 
@@ -98,7 +99,7 @@ class LocalFileOffsetStore(OffsetStore):
         return self._memory.copy(topic)
 
     async def update_consume_offset_to_broker(self, mq: MessageQueue, offset: int, is_oneway: bool = True) -> None:
-        """Into the file: a consumer with a file of its own has no progress on the server."""
+        """Writes to the file: a consumer with its own file has no progress on the server."""
         try:
             await self._keep({mq: offset})
         except (OSError, PreconditionFailed) as failure:
@@ -110,7 +111,7 @@ class LocalFileOffsetStore(OffsetStore):
         return self._generations.get(mq.topic, 0)
 
     def note_generation(self, topic: str, generation: int) -> None:
-        """Written with the next offset."""
+        """It is written with the next offset."""
         if generation not in (before := self._generations.get(topic, 0), 0):
             self._generations[topic] = generation
             if before:
@@ -118,12 +119,12 @@ class LocalFileOffsetStore(OffsetStore):
                     self._memory.remove(mq)
 
     def _of_now(self, offsets: dict[MessageQueue, int], generations: dict[str, int]) -> dict[MessageQueue, int]:
-        """The offsets that belong to the topics as they are now, or may do so."""
+        """The offsets that belong, or may belong, to the present generations of the topics."""
         outdated = {topic for topic, each in generations.items() if self._generations.setdefault(topic, each) != each}
         return {mq: offset for mq, offset in offsets.items() if mq.topic not in outdated}
 
     async def close(self) -> None:
-        """Lets another consumer have the file."""
+        """Releases the file for another consumer."""
         self._unlock_folder()
 
     async def _persist(self, offsets: dict[MessageQueue, int]) -> None:
@@ -184,9 +185,9 @@ class LocalFileOffsetStore(OffsetStore):
         return found, {split_table_key(key)[0]: each for key, each in generations.items()}
 
     def _write(self, offsets: dict[MessageQueue, int], generations: dict[str, int]) -> None:
-        """Adds them to what the file has; queues that are not among them keep their progress."""
+        """Adds them to the file. Other queues keep their progress."""
         with self._writing:
-            if self._lock is None:  # what the file has is not known, and another process may own it by now
+            if self._lock is None:  # the content of the file is unknown, and another process may own it now
                 raise PreconditionFailed(f"{self.path} is not open; offsets are written between load and close")
             wanted = {**self._of_now(self._stored, self._written), **offsets}
             if wanted == self._stored and generations == self._written:
@@ -200,7 +201,7 @@ class LocalFileOffsetStore(OffsetStore):
 
 
 async def _beside_the_loop(work: Callable[[], T]) -> T:
-    """Its result, from a thread. A process that ends has none to give any more: then the loop waits for the disk."""
+    """Runs it in a thread. A process that ends has no threads any more: then the event loop waits for the disk."""
     try:
         doing = asyncio.get_running_loop().run_in_executor(None, work)
     except RuntimeError:

@@ -1,7 +1,7 @@
 """The server's locks on the queues of a consumer that works in order (requirements F2 to F6).
 
-A lock is valid for a time on the server and for a shorter one here, counted from the moment of asking: so its owner
-stops before another owner may begin, even if an answer is lost.
+A lock is valid for a time on the server, and for a shorter time here, which begins with the request. So its owner stops
+before another owner may begin, even if an answer is lost.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from popclient.message import MessageQueue
 class QueueLocks:
     """The locks of one consumer.
 
-    table: the queues that it owns. when_lost: told that the lock of one of them is not ours any more.
+    table: the queues that it owns. when_lost: called when the lock of one of them is lost.
     """
 
     def __init__(self, session: Session, group: str, clock: Clock, table: Mapping[MessageQueue, ProcessQueue]) -> None:
@@ -30,17 +30,17 @@ class QueueLocks:
         self._group = group
         self._clock = clock
         self._table = table
-        self._turn = asyncio.Lock()  # no renewal on its way may take again what is being given up
+        self._turn = asyncio.Lock()  # a renewal that runs must not take again what is being given up
 
     async def lock(self, mq: MessageQueue) -> bool:
-        """Takes one; False if another member has it, or the server does not answer."""
+        """Takes one. False if another member has it or the server does not answer."""
         held = await self._ask([mq])
         return held is not None and mq in held
 
     async def renew(self) -> None:
-        """All of them, in one call, also those that wait for their listener to be given up.
+        """Renews all of them in one call, also those of queues that are given up when their listener ends.
 
-        Without an answer they stay until they expire by themselves.
+        Without an answer they stay until they expire.
         """
         async with self._turn:
             owned = dict(self._table)
@@ -55,8 +55,8 @@ class QueueLocks:
                 self._lose(mq, pq, "another member has it")
 
     def has(self, mq: MessageQueue, pq: ProcessQueue) -> bool:
-        """Is the lock ours? One that was lost or has expired is not again, even if the server grants it: another
-        member may have gone on meanwhile, so the queue is taken up again."""
+        """Whether this consumer has the lock. After it was lost or has expired this stays False, even if the server
+        grants it again: another member may have continued meanwhile, so the queue must be taken up again."""
         if not pq.has_lock(self._clock.now()):
             self._lose(mq, pq, "it has expired")
         return pq.locked
@@ -68,7 +68,7 @@ class QueueLocks:
             self.when_lost()
 
     async def unlock(self, mqs: Collection[MessageQueue]) -> None:
-        """Gives them up; if the server does not hear of it, they lapse there."""
+        """Gives them up. If the server does not get the call, they expire there."""
         if not mqs:
             return
         async with self._turn:

@@ -1,8 +1,8 @@
-"""Where a group's progress is kept (requirements H1, H4): by the server, in a file, or where the user likes.
+"""Where a group's progress is kept (requirements H1, H4): by the server, in a file, or in a store of the user.
 
-An offset is the *next* one to consume. What has been consumed goes into memory at once; every few seconds, and when a
-queue is given up, memory goes to the store. Methods that reach the store are coroutines; the others only touch memory
-and may be called from any thread.
+An offset is the *next* one to consume. New progress is kept in memory at once. Every few seconds, and when a queue is
+given up, it is written to the store. Methods that use the store are coroutines; the others only use memory and may be
+called from any thread.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final
 from popclient.message import MessageQueue
 
 NO_OFFSET: Final = -1  # the group has no progress in the queue
-OFFSET_ERROR: Final = -2  # unknown: the store failed, and nothing may begin on a guess
+OFFSET_ERROR: Final = -2  # unknown: the store failed, so no queue may begin
 
 
 class ReadOffsetType(StrEnum):
@@ -28,19 +28,18 @@ class ReadOffsetType(StrEnum):
 
 
 class OffsetStore(ABC):
-    """One group's progress, as one consumer keeps it. Derive from it to bring a store of your own.
+    """One group's progress in one consumer. Derive from it to write your own store.
 
-    `begin`, `freeze`, `generation`, `note_generation` and `close` may stay as they are where a store has no use for
-    them.
+    A store that does not need `begin`, `freeze`, `generation`, `note_generation` and `close` may leave them out.
     """
 
     @abstractmethod
     async def load(self) -> None:
-        """Before anything else, once. Raises when stored progress cannot be read: nothing may begin at a guess then."""
+        """Called once, before all others. Raises if stored progress cannot be read: then no queue may begin."""
 
     @abstractmethod
     def update_offset(self, mq: MessageQueue, offset: int, increase_only: bool) -> None:
-        """Into memory. With `increase_only` a smaller offset than the present one changes nothing."""
+        """Sets the offset in memory. With `increase_only` a smaller offset than the present one changes nothing."""
 
     @abstractmethod
     async def read_offset(self, mq: MessageQueue, read_type: ReadOffsetType) -> int:
@@ -48,46 +47,46 @@ class OffsetStore(ABC):
 
     @abstractmethod
     async def persist_all(self, mqs: Collection[MessageQueue]) -> None:
-        """Memory of these queues to the store; memory of others is forgotten. A failure is logged; the next may do."""
+        """Writes the offsets of these queues to the store, and forgets those of others. Logs a failure."""
 
     @abstractmethod
     async def persist(self, mq: MessageQueue) -> None:
-        """Memory of one queue to the store. A failure is logged."""
+        """Writes the offset of one queue to the store. Logs a failure."""
 
     @abstractmethod
     def remove_offset(self, mq: MessageQueue) -> None:
-        """Forgets memory of the queue, frozen or not; the store keeps what it has."""
+        """Forgets the offset of the queue in memory, frozen or not. The store keeps what it has."""
 
     @abstractmethod
     def clone_offset_table(self, topic: str | None = None) -> dict[MessageQueue, int]:
-        """A copy of memory, of one topic or of all."""
+        """A copy of the offsets in memory, of one topic or of all."""
 
     @abstractmethod
     async def update_consume_offset_to_broker(self, mq: MessageQueue, offset: int, is_oneway: bool = True) -> None:
-        """Past memory, straight to the store. With `is_oneway` a failure is only logged; otherwise it is raised."""
+        """Writes an offset to the store, not to memory. With `is_oneway` logs a failure, otherwise raises it."""
 
     async def begin(self, mq: MessageQueue, offset: int) -> int:
-        """The group begins the queue here where it has no progress yet; where it begins. A failure is raised."""
+        """Stores where the group begins the queue if it has no progress yet. Returns its progress. Raises failures."""
         await self.update_consume_offset_to_broker(mq, offset, is_oneway=False)
         return offset
 
     def freeze(self, mq: MessageQueue, offset: int) -> None:
-        """Sets memory to a corrected offset and holds it there until `remove_offset`: late results must not move it."""
+        """Sets a corrected offset in memory. It does not change until `remove_offset`, also not by late results."""
         self.update_offset(mq, offset, increase_only=False)
 
     def generation(self, mq: MessageQueue) -> int:
-        """Of the topic that the progress last read belongs to; 0 where the store does not know."""
+        """The generation of the topic that the progress last read belongs to; 0 if the store does not know it."""
         return 0
 
     def note_generation(self, topic: str, generation: int) -> None:  # noqa: B027  most stores do not keep it
-        """The topic is of that generation now. Progress in an earlier one counts no more."""
+        """The topic has this generation now. Progress in an earlier one is ignored."""
 
     async def close(self) -> None:  # noqa: B027  most stores have nothing to give up
-        """Nothing will be asked of it any more."""
+        """The store is not used any more."""
 
 
 class OffsetMemory:
-    """The memory that stores share. Safe in threads."""
+    """Offsets in memory, for all stores. Safe in threads."""
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
@@ -95,7 +94,7 @@ class OffsetMemory:
         self._frozen: set[MessageQueue] = set()
 
     def update(self, mq: MessageQueue, offset: int, increase_only: bool) -> None:
-        """Raises ValueError for an offset below 0: no queue has such a place."""
+        """Raises ValueError for an offset below 0."""
         _require_place(mq, offset)
         with self._mutex:
             if mq in self._frozen or (increase_only and offset <= self._offsets.get(mq, NO_OFFSET)):
@@ -109,7 +108,7 @@ class OffsetMemory:
             self._frozen.add(mq)
 
     def get(self, mq: MessageQueue) -> int:
-        """-1 without any."""
+        """The offset; -1 if there is none."""
         with self._mutex:
             return self._offsets.get(mq, NO_OFFSET)
 

@@ -1,10 +1,10 @@
 """The messages of one assigned queue that are fetched and not finished (requirements D1 to D11).
 
-The queue may be committed up to its smallest unfinished offset, no further: one message that does not end holds the
-progress back, and after a restart all behind it comes again.
+The queue may be committed up to its smallest unfinished offset. So one message that is never finished holds the
+progress back, and after a restart all messages behind it are delivered again.
 
-Safe in threads: the puller puts, listeners' threads remove, and a sweep looks for what has taken too long. Time is an
-argument everywhere, in seconds of the monotonic clock that the owner reads.
+Safe in threads: the puller puts, the listener's threads remove, and a sweep looks for messages that take too long. Time
+is always an argument, in seconds of a monotonic clock.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from popclient.message import MessageView
 class OffsetMap:
     """Messages by offset, in the order of their offsets. Not safe in threads: its owner locks.
 
-    A sorted list beside a dict: pulls bring offsets in order, so a new one nearly always goes to the end. Flow control
-    lets in a few thousand; moving the rest up for one that is taken out costs less than a tree would.
+    A sorted list and a dict: pulls bring offsets in order, so a new one is nearly always added at the end. Flow control
+    allows a few thousand; to move them when one is taken out costs less than a tree would.
     """
 
     __slots__ = ("_messages", "_offsets")
@@ -32,7 +32,7 @@ class OffsetMap:
         self._messages: dict[int, MessageView] = {}
 
     def put(self, message: MessageView) -> bool:
-        """False, and nothing changes, if there is one of that offset."""
+        """Adds it. False, without a change, if there is one with that offset."""
         offset = message.queue_offset
         if offset in self._messages:
             return False
@@ -79,22 +79,22 @@ class OffsetMap:
         return [self._messages[offset] for offset in self._offsets]
 
 
-# Nothing pulled for so long: the loop of this queue is lost, rebalancing makes it anew (requirement D7).
+# If nothing was pulled for so long, the queue's pulls have stopped; rebalancing starts it anew (requirement D7).
 PULL_EXPIRED_AFTER: Final = 120.0
 # The server frees an unrenewed lock after 60 s; its holder stops consuming well before (requirements D8, F3).
 LOCK_EXPIRED_AFTER: Final = 30.0
-# What `remove` and `commit` answer when there is nothing that could be committed.
+# What `remove` and `commit` return if nothing can be committed.
 NOTHING_CACHED: Final = -1
 
 
 class ProcessQueue:
-    """Made when the queue is assigned, `dropped` for good when it is taken away; never used a second time.
+    """Made when the queue is assigned, and `dropped` for ever when it is taken away.
 
-    dropped: nothing of it is pulled, consumed or committed any more (requirement D6): it takes in and hands out
-        nothing, claims nothing, and has no offset to commit; the new owner of the queue gets the messages again.
-    given_up_timestamp: when it was first tried to give it up, None before.
-    try_unlock_times: how often giving it up has found its listener still running (requirement F6).
-    generation: of the topic that its messages are of; 0 until that is known.
+    dropped: no message of it is pulled, consumed or committed any more (requirement D6). It takes and returns no
+        messages and has no offset to commit; the new owner of the queue gets the messages again.
+    given_up_timestamp: the time of the first try to give it up; None before.
+    try_unlock_times: how often it could not be given up because its listener was running (requirement F6).
+    generation: of the topic of its messages; 0 until it is known.
     """
 
     def __init__(self, now: float) -> None:
@@ -107,8 +107,8 @@ class ProcessQueue:
         self.last_lock_timestamp = now
         self._locked = False
         self._mutex = threading.Lock()
-        self._waiting = OffsetMap()  # concurrent: all that is unfinished; orderly: what no listener has yet
-        self._taken = OffsetMap()  # orderly: the batch that is with the listener
+        self._waiting = OffsetMap()  # concurrent: all unfinished messages; orderly: those without a listener
+        self._taken = OffsetMap()  # orderly: the batch that the listener has
         self._dispatched = False
         self._highest = NOTHING_CACHED
         self._bytes = 0
@@ -118,9 +118,9 @@ class ProcessQueue:
     # ---- What is held ----
 
     def put(self, messages: Iterable[MessageView]) -> bool:
-        """Adds what was pulled; an offset that is here already stays one (requirement D11).
+        """Adds what was pulled, without offsets that are here already (requirement D11).
 
-        True if the orderly listener must be started: there is something for it and it does not run (requirement D3).
+        True if the orderly listener must be started: there are messages for it, and it does not run (requirement D3).
         """
         with self._mutex:
             if self.dropped:
@@ -134,7 +134,7 @@ class ProcessQueue:
             return starts
 
     def remove(self, messages: Iterable[MessageView], now: float) -> int:
-        """Takes out what is finished, and says up to where the queue may be committed (requirement D4).
+        """Takes out finished messages. Returns the offset that may be committed (requirement D4).
 
         That is the smallest offset left, the highest ever put plus 1 if none is left, -1 if nothing was there before.
         """
@@ -168,11 +168,11 @@ class ProcessQueue:
 
     @property
     def is_empty(self) -> bool:
-        """Is nothing here, with a listener or without?"""
+        """Whether there are no messages, neither waiting nor with the listener."""
         with self._mutex:
             return not self._waiting and not self._taken
 
-    # ---- Concurrent consumption: who decides on a message ----
+    # ---- Concurrent consumption: who decides about a message ----
 
     def start(self, messages: Iterable[MessageView], now: float) -> None:
         """The listener gets them now (requirement E6)."""
@@ -182,9 +182,9 @@ class ProcessQueue:
                     self._started[message.queue_offset] = now
 
     def expired(self, now: float, consume_timeout: float, most: int) -> list[MessageView]:
-        """Claims up to `most` messages at the head that are with a listener for longer than `consume_timeout` seconds.
+        """Claims up to `most` of the first messages that a listener has had for longer than `consume_timeout` seconds.
 
-        The first that is not ends the search, as the field does: behind it nothing holds the progress back.
+        The search ends at the first other message, as in RocketMQ: messages behind it do not hold the progress back.
         """
         with self._mutex:
             if self.dropped:
@@ -201,7 +201,7 @@ class ProcessQueue:
             return late
 
     def claim(self, messages: Iterable[MessageView]) -> list[MessageView]:
-        """The messages that are here and not claimed; from now on the caller decides on them.
+        """Claims the messages that are here and not claimed. The caller decides about them.
 
         The listener's result and the sweep of late messages both claim before they act, so only one of them hands a
         message back, and a late success makes no second copy (requirement D10).
@@ -220,8 +220,8 @@ class ProcessQueue:
     def disclaim(self, messages: Iterable[MessageView]) -> None:
         """The decision could not be carried out: they stay, and may be claimed again.
 
-        They stay started too: if the listener has ended meanwhile, and they are not started anew, only the next
-        sweep can still free the queue of them.
+        They also stay started: if the listener has ended meanwhile and does not get them again, only the next sweep
+        can take them out.
         """
         with self._mutex:
             self._claimed.difference_update(message.queue_offset for message in messages)
@@ -229,7 +229,7 @@ class ProcessQueue:
     # ---- Orderly consumption: one batch at a time is with the listener (requirement D9) ----
 
     def take(self, most: int, now: float) -> list[MessageView]:
-        """The next batch for the listener, in order. An empty one ends the run: the next `put` starts another."""
+        """The next batch for the listener, in order. If it is empty, the run ends, and the next `put` starts one."""
         with self._mutex:
             self.last_consume_timestamp = now
             batch = [] if self.dropped else self._waiting.pop_first(most)
@@ -240,7 +240,7 @@ class ProcessQueue:
             return batch
 
     def commit(self) -> int:
-        """The batch is finished: the offset to commit, which is its last plus 1; -1 without a batch."""
+        """The batch is finished. Returns the offset to commit: its last offset plus 1; -1 if there is no batch."""
         with self._mutex:
             last = self._taken.last_offset
             if last is None:
@@ -251,12 +251,12 @@ class ProcessQueue:
             return NOTHING_CACHED if self.dropped else last + 1
 
     def rollback(self) -> None:
-        """The whole batch will be taken again, from its first message on."""
+        """The listener will get the whole batch again, from its first message on."""
         with self._mutex:
             self._take_back(self._taken.in_order())
 
     def consume_again(self, messages: Sequence[MessageView]) -> None:
-        """These messages of the batch will be taken again; its others stay with the listener."""
+        """The listener will get these messages of the batch again. The others stay in the batch."""
         with self._mutex:
             self._take_back(messages)
 
@@ -269,7 +269,7 @@ class ProcessQueue:
         return now - self.last_pull_timestamp > PULL_EXPIRED_AFTER
 
     def lock(self, now: float) -> None:
-        """The server has granted or renewed the queue's lock; `now` is when it was asked."""
+        """The server has granted or renewed the queue's lock. `now` is the time of the request."""
         self.last_lock_timestamp = now
         self._locked = True
 
@@ -278,14 +278,14 @@ class ProcessQueue:
 
     @property
     def locked(self) -> bool:
-        """Was the lock granted, and not lost? It may be expired; `may_consume` tells both."""
+        """Whether the lock was granted and not lost. It may have expired; `has_lock` checks that too."""
         return self._locked
 
     def is_lock_expired(self, now: float) -> bool:
         return now - self.last_lock_timestamp > LOCK_EXPIRED_AFTER
 
     def has_lock(self, now: float) -> bool:
-        """In order: is the queue still ours, by the server's word, and recent enough?"""
+        """For orderly consumers: whether the lock was granted, and recently enough."""
         return self._locked and not self.is_lock_expired(now)
 
     def may_consume(self, now: float) -> bool:

@@ -1,4 +1,4 @@
-"""One pull: a queue and an offset in, what is there and where to go on out.
+"""One pull: given a queue and an offset, it returns messages and the next offset.
 
 Servers with the capability `pull-batch` answer it in one frame (PullBatch); the others, and every RocketMQ 5 proxy, a
 frame per message (PullMessage). Nothing else differs.
@@ -26,9 +26,9 @@ from popproto.v2 import service_pb2 as rpc
 
 
 class SysFlag(IntFlag):
-    """COMMIT_OFFSET: the pull carries progress to commit. SUSPEND: the server may hold it until there is something.
-    SUBSCRIPTION: the filter is in the pull. CLASS_FILTER: the filter is a class, which no client sends any more.
-    LITE_PULL: the puller needs no subscription of its group's.
+    """COMMIT_OFFSET: the pull carries progress to commit. SUSPEND: the server may hold it until there are messages.
+    SUBSCRIPTION: the filter is in the pull. CLASS_FILTER: the filter is a class; no client sends that any more.
+    LITE_PULL: the pull needs no subscription of the group.
     """
 
     COMMIT_OFFSET = 1
@@ -65,7 +65,7 @@ def build_sys_flag(
 
 
 def parse_sys_flag(value: int) -> SysFlag:
-    """Raises ValueError for bits without a meaning."""
+    """Raises ValueError for unknown bits."""
     known = sum(SysFlag)
     if value < 0 or value & ~known:
         raise ValueError(f"sys_flag {value} has bits beyond {known}; it is the sum of {[bit.value for bit in SysFlag]}")
@@ -82,14 +82,14 @@ def pull_extras(
     generation: int = 0,
     max_bytes: int = 0,
 ) -> legacy.PullExtras:
-    """The extras of one pull, its sysFlag reckoned from them.
+    """The options of one pull; its sysFlag is computed from them.
 
-    hold: how long the server may hold the pull; zero: not at all.
-    commit_offset: progress to commit on the way; 0 or below carries none.
+    hold: how long the server may hold the pull; zero: it answers at once.
+    commit_offset: progress to commit with the pull; 0 or less: none.
     resets: of the progress that `commit_offset` continues.
-    sub_version: of the subscription that the pull stands on, epoch milliseconds.
-    post_subscription: is the filter in the pull meant to take the place of the one in the client's settings?
-    generation: of the topic that the offsets belong to; 0 where it is not known.
+    sub_version: of the subscription of the pull, epoch milliseconds.
+    post_subscription: whether the filter in the pull replaces the one in the client's settings.
+    generation: of the topic that the offsets belong to; 0 if it is not known.
     max_bytes: of bodies in the answer, unless the first message is larger; 0 leaves it to the server.
     """
     return legacy.PullExtras(
@@ -105,9 +105,9 @@ def pull_extras(
 
 
 class PullStatus(StrEnum):
-    """FOUND: messages came, though a second look at their tags may refuse all of them.
-    NO_NEW_MSG: the queue ends here. NO_MATCHED_MSG: nothing wanted up to the next offset, which counts as consumed.
-    OFFSET_ILLEGAL: the queue has no such place; the next offset is the server's correction.
+    """FOUND: there are messages; the second check of their tags may refuse all of them.
+    NO_NEW_MSG: the queue ends here. NO_MATCHED_MSG: the filter refused all messages before the next offset; they count
+    as consumed. OFFSET_ILLEGAL: the offset is not in the queue; the next offset is the server's correction.
     """
 
     FOUND = "FOUND"
@@ -117,10 +117,10 @@ class PullStatus(StrEnum):
 
 
 def pull_status(code: int, next_offset: int, offset: int) -> PullStatus:
-    """The meaning of the answer to a pull from `offset`: its status code, and the offset it says to go on from.
+    """The meaning of the answer to a pull from `offset`: its status code and its next offset.
 
-    Raises UnexpectedAnswer for a code that no pull is answered with, and for a next offset that no queue has: going on
-    at a guess would lose messages or repeat them endlessly.
+    Raises UnexpectedAnswer for another code, and for a next offset that no queue has: a guess would lose messages or
+    repeat them for ever.
     """
     if code not in (pb.OK, pb.MESSAGE_NOT_FOUND, pb.ILLEGAL_OFFSET):
         raise UnexpectedAnswer(f"the pull from offset {offset} was answered {code}, which says nothing of the queue")
@@ -134,9 +134,9 @@ def pull_status(code: int, next_offset: int, offset: int) -> PullStatus:
 
 
 def backwards(offset: int, next_offset: int, first_offset: int | None) -> str | None:
-    """A sentence for the log if a pull from `offset` has led back, which no sane server does (requirement B11).
+    """A sentence for the log if the next offset is before `offset`, which is an error of the server (requirement B11).
 
-    first_offset: of the first message that came; None without any.
+    first_offset: of the first message; None if there is none.
     """
     if next_offset >= offset and (first_offset is None or first_offset >= offset):
         return None
@@ -144,16 +144,16 @@ def backwards(offset: int, next_offset: int, first_offset: int | None) -> str | 
 
 
 EXTRAS_HEADER: Final = "popmq-pull-bin"
-PULL_MARGIN: Final = 3.0  # seconds that a pull's answer may take beyond its hold
-CONNECTING: Final = 1.0  # seconds that may pass before a pull begins; more shorten its hold
-RETRY_TOPIC: Final = "RETRY_TOPIC"  # the property of a retry that says which topic it comes from
+PULL_MARGIN: Final = 3.0  # seconds that the answer may take in addition to the hold
+CONNECTING: Final = 1.0  # if more seconds pass before a pull begins, its hold is shorter
+RETRY_TOPIC: Final = "RETRY_TOPIC"  # the property of a retry with the topic that it comes from
 _ANSWERS: Final = (pb.OK, pb.MESSAGE_NOT_FOUND, pb.ILLEGAL_OFFSET)
 
 
 class Pulled(NamedTuple):
-    """A pull's answer: OK, MESSAGE_NOT_FOUND or ILLEGAL_OFFSET, what was found, and where to go on.
+    """A pull's answer: OK, MESSAGE_NOT_FOUND or ILLEGAL_OFFSET, the messages, and the next offset.
 
-    generation: of the topic that all this belongs to; 0 where the server does not tell.
+    generation: of the topic; 0 if the server does not tell it.
     """
 
     code: int
@@ -173,10 +173,10 @@ async def pull(
     hold: timedelta,
     extras: legacy.PullExtras | None = None,
 ) -> Pulled:
-    """What is in the queue from `offset` on; with nothing there the server holds the call up to `hold`.
+    """Messages of the queue from `offset` on. If there are none, the server holds the call for up to `hold`.
 
-    expression: None leaves it to the one in the client's settings. Messages of a retry topic carry the topic that they
-    come from. A pull changes nothing, so one that breaks is repeated within its time.
+    expression: None means the one in the client's settings. Messages of a retry topic have the topic that they come
+    from. A pull changes nothing, so a broken one is repeated within its time.
     """
     request = legacy.PullBatchRequest(
         group=resource_of(session, group),

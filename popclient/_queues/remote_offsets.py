@@ -1,7 +1,7 @@
-"""Progress kept by the server (requirement H3): for clustering, so that the next owner of a queue goes on right there.
+"""Progress kept by the server (requirement H3): for clustering, so that the next owner of a queue continues there.
 
-The server counts how often an operator has moved a queue's progress (`resets`). Commits carry the count that they stand
-on, so one from before a reset is refused and cannot undo it, and `on_reset` tells the consumer to begin again.
+The server counts how often an operator has moved a queue's progress (`resets`). Commits carry the count that they know,
+so a commit from before a reset is refused and cannot undo it, and `on_reset` tells the consumer to begin again.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class Commit(Protocol):
 
 
 class RemoteOffsetStore(OffsetStore):
-    """Belongs to one event loop, but for the methods that only touch memory.
+    """Belongs to one event loop, except for the methods that only use memory.
 
-    on_reset: told of a queue whose commit was refused because an operator has moved its progress, or because its topic
-        was recreated; memory of it is gone by then, and `read_offset` from the store says where to go on. Called in the
-        event loop; must not block.
+    on_reset: called with a queue whose commit was refused, because an operator has moved its progress or its topic was
+        recreated. Its offset in memory is forgotten by then; `read_offset` gets the new one from the store. It is
+        called in the event loop and must not block.
     """
 
     def __init__(self, group: str, fetch: Fetch, commit: Commit, on_reset: Callable[[MessageQueue], None]) -> None:
@@ -45,11 +45,11 @@ class RemoteOffsetStore(OffsetStore):
         self._commit = commit
         self._on_reset = on_reset
         self._memory = OffsetMemory()
-        self._stored: dict[MessageQueue, QueueProgress] = {}  # as the server has last said
+        self._stored: dict[MessageQueue, QueueProgress] = {}  # as the server has told last
 
     @classmethod
     def of(cls, session: Session, group: str, on_reset: Callable[[MessageQueue], None]) -> RemoteOffsetStore:
-        """Over a session's calls; a server without the Legacy ones is asked queue by queue."""
+        """With the calls of a session. A server without the Legacy service is asked queue by queue."""
         return cls(
             group, partial(calls.fetch_offsets, session, group), partial(calls.commit_offsets, session, group), on_reset
         )
@@ -119,14 +119,14 @@ class RemoteOffsetStore(OffsetStore):
         return begun.offset
 
     def resets(self, mq: MessageQueue) -> int:
-        """The count that a commit of the queue's present offset stands on; for pulls that carry one."""
+        """The count for a commit of the queue's present offset; for pulls that carry a commit."""
         return self._stored_of(mq).resets
 
     def generation(self, mq: MessageQueue) -> int:
         return self._stored_of(mq).generation
 
     async def _persist(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Of a queue whose offset the server has already there is nothing to say."""
+        """Leaves out queues whose offset the server has already."""
         changed = {mq: offset for mq, offset in offsets.items() if offset != self._stored_of(mq).offset}
         if not changed:
             return
@@ -139,7 +139,7 @@ class RemoteOffsetStore(OffsetStore):
                 self._say_not_committed({mq: changed[mq]}, refusal)
 
     async def _send(self, offsets: Mapping[MessageQueue, int]) -> dict[MessageQueue, PopError]:
-        """What was refused."""
+        """Handles the refused commits."""
         sent = {mq: self._stored_of(mq)._replace(offset=offset) for mq, offset in offsets.items()}
         refusals: dict[MessageQueue, PopError] = {}
         for mq, committed in (await self._commit(sent)).items():
@@ -148,12 +148,12 @@ class RemoteOffsetStore(OffsetStore):
             if committed.stored is not None and self._is_overtaken(mq, committed.stored):
                 self._memory.remove(mq)
                 self._on_reset(mq)
-            elif committed.refusal is None and self._stored_of(mq)[1:] == sent[mq][1:]:  # not read anew meanwhile
+            elif committed.refusal is None and self._stored_of(mq)[1:] == sent[mq][1:]:  # not read again
                 self._stored[mq] = sent[mq]
         return refusals
 
     def _is_overtaken(self, mq: MessageQueue, stored: QueueProgress) -> bool:
-        """Has an operator moved the progress, or was the topic recreated?"""
+        """Whether an operator has moved the progress, or the topic was recreated."""
         known = self._stored_of(mq)
         return stored.resets > known.resets or stored.generation not in (0, known.generation)
 

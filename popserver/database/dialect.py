@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from itertools import chain
-from typing import Any, ClassVar, Generic, NoReturn, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from sqlalchemy import (
     BigInteger,
@@ -40,10 +40,10 @@ from sqlalchemy import (
     select,
 )
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.exc import DBAPIError
+
+from popserver.database.statement import Names, Statement, driver_errors, execute_text, raise_as_sqlalchemy_does
 
 T = TypeVar("T")
-Names = Mapping[str, Any]
 # Runs a query and returns its rows, each as a sequence in the order of the columns.
 Reader = Callable[[Connection, Names], Iterable[Sequence[Any]]]
 Rows = Sequence[tuple[Any, ...]]
@@ -147,13 +147,13 @@ class Sqlite(Dialect):
         texts = [func.hex(column) if index in blobs else column for index, column in enumerate(columns)]
         if "body" not in found.c:
             assert not blobs, "a query of bytes has a body"
-            in_one = select(func.json_group_array(func.json_array(*texts)))
-            return lambda conn, names: json.loads(conn.execute(in_one, names).scalar_one())
+            in_one = Statement(select(func.json_group_array(func.json_array(*texts))))
+            return lambda conn, names: json.loads(in_one.execute(conn, names).fetchone()[0])
         sized = func.json_group_array(func.json_array(*texts, func.length(found.c.body)))
-        with_bodies = select(sized, self.joined_bytes(found.c.body))
+        with_bodies = Statement(select(sized, self.joined_bytes(found.c.body)))
 
         def read(conn: Connection, names: Names) -> list[list[Any]]:
-            listed, bodies = conn.execute(with_bodies, names).one()
+            listed, bodies = with_bodies.execute(conn, names).fetchone()
             return _with_blobs(json.loads(listed), blobs, bodies)
 
         return read
@@ -164,7 +164,7 @@ class Sqlite(Dialect):
         while start < len(rows):
             count = min(_ROWS_PER_STATEMENT_MAX, 1 << (len(rows) - start).bit_length() - 1)
             parameters = tuple(chain.from_iterable(rows[start : start + count]))
-            conn.exec_driver_sql(_insert_text(table, count), parameters)
+            execute_text(conn, _insert_text(table, count), parameters)
             start += count
 
     def upsert(self, table: Table) -> Any:
@@ -214,7 +214,8 @@ class Postgres(Dialect):
         return skipping
 
     def reader(self, query: Select[Any]) -> Reader:
-        return lambda conn, names: conn.execute(query, names)
+        statement = Statement(query)
+        return lambda conn, names: statement.execute(conn, names).fetchall()
 
     def insert(self, conn: Connection, table: Table, rows: Rows) -> None:
         """One binary COPY. It costs a tenth of an INSERT with many rows, and is faster from a few rows on."""
@@ -224,8 +225,8 @@ class Postgres(Dialect):
                 copy.set_types(_copy_types(table))
                 for row in rows:
                     copy.write_row(row)
-        except _driver_errors(conn) as error:
-            _raise_as_sqlalchemy_does(conn, driver, error)
+        except driver_errors(conn) as error:
+            raise_as_sqlalchemy_does(conn, driver, error)
 
     def upsert(self, table: Table) -> Any:
         return postgresql.insert(table)
@@ -279,26 +280,6 @@ def _with_blobs(listed: list[list[Any]], blobs: Sequence[int], bodies: bytes | N
             columns[-1] = bodies[start : start + size] if bodies else b""
             start += size
     return listed
-
-
-def _raise_as_sqlalchemy_does(conn: Connection, driver: Any, error: Exception) -> NoReturn:
-    is_lost = conn.dialect.is_disconnect(error, driver, None)  # type: ignore[arg-type]
-    if is_lost:
-        conn.invalidate(error)
-    raise DBAPIError.instance(
-        None,
-        None,
-        error,
-        _driver_errors(conn),
-        hide_parameters=True,
-        connection_invalidated=is_lost,
-        dialect=conn.dialect,
-    ) from error
-
-
-def _driver_errors(conn: Connection) -> type[Exception]:
-    errors: type[Exception] = conn.dialect.loaded_dbapi.Error
-    return errors
 
 
 @lru_cache(maxsize=256)

@@ -31,6 +31,7 @@ from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeEngine
 
 from popserver.database.dialect import PerDialect
+from popserver.database.statement import Statement
 
 
 def rows_parameter(parameter: str, *names: str, text: Sequence[str] = ()) -> Subquery:
@@ -91,15 +92,15 @@ class RowStatement(Generic[Row]):
     def __init__(self, kind: type[Row], statement: Executable) -> None:
         _check_columns(kind, statement)
         self._make = kind._make
-        self._statement = statement
+        self._statement = Statement(statement)
 
     def rows(self, conn: Connection, names: Mapping[str, Any]) -> list[Row]:
         """The rows that it returns."""
-        return list(map(self._make, conn.execute(self._statement, names)))
+        return list(map(self._make, self._statement.execute(conn, names).fetchall()))
 
     def first(self, conn: Connection, names: Mapping[str, Any]) -> Row | None:
         """The first row; None without rows."""
-        row = conn.execute(self._statement, names).first()
+        row = self._statement.execute(conn, names).fetchone()
         return None if row is None else self._make(row)
 
 

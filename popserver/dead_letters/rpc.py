@@ -37,7 +37,9 @@ class DeadLetterMethods:
         bodies = not request.without_bodies
         found = await self._redrives.dead_letters(selected, request.after_id, request.max, bodies=bodies)
         return wire.ListDeadLettersResponse(
-            status=status.OK, dead_letters=map(_dead_letter, found.letters), next_after_id=found.next_after_id
+            status=status.OK,
+            dead_letters=(_dead_letter(each, has_body=bodies) for each in found.letters),
+            next_after_id=found.next_after_id,
         )
 
     async def get_dead_letter(self, request: wire.GetDeadLetterRequest, caller: Caller) -> wire.GetDeadLetterResponse:
@@ -124,10 +126,10 @@ def _repair(repair: wire.Repair) -> Repair | None:
     )
 
 
-def _dead_letter(found: DeadLetter) -> wire.DeadLetter:
+def _dead_letter(found: DeadLetter, *, has_body: bool = True) -> wire.DeadLetter:
     return wire.DeadLetter(
         id=found.dead_letter_id,
-        message=None if found.stored is None else convert.found_message(found.stored),
+        message=None if found.stored is None else convert.found_message(found.stored, has_body=has_body),
         group=convert.as_resource(found.group),
         topic=None if found.topic is None else convert.as_resource(found.topic),
         origin_message_id="" if found.stored is None else found.stored.message.message_id,

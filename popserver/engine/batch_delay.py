@@ -10,8 +10,8 @@ from __future__ import annotations
 # The loop needs about 0.2 ms to receive and answer a call. Twice that, so that a batch can grow to all active callers.
 PER_REQUEST_S = 0.000_4
 PATIENCE_S_MAX = 0.008
-# Each message of an answer is a frame; this many cost the loop as much as a call.
-MESSAGES_PER_CALL = 8
+# So many frames of streamed answers cost the loop as much as a call.
+FRAMES_PER_CALL = 8
 # With this many requests the commit itself costs little compared with the requests.
 ENOUGH = 48
 
@@ -27,9 +27,9 @@ class BatchDelay:
         """How many seconds a batch of `waiting` requests should wait for more; 0 to start at once."""
         return 0.0 if waiting >= ENOUGH else max(0.0, self._leaves_at_s - now_s)
 
-    def left(self, count: int, now_s: float, *, answers: int = 0) -> None:
-        """A batch of `count` requests started; its answers have up to `answers` messages."""
+    def left(self, count: int, now_s: float, *, frames: int = 0) -> None:
+        """A batch of `count` requests started; its streamed answers have up to `frames` frames."""
         self.gathers = count > 1
-        calls = count + answers / MESSAGES_PER_CALL
+        calls = count + frames / FRAMES_PER_CALL
         patience_s = min(calls * PER_REQUEST_S, PATIENCE_S_MAX) if self.gathers else 0.0
         self._leaves_at_s = now_s + patience_s

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from enum import IntEnum
 from typing import NamedTuple
 
 from popserver.engine.clock import Clock
@@ -28,6 +29,14 @@ class PollKey(NamedTuple):
     topic_id: int
 
 
+class Woken(IntEnum):
+    """Why a parked poll goes on."""
+
+    NOT = 0  # its time is over, or the server is closing
+    READY = 1  # the topic has messages
+    AHEAD = 2  # the topic will have messages if the next transaction is committed
+
+
 class Wakeups:
     """Every parked poll of this server."""
 
@@ -35,7 +44,7 @@ class Wakeups:
         self._clock = clock
         self._wake_numbers: dict[int, int] = {}
         self._wakes_of_all = 0
-        self._parked: dict[int, dict[int, deque[asyncio.Future[bool]]]] = {}
+        self._parked: dict[int, dict[int, deque[asyncio.Future[Woken]]]] = {}
         self._empty: LruCache[tuple[PollKey, Filter], int] = LruCache()
         self._found_empty: dict[int, int] = {}  # by topic id: the newest number at which any group found nothing
         self._count = 0
@@ -61,13 +70,13 @@ class Wakeups:
         queue = self._parked.get(key.topic_id, {}).get(key.group_id, ())
         return len(queue) < PARKED_PER_TOPIC_AND_GROUP_MAX and self._count < PARKED_MAX
 
-    async def park(self, key: PollKey, wake_number: int, until_ms: int) -> bool:
-        """Wait for a wake-up after `wake_number`. False if `until_ms` came first or the server is closing."""
+    async def park(self, key: PollKey, wake_number: int, until_ms: int) -> Woken:
+        """Wait for a wake-up after `wake_number`. `NOT` if `until_ms` came first or the server is closing."""
         if self._closed:
-            return False
+            return Woken.NOT
         if self.wake_number(key.topic_id) != wake_number:
-            return True
-        poll: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+            return Woken.READY
+        poll: asyncio.Future[Woken] = asyncio.get_running_loop().create_future()
         queue = self._parked.setdefault(key.topic_id, {}).setdefault(key.group_id, deque())
         queue.append(poll)
         self._count += 1
@@ -77,30 +86,30 @@ class Wakeups:
         except asyncio.CancelledError:
             # A wake-up may have chosen this poll just before its client left: wake the next poll.
             if poll.done() and not poll.cancelled() and poll.result():
-                self.pass_on(key)
+                self.pass_on(key, poll.result())
             raise
         finally:
             alarm.cancel()
             self._leave(key, queue, poll)
 
-    def wake(self, topic_id: int) -> None:
-        """The topic has messages to deliver: wake one poll of each group."""
+    def wake(self, topic_id: int, woken: Woken = Woken.READY) -> None:
+        """The topic has messages to deliver, or soon (`AHEAD`): wake one poll of each group."""
         self._wake_numbers[topic_id] = self._wake_numbers.get(topic_id, 0) + 1
         for queue in list(self._parked.get(topic_id, {}).values()):
-            _wake_next(queue)
+            _wake_next(queue, woken)
 
     def wake_all(self) -> None:
         """Wake one poll of each group and topic: notifications of other servers may have been missed."""
         self._wakes_of_all += 1
         for groups in list(self._parked.values()):
             for queue in list(groups.values()):
-                _wake_next(queue)
+                _wake_next(queue, Woken.READY)
 
-    def pass_on(self, key: PollKey) -> None:
+    def pass_on(self, key: PollKey, woken: Woken = Woken.READY) -> None:
         """A poll left messages behind: wake the group's next poll."""
         queue = self._parked.get(key.topic_id, {}).get(key.group_id)
         if queue:
-            _wake_next(queue)
+            _wake_next(queue, woken)
 
     def close(self) -> None:
         """End every parked poll without messages, and park no more polls."""
@@ -108,9 +117,9 @@ class Wakeups:
         for groups in list(self._parked.values()):
             for queue in list(groups.values()):
                 for poll in list(queue):
-                    _end_wait(poll, woken=False)
+                    _end_wait(poll, Woken.NOT)
 
-    def _leave(self, key: PollKey, queue: deque[asyncio.Future[bool]], poll: asyncio.Future[bool]) -> None:
+    def _leave(self, key: PollKey, queue: deque[asyncio.Future[Woken]], poll: asyncio.Future[Woken]) -> None:
         self._count -= 1
         if poll in queue:
             queue.remove(poll)
@@ -120,17 +129,17 @@ class Wakeups:
                 del self._parked[key.topic_id]
 
 
-def _time_out(poll: asyncio.Future[bool]) -> None:
-    _end_wait(poll, woken=False)
+def _time_out(poll: asyncio.Future[Woken]) -> None:
+    _end_wait(poll, Woken.NOT)
 
 
-def _wake_next(queue: deque[asyncio.Future[bool]]) -> None:
+def _wake_next(queue: deque[asyncio.Future[Woken]], woken: Woken) -> None:
     while queue:
-        if _end_wait(queue.popleft(), woken=True):
+        if _end_wait(queue.popleft(), woken):
             return
 
 
-def _end_wait(poll: asyncio.Future[bool], *, woken: bool) -> bool:
+def _end_wait(poll: asyncio.Future[Woken], woken: Woken) -> bool:
     if poll.done():
         return False
     poll.set_result(woken)

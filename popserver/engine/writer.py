@@ -24,6 +24,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from popserver.database.database import Database, commit_error, is_serialization_failure, plain_error
 from popserver.database.notifications import Invalidation
+from popserver.database.statement import execute_text
 from popserver.engine.batch_delay import ENOUGH, BatchDelay
 from popserver.engine.clock import Clock
 from popserver.engine.timers import DueTimer
@@ -86,6 +87,7 @@ class _Entry(NamedTuple):
     request: Request[object]
     size: int
     answers: int
+    frames: int
     answer: asyncio.Future[Any]
 
 
@@ -143,13 +145,13 @@ class Writer:
         self._loop = asyncio.get_running_loop()
         self._thread.start()
 
-    def submit(self, request: Request[S], *, size: int = 0, answers: int = 0) -> asyncio.Future[S]:
+    def submit(self, request: Request[S], *, size: int = 0, answers: int = 0, frames: int = 0) -> asyncio.Future[S]:
         """Carry out one request. Cancelling the future cancels only the answer, not the request.
 
         The future gets the result after the commit, or the `PopError` of the refusal. `size` is the number of bytes
-        that the request stores, `answers` the most messages that its answer may have. A request with a size is refused
-        (`TooManyRequests`) if it does not fit into the backlog: the store is slower than the senders, and the backlog
-        must not fill the memory.
+        that the request stores, `answers` the most messages that its answer may have, and `frames` the most frames if
+        each of them is sent as one. A request with a size is refused (`TooManyRequests`) if it does not fit into the
+        backlog: the store is slower than the senders, and the backlog must not fill the memory.
         """
         answer: asyncio.Future[S] = self._loop.create_future()
         if self._closed:
@@ -160,7 +162,7 @@ class Writer:
         if size and not self._backlog.take(size):
             answer.set_exception(self._backlog.refusal(f"another {size} bytes to store"))
             return answer
-        self._waiting.append(_Entry(request, size, answers, answer))
+        self._waiting.append(_Entry(request, size, answers, frames, answer))
         if not self._busy:
             self._busy = True
             self._idle.clear()
@@ -198,7 +200,7 @@ class Writer:
             batch = self._take()
         self._batch_bytes = sum(entry.size for entry in batch)
         if len(batch) > 1 or self._delay.gathers:
-            self._delay.left(len(batch), self._loop.time(), answers=sum(entry.answers for entry in batch))
+            self._delay.left(len(batch), self._loop.time(), frames=sum(entry.frames for entry in batch))
         self.batch_began_s = self._loop.time()
         self._batches.put(batch)
 
@@ -242,9 +244,13 @@ class Writer:
 
     def _announce(self, result: BatchResult) -> None:
         try:
-            self.effects.ready(result.ready_topics)
-            self.effects.invalidations(result.invalidations)
-            self.effects.due(result.due)
+            # Nearly all transactions have effects of one kind, so there is a call for each kind only if it is needed.
+            if result.ready_topics:
+                self.effects.ready(result.ready_topics)
+            if result.invalidations:
+                self.effects.invalidations(result.invalidations)
+            if result.due:
+                self.effects.due(result.due)
         except Exception:  # noqa: BLE001 - the requests are committed, and their callers wait for the answer
             log.error("an effect of a commit failed", exception=traceback.format_exc())
 
@@ -266,7 +272,7 @@ class Writer:
         """Run the batch as one transaction; on failure again in halves."""
         try:
             conn = self._conn or self._connect()
-            conn.exec_driver_sql(self._begin)
+            execute_text(conn, self._begin)
         except DBAPIError as error:
             if error.connection_invalidated:
                 self._disconnect()
@@ -320,7 +326,7 @@ class Writer:
     def _commit(self, tx: Transaction, outcomes: Sequence[_Outcome], result: BatchResult) -> None:
         try:
             if self.announcement is None:
-                tx.conn.exec_driver_sql("COMMIT")
+                execute_text(tx.conn, "COMMIT")
             else:
                 self._database.commit(tx.conn, self.announcement(tx))
         except DBAPIError as error:

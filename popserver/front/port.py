@@ -14,6 +14,7 @@ import socket
 import ssl
 import tempfile
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import structlog
@@ -70,7 +71,7 @@ class PortListener:
         self._tls = None if source is None else TlsContexts(source)
         self._sockets = listening_sockets(host, port)
         self.port: int = self._sockets[0].getsockname()[1]
-        self._retry: asyncio.TimerHandle | None = None
+        self._retries: dict[socket.socket, asyncio.TimerHandle] = {}
 
     @property
     def tls(self) -> ssl.SSLContext:
@@ -87,8 +88,8 @@ class PortListener:
     def close(self) -> None:
         """Accept no more connections. Open connections stay open, except those without a first byte."""
         loop = asyncio.get_running_loop()
-        if self._retry is not None:
-            self._retry.cancel()
+        for retry in self._retries.values():
+            retry.cancel()
         for listening in self._sockets:
             loop.remove_reader(listening)
             listening.close()
@@ -111,7 +112,7 @@ class PortListener:
                     "connections refused", reason="the process has no more files", limit=os.strerror(error.errno)
                 )
                 loop.remove_reader(listening)
-                self._retry = loop.call_later(
+                self._retries[listening] = loop.call_later(
                     NO_FILES_PAUSE_S, loop.add_reader, listening, self._accept, loop, listening
                 )
                 return
@@ -173,8 +174,10 @@ class Accepted:
             return
         if first[0] not in self._listener.kinds:
             if first[0] == TLS_HANDSHAKE:
-                self._socket.send(NO_TLS)
-            self._socket.recv(UNREAD_BYTES)  # otherwise the client sees a reset instead of an end
+                with suppress(OSError):
+                    self._socket.send(NO_TLS)
+            with suppress(OSError):
+                self._socket.recv(UNREAD_BYTES)  # otherwise the client sees a reset instead of an end
             self.turn_away(f"its first byte is 0x{first[0]:02x}, which begins neither of the protocols of this port")
             return
         self._stop_waiting()

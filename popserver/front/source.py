@@ -76,7 +76,7 @@ _Stamp = tuple[tuple[int, int, int] | None, ...]
 
 
 class ReloadedCertificate:
-    """Reads the certificate files again when they change. gRPC's threads call it at every handshake.
+    """Reads the certificate files again when they change. It is asked at every handshake.
 
     Each check costs one `stat` per file.
     """

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import binascii
 import re
-from base64 import b64decode
 from collections.abc import Callable, Mapping
 from typing import ClassVar, Protocol
 
@@ -48,8 +46,18 @@ class CallConnection(Protocol):
     def keeps(self, amount: int) -> None:
         """Count bytes that have arrived and that no handler has asked for; a negative amount when one has."""
 
-    def has_request(self, waiting: Waiting) -> None:
-        """The request has arrived, or nobody waits for it any more."""
+    @property
+    def is_gone(self) -> bool:
+        """Whether the connection is lost, or has failed."""
+
+    def was_reset(self) -> None:
+        """The client has made the server reset a stream."""
+
+    def waits(self, waiting: Waiting) -> None:
+        """The client must do something: send the rest of a request, or read an answer."""
+
+    def waits_no_more(self, waiting: Waiting) -> None:
+        """The client has done it, or nobody waits for it any more."""
 
     def signed(self) -> None:
         """A caller of this connection has signed."""
@@ -79,6 +87,7 @@ class Http2Call:
         "_status",
         "_stream",
         "_writers",
+        "blocked_s",
         "finished_s",
         "headers",
         "holder",
@@ -89,11 +98,12 @@ class Http2Call:
 
     def __init__(self, holder: CallConnection, stream: Stream, head: RequestHead, route: Route, now_s: float) -> None:
         self.holder = holder
-        self.headers: Mapping[str, str | bytes] = _metadata(head.fields)
+        self.headers: Mapping[str, str | bytes] = headers.metadata(head.fields)
         self.is_cancelled = False
         self.is_ended = False  # the client sends no more
         self.task: asyncio.Task[None] | None = None
         self.finished_s: float | None = None  # when the handler returned
+        self.blocked_s: float | None = None  # since when the handler waits for the client to read
         self._stream = stream
         self._route = route
         self._deadline_s = _deadline_s(head.fields.get("grpc-timeout"), now_s)
@@ -135,12 +145,14 @@ class Http2Call:
         return self._write
 
     async def _write(self, frame: Encodable) -> None:
-        if self._stream.is_closed or self.finished_s is not None:
+        if self._stream.is_closed or self.finished_s is not None or self.holder.is_gone:
             raise StreamGone
         self._send(frame)
         if self._stream.pending_bytes > PENDING_BYTES_MAX:
             drained: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._writers.append(drained)
+            if self.blocked_s is None:
+                self.blocked_s = asyncio.get_running_loop().time()
             await drained
             if self._stream.is_closed:
                 raise StreamGone
@@ -168,7 +180,7 @@ class Http2Call:
         size = self.size
         if size is None or self._arrived < size + PREFIX_BYTES:
             return None
-        self.holder.has_request(self)
+        self.holder.waits_no_more(self)
         data = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
         rest = data[PREFIX_BYTES + size :]
         self._chunks = [rest] if rest else []
@@ -176,7 +188,7 @@ class Http2Call:
         self.holder.keeps(self._arrived - self._kept)
         self._kept = self._arrived
         self._size, self._is_granted = None, False
-        self._widen(WINDOW_AT_START // 2)
+        self._widen(WINDOW_AT_START)
         return data[PREFIX_BYTES : PREFIX_BYTES + size]
 
     async def next_size(self) -> int | None:
@@ -204,10 +216,10 @@ class Http2Call:
         return data
 
     def _widen(self, wanted: int) -> None:
-        """Let the client send `wanted` bytes. Small differences are not worth a frame."""
+        """Let the client send `wanted` bytes."""
         missing = wanted - self._stream.receive_window
         if missing > 0:
-            self.holder.connection.grant(self._stream, max(missing, WINDOW_AT_START // 2))
+            self.holder.connection.grant(self._stream, missing)
             self.holder.flush_soon()
 
     def _read_prefix(self) -> None:
@@ -253,29 +265,30 @@ class Http2Call:
 
     def ended(self) -> None:
         self.is_ended = True
-        self.holder.has_request(self)
+        self.holder.waits_no_more(self)
         if self._ending is not None:
             self._ending.cancel()
             self._end()
         self._wake()
 
     def drained(self) -> None:
+        self.blocked_s = None
         for writer in self._writers:
             if not writer.done():
                 writer.set_result(None)
         self._writers.clear()
 
     def closed(self, *, by_client: bool) -> None:
-        self.holder.has_request(self)
+        self.holder.waits_no_more(self)
         self.holder.keeps(-self._kept)
         self._kept = 0
         self._chunks.clear()
         self._arrived, self._size, self.is_ended = 0, None, True
         self._wake()
         self.drained()
-        if by_client and self.finished_s is None:
+        if by_client:
             self.is_cancelled = True
-            if self.task is not None:
+            if self.finished_s is None and self.task is not None:
                 self.task.cancel()
         for callback in self._callbacks:
             callback()
@@ -292,11 +305,12 @@ class Http2Call:
         except asyncio.CancelledError:
             self.fail(EndStatus(EndCode.UNAVAILABLE, "the server is stopping; try another server, or this one later"))
         except Exception as error:  # noqa: BLE001
-            if not self._stream.is_closed:
+            if not self._stream.is_closed and not isinstance(error, StreamGone):
                 log.error("call failed", peer=self.peer, reason=type(error).__name__)
             self.fail(EndStatus(EndCode.INTERNAL, "the server failed on this call"))
         else:
             self._finish()
+        self.task = None
 
     def fail(self, status: EndStatus) -> None:
         """End the call with a status, whatever its handler does."""
@@ -310,7 +324,11 @@ class Http2Call:
             self._abandon(EndStatus(EndCode.DEADLINE_EXCEEDED))
 
     def give_up(self) -> None:
-        self.holder.has_request(self)
+        self.holder.waits_no_more(self)
+        if self.finished_s is not None:
+            self.reset()
+            self.holder.was_reset()
+            return
         self._abandon(EndStatus(EndCode.RESOURCE_EXHAUSTED, "too many calls have sent no request yet; send it at once"))
 
     def _abandon(self, status: EndStatus) -> None:
@@ -357,21 +375,8 @@ class Http2Call:
             block = headers.OK + block
         self.holder.connection.outgoing.finish(self._stream, block)
         self.holder.flush_soon()
-
-
-def _metadata(fields: dict[str, str]) -> dict[str, str | bytes]:
-    """The fields of a request; the values of names that end in `-bin` are decoded."""
-    if not any(name.endswith("-bin") for name in fields):
-        return fields  # type: ignore[return-value]  # a dict of text is one of text or bytes that nobody writes to
-    return {name: _bytes(value) if name.endswith("-bin") else value for name, value in fields.items()}
-
-
-def _bytes(value: str) -> bytes:
-    """What base64 encodes, with or without padding; nothing if it is not base64."""
-    try:
-        return b64decode(value + "=" * (-len(value) % 4), validate=True)
-    except (binascii.Error, ValueError):
-        return b""
+        if self.holder.connection.outgoing.must_wait(self._stream):
+            self.holder.waits(self)
 
 
 def _deadline_s(timeout: str | None, now_s: float) -> float | None:

@@ -11,8 +11,8 @@ from __future__ import annotations
 from itertools import islice
 from typing import NamedTuple
 
-from popserver.front.turns import Rate
 from popserver.http2 import frames
+from popserver.http2.frame_budget import FrameBudget
 from popserver.http2.frames import (
     ACK,
     CONTINUATION,
@@ -28,19 +28,14 @@ from popserver.http2.frames import (
     FrameReader,
     StreamFailure,
 )
-from popserver.http2.headers import FIELDS_BYTES_MAX, Field, HeaderDecoder, are_trailers, request_head
+from popserver.http2.headers import FIELDS_BYTES_MAX, TABLE_BYTES, Field, HeaderDecoder, are_trailers, request_head
 from popserver.http2.outgoing import FLUSH_BYTES, Outgoing
-from popserver.http2.stream import ConnectionListener, Stream
+from popserver.http2.stream import NOBODY, ConnectionListener, Stream
 
 BLOCK_BYTES_MAX = 65_536
 CONNECTION_WINDOW = 1 << 30
-# Frames that cost the server work and bring no call further: so many a second, and so many at once.
-IDLE_FRAMES_PER_S = 1_000
-IDLE_FRAMES_AT_ONCE = 2_000
 STREAMS_PER_FRAME = 64  # a new window changes every stream; so many of them count as one frame
 FRAMES_AT_ONCE = 500  # of one connection, before others have their turn
-# A client answers data with window updates: so many are allowed for each frame of data, however many come at once.
-UPDATES_EACH = 4
 # Frames on streams that the server has reset may still be on their way.
 RESETS_REMEMBERED = 1_000
 
@@ -73,8 +68,7 @@ class Connection:
         self._receive_window = CONNECTION_WINDOW
         self._stream_window = WINDOW_AT_START  # the client's setting, for new streams
         self._resets: dict[int, None] = {}  # streams that the server has reset, the oldest first
-        self._idle_frames = Rate(IDLE_FRAMES_PER_S, IDLE_FRAMES_AT_ONCE)
-        self._updates = 0  # frames that counted as answers to data
+        self._budget = FrameBudget()
         self._now_s = 0.0
         self._opened = 0
         self._handlers = (
@@ -141,10 +135,7 @@ class Connection:
             self._forget(stream, by_client=True)
 
     def _count_idle_frame(self, weight: int = 1) -> None:
-        if self._updates + weight <= UPDATES_EACH * self.outgoing.data_frames:
-            self._updates += weight
-        elif self._idle_frames.take(self._now_s, weight) < weight:
-            raise ConnectionFailure(ErrorCode.ENHANCE_YOUR_CALM, "too many frames that bring no call further")
+        self._budget.count(self._now_s, weight)
 
     def _on_data(self, flags: int, number: int, payload: bytes) -> None:
         length = len(payload)
@@ -221,6 +212,8 @@ class Connection:
             self._open(number, decoded, has_ended=has_ended)
         elif number not in self._resets:
             raise ConnectionFailure(ErrorCode.STREAM_CLOSED, f"HEADERS on stream {number}, which is closed")
+        else:
+            self._count_idle_frame()
 
     def _open(self, number: int, decoded: list[Field] | None, *, has_ended: bool) -> None:
         if number > self._accepts or len(self.streams) >= self._streams_max:
@@ -297,6 +290,8 @@ class Connection:
             if not frames.FRAME_BYTES_AT_START <= value <= frames.FRAME_BYTES_LARGEST:
                 raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, f"frames of at most {value} bytes")
             self.outgoing.frame_bytes = min(value, FLUSH_BYTES)
+        elif kind == frames.HEADER_TABLE_SIZE and value < TABLE_BYTES:
+            self.outgoing.shrink_table()
         elif kind == frames.ENABLE_PUSH and value > 1:
             raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, f"ENABLE_PUSH is 0 or 1, not {value}")
 
@@ -304,7 +299,7 @@ class Connection:
         raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "a client may not push")
 
     def _on_ping(self, flags: int, _number: int, payload: bytes) -> None:
-        self._count_idle_frame()
+        self._budget.count_update(self._now_s, self.outgoing.data_frames)
         if flags & ACK:
             self._listener.acknowledged(payload)
         else:
@@ -315,7 +310,7 @@ class Connection:
         self.is_leaving = True
 
     def _on_window_update(self, _flags: int, number: int, payload: bytes) -> None:
-        self._count_idle_frame()
+        self._budget.count_update(self._now_s, self.outgoing.data_frames)
         amount = int.from_bytes(payload, "big") & WINDOW_MAX
         if not number:
             self.outgoing.window += amount
@@ -394,4 +389,6 @@ class Connection:
         del self.streams[stream.id]
         stream.is_closed = True
         self.outgoing.forget(stream)
-        stream.listener.closed(by_client=by_client)
+        # A stream and its listener that name each other would stay in memory until the garbage collector runs.
+        listener, stream.listener = stream.listener, NOBODY
+        listener.closed(by_client=by_client)

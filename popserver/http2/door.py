@@ -122,9 +122,13 @@ class Http2Door:
     def _end_the_worst(self) -> None:
         """Close the connections that sent most, until the rest fits."""
         self._end_worst = None
-        shared = self._shared
+        # What a failed connection keeps is freed some time later, so it is subtracted here.
+        excess = self._shared.kept - self._shared.kept_max
         for client in sorted(self._clients, key=lambda each: each.kept, reverse=True):
-            if shared.kept <= shared.kept_max:
+            if excess <= 0:
                 return
+            excess -= client.kept
+            if client.has_failed:
+                continue
             log.warning("connection closed", peer=client.peer, bytes=client.kept, reason="too much that no call reads")
             client.fail(ConnectionFailure(ErrorCode.ENHANCE_YOUR_CALM, "too much data that no call reads"))

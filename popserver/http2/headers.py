@@ -6,7 +6,9 @@ previous fields keeps them decoded, and decoded strings of moderate length are r
 
 from __future__ import annotations
 
+import binascii
 import re
+from base64 import b64decode
 from collections import deque
 from functools import lru_cache
 from typing import NamedTuple
@@ -212,6 +214,21 @@ def request_head(decoded: list[Field] | None) -> RequestHead:
     if not method or not path or not pseudo.get(":scheme"):
         raise StreamFailure(ErrorCode.PROTOCOL_ERROR, "a request has a method, a scheme and a path")
     return RequestHead(method, path, fields)
+
+
+def metadata(fields: dict[str, str]) -> dict[str, str | bytes]:
+    """The fields of a request; the values of names that end in `-bin` are decoded."""
+    if not any(name.endswith("-bin") for name in fields):
+        return fields  # type: ignore[return-value]  # a dict of text is one of text or bytes that nobody writes to
+    return {name: _bytes(value) if name.endswith("-bin") else value for name, value in fields.items()}
+
+
+def _bytes(value: str) -> bytes:
+    """What base64 encodes, with or without padding; nothing if it is not base64."""
+    try:
+        return b64decode(value + "=" * (-len(value) % 4), validate=True)
+    except (binascii.Error, ValueError):
+        return b""
 
 
 def are_trailers(decoded: list[Field] | None) -> bool:

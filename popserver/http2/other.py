@@ -17,12 +17,18 @@ class OtherRequest:
     """One such request."""
 
     def __init__(
-        self, outgoing: Outgoing, stream: Stream, status: int, arrived: Callable[[OtherRequest], None]
+        self,
+        outgoing: Outgoing,
+        stream: Stream,
+        status: int,
+        arrived: Callable[[OtherRequest], None],
+        since_s: float,
     ) -> None:
         """`status` is the answer's HTTP status. `arrived` is called when nothing is waited for any more."""
+        self.since_s = since_s
         self._outgoing = outgoing
         self._arrived = arrived
-        self._stream = stream
+        self.stream = stream
         self._status = status
         self._size = 0
         self._is_answered = False
@@ -40,9 +46,9 @@ class OtherRequest:
         if self._is_answered:
             return
         self._is_answered = True
-        self._outgoing.begin(self._stream, headers.http_status(self._status))
-        self._outgoing.send(self._stream, SENTENCE)
-        self._outgoing.finish(self._stream, b"")
+        self._outgoing.begin(self.stream, headers.http_status(self._status))
+        self._outgoing.send(self.stream, SENTENCE)
+        self._outgoing.finish(self.stream, b"")
         self._arrived(self)
 
     def drained(self) -> None:

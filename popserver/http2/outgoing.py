@@ -25,6 +25,8 @@ class Outgoing:
         self._answered = answered
         self._frames: list[bytes | memoryview] = []
         self._ready: dict[Stream, None] = {}  # streams that have something to send
+        self._blocked: dict[Stream, None] = {}  # streams that wait for the connection's window
+        self._table_size = b""  # before the next header block
 
     def put(self, frame: bytes) -> None:
         """Send a complete frame."""
@@ -45,6 +47,10 @@ class Outgoing:
         stream.trailers = trailers
         self._ready[stream] = None
 
+    def must_wait(self, stream: Stream) -> bool:
+        """Whether the client must read before everything pending can be sent."""
+        return stream.pending_bytes > min(stream.send_window, self.window)
+
     def widened(self, stream: Stream) -> None:
         """The client takes more data of this stream."""
         if stream.pending_bytes:
@@ -53,16 +59,21 @@ class Outgoing:
     def forget(self, stream: Stream) -> None:
         """The stream is closed."""
         self._ready.pop(stream, None)
+        self._blocked.pop(stream, None)
         stream.drop()
+
+    def shrink_table(self) -> None:
+        """The client has made its table of previous fields smaller. It must hear that the server uses none."""
+        self._table_size = b"\x20"
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing can be sent now."""
-        return not self._frames and (not self._ready or self.window <= 0)
+        return not self._frames and not self._ready and (not self._blocked or self.window <= 0)
 
     def flush(self) -> list[bytes | memoryview]:
         """What to send now. Call it again unless `is_empty`."""
-        if self._ready:
+        if self._ready or self._blocked:
             self._flush_streams()
         flushed, self._frames = self._frames, []
         return flushed
@@ -70,25 +81,34 @@ class Outgoing:
     def _flush_streams(self) -> None:
         room = FLUSH_BYTES
         for stream in list(self._ready):
-            if stream.head is not None:
-                self.put(frames.frame(frames.HEADERS, END_HEADERS, stream.id, stream.head))
-                stream.head = None
-            if stream.pending_bytes:
-                room -= self._flush_data(stream, room)
-            if stream.pending_bytes:
-                # The others have their turn first. A stream whose window is used up waits for the client.
-                del self._ready[stream]
-                if stream.send_window > 0:
-                    self._ready[stream] = None
-                if room <= 0:
-                    return
-                continue
-            del self._ready[stream]
-            if stream.trailers is None:
-                stream.listener.drained()
-            else:
-                self.put(frames.frame(frames.HEADERS, END_HEADERS | END_STREAM, stream.id, stream.trailers))
-                self._answered(stream)
+            room -= self._flush_stream(stream, room)
+            if room <= 0:
+                return
+        while self._blocked and self.window > 0 and room > 0:
+            room -= self._flush_stream(next(iter(self._blocked)), room)
+
+    def _flush_stream(self, stream: Stream, room: int) -> int:
+        """Send what is possible of one stream; returns how much data."""
+        self._ready.pop(stream, None)
+        self._blocked.pop(stream, None)
+        if stream.head is not None:
+            self._put_headers(stream, stream.head, END_HEADERS)
+            stream.head = None
+        sent = self._flush_data(stream, room) if stream.pending_bytes else 0
+        if stream.pending_bytes:
+            # The others have their turn first. A stream whose own window is used up waits for the client.
+            if stream.send_window > 0:
+                (self._ready if self.window > 0 else self._blocked)[stream] = None
+        elif stream.trailers is None:
+            stream.listener.drained()
+        else:
+            self._put_headers(stream, stream.trailers, END_HEADERS | END_STREAM)
+            self._answered(stream)
+        return sent
+
+    def _put_headers(self, stream: Stream, block: bytes, flags: int) -> None:
+        self.put(frames.frame(frames.HEADERS, flags, stream.id, self._table_size + block))
+        self._table_size = b""
 
     def _flush_data(self, stream: Stream, room: int) -> int:
         """Send data of one stream; returns how much."""

@@ -13,16 +13,17 @@ from popserver.front.turns import Rate
 from popserver.http2 import headers
 from popserver.http2.call import Http2Call
 from popserver.http2.connection import Connection
-from popserver.http2.frames import ConnectionFailure
+from popserver.http2.frames import ConnectionFailure, ErrorCode
 from popserver.http2.headers import RequestHead
 from popserver.http2.other import OtherRequest
 from popserver.http2.stream import Stream, Waiting
-from popserver.transport.call import EndCode, Route
+from popserver.transport.call import Call, EndCode, EndStatus, Route, encode
 
 # So many calls of one connection begin before others have their turn.
 CALLS_AT_ONCE = 16
-# Calls of all connections whose request has not arrived. Each costs 5 KB, and an ordinary one waits for a moment.
-WAITING_MAX = 20_000
+# Calls of all connections that wait for their clients: for the request, or until the answer is read. Each costs 5 KB,
+# and an ordinary one waits for a moment.
+WAITING_MAX = 5_000
 WRITE_BUFFER_BYTES = 256 * 1024
 # A client that has disappeared is noticed after so long.
 KEEPALIVE_S = 60.0
@@ -34,6 +35,13 @@ PAUSE_S = 0.02
 # A client that is told to leave has this much time to answer; and to take the last bytes.
 LEAVE_S = 1.0
 CLOSE_S = 2.0
+
+
+async def _nothing_answers(_call: Call) -> None:
+    """A call that is refused has no handler."""
+
+
+NO_ROUTE = Route(_nothing_answers, encode, streams=False)
 _KEEPALIVE, _LEAVING = b"popmq-ka", b"popmq-go"
 
 log = structlog.get_logger("popserver.http2")
@@ -65,7 +73,7 @@ class Shared:
     kept_max: int = 1 << 40
     too_much: Callable[[], None] = _nothing  # called when more than `kept_max` is kept
     lost: Callable[[], None] = _nothing  # called when a connection is lost
-    waiting: dict[Waiting, None] = field(default_factory=dict)  # requests that are arriving, the oldest first
+    waiting: dict[Waiting, None] = field(default_factory=dict)  # calls that wait for their clients, the oldest first
 
 
 class ClientConnection(asyncio.Protocol):
@@ -85,6 +93,8 @@ class ClientConnection(asyncio.Protocol):
         self._is_flushing = False
         self._is_full = False  # the client does not read
         self._is_ending = False  # the server sends nothing more
+        self.is_gone = False  # lost or failed: what is written now reaches nobody
+        self._is_lost = False
         self._pause: asyncio.TimerHandle | asyncio.Handle | None = None
         self._resets = Rate(RESETS_PER_S, RESETS_AT_ONCE)
         now_s = self._loop.time()
@@ -118,9 +128,8 @@ class ClientConnection(asyncio.Protocol):
         if self._pause is not None:
             self._pause.cancel()
         self._shared.clients.pop(self, None)
+        self.is_gone = self._is_lost = True
         self._close_streams()
-        self._left()
-        self._shared.lost()
 
     def pause_writing(self) -> None:
         """The client does not read what it asked for, so it may not ask for more."""
@@ -168,6 +177,7 @@ class ClientConnection(asyncio.Protocol):
         self._take(b"")
 
     def _fail(self) -> None:
+        self.is_gone = True
         log.debug("connection closed", peer=self.peer, reason=str(self.connection.failure))
         self._flush()
         self._close()
@@ -178,42 +188,40 @@ class ClientConnection(asyncio.Protocol):
         self.connection.close(CALLS_AT_ONCE)
         if self.connection.streams:
             self._loop.call_soon(self._close_streams)
+        elif self._is_lost:
+            left, self._left = self._left, _nothing
+            left()
+            self._shared.lost()
 
     # From the connection.
 
     def opened(self, stream: Stream, head: RequestHead) -> None:
         if not head.is_grpc:
             outgoing, status = self.connection.outgoing, 415 if head.method == "POST" else 405
-            other = OtherRequest(outgoing, stream, status, self._other_arrived)
+            other = OtherRequest(outgoing, stream, status, self._other_arrived, self._loop.time())
             stream.listener = other
-            self._wait(other)
+            self.waits(other)
             return
+        route = self._shared.routes.get(head.path, NO_ROUTE)
+        stream.listener = call = Http2Call(self, stream, head, route, self._loop.time())
         refusal = self._refusal(head)
         if refusal is not None:
-            self.connection.outgoing.finish(stream, refusal)
+            call.fail(refusal)
             return
-        call = Http2Call(self, stream, head, self._shared.routes[head.path], self._loop.time())
-        stream.listener = call
         self._starting.append(call)
-        self._wait(call)
+        self.waits(call)
 
-    def _wait(self, request: Waiting) -> None:
-        waiting = self._shared.waiting
-        waiting[request] = None
-        if len(waiting) > WAITING_MAX:
-            next(iter(waiting)).give_up()
-
-    def _refusal(self, head: RequestHead) -> bytes | None:
-        """The answer to a call that no handler gets."""
+    def _refusal(self, head: RequestHead) -> EndStatus | None:
+        """How a call ends that no handler gets."""
         encoding = head.fields.get("grpc-encoding", "identity")
         if head.is_too_long:
             sentence = f"the headers of the call exceed {headers.FIELDS_BYTES_MAX} bytes"
-            return headers.OK + headers.trailers(EndCode.RESOURCE_EXHAUSTED, sentence)
+            return EndStatus(EndCode.RESOURCE_EXHAUSTED, sentence)
         if head.path not in self._shared.routes:
-            return headers.OK + headers.trailers(EndCode.UNIMPLEMENTED, f"this server has no method {head.path}")
+            return EndStatus(EndCode.UNIMPLEMENTED, f"this server has no method {head.path}")
         if encoding != "identity":
             sentence = f"this server does not decompress '{encoding}'; send without compression"
-            return headers.OK + headers.trailers(EndCode.UNIMPLEMENTED, sentence)
+            return EndStatus(EndCode.UNIMPLEMENTED, sentence)
         return None
 
     def acknowledged(self, ping: bytes) -> None:
@@ -239,11 +247,17 @@ class ClientConnection(asyncio.Protocol):
         if amount > 0 and self._shared.kept > self._shared.kept_max:
             self._shared.too_much()
 
-    def has_request(self, waiting: Waiting) -> None:
+    def waits(self, waiting: Waiting) -> None:
+        waits = self._shared.waiting
+        waits[waiting] = None
+        if len(waits) > WAITING_MAX:
+            next(iter(waits)).give_up()
+
+    def waits_no_more(self, waiting: Waiting) -> None:
         self._shared.waiting.pop(waiting, None)
 
     def _other_arrived(self, other: OtherRequest) -> None:
-        self.has_request(other)
+        self.waits_no_more(other)
         self.flush_soon()
 
     def hang_up(self, why: str) -> None:
@@ -297,8 +311,13 @@ class ClientConnection(asyncio.Protocol):
         patience = self._shared.patience
         for call in self._calls():
             call.expire(now_s)
-            if call.finished_s is not None and now_s - call.finished_s > patience.answer_s:
+            since_s = call.blocked_s if call.finished_s is None else call.finished_s
+            if since_s is not None and now_s - since_s > patience.answer_s:
                 call.reset()
+        for other in self._others():
+            if now_s - other.since_s > patience.answer_s:
+                self.connection.reset(other.stream, ErrorCode.CANCEL)
+                self.flush_soon()
         if self._has_heard:
             self._has_heard, self._heard_s = False, now_s
         if self.connection.streams:
@@ -342,6 +361,14 @@ class ClientConnection(asyncio.Protocol):
         if not self._transport.is_closing():
             self._transport.close()
             self._loop.call_later(CLOSE_S, self._transport.abort)
+
+    @property
+    def has_failed(self) -> bool:
+        return self.connection.failure is not None
+
+    def _others(self) -> list[OtherRequest]:
+        listeners = [stream.listener for stream in self.connection.streams.values()]
+        return [each for each in listeners if isinstance(each, OtherRequest)]
 
     def _calls(self) -> list[Http2Call]:
         listeners = [stream.listener for stream in self.connection.streams.values()]

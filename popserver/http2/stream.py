@@ -65,10 +65,10 @@ class Stream:
 
 
 class Waiting(Protocol):
-    """A request that is arriving."""
+    """A call that waits for its client: for the rest of the request, or until the answer is read."""
 
     def give_up(self) -> None:
-        """Answer without the rest of it."""
+        """End it."""
 
 
 class StreamListener(Protocol):

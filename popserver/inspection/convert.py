@@ -18,9 +18,23 @@ from popserver.model.errors import BadRequest
 from popserver.model.group import Group
 from popserver.model.names import Resource
 from popserver.model.retry import Exponential, Intervals
+from popserver.model.topic import MessageType
 from popserver.producing.pending_facts import ScheduledMessage
 from popserver.transport import convert
 from popserver.transport.convert import found_message
+
+
+def accepted_types(types: Iterable[int]) -> tuple[MessageType, ...]:
+    """The types without repetitions, in the given order. Raises `BadRequest` for an unknown one."""
+    return tuple(dict.fromkeys(map(_message_type, types)))
+
+
+def _message_type(number: int) -> MessageType:
+    try:
+        return MessageType(pb.MessageType.Name(number))  # type: ignore[arg-type]
+    except ValueError:
+        known = ", ".join(f"{kind} ({pb.MessageType.Value(kind)})" for kind in MessageType)
+        raise BadRequest(f"a topic cannot accept message type {number}; choose from {known}") from None
 
 
 def intervals_ms(request: wire.CreateGroupRequest | wire.UpdateGroupRequest) -> Intervals | None:

@@ -29,7 +29,7 @@ class AdminMethods:
         default = NewTopic(caller.resource(request.topic))
         new = default._replace(
             queue_count=request.queue_count or default.queue_count,
-            accepts=convert.accepted_types(request.accept_message_types) or default.accepts,
+            accepts=inspection_convert.accepted_types(request.accept_message_types) or default.accepts,
         )
         try:
             facts = await self._operations.create_topic(new)
@@ -41,7 +41,7 @@ class AdminMethods:
         facts = await self._operations.update_topic(
             caller.resource(request.topic),
             request.queue_count if request.HasField("queue_count") else None,
-            convert.accepted_types(request.accept_message_types) or None,
+            inspection_convert.accepted_types(request.accept_message_types) or None,
         )
         return wire.UpdateTopicResponse(status=status.OK, topic=inspection_convert.topic(facts))
 

@@ -13,6 +13,7 @@ from sqlalchemy import BigInteger, Connection, bindparam, case, exists, func, se
 from popserver.database.dialect import dialect_of
 from popserver.database.schema import KEY_SHIFT, message, pending, progress, queue
 from popserver.database.schema import topic as topic_table
+from popserver.database.statement import Statement
 from popserver.engine.transaction import Phase, RepeatedId, Request, Transaction, carries_out
 from popserver.filters import tag_hash
 from popserver.messages import duplicates, keys
@@ -121,10 +122,11 @@ def _take_offsets_checking_pending(
 ) -> tuple[TakenOffsets | None, bool]:
     """The same, and whether the topic has pending messages, which saves a statement."""
     names = {"chosen": chosen.queue_id, "count": count, "now_ms": tx.now_ms, "of_topic": topic.topic_id}
-    row = tx.conn.execute(_TAKE_OFFSETS_CHECKING_PENDING, names).first()
+    row = _TAKE_OFFSETS_CHECKING_PENDING.execute(tx.conn, names).fetchone()
     if row is None:
         return None, False
-    return TakenOffsets(row.next_offset - count, row.newest_stored_at_ms), bool(row.has_pending)
+    next_offset, stored_at_ms, has_pending = row
+    return TakenOffsets(next_offset - count, stored_at_ms), bool(has_pending)
 
 
 def _rows(stored_at_ms: int, topic: Topic, first_key: int, batch: Sequence[Message]) -> list[tuple[Any, ...]]:
@@ -178,9 +180,12 @@ _TAKE_OFFSETS = (
     .returning(queue.c.next_offset, queue.c.newest_stored_at_ms)
 )
 # Not for a deleted topic: a server that does not know about the deletion would store messages that are never read.
-_TAKE_OFFSETS_CHECKING_PENDING = _TAKE_OFFSETS.where(
-    exists().where(topic_table.c.topic_id == bindparam("of_topic"), topic_table.c.deleted_at_ms.is_(None))
-).returning(exists().where(pending.c.topic_id == bindparam("of_topic")).label("has_pending"))
+_HAS_PENDING = exists().where(pending.c.topic_id == bindparam("of_topic"))
+_TAKE_OFFSETS_CHECKING_PENDING = Statement(
+    _TAKE_OFFSETS.where(
+        exists().where(topic_table.c.topic_id == bindparam("of_topic"), topic_table.c.deleted_at_ms.is_(None))
+    ).returning(case((_HAS_PENDING, 1), else_=0).label("has_pending")),
+)
 _NEWEST = (
     select(func.max(message.c.stored_at_ms))
     .select_from(queue)

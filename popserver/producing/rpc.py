@@ -104,7 +104,7 @@ def _answer(sent: Sequence[pb.Message], topic: Resource, outcomes: Sequence[Outc
             entry.status.CopyFrom(status.of(outcome))
             entry.message_id = each.system_properties.message_id
             continue
-        entry.status.CopyFrom(status.OK)
+        entry.CopyFrom(_STORED)
         # For a repeated idempotency key this is the id of the first message.
         entry.message_id = outcome.message_id
         entry.offset = outcome.offset
@@ -116,6 +116,7 @@ def _answer(sent: Sequence[pb.Message], topic: Resource, outcomes: Sequence[Outc
     return answer
 
 
+_STORED = wire.SendResultEntry(status=status.OK)  # copied whole: that costs half of filling in its status
 _RESOLUTIONS = {0: None, pb.COMMIT: Resolution.COMMIT, pb.ROLLBACK: Resolution.ROLLBACK}
 
 

@@ -13,6 +13,7 @@ from popserver.database.notifications import PENDING
 from popserver.engine.clock import Calendar, Clock
 from popserver.engine.reader import Reader
 from popserver.engine.timers import DueTimer
+from popserver.engine.wakeups import Wakeups, Woken
 from popserver.engine.writer import Writer
 from popserver.model import handles
 from popserver.model.errors import BadRequest, PopError
@@ -31,10 +32,13 @@ log = structlog.get_logger("popserver.pending")
 class Pending:
     """Moves delayed messages into their queues when they are due."""
 
-    def __init__(self, reader: Reader, writer: Writer, catalog: Catalog, clock: Clock, key_window_ms: int) -> None:
+    def __init__(
+        self, reader: Reader, writer: Writer, catalog: Catalog, clock: Clock, wakeups: Wakeups, key_window_ms: int
+    ) -> None:
         self._reader = reader
         self._writer = writer
         self._catalog = catalog
+        self._wakeups = wakeups
         self._clock = Calendar(clock)  # a delivery timestamp is a time of day
         self._key_window_ms = key_window_ms
         self._next: tuple[int, int] | None = None  # the earliest known delayed message: when it is due, its topic id
@@ -89,7 +93,7 @@ class Pending:
         now_ms = self._clock.now_ms()
         if self._next is not None and self._next[0] <= now_ms:
             # Its polls ask now, in the same transaction: a wake-up after the commit would cost them a second one.
-            self._writer.effects.ready((self._next[1],))
+            self._wakeups.wake(self._next[1], Woken.AHEAD)
             self._next = None
         try:
             step = enqueue.EnqueueDue(next(self._rotation), self._key_window_ms)

@@ -85,9 +85,10 @@ class PullMethods:
 
     async def _write(self, asked: Asked, pulled: Pulled, write: Write) -> None:
         await write(wire.PullMessageResponse(status=_status(asked, pulled)))
+        common = convert.common_fields(asked.topic, self._store_host)
         for stored in pulled.messages:
             frame = wire.PullMessageResponse()
-            convert.fill_pulled(frame.message, stored, asked.topic, self._store_host)
+            convert.fill_pulled(frame.message, stored, common)
             await write(frame)
         await write(wire.PullMessageResponse(next_offset=pulled.next_offset))
 
@@ -98,8 +99,9 @@ class PullMethods:
         answer = legacy_pb2.PullBatchResponse(
             status=_status(asked, pulled), next_offset=pulled.next_offset, generation=pulled.generation
         )
+        common = convert.common_fields(asked.topic, self._store_host)
         for stored in pulled.messages:
-            convert.fill_pulled(answer.messages.add(), stored, asked.topic, self._store_host)
+            convert.fill_pulled(answer.messages.add(), stored, common)
         return answer
 
     async def _pull(self, asked: Asked, rights: Callable[[], RequiredRights], caller: Caller) -> Pulled:

@@ -15,12 +15,12 @@ from popserver.catalog.paused import PausedGroups
 from popserver.engine.clock import Clock
 from popserver.engine.reader import SLOW_QUERY_MS, LogLimit
 from popserver.engine.undelivered import Undelivered
-from popserver.engine.wakeups import PollKey, Wakeups
+from popserver.engine.wakeups import PollKey, Wakeups, Woken
 from popserver.engine.writer import Writer
 from popserver.filters import Filter, SqlFilter
 from popserver.filters.memory import Filters
 from popserver.filters.tags import EVERYTHING
-from popserver.model.errors import CommitUnknown, TooManyRequests
+from popserver.model.errors import CommitUnknown, Internal, TooManyRequests
 from popserver.model.message import ONE_FRAME_BATCH_SIZE_MAX, Delivery, HeldMessage
 from popserver.model.names import Resource
 from popserver.model.retry import MINUTE_MS, PUSH_HOLD_MS_MAX, Holder
@@ -28,6 +28,10 @@ from popserver.receiving import grant
 from popserver.receiving.filter_prefetch import FilterPrefetch
 from popserver.receiving.grant import Received
 from popserver.settling.flow import HoldRelease
+
+# A receive that does not wait searches as long as this, if it finds nothing and there is more: the filter refused many
+# messages, or other answers of the same transaction left no bytes for its own.
+SEARCH_MS = 250
 
 log = structlog.get_logger("popserver.polls")
 
@@ -76,12 +80,14 @@ class Polls:
         poll_until_ms: int,
         attempt_id: str | None = None,
         heads_only: bool = False,
+        in_one_frame: bool = False,
     ) -> list[Delivery]:
         """Receive up to `batch_size` (at most 128) messages. Waits until `poll_until_ms` (server time) for the first.
 
         Returns an empty list if there is none. A push consumer's hold lasts while its client is connected, a simple
         consumer's for `invisible_ms`. A repeated receive with the same `attempt_id` gets the messages it holds. With
-        `heads_only` the answer has at most one message of each message group.
+        `heads_only` the answer has at most one message of each message group. `in_one_frame`: it is not sent as a
+        frame per message.
         """
         group, topic = await self._catalog.subscription(group_name, topic_name)
         request = grant.Receive(
@@ -95,6 +101,7 @@ class Polls:
             rotation=next(self._rotation),
             attempt_id=attempt_id,
             heads_only=heads_only,
+            in_one_frame=in_one_frame,
         )
         return await self.poll(request, poll_until_ms)
 
@@ -111,7 +118,8 @@ class Polls:
 
     async def _poll(self, request: grant.Receive, poll_until_ms: int) -> list[Delivery]:
         key, wakeups = PollKey(request.group.group_id, request.topic.topic_id), self._wakeups
-        was_woken = False
+        woken = Woken.NOT
+        search_until_ms = max(poll_until_ms, self._clock.patience_ends_ms(SEARCH_MS))
         # A repeated receive gets the messages it holds, even if the topic is known to be empty.
         may_be_repeated = request.attempt_id is not None
         while True:
@@ -122,32 +130,22 @@ class Polls:
                 continue
             wake_number = wakeups.wake_number(key.topic_id)
             if may_be_repeated or not wakeups.is_known_empty(key, request.wanted):
-                try:
-                    if not self._undelivered.has_room:
-                        await self._undelivered.wait(poll_until_ms)
-                    if is_paused:
-                        received = await self._take(replace(request, is_paused=True))
-                    elif isinstance(request.wanted, SqlFilter):
-                        received = await self._take_judged(request)
-                    else:
-                        received = await self._take(request)
-                except BaseException:
-                    if was_woken:
-                        # Another poll takes over what this one was woken for; it must not wait for the next wake-up.
+                received = await self._ask(
+                    replace(request, is_paused=True) if is_paused else request, poll_until_ms, woken
+                )
+                if received is not None:
+                    if received.more and not received.deliveries and self._clock.now_ms() < search_until_ms:
+                        # Go on at another queue: this one may have many messages that the filter refuses.
+                        request = replace(request, rotation=request.rotation + 1)
+                        continue
+                    may_be_repeated = False
+                    if received.more:
                         wakeups.pass_on(key)
-                    raise
-                if received.more and not received.deliveries and self._clock.now_ms() < poll_until_ms:
-                    # Go on at another queue: this one may have many messages that the filter refuses.
-                    request = replace(request, rotation=request.rotation + 1)
-                    continue
-                may_be_repeated = False
-                if received.more:
-                    wakeups.pass_on(key)
-                if received.more or received.deliveries:
-                    return received.deliveries
-                if is_paused:
-                    continue
-                wakeups.found_empty(key, request.wanted, wake_number)
+                    if received.more or received.deliveries:
+                        return received.deliveries
+                    if is_paused:
+                        continue
+                    wakeups.found_empty(key, request.wanted, wake_number)
             if self._clock.now_ms() >= poll_until_ms:
                 return []
             if not wakeups.has_room(key):
@@ -155,9 +153,25 @@ class Polls:
                     f"{wakeups.parked} polls are waiting, too many for group '{request.group.name}' on topic"
                     f" '{request.topic.name}'; use fewer consumers, or poll again later"
                 )
-            if not await wakeups.park(key, wake_number, poll_until_ms):
+            woken = await wakeups.park(key, wake_number, poll_until_ms)
+            if not woken:
                 return []
-            was_woken = True
+
+    async def _ask(self, request: grant.Receive, poll_until_ms: int, woken: Woken) -> Received | None:
+        """Ask the database. None if that failed, and the poll was woken before its messages were committed."""
+        try:
+            if not self._undelivered.has_room:
+                await self._undelivered.wait(poll_until_ms)
+            is_judged = isinstance(request.wanted, SqlFilter) and not request.is_paused
+            return await (self._take_judged(request) if is_judged else self._take(request))
+        except BaseException as error:
+            if woken is Woken.AHEAD and isinstance(error, Internal):
+                return None
+            if woken:
+                # Another poll takes over what this one was woken for; it must not wait for the next wake-up.
+                key = PollKey(request.group.group_id, request.topic.topic_id)
+                self._wakeups.pass_on(key, woken)
+            raise
 
     async def _take_judged(self, request: grant.Receive) -> Received:
         request = await self._filter_prefetch.ask(request)
@@ -171,7 +185,8 @@ class Polls:
 
     async def _take(self, request: grant.Receive) -> Received:
         started_ms = self._clock.now_ms()
-        answer = self._writer.submit(request, answers=request.batch_size)
+        frames = 0 if request.in_one_frame else request.batch_size
+        answer = self._writer.submit(request, answers=request.batch_size, frames=frames)
         try:
             received = await asyncio.shield(answer)
         except asyncio.CancelledError:

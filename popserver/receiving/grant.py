@@ -39,9 +39,9 @@ class Receive(Request[Received]):
     """A consumer's request for messages. `rotation` says at which queue to start.
 
     `attempt_id` names the receive: a repetition gets the messages that it holds. With `heads_only` at most one message
-    of a message group is granted at a time, because the consumer would not process several in order. With a SQL filter
-    a first grant needs a message that the filter accepted in `judged` (`receiving.filter_fetch`). With `is_paused` the
-    receive gets only what it holds already.
+    of a message group is granted at a time, because the consumer would not process several in order. `in_one_frame`
+    says how the answer is sent. With a SQL filter a first grant needs a message that the filter accepted in `judged`
+    (`receiving.filter_fetch`). With `is_paused` the receive gets only what it holds already.
     """
 
     phase: ClassVar = Phase.RECEIVE
@@ -55,6 +55,7 @@ class Receive(Request[Received]):
     rotation: int
     attempt_id: str | None = None
     heads_only: bool = False
+    in_one_frame: bool = False
     judged: Judged = NOTHING_JUDGED
     is_paused: bool = False
 

@@ -45,8 +45,7 @@ def held_by(tx: Transaction, batch: ReceiveBatch, attempt_ids: Iterable[str]) ->
 
     A list is empty if its bodies do not fit into this transaction's answers.
     """
-    names = {"attempts": sorted(set(attempt_ids)), "now_ms": tx.now_ms}
-    rows = _HELD.rows(tx.conn, batch.names | names)
+    rows = _held_rows(tx, batch, sorted(set(attempt_ids)))
     if not rows:
         return {}
     by_attempt: dict[str, list[_HeldRow]] = {}
@@ -57,6 +56,13 @@ def held_by(tx: Transaction, batch: ReceiveBatch, attempt_ids: Iterable[str]) ->
         held[attempt_id] = _loaded(tx, batch, several) if tx.answer_bytes > 0 else []
         tx.answer_bytes -= sum(len(each.row.body) for each in held[attempt_id])
     return held
+
+
+def _held_rows(tx: Transaction, batch: ReceiveBatch, attempt_ids: Sequence[str]) -> list[_HeldRow]:
+    names = batch.names | {"now_ms": tx.now_ms}
+    if len(attempt_ids) == 1:
+        return _HELD_BY_ONE.rows(tx.conn, names | {"attempt": attempt_ids[0]})
+    return _HELD.rows(tx.conn, names | {"attempts": attempt_ids})
 
 
 def _loaded(tx: Transaction, batch: ReceiveBatch, rows: Sequence[_HeldRow]) -> list[HeldDelivery]:
@@ -88,18 +94,19 @@ def _receipt(batch: ReceiveBatch, row: _HeldRow) -> Receipt:
     return Receipt(batch.group.group_id, row.message_key, row.hold_id, row.visible_at_ms, in_order)
 
 
-_HELD = RowStatement(
-    _HeldRow,
+_every_held = (
     select(*(delivery.c[name] for name in _HeldRow._fields))
     .where(
-        delivery.c.attempt_id.in_(bindparam("attempts", expanding=True)),
         delivery.c.group_id == bindparam("group_id"),
         delivery.c.topic_id == bindparam("topic_id"),
         in_states(delivery.c.state, State.INFLIGHT),
         delivery.c.visible_at_ms > bindparam("now_ms"),
     )
-    .order_by(delivery.c.message_key),
+    .order_by(delivery.c.message_key)
 )
+_HELD = RowStatement(_HeldRow, _every_held.where(delivery.c.attempt_id.in_(bindparam("attempts", expanding=True))))
+# A statement of its own, because the text of the other one is made anew for each number of attempts.
+_HELD_BY_ONE = RowStatement(_HeldRow, _every_held.where(delivery.c.attempt_id == bindparam("attempt")))
 _HOLDS = rows_parameter("holds", "group_id", "message_key", "hold_id")
 _free = (
     select(delivery.c.group_id, delivery.c.message_key)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 from popproto.v1 import bulk_pb2, receiving_pb2
@@ -68,14 +68,14 @@ class ConsumerMethods:
 
     async def receive_message(self, request: wire.ReceiveMessageRequest, caller: Caller, write: Write) -> None:
         """Frames: status, messages, delivery timestamp (protocol 1.7). The request's queue id means nothing."""
-        deliveries = await self._deliveries(request, caller, BATCH_SIZE_MAX, waits=True)
-        await self._write(deliveries, self._frames(deliveries, request), write)
+        deliveries = await self._deliveries(request, caller, in_one_frame=False, waits=True)
+        await self._write(_handles(deliveries), self._frames(deliveries, request), caller, write)
 
     async def receive_batch(self, request: wire.ReceiveMessageRequest, caller: Caller, write: Write) -> None:
         """The same in one frame, with up to 128 messages; a polling time of zero does not wait (docs/design/0019)."""
         waits = not request.HasField("long_polling_timeout") or convert.duration_ms(request.long_polling_timeout) > 0
-        deliveries = await self._deliveries(request, caller, ONE_FRAME_BATCH_SIZE_MAX, waits=waits)
-        await self._write(deliveries, [self._batch(deliveries, request)], write)
+        deliveries = await self._deliveries(request, caller, in_one_frame=True, waits=waits)
+        await self._write(_handles(deliveries), self._one_frame(deliveries, request, caller), caller, write)
 
     async def ack_message(self, request: wire.AckMessageRequest, caller: Caller) -> wire.AckMessageResponse:
         """Each entry has its outcome; most clients read only the common status (protocol 1.8)."""
@@ -92,14 +92,18 @@ class ConsumerMethods:
             [entry.receipt_handle for entry in acked],
             [entry.message_id for entry in acked],
         )
-        statuses = [status.OK if outcome is None else status.of(outcome) for outcome in outcomes]
-        entries = [
-            wire.AckMessageResultEntry(message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=said)
-            for entry, said in zip(acked, statuses, strict=True)
-        ]
-        return wire.AckMessageResponse(
-            status=status.combined(statuses) if any(outcomes) else status.OK, entries=entries
-        )
+        answer, refused = wire.AckMessageResponse(), False
+        new_entry = answer.entries.add  # entries are filled in place, because one that is made alone is copied
+        for each, outcome in zip(acked, outcomes, strict=True):
+            entry = new_entry()
+            entry.CopyFrom(_ACKED)
+            entry.message_id = each.message_id
+            entry.receipt_handle = each.receipt_handle
+            if outcome is not None:
+                refused = True
+                entry.status.CopyFrom(status.of(outcome))
+        answer.status.CopyFrom(status.combined([entry.status for entry in answer.entries]) if refused else status.OK)
+        return answer
 
     async def change_invisible_duration(
         self, request: wire.ChangeInvisibleDurationRequest, caller: Caller
@@ -147,18 +151,19 @@ class ConsumerMethods:
         return [wire.ReceiveMessageResponse(status=refused), convert.delivered_at(self._clock.now_ms())]
 
     async def _deliveries(
-        self, request: wire.ReceiveMessageRequest, caller: Caller, size_max: int, *, waits: bool
+        self, request: wire.ReceiveMessageRequest, caller: Caller, *, in_one_frame: bool, waits: bool
     ) -> list[Delivery]:
         """The messages that the caller is granted and may have; none if its client has said goodbye meanwhile."""
         if request.batch_size <= 0:
+            size_max = _size_max(in_one_frame=in_one_frame)
             raise BadRequest(f"the batch size is {request.batch_size}; ask for 1 to {size_max} messages")
         clients = self._clients
         client = clients.call_opened(caller.client_id)
         if request.auto_renew:
             clients.pushes(caller.client_id)
         try:
-            deliveries = await self._receive(request, caller, client, size_max, waits=waits)
-            caller.carries(self._undelivered, sum(len(each.stored.message.body) for each in deliveries))
+            deliveries = await self._receive(request, caller, client, in_one_frame=in_one_frame, waits=waits)
+            caller.carries(self._undelivered, _body_bytes(deliveries))
             if caller.user:
                 await self._check_again(deliveries, request, caller)
         finally:
@@ -170,7 +175,13 @@ class ConsumerMethods:
         return deliveries
 
     async def _receive(
-        self, request: wire.ReceiveMessageRequest, caller: Caller, client: Client, size_max: int, *, waits: bool
+        self,
+        request: wire.ReceiveMessageRequest,
+        caller: Caller,
+        client: Client,
+        *,
+        in_one_frame: bool,
+        waits: bool,
     ) -> list[Delivery]:
         holder = Holder.PUSH if request.auto_renew else Holder.SIMPLE
         wanted = convert.filter_of(request.filter_expression)
@@ -185,7 +196,7 @@ class ConsumerMethods:
             caller.resource(request.group),
             caller.resource(request.message_queue.topic),
             wanted=wanted,
-            batch_size=min(request.batch_size, size_max),
+            batch_size=min(request.batch_size, _size_max(in_one_frame=in_one_frame)),
             invisible_ms=invisible_ms,
             holder=holder,
             client_id=caller.client_id,
@@ -193,6 +204,7 @@ class ConsumerMethods:
             attempt_id=attempt_id,
             # A push client without ordered consumption would process several messages of one message group at once.
             heads_only=holder is Holder.PUSH and not client.works_in_order,
+            in_one_frame=in_one_frame,
         )
 
     async def _check_again(
@@ -212,38 +224,78 @@ class ConsumerMethods:
 
     def _frames(self, deliveries: list[Delivery], request: wire.ReceiveMessageRequest) -> Iterator[Encodable]:
         """Made one by one, as they are written."""
-        topic, invisible_ms = request.message_queue.topic, _told_invisible_ms(request)
+        common = self._common_fields(request)
         yield wire.ReceiveMessageResponse(status=status.OK if deliveries else _NOTHING)
         for delivery in deliveries:
             frame = wire.ReceiveMessageResponse()
-            convert.fill_delivered(frame.message, delivery, topic, self._store_host, invisible_ms)
+            convert.fill_delivered(frame.message, delivery, common)
             yield frame
         yield convert.delivered_at(self._clock.now_ms())
 
-    def _batch(self, deliveries: list[Delivery], request: wire.ReceiveMessageRequest) -> Encodable:
-        topic, invisible_ms = request.message_queue.topic, _told_invisible_ms(request)
-        answer = receiving_pb2.ReceiveBatchResponse(status=status.OK if deliveries else _NOTHING)
-        for delivery in deliveries:
-            convert.fill_delivered(answer.messages.add(), delivery, topic, self._store_host, invisible_ms)
-        return answer
+    def _one_frame(
+        self, deliveries: list[Delivery], request: wire.ReceiveMessageRequest, caller: Caller
+    ) -> Iterator[Encodable]:
+        """The frame, which takes the place of the deliveries: the list is empty when the frame is encoded."""
+        common = self._common_fields(request)
 
-    async def _write(self, deliveries: list[Delivery], frames: Iterable[Encodable], write: Write) -> None:
+        def encode() -> bytes:
+            answer = receiving_pb2.ReceiveBatchResponse(status=status.OK if deliveries else _NOTHING)
+            for delivery in deliveries:
+                convert.fill_delivered(answer.messages.add(), delivery, common)
+            encoded: bytes = answer.SerializeToString()
+            # The bodies are counted already; the rest can be several times as much.
+            caller.carries(self._undelivered, len(encoded) - _body_bytes(deliveries))
+            deliveries.clear()
+            return encoded
+
+        yield _OneFrame(encode)
+
+    def _common_fields(self, request: wire.ReceiveMessageRequest) -> pb.Message:
+        # Push consumers are told no invisible duration.
+        invisible_ms = None if request.auto_renew else convert.duration_ms(request.invisible_duration)
+        return convert.common_fields(request.message_queue.topic, self._store_host, invisible_ms)
+
+    async def _write(self, handles: list[str], frames: Iterable[Encodable], caller: Caller, write: Write) -> None:
         try:
             async with asyncio.timeout(self._limits.answer_ms / 1_000):
                 for frame in frames:
                     await write(frame)
         except TimeoutError:
-            self._hold_release.abandon_holds(deliveries)
+            self._hold_release.abandon_holds(handles)
             raise NotTaken from None
         except BaseException:
             # All messages: clients process a batch only after they have read all of it.
-            self._hold_release.abandon_holds(deliveries)
+            self._hold_release.abandon_holds(handles)
             raise
+        if handles:
+            # A short answer is written before it is sent.
+            caller.call.on_end(lambda: self._call_ended(caller, handles))
+
+    def _call_ended(self, caller: Caller, handles: list[str]) -> None:
+        if caller.call.is_cancelled:
+            self._hold_release.abandon_holds(handles)
 
 
-def _told_invisible_ms(request: wire.ReceiveMessageRequest) -> int | None:
-    """The invisible duration that each message of the answer tells; none to push consumers."""
-    return None if request.auto_renew else convert.duration_ms(request.invisible_duration)
+class _OneFrame:
+    """A frame that is made when it is sent."""
+
+    def __init__(self, encode: Callable[[], bytes]) -> None:
+        self._encode = encode
+
+    def SerializeToString(self) -> bytes:  # noqa: N802
+        return self._encode()
+
+
+def _size_max(*, in_one_frame: bool) -> int:
+    return ONE_FRAME_BATCH_SIZE_MAX if in_one_frame else BATCH_SIZE_MAX
+
+
+def _handles(deliveries: Iterable[Delivery]) -> list[str]:
+    return [each.receipt_handle for each in deliveries]
+
+
+def _body_bytes(deliveries: Iterable[Delivery]) -> int:
+    return sum(len(each.stored.message.body) for each in deliveries)
 
 
 def invisible_ms_of(request: wire.ReceiveMessageRequest | bulk_pb2.ReceiveBulkRequest, limits: CallLimits) -> int:
@@ -294,4 +346,6 @@ def refuse_to_change(
     return wire.ChangeInvisibleDurationResponse(status=refused, receipt_handle=handle)
 
 
+# Copied whole: that costs half of filling in its status.
+_ACKED = wire.AckMessageResultEntry(status=status.OK)
 _NOTHING = pb.Status(code=pb.MESSAGE_NOT_FOUND, message="no message within the polling time; ask again")

@@ -30,6 +30,7 @@ from sqlalchemy import (
 from popserver.database.rows import RowStatement, encode_rows, rows_parameter
 from popserver.database.schema import delivery, in_states, message, progress, queue
 from popserver.database.schema import message_group_progress as behind
+from popserver.database.statement import Statement
 from popserver.delivery.message_groups import MessageGroupKey
 from popserver.engine.transaction import Transaction
 from popserver.filters import SqlFilter, TagFilter
@@ -120,7 +121,7 @@ def read_on(
         left_over = left_over or next_offset < place.end_offset
         if next_offset > place.next_offset:
             names = {"for_group": batch.group.group_id, "for_queue": place.queue_id, "reached": next_offset}
-            tx.conn.execute(_MOVE_ON, names)
+            _MOVE_ON.execute(tx.conn, names)
     return Scanned(found, left_over)
 
 
@@ -269,7 +270,7 @@ _KEYS = rows_parameter("keys", "message_key")
 _IN_HAND = select(delivery.c.message_key).where(
     delivery.c.group_id == bindparam("group_id"), delivery.c.message_key.in_(select(_KEYS.c.message_key))
 )
-_MOVE_ON = (
+_MOVE_ON = Statement(
     update(progress)
     .where(progress.c.group_id == bindparam("for_group"), progress.c.queue_id == bindparam("for_queue"))
     .values(next_offset=bindparam("reached"))

@@ -11,6 +11,7 @@ from sqlalchemy import Select, and_, any_, bindparam, case, delete, distinct, fu
 
 from popserver.database.rows import RowStatement, encode_rows, rows_as_json, rows_parameter
 from popserver.database.schema import delivery, in_states
+from popserver.database.statement import Statement
 from popserver.delivery import message_groups
 from popserver.delivery.history import record
 from popserver.delivery.message_groups import advance_groups, by_member, runs_around
@@ -92,7 +93,7 @@ def _commit(tx: Transaction, group: Group, receipts: Sequence[Receipt]) -> dict[
             each: why_not(tx, group, each) for each in receipts if (each.message_key, each.hold_id) not in committed
         }
     # Without RETURNING: SQLite's driver releases the interpreter lock for each row that it fetches.
-    count = tx.conn.execute(_ACK_SKIPPING if tx.has_other_writers else _ACK, names).rowcount
+    count = (_PLAIN_ACK_SKIPPING if tx.has_other_writers else _PLAIN_ACK).execute(tx.conn, names).rowcount
     if count == len(receipts):
         return {}
     return {each: why_not(tx, group, each) for each in _left_over(tx, names, receipts, count)}
@@ -155,6 +156,7 @@ _ackable: Select[Any] = (
 # Skips rows that a user's own transaction has locked, instead of waiting.
 # The rows are deleted by ctid, not by key: they are found already, and finding them by key again may be slow.
 _ACK_SKIPPING = delete(delivery).where(literal_column("delivery.ctid") == any_(func.array(_ackable.scalar_subquery())))
+_PLAIN_ACK, _PLAIN_ACK_SKIPPING = Statement(_ACK), Statement(_ACK_SKIPPING)
 _ACK_RETURNING = RowStatement(HeldRow, _ACK.returning(*HELD_COLUMNS))
 _ACK_SKIPPING_RETURNING = RowStatement(HeldRow, _ACK_SKIPPING.returning(*HELD_COLUMNS))
 _FREE = (

@@ -110,9 +110,9 @@ class HoldRelease:
             withdraw = release.CancelDelivery(receipts)
             self._background.submit(receipts[0], lambda: self._writer.submit(withdraw))
 
-    def abandon_holds(self, granted: Sequence[Delivery]) -> None:
+    def abandon_holds(self, handles: Sequence[str]) -> None:
         """The client disconnected while these messages were sent to it: READY after one second (protocol 1.7)."""
-        receipts = [decode_receipt(delivery.receipt_handle) for delivery in granted]
+        receipts = [decode_receipt(handle) for handle in handles]
         if receipts:
             orphan = release.AbandonHolds(receipts=receipts)
             self._background.submit(receipts[0], lambda: self._writer.submit(orphan))

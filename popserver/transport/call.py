@@ -61,7 +61,7 @@ class Call(Protocol):
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether the client cancelled the call or its connection closed."""
+        """Whether the client cancelled the call or its connection closed, before all of the answer was sent."""
 
     def remaining_ms(self) -> int | None:
         """Milliseconds until the call's deadline; None if it has none."""

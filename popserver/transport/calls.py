@@ -221,7 +221,7 @@ def _route(descriptor: MethodDescriptor, method: AnyMethod, gate: Gate, incoming
     lists = entry_limits.check(descriptor.name, descriptor.input_type)
     bytes_max = method.bytes_max if isinstance(method, Method) else OTHER_REQUEST_BYTES_MAX
     read = reader(request_class, bytes_max, lists)
-    way = _Way(descriptor.name, GetMessageClass(descriptor.output_type), gate, incoming, read)
+    way = _Way(descriptor.name, GetMessageClass(descriptor.output_type), gate, incoming, read, bytes_max)
     # The casts drop the request's type: the class comes from the descriptor, which mypy cannot see.
     if isinstance(method, Method):
         return Route(_Unary(way, cast("Method[Message]", method)).handle, way.encode, streams=False)
@@ -237,13 +237,20 @@ class _Way:
     """What the handlers of all kinds of methods share."""
 
     def __init__(
-        self, name: str, response_class: type[Message], gate: Gate, incoming: Incoming, read: Read[Message]
+        self,
+        name: str,
+        response_class: type[Message],
+        gate: Gate,
+        incoming: Incoming,
+        read: Read[Message],
+        bytes_max: int,
     ) -> None:
         self.name = name
         self.gate = gate
         self.allow = gate.allow
         self.incoming = incoming
         self.read = read
+        self.bytes_max = bytes_max
         self.encode = cast("Callable[[Encodable], bytes]", response_class.SerializeToString)
         self._respond = cast("Callable[..., Message]", response_class)
 
@@ -288,11 +295,11 @@ class _Unary:
             except PopError:
                 if method.echoes:
                     with suppress(PopError):
-                        arrived = await way.incoming.receive(call, way.read, is_anonymous=True)
+                        arrived = await way.incoming.receive(call, way.read, way.bytes_max, is_anonymous=True)
                 raise
             if caller.user:
                 call.signed()
-            arrived = await way.incoming.receive(call, way.read, is_anonymous=caller.is_anonymous)
+            arrived = await way.incoming.receive(call, way.read, way.bytes_max, is_anonymous=caller.is_anonymous)
             if arrived.refusal is not None:
                 raise arrived.refusal
             request = arrived.request
@@ -328,7 +335,7 @@ class _Stream:
             way.gate.enter(way.name, caller, anonymous=False)
             if caller.user:
                 call.signed()
-            arrived = await way.incoming.receive(call, way.read, is_anonymous=caller.is_anonymous)
+            arrived = await way.incoming.receive(call, way.read, way.bytes_max, is_anonymous=caller.is_anonymous)
             if arrived.refusal is not None:
                 raise arrived.refusal
             request = arrived.request

@@ -177,28 +177,39 @@ def message(sent: pb.Message, topic: Resource, now_ms: int) -> Message:
     )
 
 
-def fill_delivered(
-    filled: pb.Message, delivery: Delivery, topic: pb.Resource, store_host: str, invisible_ms: int | None
-) -> None:
-    """Fill in one delivered message; `topic` as the request named it."""
-    _fill(filled, delivery.stored, topic, store_host)
+def common_fields(topic: pb.Resource, store_host: str, invisible_ms: int | None = None) -> pb.Message:
+    """What the messages of one answer have in common; `topic` as the request named it.
+
+    Each message begins as a copy, which costs a third of filling in these fields one by one.
+    """
+    common = pb.Message(topic=topic)
+    system = common.system_properties
+    system.body_digest.type = pb.MD5
+    system.body_encoding = pb.IDENTITY
+    system.store_host = store_host
+    if invisible_ms is not None:
+        set_ms(system.invisible_duration, invisible_ms)
+    return common
+
+
+def fill_delivered(filled: pb.Message, delivery: Delivery, common: pb.Message) -> None:
+    """Fill in one delivered message of an answer with these `common_fields`."""
+    _fill(filled, delivery.stored, common)
     system = filled.system_properties
     system.receipt_handle = delivery.receipt_handle
     system.delivery_attempt = delivery.attempt
-    if invisible_ms is not None:
-        set_ms(system.invisible_duration, invisible_ms)
 
 
-def fill_pulled(filled: pb.Message, stored: StoredMessage, topic: pb.Resource, store_host: str) -> None:
+def fill_pulled(filled: pb.Message, stored: StoredMessage, common: pb.Message) -> None:
     """Fill in one pulled message. It has no receipt handle, because a pull holds nothing."""
-    _fill(filled, stored, topic, store_host)
+    _fill(filled, stored, common)
     filled.system_properties.delivery_attempt = attempt_of(stored)
 
 
 def unheld(stored: StoredMessage, topic: pb.Resource, store_host: str = "") -> pb.Message:
     """A message as a receive returns it, but without a receipt handle: the message is only shown, not held."""
     filled = pb.Message()
-    _fill(filled, stored, topic, store_host)
+    _fill(filled, stored, common_fields(topic, store_host))
     return filled
 
 
@@ -275,9 +286,9 @@ def endpoints(host: str, port: int) -> pb.Endpoints:
     return pb.Endpoints(scheme=scheme, addresses=[pb.Address(host=host, port=port)])
 
 
-def _fill(filled: pb.Message, stored: StoredMessage, topic: pb.Resource, store_host: str) -> None:
+def _fill(filled: pb.Message, stored: StoredMessage, common: pb.Message) -> None:
     sent = stored.message
-    filled.topic.MergeFrom(topic)
+    filled.CopyFrom(common)
     filled.body = sent.body
     if sent.properties:
         filled.user_properties.update(sent.properties)
@@ -287,15 +298,13 @@ def _fill(filled: pb.Message, stored: StoredMessage, topic: pb.Resource, store_h
     if sent.keys:
         system.keys.extend(sent.keys)
     system.message_id = sent.message_id
-    digest = system.body_digest
-    digest.type = pb.MD5
-    digest.checksum = hashlib.md5(sent.body, usedforsecurity=False).hexdigest().upper()
-    system.body_encoding = pb.GZIP if sent.body_encoding is _GZIP else pb.IDENTITY
+    system.body_digest.checksum = hashlib.md5(sent.body, usedforsecurity=False).hexdigest().upper()
+    if sent.body_encoding is _GZIP:
+        system.body_encoding = pb.GZIP
     system.message_type = _TYPES[sent.message_type]
     set_ms(system.born_timestamp, sent.born_at_ms)
     system.born_host = sent.born_host
     set_ms(system.store_timestamp, stored.stored_at_ms)
-    system.store_host = store_host
     system.queue_id = stored.queue_number
     system.queue_offset = stored.offset
     if sent.message_group is not None:
@@ -379,18 +388,9 @@ def _text(field: str, value: str, length_max: int) -> str:
     return value
 
 
-def accepted_types(types: Iterable[int]) -> tuple[MessageType, ...]:
-    """The types without repetitions, in the given order. Raises `BadRequest` for an unknown one."""
-    return tuple(dict.fromkeys(map(_message_type, types)))
-
-
-def _message_type(number: int) -> MessageType:
-    try:
-        return MessageType(pb.MessageType.Name(number))  # type: ignore[arg-type]
-    except ValueError:
-        known = ", ".join(f"{kind} ({pb.MessageType.Value(kind)})" for kind in MessageType)
-        raise BadRequest(f"a topic cannot accept message type {number}; choose from {known}") from None
-
-
-def found_message(stored: StoredMessage) -> pb.Message:
-    return unheld(stored, as_resource(stored.message.topic))
+def found_message(stored: StoredMessage, *, has_body: bool = True) -> pb.Message:
+    """A message as an operator sees it. Without its body (`has_body`) it has no digest of the body either."""
+    found = unheld(stored, as_resource(stored.message.topic))
+    if not has_body:
+        found.system_properties.ClearField("body_digest")
+    return found

@@ -85,7 +85,7 @@ def check(method: str, request: Descriptor) -> ListLimits:
             for step in steps:
                 holders = [each for holder in holders for each in step(holder)]
             # If a list on the path has several such lists, the longest counts.
-            count = max((len(list_of(holder)) for holder in holders), default=0)
+            count = max(map(len, map(list_of, holders)), default=0)
             if count > most:
                 return f"{name} has {count} entries, at most {most} are allowed in one {method}; send several requests"
         return ""

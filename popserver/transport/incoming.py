@@ -29,7 +29,8 @@ OTHER_REQUEST_BYTES_MAX = 4 * MIB
 FIELDS_MAX = 16_384
 # The search for bodies stops after this many fields. In a legal request it has found all bodies by then.
 FIELDS_TO_BODIES_MAX = 2 * FIELDS_MAX
-SMALL_BYTES = 64 * 1024  # what a client may send before the server reads
+# What a client may send before the server reads: a window of 64 KiB, less what stands before a request.
+SMALL_BYTES = 64 * 1024 - 16
 
 Request = TypeVar("Request", covariant=True)
 Sent = TypeVar("Sent")
@@ -72,14 +73,15 @@ class Incoming:
         unsigned = max(total // 4, self._largest)
         self._unsigned = budgets.add("requests without a signature", unsigned, "bytes", "max_incoming")
 
-    async def receive(self, call: Call, read: Read[Sent], *, is_anonymous: bool) -> Arrived[Sent]:
+    async def receive(self, call: Call, read: Read[Sent], bytes_max: int, *, is_anonymous: bool) -> Arrived[Sent]:
         """The next request of a call, decoded by `read`. The caller must give its size back to its budget.
 
-        Raises `TooManyRequests` or `RequestTooSlow` if the request does not arrive in time.
+        Raises `BadRequest` if it is larger than `bytes_max`, and `TooManyRequests` or `RequestTooSlow` if it does not
+        arrive in time.
         """
         data = call.take()
         if data is None:
-            return await self._late(call, read, is_anonymous=is_anonymous)
+            return await self._late(call, read, bytes_max, is_anonymous=is_anonymous)
         size = len(data)
         budget = self._budget(size, is_anonymous=is_anonymous)
         if not budget.take(size):
@@ -90,22 +92,31 @@ class Incoming:
         """The frames of a stream of requests. A frame that arrives too slowly, or does not fit, ends the stream."""
         return Frames(self, call, read)
 
-    async def _late(self, call: Call, read: Read[Sent], *, is_anonymous: bool) -> Arrived[Sent]:
+    async def _late(self, call: Call, read: Read[Sent], bytes_max: int, *, is_anonymous: bool) -> Arrived[Sent]:
         patience_s = self._patience_s[is_anonymous]
         try:
             async with asyncio.timeout(patience_s):
-                return await self.arrival(call, read, is_anonymous=is_anonymous)
+                return await self._arrival(call, read, min(bytes_max, self._largest), is_anonymous=is_anonymous)
         except TimeoutError:
             raise RequestTooSlow(f"the request had not arrived after {patience_s:g} s") from None
 
-    async def arrival(self, call: Call, read: Read[Sent], *, is_anonymous: bool) -> Arrived[Sent]:
-        """Wait for the next request of a call. Raises `TooManyRequests` if there is no memory for it."""
+    async def _arrival(self, call: Call, read: Read[Sent], bytes_max: int, *, is_anonymous: bool) -> Arrived[Sent]:
         size = await call.next_size()
         if size is None:
             return END
-        if size > self._largest:
-            raise BadRequest(f"a request of {size} bytes; at most {self._largest} are allowed, send several requests")
+        if size > bytes_max:
+            raise BadRequest(f"a request of {size} bytes; this method accepts at most {bytes_max} bytes")
         budget = self._budget(size, is_anonymous=is_anonymous)
+        if size <= SMALL_BYTES:
+            # It counts when it is complete: a few bytes must not reserve more than they are.
+            data = await call.next()
+            if data is not None and not budget.take(size):
+                raise budget.refusal(f"a request of {size} bytes")
+        else:
+            data = await self._large_request(call, budget, size)
+        return END if data is None else _arrived(read(data), size, budget)
+
+    async def _large_request(self, call: Call, budget: Budget, size: int) -> bytes | None:
         await self._take(budget, size, call)
         data: bytes | None = None
         try:
@@ -114,7 +125,7 @@ class Incoming:
         finally:
             if data is None:
                 budget.give_back(size)
-        return END if data is None else _arrived(read(data), size, budget)
+        return data
 
     async def _take(self, budget: Budget, size: int, call: Call) -> None:
         if budget.take(size):
@@ -147,11 +158,14 @@ class Frames(Generic[Request]):
 
     async def __anext__(self) -> Request | BadRequest:
         self._give_back()
+        await asyncio.sleep(0)  # other clients have their turn, even if this one has sent many frames
         # A stream may be silent for hours; but what a client has begun to send must arrive.
         if await self._call.next_size() is None:
             raise StopAsyncIteration
         try:
-            self._last = await self._incoming.receive(self._call, self._read, is_anonymous=False)
+            self._last = await self._incoming.receive(
+                self._call, self._read, OTHER_REQUEST_BYTES_MAX, is_anonymous=False
+            )
         except PopError as refusal:
             self.refusal = refusal
             raise

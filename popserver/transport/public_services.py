@@ -81,7 +81,8 @@ class PublicServices:
 
     async def _next(self, call: Call, read: Read[Request]) -> Request | None:
         """The next request, or None after the last one. Raises a `PopError` if the request is refused."""
-        arrived = await self._incoming.receive(call, read, is_anonymous=True)
+        await asyncio.sleep(0)  # other clients have their turn, even if this one has sent many questions
+        arrived = await self._incoming.receive(call, read, SMALL_BYTES, is_anonymous=True)
         arrived.budget.give_back(arrived.size)
         if arrived.is_end:
             return None
@@ -145,7 +146,7 @@ class Health:
         return self._state() if name in NAMES else None
 
     async def watch(self, name: str, write: Write) -> None:
-        """Write the state now and at each change, until the call is cancelled."""
+        """Write the state now and at its change, when the server stops. The stream ends then."""
         if name not in NAMES:
             await write(health_pb2.HealthCheckResponse(status=health_pb2.HealthCheckResponse.SERVICE_UNKNOWN))
         else:
@@ -153,7 +154,8 @@ class Health:
             if not self._is_leaving.is_set():
                 await self._is_leaving.wait()
                 await write(self._state())
-        await asyncio.get_running_loop().create_future()
+            return
+        await self._is_leaving.wait()
 
     def _state(self) -> health_pb2.HealthCheckResponse:
         serving, leaving = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING

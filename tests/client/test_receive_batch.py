@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -86,6 +87,29 @@ async def test_a_quick_push_consumer_asks_for_more_a_slow_one_does_not(server: S
         told.set()
         await until(lambda: len(acked(server)) == 600)
     assert 32 < max(request.batch_size for request in asked(server)) <= 128
+
+
+async def test_polls_that_large_bodies_make_short_still_have_help(
+    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An answer has at most 4 MiB of bodies: 40 of 100 KiB, though 128 messages were asked for."""
+    monkeypatch.setattr("popclient._engine.flow.RecentWork.count", lambda *_: 128)
+    put(server, 1_000)
+
+    def cut(request: Any) -> None:
+        request.batch_size = min(request.batch_size, 40)
+
+    server.answers["ReceiveBatch"] = cut
+    polls: list[int] = []
+
+    async def listener(_: MessageView) -> ConsumeResult:
+        polls.append(max(len(each.polls) for each in consumer._core._polling._assignments.values()))
+        return ConsumeResult.SUCCESS
+
+    consumer = push_consumer_of(server, listener)
+    async with consumer:
+        await until(lambda: len(acked(server)) == 1_000)
+    assert max(polls[400:]) > 1
 
 
 async def test_a_push_consumer_asks_for_what_it_was_told(server: ScriptedServer) -> None:
@@ -250,6 +274,25 @@ async def test_a_topic_begins_when_its_turn_is_next(server: ScriptedServer) -> N
     assert [request.message_queue.topic.name for request in ahead][:2] == ["a", "b"]
 
 
+async def test_topics_share_what_was_worked_off_lately(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("popclient._engine.flow.PACE_SPAN", math.inf)  # all of it is lately
+    for topic in "ab":
+        put(server, 200, topic)
+    handed_out = 0
+    ahead: list[tuple[int, int]] = []
+
+    def note(request: Any) -> None:
+        if not request.long_polling_timeout.ToTimedelta():
+            ahead.append((request.batch_size, handed_out))
+
+    server.answers["ReceiveBatch"] = note
+    async with consumer_of(server, ["a", "b"]) as consumer:
+        for _ in range(60):
+            handed_out += len(await consumer.receive(2))
+    assert max(size for size, _ in ahead) > 2
+    assert all(size <= max(2, done // 2) for size, done in ahead), "half for each topic, or one receive"
+
+
 async def test_what_nobody_asks_for_is_given_back(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("popclient._engine.polls.STRAY_PATIENCE", 0.02)
     put(server, 10)
@@ -298,6 +341,50 @@ async def test_what_has_waited_for_half_of_its_hold_is_not_handed_out(
         found = await consumer.receive(2)
         assert not came_ahead & {message.receipt_handle for message in found}, "though it may be the same messages"
         await until(lambda: {"t-4", "t-5"} <= set(given_back(server)))
+
+
+@pytest.mark.parametrize("await_duration", [0, 0.5, 1])
+@pytest.mark.parametrize("code", [pb.MESSAGE_NOT_FOUND, pb.INTERNAL_SERVER_ERROR], ids=["empty", "failed"])
+async def test_a_receive_that_waits_for_one_that_brings_nothing_asks_itself(
+    server: ScriptedServer, code: int, await_duration: float
+) -> None:
+    """Even if its time is shorter than what is worth a second poll elsewhere: this is its first."""
+    put(server, 6)
+    nothing = receiving_pb2.ReceiveBatchResponse(status=status(code))
+    gate = server.gates["ReceiveBatch"] = asyncio.Event()
+    gate.set()
+    async with consumer_of(server) as consumer:
+        await consumer.receive(2)
+        server.answers["ReceiveBatch"] = lambda each: None if each.long_polling_timeout.ToTimedelta() else nothing
+        await consumer.receive(2)
+        gate.clear()
+        following = asyncio.ensure_future(consumer.receive(2, await_duration=await_duration))
+        await until(lambda: len(asked(server)) == 3)
+        gate.set()
+        assert bodies(await following) == ["4", "5"]
+
+
+async def test_its_holds_count_from_its_first_request(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server repeats what it has granted to the first one; the holds do not begin anew."""
+    put(server, 6)
+    began = convert.now()
+
+    def lose(request: Any) -> Any:
+        if request.long_polling_timeout.ToTimedelta():
+            return None
+        del server.answers["ReceiveBatch"]
+        server.answered[request.attempt_id] = server._take(request)
+        monkeypatch.setattr("popclient._session.convert.now", lambda: began + timedelta(seconds=10))
+        return grpc.StatusCode.UNAVAILABLE
+
+    async with consumer_of(server, invisible_duration=60) as consumer:
+        await consumer.receive(2)
+        server.answers["ReceiveBatch"] = lose
+        await consumer.receive(2)
+        found = await consumer.receive(2)
+        assert bodies(found) == ["4", "5"]
+        assert len({request.attempt_id for request in asked(server)}) == 3
+        assert all(message.invisible_until < began + timedelta(seconds=65) for message in found)
 
 
 async def test_its_failure_is_not_the_next_receives(server: ScriptedServer) -> None:

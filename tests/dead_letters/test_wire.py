@@ -140,9 +140,11 @@ class TestASelection:
         page = desk.call("ListDeadLetters", selection=of(where="TAGS = 'odd'"), max=1, without_bodies=True)
         assert (ids_of(page.dead_letters), page.next_after_id) == (["m1"], two)
         assert page.dead_letters[0].message.body == b""
+        assert not page.dead_letters[0].message.system_properties.HasField("body_digest"), "it would be of no body"
         page = desk.call("ListDeadLetters", selection=of(where="TAGS = 'odd'"), max=1, after_id=page.next_after_id)
         assert (ids_of(page.dead_letters), page.HasField("next_after_id")) == (["m3"], False)
         assert page.dead_letters[0].message.body == b"body"
+        assert page.dead_letters[0].message.system_properties.body_digest.checksum
         assert one < three < four
 
 

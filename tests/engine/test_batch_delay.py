@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from popserver.engine.batch_delay import ENOUGH, MESSAGES_PER_CALL, PATIENCE_S_MAX, PER_REQUEST_S, BatchDelay
+from popserver.engine.batch_delay import ENOUGH, FRAMES_PER_CALL, PATIENCE_S_MAX, PER_REQUEST_S, BatchDelay
 
 
 def test_the_first_request_leaves_at_once() -> None:
@@ -29,15 +29,15 @@ def test_after_company_a_batch_waits_for_as_much_again(count: int, patience_s: f
     assert pace.wait_s(1, now_s=10.0 + 2 * patience_s) == 0
 
 
-def test_answers_full_of_messages_count_as_calls() -> None:
+def test_streamed_answers_count_as_calls() -> None:
     pace = BatchDelay()
-    pace.left(2, now_s=10.0, answers=4 * MESSAGES_PER_CALL)
+    pace.left(2, now_s=10.0, frames=4 * FRAMES_PER_CALL)
     assert pace.wait_s(1, now_s=10.0) == pytest.approx((2 + 4) * PER_REQUEST_S)
 
 
 def test_a_consumer_who_is_alone_never_waits() -> None:
     pace = BatchDelay()
-    pace.left(1, now_s=10.0, answers=32)
+    pace.left(1, now_s=10.0, frames=32)
     assert pace.wait_s(1, now_s=10.0) == 0
 
 

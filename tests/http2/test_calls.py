@@ -55,6 +55,15 @@ async def test_a_handler_sees_the_headers_of_its_call() -> None:
     assert not [name for name in seen if name.startswith(":")]
 
 
+async def test_a_method_that_does_not_exist_is_named_whatever_is_sent_to_it() -> None:
+    async with channel_to() as channel:
+        for size in (0, 1_000, 100_000) * 10:
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await channel.unary_unary("/grpc.testing.TestService/Nothing")(bytes(size))
+            assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+            assert "/grpc.testing.TestService/Nothing" in (refused.value.details() or "")
+
+
 async def test_headers_that_are_too_long_end_the_call_only() -> None:
     async with channel_to() as channel:
         with pytest.raises(grpc.aio.AioRpcError) as refused:

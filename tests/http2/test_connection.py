@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from popserver.http2 import frames
-from popserver.http2.connection import IDLE_FRAMES_AT_ONCE, RESETS_REMEMBERED, Connection
+from popserver.http2.connection import RESETS_REMEMBERED, Connection
+from popserver.http2.frame_budget import IDLE_FRAMES_AT_ONCE
 from popserver.http2.frames import ACK, END_HEADERS, END_STREAM, PREFACE, WINDOW_AT_START, ErrorCode, FrameReader
 from popserver.http2.headers import DONE, OK, RequestHead
 from popserver.http2.outgoing import FLUSH_BYTES
@@ -383,6 +384,56 @@ def test_answers_that_go_out_together_are_confirmed_together() -> None:
     while client.connection.frames.has_more:
         client.say(b"")
     assert client.connection.failure is None
+
+
+@pytest.mark.parametrize("kind", ["settings", "priority", "empty data", "unknown"])
+def test_only_what_answers_data_is_allowed_for_data(kind: str) -> None:
+    client = Client()
+    stream = client.call(has_ended=False)
+    for _ in range(IDLE_FRAMES_AT_ONCE):
+        client.connection.outgoing.send(stream, b"x")
+        client.hear()
+        client.say(frames.window_update(0, 1) + frames.window_update(1, 1))
+    for _ in range(IDLE_FRAMES_AT_ONCE // 100 + 1):
+        client.say(IDLE[kind] * 100)
+    assert client.ends_with(ErrorCode.ENHANCE_YOUR_CALM)
+
+
+def test_trailers_of_streams_that_were_reset_are_limited() -> None:
+    client = Client()
+    client.connection.reset(client.call(has_ended=False), ErrorCode.CANCEL)
+    for _ in range(IDLE_FRAMES_AT_ONCE // 100 + 1):
+        client.say(client.headers(1, flags=END_HEADERS | END_STREAM) * 100)
+    assert client.ends_with(ErrorCode.ENHANCE_YOUR_CALM)
+
+
+def test_streams_that_wait_for_the_connections_window_go_on_in_turns() -> None:
+    client = Client()
+    client.say(frames.settings({frames.INITIAL_WINDOW_SIZE: 1 << 20}))
+    client.hear()
+    streams = [client.call(number) for number in (1, 3, 5)]
+    for stream in streams:
+        client.connection.outgoing.send(stream, bytes(65_535))
+    assert sum(len(payload) for kind, _, _, payload in client.hear() if kind == frames.DATA) == 65_535
+    assert client.connection.outgoing.is_empty  # nothing is looked at until the window grows
+    said = []
+    for _ in range(2 * 4):
+        client.say(frames.window_update(0, 16_384))
+        said += [(number, len(payload)) for kind, _, number, payload in client.hear() if kind == frames.DATA]
+    assert sum(size for _, size in said) == 2 * 65_535
+    assert {number for number, _ in said[:3]} == {3, 5}
+
+
+def test_a_client_with_a_smaller_table_hears_that_none_is_used() -> None:
+    client = Client()
+    client.say(frames.settings({frames.HEADER_TABLE_SIZE: 0}))
+    client.hear()
+    for number in (1, 3):
+        stream = client.call(number)
+        client.connection.outgoing.begin(stream, DONE)
+        client.connection.outgoing.finish(stream, DONE)
+    blocks = [payload for kind, _, _, payload in client.hear() if kind == frames.HEADERS]
+    assert blocks == [b"\x20" + DONE, DONE, DONE, DONE]
 
 
 def test_refused_streams_are_not_remembered_for_ever() -> None:

@@ -11,7 +11,8 @@ import pytest
 from hpack import Encoder
 
 from popserver.http2 import protocol
-from popserver.http2.connection import IDLE_FRAMES_AT_ONCE, Connection
+from popserver.http2.connection import Connection
+from popserver.http2.frame_budget import IDLE_FRAMES_AT_ONCE
 from popserver.http2.frames import ErrorCode
 from popserver.http2.headers import DECODED_BYTES_MAX, RequestHead
 from popserver.http2.stream import Stream
@@ -133,3 +134,34 @@ async def test_of_too_many_calls_without_a_request_the_oldest_ends(monkeypatch: 
             assert not call.done()
             await call.done_writing()
             assert await call == b""
+
+
+async def test_of_too_many_answers_that_nobody_reads_the_oldest_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "WAITING_MAX", 3)
+    encoder = Encoder()
+    async with served() as door:
+        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+        writer.write(PREFACE + frame(SETTINGS, 0, 0, struct.pack(">HL", 4, 0)))  # no window for any answer
+        for number in (1, 3, 5, 7):
+            request = [*REQUEST[:2], (":path", "/grpc.testing.TestService/UnaryCall"), REQUEST[3]]
+            writer.write(frame(HEADERS, END_HEADERS, number, encoder.encode(request)))
+            writer.write(frame(0, END_STREAM, number, b"\0\0\0\0\2\x10\x09"))  # an answer of 9 bytes
+        resets: list[tuple[int, int]] = []
+        async with asyncio.timeout(20):
+            while not resets:
+                head = await reader.readexactly(9)
+                size, kind, number = int.from_bytes(head[:3], "big"), head[3], int.from_bytes(head[5:], "big")
+                payload = await reader.readexactly(size)
+                if kind == RST_STREAM:
+                    resets.append((number, struct.unpack(">L", payload)[0]))
+        assert resets == [(1, ErrorCode.CANCEL)]
+        writer.close()
+
+
+def test_a_closed_stream_and_its_listener_do_not_hold_each_other() -> None:
+    client = Client()
+    client.say(client.call(1))
+    [stream] = client.connection.streams.values()
+    assert stream.listener is client
+    client.say(frame(RST_STREAM, 0, 1, struct.pack(">L", 8)))
+    assert stream.listener is not client

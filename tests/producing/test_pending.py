@@ -7,15 +7,16 @@ from typing import Any
 import pytest
 
 from popserver.broker import Broker
-from popserver.model.errors import IllegalDeliveryTime, StoreUnavailable
+from popserver.model.errors import CommitUnknown, IllegalDeliveryTime, StoreUnavailable
 from popserver.model.message import Message, SendResult
+from popserver.model.names import Resource
 from popserver.model.topic import MessageType
 from popserver.producing import enqueue, half_messages
 from popserver.producing.half_messages import Check
 from popserver.producing.rules import Resolution
 from popserver.receiving import grant
 from tests.support.builders import TOPIC, a_message
-from tests.support.running_broker import RunningBroker, running_broker
+from tests.support.running_broker import RunningBroker, running_broker, until
 
 SECOND, MINUTE = 1_000, 60_000
 
@@ -99,6 +100,41 @@ async def test_a_store_that_is_gone_makes_it_late_by_a_second(
     assert await broker.receive() == []
     await broker.advance(SECOND)
     assert len(await broker.receive()) == 1
+
+
+@pytest.mark.parametrize("end", ["before the transaction", "within it"])
+async def test_if_the_store_is_gone_waiting_polls_go_on_waiting(
+    broker: RunningBroker, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    await broker.group()
+    await broker.send([delayed(broker)])
+    polls = [await broker.poll(poll_ms=5 * MINUTE, client_id=name) for name in "ab"]
+    polls.append(await broker.poll(poll_ms=5 * MINUTE, group=Resource("", "others")))
+    writer, failed = broker.broker.writer, list[set[type]]()
+    run, commit = writer._run, writer._commit
+
+    def fail(batch: Any, result: Any, **more: Any) -> None:
+        failed.append({type(entry.request) for entry in batch})
+        result.fail(batch, StoreUnavailable("gone"))
+
+    def fail_to_commit(tx: Any, outcomes: Any, result: Any) -> None:
+        failed.append({type(each.entry.request) for each in outcomes})
+        tx.conn.exec_driver_sql("ROLLBACK")
+        result.outcomes += [each._replace(result=CommitUnknown("gone", each.result)) for each in outcomes]
+
+    if end == "before the transaction":
+        monkeypatch.setattr(writer, "_run", fail)
+    else:
+        monkeypatch.setattr(writer, "_commit", fail_to_commit)
+    await broker.advance(MINUTE)
+    monkeypatch.setattr(writer, "_run", run)
+    monkeypatch.setattr(writer, "_commit", commit)
+    assert {enqueue.EnqueueDue, grant.Receive} in failed
+    await until(lambda: broker.parked == 3)
+    await broker.advance(SECOND)
+    await until(lambda: sum(each.done() for each in polls) == 2)
+    assert [len(await each) for each in polls if each.done()] == [1, 1]
+    assert broker.parked == 1
 
 
 async def test_a_restart_takes_up_what_waits(sqlite_url: str) -> None:

@@ -66,8 +66,8 @@ async def test_what_a_pull_finds(pull: Pull, door: Door) -> None:
 )
 def test_a_retry_copy_knows_which_attempt_it_is(topic: str, properties: dict[str, str], attempt: int) -> None:
     sent = builders.a_message(Resource("", topic), properties=properties)
-    filled = pb.Message()
-    convert.fill_pulled(filled, StoredMessage(sent, 1, 0, 0, 0), pb.Resource(name=topic), "host")
+    filled, common = pb.Message(), convert.common_fields(pb.Resource(name=topic), "host")
+    convert.fill_pulled(filled, StoredMessage(sent, 1, 0, 0, 0), common)
     assert filled.system_properties.delivery_attempt == attempt
 
 

@@ -13,7 +13,7 @@ from popserver.model.errors import CommitUnknown, Internal, TooManyRequests
 from popserver.model.names import Resource
 from popserver.model.retry import RetryPolicy
 from popserver.model.states import State
-from popserver.receiving import grant, scan
+from popserver.receiving import flow, grant, scan
 from tests.support.builders import GROUP, TOPIC, a_message
 from tests.support.running_broker import RunningBroker, ids, running_broker, unheard_commit, until, watched
 
@@ -229,6 +229,39 @@ async def test_messages_its_filter_refuses_do_not_keep_it_beyond_its_limit(
         assert await broker.receive(wanted="B", poll_ms=3 * SECOND, client_id="hasty") == []
         assert len(await waiting) == 1
     assert looks == 11
+
+
+async def test_a_receive_that_does_not_wait_searches_on_if_its_filter_refuses_many(
+    broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scan, "WINDOW_OFFSETS", 2)
+    (*_, wanted) = await broker.send([a_message(tag="A") for _ in range(20)] + [a_message(tag="B")])
+    assert ids(await broker.receive(wanted="B")) == [wanted.message_id]
+
+
+async def test_but_not_for_ever(broker: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scan, "WINDOW_OFFSETS", 2)
+    await broker.send([a_message(tag="A") for _ in range(40)] + [a_message(tag="B")])
+
+    def time_passes() -> None:
+        broker.clock._now_ms += flow.SEARCH_MS // 5
+
+    with watched(broker.broker.database, "UPDATE progress", time_passes):
+        assert await broker.receive(wanted="B") == []
+
+
+@pytest.mark.row("K9")
+@pytest.mark.parametrize("is_repeated", [False, True])
+async def test_one_whose_answer_does_not_fit_into_the_transaction_has_the_next(
+    broker: RunningBroker, monkeypatch: pytest.MonkeyPatch, is_repeated: bool
+) -> None:
+    """Otherwise its client would take "no message" for the answer, and the messages would stay held."""
+    await broker.send(3)
+    if is_repeated:
+        await broker.receive(attempt_id="a")
+    rooms = iter([0])
+    monkeypatch.setattr(broker.broker.writer, "_answer_room", lambda: next(rooms, 1_000_000))
+    assert [each.attempt for each in await broker.receive(attempt_id="a")] == [1, 1, 1]
 
 
 @pytest.mark.parametrize("end", ["it is cancelled", "its look fails"])

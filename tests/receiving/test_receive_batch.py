@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 from pathlib import Path
+from typing import Any
 
+import grpc
 import pytest
 
-from popproto.v1 import receiving_pb2
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
 from popserver.engine.clock import ManualClock
+from popserver.receiving import grant
 from popserver.transport.limits import CallLimits
 from tests.support.door import LIMITS, Door, a_message, advance, headers, opened, parked, receive_request
 from tests.support.receiving import NOTHING, push, receive_batch
@@ -31,6 +34,13 @@ def ids(messages: object) -> list[str]:
 
 def attempts(messages: object) -> list[int]:
     return [message.system_properties.delivery_attempt for message in messages]  # type: ignore[attr-defined]
+
+
+def unread(channel: grpc.aio.Channel, method: str = "ReceiveBatch") -> Any:
+    """A call as a stream that nobody reads: a unary call of gRPC's client reads by itself."""
+    service = "popmq.v1.Receiving" if method == "ReceiveBatch" else "apache.rocketmq.v2.MessagingService"
+    call: Any = channel.unary_stream(f"/{service}/{method}", lambda it: it.SerializeToString())
+    return call(receive_request(), metadata=headers("deaf", {}))
 
 
 async def test_its_messages_are_those_of_a_stream(either_door: Door) -> None:
@@ -68,6 +78,22 @@ async def test_it_carries_as_many_bytes_as_a_stream(door: Door) -> None:
     budget = door.broker.budgets["undelivered"]
     await until(lambda: budget.used == 0)
     assert budget.peak >= 4 * MIB
+
+
+async def test_the_writer_counts_no_frame_per_message(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits for callers as long as the loop needs for its answers (engine.batch_delay)."""
+    submit, frames = door.broker.writer.submit, list[int]()
+
+    def noting(request: Any, **more: Any) -> Any:
+        if isinstance(request, grant.Receive):
+            frames.append(more.get("frames", 0))
+        return submit(request, **more)
+
+    monkeypatch.setattr(door.broker.writer, "submit", noting)
+    await door.send(a_message())
+    await door.receive(batch_size=32)
+    await receive_batch(door, receive_request(batch_size=32, group=pb.Resource(name="others"), poll_ms=0))
+    assert frames == [32, 0]
 
 
 # ---- Waiting ----
@@ -127,20 +153,73 @@ async def test_either_call_repeats_the_other(door: Door) -> None:
     assert again == lost
 
 
+@pytest.mark.row("K9")
+async def test_a_failure_of_the_server_gives_the_messages_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with opened(tmp_path, clock=ManualClock()) as door:
+        await door.send(a_message())
+
+        def broken(*_: object) -> None:
+            raise ZeroDivisionError
+
+        with monkeypatch.context() as broke:
+            broke.setattr("popserver.transport.convert.fill_delivered", broken)
+            answer = await receive_batch(door, receive_request())
+            assert answer.status.code == pb.INTERNAL_SERVER_ERROR
+        await advance(door, 1_000)
+        assert attempts((await receive_batch(door, receive_request())).messages) == [2]
+
+
 async def test_what_is_not_read_comes_again(tmp_path: Path) -> None:
     """As a stream's messages do: after 1 s, at the next attempt."""
     limits = LIMITS._replace(answer_ms=200)
     async with opened(tmp_path, limits=limits, clock=ManualClock()) as door:
         for number in range(4):
             await door.send(a_message(f"m{number}", body=bytes(MIB)))
-        path = "/popmq.v1.Receiving/ReceiveBatch"
-        coders = (lambda it: it.SerializeToString(), receiving_pb2.ReceiveBatchResponse.FromString)
-        # Called as a stream that nobody reads: a unary call of gRPC's client reads by itself.
-        call = door.channel.unary_stream(path, *coders)(receive_request(), metadata=headers("deaf", {}))
+        call = unread(door.channel)
         budget = door.broker.budgets["undelivered"]
         await until(lambda: budget.used >= 4 * MIB)
         await until(lambda: budget.used == 0)
         await advance(door, 1_000)
         again = await receive_batch(door, receive_request())
         assert (len(again.messages), set(attempts(again.messages))) == (4, {2})
+        call.cancel()
+
+
+@pytest.mark.parametrize("end", ["the client cancels", "it does not read"])
+@pytest.mark.parametrize("method", ["ReceiveBatch", "ReceiveMessage"])
+async def test_a_short_answer_that_is_not_taken_comes_again_too(tmp_path: Path, method: str, end: str) -> None:
+    """It is written at once, and waits for the client's window."""
+    async with opened(tmp_path, limits=LIMITS._replace(answer_ms=200), clock=ManualClock()) as door:
+        for number in range(4):
+            await door.send(a_message(f"m{number}", body=bytes(8_000)))
+        budget = door.broker.budgets["undelivered"]
+        options = [("grpc.http2.lookahead_bytes", 4_096), ("grpc.http2.bdp_probe", 0)]
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{door.server.port}", options=options) as channel:
+            call = unread(channel, method)
+            await until(lambda: budget.used > 0)
+            if end == "the client cancels":
+                call.cancel()
+            await until(lambda: budget.used == 0)
+        await advance(door, 1_000)
+        again = await receive_batch(door, receive_request())
+        assert (len(again.messages), set(attempts(again.messages))) == (4, {2})
+
+
+@pytest.mark.parametrize(("count", "properties", "body"), [(4, 1, MIB), (32, 8, 1)], ids=["bodies", "properties"])
+async def test_what_is_not_read_is_counted_as_it_is(tmp_path: Path, count: int, properties: int, body: int) -> None:
+    """Not the bodies twice, as they were read and as they are sent; and the properties too."""
+    async with opened(tmp_path, clock=ManualClock()) as door:
+        pairs = {f"p{number}": "x" * 1_000 for number in range(properties)}
+        for number in range(count):
+            await door.send(a_message(f"m{number}", body=bytes(body), user_properties=pairs))
+        budget = door.broker.budgets["undelivered"]
+        tracemalloc.start()
+        try:
+            call = unread(door.channel)
+            await until(lambda: budget.used > 0)
+            taken = tracemalloc.get_traced_memory()[0]
+        finally:
+            tracemalloc.stop()
+        assert taken < 1.5 * budget.used
+        assert budget.used > count * (body + properties * 1_000)
         call.cancel()

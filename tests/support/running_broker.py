@@ -56,7 +56,7 @@ class TestedBroker(Broker):
         self.hold_release.cancel_delivery(granted)
 
     def orphan(self, granted: Sequence[Delivery]) -> None:
-        self.hold_release.abandon_holds(granted)
+        self.hold_release.abandon_holds([each.receipt_handle for each in granted])
 
     def progress(self) -> GroupProgress:
         return GroupProgress(self.reader, self.writer, self.catalog, self.clock, self.paused)

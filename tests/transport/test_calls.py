@@ -113,5 +113,5 @@ async def test_a_body_of_5_mib_is_refused_by_us(door: Door) -> None:
 async def test_beyond_32_mib_a_request_is_refused_before_it_is_there(door: Door) -> None:
     status = (await door.send(a_message(body=bytes(33 * 1024 * 1024)))).status
     assert status.code == pb.BAD_REQUEST
-    assert "at most 33554432 are allowed" in status.message
+    assert "at most 33554432 bytes" in status.message
     assert (await door.send(a_message())).status.code == pb.OK

@@ -169,8 +169,34 @@ async def test_what_announces_too_much_is_refused_before_it_is_there(tmp_path: P
     async with narrow(tmp_path) as door:
         answer = await door.send(a_message(body=bytes(2 * MIB)))
         assert answer.status.code == pb.BAD_REQUEST
-        assert f"at most {MIB} are allowed" in answer.status.message
+        assert f"at most {MIB} bytes" in answer.status.message
         assert budget(door, "large requests").peak == 0
+
+
+async def test_a_few_bytes_reserve_no_more_than_they_are(tmp_path: Path) -> None:
+    """Health checks need no signature; each of these announces more than a check may have, or never ends."""
+    async with narrow(tmp_path) as door, senders(door, 3) as made:
+        unsigned = budget(door, "requests without a signature")
+        for each, size in zip(made, (MIB - 5, SMALL_BYTES, 1_000), strict=True):
+            each.call = each.connection.call("/grpc.health.v1.Health/Check")
+            each.send(size, 100)
+        await until(made[0].call.ended.is_set)
+        assert made[0].call.outcome == "INVALID_ARGUMENT"
+        check: Any = door.channel.unary_unary("/grpc.health.v1.Health/Check")
+        assert await check(b"\x0a\x08liveness")
+        assert unsigned.peak < 100
+
+
+async def test_one_client_s_unread_data_costs_no_other_its_connection(tmp_path: Path) -> None:
+    async with narrow(tmp_path) as door, senders(door, 1) as (one,), senders(door, 2, "Heartbeat") as others:
+        for each in others:
+            each.send(1_000, 3)
+        watches = [one.connection.call("/grpc.health.v1.Health/Watch") for _ in range(60)]
+        for watch in watches:
+            pieces = [framed(0), bytes(60_000)]
+            asyncio.ensure_future(one.connection.send(watch, pieces, end=False))  # noqa: RUF006
+        await until(lambda: one.connection.is_closed)
+        assert not any(each.connection.is_closed for each in others)
 
 
 async def test_data_that_no_call_reads_has_a_budget(tmp_path: Path) -> None:
@@ -207,7 +233,7 @@ async def test_callers_without_a_signature_take_no_room_from_the_others(tmp_path
         async with senders(door, 2, "Heartbeat", client_id=None) as (one, beyond):
             one.send(MIB - 5, 100)
             await until(lambda: unsigned.used == MIB - 5)
-            beyond.send(SMALL_BYTES, 100)
+            beyond.send(2 * SMALL_BYTES, 100)
             await until(beyond.call.ended.is_set)
             assert unsigned.refused == 1
             assert budget(door, "large requests").used == 0

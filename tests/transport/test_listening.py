@@ -267,7 +267,7 @@ async def test_draining_answers_and_lets_go(tmp_path: Path, authority: Authority
         await parked(door)
         drained = asyncio.create_task(door.server.drain(600))
         assert (await watch.read()).status == HealthCheckResponse.NOT_SERVING
-        watch.cancel()
+        assert await watch.read() is grpc.aio.EOF
         assert (await reading).status.code == pb.MESSAGE_NOT_FOUND
         assert (await poll.read()).HasField("delivery_timestamp")
         assert await poll.read() is grpc.aio.EOF
