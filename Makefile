@@ -5,13 +5,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEMO := $(VENV)/.demo
 DEV := $(VENV)/.dev
+AXE := $(VENV)/axe-core
 SITE := $(VENV)/.site
 # How many processes share the tests; each has a Postgres of its own, and a Spark where it is asked for one.
 JOBS := 3
 PYTEST = $(BIN)/pytest -n $(JOBS) --dist loadfile --max-worker-restart 0
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all test-long coverage lint format types generate fresh check docs bench clean
+.PHONY: help install demo test test-all test-long test-browser images coverage lint format types generate fresh check docs bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,17 +46,28 @@ demo: $(DEMO) ## run the main job on real data (ARGS=--all for the whole year)
 	$(BIN)/python -m examples.flights $(ARGS)
 
 test: $(DEV) ## pass the tests
-	$(PYTEST) -m 'not slow and not full' $(ARGS)
+	$(PYTEST) -m 'not slow and not full and not browser' $(ARGS)
 
 test-all: test ## pass the heavy tests too, as CI does
-	$(PYTEST) -m 'full and not slow' $(ARGS)
+	$(PYTEST) -m 'full and not slow and not browser' $(ARGS)
 
 test-long: $(DEV) ## pass the tests that kill and torture for minutes
 	$(BIN)/pytest -m slow $(ARGS)
 
+# What judges whether pages can be used by everybody; it is no part of PopMQ.
+$(AXE):
+	@mkdir -p $(AXE)
+	cd $(AXE) && npm pack --silent axe-core@4.14.1 && tar xzf axe-core-4.14.1.tgz && rm axe-core-4.14.1.tgz
+
+test-browser: $(DEV) $(AXE) ## pass the tests of the console in Chromium (apt-get install chromium)
+	$(BIN)/pytest -m browser tests/browser $(ARGS)
+
+images: $(DEV) ## make the pictures of the console in docs/images, with Chromium
+	$(BIN)/python -m tests.browser.images
+
 # The floor is low: the tests of rules and of the broker alone reach 56 %. Raise it when the whole suite was measured.
 coverage: $(DEV) ## pass the tests and say which lines of the server they reach
-	$(PYTEST) -m 'not slow and not full' --cov=popserver --cov-report=term:skip-covered --cov-fail-under=55 $(ARGS)
+	$(PYTEST) -m 'not slow and not full and not browser' --cov=popserver --cov-report=term:skip-covered --cov-fail-under=55 $(ARGS)
 
 lint: $(DEV) ## style and mistakes
 	$(BIN)/ruff check

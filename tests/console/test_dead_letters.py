@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,6 +11,7 @@ import pytest
 from popproto.v2 import definition_pb2 as pb
 from tests.console.site import Site
 from tests.support.desk import Desk, named
+from tests.support.waiting import soon
 
 
 def die(desk: Desk, *message_ids: str, tag: str = "UA", body: bytes = b"body", **properties: str) -> None:
@@ -27,14 +26,6 @@ def made(stored_desk: Desk) -> Desk:
     stored_desk.call("CreateTopic", topic=named("flights"), queue_count=1, accept_message_types=[pb.NORMAL])
     stored_desk.make_group("arrivals", max_attempts=2, history="all")
     return stored_desk
-
-
-def until(is_so: Callable[[], bool]) -> None:
-    for _ in range(200):
-        if is_so():
-            return
-        time.sleep(0.02)
-    raise AssertionError("it did not happen within 4 s")
 
 
 def plan_of(site: Site, **fields: Any) -> str:
@@ -67,7 +58,7 @@ def test_a_plan_moves_nothing_and_its_run_sends_all_back(stored_site: Site, made
     stored_site.post(f"{path}/run", 400, form_on=path, confirm="departures", rate="100")
     assert made.receive("arrivals", "flights") == []
     stored_site.post(f"{path}/run", form_on=path, confirm="arrivals", rate="1000")
-    until(lambda: "done" in stored_site.get(path) and "Stop" not in stored_site.get(path))
+    soon(lambda: "done" in stored_site.get(path) and "Stop" not in stored_site.get(path))
     assert {each.system_properties.message_id for each in made.receive("arrivals", "flights")} == {"m0", "m1", "m2"}
     assert "INFLIGHT" in stored_site.get(path), "what became of them"
     assert "plan" in stored_site.get("/dead-letters")
@@ -84,13 +75,13 @@ def test_a_slow_redrive_is_stopped_and_goes_on(stored_site: Site, made: Desk) ->
     die(made, *(f"m{index}" for index in range(10)))
     path = plan_of(stored_site)
     stored_site.post(f"{path}/run", form_on=path, confirm="arrivals", rate="0.5")
-    until(lambda: "sent <b>1</b>" in stored_site.get(path))
+    soon(lambda: "sent <b>1</b>" in stored_site.get(path))
     assert "running" in stored_site.get(path)
     stored_site.post(f"{path}/stop", form_on=path)
     page = stored_site.get(path)
     assert "planned <b>9</b>" in page and "Go on" in page
     stored_site.post(f"{path}/run", form_on=path, confirm="arrivals", rate="")
-    until(lambda: "sent <b>10</b>" in stored_site.get(path))
+    soon(lambda: "sent <b>10</b>" in stored_site.get(path))
 
 
 def test_a_plan_is_cancelled(stored_site: Site, made: Desk) -> None:
