@@ -24,6 +24,7 @@ from popserver.inspection.readiness import Readiness
 from popserver.metrics.families import Families, Identity
 from popserver.metrics.flow import StoreWatch
 from popserver.metrics.server_numbers import ConnectedClient, ServerNumbers, add_delivered, add_sent, add_server
+from popserver.metrics.store import StoreNumbers
 from popserver.metrics.store_numbers import (
     SERIES_OF_PAIR,
     LeftOut,
@@ -95,33 +96,41 @@ class Exporter:
 
     async def families(self) -> Sequence[Metric]:
         """All metrics, without those of the process."""
-        numbers = await self._watch.numbers()
-        families, left_out = Families(self._identity, self._series_max), LeftOut()
-        add_server(families, await self._server_numbers())
-        if numbers is not None:
-            names = names_in(numbers)
-            add_store(families, numbers, self._storage)
-            add_groups(families, numbers)
-            left_out.topics = add_sent(families, self._broker.meters, names)
-            left_out.pairs = add_delivered(families, self._broker.meters, names)
-            add_topics(families, numbers, left_out)
-            add_pairs(families, numbers, names, left_out)
-            families.add("popmq_metrics_left_out", left_out.topics, "topics")
-            families.add("popmq_metrics_left_out", left_out.pairs, "pairs")
-            self._log_left_out(left_out)
-        return list(families.all())
+        collect = await self._gathered()
+        return await asyncio.to_thread(collect)
 
     async def _write(
         self, encode: Callable[[CollectorRegistry], bytes], content_type: str, *, compress: bool
     ) -> Exposition:
-        families = await self.families()
+        collect = await self._gathered()
 
         def write() -> Exposition:
             # Typed as a registry; both encoders only call `collect`.
-            body = encode(_Collected([*families, *self._process.collect()]))  # type: ignore[arg-type]
+            body = encode(_Collected([*collect(), *self._process.collect()]))  # type: ignore[arg-type]
             return Exposition(gzip.compress(body, 1) if compress else body, content_type, compress)
 
         return await asyncio.to_thread(write)
+
+    async def _gathered(self) -> Callable[[], Sequence[Metric]]:
+        """Gather all numbers. The result makes samples of them, which takes long and may run in any thread."""
+        store, server = await self._watch.numbers(), await self._server_numbers()
+        return lambda: self._collect(server, store)
+
+    def _collect(self, server: ServerNumbers, store: StoreNumbers | None) -> Sequence[Metric]:
+        families, left_out = Families(self._identity, self._series_max), LeftOut()
+        add_server(families, server)
+        if store is not None:
+            names = names_in(store)
+            add_store(families, store, self._storage)
+            add_groups(families, store)
+            left_out.topics = add_sent(families, server.meters, names)
+            left_out.pairs = add_delivered(families, server.meters, names)
+            add_topics(families, store, left_out)
+            add_pairs(families, store, names, left_out)
+            families.add("popmq_metrics_left_out", left_out.topics, "topics")
+            families.add("popmq_metrics_left_out", left_out.pairs, "pairs")
+            self._log_left_out(left_out)
+        return list(families.all())
 
     async def _server_numbers(self) -> ServerNumbers:
         broker = self._broker

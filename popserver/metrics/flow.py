@@ -43,7 +43,8 @@ class StoreWatch:
         loop = asyncio.get_running_loop()
         if self._reading is None and loop.time() >= self._next_s:
             self._reading = loop.create_task(self._read())
-        if self._reading is not None:
+        # A read that takes longer than the wait is not waited for again: the scrape gets the numbers before at once.
+        if self._reading is not None and (self._found is None or self._found.took_s < WAIT_S):
             await asyncio.wait([self._reading], timeout=WAIT_S)
         if self._found is None:
             return None

@@ -85,10 +85,18 @@ def _add_clients(families: Families, clients: Iterable[ConnectedClient]) -> None
 
 
 class Names(NamedTuple):
-    """The names of the topics and groups that exist, by id."""
+    """The names of the topics and groups that existed when the store was read, by id.
+
+    Ids grow, so one that is missing is deleted, or newer than all of these.
+    """
 
     topics: Mapping[int, Resource]
     groups: Mapping[int, Resource]
+
+    def has_lost(self, topic_id: int, group_id: int = 0) -> bool:
+        """Whether the topic or the group is deleted."""
+        is_old = topic_id <= max(self.topics, default=0) and topic_id not in self.topics
+        return is_old or (group_id not in self.groups and 0 < group_id <= max(self.groups, default=0))
 
 
 # The most samples that one topic and type, or one topic, or one pair of topic and group has.
@@ -104,7 +112,8 @@ def add_sent(families: Families, meters: Meters, names: Names) -> int:
     for (topic_id, message_type), sent in list(meters.sent.items()):
         topic = names.topics.get(topic_id)
         if topic is None:
-            del meters.sent[topic_id, message_type]  # the topic is deleted
+            if names.has_lost(topic_id):
+                del meters.sent[topic_id, message_type]
         elif not families.has_room(SERIES_OF_SENT):
             left_out += 1
         else:
@@ -115,7 +124,8 @@ def add_sent(families: Families, meters: Meters, names: Names) -> int:
     for topic_id, ended in list(meters.ended.items()):
         topic = names.topics.get(topic_id)
         if topic is None:
-            del meters.ended[topic_id]
+            if names.has_lost(topic_id):
+                del meters.ended[topic_id]
         elif families.has_room(SERIES_OF_ENDED):
             families.add("rocketmq_commit_messages_total", ended.commits, str(topic))
             families.add("rocketmq_rollback_messages_total", ended.rollbacks, str(topic))
@@ -128,7 +138,8 @@ def add_delivered(families: Families, meters: Meters, names: Names) -> int:
     for (group_id, topic_id), delivered in list(meters.delivered.items()):
         group, topic = names.groups.get(group_id), names.topics.get(topic_id)
         if group is None or topic is None:
-            del meters.delivered[group_id, topic_id]
+            if names.has_lost(topic_id, group_id):
+                del meters.delivered[group_id, topic_id]
             continue
         delays[group].append(delivered.delays)
         if families.has_room(SERIES_OF_DELIVERED):

@@ -224,6 +224,21 @@ async def test_counts_of_a_deleted_topic_end(sqlite_url: str) -> None:
         assert not app.broker.meters.delivered
 
 
+async def test_counts_of_a_topic_that_the_last_read_did_not_see_are_kept(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with started(sqlite_url) as app:
+        await scraped(app)
+        monkeypatch.setattr(flow, "PAUSE_S", 3_600.0)
+        await scraped(app)  # the last read for an hour
+        with popclient.Producer(app.endpoint) as producer:
+            await asyncio.to_thread(producer.send, "orders", "one")
+        assert value(await scraped(app), "rocketmq_messages_in_total") is None
+        assert app.exporter is not None
+        monkeypatch.setattr(app.exporter._watch, "_next_s", 0.0)
+        assert value(await scraped(app), "rocketmq_messages_in_total", topic="orders") == 1
+
+
 async def test_both_forms_of_the_text_and_both_sizes(sqlite_url: str) -> None:
     async with started(sqlite_url) as app:
         plain = await get(app.http_endpoint, "/metrics")
