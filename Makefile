@@ -90,6 +90,7 @@ fresh: $(DEV) ## whether generated files are what their generators make
 	$(BIN)/python docs/lifecycle.py --check
 	$(BIN)/python docs/architecture.py --check
 	$(BIN)/python docs/commands.py --check
+	$(BIN)/python docs/metrics.py --check
 	$(BIN)/python scripts/unasync.py --check
 
 check: lint types fresh ## lint, types, and whether generated files are fresh

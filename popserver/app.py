@@ -26,14 +26,17 @@ from popserver.producing.rules import CheckPolicy
 from popserver.services import PopServer, build
 from popserver.transport.limits import CallLimits
 from popserver.transport.listen import PLAINTEXT, Listening, address_of, split_address
+from popserver.transport.status import code_names
 
 if TYPE_CHECKING:
+    from popserver.metrics.exporter import Exporter
     from popserver.web.server import WebServer
 
 # Addresses to listen on, and for each one at which this machine reaches it.
 _ANYWHERE = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared, not listened on
 
 READABLE_BY_OTHERS = 0o044
+CLUSTER = "popmq"  # the label of all metrics
 MIB = 1024 * 1024
 
 log = structlog.get_logger("popserver")
@@ -55,6 +58,7 @@ class App:
         self.server: PopServer
         self.readiness: Readiness
         self.web: WebServer | None = None
+        self.exporter: Exporter | None = None
 
     @property
     def http_endpoint(self) -> str:
@@ -112,6 +116,8 @@ class App:
         await self.server.drain(self.config.drain_timeout / 1_000)
         if self.web is not None:
             await self.web.stop()
+        if self.exporter is not None:
+            await self.exporter.close()
         await self.access.close()
         await self.broker.stop()
         if self.database is not None:
@@ -182,14 +188,24 @@ class App:
     async def _serve_web(self) -> None:
         if self.web is None:
             return
+        from popserver.metrics.exporter import Exporter
+        from popserver.metrics.families import Identity
         from popserver.web.mounts import Place
-        from popserver.web.pages import HealthPages
+        from popserver.web.pages import HealthPages, MetricsPage
 
         config = self.config
         reached = address_of(_ANYWHERE.get(config.host, config.host), self.server.port)
-        await self.web.start(
-            Place(reached, config.tls, config.auth, __version__), [*HealthPages(self.readiness).routes]
+        self.exporter = Exporter(
+            self.broker,
+            self.access,
+            self.readiness,
+            Identity(CLUSTER, "broker", config.advertise or self.server.address),
+            codes=code_names(),
+            version=__version__,
+            series_max=config.max_metric_series,
         )
+        own = [*MetricsPage(self.exporter).routes, *HealthPages(self.readiness).routes]
+        await self.web.start(Place(reached, config.tls, config.auth, __version__), own)
 
     async def _open_access(self) -> None:
         config, broker = self.config, self.broker

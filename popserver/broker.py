@@ -73,6 +73,7 @@ class Broker:
         undelivered = budgets.add("undelivered", limits.undelivered_bytes, "bytes", "max_undelivered")
         self.undelivered = Undelivered(undelivered, clock)
         self.writer = Writer(database, clock, backlog, self.undelivered.room)
+        self.meters = self.writer.meters
         self.writer.effects.on_ready(self.wakeups.wake)
         self.reader = Reader(database, self.writer)
         self.timekeeper = Timekeeper(
@@ -126,7 +127,7 @@ class Broker:
             key_window_ms=key_window_ms,
             delay_ms_max=delay_ms_max,
         )
-        self.redeliveries = Redeliveries(clock.now_ms())
+        self.redeliveries = Redeliveries(clock.now_ms(), self.meters.delivered)
         filter_prefetch = FilterPrefetch(self.reader)
         filters = Filters(budgets.add("filters", limits.filter_bytes, "bytes", "max_filter_memory"))
         self.polls = Polls(
@@ -147,7 +148,15 @@ class Broker:
         self.retries = SendBacks(self.writer, self.catalog)
         self.bulk = Bulk(self.reader, self.writer, self.catalog, clock, self.redeliveries, filter_prefetch, self.paused)
         self.pulls = Pulls(
-            self.reader, self.catalog, self.offsets, clock, self.wakeups, filters, self.undelivered, self.paused
+            self.reader,
+            self.catalog,
+            self.offsets,
+            clock,
+            self.wakeups,
+            filters,
+            self.undelivered,
+            self.paused,
+            self.meters.delivered,
         )
         self.writer.effects.on_ready(self.pulls.parked.wake, among=self.pulls.parked.topics)
         self.writer.effects.on_invalidated(NEW_TOPIC, self.pulls.on_new_topic)

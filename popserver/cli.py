@@ -129,6 +129,7 @@ def _add_auth(parser: argparse.ArgumentParser) -> None:
         help="connections from one address at one time; 0: half of --max-connections (0)",
     )
     parser.add_argument("--max-http-connections", type=int, metavar="N", help="HTTP connections at one time (256)")
+    parser.add_argument("--max-metric-series", type=int, metavar="N", help="samples of one scrape of /metrics (50000)")
     parser.add_argument("--send-backlog", type=_mib, metavar="MIB", help="memory for messages not yet stored (128)")
     parser.add_argument(
         "--max-undelivered", type=_mib, metavar="MIB", help="memory for answers that clients have not read yet (96)"

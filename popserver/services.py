@@ -198,7 +198,7 @@ def build(
     port = door.listen(host, port, listening)
     for budget in door.connections.budgets:
         broker.budgets.include(budget)
-    incoming = Incoming(broker.budgets, limits)
+    incoming = Incoming(broker.budgets, limits, broker.meters)
     made = Services(broker, limits, version, address_of(host, port), convert.endpoints(host, port))
     access.on_change(made.session.end_forbidden_streams)
     gate = ClientGate(access, broker.clients, broker.clock)

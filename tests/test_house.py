@@ -18,8 +18,8 @@ SLEEP_S_MAX = 0.2
 ROOMS = (
     "model", "filters", "database", "engine", "front", "transport", "http2", "access", "catalog", "messages", "members",
     "cluster", "delivery", "producing", "settling", "maintenance", "clients", "pulling", "dead_letters", "receiving",
-    "inspection", "bulk", "progress", "web", "config", "broker", "services", "app", "in_process", "offline", "cli",
-    "pytest_plugin",
+    "inspection", "bulk", "progress", "config", "broker", "metrics", "web", "services", "app", "in_process",
+    "offline", "cli", "pytest_plugin",
 )  # fmt: skip
 # What operators and Spark use can be taken away: only what puts the server together knows these rooms.
 # The same for the client. An `__init__` may hand out what comes later.
@@ -70,9 +70,17 @@ KEPT_IN = {
     "grpc": ("popclient",),
     "popproto": (*WIRE, "popclient"),
     "google": (*WIRE, "popclient"),
+    "prometheus_client": ("popserver.metrics",),
     "starlette": ("popserver.web", "popconsole"),
     "uvicorn": ("popserver.web", "popconsole.cli"),
-    "time": ("popserver.engine.clock", "popserver.cli", "popclient", "popconsole.pulse", "popconsole.sessions"),
+    "time": (
+        "popserver.engine.clock",
+        "popserver.engine.meters",
+        "popserver.cli",
+        "popclient",
+        "popconsole.pulse",
+        "popconsole.sessions",
+    ),
     "datetime": (
         "popserver.model.times",
         "popserver.front",

@@ -70,6 +70,7 @@ class Access:
         self._users: dict[str, User] = {}
         self._policies: dict[str, Policies] = {}
         self._rejected = RejectedCallers()
+        self.rejected = 0  # calls whose signature was refused
         self._verified: dict[tuple[str, str], User] = {}
         self._listeners: list[Callable[[], None]] = []
         self._reloading = asyncio.Lock()
@@ -134,7 +135,8 @@ class Access:
         return user
 
     def log_rejected(self, authorization: str, peer: str, refusal: Unauthorized) -> None:
-        """Log a caller that could not be authenticated; `peer` is HOST:PORT."""
+        """Count and log a caller that could not be authenticated; `peer` is HOST:PORT."""
+        self.rejected += 1
         beside = None if refusal.sentence == _REFUSED else refusal.sentence
         self._rejected.log_rejected(self._acl, authorization, peer, beside, self._clock.now_ms())
 

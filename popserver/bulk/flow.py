@@ -123,7 +123,7 @@ class Bulk:
             answer = await self._take(request)
             now_ms = self._clock.now_ms()
             if answer.is_final or now_ms >= until_ms:
-                self._redeliveries.count(group.group_id, answer.held, now_ms)
+                self._redeliveries.count_held(group.group_id, topic.topic_id, answer.held, now_ms)
                 return answer.held
             await asyncio.sleep(_PAUSE_S)
 

@@ -35,6 +35,8 @@ class Client:
     has_left: bool = False  # it said goodbye; a later client with this id is another one
     is_push: bool = False  # its holds last while it is connected
     is_expected: bool = False  # it held messages before this server knew it
+    language: str = ""  # of its library, and its version; empty if it has not said
+    version: str = ""
     works_in_order: bool = False  # it was told to process the messages of a message group in order
     role: Role | None = None
     membership: Membership | None = None
@@ -178,6 +180,12 @@ class Clients:
             self._consumers.left(client_id)
         elif not client.is_gone:
             self._consumers.took(client_id, role)
+
+    def says_language(self, client_id: str, language: str, version: str) -> None:
+        """The client has said which library it uses."""
+        client = self._known.get(client_id)
+        if client is not None:
+            client.language, client.version = language, version
 
     def role_of(self, client_id: str) -> Role | None:
         """The client's role; None for a client that is no consumer or that this server does not know."""

@@ -170,6 +170,8 @@ class SessionMethods:
             role=settings.role_of(command.settings, caller.namespace),
             membership=membership,
         )
+        agent = merged.user_agent
+        self._clients.says_language(caller.client_id, pb.Language.Name(agent.language), agent.version)
         return wire.TelemetryCommand(status=status.OK, settings=merged)
 
 

@@ -117,6 +117,10 @@ class Dialect(ABC):
         """Make the plans of this transaction use an index scan, and not collect and sort rows."""
 
     @abstractmethod
+    def size_bytes(self, conn: Connection) -> int:
+        """How large the database is."""
+
+    @abstractmethod
     def damage(self, conn: Connection) -> str | None:
         """The first problem that the database's own check finds in its file; None if it finds none."""
 
@@ -187,6 +191,10 @@ class Sqlite(Dialect):
     def walk_by_key(self, conn: Connection) -> None:
         pass
 
+    def size_bytes(self, conn: Connection) -> int:
+        pages = "SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()"
+        return int(conn.exec_driver_sql(pages).scalar_one())
+
     def damage(self, conn: Connection) -> str | None:
         found = str(conn.exec_driver_sql("PRAGMA integrity_check").scalar())
         if found == "ok":
@@ -247,6 +255,9 @@ class Postgres(Dialect):
 
     def walk_by_key(self, conn: Connection) -> None:
         conn.execute(_WALK_BY_KEY)
+
+    def size_bytes(self, conn: Connection) -> int:
+        return int(conn.exec_driver_sql("SELECT pg_database_size(current_database())").scalar_one())
 
     def damage(self, conn: Connection) -> str | None:
         return None

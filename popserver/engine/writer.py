@@ -14,9 +14,9 @@ import asyncio
 import queue
 import threading
 import traceback
+from bisect import bisect_left
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeVar
+from typing import TypeVar
 
 import structlog
 from sqlalchemy import Connection
@@ -25,8 +25,10 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from popserver.database.database import Database, commit_error, is_serialization_failure, plain_error
 from popserver.database.notifications import Invalidation
 from popserver.database.statement import execute_text
+from popserver.engine.batch import BatchEntry, BatchOutcome, BatchResult
 from popserver.engine.batch_delay import ENOUGH, BatchDelay
 from popserver.engine.clock import Clock
+from popserver.engine.meters import Meters, now_s
 from popserver.engine.timers import DueTimer
 from popserver.engine.transaction import AFTER_RETRIES, FinishOrder, Phase, RepeatedId, Request, Transaction, lock
 from popserver.model.budget import Budget
@@ -81,21 +83,6 @@ class Effects:
                 self._invalidated[kind](Resource(namespace, name))
 
 
-class _Entry(NamedTuple):
-    """A waiting request. Its future gets what the operation returns for it."""
-
-    request: Request[object]
-    size: int
-    answers: int
-    frames: int
-    answer: asyncio.Future[Any]
-
-
-class _Outcome(NamedTuple):
-    entry: _Entry
-    result: object
-
-
 class Writer:
     """Owns the writing connection and its thread."""
 
@@ -119,10 +106,11 @@ class Writer:
         self.announcement: Callable[[Transaction], str] | None = None
         self._backlog = backlog
         self._answer_room = answer_room
+        self.meters = Meters()
         self._batch_bytes = 0  # the part of the backlog that is being stored
         self.batch_began_s: float | None = None  # in the event loop's time; None while no batch runs
-        self._waiting: list[_Entry] = []
-        self._batches: queue.SimpleQueue[list[_Entry] | None] = queue.SimpleQueue()
+        self._waiting: list[BatchEntry] = []
+        self._batches: queue.SimpleQueue[list[BatchEntry] | None] = queue.SimpleQueue()
         self._busy = False  # from the first waiting request until no request waits or runs
         self._delay = BatchDelay()
         self._alarm: asyncio.Handle | None = None  # while a batch waits for more
@@ -162,7 +150,7 @@ class Writer:
         if size and not self._backlog.take(size):
             answer.set_exception(self._backlog.refusal(f"another {size} bytes to store"))
             return answer
-        self._waiting.append(_Entry(request, size, answers, frames, answer))
+        self._waiting.append(BatchEntry(request, size, answers, frames, answer))
         if not self._busy:
             self._busy = True
             self._idle.clear()
@@ -202,12 +190,15 @@ class Writer:
         if len(batch) > 1 or self._delay.gathers:
             self._delay.left(len(batch), self._loop.time(), frames=sum(entry.frames for entry in batch))
         self.batch_began_s = self._loop.time()
+        requests = self.meters.requests
+        requests.counts[bisect_left(requests.limits, len(batch))] += 1
+        requests.total += len(batch)
         self._batches.put(batch)
 
-    def _take(self) -> list[_Entry]:
+    def _take(self) -> list[BatchEntry]:
         """The next batch: the first request, and all others that fit. So small sends do not wait behind large ones."""
-        batch: list[_Entry] = []
-        left: list[_Entry] = []
+        batch: list[BatchEntry] = []
+        left: list[BatchEntry] = []
         size, answers = 0, 0
         for place, entry in enumerate(self._waiting):
             if len(batch) == BATCH_REQUESTS_MAX:
@@ -224,6 +215,9 @@ class Writer:
         return batch
 
     def _answer(self, result: BatchResult) -> None:
+        took, taken_s = self.meters.transactions, self._loop.time() - (self.batch_began_s or self._loop.time())
+        took.counts[bisect_left(took.limits, taken_s)] += 1
+        took.total += taken_s
         self.batch_began_s = None
         if self._batch_bytes:
             self._backlog.give_back(self._batch_bytes)
@@ -268,7 +262,9 @@ class Writer:
             self._loop.call_soon_threadsafe(self._answer, result)
         self._disconnect()
 
-    def _run(self, batch: Sequence[_Entry], result: BatchResult, *, careful: bool = False, tries: int = TRIES) -> None:
+    def _run(
+        self, batch: Sequence[BatchEntry], result: BatchResult, *, careful: bool = False, tries: int = TRIES
+    ) -> None:
         """Run the batch as one transaction; on failure again in halves."""
         try:
             conn = self._conn or self._connect()
@@ -298,7 +294,7 @@ class Writer:
             self._commit(tx, outcomes, result)
 
     def _run_again(
-        self, batch: Sequence[_Entry], result: BatchResult, error: Exception, *, careful: bool, tries: int
+        self, batch: Sequence[BatchEntry], result: BatchResult, error: Exception, *, careful: bool, tries: int
     ) -> None:
         """After a failed transaction."""
         if isinstance(error, RepeatedId) or (isinstance(error, IntegrityError) and not careful):
@@ -315,7 +311,7 @@ class Writer:
         else:
             self._run_halves(batch, result, self._plain(error), careful=careful)
 
-    def _run_halves(self, batch: Sequence[_Entry], result: BatchResult, error: PopError, *, careful: bool) -> None:
+    def _run_halves(self, batch: Sequence[BatchEntry], result: BatchResult, error: PopError, *, careful: bool) -> None:
         if len(batch) == 1:
             result.fail(batch, error)
             return
@@ -323,12 +319,16 @@ class Writer:
         self._run(batch[:middle], result, careful=careful)
         self._run(batch[middle:], result, careful=careful)
 
-    def _commit(self, tx: Transaction, outcomes: Sequence[_Outcome], result: BatchResult) -> None:
+    def _commit(self, tx: Transaction, outcomes: Sequence[BatchOutcome], result: BatchResult) -> None:
+        began_s, commits = now_s(), self.meters.commits
         try:
             if self.announcement is None:
                 execute_text(tx.conn, "COMMIT")
             else:
                 self._database.commit(tx.conn, self.announcement(tx))
+            took_s = now_s() - began_s
+            commits.counts[bisect_left(commits.limits, took_s)] += 1
+            commits.total += took_s
         except DBAPIError as error:
             # It is unknown whether the transaction is stored, and the connection may be broken.
             self._disconnect()
@@ -371,33 +371,20 @@ class Writer:
         return plain_error(error, self._database.name)
 
 
-@dataclass(slots=True)
-class BatchResult:
-    """The outcomes and effects of a batch, from all its transactions."""
-
-    outcomes: list[_Outcome] = field(default_factory=list)
-    ready_topics: set[int] = field(default_factory=set)
-    invalidations: set[Invalidation] = field(default_factory=set)
-    due: dict[str, int] = field(default_factory=dict)
-
-    def fail(self, batch: Sequence[_Entry], error: PopError) -> None:
-        self.outcomes += [_Outcome(entry, error) for entry in batch]
-
-
-def _execute(tx: Transaction, batch: Sequence[_Entry]) -> list[_Outcome]:
+def _execute(tx: Transaction, batch: Sequence[BatchEntry]) -> list[BatchOutcome]:
     """Call each operation once with all its requests, in the order of the phases."""
     if naming := [entry.request for entry in batch if entry.request.names_locks]:
         lock(tx, naming)
-    by_place: dict[tuple[Phase, str], list[_Entry]] = {}
+    by_place: dict[tuple[Phase, str], list[BatchEntry]] = {}
     for entry in batch:
         by_place.setdefault(entry.request.place, []).append(entry)
-    outcomes: list[_Outcome] = []
+    outcomes: list[BatchOutcome] = []
     for place in sorted(by_place):
         if place[0] in AFTER_RETRIES:
             tx.finish(FinishOrder.RETRIES)
         entries = by_place[place]
         results = entries[0].request.operation(tx, [entry.request for entry in entries])
-        outcomes += map(_Outcome, entries, results)
+        outcomes += map(BatchOutcome, entries, results)
     if tx.finishers:
         tx.finish()
     return outcomes

@@ -70,6 +70,11 @@ class Transactions:
             rotation = next(self._rotation)
             request = half_messages.EndTransaction(topic, message_id, transaction_id, resolution, rotation)
             if await self._writer.submit(request):
+                ended = self._writer.meters.ended[topic.topic_id]
+                if resolution is Resolution.COMMIT:
+                    ended.commits += 1
+                else:
+                    ended.rollbacks += 1
                 return
             await asyncio.sleep(BESIDE_ANOTHER_S)
 

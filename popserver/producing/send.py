@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 
 from popserver.catalog.flow import Catalog
@@ -38,6 +39,7 @@ class Sending:
         delay_ms_max: int,
     ) -> None:
         self._writer = writer
+        self._sent = writer.meters.sent
         self._catalog = catalog
         self._transactions = transactions
         self._pending = pending
@@ -127,10 +129,16 @@ class Sending:
         return stored
 
     async def _append(self, topic: Topic, batch: list[Message]) -> list[SendResult]:
-        size = sum(len(message.body) for message in batch)
+        sizes = [len(message.body) for message in batch]
         request = append.Append(topic, batch, next(self._rotation), self._key_window_ms)
         try:
-            return await self._writer.submit(request, size=size)
+            stored = await self._writer.submit(request, size=sum(sizes))
+            sent = self._sent
+            for message, size in zip(batch, sizes, strict=True):
+                counted = sent[topic.topic_id, message.message_type].sizes
+                counted.counts[bisect_left(counted.limits, size)] += 1
+                counted.total += size
+            return stored
         except TopicNotFound:
             self._catalog.forget_topic(topic.name)
             raise

@@ -7,6 +7,7 @@ is over, with the offset that it has reached.
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
@@ -18,6 +19,7 @@ from popserver.catalog import lookup
 from popserver.catalog.flow import Catalog
 from popserver.catalog.paused import PausedGroups
 from popserver.engine.clock import Clock
+from popserver.engine.meters import Delivered, Tallies
 from popserver.engine.reader import SLOW_QUERY_MS, LogLimit, Reader
 from popserver.engine.undelivered import Undelivered
 from popserver.engine.wakeups import PollKey, Wakeups
@@ -26,6 +28,7 @@ from popserver.filters import Filter, SqlFilter
 from popserver.filters.memory import Filters
 from popserver.model.errors import BadRequest, MessageNotFound, TooManyRequests, TopicNotFound
 from popserver.model.group import Group
+from popserver.model.message import StoredMessage
 from popserver.model.names import RETRY_PREFIX, Resource, owner_of
 from popserver.model.retry import check_delay_level
 from popserver.model.topic import OFFSET_BITS, QueueName, Topic, queue_numbered
@@ -73,7 +76,10 @@ class Pulls:
         filters: Filters,
         undelivered: Undelivered,
         paused: PausedGroups,
+        delivered: Tallies[tuple[int, int], Delivered],
     ) -> None:
+        """`delivered`: the server's counts by group id and topic id, which pulls add to."""
+        self._delivered = delivered
         self._reader = reader
         self._catalog = catalog
         self._offsets = offsets
@@ -148,6 +154,8 @@ class Pulls:
                 if await self._paused.wait(group, until_ms):
                     continue
                 break
+            if pulled.messages:
+                self._count(key, pulled.messages)
             if pulled.status in _IS_AN_ANSWER or not (is_woken or pulled.status is PullStatus.NO_NEW_MSG):
                 return pulled
             request = request._replace(offset=pulled.next_offset)
@@ -161,6 +169,16 @@ class Pulls:
                 break
         status = PullStatus.NO_MATCHED_MSG if request.offset > asked_offset else PullStatus.NO_NEW_MSG
         return pulled._replace(status=status, next_offset=request.offset)
+
+    def _count(self, key: PollKey, messages: Sequence[StoredMessage]) -> None:
+        """Count messages that are handed out now; the server does not know which of them are retries."""
+        now_ms, counted = self._clock.now_ms(), self._delivered[key.group_id, key.topic_id]
+        delays, limits = counted.delays.counts, counted.delays.limits
+        for each in messages:
+            delay_ms = now_ms - each.stored_at_ms
+            delays[bisect_left(limits, delay_ms)] += 1
+            counted.delays.total += delay_ms
+            counted.bytes += len(each.message.body)
 
     async def _park(self, key: PollKey, request: pulling_read.QueueRead, wake_number: int, until_ms: int) -> bool:
         name = request.topic.name

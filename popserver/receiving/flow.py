@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -13,6 +14,7 @@ import structlog
 from popserver.catalog.flow import Catalog
 from popserver.catalog.paused import PausedGroups
 from popserver.engine.clock import Clock
+from popserver.engine.meters import Delivered, Tallies
 from popserver.engine.reader import SLOW_QUERY_MS, LogLimit
 from popserver.engine.undelivered import Undelivered
 from popserver.engine.wakeups import PollKey, Wakeups, Woken
@@ -199,7 +201,8 @@ class Polls:
             self._hold_release.cancel_delivery(error.outcome.deliveries)
             raise
         now_ms = self._clock.now_ms()
-        self._redeliveries.count(request.group.group_id, received.deliveries, now_ms)
+        if received.deliveries:
+            self._redeliveries.count(request.group.group_id, request.topic.topic_id, received.deliveries, now_ms)
         cost_ms = now_ms - started_ms
         if cost_ms > SLOW_QUERY_MS and (untold := self._log_limit.dropped(now_ms)) is not None:
             log.warning("a receive was slow", cost_ms=cost_ms, group=str(request.group.name), untold=untold)
@@ -249,12 +252,14 @@ class Share(NamedTuple):
 class Redeliveries:
     """Counts per group, in two spans of 30 minutes: the current one and the one before."""
 
-    def __init__(self, now_ms: int) -> None:
+    def __init__(self, now_ms: int, delivered: Tallies[tuple[int, int], Delivered]) -> None:
+        """`delivered`: the server's counts by group id and topic id, which this adds to."""
         self._since_ms = self._before_ms = now_ms
         self._running: _Counts = {}
         self._before: _Counts = {}
+        self._delivered = delivered
 
-    def count(self, group_id: int, deliveries: Sequence[Delivery | HeldMessage], now_ms: int) -> None:
+    def count(self, group_id: int, topic_id: int, deliveries: Sequence[Delivery], now_ms: int) -> None:
         """Count deliveries that are handed out now."""
         if now_ms - self._since_ms >= SPAN_MS:
             self._move_on(now_ms)
@@ -262,9 +267,31 @@ class Redeliveries:
         if counts is None:
             counts = self._running[group_id] = [0, 0]
         counts[0] += len(deliveries)
+        counted = self._delivered[group_id, topic_id]
+        delays, limits = counted.delays.counts, counted.delays.limits
         for each in deliveries:
+            stored = each.stored
             if each.attempt > 1:
                 counts[1] += 1
+                counted.retries += 1
+                counted.retry_bytes += len(stored.message.body)
+            else:
+                delay_ms = now_ms - stored.stored_at_ms
+                delays[bisect_left(limits, delay_ms)] += 1
+                counted.delays.total += delay_ms
+                counted.bytes += len(stored.message.body)
+
+    def count_held(self, group_id: int, topic_id: int, held: Sequence[HeldMessage], now_ms: int) -> None:
+        """Count messages that are handed out now, and whose content is read later."""
+        if now_ms - self._since_ms >= SPAN_MS:
+            self._move_on(now_ms)
+        retries = sum(each.attempt > 1 for each in held)
+        counts = self._running.setdefault(group_id, [0, 0])
+        counts[0] += len(held)
+        counts[1] += retries
+        counted = self._delivered[group_id, topic_id]
+        counted.held += len(held) - retries
+        counted.retries += retries
 
     def share(self, group_id: int, now_ms: int) -> Share:
         self._move_on(now_ms)

@@ -26,6 +26,7 @@ class Settling:
 
     def __init__(self, writer: Writer, catalog: Catalog) -> None:
         self._writer = writer
+        self._delivered = writer.meters.delivered
         self._catalog = catalog
 
     async def ack(
@@ -48,8 +49,10 @@ class Settling:
                 receipts.append(refusal)
         good = [each for each in receipts if isinstance(each, Receipt)]
         request = (Ack if any(each.in_order for each in good) else PlainAck)(group, good)
-        outcomes = iter(await self._writer.submit(request)) if good else iter(())
-        return [next(outcomes) if isinstance(each, Receipt) else each for each in receipts]
+        outcomes = await self._writer.submit(request) if good else []
+        self._delivered[group.group_id, topic.topic_id].acks += outcomes.count(None)
+        each_outcome = iter(outcomes)
+        return [next(each_outcome) if isinstance(each, Receipt) else each for each in receipts]
 
     async def change_invisible(
         self,

@@ -10,6 +10,7 @@ The headers identify the caller and are checked first. The request of a refused 
 from __future__ import annotations
 
 import traceback
+from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from google.protobuf.message_factory import GetMessageClass
 from popproto.v1 import legacy_pb2
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
+from popserver.engine.meters import now_s
 from popserver.engine.undelivered import Undelivered
 from popserver.model.acl import AnyOfRights
 from popserver.model.errors import BadRequest, IllegalPollingTime, Internal, PopError
@@ -251,6 +253,7 @@ class _Way:
         self.incoming = incoming
         self.read = read
         self.bytes_max = bytes_max
+        self.calls = incoming.meters.calls_of(name)
         self.encode = cast("Callable[[Encodable], bytes]", response_class.SerializeToString)
         self._respond = cast("Callable[..., Message]", response_class)
 
@@ -287,6 +290,7 @@ class _Unary:
 
     async def handle(self, call: Call) -> Message:
         way, method = self._way, self._method
+        began_s, code = now_s(), 0
         caller = Caller(call)
         arrived: Arrived[Message] = NOTHING
         try:
@@ -306,13 +310,20 @@ class _Unary:
             assert isinstance(request, Message)
             if way.allow is not None:
                 way.allow(method.rights, request, caller)
-            return await method.answer(request, caller)
+            answer = await method.answer(request, caller)
+            code = answer.status.code  # type: ignore[attr-defined]
+            return answer
         except PopError as refusal:
+            code = status.CODES[type(refusal)]
             return self._refusal(arrived.request, refusal)
         except Exception:  # noqa: BLE001
+            code = pb.INTERNAL_SERVER_ERROR
             return self._refusal(arrived.request, way.failure(caller))
         finally:
             arrived.budget.give_back(arrived.size)
+            took_ms, took = (now_s() - began_s) * 1_000, way.calls[code]
+            took.counts[bisect_left(took.limits, took_ms)] += 1
+            took.total += took_ms
 
     def _refusal(self, request: Message | BadRequest | None, refusal: PopError) -> Message:
         refused = status.of(refusal)
@@ -328,6 +339,7 @@ class _Stream:
 
     async def handle(self, call: Call) -> None:
         way, method = self._way, self._method
+        began_s, code = now_s(), 0
         caller = Caller(call)
         arrived: Arrived[Message] = NOTHING
         refusal: PopError | None = None
@@ -343,10 +355,15 @@ class _Stream:
             if way.allow is not None:
                 way.allow(method.rights, request, caller)
             await method.answer(request, caller, call.write)
+            code = pb.OK
         except Exception as error:  # noqa: BLE001
             refusal = way.outcome(error, call, caller)
+            code = 0 if refusal is None else status.CODES[type(refusal)]
         finally:
             arrived.budget.give_back(arrived.size)
+            took_ms, took = (now_s() - began_s) * 1_000, way.calls[code]
+            took.counts[bisect_left(took.limits, took_ms)] += 1
+            took.total += took_ms
         if refusal is None:
             return
         if method.delay_refusal is not None:

@@ -17,6 +17,7 @@ from typing import Generic, NamedTuple, Never, Self, TypeVar, cast
 from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import DecodeError, Message
 
+from popserver.engine.meters import Meters
 from popserver.model.budget import Budget, Budgets
 from popserver.model.errors import BadRequest, PopError, RequestTooSlow
 from popserver.transport.call import Call
@@ -60,7 +61,9 @@ END: Arrived[Never] = NOTHING._replace(refusal=BadRequest("the call ended withou
 class Incoming:
     """The requests that arrive at one server, and the budgets for them."""
 
-    def __init__(self, budgets: Budgets, limits: CallLimits) -> None:
+    def __init__(self, budgets: Budgets, limits: CallLimits, meters: Meters | None = None) -> None:
+        """`meters` count the calls, and how long they take."""
+        self.meters = meters or Meters()
         total = limits.incoming_bytes_max
         self._largest = limits.request_bytes_max
         self._patience_s = (

@@ -92,6 +92,11 @@ def end_of_stream(refusal: PopError) -> EndStatus:
     return EndStatus(next(codes, EndCode.INVALID_ARGUMENT), refusal.sentence[:_STREAM_SENTENCE_LENGTH_MAX])
 
 
+def code_names() -> dict[int, str]:
+    """The names of all codes, such as OK and TOO_MANY_REQUESTS; 0 stands for a call that its client ended."""
+    return {number: name for name, number in pb.Code.items()} | {0: "CANCELLED"}
+
+
 def combined(statuses: list[pb.Status]) -> pb.Status:
     """The common status of several outcomes: the first one if all have the same code, otherwise MULTIPLE_RESULTS."""
     if all(status is OK for status in statuses):

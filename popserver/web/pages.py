@@ -1,17 +1,20 @@
-"""The paths of the server itself: `/livez` and `/readyz`."""
+"""The paths of the server itself: `/metrics`, `/livez` and `/readyz`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import AsyncIterator, Sequence
 
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from popserver.inspection.readiness import Readiness, ReadinessCheck
+from popserver.metrics.exporter import Exporter
 from popserver.web.mounts import Mounts
 
+PART_BYTES = 64 * 1024
 NOT_STORED = {"cache-control": "no-store"}
 
 
@@ -39,6 +42,33 @@ class HealthPages:
                 "warnings": list(report.warnings),
             },
         )
+
+
+class MetricsPage:
+    """The metrics for Prometheus."""
+
+    def __init__(self, exporter: Exporter) -> None:
+        self._exporter = exporter
+
+    @property
+    def routes(self) -> Sequence[Route]:
+        return [Route("/metrics", self._metrics)]
+
+    async def _metrics(self, request: Request) -> Response:
+        compress = "gzip" in request.headers.get("accept-encoding", "")
+        text = await self._exporter.text(request.headers.get("accept", ""), compress=compress)
+        headers = {**NOT_STORED, "vary": "accept, accept-encoding", "content-length": str(len(text.body))}
+        if text.is_compressed:
+            headers["content-encoding"] = "gzip"
+        return StreamingResponse(_parts(text.body), headers=headers, media_type=text.content_type)
+
+
+async def _parts(body: bytes) -> AsyncIterator[memoryview]:
+    """A part is sent when the client has read the one before, so that slow clients share the memory of one body."""
+    whole = memoryview(body)
+    for start in range(0, len(body), PART_BYTES):
+        yield whole[start : start + PART_BYTES]
+        await asyncio.sleep(0)
 
 
 def application(own: Sequence[Route], mounts: Mounts) -> Starlette:

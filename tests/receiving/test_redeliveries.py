@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from popserver.engine.meters import Meters
 from popserver.model.retry import MINUTE_MS
 from popserver.receiving.flow import DELIVERIES_MIN, RATIO_MAX, Redeliveries, hint
 from tests.support.builders import GROUP
@@ -33,8 +34,8 @@ def given(first: int, retries: int) -> list[Any]:
     ids=["a tenth", "above a tenth", "enough to say so", "too few to say so", "none"],
 )
 def test_above_a_tenth_deserves_a_look(first: int, retries: int, is_high: bool) -> None:
-    counts = Redeliveries(NOW)
-    counts.count(1, given(first, retries), NOW + 1)
+    counts = Redeliveries(NOW, Meters().delivered)
+    counts.count_held(1, 1, given(first, retries), NOW + 1)
     share = counts.share(1, NOW + MINUTE_MS)
     assert share == (first + retries, retries, MINUTE_MS)
     assert share.is_high is is_high
@@ -51,9 +52,9 @@ def test_the_page_says_when_the_hint_comes_and_what_else_to_do() -> None:
 
 
 def test_old_deliveries_are_forgotten() -> None:
-    counts = Redeliveries(NOW)
-    counts.count(1, given(0, 100), NOW)
-    counts.count(1, given(100, 0), NOW + 31 * MINUTE_MS)
+    counts = Redeliveries(NOW, Meters().delivered)
+    counts.count_held(1, 1, given(0, 100), NOW)
+    counts.count_held(1, 1, given(100, 0), NOW + 31 * MINUTE_MS)
     assert counts.share(1, NOW + 60 * MINUTE_MS) == (200, 100, 60 * MINUTE_MS)
     assert counts.share(1, NOW + 62 * MINUTE_MS) == (100, 0, 31 * MINUTE_MS)
     assert counts.share(1, NOW + 300 * MINUTE_MS) == (0, 0, 0)

@@ -1,0 +1,116 @@
+"""What a server counts while it works: numbers of messages, bytes, and how long things took.
+
+The event loop counts, except for commits, which the writer's thread counts. Counting is part of the paths of messages,
+so it calls nothing: who counts adds to the numbers, as in
+
+    histogram.counts[bisect_left(histogram.limits, value)] += 1
+    histogram.total += value
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from time import perf_counter
+from typing import Generic, TypeVar
+
+from popserver.model.topic import MessageType
+
+# Topics, or pairs of a group and a topic, that are counted one by one. Those beyond are counted together.
+COUNTED_MAX = 50_000
+KIB, MIB = 1024, 1024 * 1024
+
+# The limits of RocketMQ's histograms, so that its dashboards work.
+CALL_MS = (1, 3, 5, 7, 10, 100, 1_000, 2_000, 3_000)
+SIZE_BYTES = (KIB, 4 * KIB, 512 * KIB, MIB, 2 * MIB, 4 * MIB)
+# Ours.
+TRANSACTION_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
+TRANSACTION_REQUESTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+DELIVERY_MS = (1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 5_000, 30_000, 300_000, 3_600_000)
+
+Key = TypeVar("Key")
+Counted = TypeVar("Counted")
+
+now_s = perf_counter  # measures, and does not tell the time
+
+
+class Histogram:
+    """How many values were at most each of the limits, and the sum of all."""
+
+    __slots__ = ("counts", "limits", "total")
+
+    def __init__(self, limits: tuple[float, ...]) -> None:
+        self.limits = limits
+        self.counts = [0] * (len(limits) + 1)  # the last one: above all limits
+        self.total = 0.0
+
+    @property
+    def count(self) -> int:
+        """How many values there were."""
+        return sum(self.counts)
+
+
+class Sent:
+    """Messages of one type that producers sent to a topic."""
+
+    __slots__ = ("sizes",)
+
+    def __init__(self) -> None:
+        self.sizes = Histogram(SIZE_BYTES)  # of the bodies
+
+
+class Delivered:
+    """Messages of a topic that were delivered to a group."""
+
+    __slots__ = ("acks", "bytes", "delays", "held", "retries", "retry_bytes")
+
+    def __init__(self) -> None:
+        self.delays = Histogram(DELIVERY_MS)  # of first attempts: from storing to delivery, in ms
+        self.bytes = 0  # of their bodies
+        self.held = 0  # first attempts of bulk receives, whose delays and bytes are not known
+        self.retries = 0
+        self.retry_bytes = 0
+        self.acks = 0
+
+
+class Ended:
+    """The decisions about half messages of a topic."""
+
+    __slots__ = ("commits", "rollbacks")
+
+    def __init__(self) -> None:
+        self.commits = 0
+        self.rollbacks = 0
+
+
+class Tallies(dict[Key, Counted], Generic[Key, Counted]):
+    """Counts by key, made when they are first asked for. Beyond `COUNTED_MAX` all further keys share one."""
+
+    def __init__(self, kind: Callable[[], Counted]) -> None:
+        self._kind = kind
+        self.others: Counted | None = None
+
+    def __missing__(self, key: Key) -> Counted:
+        if len(self) < COUNTED_MAX:
+            made = self[key] = self._kind()
+            return made
+        if self.others is None:
+            self.others = self._kind()
+        return self.others
+
+
+class Meters:
+    """Everything that one server counts."""
+
+    def __init__(self) -> None:
+        self.sent: Tallies[tuple[int, MessageType], Sent] = Tallies(Sent)  # by topic id and type
+        self.delivered: Tallies[tuple[int, int], Delivered] = Tallies(Delivered)  # by group id and topic id
+        self.ended: Tallies[int, Ended] = Tallies(Ended)  # by topic id
+        self.calls: dict[str, Tallies[int, Histogram]] = {}  # by method and status code, in ms
+        self.transactions = Histogram(TRANSACTION_S)  # from its first request to the answers
+        self.commits = Histogram(TRANSACTION_S)
+        self.requests = Histogram(TRANSACTION_REQUESTS)  # of a transaction
+
+    def calls_of(self, method: str) -> Tallies[int, Histogram]:
+        """How long calls of a method took, in ms, by the code of their status; 0 for calls that their clients ended."""
+        return self.calls.setdefault(method, Tallies(partial(Histogram, CALL_MS)))

@@ -1,0 +1,194 @@
+"""Collects all numbers of a server for a scrape, and writes them as text.
+
+Many scrapes at one time cost one: an answer is given again for a second. The text is written outside of the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import structlog
+from prometheus_client import GCCollector, ProcessCollector
+from prometheus_client.core import CollectorRegistry, Metric
+from prometheus_client.exposition import choose_encoder
+
+from popserver.access.flow import Access
+from popserver.broker import Broker
+from popserver.clients.clients import Client
+from popserver.engine.reader import LogLimit
+from popserver.inspection.readiness import Readiness
+from popserver.metrics.families import Families, Identity
+from popserver.metrics.flow import StoreWatch
+from popserver.metrics.server_numbers import ConnectedClient, ServerNumbers, add_delivered, add_sent, add_server
+from popserver.metrics.store import StoreNumbers
+from popserver.metrics.store_numbers import (
+    SERIES_OF_PAIR,
+    LeftOut,
+    add_groups,
+    add_pairs,
+    add_store,
+    add_topics,
+    names_in,
+)
+
+REMEMBERED_S = 1.0
+VERSIONS_MAX = 100  # of client libraries, which clients say themselves
+_VERSION = re.compile(r"[0-9A-Za-z.+-]{1,32}")
+
+log = structlog.get_logger("popserver.metrics")
+
+
+class Exposition(NamedTuple):
+    """The text of a scrape, and its content type; compressed if the scraper can read that."""
+
+    body: bytes
+    content_type: str
+    is_compressed: bool
+
+
+class Exporter:
+    """All metrics of one server."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        access: Access,
+        readiness: Readiness,
+        identity: Identity,
+        *,
+        codes: Mapping[int, str],
+        version: str,
+        series_max: int,
+    ) -> None:
+        """`codes`: the names of status codes. `series_max`: how many samples a scrape has at most."""
+        self._broker = broker
+        self._access = access
+        self._readiness = readiness
+        self._identity = identity
+        self._codes = codes
+        self._version = version
+        self._series_max = series_max
+        self._watch = StoreWatch(broker.reader, broker.clock, series_max // SERIES_OF_PAIR)
+        self._process = CollectorRegistry()
+        ProcessCollector(registry=self._process)
+        GCCollector(registry=self._process)
+        self._log_limit = LogLimit()
+        self._texts: dict[tuple[str, bool], tuple[float, asyncio.Task[Exposition]]] = {}
+
+    async def text(self, accept: str, *, compress: bool) -> Exposition:
+        """The metrics in the form that the header `accept` asks for."""
+        encode, content_type = choose_encoder(accept)
+        now_s = asyncio.get_running_loop().time()
+        at_s, task = self._texts.get((content_type, compress), (0.0, None))
+        if task is None or now_s - at_s > REMEMBERED_S:
+            task = asyncio.get_running_loop().create_task(self._write(encode, content_type, compress=compress))
+            self._texts[content_type, compress] = (now_s, task)
+        return await asyncio.shield(task)
+
+    async def close(self) -> None:
+        """Wait for what still runs."""
+        await asyncio.gather(*(task for _, task in self._texts.values()), return_exceptions=True)
+        await self._watch.close()
+
+    async def families(self) -> Sequence[Metric]:
+        """All metrics, without those of the process."""
+        collect = await self._gathered()
+        return await asyncio.to_thread(collect)
+
+    async def _write(
+        self, encode: Callable[[CollectorRegistry], bytes], content_type: str, *, compress: bool
+    ) -> Exposition:
+        collect = await self._gathered()
+
+        def write() -> Exposition:
+            # Typed as a registry; both encoders only call `collect`.
+            body = encode(_Collected([*collect(), *self._process.collect()]))  # type: ignore[arg-type]
+            return Exposition(gzip.compress(body, 1) if compress else body, content_type, compress)
+
+        return await asyncio.to_thread(write)
+
+    async def _gathered(self) -> Callable[[], Sequence[Metric]]:
+        """Gather all numbers. The result makes samples of them, which takes long and may run in any thread."""
+        store, server = await self._watch.numbers(), await self._server_numbers()
+        return lambda: self._collect(server, store)
+
+    def _collect(self, server: ServerNumbers, store: StoreNumbers | None) -> Sequence[Metric]:
+        families, left_out = Families(self._identity, self._series_max), LeftOut()
+        add_server(families, server)
+        if store is not None:
+            names = names_in(store)
+            add_store(families, store, self._storage)
+            add_groups(families, store)
+            left_out.topics = add_sent(families, server.meters, names)
+            left_out.pairs = add_delivered(families, server.meters, names)
+            add_topics(families, store, left_out)
+            add_pairs(families, store, names, left_out)
+            families.add("popmq_metrics_left_out", left_out.topics, "topics")
+            families.add("popmq_metrics_left_out", left_out.pairs, "pairs")
+            self._log_left_out(left_out)
+        return list(families.all())
+
+    async def _server_numbers(self) -> ServerNumbers:
+        broker = self._broker
+        return ServerNumbers(
+            meters=broker.meters,
+            budgets=list(broker.budgets),
+            codes=self._codes,
+            clients=connected(broker.clients.here()),
+            waiting=broker.writer.waiting,
+            parked=broker.parked,
+            discarded=broker.transactions.discarded,
+            rejected=self._access.rejected,
+            is_ready=(await self._readiness.report()).is_ready,
+            version=self._version,
+            database=self._storage,
+            durability=broker.database.durability,
+        )
+
+    @property
+    def _storage(self) -> str:
+        return "postgres" if self._broker.database.is_shared else "sqlite"
+
+    def _log_left_out(self, left_out: LeftOut) -> None:
+        if not left_out.topics and not left_out.pairs:
+            return
+        if self._log_limit.dropped(self._broker.clock.now_ms()) is not None:
+            log.warning(
+                "metrics are left out; popmq_group_messages still counts all of them",
+                topics=left_out.topics,
+                pairs=left_out.pairs,
+                limit=self._series_max,
+                option="--max-metric-series",
+            )
+
+
+class _Collected:
+    """What the encoders take for a registry."""
+
+    def __init__(self, families: Sequence[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Metric]:
+        return self._families
+
+
+def connected(clients: Iterable[Client]) -> list[ConnectedClient]:
+    """The clients with the labels of their library. Clients say them, so there are at most `VERSIONS_MAX`."""
+    seen: set[tuple[str, str]] = set()
+    found = []
+    for client in clients:
+        library = (client.language.lower(), client.version if _VERSION.fullmatch(client.version) else "other")
+        if library not in seen and len(seen) >= VERSIONS_MAX:
+            library = ("other", "other")
+        seen.add(library)
+        role = client.role
+        found.append(
+            ConnectedClient(*library, None, "")
+            if role is None
+            else ConnectedClient(*library, role.group, role.kind.lower())
+        )
+    return found

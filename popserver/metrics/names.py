@@ -1,0 +1,182 @@
+"""Every metric that a server exports: one table. docs/metrics.md is made from it, and dashboards are checked by it.
+
+Names and labels that begin with `rocketmq_` are those of RocketMQ 5. Ours begin with `popmq_`.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class Kind(StrEnum):
+    """What Prometheus calls the type of a metric."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+class Scope(StrEnum):
+    """Whose number it is."""
+
+    SERVER = "server"  # of this server: sum over servers
+    STORE = "store"  # of the database: each server of a database exports the same number
+
+
+class Metric(NamedTuple):
+    """One metric. `labels` come after the common ones."""
+
+    name: str
+    kind: Kind
+    scope: Scope
+    labels: tuple[str, ...]
+    help: str
+
+
+# Labels of every metric.
+COMMON = ("cluster", "node_type", "node_id")
+
+_TOPIC = ("topic", "message_type", "is_system")
+_PAIR = ("topic", "consumer_group", "is_retry", "is_system")
+_SERVER, _STORE = Scope.SERVER, Scope.STORE
+_COUNTER, _GAUGE, _HISTOGRAM = Kind.COUNTER, Kind.GAUGE, Kind.HISTOGRAM
+
+METRICS: tuple[Metric, ...] = (
+    # Messages in and out.
+    Metric("rocketmq_messages_in_total", _COUNTER, _SERVER, _TOPIC, "messages that producers sent and that are stored"),
+    Metric("rocketmq_throughput_in_total", _COUNTER, _SERVER, _TOPIC, "bytes of their bodies"),
+    Metric("rocketmq_message_size", _HISTOGRAM, _SERVER, ("topic", "message_type"), "bytes of a body"),
+    Metric("rocketmq_messages_out_total", _COUNTER, _SERVER, _PAIR, "messages that consumers received or pulled"),
+    Metric("rocketmq_throughput_out_total", _COUNTER, _SERVER, _PAIR, "bytes of their bodies; none of bulk receives"),
+    Metric(
+        "popmq_acked_messages_total", _COUNTER, _SERVER, ("topic", "consumer_group"), "messages that consumers acked"
+    ),
+    Metric(
+        "popmq_delivery_latency",
+        _HISTOGRAM,
+        _SERVER,
+        ("consumer_group",),
+        "ms from the moment a message was stored to its first delivery",
+    ),
+    Metric(
+        "rocketmq_send_to_dlq_messages_total",
+        _COUNTER,
+        _STORE,
+        ("topic", "consumer_group"),
+        "messages that became dead letters; the topic is that of the dead letters",
+    ),
+    # What waits.
+    Metric("rocketmq_consumer_ready_messages", _GAUGE, _STORE, _PAIR, "messages that the group may receive now"),
+    Metric("rocketmq_consumer_inflight_messages", _GAUGE, _STORE, _PAIR, "messages that consumers hold"),
+    Metric("rocketmq_consumer_lag_messages", _GAUGE, _STORE, _PAIR, "READY, INFLIGHT and WAITING_RETRY together"),
+    Metric(
+        "rocketmq_consumer_queueing_latency", _GAUGE, _STORE, _PAIR, "age in ms of the oldest message never received"
+    ),
+    Metric("rocketmq_consumer_lag_latency", _GAUGE, _STORE, _PAIR, "the same, under the second name of RocketMQ"),
+    Metric("popmq_waiting_retry_messages", _GAUGE, _STORE, _PAIR, "messages that wait for their next attempt"),
+    Metric("popmq_dead_letters", _GAUGE, _STORE, _PAIR, "dead letters that nobody has sent back or removed"),
+    Metric("popmq_group_messages", _GAUGE, _STORE, ("consumer_group", "state"), "messages of all topics in a state"),
+    Metric(
+        "popmq_locked_message_groups",
+        _GAUGE,
+        _STORE,
+        ("consumer_group",),
+        "message groups that wait for their first message",
+    ),
+    Metric("popmq_stored_messages", _GAUGE, _STORE, ("topic",), "messages that are stored, consumed ones too"),
+    Metric("rocketmq_pop_revive_lag", _GAUGE, _STORE, (), "holds and retry intervals that are over and not yet ended"),
+    Metric("rocketmq_pop_revive_latency", _GAUGE, _STORE, (), "ms by which the oldest of them is late"),
+    # Delayed messages and transactions.
+    Metric("rocketmq_timing_messages", _GAUGE, _STORE, ("topic",), "delayed messages that are not due yet"),
+    Metric("rocketmq_timer_dequeue_lag", _GAUGE, _STORE, (), "delayed messages that are due and not yet delivered"),
+    Metric("rocketmq_timer_dequeue_latency", _GAUGE, _STORE, (), "ms by which the oldest of them is late"),
+    Metric("rocketmq_half_messages", _GAUGE, _STORE, ("topic",), "half messages without a decision"),
+    Metric("rocketmq_commit_messages_total", _COUNTER, _SERVER, ("topic",), "half messages that were committed"),
+    Metric("rocketmq_rollback_messages_total", _COUNTER, _SERVER, ("topic",), "half messages that were rolled back"),
+    Metric(
+        "popmq_discarded_transactions_total",
+        _COUNTER,
+        _SERVER,
+        (),
+        "half messages that nobody decided after all checks",
+    ),
+    # The store.
+    Metric("rocketmq_topic_number", _GAUGE, _STORE, (), "topics"),
+    Metric("rocketmq_consumer_group_number", _GAUGE, _STORE, (), "consumer groups"),
+    Metric(
+        "rocketmq_storage_size",
+        _GAUGE,
+        _STORE,
+        ("storage_type", "storage_medium"),
+        "bytes of the database, WAL included",
+    ),
+    Metric(
+        "rocketmq_storage_message_reserve_time",
+        _GAUGE,
+        _STORE,
+        ("storage_type", "storage_medium"),
+        "age in ms of the oldest stored message",
+    ),
+    Metric(
+        "rocketmq_storage_flush_behind_bytes",
+        _GAUGE,
+        _STORE,
+        ("storage_type", "storage_medium"),
+        "0: an answer comes after its commit",
+    ),
+    Metric(
+        "rocketmq_storage_dispatch_behind_bytes",
+        _GAUGE,
+        _STORE,
+        ("storage_type", "storage_medium"),
+        "0: a message can be received from its commit on",
+    ),
+    # The server.
+    Metric(
+        "rocketmq_rpc_latency",
+        _HISTOGRAM,
+        _SERVER,
+        ("protocol_type", "request_code", "response_code", "is_long_polling", "result"),
+        "ms of a gRPC call, with its wait if it is a long poll",
+    ),
+    Metric("popmq_transaction_seconds", _HISTOGRAM, _SERVER, (), "seconds of a transaction of the writer"),
+    Metric("popmq_transaction_requests", _HISTOGRAM, _SERVER, (), "requests in a transaction of the writer"),
+    Metric("popmq_commit_seconds", _HISTOGRAM, _SERVER, (), "seconds of a COMMIT, which writes to the disk"),
+    Metric("rocketmq_processor_watermark", _GAUGE, _SERVER, ("processor",), "requests that wait for the processor"),
+    Metric(
+        "rocketmq_producer_connections",
+        _GAUGE,
+        _SERVER,
+        ("language", "version", "protocol_type"),
+        "connected clients that do not consume",
+    ),
+    Metric(
+        "rocketmq_consumer_connections",
+        _GAUGE,
+        _SERVER,
+        ("language", "version", "protocol_type", "consumer_group", "consume_mode", "is_system"),
+        "connected consumers",
+    ),
+    Metric("popmq_parked_polls", _GAUGE, _SERVER, (), "receives and pulls that wait for messages"),
+    Metric("popmq_budget_used", _GAUGE, _SERVER, ("budget", "unit"), "what callers use of a limit"),
+    Metric("popmq_budget_limit", _GAUGE, _SERVER, ("budget", "unit"), "the limit"),
+    Metric("popmq_budget_refused_total", _COUNTER, _SERVER, ("budget",), "callers refused because of the limit"),
+    Metric("popmq_rejected_callers_total", _COUNTER, _SERVER, (), "calls whose signature was refused"),
+    Metric("popmq_ready", _GAUGE, _SERVER, (), "1 if /readyz answers 200, otherwise 0"),
+    Metric("popmq_build_info", _GAUGE, _SERVER, ("version", "database", "durability"), "always 1"),
+    Metric("rocketmq_broker_permission", _GAUGE, _SERVER, (), "6: this server takes reads and writes"),
+    Metric("rocketmq_proxy_up", _GAUGE, _SERVER, ("proxy_mode",), "always 1"),
+    # The metrics themselves.
+    Metric(
+        "popmq_store_metrics_age_seconds",
+        _GAUGE,
+        _SERVER,
+        (),
+        "how old the numbers of the store are that were exported",
+    ),
+    Metric("popmq_store_metrics_query_seconds", _GAUGE, _SERVER, (), "seconds of the queries for them"),
+    Metric("popmq_metrics_left_out", _GAUGE, _SERVER, ("kind",), "topics, or pairs of topic and group, without series"),
+)
+
+BY_NAME = {each.name: each for each in METRICS}

@@ -1,0 +1,167 @@
+"""The numbers that one server counts, as samples."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from popserver.engine.meters import Delivered, Histogram, Meters
+from popserver.metrics.families import Families, is_true, merged
+from popserver.model.budget import Budget
+from popserver.model.names import RETRY_PREFIX, Resource, is_system_derived
+
+PROTOCOL = "grpc_v2"
+_LONG_POLLING = frozenset({"ReceiveMessage", "ReceiveBatch", "PullMessage", "PullBatch", "ReceiveBulk"})
+OK = 20_000
+
+
+class ConnectedClient(NamedTuple):
+    """A client of this server. `group` is None for one that does not consume."""
+
+    language: str
+    version: str
+    group: Resource | None
+    mode: str  # how it consumes: push, simple or pull
+
+
+class ServerNumbers(NamedTuple):
+    """What one server counts, besides its meters."""
+
+    meters: Meters
+    budgets: Iterable[Budget]
+    codes: Mapping[int, str]  # the names of status codes
+    clients: Iterable[ConnectedClient]
+    waiting: int  # requests, for the next transaction
+    parked: int
+    discarded: int  # half messages
+    rejected: int  # calls, for their signature
+    is_ready: bool
+    version: str
+    database: str
+    durability: str
+
+
+def add_server(families: Families, numbers: ServerNumbers) -> None:
+    """Add what does not grow with the number of topics and groups."""
+    families.add("popmq_build_info", 1, numbers.version, numbers.database, numbers.durability)
+    families.add("popmq_ready", int(numbers.is_ready))
+    families.add("rocketmq_broker_permission", 6)
+    families.add("rocketmq_proxy_up", 1, "local")
+    families.add("rocketmq_processor_watermark", numbers.waiting, "writer")
+    families.add("popmq_parked_polls", numbers.parked)
+    families.add("popmq_discarded_transactions_total", numbers.discarded)
+    families.add("popmq_rejected_callers_total", numbers.rejected)
+    families.add_histogram("popmq_transaction_seconds", numbers.meters.transactions)
+    families.add_histogram("popmq_transaction_requests", numbers.meters.requests)
+    families.add_histogram("popmq_commit_seconds", numbers.meters.commits)
+    for budget in numbers.budgets:
+        families.add("popmq_budget_used", budget.used, budget.name, budget.unit)
+        families.add("popmq_budget_limit", budget.limit, budget.name, budget.unit)
+        families.add("popmq_budget_refused_total", budget.refused, budget.name)
+    _add_clients(families, numbers.clients)
+    for method, by_code in numbers.meters.calls.items():
+        for code, histogram in list(by_code.items()):
+            name, result = numbers.codes.get(code, str(code)), "success" if code == OK else "failed"
+            is_long = is_true(method in _LONG_POLLING)
+            families.add_histogram("rocketmq_rpc_latency", histogram, PROTOCOL, method, name, is_long, result)
+
+
+def _add_clients(families: Families, clients: Iterable[ConnectedClient]) -> None:
+    for client, count in Counter(clients).items():
+        if client.group is None:
+            families.add("rocketmq_producer_connections", count, client.language, client.version, PROTOCOL)
+        else:
+            families.add(
+                "rocketmq_consumer_connections",
+                count,
+                client.language,
+                client.version,
+                PROTOCOL,
+                str(client.group),
+                client.mode,
+                "false",
+            )
+
+
+class Names(NamedTuple):
+    """The names of the topics and groups that existed when the store was read, by id.
+
+    Ids grow, so one that is missing is deleted, or newer than all of these.
+    """
+
+    topics: Mapping[int, Resource]
+    groups: Mapping[int, Resource]
+
+    def has_lost(self, topic_id: int, group_id: int = 0) -> bool:
+        """Whether the topic or the group is deleted."""
+        is_old = topic_id <= max(self.topics, default=0) and topic_id not in self.topics
+        return is_old or (group_id not in self.groups and 0 < group_id <= max(self.groups, default=0))
+
+
+# The most samples that one topic and type, or one topic, or one pair of topic and group has.
+SERIES_OF_SENT = 11
+SERIES_OF_ENDED = 2
+SERIES_OF_DELIVERED = 5
+SERIES_OF_DELAYS = 17
+
+
+def add_sent(families: Families, meters: Meters, names: Names) -> int:
+    """Add what producers sent. Returns how many topics are left out."""
+    left_out = 0
+    for (topic_id, message_type), sent in list(meters.sent.items()):
+        topic = names.topics.get(topic_id)
+        if topic is None:
+            if names.has_lost(topic_id):
+                del meters.sent[topic_id, message_type]
+        elif not families.has_room(SERIES_OF_SENT):
+            left_out += 1
+        else:
+            kind, is_system = message_type.lower(), is_true(is_system_derived(topic.name))
+            families.add("rocketmq_messages_in_total", sent.sizes.count, str(topic), kind, is_system)
+            families.add("rocketmq_throughput_in_total", sent.sizes.total, str(topic), kind, is_system)
+            families.add_histogram("rocketmq_message_size", sent.sizes, str(topic), kind)
+    for topic_id, ended in list(meters.ended.items()):
+        topic = names.topics.get(topic_id)
+        if topic is None:
+            if names.has_lost(topic_id):
+                del meters.ended[topic_id]
+        elif families.has_room(SERIES_OF_ENDED):
+            families.add("rocketmq_commit_messages_total", ended.commits, str(topic))
+            families.add("rocketmq_rollback_messages_total", ended.rollbacks, str(topic))
+    return left_out
+
+
+def add_delivered(families: Families, meters: Meters, names: Names) -> int:
+    """Add what consumers received and acked. Returns how many pairs of topic and group are left out."""
+    left_out, delays = 0, defaultdict[Resource, list[Histogram]](list)
+    for (group_id, topic_id), delivered in list(meters.delivered.items()):
+        group, topic = names.groups.get(group_id), names.topics.get(topic_id)
+        if group is None or topic is None:
+            if names.has_lost(topic_id, group_id):
+                del meters.delivered[group_id, topic_id]
+            continue
+        delays[group].append(delivered.delays)
+        if families.has_room(SERIES_OF_DELIVERED):
+            _add_pair(families, group, topic, delivered)
+        else:
+            left_out += 1
+    for group, histograms in delays.items():
+        if families.has_room(SERIES_OF_DELAYS):
+            families.add_histogram("popmq_delivery_latency", merged(histograms), str(group))
+    return left_out
+
+
+def _add_pair(families: Families, group: Resource, topic: Resource, delivered: Delivered) -> None:
+    labels, is_system = (str(topic), str(group)), is_true(is_system_derived(topic.name))
+    first = delivered.delays.count + delivered.held
+    if topic.name.startswith(RETRY_PREFIX):
+        retries, first = delivered.retries + first, 0
+        retry_bytes, first_bytes = delivered.retry_bytes + delivered.bytes, 0
+    else:
+        retries, retry_bytes, first_bytes = delivered.retries, delivered.retry_bytes, delivered.bytes
+    for is_retry, messages, size in (("false", first, first_bytes), ("true", retries, retry_bytes)):
+        if messages:
+            families.add("rocketmq_messages_out_total", messages, *labels, is_retry, is_system)
+            families.add("rocketmq_throughput_out_total", size, *labels, is_retry, is_system)
+    families.add("popmq_acked_messages_total", delivered.acks, *labels)

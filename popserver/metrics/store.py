@@ -1,0 +1,211 @@
+"""The numbers of the store for one scrape, from the rows that deliveries use. All in one read transaction.
+
+The cost depends on the number of pairs of topic and group, on messages in flight, dead letters and pending messages. It
+does not depend on the backlog.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from sqlalchemy import Connection, Executable, and_, bindparam, func, select, text
+
+from popserver.database.dialect import dialect_of
+from popserver.database.schema import (
+    IS_DELAYED,
+    IS_HALF,
+    KEY_SHIFT,
+    WITH_TIME,
+    consumer_group,
+    delivery,
+    message,
+    pending,
+    queue,
+)
+from popserver.database.schema import topic as topic_table
+from popserver.model.states import State
+
+
+class PairRow(NamedTuple):
+    """A group in one topic. `oldest_ready_ms`: when the oldest message that it never received was stored."""
+
+    group_id: int
+    topic_id: int
+    ready: int
+    inflight: int
+    waiting_retry: int
+    dead_letters: int
+    oldest_ready_ms: int | None
+
+
+class TopicRow(NamedTuple):
+    """A topic, and how many messages it has and ever had."""
+
+    topic_id: int
+    namespace: str
+    name: str
+    stored: int
+    appended: int
+
+
+class GroupRow(NamedTuple):
+    """A group, and its messages of all topics by state; `locked`: message groups that wait for their first message."""
+
+    group_id: int
+    namespace: str
+    name: str
+    states: dict[State, int]
+    locked: int
+
+
+class Late(NamedTuple):
+    """How many rows are overdue, and since when the oldest one is; None if none is, or if it is not known."""
+
+    rows: int
+    since_ms: int | None
+
+
+class StoreFacts(NamedTuple):
+    """The store at one moment. `pairs` are the first ones by messages that wait; `pair_count` is how many there are."""
+
+    topics: Sequence[TopicRow]
+    groups: Sequence[GroupRow]
+    pairs: Sequence[PairRow]
+    pair_count: int
+    delayed: dict[int, int]  # by topic id
+    halves: dict[int, int]  # by topic id
+    overdue_holds: Late
+    overdue_delays: Late
+    size_bytes: int
+    oldest_ms: int | None  # when the oldest message was stored
+
+
+class StoreNumbers(NamedTuple):
+    """The facts of the store, their server time, their age, and how long it took to read them, in seconds."""
+
+    facts: StoreFacts
+    at_ms: int
+    age_s: float
+    took_s: float
+
+
+def store_facts(conn: Connection, now_ms: int, pairs_max: int) -> StoreFacts:
+    """The facts at `now_ms`, with at most `pairs_max` pairs."""
+    pairs = [
+        PairRow(
+            row.group_id,
+            row.topic_id,
+            int(row.ready),
+            int(row.inflight),
+            int(row.waiting_retry),
+            int(row.dead_letters),
+            row.oldest_ready_ms,
+        )
+        for row in conn.execute(_PAIRS, {"limit": pairs_max + 1})
+    ]
+    of_groups = _states_of(pairs) if len(pairs) <= pairs_max else _all_states(conn)
+    names = {"now_ms": now_ms}
+    return StoreFacts(
+        topics=[
+            TopicRow(row.topic_id, row.namespace, row.name, int(row.stored), int(row.appended))
+            for row in conn.execute(_TOPICS)
+        ],
+        groups=_groups(conn, of_groups.states),
+        pairs=pairs[:pairs_max],
+        pair_count=of_groups.pairs,
+        delayed={each[0]: each[1] for each in conn.execute(_DELAYED)},
+        halves={each[0]: each[1] for each in conn.execute(_HALVES)},
+        overdue_holds=_late(conn, _OVERDUE_HOLDS, names),
+        overdue_delays=_late(conn, _OVERDUE_DELAYS, names),
+        size_bytes=dialect_of(conn).size_bytes(conn),
+        oldest_ms=conn.execute(_OLDEST).scalar_one(),
+    )
+
+
+class _OfGroups(NamedTuple):
+    """The messages of each group by state, over all its topics; and how many pairs of topic and group there are."""
+
+    states: dict[int, dict[State, int]]
+    pairs: int
+
+
+def _states_of(pairs: Sequence[PairRow]) -> _OfGroups:
+    found: dict[int, dict[State, int]] = {}
+    for each in pairs:
+        states = found.setdefault(each.group_id, dict.fromkeys(_COUNTED, 0))
+        for state, count in zip(_COUNTED, each[2:6], strict=True):
+            states[state] += count
+    return _OfGroups(found, len(pairs))
+
+
+def _all_states(conn: Connection) -> _OfGroups:
+    rows = conn.execute(_STATES).all()
+    states = {row[0]: dict(zip(_COUNTED, (int(each) for each in row[2:]), strict=True)) for row in rows}
+    return _OfGroups(states, sum(row[1] for row in rows))
+
+
+def _groups(conn: Connection, states: dict[int, dict[State, int]]) -> list[GroupRow]:
+    locked = {each[0]: each[1] for each in conn.execute(_LOCKED)}
+    nothing = dict.fromkeys(_COUNTED, 0)
+    return [
+        GroupRow(
+            row.group_id, row.namespace, row.name, states.get(row.group_id, nothing), int(locked.get(row.group_id, 0))
+        )
+        for row in conn.execute(_GROUPS)
+    ]
+
+
+def _late(conn: Connection, statement: Executable, names: dict[str, int]) -> Late:
+    row = conn.execute(statement, names).one()
+    return Late(row[0], row[1] or None)  # the due time of an ack in a user's transaction is 0: unknown
+
+
+_COUNTED = (State.READY, State.INFLIGHT, State.WAITING_RETRY, State.DLQ)
+# The order decides what is left out where there are too many pairs: those without any message come last.
+_PAIRS = text(
+    "SELECT group_id, topic_id, ready, inflight, waiting_retry, dead_letters, oldest_ready_ms FROM group_lag"
+    " ORDER BY ready + inflight + waiting_retry + dead_letters DESC, group_id, topic_id LIMIT :limit"
+)
+_STATES = text(
+    "SELECT group_id, COUNT(*), SUM(ready), SUM(inflight), SUM(waiting_retry), SUM(dead_letters)"
+    " FROM group_lag GROUP BY group_id"
+)
+_TOPICS = (
+    select(
+        topic_table.c.topic_id,
+        topic_table.c.namespace,
+        topic_table.c.name,
+        func.sum(queue.c.next_offset - queue.c.min_offset).label("stored"),
+        func.sum(queue.c.next_offset).label("appended"),
+    )
+    .join(queue, queue.c.topic_id == topic_table.c.topic_id)
+    .where(topic_table.c.deleted_at_ms.is_(None))
+    .group_by(topic_table.c.topic_id, topic_table.c.namespace, topic_table.c.name)
+)
+_GROUPS = select(consumer_group.c.group_id, consumer_group.c.namespace, consumer_group.c.name).where(
+    consumer_group.c.deleted_at_ms.is_(None)
+)
+# Of the messages of a message group only the first one is held or waits.
+_LOCKED = (
+    select(delivery.c.group_id, func.count())
+    .where(delivery.c.message_group.is_not(None), WITH_TIME)
+    .group_by(delivery.c.group_id)
+)
+_DELAYED = select(pending.c.topic_id, func.count()).where(IS_DELAYED).group_by(pending.c.topic_id)
+_HALVES = select(pending.c.topic_id, func.count()).where(IS_HALF).group_by(pending.c.topic_id)
+_OVERDUE_HOLDS = select(func.count(), func.min(delivery.c.visible_at_ms)).where(
+    WITH_TIME, delivery.c.visible_at_ms <= bindparam("now_ms")
+)
+_OVERDUE_DELAYS = select(func.count(), func.min(pending.c.due_at_ms)).where(
+    IS_DELAYED, pending.c.due_at_ms <= bindparam("now_ms")
+)
+_OLDEST = select(func.min(message.c.stored_at_ms)).select_from(
+    queue.join(
+        message,
+        and_(
+            queue.c.min_offset < queue.c.next_offset,
+            message.c.message_key == queue.c.queue_id.op("<<")(KEY_SHIFT).op("|")(queue.c.min_offset),
+        ),
+    )
+)
