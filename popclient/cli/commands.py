@@ -105,6 +105,8 @@ def _add_progress(actions: Any) -> None:
     reset.add_argument("--queue", type=number(0, QUEUES_MAX), metavar="ID", help="only in this queue (all)")
     reset.add_argument("--dry-run", action="store_true", help="show the result without changing anything")
 
+    reset.add_argument("--force", action="store_true", help="also in a topic that the group has not read: begin there")
+
     skip = add_command(actions, "skip", "mark one message as consumed without delivering it", "progress:skip")
     skip.add_argument("group", metavar="GROUP")
     skip.add_argument("message_id", metavar="ID")
