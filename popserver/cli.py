@@ -9,6 +9,8 @@ import json
 import signal
 import sys
 import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 OK, REFUSED, USAGE = 0, 1, 2
@@ -17,6 +19,8 @@ OK, REFUSED, USAGE = 0, 1, 2
 def add_commands(commands: Any) -> None:
     """Add the server's commands to the `popmq` command line."""
     _add_serve(commands.add_parser("serve", help="run a broker", description=_SERVE))
+    _add_backup(commands.add_parser("backup", help="copy the database into a file"))
+    _add_restore(commands.add_parser("restore", help="make the database what a backup has, while no server runs"))
     _add_db(commands.add_parser("db", help="check, upgrade or compact the database"))
 
 
@@ -157,6 +161,20 @@ def _add_db(parser: argparse.ArgumentParser) -> None:
     compact.set_defaults(run=_compact)
 
 
+def _add_backup(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", help="the new file; only this user may read it")
+    parser.add_argument("--force", action="store_true", help="replace the file if it exists")
+    _add_database_url(parser)
+    parser.set_defaults(run=_backup)
+
+
+def _add_restore(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", help="a file that popmq backup has written")
+    parser.add_argument("--force", action="store_true", help="replace the database if it exists")
+    _add_database_url(parser)
+    parser.set_defaults(run=_restore)
+
+
 def _add_database_url(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--database-url", metavar="URL", help="sqlite:///FILE or postgresql://… (sqlite:///popmq.db)")
 
@@ -254,6 +272,18 @@ def _compact(arguments: argparse.Namespace) -> int:
     return _with_database(arguments, work, must_exist=True)
 
 
+def _backup(arguments: argparse.Namespace) -> int:
+    from popserver.database import backup
+
+    return _with_url(arguments, lambda url: backup.backup(url, Path(arguments.file), replace=arguments.force))
+
+
+def _restore(arguments: argparse.Namespace) -> int:
+    from popserver.database import backup
+
+    return _with_url(arguments, lambda url: backup.restore(url, Path(arguments.file), replace=arguments.force))
+
+
 def _clock(arguments: argparse.Namespace) -> int:
     from popserver.cluster.sql import clock_ms
     from popserver.database import migrate
@@ -278,17 +308,27 @@ def _clock(arguments: argparse.Namespace) -> int:
 
 def _with_database(arguments: argparse.Namespace, work: Any, *, must_exist: bool = False) -> int:
     from popserver.database.database import Database
+
+    def with_it(url: str) -> dict[str, Any]:
+        database = Database(url, must_exist=must_exist, own_process=True)
+        try:
+            facts: dict[str, Any] = work(database)
+            return facts
+        finally:
+            database.close()
+
+    return _with_url(arguments, with_it)
+
+
+def _with_url(arguments: argparse.Namespace, work: Callable[[str], dict[str, Any]]) -> int:
+    """Do the work on the database of the settings, and print the facts that it returns."""
     from popserver.model.errors import PopError
 
     config = _config(arguments)
     if config is None:
         return USAGE
     try:
-        database = Database(config.database_url, must_exist=must_exist, own_process=True)
-        try:
-            facts = work(database)
-        finally:
-            database.close()
+        facts = work(config.database_url)
     except PopError as error:
         print(f"popmq: {error.sentence}", file=sys.stderr)
         return REFUSED

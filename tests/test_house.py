@@ -34,7 +34,7 @@ CONSOLE_ROOMS = (
     "visits", "desk", "pages", "app", "cli",
 )  # fmt: skip
 # Rooms of the client that may have more files than others.
-FILES_MAX_OF = {"_engine": 16, "_queues": 16, "cli": 16}
+FILES_MAX_OF = {"_engine": 16, "_queues": 16, "cli": 18}
 REMOVABLE = {"bulk", "progress", "dead_letters", "web"}
 ASSEMBLY = {"broker", "services", "app"}
 # Other packages of ours that a package may import.

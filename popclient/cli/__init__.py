@@ -27,7 +27,7 @@ INTERRUPTED: Final = 130  # as a shell reports SIGINT
 
 GROUP: Final = "popmq.commands"
 # What a bare install cannot run; named here, because there the code that would name them cannot be loaded.
-COMMANDS_OF: Final = {"server": ("serve", "db"), "console": ("console",)}
+COMMANDS_OF: Final = {"server": ("serve", "backup", "restore", "db"), "console": ("console",)}
 _EXTRA_OF_MODULE: Final = {
     "psycopg": "postgres",
     "pyspark": "spark",
@@ -35,6 +35,7 @@ _EXTRA_OF_MODULE: Final = {
     "starlette": "console",
     "uvicorn": "console",
     "jinja2": "console",
+    "rich": "cli",
 }
 
 

@@ -43,6 +43,7 @@ def add_commands(commands: Any) -> None:
     _add_why(commands)
     clock = add_actions(commands, "clock", "the server's system clock")
     add_command(clock, "confirm", "confirm that it is right; retention then goes on", "groups:confirm_clock")
+    _add_top(commands)
     add_command(commands, "status", "the server in numbers, and the lag of each group", "groups:show_server")
 
 
@@ -103,6 +104,8 @@ def _add_progress(actions: Any) -> None:
     where.add_argument("--offset", type=number(0, OFFSET_MAX), metavar="N", help="an offset; with --queue")
     reset.add_argument("--queue", type=number(0, QUEUES_MAX), metavar="ID", help="only in this queue (all)")
     reset.add_argument("--dry-run", action="store_true", help="show the result without changing anything")
+
+    reset.add_argument("--force", action="store_true", help="also in a topic that the group has not read: begin there")
 
     skip = add_command(actions, "skip", "mark one message as consumed without delivering it", "progress:skip")
     skip.add_argument("group", metavar="GROUP")
@@ -211,6 +214,18 @@ def _add_why(commands: Any) -> None:
     why.add_argument("message_id", metavar="ID")
     why.add_argument("--group", required=True, help="the consumer group that waits for it")
     why.add_argument("--topic", help="search only this topic")
+
+
+def _add_top(commands: Any) -> None:
+    top = add_command(commands, "top", "the groups of a server, live on the terminal", "top:top")
+    top.add_argument("--once", action="store_true", help="print one frame and end")
+    top.add_argument("--interval", type=duration, default="2s", metavar="DURATION", help="between two frames (2s)")
+    top.add_argument(
+        "--sort",
+        choices=("r", "o", "i", "d", "n"),
+        default="r",
+        help="r: most ready first (the default), o: oldest ready, i: in/s, d: dead letters, n: by name",
+    )
 
 
 def _add_relay(commands: Any) -> None:

@@ -56,7 +56,12 @@ def reset(arguments: Namespace) -> int:
     to = arguments.to if arguments.offset is None else arguments.offset
     with Admin(client_config(arguments)) as admin:
         moved = admin.reset_offsets(
-            arguments.group, arguments.topic, to, queue_id=arguments.queue, dry_run=arguments.dry_run
+            arguments.group,
+            arguments.topic,
+            to,
+            queue_id=arguments.queue,
+            dry_run=arguments.dry_run,
+            force=arguments.force,
         )
     lines = moved_table(moved)
     if arguments.dry_run:

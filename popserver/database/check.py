@@ -141,6 +141,14 @@ def check_integrity(conn: Connection) -> None:
         )
 
 
+def check_unused(database: Database, conn: Connection) -> None:
+    """Raise `StoreUnavailable` while a server uses this Postgres. A SQLite file has a lock for that."""
+    if database.is_shared and (count := conn.execute(_OTHERS).scalar_one()):
+        raise StoreUnavailable(
+            f"{database.name} is in use: popmq has {count} connections to it; stop every server, and repeat"
+        )
+
+
 def compact(database: Database) -> tuple[int, int]:
     """Rewrite a SQLite file without its free pages, while no server runs. Returns its size before and after, in bytes.
 
@@ -157,3 +165,9 @@ def compact(database: Database) -> tuple[int, int]:
         conn.exec_driver_sql("VACUUM")
         conn.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
     return before, file.stat().st_size
+
+
+_OTHERS = text(
+    "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'popmq'"
+    " AND pid <> pg_backend_pid()"
+)

@@ -56,7 +56,7 @@ class Database:
         `own_process`: only the server uses SQLite in this process, so it may use the newer SQLite of `pysqlite3`.
         Raises `StoreUnavailable`.
         """
-        self.url = _parse(url)
+        self.url = parse_url(url)
         self._must_exist = must_exist
         self.durability = durability
         self._lock_file: int | None = None
@@ -272,7 +272,8 @@ def commit_error(error: DBAPIError, name: str, outcome: Any) -> PopError:
     )
 
 
-def _parse(url: str) -> URL:
+def parse_url(url: str) -> URL:
+    """The URL of a database that PopMQ can use. Raises `StoreUnavailable`."""
     try:
         parsed = make_url(url)
     except ArgumentError:
@@ -309,6 +310,17 @@ def _check_one_name(database: Path) -> None:
             f"{database} has {names} names (hard links), and servers at two of them would destroy it; remove the other"
             f" names, which 'find FOLDER -samefile {database}' lists, or copy the file"
         )
+
+
+@contextmanager
+def lock_file(database: Path) -> Iterator[None]:
+    """Keep servers away from a SQLite file that need not exist. Raises `StoreUnavailable` while a server has it."""
+    _check_one_name(database)
+    descriptor = _lock(database)
+    try:
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _lock(database: Path) -> int:

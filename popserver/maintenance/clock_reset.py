@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from sqlalchemy import Column, ColumnElement, Connection, Table, bindparam, case, delete, select, text, update
+from sqlalchemy import Column, ColumnElement, Connection, Table, bindparam, case, delete, select, update
 
 from popserver.cluster.sql import newest_heartbeat_ms
+from popserver.database.check import check_unused
 from popserver.database.database import Database
 from popserver.database.rows import encode_rows, rows_parameter
 from popserver.database.schema import (
@@ -31,7 +32,6 @@ from popserver.engine.transaction import STEP_ROWS_MAX
 from popserver.maintenance import clock_notes
 from popserver.members.locks import newest_lock_ms
 from popserver.messages.append import newest_stored_at_ms
-from popserver.model.errors import StoreUnavailable
 from popserver.model.states import State, shown_as
 from popserver.model.topic import message_key
 
@@ -59,10 +59,7 @@ def reset(database: Database, conn: Connection, before: ClockState) -> int:
 
     Raises `StoreUnavailable` while a server uses the database. It may be interrupted and repeated.
     """
-    if database.is_shared and (count := conn.execute(_OTHERS).scalar_one()):
-        raise StoreUnavailable(
-            f"{database.name} is in use: popmq has {count} connections to it; stop every server, and repeat"
-        )
+    check_unused(database, conn)
     names = {"now_ms": before.system_ms, "by_ms": before.ahead_ms}
     messages = 0
     # In steps, from the last message to the first: after an interruption, no time goes back within a queue.
@@ -99,10 +96,6 @@ def _sooner(
     return update(table).where(column > bindparam("now_ms"), *only).values({column: later})
 
 
-_OTHERS = text(
-    "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'popmq'"
-    " AND pid <> pg_backend_pid()"
-)
 _AHEAD = select(queue.c.queue_id).where(queue.c.newest_stored_at_ms > bindparam("now_ms")).order_by(queue.c.queue_id)
 _LAST = (
     select(message.c.message_key, message.c.stored_at_ms)

@@ -47,6 +47,7 @@ class ProgressMethods:
             request.queue_id if request.HasField("queue_id") else None,
             _target(request),
             dry_run=request.dry_run,
+            force=request.force,
         )
         return wire.ResetOffsetsResponse(status=status.OK, moved=_moved(moved))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import resource
 import sqlite3
 from contextlib import closing
@@ -119,3 +120,16 @@ async def test_connections_that_there_are_no_files_for_are_told(
         await app.stop()
     lowered = [(each["asked"], each["allowed"]) for each in said if "--max-connections" in each["event"]]
     assert lowered == ([(500, 300)] if asked.get("max_connections") == 500 else [])
+
+
+def test_backup_and_restore(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    url, copy = f"sqlite:///{tmp_path / 'popmq.db'}", tmp_path / "copy.db"
+    assert popclient.cli.main(["db", "upgrade", "--database-url", url]) == 0
+    assert popclient.cli.main(["--json", "backup", str(copy), "--database-url", url]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["backup"] == str(copy)
+    assert popclient.cli.main(["backup", str(copy), "--database-url", url]) == 1
+    assert "copy.db exists already; choose another file, or replace it with --force" in capsys.readouterr().err
+    assert popclient.cli.main(["restore", str(copy), "--database-url", url]) == 1
+    assert "exists already; restore into another file, or replace it with --force" in capsys.readouterr().err
+    assert popclient.cli.main(["restore", str(copy), "--database-url", url, "--force"]) == 0
+    assert popclient.cli.main(["db", "check", "--database-url", url]) == 0

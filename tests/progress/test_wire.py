@@ -162,3 +162,17 @@ def test_pauses_and_resumes(desk: Desk, ids: list[str]) -> None:
     assert [(each.group.name, len(each.pauses)) for each in listed] == [("workers", 1)]
     assert desk.call("ResumeGroup", group=GROUP, topic=TOPIC).status.code == pb.OK
     assert len(desk.receive("workers", "jobs")) > 0
+
+
+def test_a_topic_that_the_group_has_not_read_is_reset_only_by_force(desk: Desk, ids: list[str]) -> None:
+    desk.send("tables", "t0")
+    before = desk.digest()
+    for dry_run in (True, False):
+        refused = desk.call("ResetOffsets", group=GROUP, topic=named("tables"), policy=pb.BEGINNING, dry_run=dry_run)
+        assert refused.status.code == pb.BAD_REQUEST
+        assert "'workers' has not read topic 'tables'; check the names, or let it begin there" in refused.status.message
+    assert desk.digest() == before, "no lag that nobody works off"
+    forced = desk.call("ResetOffsets", group=GROUP, topic=named("tables"), policy=pb.END, force=True)
+    assert {each[2] for each in moved(forced)} == {-1}
+    desk.send("tables", "t1")
+    assert [each.system_properties.message_id for each in desk.receive("workers", "tables")] == ["t1"]

@@ -31,16 +31,18 @@ class Progress(Calls):
         *,
         queue_id: int | None = None,
         dry_run: bool = False,
+        force: bool = False,
     ) -> list[MovedOffset]:
         """Moves a group to another offset, in one queue or in all of the topic; its members that are online follow.
 
         to: an end, the first message stored at a moment or later (without a time zone: this machine's), or the offset
         of the queue named. From there on every message is READY, in any state it had before; messages before it are
         done. Earlier handles are no longer valid. With `dry_run` nothing changes.
-        Raises IllegalOffset for an offset beyond the queue's ends, BadRequest for a queue that is not there.
+        Raises IllegalOffset for an offset beyond the queue's ends, BadRequest for a queue that is not there, and for a
+        topic that the group has not read; with `force` it begins there.
         """
         request = wire.ResetOffsetsRequest(
-            group=self._named(group), topic=self._named(topic), queue_id=queue_id, dry_run=dry_run
+            group=self._named(group), topic=self._named(topic), queue_id=queue_id, dry_run=dry_run, force=force
         )
         if isinstance(to, datetime):
             request.timestamp.FromDatetime(to.astimezone(UTC))

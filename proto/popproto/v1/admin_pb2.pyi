@@ -2708,6 +2708,7 @@ class ResetOffsetsRequest(_message.Message):
     TIMESTAMP_FIELD_NUMBER: _builtins.int
     OFFSET_FIELD_NUMBER: _builtins.int
     DRY_RUN_FIELD_NUMBER: _builtins.int
+    FORCE_FIELD_NUMBER: _builtins.int
     queue_id: _builtins.int
     """absent: all queues"""
     policy: _definition_pb2.QueryOffsetPolicy.ValueType
@@ -2716,6 +2717,8 @@ class ResetOffsetsRequest(_message.Message):
     """needs queue_id"""
     dry_run: _builtins.bool
     """only return the result, change nothing"""
+    force: _builtins.bool
+    """also in a topic that the group has not read: it begins there"""
     @_builtins.property
     def group(self) -> _definition_pb2.Resource: ...
     @_builtins.property
@@ -2734,10 +2737,11 @@ class ResetOffsetsRequest(_message.Message):
         timestamp: _timestamp_pb2.Timestamp | None = ...,
         offset: _builtins.int = ...,
         dry_run: _builtins.bool = ...,
+        force: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_queue_id", b"_queue_id", "group", b"group", "offset", b"offset", "policy", b"policy", "queue_id", b"queue_id", "timestamp", b"timestamp", "to", b"to", "topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_queue_id", b"_queue_id", "dry_run", b"dry_run", "group", b"group", "offset", b"offset", "policy", b"policy", "queue_id", b"queue_id", "timestamp", b"timestamp", "to", b"to", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_queue_id", b"_queue_id", "dry_run", b"dry_run", "force", b"force", "group", b"group", "offset", b"offset", "policy", b"policy", "queue_id", b"queue_id", "timestamp", b"timestamp", "to", b"to", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__queue_id: _TypeAlias = _typing.Literal["queue_id"]  # noqa: Y015
     _WhichOneofArgType__queue_id: _TypeAlias = _typing.Literal["_queue_id", b"_queue_id"]  # noqa: Y015

@@ -1,0 +1,231 @@
+"""`popmq top`: the groups of a server, live on a terminal.
+
+A sample is what the server answers at one moment. Rates are the difference of two samples. What is shown is made from
+samples alone; only `top` talks to the server and to the terminal.
+"""
+
+from __future__ import annotations
+
+import select
+import sys
+import termios
+import tty
+from argparse import Namespace
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from typing import Any, Final, NamedTuple
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from popclient.admin import Admin, Status
+from popclient.cli import OK
+from popclient.cli.arguments import UsageError, client_config
+from popclient.cli.output import say, visible, written
+from popclient.errors import Unreachable
+
+# The states with the colours and shapes that they have everywhere.
+STATES: Final = (
+    ("ready", "○", "dodger_blue1"),
+    ("inflight", "◐", "dark_orange"),
+    ("waiting retry", "◔", "medium_purple"),
+    ("commit", "●", "green3"),
+    ("dlq", "✕", "red"),
+)
+QUIT: Final = "q"
+
+
+class TopSample(NamedTuple):
+    """What the server answered. `members`: connected consumers by group; `paused`: the groups with a pause."""
+
+    status: Status
+    members: Mapping[str, int]
+    paused: frozenset[str]
+
+
+class TopRow(NamedTuple):
+    """One group in one topic. Rates are messages per second; None before the second sample."""
+
+    group: str
+    topic: str
+    ready: int
+    inflight: int
+    waiting_retry: int
+    commit: int
+    dlq: int
+    rate_in: float | None
+    rate_done: float | None
+    oldest_ready: timedelta | None
+    members: int
+    is_paused: bool
+
+
+# By the key that chooses it: its name, and what comes first.
+SORTS: Final[dict[str, tuple[str, Callable[[TopRow], Any]]]] = {
+    "r": ("ready", lambda row: -row.ready),
+    "o": ("oldest ready", lambda row: -(row.oldest_ready or timedelta())),
+    "i": ("in/s", lambda row: -(row.rate_in or 0)),
+    "d": ("dlq", lambda row: -row.dlq),
+    "n": ("name", lambda _: 0),
+}
+
+
+def top(arguments: Namespace) -> int:
+    """Show the groups until `q` is pressed, or with `--once` one frame."""
+    with Admin(client_config(arguments)) as admin:
+        if arguments.once or arguments.json:
+            now = sample(admin)
+            rows = in_order(rows_of(now, None), arguments.sort)
+            if arguments.json:
+                return say(arguments, [_document(row) for row in rows], [])
+            Console().print(frame(now, rows, arguments.sort, ""))
+            return OK
+        if not (sys.stdin.isatty() and sys.stdout.isatty()):
+            raise UsageError("popmq top needs a terminal; print one frame with --once, or JSON with --json")
+        _watch(admin, arguments)
+    return OK
+
+
+def sample(admin: Admin) -> TopSample:
+    """Ask the server for all that one frame shows."""
+    members = Counter(each.group for each in admin.list_clients() if each.group)
+    paused = frozenset(each.name for each in admin.list_groups() if each.pauses)
+    return TopSample(admin.status(), members, paused)
+
+
+def rows_of(now: TopSample, before: TopSample | None) -> list[TopRow]:
+    """A row for each group and topic."""
+    earlier = {} if before is None else {(each.group, each.namespace, each.topic): each for each in before.status.lag}
+    seconds = 0.0 if before is None else (now.status.now - before.status.now).total_seconds()
+    rows = []
+    for each in now.status.lag:
+        was = earlier.get((each.group, each.namespace, each.topic))
+        left = each.ready + each.inflight + each.waiting_retry
+        rate_in = rate_done = None
+        if was is not None and seconds > 0:
+            rate_in = max(0.0, (each.appended - was.appended) / seconds)
+            left_before = was.ready + was.inflight + was.waiting_retry
+            rate_done = max(0.0, (each.appended - left - was.appended + left_before) / seconds)
+        rows.append(
+            TopRow(
+                each.group,
+                each.topic,
+                each.ready,
+                each.inflight,
+                each.waiting_retry,
+                max(0, each.stored - left - each.dead_letters),
+                each.dead_letters,
+                rate_in,
+                rate_done,
+                _age(each.oldest_ready, now.status.now),
+                now.members.get(each.group, 0),
+                each.group in now.paused,
+            )
+        )
+    return rows
+
+
+def in_order(rows: list[TopRow], sort: str) -> list[TopRow]:
+    """The rows by this key of `SORTS`, then by name."""
+    return sorted(rows, key=lambda row: (SORTS[sort][1](row), row.group, row.topic))
+
+
+def frame(now: TopSample, rows: list[TopRow], sort: str, trouble: str) -> Group:
+    """All that is on the screen. `trouble` is what went wrong since this sample, empty if nothing."""
+    status = now.status
+    up = written(timedelta(seconds=(status.now - status.started_at) // timedelta(seconds=1)))
+    behind = sum(1 for row in rows if row.ready)
+    head = Text.assemble(
+        (f"popmq {visible(status.version)}", "bold"),
+        f"  up {up}  {status.messages} messages  {status.topics} topics  {status.groups} groups, {behind} with messages"
+        f" ready  {status.connected_clients} clients",
+    )
+    keys = "  ".join(f"{key} {name}" for key, (name, _) in SORTS.items())
+    foot = Text(f"sorted by {SORTS[sort][0]}; keys: {keys}  {QUIT} quit", style="dim")
+    hints = [Text(f"hint: {visible(each)}", style="yellow") for each in status.hints]
+    wrong = [Text(visible(trouble), style="bold red")] if trouble else []
+    return Group(head, *wrong, _table(rows), *hints, foot)
+
+
+def _table(rows: list[TopRow]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("GROUP")
+    table.add_column("TOPIC")
+    for name, shape, colour in STATES:
+        table.add_column(f"{shape} {name.upper()}", style=colour, justify="right")
+    for name in ("IN/S", "DONE/S", "OLDEST READY", "MEMBERS"):
+        table.add_column(name, justify="right")
+    table.add_column("")
+    for row in rows:
+        counts = (row.ready, row.inflight, row.waiting_retry, row.commit, row.dlq)
+        table.add_row(
+            Text(visible(row.group)),
+            Text(visible(row.topic)),
+            *(f"{count:,}".replace(",", " ") for count in counts),
+            _rate(row.rate_in),
+            _rate(row.rate_done),
+            "" if row.oldest_ready is None else written(row.oldest_ready),
+            str(row.members),
+            Text("paused", style="bold yellow") if row.is_paused else "",
+        )
+    if not rows:
+        table.add_row("no group has received from a topic yet")
+    return table
+
+
+def _watch(admin: Admin, arguments: Namespace) -> None:
+    """Draw until the operator quits. A server that does not answer is asked again."""
+    sort, before, trouble = arguments.sort, None, ""
+    now = sample(admin)
+    interval = arguments.interval.total_seconds()
+    with _keys() as pressed, Live(frame(now, [], sort, ""), screen=True, auto_refresh=False) as live:
+        while True:
+            rows = in_order(rows_of(now, before), sort)
+            live.update(frame(now, rows, sort, trouble), refresh=True)
+            key = pressed(interval)
+            if key == QUIT:
+                return
+            if key in SORTS:
+                sort = key
+                continue
+            try:
+                before, now, trouble = now, sample(admin), ""
+            except Unreachable as error:
+                trouble = error.sentence
+
+
+@contextmanager
+def _keys() -> Iterator[Callable[[float], str]]:
+    """A function that returns the key that is pressed within so many seconds; empty if none is."""
+    descriptor = sys.stdin.fileno()
+    settings = termios.tcgetattr(descriptor)
+
+    def pressed(seconds: float) -> str:
+        readable, _, _ = select.select([descriptor], [], [], seconds)
+        return sys.stdin.read(1).lower() if readable else ""
+
+    tty.setcbreak(descriptor)
+    try:
+        yield pressed
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, settings)
+
+
+def _age(moment: datetime | None, now: datetime) -> timedelta | None:
+    """Since then, in whole seconds."""
+    return None if moment is None else timedelta(seconds=max(0, (now - moment) // timedelta(seconds=1)))
+
+
+def _rate(rate: float | None) -> str:
+    return "–" if rate is None else f"{rate:,.0f}".replace(",", " ") if rate >= 10 else f"{rate:.1f}"
+
+
+def _document(row: TopRow) -> dict[str, Any]:
+    oldest = None if row.oldest_ready is None else row.oldest_ready // timedelta(milliseconds=1)
+    named = row._asdict()
+    del named["oldest_ready"]
+    return {**named, "oldest_ready_ms": oldest}

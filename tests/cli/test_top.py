@@ -1,0 +1,118 @@
+"""popmq top: what one frame shows, its order, and the keys on a terminal."""
+
+from __future__ import annotations
+
+import io
+import os
+import pty
+import select
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from rich.console import Console
+
+from popclient.admin import Admin
+from popclient.cli import top
+from tests.support.shell import POPMQ, Shell
+
+
+@pytest.fixture
+def busy(shell: Shell) -> Shell:
+    """Two groups: one holds a message, is behind and is paused; the other has nothing to do."""
+    shell.ok("topic", "create", "flights", "--queues", "1")
+    for group in ("arrivals", "board"):
+        shell.ok("group", "create", group)
+    shell.ok("message", "send", "flights", "x", "--count", "5")
+    shell.ok("message", "receive", "flights", "--group", "arrivals", "--max", "1")
+    shell.ok("message", "receive", "flights", "--group", "arrivals", "--max", "1", "--ack")
+    shell.ok("message", "receive", "flights", "--group", "board", "--ack")
+    shell.ok("group", "pause", "arrivals")
+    shell.broker.clock.advance("90s")
+    return shell
+
+
+def test_one_frame(busy: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    head, headings, *rows, foot = busy.ok("top", "--once").lines
+    assert "2 groups, 1 with messages ready" in head
+    assert headings.split() == (
+        "GROUP TOPIC ○ READY ◐ INFLIGHT ◔ WAITING RETRY ● COMMIT ✕ DLQ IN/S DONE/S OLDEST READY MEMBERS".split()
+    )
+    assert [row.split() for row in rows] == [
+        ["arrivals", "flights", "4", "0", "0", "1", "0", "–", "–", "1m30s", "0", "paused"],
+        ["board", "flights", "0", "0", "0", "5", "0", "–", "–", "0"],
+    ]
+    assert foot.startswith("sorted by ready; keys: r ready")
+    by_name = busy.json("top", "--sort", "n")
+    assert [(row["group"], row["ready"], row["oldest_ready_ms"]) for row in by_name] == [
+        ("arrivals", 4, 90_000),
+        ("board", 0, None),
+    ]
+
+
+def test_rates_are_the_difference_of_two_samples(busy: Shell) -> None:
+    with Admin(busy.endpoint) as admin:
+        before = top.sample(admin)
+        busy.ok("message", "send", "flights", "x", "--count", "20")
+        busy.ok("message", "receive", "flights", "--group", "board", "--max", "10", "--ack")
+        busy.broker.clock.advance("10s")
+        now = top.sample(admin)
+    arrivals, board = top.in_order(top.rows_of(now, before), "n")
+    assert (arrivals.rate_in, arrivals.rate_done) == (2.0, 0.0)
+    assert (board.rate_in, board.rate_done, board.ready) == (2.0, 1.0, 10)
+    assert [row.group for row in top.in_order([board, arrivals], "r")] == ["arrivals", "board"]
+    assert [row.group for row in top.in_order([board, arrivals], "o")] == ["arrivals", "board"]
+    backwards = replace(before.status, now=now.status.now + timedelta(seconds=1))
+    assert top.rows_of(now, before._replace(status=backwards))[0].rate_in is None, "a clock that went back"
+
+
+def test_names_do_not_steer_the_terminal(busy: Shell) -> None:
+    with Admin(busy.endpoint) as admin:
+        now = top.sample(admin)
+    (row, *_) = top.rows_of(now, None)
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(top.frame(now, [row._replace(group="\x1b[31m[bold]g")], "r", "gone \x07"))
+    text = console.export_text()
+    assert "\\x1b[31m[bold]g" in text
+    assert "gone \\x07" in text
+
+
+def test_it_needs_a_terminal(busy: Shell) -> None:
+    refused = busy("top")
+    assert refused.status == 2
+    assert "popmq top needs a terminal; print one frame with --once" in refused.err
+
+
+@contextmanager
+def terminal(*words: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """The command on a terminal of its own, and the other end of that."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen([POPMQ, *words], stdin=theirs, stdout=theirs, stderr=theirs, close_fds=True)
+    os.close(theirs)
+    try:
+        yield process, ours
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+
+
+def read_until(descriptor: int, wanted: str) -> None:
+    seen, end = "", time.monotonic() + 30
+    while wanted not in seen:
+        assert select.select([descriptor], [], [], max(0.0, end - time.monotonic()))[0], seen
+        seen += os.read(descriptor, 65_536).decode(errors="replace")
+
+
+def test_keys_sort_and_quit(busy: Shell) -> None:
+    with terminal("--endpoint", busy.endpoint, "top", "--interval", "1h") as (process, ours):
+        read_until(ours, "sorted by ready")
+        os.write(ours, b"n")
+        read_until(ours, "sorted by name")
+        os.write(ours, b"q")
+        assert process.wait(30) == 0

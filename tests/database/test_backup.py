@@ -1,0 +1,144 @@
+"""A backup while a server writes, its file's mode, and its restore; on both databases."""
+
+from __future__ import annotations
+
+import shutil
+import stat
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from popserver.database import migrate
+from popserver.database.backup import backup, restore
+from popserver.database.database import Database
+from popserver.model.errors import StoreUnavailable
+from tests.support.open_store import OpenStore
+
+
+@pytest.fixture
+def filled(database_url: str) -> Iterator[OpenStore]:
+    """A database that is in use, with a message of each kind of row that matters."""
+    if database_url.startswith("postgresql") and shutil.which("pg_dump") is None:
+        pytest.skip("pg_dump is not installed")
+    database = Database(database_url, durability="relaxed")
+    migrate.upgrade(database)
+    store = OpenStore(database)
+    topic = store.topic()
+    group = store.group(meets=[topic])
+    store.send(topic, 3, keys=("k",))
+    dead, _held, _other = store.receive(group, topic)
+    store.forward(group, dead)
+    yield store
+    if not store.conn.closed:
+        store.conn.close()
+    database.close()
+
+
+def stopped(store: OpenStore) -> None:
+    store.conn.close()
+    store.database.close()
+
+
+def test_what_is_backed_up_comes_back(filled: OpenStore, database_url: str, tmp_path: Path) -> None:
+    before, file = filled.digest(), tmp_path / "copy"
+    facts = backup(database_url, file, replace=False)
+    assert (facts["backup"], facts["schema"], facts["bytes"]) == (str(file), migrate.HEAD, file.stat().st_size)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600, "it has the secrets of users"
+    assert [each.name for each in tmp_path.iterdir() if each.name.startswith("copy")] == ["copy"]
+    filled.conn.exec_driver_sql("DELETE FROM delivery")
+    with pytest.raises(StoreUnavailable, match=r"in use (by another|: popmq has)|is in use: popmq has"):
+        restore(database_url, file, replace=True)
+    stopped(filled)
+    with pytest.raises(StoreUnavailable, match=r"already; restore into another .*--force"):
+        restore(database_url, file, replace=False)
+    assert restore(database_url, file, replace=True) == {"restored": str(file), "schema": migrate.HEAD}
+    database = Database(database_url)
+    restored = OpenStore(database)
+    assert restored.digest() == before
+    restored.check()
+    topic = restored.topic("another")
+    restored.send(topic, 1)
+    assert restored.one_value("SELECT COUNT(DISTINCT topic_id) FROM topic") == 3, "ids go on where they were"
+    if not database.is_sqlite:
+        assert restored.one_value("SELECT COUNT(*) FROM pg_proc WHERE proname LIKE 'popmq%'") == 2
+    restored.conn.close()
+    database.close()
+
+
+def test_a_backup_of_a_file_that_is_written_is_one_state(sqlite_url: str, tmp_path: Path) -> None:
+    database = Database(sqlite_url, durability="relaxed")
+    migrate.upgrade(database)
+    store = OpenStore(database)
+    topic = store.topic()
+    store.send(topic, 100)
+    done = threading.Event()
+
+    def write() -> None:
+        while not done.is_set():
+            store.send(topic, 2)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for number in range(5):
+            backup(sqlite_url, tmp_path / f"copy{number}.db", replace=False)
+    finally:
+        done.set()
+        writer.join()
+    store.conn.close()
+    database.close()
+    for number in range(5):
+        copy = Database(f"sqlite:///{tmp_path}/copy{number}.db")
+        with copy.reading.connect() as conn:
+            stored = conn.execute(text("SELECT next_offset FROM queue")).scalar_one()
+            assert conn.execute(text("SELECT COUNT(*) FROM message")).scalar_one() == stored
+        copy.close()
+
+
+def test_an_existing_file_is_kept(sqlite_url: str, tmp_path: Path) -> None:
+    migrate.upgrade(database := Database(sqlite_url))
+    database.close()
+    file = tmp_path / "copy.db"
+    file.write_text("other")
+    with pytest.raises(StoreUnavailable, match=r"copy\.db exists already; choose another file"):
+        backup(sqlite_url, file, replace=False)
+    assert file.read_text() == "other"
+    backup(sqlite_url, file, replace=True)
+    assert file.stat().st_size > 5
+
+
+def test_what_cannot_be_restored_changes_nothing(sqlite_url: str, tmp_path: Path) -> None:
+    migrate.upgrade(database := Database(sqlite_url))
+    database.close()
+    before = database.file.read_bytes() if database.file else b""
+    (tmp_path / "text").write_text("no database")
+    with pytest.raises(StoreUnavailable, match=r"cannot be read as a database of PopMQ"):
+        restore(sqlite_url, tmp_path / "text", replace=True)
+    with pytest.raises(StoreUnavailable, match="is not a file"):
+        restore(sqlite_url, tmp_path / "missing", replace=True)
+    assert database.file is not None
+    assert database.file.read_bytes() == before
+
+
+def test_a_missing_database_and_a_missing_folder_are_named(sqlite_url: str, tmp_path: Path) -> None:
+    with pytest.raises(StoreUnavailable, match=r"none\.db does not exist; name the database with --database-url"):
+        backup(f"sqlite:///{tmp_path}/none.db", tmp_path / "copy", replace=False)
+    assert not (tmp_path / "copy").exists()
+    migrate.upgrade(database := Database(sqlite_url))
+    database.close()
+    with pytest.raises(StoreUnavailable, match="cannot be written"):
+        backup(sqlite_url, tmp_path / "no" / "copy", replace=False)
+
+
+def test_without_the_clients_of_postgres_it_says_so(
+    postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    migrate.upgrade(database := Database(postgres_url))
+    database.close()
+    monkeypatch.setattr("popserver.database.backup.shutil.which", lambda _: None)
+    with pytest.raises(StoreUnavailable, match="pg_dump is not installed; install the client programs of Postgres"):
+        backup(postgres_url, tmp_path / "copy", replace=False)
+    assert list(tmp_path.glob("copy*")) == []
