@@ -23,7 +23,7 @@ class PausedGroups:
     def __init__(self, reader: Reader, clock: Clock) -> None:
         self._reader = reader
         self._clock = clock
-        self._topics: dict[int, frozenset[int]] = {}  # by group id
+        self.topics: dict[int, frozenset[int]] = {}  # by group id; nearly always empty
         self._waiting: dict[int, set[asyncio.Future[bool]]] = {}  # by group id
         self._reloading = asyncio.Lock()
         self._closed = False
@@ -35,19 +35,19 @@ class PausedGroups:
 
     def covers(self, group_id: int, topic_id: int) -> bool:
         """Whether the group gets no messages of this topic now."""
-        topics = self._topics.get(group_id)
+        topics = self.topics.get(group_id)
         return topics is not None and (EVERY_TOPIC in topics or topic_id in topics)
 
     def begin(self, group_id: int, topic_ids: Collection[int]) -> None:
         """The pause is about to be stored: later receives of this server wait. `reload` must follow."""
-        self._topics = self._topics | {group_id: self._topics.get(group_id, frozenset()) | set(topic_ids)}
+        self.topics = self.topics | {group_id: self.topics.get(group_id, frozenset()) | set(topic_ids)}
 
     async def reload(self) -> None:
         """Read the pauses, and let those continue whose group was resumed. Raises `StoreUnavailable`."""
         # One at a time, so that an older read cannot replace a newer one.
         async with self._reloading:
             topics = await self._reader.read(paused_topics)
-            before, self._topics = self._topics, topics
+            before, self.topics = self.topics, topics
         for group_id, paused in before.items():
             if paused - topics.get(group_id, frozenset()):
                 _end_waits(self._waiting.get(group_id, ()), resumed=True)

@@ -83,15 +83,17 @@ class GroupProgress:
         """Move the group's progress in one queue or (None) in all queues of the topic. `dry_run` changes nothing.
 
         In a topic that the group has not read, a reset would make lag that nobody works off, for instance after a
-        mistyped name. It is refused with `BadRequest` unless `force` is set. Returns the old and new offsets. Raises `IllegalOffset` for an offset outside the queue, `TooManyRequests` while
+        mistyped name. It is refused with `BadRequest` unless `force` is set.
+
+        Returns the old and new offsets. Raises `IllegalOffset` for an offset outside the queue, `TooManyRequests` while
         a user's own transaction acks one of the messages.
         """
         group, topic = await self._catalog.for_receipt(group_name, topic_name)
         queues = topic.queues if number is None else (queue_numbered(topic, number),)
         if not force and topic.topic_id not in await self._reader.read(lambda conn: topic_ids(conn, group)):
             raise BadRequest(
-                f"consumer group '{group_name}' has not read topic '{topic_name}'; check the names, or let it begin there"
-                " with --force"
+                f"consumer group '{group_name}' has not read topic '{topic_name}'; check the names, or let it"
+                " begin there with --force"
             )
         request = Reset(group, [Goal(topic, each, to) for each in queues])
         if dry_run:

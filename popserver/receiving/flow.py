@@ -125,7 +125,7 @@ class Polls:
         # A repeated receive gets the messages it holds, even if the topic is known to be empty.
         may_be_repeated = request.attempt_id is not None
         while True:
-            is_paused = self._paused.covers(*key)
+            is_paused = bool(self._paused.topics) and self._paused.covers(*key)
             if is_paused and not may_be_repeated:
                 if not await self._paused.wait(request.group, poll_until_ms):
                     return []

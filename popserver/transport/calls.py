@@ -84,7 +84,7 @@ class Caller:
         self.require: Callable[[RequiredRights], None] = _let_through
         # `denies_reading`: whether a policy denies the user to read topics. `require_origins` raises for such topics;
         # it is called with the topics that dead letters and retries come from.
-        self.denies_reading: Callable[[], bool] = _denies_nothing
+        self.denies_reading: Callable[[], bool] = lambda: False
         self.require_origins: Callable[[Iterable[Resource | None]], None] = _let_through
         # The rights that the caller needs while its stream is open.
         self.stands_on: RequiredRights = ()
@@ -212,10 +212,6 @@ def poll_ms_of(
 
 def _let_through(_needs: object) -> None:
     """If callers need not sign, each caller may do everything."""
-
-
-def _denies_nothing() -> bool:
-    return False
 
 
 def _route(descriptor: MethodDescriptor, method: AnyMethod, gate: Gate, incoming: Incoming) -> Route:
