@@ -17,6 +17,28 @@ from popserver import EmbeddedBroker
 from tests.support.waiting import soon
 
 FLIGHTS = 400
+# The pages that have something to show, by what they show.
+PAGES = {
+    "overview": "/",
+    "groups": "/groups",
+    "holds": "/groups/radar",
+    "queues": "/groups/radar?tab=queues",
+    "members": "/groups/arrivals?tab=members",
+    "message groups": "/groups/gates?tab=message-groups",
+    "policy": "/groups/arrivals?tab=policy",
+    "reset": "/groups/radar/reset?topic=flights&to=BEGINNING",
+    "messages": "/messages?topic=flights&tag=UA",
+    "dead letters": "/dead-letters",
+    "dead letters of a group": "/dead-letters/arrivals",
+    "dead letter": "/dead-letters/arrivals/1",
+    "purge": "/dead-letters/arrivals/purge",
+    "topics": "/topics",
+    "topic": "/topics/flights",
+    "scheduled": "/scheduled",
+    "clients": "/clients",
+    "users": "/users",
+    "server": "/server",
+}
 
 
 class World:
