@@ -56,6 +56,11 @@ class Visit:
     def may_act(self) -> bool:
         return not self.session.read_only
 
+    @property
+    def is_news(self) -> bool:
+        """Does a page ask for its live part?"""
+        return "hx-request" in self.request.headers
+
     def asked(self, name: str, default: str = "") -> str:
         """A value from the address."""
         return self.request.query_params.get(name, default)

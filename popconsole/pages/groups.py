@@ -15,10 +15,11 @@ from popconsole.pictures.bars import label_of, parts_of
 from popconsole.pictures.ladder import ladder_of
 from popconsole.pulse import backlog_of
 from popconsole.rates import Trend, trends
-from popconsole.visits import Refused, Visit
+from popconsole.visits import Outcome, Refused, Visit
 
 HOLDS_MAX: Final = 200
-PAGE: Final = 100
+PAGE: Final = 50
+LAG_MAX: Final = 1_000  # pairs of a group and a topic in one answer of the server
 TABS: Final = {
     "holds": "Holds",
     "queues": "Queues",
@@ -30,10 +31,11 @@ TABS: Final = {
 
 async def groups(visit: Visit) -> Response:
     """All groups, with what each has to do; sorted by name, or by a count."""
-    await visit.pulse.now(visit.admin)
+    status = await visit.pulse.now(visit.admin)
     samples = visit.pulse.ring
     rows = rows_of(samples[-1], trends(samples))
-    listed = await visit.attempt(visit.admin.list_groups())
+    # Not for the news of a page, which show the rows alone.
+    listed = Outcome([], "") if visit.is_news else await visit.attempt(visit.admin.list_groups())
     wanted, by = visit.asked("name"), visit.asked("by", "name")
     if wanted:
         rows = [row for row in rows if wanted.lower() in row.name.lower()]
@@ -54,6 +56,7 @@ async def groups(visit: Visit) -> Response:
         by=by,
         idle=sorted(each for each in idle if wanted.lower() in each.lower()),
         failure=listed.failure,
+        is_cut=len(status.lag) >= LAG_MAX,
         every=max(3, round(visit.pulse.pause_s)),
     )
 
