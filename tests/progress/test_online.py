@@ -95,7 +95,7 @@ async def test_members_at_another_server_hear_of_it(servers: SeveralBrokers) -> 
     await servers.a.group()
     await servers.a.send(9)
     heard = Heard(servers.b)
-    await servers.a.broker.progress().reset(GROUP, TOPIC, None, 4, dry_run=False)
+    await servers.a.broker.progress().reset(GROUP, TOPIC, None, 4, dry_run=False, force=True)
     # It may hear before of the group itself, which was made a moment ago, and then hears nothing more for PAUSE_MS.
     async with asyncio.timeout(PATIENCE_S):
         while not heard.told or heard.told[-1].resets != 1:
@@ -122,7 +122,7 @@ async def test_servers_that_reset_receive_and_ack_at_once_lose_nothing(servers: 
         nonlocal resets_left
         while resets_left:
             with suppress(TooManyRequests):  # the other server was just acking something
-                await server.broker.progress().reset(GROUP, TOPIC, 0, Edge.BEGINNING, dry_run=False)
+                await server.broker.progress().reset(GROUP, TOPIC, 0, Edge.BEGINNING, dry_run=False, force=True)
                 resets_left -= 1
                 acked.clear()
 
