@@ -56,9 +56,12 @@ class App:
         self.broker: Broker
         self.access: Access
         self.server: PopServer
-        self.readiness: Readiness
         self.web: WebServer | None = None
         self.exporter: Exporter | None = None
+
+    @property
+    def readiness(self) -> Readiness:
+        return self.server.readiness
 
     @property
     def http_endpoint(self) -> str:
@@ -112,7 +115,6 @@ class App:
 
     async def stop(self) -> None:
         """Let running calls finish, complete waiting work, close the store."""
-        self.readiness.leave()
         await self.server.drain(self.config.drain_timeout / 1_000)
         if self.web is not None:
             await self.web.stop()
@@ -145,9 +147,6 @@ class App:
                 is_administered=True,
                 listening=listening,
                 access=self.access,
-            )
-            self.readiness = Readiness(
-                self.broker.database, self.broker.reader, self.broker.writer, self.broker.timekeeper.hints
             )
             self.web = self._open_web()
             await self.broker.servers.list_at(self.config.advertise or self._own_address())

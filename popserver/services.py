@@ -26,6 +26,7 @@ from popserver.front.sockets import connections_max
 from popserver.http2.door import Http2Door
 from popserver.inspection.clients import ClientMethods
 from popserver.inspection.flow import Inspection
+from popserver.inspection.readiness import Readiness
 from popserver.inspection.rpc import AdminMethods
 from popserver.members.rpc import MemberMethods
 from popserver.model.errors import Unimplemented
@@ -42,7 +43,7 @@ from popserver.transport.calls import AnyMethod, Caller, ConversationMethod, Met
 from popserver.transport.incoming import Incoming
 from popserver.transport.limits import CallLimits
 from popserver.transport.listen import PLAINTEXT, Listening, address_of
-from popserver.transport.public_services import Health, PublicServices
+from popserver.transport.public_services import PublicServices
 
 
 class PopServer:
@@ -55,26 +56,26 @@ class PopServer:
         port: int,
         drain: Callable[[], Awaitable[None]],
         session: SessionMethods,
-        health: Health,
+        readiness: Readiness,
         connections_max: int,
     ) -> None:
         self.port = port
+        self.readiness = readiness
         self.connections_max = connections_max
         self.address = address_of(host, port)
         self._door = door
         self._drain = drain
         self._session = session
-        self._health = health
 
     async def start(self) -> None:
         await self._door.start()
 
     async def drain(self, timeout_s: float) -> None:
-        """Stop: health answers NOT_SERVING, waiting polls end, running calls finish, then the port is closed.
+        """Stop: the server is not ready any more, waiting polls end, running calls finish, then the port is closed.
 
         Calls that still run after `timeout_s` seconds are cancelled.
         """
-        self._health.leave()
+        self.readiness.leave()
         await self._drain()
         stopping = asyncio.ensure_future(self._door.stop(timeout_s))
         await asyncio.sleep(0)
@@ -164,12 +165,12 @@ class Services:
             lambda: broker.parked,
         )
 
-    def admin(self, access: Access) -> dict[str, AnyMethod]:
+    def admin(self, access: Access, readiness: Readiness) -> dict[str, AnyMethod]:
         """Every method of popmq.v1.Admin."""
         broker = self._broker
         operations = self.operations()
         return admin_methods(
-            AdminMethods(operations, self._version),
+            AdminMethods(operations, readiness, self._version),
             ClientMethods(broker.clients, broker.commands, broker.transactions.producers, operations),
             DeadLetterMethods(Redrives(broker.reader, broker.writer)),
             ProgressMethods(GroupProgress(broker.reader, broker.writer, broker.catalog, broker.clock, broker.paused)),
@@ -208,13 +209,12 @@ def build(
         serve(RECEIVING, made.receiving(), gate, incoming),
         serve(BULK, made.bulk(), gate, incoming),
     ]
+    readiness = Readiness(broker.database, broker.reader, broker.writer, broker.timekeeper.hints)
     if is_administered:
-        services.append(serve(ADMIN, made.admin(access), AdminGate(access), incoming))
-    anybody = PublicServices(incoming, broker.budgets, limits, [service.name for service in services])
+        services.append(serve(ADMIN, made.admin(access, readiness), AdminGate(access), incoming))
+    anybody = PublicServices(incoming, broker.budgets, limits, [service.name for service in services], readiness)
     door.serve([*services, *anybody.services])
-    return PopServer(
-        door, host, port, broker.drain, made.session, anybody.health, door.connections.limits.connections_max
-    )
+    return PopServer(door, host, port, broker.drain, made.session, readiness, door.connections.limits.connections_max)
 
 
 ADMIN = wire.DESCRIPTOR.services_by_name["Admin"]
@@ -249,6 +249,7 @@ def admin_methods(
         "FindMessages": Method(admin.find_messages, rights.admin),
         "TryFilter": Method(admin.try_filter, rights.admin),
         "GetStatus": Method(admin.get_status, rights.admin),
+        "GetHealth": Method(admin.get_health, rights.admin),
         "ConfirmClock": Method(admin.confirm_clock, rights.admin),
         **clients.methods,
         **dead_letters.methods,

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from popclient._sync.admin.admin import Admin
 from popclient.admin.facts import (
-    Budget,
     ClientFacts,
     Consumer,
     ExponentialBackoff,
@@ -32,7 +31,6 @@ from popclient.admin.facts import (
     Redeliveries,
     ScheduledMessage,
     SkippedMessage,
-    Status,
     Subscription,
     Topic,
     Trial,
@@ -48,6 +46,7 @@ from popclient.admin.redrive_facts import (
     RedriveStep,
     Repair,
 )
+from popclient.admin.server_facts import Budget, Health, HealthCheck, Status
 from popclient.admin.user_facts import Explanation, NewUser, Policy, User
 
 __all__ = [
@@ -64,6 +63,8 @@ __all__ = [
     "FoundMessages",
     "Group",
     "GroupLag",
+    "Health",
+    "HealthCheck",
     "HistoryEntry",
     "Hold",
     "LockedMessageGroup",

@@ -16,7 +16,6 @@ from google.protobuf.message import Message
 
 from popclient._session import convert
 from popclient.admin.facts import (
-    Budget,
     ClientFacts,
     Consumer,
     ExponentialBackoff,
@@ -35,6 +34,7 @@ from popclient.admin.facts import (
     Why,
 )
 from popclient.admin.redrive_facts import DeadLetter
+from popclient.admin.server_facts import Budget, HealthCheck
 from popclient.admin.user_facts import Policy
 from popclient.message import MessageView
 from popproto.v1 import admin_pb2 as wire
@@ -123,6 +123,7 @@ _MADE: Final[dict[str, Callable[[Any], object]]] = {
     wire.GroupLag.DESCRIPTOR.full_name: lambda value: facts_of(
         GroupLag, value, namespace=value.group.resource_namespace
     ),
+    wire.HealthCheck.DESCRIPTOR.full_name: lambda value: facts_of(HealthCheck, value),
     wire.Hold.DESCRIPTOR.full_name: lambda value: facts_of(Hold, value),
     wire.HistoryEntry.DESCRIPTOR.full_name: lambda value: facts_of(HistoryEntry, value),
     wire.MessageState.DESCRIPTOR.full_name: lambda value: facts_of(MessageState, value),

@@ -44,6 +44,7 @@ def add_commands(commands: Any) -> None:
     clock = add_actions(commands, "clock", "the server's system clock")
     add_command(clock, "confirm", "confirm that it is right; retention then goes on", "groups:confirm_clock")
     _add_top(commands)
+    add_command(commands, "health", "whether the server works and should get requests, and why", "groups:show_health")
     add_command(commands, "status", "the server in numbers, and the lag of each group", "groups:show_server")
 
 

@@ -1,4 +1,4 @@
-"""`popmq group …`, and `popmq status`, which shows the same table of lags."""
+"""`popmq group …`, `popmq status`, which shows the same table of lags, and `popmq health`."""
 
 from __future__ import annotations
 
@@ -258,6 +258,16 @@ def show_server(arguments: Namespace) -> int:
     }
     shown = [*lines, *hint_lines(status.hints), *_budget_lines(status.budgets), "", *lag_table(status.lag)]
     return say(arguments, document, shown)
+
+
+def show_health(arguments: Namespace) -> int:
+    """Exit code 1 if the server should not get requests."""
+    with Admin(client_config(arguments)) as admin:
+        health = admin.health()
+    rows = [("yes" if each.ok else "no", each.name, each.reason) for each in health.checks]
+    answer = "ready" if health.ready else "not ready" if health.live else "not live"
+    say(arguments, asdict(health), [answer, "", *table(["ok", "check", "reason"], rows), *hint_lines(health.warnings)])
+    return OK if health.ready else REFUSED
 
 
 def confirm_clock(arguments: Namespace) -> int:

@@ -53,7 +53,7 @@ class Readiness:
         self._reader = reader
         self._writer = writer
         self._hints = hints
-        self._is_leaving = False
+        self.leaving = asyncio.Event()  # the server stops
         self._asking: asyncio.Task[Sequence[str]] | None = None
         self._asked_at_s = 0.0
         self._report: ReadinessReport | None = None
@@ -61,7 +61,7 @@ class Readiness:
 
     def leave(self) -> None:
         """The server stops: from now on it is not ready."""
-        self._is_leaving = True
+        self.leaving.set()
 
     def liveness(self) -> ReadinessCheck:
         """Whether this process works. That it answers shows that the event loop runs."""
@@ -71,9 +71,16 @@ class Readiness:
             "writer", False, "the writer's thread has ended, so nothing can be stored; restart the server"
         )
 
+    def is_live(self) -> bool:
+        return self.liveness().ok
+
+    async def is_ready(self) -> bool:
+        """A server that stops does not ask the database."""
+        return not self.leaving.is_set() and (await self.report()).is_ready
+
     async def report(self) -> ReadinessReport:
         now_s = asyncio.get_running_loop().time()
-        if self._report is None or self._is_leaving or now_s - self._reported_at_s > REMEMBERED_MS / 1_000:
+        if self._report is None or self.leaving.is_set() or now_s - self._reported_at_s > REMEMBERED_MS / 1_000:
             database, warnings = await self._database_check()
             checks = [self._leaving(), self.liveness(), self._pace(), database]
             self._report = ReadinessReport(checks, [*warnings, *self._hints()])
@@ -81,7 +88,7 @@ class Readiness:
         return self._report
 
     def _leaving(self) -> ReadinessCheck:
-        if self._is_leaving:
+        if self.leaving.is_set():
             return ReadinessCheck(
                 "accepts requests", False, "the server is stopping; it finishes the calls that it has"
             )
@@ -108,13 +115,15 @@ class Readiness:
         if self._asking is None:
             self._asked_at_s = loop.time()
             self._asking = loop.create_task(self._reader.read(lambda conn: disk.look(conn, self._database.file)))
-        await asyncio.wait([self._asking], timeout=ANSWER_MS / 1_000)
+        asking = self._asking  # another caller may take its answer first
+        await asyncio.wait([asking], timeout=ANSWER_MS / 1_000)
         took_ms = round((loop.time() - self._asked_at_s) * 1_000)
-        if not self._asking.done():
+        if not asking.done():
             return ReadinessCheck("database", False, f"{self._database.name} has not answered for {span(took_ms)}"), ()
-        asked, self._asking = self._asking, None
+        if self._asking is asking:
+            self._asking = None
         try:
-            warnings = asked.result()
+            warnings = asking.result()
         except PopError as error:
             return ReadinessCheck("database", False, error.sentence), ()
         return ReadinessCheck("database", True, f"{self._database.name} answered in {took_ms} ms"), warnings

@@ -10,6 +10,7 @@ from popproto.v1 import admin_pb2 as wire
 from popproto.v2 import definition_pb2 as pb
 from popserver.inspection import convert as inspection_convert
 from popserver.inspection.flow import Inspection, Wish
+from popserver.inspection.readiness import Readiness
 from popserver.model.errors import AlreadyExists, BadRequest
 from popserver.model.group import ConsumeFrom, HistoryLevel, NewGroup
 from popserver.model.retry import RetryPolicy
@@ -21,8 +22,9 @@ from popserver.transport.calls import Caller
 class AdminMethods:
     """One method per RPC, in the proto's order."""
 
-    def __init__(self, operations: Inspection, version: str) -> None:
+    def __init__(self, operations: Inspection, readiness: Readiness, version: str) -> None:
         self._operations = operations
+        self._readiness = readiness
         self._version = version
 
     async def create_topic(self, request: wire.CreateTopicRequest, caller: Caller) -> wire.CreateTopicResponse:
@@ -225,6 +227,16 @@ class AdminMethods:
             started_at=convert.timestamp(now.started_at_ms),
             now=convert.timestamp(now.now_ms),
             oldest_overdue=convert.duration(now.oldest_overdue_ms),
+        )
+
+    async def get_health(self, _request: wire.GetHealthRequest, _caller: Caller) -> wire.GetHealthResponse:
+        report = await self._readiness.report()
+        return wire.GetHealthResponse(
+            status=status.OK,
+            live=self._readiness.is_live(),
+            ready=report.is_ready,
+            checks=[wire.HealthCheck(name=each.name, ok=each.ok, reason=each.sentence) for each in report.checks],
+            warnings=report.warnings,
         )
 
     async def confirm_clock(self, _request: wire.ConfirmClockRequest, _caller: Caller) -> wire.ConfirmClockResponse:

@@ -6,9 +6,9 @@ One address gets at most half of the streams.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import TypeVar
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Protocol, TypeVar
 
 from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2
@@ -31,12 +31,14 @@ Request = TypeVar("Request", bound=Message)
 class PublicServices:
     """Both services. A refusal ends the call with a gRPC status, because their answers have no status field."""
 
-    def __init__(self, incoming: Incoming, budgets: Budgets, limits: CallLimits, names: Sequence[str]) -> None:
-        """`names` are the names of the other services; reflection lists them."""
+    def __init__(
+        self, incoming: Incoming, budgets: Budgets, limits: CallLimits, names: Sequence[str], condition: ServerCondition
+    ) -> None:
+        """`names` are the names of the other services; reflection lists them, and health knows them."""
         for file in (health_pb2.DESCRIPTOR, reflection_pb2.DESCRIPTOR):
             POOL.AddSerializedFile(file.serialized_pb)
-        self.health = Health()
         self._names = [*names, _HEALTH, _REFLECTION]
+        self._health = Health(condition, self._names)
         self._incoming = incoming
         self._watches = _shares(budgets, "health watches", limits.watches_max)
         self._reflections = _shares(budgets, "reflection streams", limits.watches_max)
@@ -53,7 +55,7 @@ class PublicServices:
 
     async def _check(self, call: Call) -> Encodable | None:
         request = await self._asked(call)
-        answer = self.health.check(request.service)
+        answer = await self._health.check(request.service)
         if answer is None:
             call.end(EndStatus(EndCode.NOT_FOUND))
         return answer
@@ -61,7 +63,7 @@ class PublicServices:
     async def _watch(self, call: Call) -> None:
         with _one_of(self._watches, call):
             request = await self._asked(call)
-            await self.health.watch(request.service, call.write)
+            await self._health.watch(request.service, call.write)
 
     async def _reflect(self, call: Call) -> None:
         # gRPC's library loads slowly, and few servers are asked.
@@ -125,38 +127,60 @@ def _refusable(handler: Handler) -> Handler:
     return handle
 
 
-# grpc.health.v1: SERVING from the start until the server leaves.
+# grpc.health.v1. Its answers have no place for reasons; `popmq.v1.Admin/GetHealth` and /readyz have them.
 
-# Names that a health check may ask for: the whole server, and the two names that process supervisors use.
-NAMES = frozenset({"", "startup", "liveness"})
+_LIVENESS = frozenset({"startup", "liveness"})
+WATCH_S = 5.0  # how often a watch looks whether the state has changed
+
+
+class ServerCondition(Protocol):
+    """The facts that health is made from."""
+
+    leaving: asyncio.Event
+
+    def is_live(self) -> bool:
+        """Whether the process works."""
+
+    async def is_ready(self) -> bool:
+        """Whether the server should get requests."""
 
 
 class Health:
-    """Whether the server accepts calls."""
+    """What supervisors ask a server by name: the names that Kubernetes uses, and those of the services."""
 
-    def __init__(self) -> None:
-        self._is_leaving = asyncio.Event()
+    def __init__(self, condition: ServerCondition, services: Iterable[str]) -> None:
+        self._condition = condition
+        # The empty name is the whole server.
+        self._readiness = frozenset({"", "readiness", *services})
 
-    def leave(self) -> None:
-        """Answer NOT_SERVING from now on, and tell all watchers."""
-        self._is_leaving.set()
-
-    def check(self, name: str) -> health_pb2.HealthCheckResponse | None:
+    async def check(self, name: str) -> health_pb2.HealthCheckResponse | None:
         """The state; None for an unknown name."""
-        return self._state() if name in NAMES else None
+        if name in self._readiness:
+            return _SERVING if await self._condition.is_ready() else _NOT_SERVING
+        if name in _LIVENESS:
+            return _SERVING if self._condition.is_live() else _NOT_SERVING
+        return None
 
     async def watch(self, name: str, write: Write) -> None:
-        """Write the state now and at its change, when the server stops. The stream ends then."""
-        if name not in NAMES:
-            await write(health_pb2.HealthCheckResponse(status=health_pb2.HealthCheckResponse.SERVICE_UNKNOWN))
-        else:
-            await write(self._state())
-            if not self._is_leaving.is_set():
-                await self._is_leaving.wait()
-                await write(self._state())
-            return
-        await self._is_leaving.wait()
+        """Write the state now and at each change. The stream ends when the server stops."""
+        leaving, last = self._condition.leaving, None
+        while True:
+            is_last = leaving.is_set()
+            state = await self.check(name) or _SERVICE_UNKNOWN
+            if state != last:
+                await write(state)
+                last = state
+            if is_last:
+                return
+            with suppress(TimeoutError):
+                await asyncio.wait_for(leaving.wait(), WATCH_S)
 
-    def _state(self) -> health_pb2.HealthCheckResponse:
-        serving, leaving = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
-        return health_pb2.HealthCheckResponse(status=leaving if self._is_leaving.is_set() else serving)
+
+_SERVING, _NOT_SERVING, _SERVICE_UNKNOWN = (
+    health_pb2.HealthCheckResponse(status=each)
+    for each in (
+        health_pb2.HealthCheckResponse.SERVING,
+        health_pb2.HealthCheckResponse.NOT_SERVING,
+        health_pb2.HealthCheckResponse.SERVICE_UNKNOWN,
+    )
+)

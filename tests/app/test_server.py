@@ -28,11 +28,6 @@ SERVING = HealthCheckResponse.SERVING
 NOT_SERVING = HealthCheckResponse.NOT_SERVING
 
 
-@pytest.mark.parametrize("name", ["", "startup", "liveness"])
-async def test_health_says_serving(door: Door, name: str) -> None:
-    assert (await HealthStub(door.channel).Check(HealthCheckRequest(service=name))).status == SERVING
-
-
 async def reflected(door: Door, request: ServerReflectionRequest) -> ServerReflectionResponse:
     call = ServerReflectionStub(door.channel).ServerReflectionInfo()
     await call.write(request)

@@ -38,7 +38,7 @@ def tables(door: Door) -> dict[Any, Mapping[str, AnyMethod]]:
         LEGACY: made.legacy(),
         RECEIVING: made.receiving(),
         BULK: made.bulk(),
-        ADMIN: made.admin(access),
+        ADMIN: made.admin(access, door.server.readiness),
     }
 
 

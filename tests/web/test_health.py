@@ -13,6 +13,7 @@ from popserver.app import App
 from popserver.engine.transaction import Read
 from popserver.inspection import disk, readiness
 from popserver.model.errors import StoreUnavailable
+from tests.support.health import hanging_database
 from tests.support.http import HttpAnswer, get
 from tests.support.waiting import eventually
 from tests.web.conftest import started
@@ -31,19 +32,10 @@ async def test_a_server_that_works_is_live_and_ready(database_url: str) -> None:
 async def test_a_database_that_does_not_answer_makes_a_server_unready_but_not_dead(
     web: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    let_go = threading.Event()
-
-    def hang(_conn: Connection, _file: Path | None) -> list[str]:
-        assert let_go.wait(30)
-        return []
-
-    monkeypatch.setattr(readiness, "ANSWER_MS", 50)
-    monkeypatch.setattr(readiness, "REMEMBERED_MS", 0)
-    monkeypatch.setattr(disk, "look", hang)
-    for _ in range(3):  # one question is asked, however often a supervisor looks
-        assert "has not answered for" in reason(await get(web.http_endpoint, "/readyz"), "database")
-    assert (await get(web.http_endpoint, "/livez")).status == 200
-    let_go.set()
+    with hanging_database(monkeypatch):
+        for _ in range(3):  # one question is asked, however often a supervisor looks
+            assert "has not answered for" in reason(await get(web.http_endpoint, "/readyz"), "database")
+        assert (await get(web.http_endpoint, "/livez")).status == 200
     await eventually(lambda: is_ready(web), "ready again", within_s=30)
 
 

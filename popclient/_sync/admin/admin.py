@@ -9,7 +9,7 @@ from popclient._sync.admin.dead_letters import DeadLetters, Redrives
 from popclient._sync.admin.messages import Messages, Scheduled
 from popclient._sync.admin.progress import Progress
 from popclient.admin.answers import facts_of
-from popclient.admin.facts import Status
+from popclient.admin.server_facts import Health, Status
 from popproto.v1 import admin_pb2 as wire
 
 
@@ -29,6 +29,11 @@ class Admin(Topics, Groups, Clients, Progress, Messages, Scheduled, DeadLetters,
         """The server in numbers, as `popmq status` shows it."""
         answer = self._call(lambda link: link.admin.GetStatus, wire.GetStatusRequest())
         return facts_of(Status, answer)
+
+    def health(self) -> Health:
+        """Whether the server works and should get requests, and why. It answers too if its database does not."""
+        answer = self._call(lambda link: link.admin.GetHealth, wire.GetHealthRequest())
+        return facts_of(Health, answer)
 
     def confirm_clock(self) -> str:
         """Confirms the server's system clock: retention then removes what is old by it. Returns what that changes.

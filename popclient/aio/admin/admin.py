@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from popclient.admin.answers import facts_of
-from popclient.admin.facts import Status
+from popclient.admin.server_facts import Health, Status
 from popclient.aio.admin.access import Access
 from popclient.aio.admin.catalog import Clients, Groups, Topics
 from popclient.aio.admin.dead_letters import DeadLetters, Redrives
@@ -30,6 +30,11 @@ class Admin(Topics, Groups, Clients, Progress, Messages, Scheduled, DeadLetters,
         """The server in numbers, as `popmq status` shows it."""
         answer = await self._call(lambda link: link.admin.GetStatus, wire.GetStatusRequest())
         return facts_of(Status, answer)
+
+    async def health(self) -> Health:
+        """Whether the server works and should get requests, and why. It answers too if its database does not."""
+        answer = await self._call(lambda link: link.admin.GetHealth, wire.GetHealthRequest())
+        return facts_of(Health, answer)
 
     async def confirm_clock(self) -> str:
         """Confirms the server's system clock: retention then removes what is old by it. Returns what that changes.

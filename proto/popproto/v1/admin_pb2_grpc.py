@@ -275,6 +275,11 @@ class AdminStub(object):
                 request_serializer=popmq_dot_v1_dot_admin__pb2.GetStatusRequest.SerializeToString,
                 response_deserializer=popmq_dot_v1_dot_admin__pb2.GetStatusResponse.FromString,
                 _registered_method=True)
+        self.GetHealth = channel.unary_unary(
+                '/popmq.v1.Admin/GetHealth',
+                request_serializer=popmq_dot_v1_dot_admin__pb2.GetHealthRequest.SerializeToString,
+                response_deserializer=popmq_dot_v1_dot_admin__pb2.GetHealthResponse.FromString,
+                _registered_method=True)
         self.ConfirmClock = channel.unary_unary(
                 '/popmq.v1.Admin/ConfirmClock',
                 request_serializer=popmq_dot_v1_dot_admin__pb2.ConfirmClockRequest.SerializeToString,
@@ -574,6 +579,12 @@ class AdminServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetHealth(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ConfirmClock(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -822,6 +833,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.GetStatus,
                     request_deserializer=popmq_dot_v1_dot_admin__pb2.GetStatusRequest.FromString,
                     response_serializer=popmq_dot_v1_dot_admin__pb2.GetStatusResponse.SerializeToString,
+            ),
+            'GetHealth': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetHealth,
+                    request_deserializer=popmq_dot_v1_dot_admin__pb2.GetHealthRequest.FromString,
+                    response_serializer=popmq_dot_v1_dot_admin__pb2.GetHealthResponse.SerializeToString,
             ),
             'ConfirmClock': grpc.unary_unary_rpc_method_handler(
                     servicer.ConfirmClock,
@@ -2125,6 +2141,33 @@ class Admin(object):
             '/popmq.v1.Admin/GetStatus',
             popmq_dot_v1_dot_admin__pb2.GetStatusRequest.SerializeToString,
             popmq_dot_v1_dot_admin__pb2.GetStatusResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetHealth(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/popmq.v1.Admin/GetHealth',
+            popmq_dot_v1_dot_admin__pb2.GetHealthRequest.SerializeToString,
+            popmq_dot_v1_dot_admin__pb2.GetHealthResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -83,6 +83,7 @@ class AdminStub:
     VerifyMessage: _grpc.UnaryUnaryMultiCallable[_admin_pb2.VerifyMessageRequest, _admin_pb2.VerifyMessageResponse]
     ReconnectClient: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ReconnectClientRequest, _admin_pb2.ReconnectClientResponse]
     GetStatus: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetStatusRequest, _admin_pb2.GetStatusResponse]
+    GetHealth: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetHealthRequest, _admin_pb2.GetHealthResponse]
     ConfirmClock: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ConfirmClockRequest, _admin_pb2.ConfirmClockResponse]
 
 @_typing.type_check_only
@@ -137,6 +138,7 @@ class AdminAsyncStub(AdminStub):
     VerifyMessage: _aio.UnaryUnaryMultiCallable[_admin_pb2.VerifyMessageRequest, _admin_pb2.VerifyMessageResponse]  # type: ignore[assignment]
     ReconnectClient: _aio.UnaryUnaryMultiCallable[_admin_pb2.ReconnectClientRequest, _admin_pb2.ReconnectClientResponse]  # type: ignore[assignment]
     GetStatus: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetStatusRequest, _admin_pb2.GetStatusResponse]  # type: ignore[assignment]
+    GetHealth: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetHealthRequest, _admin_pb2.GetHealthResponse]  # type: ignore[assignment]
     ConfirmClock: _aio.UnaryUnaryMultiCallable[_admin_pb2.ConfirmClockRequest, _admin_pb2.ConfirmClockResponse]  # type: ignore[assignment]
 
 class AdminServicer(metaclass=_abc_1.ABCMeta):
@@ -476,6 +478,13 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.GetStatusRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.GetStatusResponse, _abc.Awaitable[_admin_pb2.GetStatusResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def GetHealth(
+        self,
+        request: _admin_pb2.GetHealthRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.GetHealthResponse, _abc.Awaitable[_admin_pb2.GetHealthResponse]]: ...
 
     @_abc_1.abstractmethod
     def ConfirmClock(

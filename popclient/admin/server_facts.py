@@ -1,0 +1,73 @@
+"""The facts about a server as a whole: its health, its numbers and its limits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from popclient.admin.facts import GroupLag
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """How much of something the server's callers may take up at once.
+
+    option: the setting of `popmq serve` that sets the limit. unit: what is counted, such as "bytes". peak: the highest
+    use since the start of the server; refused: how often there was no room since then.
+    """
+
+    name: str
+    option: str
+    unit: str
+    limit: int
+    used: int
+    peak: int
+    refused: int
+
+
+@dataclass(frozen=True, slots=True)
+class HealthCheck:
+    """One condition of readiness, and a sentence that says how it is."""
+
+    name: str
+    ok: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """Whether the server's process works, and whether the server should get requests. Warnings change neither."""
+
+    live: bool
+    ready: bool
+    checks: tuple[HealthCheck, ...]
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """The server in numbers. `store` is its database URL without the password.
+
+    appended: how many messages all topics ever stored, without dead letters and retries.
+    oldest_overdue: how late the latest hold, back-off or delayed message is that should have ended; 0 when none is.
+    hints: a sentence for each thing that deserves a look.
+    """
+
+    version: str
+    store: str
+    durability: str
+    schema_revision: str
+    started_at: datetime
+    now: datetime
+    topics: int
+    groups: int
+    messages: int
+    dead_letters: int
+    parked_polls: int
+    connected_clients: int
+    discarded_transactions: int
+    lag: tuple[GroupLag, ...]
+    oldest_overdue: timedelta
+    hints: tuple[str, ...]
+    budgets: tuple[Budget, ...]
+    appended: int = 0

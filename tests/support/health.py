@@ -1,0 +1,30 @@
+"""A server whose database does not answer."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Connection
+
+from popserver.inspection import disk, readiness
+
+
+@contextmanager
+def hanging_database(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Readiness gets no answer from the database within the block."""
+    let_go = threading.Event()
+
+    def hang(_conn: Connection, _file: Path | None) -> list[str]:
+        assert let_go.wait(30)
+        return []
+
+    with monkeypatch.context() as patch:
+        patch.setattr(readiness, "ANSWER_MS", 50)
+        patch.setattr(readiness, "REMEMBERED_MS", 0)
+        patch.setattr(disk, "look", hang)
+        yield
+        let_go.set()
