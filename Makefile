@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 DEMO := $(VENV)/.demo
 DEV := $(VENV)/.dev
 AXE := $(VENV)/axe-core
+MERMAID := $(VENV)/mermaid
 SITE := $(VENV)/.site
 # How many processes share the tests; each has a Postgres of its own, and a Spark where it is asked for one.
 JOBS := 3
@@ -39,6 +40,15 @@ $(SITE): $(DEV)
 	@echo "Installing what the documentation site needs into $(VENV) ..."
 	$(BIN)/pip install --quiet --editable '.[docs]'
 	@touch $@
+
+# What draws the diagrams of the site, which loads nothing from other sites.
+$(MERMAID):
+	@command -v npm > /dev/null || \
+	  { echo "The site needs npm, for the script that draws its diagrams; on Debian: apt-get install npm"; exit 1; }
+	@mkdir -p $(MERMAID).part
+	cd $(MERMAID).part && npm pack --silent mermaid@11.12.1 > /dev/null && tar xzf mermaid-11.12.1.tgz || \
+	  { echo "npm did not get mermaid 11.12.1, which draws the diagrams of the site"; exit 1; }
+	@mv $(MERMAID).part $(MERMAID)
 
 install: $(DEV) ## set up .venv for developing
 
@@ -103,8 +113,9 @@ fresh: $(DEV) ## whether generated files are what their generators make
 
 check: lint types fresh ## lint, types, and whether generated files are fresh
 
-docs: $(SITE) ## make the documentation site in site-out/; a warning is an error
+docs: $(SITE) $(MERMAID) ## make the documentation site in site-out/; a warning is an error
 	$(BIN)/sphinx-build -c docs -b html -d site-out/.doctrees --nitpicky --fail-on-warning --keep-going --quiet . site-out
+	$(BIN)/python docs/offline.py site-out
 	@echo "The site is made: site-out/index.html"
 
 bench: $(DEV) ## measure; writes bench-out/bench.json (ARGS=--quick: a short run; ARGS=abuse: attacks; ARGS=peers: beside other brokers; ARGS=--help)

@@ -13,13 +13,15 @@ if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
 DOCS = Path(__file__).parent
-sys.path.insert(0, str(DOCS))  # docstrings.py
+sys.path.insert(0, str(DOCS))  # docstrings.py, diagrams.py
+
+from diagrams import MERMAID  # noqa: E402
 
 project = "PopMQ"
 author = "the PopMQ authors"
 copyright = "the PopMQ authors, Apache License 2.0"  # noqa: A001 - Sphinx reads this name
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_external_toc", "sphinxcontrib.mermaid"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_external_toc", "diagrams"]
 external_toc_path = "docs/_toc.yml"
 include_patterns = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/**"]
 exclude_patterns = [".*", "**/node_modules", "**/target", "bench-out", "demo-out", "site-out", "dist"]
@@ -39,7 +41,7 @@ html_theme = "furo"
 html_title = "PopMQ"
 html_additional_pages = {"index": "start.html"}
 templates_path = ["templates"]
-html_static_path = ["static"]
+html_static_path = ["static", str(MERMAID)]
 html_copy_source = False
 
 

@@ -71,6 +71,28 @@ def test_generated_pages_are_fresh(page: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.parametrize(
+    "page",
+    [
+        '<script type="module" src="https://cdn.example/a.js"></script>',
+        '<script type="module">import a from "https://cdn.example/a.js";</script>',
+        '<link rel="stylesheet" href="//cdn.example/a.js">',
+        "<style>@font-face { src: url(https://cdn.example/a.js) }</style>",
+        '<img alt="" src="http://cdn.example/a.js">',
+    ],
+)
+def test_a_page_that_needs_another_site_is_named(page: str, tmp_path: Path) -> None:
+    """`make docs` fails then."""
+    links = '<a href="https://example.org/">a link</a><script src="_static/a.js"></script><link href="a.css">'
+    (tmp_path / "good.html").write_text(links)
+    check = [sys.executable, DOCS / "offline.py", tmp_path]
+    assert subprocess.run(check, check=False).returncode == 0
+    (tmp_path / "bad.html").write_text(links + page)
+    done = subprocess.run(check, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert re.fullmatch(r"bad\.html fetches (https?:)?//cdn\.example/a\.js\n", done.stderr)
+
+
 def test_each_column_of_a_view_is_described(store: OpenStore) -> None:
     sections = (DOCS / "views.md").read_text().split("\n## ")
     for view in VIEWS:
