@@ -57,6 +57,7 @@ RIGHT: dict[str, Any] = {
     "RenewAttempt": bulk_pb2.RenewAttemptRequest(group=GROUP, topic=TOPIC, attempt_id="a"),
     "CreateGroup": admin_pb2.CreateGroupRequest(group=pb.Resource(name="new")),
     "UpdateGroup": admin_pb2.UpdateGroupRequest(group=GROUP),
+    "FindMessages": admin_pb2.FindMessagesRequest(topic=TOPIC),
     "TryFilter": admin_pb2.TryFilterRequest(topic=TOPIC, expression="a > 3"),
     "ListScheduled": admin_pb2.ListScheduledRequest(topic=TOPIC),
     "ListDeadLetters": admin_pb2.ListDeadLettersRequest(selection=SELECTED),
@@ -136,6 +137,7 @@ async def test_extremes_are_answered_in_words(tmp_path: Path, capsys: pytest.Cap
     ("method", "path"),
     [
         ("QueryOffset", ("timestamp",)),
+        ("FindMessages", ("since",)),
         ("ListScheduled", ("after_due_at",)),
         ("ListDeadLetters", ("selection", "dead_from")),
         ("PurgeDeadLetters", ("selection", "dead_until")),
