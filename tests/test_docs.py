@@ -85,7 +85,7 @@ def test_a_page_that_needs_another_site_is_named(page: str, tmp_path: Path) -> N
     """`make docs` fails then."""
     links = '<a href="https://example.org/">a link</a><script src="_static/a.js"></script><link href="a.css">'
     (tmp_path / "good.html").write_text(links)
-    check = [sys.executable, DOCS / "offline.py", tmp_path]
+    check = [sys.executable, str(DOCS / "offline.py"), str(tmp_path)]
     assert subprocess.run(check, check=False).returncode == 0
     (tmp_path / "bad.html").write_text(links + page)
     done = subprocess.run(check, capture_output=True, text=True, check=False)
