@@ -52,7 +52,7 @@ $(MERMAID):
 
 install: $(DEV) ## set up .venv for developing
 
-demo: $(DEMO) ## run the main job on real data (ARGS=--all for the whole year)
+demo: $(DEMO) ## run the main job on real data (ARGS=--all for the whole year, ARGS=--serve to look on in the console)
 	$(BIN)/python -m examples.flights $(ARGS)
 
 test: $(DEV) ## pass the tests

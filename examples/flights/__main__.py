@@ -5,17 +5,21 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import signal
 import subprocess
 import sys
 import time
 from contextlib import AbstractContextManager, ExitStack
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from examples.flights.cancellations import Cancellations
 from examples.flights.data import TOPIC, airlines, flights
 from examples.flights.groups import AGAIN_S, ARRIVALS, MAX_ATTEMPTS, RADAR
-from examples.flights.processes import ServerFailed, child, kill, server, stopped
+from examples.flights.history import course_of, flight_that_failed
+from examples.flights.pictures import Mark, draw_course, draw_flight
+from examples.flights.processes import Server, ServerFailed, child, kill, server, stopped
 from examples.flights.proof import prove, sql
 from examples.flights.screen import Screen
 from examples.flights.sending import Sending
@@ -38,11 +42,13 @@ class Stuck(Exception):
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m examples.flights", description=__doc__)
     parser.add_argument("--all", action="store_true", help="send the whole year, 336,776 flights")
+    parser.add_argument("--serve", action="store_true", help="keep the server and its console running until Ctrl-C")
     parser.add_argument("--out", type=Path, default=Path("demo-out"), help="folder for the results (demo-out)")
     arguments = parser.parse_args()
     demo = Demo(Screen(), _cleared(arguments.out.absolute()), whole_year=arguments.all)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that it ends its processes then, too
     try:
-        return 0 if demo.run() else 1
+        return 0 if demo.run(serve=arguments.serve) else 1
     except (ServerFailed, Stuck, PopError) as failure:
         demo.screen.failed(str(failure))
         return 1
@@ -62,13 +68,16 @@ class Demo:
         self.whole_year = whole_year
         self.work_s = 0.0 if whole_year else WORK_S
         self.total = sum(1 for _ in flights(whole_year=whole_year))
+        self.marks: list[Mark] = []
 
-    def run(self) -> bool:
-        """Whether the proof holds."""
+    def run(self, *, serve: bool) -> bool:
+        """Whether the proof holds. `serve`: the server runs on until somebody ends it."""
         with ExitStack() as stack:
             self.screen.step("popmq serve: one process, one port, one SQLite file")
-            endpoint, ready = stack.enter_context(server(self.database, self.out / "server.log"))
-            self.screen.say(ready)
+            served = stack.enter_context(server(self.database, self.out / "server.log"))
+            endpoint = served.endpoint
+            self.screen.say(served.ready)
+            self.screen.say(f"look on while it runs: {served.console}")
             looking = stack.enter_context(looking_at(self.database))
             spark = stack.enter_context(self._start_spark())
 
@@ -88,6 +97,13 @@ class Demo:
             if has_spark:
                 self.screen.step("The cancelled flights, repaired in Spark and sent back")
                 self._send_back(spark, endpoint, looking)
+
+            self.screen.step("Two pictures, and the console")
+            flight = self._draw(endpoint, looking)
+            if serve:
+                self._serve(served, flight)
+            else:
+                self.screen.say("the console on these flights: make demo ARGS=--serve")
             return holds
 
     def _start_spark(self) -> AbstractContextManager[subprocess.Popen[str]]:
@@ -109,7 +125,9 @@ class Demo:
             sending.start()
             with self.screen.watching(self.total):
                 self._until_all_ended(looking, sending, victim)
-            if victim.lives:
+            if victim.killed is not None:
+                self.marks.append(victim.killed)
+            else:
                 self.screen.note(f"no consumer was killed: it never held {IN_ITS_HANDS} flights when it was looked at")
 
     def _until_all_ended(self, looking: Database, sending: Sending, victim: Victim) -> None:
@@ -158,6 +176,27 @@ class Demo:
                     time.sleep(LOOK_S)
         self.screen.sent_back(report["classes"], report["redriven"], looking.taken())
 
+    def _draw(self, endpoint: str, looking: Database) -> str:
+        """The message id of the flight that is drawn."""
+        flight, states = self.out / "flight.svg", self.out / "states.svg"
+        states.write_text(draw_course(course_of(looking), self.marks), encoding="utf-8")
+        message_id = flight_that_failed(looking)
+        with Admin(endpoint) as admin:
+            flight.write_text(draw_flight(admin.get_message(message_id), datetime.now(UTC)), encoding="utf-8")
+        self.screen.pictures(flight, states)
+        return message_id
+
+    def _serve(self, served: Server, flight: str) -> None:
+        """Wait until Ctrl-C, or until the server is ended by somebody else."""
+        self.screen.console(served.console, flight)
+        try:
+            status = served.process.wait()
+        except KeyboardInterrupt:
+            self.screen.say("ended")
+            return
+        if status:
+            raise ServerFailed(f"popmq serve ended with status {status}; see server.log")
+
     def _prove(self, looking: Database) -> bool:
         (self.out / "proof.sql").write_text(sql())
         proofs = prove(looking)
@@ -174,22 +213,20 @@ class Victim:
     def __init__(self, process: subprocess.Popen[str], client_id: str) -> None:
         self._process = process
         self._client_id = client_id
+        self.killed: Mark | None = None
         self._killed_at = 0.0
         self._told = False  # whether the end of its holds has been shown
 
-    @property
-    def lives(self) -> bool:
-        return not self._killed_at
-
     def meet_its_end(self, looking: Database, screen: Screen) -> None:
         """Called regularly: kill the consumer when it holds enough messages, then show when its holds have ended."""
-        if self.lives:
+        if self.killed is None:
             # A stopped process cannot ack between this query and the kill.
             with stopped(self._process):
                 holding = looking.held_by(self._client_id)
                 if holding >= IN_ITS_HANDS:
                     kill(self._process)
                     self._killed_at = time.monotonic()
+                    self.killed = Mark(round(time.time() * 1_000), "kill -9 of a consumer")
                     screen.note(f"kill -9 of consumer process {self._process.pid}, in the middle of its work")
                     screen.note(f"it has {holding} flights in its hands")
         elif not self._told and not looking.held_by(self._client_id):
@@ -224,7 +261,7 @@ def _client_id(worker: subprocess.Popen[str]) -> str:
 def _cleared(out: Path) -> Path:
     """The folder, without the files of an earlier run."""
     out.mkdir(parents=True, exist_ok=True)
-    for pattern in ("popmq.db*", "*.log", "proof.sql"):
+    for pattern in ("popmq.db*", "*.log", "*.svg", "proof.sql"):
         for old in out.glob(pattern):
             old.unlink()
     shutil.rmtree(out / "dead_letters.parquet", ignore_errors=True)

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 GOODBYE_S = 5.0
 
@@ -17,10 +18,20 @@ class ServerFailed(Exception):
     """`popmq serve` did not become ready."""
 
 
+class Server(NamedTuple):
+    """A server that runs. `ready` is the line that it printed; `console` is where its pages begin."""
+
+    endpoint: str
+    console: str
+    ready: str
+    process: subprocess.Popen[str]
+
+
 @contextmanager
-def server(database: Path, log: Path) -> Iterator[tuple[str, str]]:
-    """Run `popmq serve` on a free port. Returns its endpoint and its ready line."""
-    options = ["--port", "0", "--database-url", f"sqlite:///{database}", "--min-invisible", "1s"]
+def server(database: Path, log: Path) -> Iterator[Server]:
+    """Run `popmq serve` on free ports."""
+    ports = ["--port", "0", "--http", "127.0.0.1:0"]
+    options = [*ports, "--database-url", f"sqlite:///{database}", "--min-invisible", "1s"]
     with log.open("wb") as errors:
         popmq = str(Path(sys.executable).with_name("popmq"))
         process = subprocess.Popen([popmq, "serve", *options], stdout=subprocess.PIPE, stderr=errors, text=True)
@@ -29,8 +40,8 @@ def server(database: Path, log: Path) -> Iterator[tuple[str, str]]:
         ready = process.stdout.readline().strip()
         if not ready:
             raise ServerFailed(log.read_text().strip() or f"popmq serve ended with status {process.wait()}")
-        _, _, told = ready.partition("grpc=")
-        yield told.split()[0], ready
+        told = dict(word.split("=", 1) for word in ready.split() if "=" in word)
+        yield Server(told["grpc"], f"http://{told['http']}/", ready, process)
     finally:
         end(process)
 

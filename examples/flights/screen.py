@@ -112,6 +112,17 @@ class Screen:
         self.say(f"sent back with an arrival time: {redriven:,}; taken by '{ARRIVALS}' this time: {taken:,}")
         self.say("each with its story: SELECT * FROM lineage")
 
+    def pictures(self, flight: Path, states: Path) -> None:
+        self.say(f"a flight that failed, its holds and attempts: {_short(flight)}")
+        self.say(f"the states of all flights over time: {_short(states)}")
+
+    def console(self, address: str, flight: str) -> None:
+        self.say(f"the console: {address}")
+        self.say(f"the flight of the picture: {address}messages/{flight}")
+        self.say(f"the dead letters: {address}dead-letters/{ARRIVALS}")
+        self.say("nobody has to sign in: this server has no users, and only this machine reaches it")
+        self.say("it runs until Ctrl-C")
+
     def _print(self, table: Table) -> None:
         self._console.print(_indented(table))
 

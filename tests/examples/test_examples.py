@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import MagicMock
+from urllib.request import urlopen
 
 import pytest
 
@@ -26,8 +30,8 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 @pytest.fixture
 def endpoint(tmp_path: Path) -> Iterator[str]:
     """A server on a free port: `popmq serve --min-invisible 1s`."""
-    with server(tmp_path / "popmq.db", tmp_path / "server.log") as (endpoint, _):
-        yield endpoint
+    with server(tmp_path / "popmq.db", tmp_path / "server.log") as served:
+        yield served.endpoint
 
 
 def run(*arguments: str, **environment: str) -> str:
@@ -173,6 +177,41 @@ def test_the_demo_without_java(tmp_path: Path) -> None:
     shown = run("-m", "examples.flights", "--out", str(tmp_path), JAVA_HOME="/nowhere", COLUMNS="120")
     assert "left out: Spark needs Java 17 or newer, and JAVA_HOME=/nowhere is no Java that starts; get one" in shown
     assert_proved(shown)
+    assert_drawn(shown, tmp_path)
+    assert shown.endswith("the console on these flights: make demo ARGS=--serve\n")
+
+
+def test_the_demo_serves_until_it_is_interrupted(tmp_path: Path) -> None:
+    """Its console has the flights; Ctrl-C, which goes to all its processes, ends it without an error."""
+    words = [sys.executable, "-m", "examples.flights", "--serve", "--out", str(tmp_path)]
+    environment = {**os.environ, "JAVA_HOME": "/nowhere", "COLUMNS": "120"}
+    with subprocess.Popen(
+        words,
+        cwd=EXAMPLES.parent,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as demo:
+        assert demo.stdout is not None
+        try:
+            shown = ""
+            while "it runs until Ctrl-C" not in shown:
+                line = demo.stdout.readline()
+                assert line, shown
+                shown += line
+            (flight,) = re.findall(r"the flight of the picture: (\S+)", shown)
+            page = urlopen(flight, timeout=60).read().decode()
+            os.killpg(demo.pid, signal.SIGINT)
+            rest = demo.stdout.read()
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(demo.pid, signal.SIGKILL)
+    assert "Its life in every group" in page
+    assert_drawn(shown, tmp_path)
+    assert rest.split() == ["ended"]
+    assert demo.returncode == 0
 
 
 @pytest.mark.slow
@@ -185,6 +224,7 @@ def test_the_demo(tmp_path: Path) -> None:
     assert "dead letters: 869 cancelled, 3 lost on the way" in shown
     assert "sent back with an arrival time: 869; taken by 'arrivals' this time: 869" in shown
     assert_proved(shown)
+    assert_drawn(shown, tmp_path)
 
 
 def assert_proved(shown: str) -> None:
@@ -193,3 +233,9 @@ def assert_proved(shown: str) -> None:
     assert "arrivals: sent 2,546 = committed 1,674 + dead letters 872; duplicates while held 0; lost 0" in shown
     assert "radar: sent 2,546 = committed 2,546 + dead letters 0; duplicates while held 0; lost 0" in shown
     assert "\n   proved\n" in shown
+
+
+def assert_drawn(shown: str, out: Path) -> None:
+    assert f"the states of all flights over time: {out / 'states.svg'}" in shown
+    assert "kill -9 of a consumer" in (out / "states.svg").read_text()
+    assert "The life of flight " in (out / "flight.svg").read_text()

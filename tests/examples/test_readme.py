@@ -33,8 +33,8 @@ FIRST_ADDRESS = "127.0.0.1:8081"
 
 @pytest.fixture
 def endpoint(tmp_path: Path) -> Iterator[str]:
-    with server(tmp_path / "popmq.db", tmp_path / "server.log") as (endpoint, _):
-        yield endpoint
+    with server(tmp_path / "popmq.db", tmp_path / "server.log") as served:
+        yield served.endpoint
 
 
 def blocks(text: str, language: str) -> list[str]:

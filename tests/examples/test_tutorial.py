@@ -15,9 +15,9 @@ PAGE = Path(__file__).parents[2] / "docs" / "tutorial.md"
 def test_the_tutorial(tmp_path: Path) -> None:
     setup, ready, *steps = blocks(PAGE)
     assert "popmq serve --min-invisible 1s\n" in setup.text  # as the helper starts it
-    with server(tmp_path / "popmq.db", tmp_path / "server.log") as (endpoint, said):
-        assert fits(ready.text.replace("127.0.0.1:8081", endpoint), said)
-        reader = Reader(tmp_path, endpoint)
+    with server(tmp_path / "popmq.db", tmp_path / "server.log") as served:
+        assert fits(ready.text.replace("127.0.0.1:8081", served.endpoint), served.ready)
+        reader = Reader(tmp_path, served.endpoint)
         reader.follow(steps)
     assert reader.compared == sum(step.language == "text" for step in steps) == 9
 

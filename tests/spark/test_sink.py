@@ -48,8 +48,8 @@ def small_batches(spark: SparkSession) -> Iterator[None]:
 @pytest.fixture(scope="module")
 def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("sink")
-    with server(folder / "popmq.db", folder / "server.log") as (endpoint, _):
-        yield endpoint
+    with server(folder / "popmq.db", folder / "server.log") as served:
+        yield served.endpoint
 
 
 def numbered(spark: SparkSession, partitions: int = 3) -> DataFrame:

@@ -51,7 +51,7 @@ def folder(spark: SparkSession, tmp_path: Path) -> Path:
 @pytest.mark.parametrize("points", [["write"], pytest.param(["write", "commit"], marks=pytest.mark.slow)])
 def test_a_killed_driver(folder: Path, points: list[str]) -> None:
     """Killed in the middle of a write, or there and in a commit, and run again: every row once."""
-    with server(folder / "popmq.db", folder / "server.log") as (endpoint, _):
+    with server(folder / "popmq.db", folder / "server.log") as (endpoint, *_):
         for point in points:
             assert drive(endpoint, folder, point) == -signal.SIGKILL, (folder / "driver.log").read_text()[-2_000:]
         assert 0 < sum(bodies(endpoint, "sent").values()) < len(EVERY_ONE_ONCE)
