@@ -1,7 +1,7 @@
-"""Writes the table of metrics.md from `popserver.metrics.names`.
+"""Writes the tables of metrics.md from `popserver.metrics.names`.
 
-python docs/metrics.py           rewrites the table
-python docs/metrics.py --check   writes nothing; exits with 1 if the table is stale
+python docs/metrics.py           rewrites the tables
+python docs/metrics.py --check   writes nothing; exits with 1 if a table is stale
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from pathlib import Path
 from popserver.metrics.names import COMMON, METRICS, Scope
 
 PAGE = Path(__file__).with_suffix(".md")
-START, END = "<!-- The table: python docs/metrics.py -->\n", "<!-- End of the table. -->\n"
+TABLE = "<!-- The table: python docs/metrics.py -->\n", "<!-- End of the table. -->\n"
+UNITS = "<!-- The names with units: python docs/metrics.py -->\n", "<!-- End of the names with units. -->\n"
 OF = {Scope.SERVER: "server", Scope.STORE: "database"}
 
 
@@ -36,10 +37,20 @@ def table() -> str:
     )
 
 
+def units() -> str:
+    """A row for each metric whose name can end with its unit."""
+    rows = [f"| `{each.name}` | `{each.name_with_unit}` |" for each in METRICS if each.name != each.name_with_unit]
+    return "\n".join(["| Name | With `--metric-unit-suffix` |", "|---|---|", *rows, ""])
+
+
 def page() -> str:
-    before, rest = PAGE.read_text().split(START)
-    _, after = rest.split(END)
-    return f"{before}{START}{table()}{END}{after}"
+    """The page with both tables made anew."""
+    text = PAGE.read_text()
+    for (start, end), made in ((TABLE, table()), (UNITS, units())):
+        before, rest = text.split(start)
+        _, after = rest.split(end)
+        text = f"{before}{start}{made}{end}{after}"
+    return text
 
 
 if __name__ == "__main__":

@@ -202,6 +202,7 @@ class App:
             codes=code_names(),
             version=__version__,
             series_max=config.max_metric_series,
+            has_units=config.metric_unit_suffix,
         )
         own = [*MetricsPage(self.exporter).routes, *HealthPages(self.readiness).routes]
         await self.web.start(Place(reached, config.tls, config.auth, __version__), own)

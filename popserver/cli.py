@@ -134,6 +134,11 @@ def _add_auth(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--max-http-connections", type=int, metavar="N", help="HTTP connections at one time (256)")
     parser.add_argument("--max-metric-series", type=int, metavar="N", help="samples of one scrape of /metrics (50000)")
+    parser.add_argument(
+        "--metric-unit-suffix",
+        action=argparse.BooleanOptionalAction,
+        help="names of metrics end with their units, as some exporters write them (no)",
+    )
     parser.add_argument("--send-backlog", type=_mib, metavar="MIB", help="memory for messages not yet stored (128)")
     parser.add_argument(
         "--max-undelivered", type=_mib, metavar="MIB", help="memory for answers that clients have not read yet (96)"

@@ -63,6 +63,7 @@ class Config(BaseSettings):
     max_connections_per_address: int = Field(default=0, ge=0)  # 0: half of max_connections
     max_http_connections: int = Field(default=256, ge=2)
     max_metric_series: int = Field(default=50_000, ge=500)
+    metric_unit_suffix: bool = False  # names of metrics end with their units
     max_watches: int = Field(default=1_000, ge=2)  # health watches, and as many reflection streams
     send_backlog: int = Field(default=128, ge=1)  # MiB of bodies that are not stored yet
     max_undelivered: int = Field(default=96, ge=1)  # MiB of bodies in answers that clients have not read yet

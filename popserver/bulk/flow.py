@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -17,6 +17,7 @@ from popserver.bulk.attempts import Attempt
 from popserver.bulk.rules import HeldPage, QueuePage, QueueSlice, check_slice
 from popserver.catalog.flow import Catalog
 from popserver.catalog.paused import PausedGroups
+from popserver.database.columns import Columns
 from popserver.database.database import READERS_MAX
 from popserver.engine.clock import Clock
 from popserver.engine.reader import Reader
@@ -90,6 +91,22 @@ class Bulk:
         topic = await self._catalog.topic(topic_name)
         place = queue_numbered(topic, queue_number)
         return QueueSlice(topic, place, offset, end_offset, wanted, tuple(sources))
+
+    async def reading_group(self, name: Resource) -> int:
+        """The id of a group that reads a slice; 0 if nobody has created it, because reading needs no group."""
+        group = await self._catalog.known_group(name) if name.name else None
+        return 0 if group is None else group.group_id
+
+    def count_pulled(self, group_id: int, queue_slice: QueueSlice, sent: Columns) -> None:
+        """Count messages of a slice that were sent now; their bodies too, if these are among the columns."""
+        self._redeliveries.count_pulled(group_id, queue_slice.topic.topic_id, len(sent.keys), sum(sent.body_sizes))
+
+    async def count_bytes(self, bulk_receive: BulkReceive, attempts: Mapping[int, int], sent: Columns) -> None:
+        """Count the bodies of held messages that were sent now; `attempts` are those of the messages, by key."""
+        if sent.body_sizes:
+            group, topic = await self._catalog.for_receipt(bulk_receive.group, bulk_receive.topic)
+            its = [attempts[key] for key in sent.keys]
+            self._redeliveries.count_bytes(group.group_id, topic.topic_id, its, sent.body_sizes)
 
     async def page(self, queue_slice: QueueSlice) -> QueuePage:
         """The first page of the range; continue at its `next_offset`. Raises `TopicNotFound`."""
@@ -175,6 +192,7 @@ class Bulk:
         while True:
             ended = await self._writer.submit(attempts.AckAttempt(attempt))
             messages += ended.messages
+            self._writer.meters.delivered[attempt.group.group_id, attempt.topic.topic_id].acks += ended.messages
             if ended.is_all:
                 return messages
             if self._clock.now_ms() >= until_ms:

@@ -77,8 +77,9 @@ class BulkMethods:
             sources_of(columns, request.topic.name),
         )
         chunks = make_chunks(columns, request.topic.name)
+        group_id = await self._bulk.reading_group(caller.resource(request.group))
         with self._present(caller):
-            await self._write_pages(queue_slice, chunks, write, caller)
+            await self._write_pages(queue_slice, group_id, chunks, write, caller)
 
     async def receive_bulk(self, request: wire.ReceiveBulkRequest, caller: Caller, write: Write) -> None:
         """Frames: status, chunks. If the answer breaks off, all messages stay held for a repetition."""
@@ -89,12 +90,14 @@ class BulkMethods:
             held = await self._bulk.receive(bulk_receive)
             await self._check_origins(bulk_receive, held, caller)
             await write(wire.ReceiveBulkResponse(status=status.OK))
-            chunks = make_chunks(columns, request.topic.name, dict(held))
+            attempts = dict(held)
+            chunks = make_chunks(columns, request.topic.name, attempts)
             sources = sources_of(columns, request.topic.name)
             async for page in self._bulk.pages(bulk_receive.topic, held, sources):
                 async for chunk in _made(chunks, page.columns, page.numbers):
                     others = wire.ReceiveBulkResponse(messages=chunk.messages)
                     await write(Frame(others, _CHUNK_OF_RECEIVE, chunk))
+                await self._bulk.count_bytes(bulk_receive, attempts, page.columns)
 
     async def renew_attempt(self, request: wire.RenewAttemptRequest, caller: Caller) -> wire.RenewAttemptResponse:
         """Renew an attempt's holds for 0 s to 12 h from now, as ChangeInvisibleDuration does."""
@@ -144,7 +147,9 @@ class BulkMethods:
         finally:
             clients.call_closed(client)
 
-    async def _write_pages(self, queue_slice: QueueSlice, chunks: Chunks, write: Write, caller: Caller) -> None:
+    async def _write_pages(
+        self, queue_slice: QueueSlice, group_id: int, chunks: Chunks, write: Write, caller: Caller
+    ) -> None:
         page = await self._page(queue_slice, caller)
         if page.columns is not None:
             await write(wire.PullBulkResponse(status=status.OK, min_offset=page.min_offset, max_offset=page.end_offset))
@@ -152,6 +157,7 @@ class BulkMethods:
         while page.columns is not None:
             if page.next_offset >= queue_slice.end_offset:
                 await _write_page(queue_slice, page, page.columns, chunks, write)
+                self._bulk.count_pulled(group_id, queue_slice, page.columns)
                 if not page.columns.keys and page.next_offset > queue_slice.offset:
                     await write(wire.PullBulkResponse(next_offset=page.next_offset))
                 return
@@ -161,6 +167,7 @@ class BulkMethods:
             ahead.add_done_callback(_taken_note_of)
             try:
                 await _write_page(queue_slice, page, page.columns, chunks, write)
+                self._bulk.count_pulled(group_id, queue_slice, page.columns)
                 page = await ahead
             finally:
                 ahead.cancel()

@@ -8,6 +8,7 @@ from typing import Any
 
 from popserver.catalog import groups, lookup, subscriptions, topics
 from popserver.database.notifications import GROUP, TOPIC, Invalidation
+from popserver.engine.meters import Created
 from popserver.engine.reader import Reader
 from popserver.engine.writer import Writer
 from popserver.model.group import Group, Mode, NewGroup
@@ -72,6 +73,10 @@ class Catalog:
             found = self._remember_group(name, await self._make_group(name), changes)
         return found
 
+    async def known_group(self, name: Resource) -> Group | None:
+        """The same, but None if the group does not exist. It is not created."""
+        return self._groups.get(name) or await self._find_group(name)
+
     async def subscription(self, group_name: Resource, topic_name: Resource) -> tuple[Group, Topic]:
         """The group and the topic. When this returns, the group has progress rows for the topic."""
         group = self._groups.get(group_name) or await self.group(group_name)
@@ -95,7 +100,7 @@ class Catalog:
 
     async def for_receipt(self, group_name: Resource, topic_name: Resource) -> tuple[Group, Topic]:
         """The group and the topic of a receipt handle. Missing ones are not created, because they hold nothing."""
-        group = self._groups.get(group_name) or await self._find_group(group_name)
+        group = await self.known_group(group_name)
         if group is None:
             raise lookup.group_not_found(group_name)
         topic = self._topics.get(topic_name) or await self._find_topic(topic_name)
@@ -112,7 +117,7 @@ class Catalog:
         """Create a topic. Raises `AlreadyExists`."""
         check_topic_to_send(new.name)
         changes = self._changes
-        topic = await self._writer.submit(topics.CreateTopic(new))
+        topic = await self._writer.meters.creating(Created.TOPIC, self._writer.submit(topics.CreateTopic(new)))
         return self._remember_topic(new.name, topic, changes)
 
     async def update_topic(
@@ -134,7 +139,7 @@ class Catalog:
         """Create a group. Raises `AlreadyExists`."""
         check_group(new.name)
         changes = self._changes
-        group = await self._writer.submit(groups.CreateGroup(new))
+        group = await self._writer.meters.creating(Created.GROUP, self._writer.submit(groups.CreateGroup(new)))
         return self._remember_group(new.name, group, changes)
 
     async def update_group(self, change: groups.UpdateGroup) -> Group:
@@ -212,9 +217,11 @@ class Catalog:
             new = NewTopic(name, accepts=AUTO_CREATE_ACCEPTS)
         else:
             raise lookup.topic_not_found(name)
-        return await self._writer.submit(topics.CreateTopic(new, or_find=True))
+        answer = self._writer.submit(topics.CreateTopic(new, or_find=True))
+        return await self._writer.meters.creating(Created.TOPIC, answer)
 
     async def _make_group(self, name: Resource) -> Group:
         if not self._auto_create:
             raise lookup.group_not_found(name)
-        return await self._writer.submit(groups.CreateGroup(NewGroup(name), or_find=True))
+        answer = self._writer.submit(groups.CreateGroup(NewGroup(name), or_find=True))
+        return await self._writer.meters.creating(Created.GROUP, answer)

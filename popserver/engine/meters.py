@@ -9,7 +9,9 @@ so it calls nothing: who counts adds to the numbers, as in
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from bisect import bisect_left
+from collections.abc import Awaitable, Callable
+from enum import Enum
 from functools import partial
 from time import perf_counter
 from typing import Generic, TypeVar
@@ -22,6 +24,9 @@ KIB, MIB = 1024, 1024 * 1024
 
 # The limits of RocketMQ's histograms, so that its dashboards work.
 CALL_MS = (1, 3, 5, 7, 10, 100, 1_000, 2_000, 3_000)
+CREATE_MS = (10, 100, 1_000, 3_000, 5_000)
+DECISION_S = (5, 60, 600, 3_600, 43_200, 86_400)
+DELAY_S = (60, 600, 3_600, 43_200, 86_400, 259_200)
 SIZE_BYTES = (KIB, 4 * KIB, 512 * KIB, MIB, 2 * MIB, 4 * MIB)
 # Ours.
 TRANSACTION_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
@@ -30,6 +35,7 @@ DELIVERY_MS = (1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 5_000, 30_000, 300_000
 
 Key = TypeVar("Key")
 Counted = TypeVar("Counted")
+Made = TypeVar("Made")
 
 now_s = perf_counter  # measures, and does not tell the time
 
@@ -43,6 +49,11 @@ class Histogram:
         self.limits = limits
         self.counts = [0] * (len(limits) + 1)  # the last one: above all limits
         self.total = 0.0
+
+    def add(self, value: float) -> None:
+        """Count a value, where a call more does not matter."""
+        self.counts[bisect_left(self.limits, value)] += 1
+        self.total += value
 
     @property
     def count(self) -> int:
@@ -62,25 +73,44 @@ class Sent:
 class Delivered:
     """Messages of a topic that were delivered to a group."""
 
-    __slots__ = ("acks", "bytes", "delays", "held", "retries", "retry_bytes")
+    __slots__ = ("acks", "bytes", "delays", "held", "holds", "requeued", "retries", "retry_bytes")
 
     def __init__(self) -> None:
         self.delays = Histogram(DELIVERY_MS)  # of first attempts: from storing to delivery, in ms
         self.bytes = 0  # of their bodies
-        self.held = 0  # first attempts of bulk receives, whose delays and bytes are not known
+        self.held = 0  # first attempts of bulk receives and pulls, whose delays are not known
         self.retries = 0
         self.retry_bytes = 0
+        self.holds = 0  # deliveries that consumers have to ack: all but those of pulls
         self.acks = 0
+        self.requeued = 0  # became READY again, because a hold or a retry interval ended
 
 
 class Ended:
-    """The decisions about half messages of a topic."""
+    """The decisions about half messages of a topic. Repeated decisions do not count."""
 
-    __slots__ = ("commits", "rollbacks")
+    __slots__ = ("ages", "rollbacks")
 
     def __init__(self) -> None:
-        self.commits = 0
+        self.ages = Histogram(DECISION_S)  # of committed ones: from storing to the decision, in seconds
         self.rollbacks = 0
+
+
+class Timed:
+    """Delayed messages of a topic. One of a user's transaction counts when it enters its queue."""
+
+    __slots__ = ("delays", "entered")
+
+    def __init__(self) -> None:
+        self.delays = Histogram(DELAY_S)  # from storing to the delivery time, in seconds
+        self.entered = 0  # their queues, when they were due
+
+
+class Created(Enum):
+    """What is created, by a command or on first use."""
+
+    TOPIC = "topic"
+    GROUP = "group"
 
 
 class Tallies(dict[Key, Counted], Generic[Key, Counted]):
@@ -106,6 +136,8 @@ class Meters:
         self.sent: Tallies[tuple[int, MessageType], Sent] = Tallies(Sent)  # by topic id and type
         self.delivered: Tallies[tuple[int, int], Delivered] = Tallies(Delivered)  # by group id and topic id
         self.ended: Tallies[int, Ended] = Tallies(Ended)  # by topic id
+        self.timed: Tallies[int, Timed] = Tallies(Timed)  # by topic id
+        self.created = {kind: {ok: Histogram(CREATE_MS) for ok in (True, False)} for kind in Created}
         self.calls: dict[str, Tallies[int, Histogram]] = {}  # by method and status code, in ms
         self.transactions = Histogram(TRANSACTION_S)  # from its first request to the answers
         self.commits = Histogram(TRANSACTION_S)
@@ -114,3 +146,13 @@ class Meters:
     def calls_of(self, method: str) -> Tallies[int, Histogram]:
         """How long calls of a method took, in ms, by the code of their status; 0 for calls that their clients ended."""
         return self.calls.setdefault(method, Tallies(partial(Histogram, CALL_MS)))
+
+    async def creating(self, kind: Created, answer: Awaitable[Made]) -> Made:
+        """Wait for the answer, and count how long it took to create something, in ms."""
+        began_s, is_ok = now_s(), False
+        try:
+            made = await answer
+            is_ok = True
+            return made
+        finally:
+            self.created[kind][is_ok].add((now_s() - began_s) * 1_000)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection
 
@@ -28,22 +28,34 @@ class Reader:
         self._database = database
         self._writer = writer
         self._pool = ThreadPoolExecutor(READERS_MAX, thread_name_prefix="popmq-reader")
+        self._given: set[Future[Any]] = set()  # to the pool, and not done yet
+
+    @property
+    def waiting(self) -> int:
+        """Queries that wait for a free connection."""
+        return sum(not each.running() and not each.done() for each in self._given.copy())
 
     async def read(self, query: Callable[[Connection], T]) -> T:
         """The result of `query`, which sees one consistent state of the database."""
         if self._database.is_memory:
             return await self._writer.submit(Read(query))
-        return await asyncio.get_running_loop().run_in_executor(self._pool, self._read, query)
+        return await self._run(lambda: self._read(query))
 
     async def read_then(self, query: Callable[[Connection], T], then: Callable[[T], R]) -> R:
         """The result of `then`, called with the result of `query`. It may be slow: it never runs in the writer."""
-        loop = asyncio.get_running_loop()
         if self._database.is_memory:
-            return await loop.run_in_executor(self._pool, then, await self.read(query))
-        return await loop.run_in_executor(self._pool, lambda: then(self._read(query)))
+            found = await self.read(query)
+            return await self._run(lambda: then(found))
+        return await self._run(lambda: then(self._read(query)))
 
     def close(self) -> None:
         self._pool.shutdown(wait=True)
+
+    async def _run(self, work: Callable[[], R]) -> R:
+        given = self._pool.submit(work)
+        self._given.add(given)
+        given.add_done_callback(self._given.discard)
+        return await asyncio.wrap_future(given)
 
     def _read(self, query: Callable[[Connection], T]) -> T:
         with self._database.read() as conn:

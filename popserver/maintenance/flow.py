@@ -96,6 +96,8 @@ class Maintenance:
         except PopError as error:
             log.warning("ending due deliveries is delayed", reason=error.sentence)
             return self._clock.now_ms() + RETRY_MS
+        for key, count in ended.requeued.items():
+            self._writer.meters.delivered[key].requeued += count
         return ended.next_due_ms
 
     async def _retain(self) -> int | None:

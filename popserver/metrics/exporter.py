@@ -63,8 +63,11 @@ class Exporter:
         codes: Mapping[int, str],
         version: str,
         series_max: int,
+        has_units: bool,
     ) -> None:
-        """`codes`: the names of status codes. `series_max`: how many samples a scrape has at most."""
+        """`codes`: the names of status codes. `series_max`: how many samples a scrape has at most. `has_units`: the
+        names end with the units."""
+        self._has_units = has_units
         self._broker = broker
         self._access = access
         self._readiness = readiness
@@ -117,7 +120,7 @@ class Exporter:
         return lambda: self._collect(server, store)
 
     def _collect(self, server: ServerNumbers, store: StoreNumbers | None) -> Sequence[Metric]:
-        families, left_out = Families(self._identity, self._series_max), LeftOut()
+        families, left_out = Families(self._identity, self._series_max, has_units=self._has_units), LeftOut()
         add_server(families, server)
         if store is not None:
             names = names_in(store)
@@ -139,7 +142,7 @@ class Exporter:
             budgets=list(broker.budgets),
             codes=self._codes,
             clients=connected(broker.clients.here()),
-            waiting=broker.writer.waiting,
+            waiting={"writer": broker.writer.waiting, "reader": broker.reader.waiting},
             parked=broker.parked,
             discarded=broker.transactions.discarded,
             rejected=self._access.rejected,

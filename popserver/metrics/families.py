@@ -26,7 +26,9 @@ class Identity(NamedTuple):
 class Families:
     """Samples, collected by the metric they belong to. Beyond `series_max` samples none is taken any more."""
 
-    def __init__(self, identity: Identity, series_max: int) -> None:
+    def __init__(self, identity: Identity, series_max: int, *, has_units: bool = False) -> None:
+        """`has_units`: the names end with the units."""
+        self._has_units = has_units
         self._common = list(identity)
         self._room = series_max
         self._found: dict[str, Family] = {}
@@ -57,7 +59,8 @@ class Families:
         family = self._found.get(name)
         if family is None:
             metric = BY_NAME[name]
-            family = self._found[name] = _KINDS[metric.kind](name, metric.help, labels=[*COMMON, *metric.labels])
+            shown = metric.name_with_unit if self._has_units else name
+            family = self._found[name] = _KINDS[metric.kind](shown, metric.help, labels=[*COMMON, *metric.labels])
         return family
 
 

@@ -58,10 +58,10 @@ class StoreWatch:
 
     async def _read(self) -> None:
         loop = asyncio.get_running_loop()
-        began_s, now_ms = loop.time(), self._clock.now_ms()
+        began_s, now_ms, calendar_ms = loop.time(), self._clock.now_ms(), self._clock.calendar_ms()
         try:
-            facts = await self._reader.read(lambda conn: store_facts(conn, now_ms, self._pairs_max))
-            self._found = StoreNumbers(facts, now_ms, 0.0, loop.time() - began_s)
+            facts = await self._reader.read(lambda conn: store_facts(conn, now_ms, calendar_ms, self._pairs_max))
+            self._found = StoreNumbers(facts, now_ms, calendar_ms, 0.0, loop.time() - began_s)
             self._found_at_s = began_s
         except PopError as error:
             if (untold := self._log_limit.dropped(now_ms)) is not None:

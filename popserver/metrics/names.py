@@ -32,6 +32,12 @@ class Metric(NamedTuple):
     scope: Scope
     labels: tuple[str, ...]
     help: str
+    unit: str = ""  # with --metric-unit-suffix the name ends with it, as with exporters that append units
+
+    @property
+    def name_with_unit(self) -> str:
+        """The name, with its unit if it does not end with that already."""
+        return f"{self.name}_{self.unit}" if self.unit and not self.name.endswith(f"_{self.unit}") else self.name
 
 
 # Labels of every metric.
@@ -48,7 +54,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("rocketmq_throughput_in_total", _COUNTER, _SERVER, _TOPIC, "bytes of their bodies"),
     Metric("rocketmq_message_size", _HISTOGRAM, _SERVER, ("topic", "message_type"), "bytes of a body"),
     Metric("rocketmq_messages_out_total", _COUNTER, _SERVER, _PAIR, "messages that consumers received or pulled"),
-    Metric("rocketmq_throughput_out_total", _COUNTER, _SERVER, _PAIR, "bytes of their bodies; none of bulk receives"),
+    Metric("rocketmq_throughput_out_total", _COUNTER, _SERVER, _PAIR, "bytes of their bodies"),
     Metric(
         "popmq_acked_messages_total", _COUNTER, _SERVER, ("topic", "consumer_group"), "messages that consumers acked"
     ),
@@ -58,6 +64,7 @@ METRICS: tuple[Metric, ...] = (
         _SERVER,
         ("consumer_group",),
         "ms from the moment a message was stored to its first delivery",
+        "milliseconds",
     ),
     Metric(
         "rocketmq_send_to_dlq_messages_total",
@@ -71,9 +78,21 @@ METRICS: tuple[Metric, ...] = (
     Metric("rocketmq_consumer_inflight_messages", _GAUGE, _STORE, _PAIR, "messages that consumers hold"),
     Metric("rocketmq_consumer_lag_messages", _GAUGE, _STORE, _PAIR, "READY, INFLIGHT and WAITING_RETRY together"),
     Metric(
-        "rocketmq_consumer_queueing_latency", _GAUGE, _STORE, _PAIR, "age in ms of the oldest message never received"
+        "rocketmq_consumer_queueing_latency",
+        _GAUGE,
+        _STORE,
+        _PAIR,
+        "age in ms of the oldest message never received",
+        "milliseconds",
     ),
-    Metric("rocketmq_consumer_lag_latency", _GAUGE, _STORE, _PAIR, "the same, under the second name of RocketMQ"),
+    Metric(
+        "rocketmq_consumer_lag_latency",
+        _GAUGE,
+        _STORE,
+        _PAIR,
+        "the same, under the second name of RocketMQ",
+        "milliseconds",
+    ),
     Metric("popmq_waiting_retry_messages", _GAUGE, _STORE, _PAIR, "messages that wait for their next attempt"),
     Metric("popmq_dead_letters", _GAUGE, _STORE, _PAIR, "dead letters that nobody has sent back or removed"),
     Metric("popmq_group_messages", _GAUGE, _STORE, ("consumer_group", "state"), "messages of all topics in a state"),
@@ -85,15 +104,58 @@ METRICS: tuple[Metric, ...] = (
         "message groups that wait for their first message",
     ),
     Metric("popmq_stored_messages", _GAUGE, _STORE, ("topic",), "messages that are stored, consumed ones too"),
+    Metric(
+        "rocketmq_pop_revive_in_message_total",
+        _COUNTER,
+        _SERVER,
+        ("topic", "consumer_group", "revive_message_type", "put_status"),
+        "CK: deliveries that consumers have to ack; ACK: acks",
+    ),
+    Metric(
+        "rocketmq_pop_revive_retry_messages_total",
+        _COUNTER,
+        _SERVER,
+        ("topic", "consumer_group", "put_status"),
+        "messages that are READY again, because a hold or a retry interval ended",
+    ),
     Metric("rocketmq_pop_revive_lag", _GAUGE, _STORE, (), "holds and retry intervals that are over and not yet ended"),
-    Metric("rocketmq_pop_revive_latency", _GAUGE, _STORE, (), "ms by which the oldest of them is late"),
+    Metric("rocketmq_pop_revive_latency", _GAUGE, _STORE, (), "ms by which the oldest of them is late", "milliseconds"),
     # Delayed messages and transactions.
     Metric("rocketmq_timing_messages", _GAUGE, _STORE, ("topic",), "delayed messages that are not due yet"),
+    Metric(
+        "rocketmq_timer_message_snapshot",
+        _GAUGE,
+        _STORE,
+        ("timer_bound_s",),
+        "those that are due within this many seconds, but not within the next smaller bound",
+    ),
+    Metric("rocketmq_timer_enqueue_total", _COUNTER, _SERVER, ("topic",), "delayed messages that were stored"),
+    Metric("rocketmq_timer_dequeue_total", _COUNTER, _SERVER, ("topic",), "delayed messages that entered their queues"),
+    Metric(
+        "rocketmq_delay_message_latency",
+        _HISTOGRAM,
+        _SERVER,
+        ("topic",),
+        "seconds of a delay, as its producer asked for it",
+        "seconds",
+    ),
+    Metric("rocketmq_timer_enqueue_lag", _GAUGE, _STORE, (), "0: a delayed message is waited for from its commit on"),
+    Metric("rocketmq_timer_enqueue_latency", _GAUGE, _STORE, (), "0 ms, for the same reason", "milliseconds"),
     Metric("rocketmq_timer_dequeue_lag", _GAUGE, _STORE, (), "delayed messages that are due and not yet delivered"),
-    Metric("rocketmq_timer_dequeue_latency", _GAUGE, _STORE, (), "ms by which the oldest of them is late"),
+    Metric(
+        "rocketmq_timer_dequeue_latency", _GAUGE, _STORE, (), "ms by which the oldest of them is late", "milliseconds"
+    ),
     Metric("rocketmq_half_messages", _GAUGE, _STORE, ("topic",), "half messages without a decision"),
     Metric("rocketmq_commit_messages_total", _COUNTER, _SERVER, ("topic",), "half messages that were committed"),
     Metric("rocketmq_rollback_messages_total", _COUNTER, _SERVER, ("topic",), "half messages that were rolled back"),
+    Metric(
+        "rocketmq_finish_message_latency",
+        _HISTOGRAM,
+        _SERVER,
+        ("topic",),
+        "seconds from the moment a half message was stored to its commit",
+        "seconds",
+    ),
     Metric(
         "popmq_discarded_transactions_total",
         _COUNTER,
@@ -110,6 +172,7 @@ METRICS: tuple[Metric, ...] = (
         _STORE,
         ("storage_type", "storage_medium"),
         "bytes of the database, WAL included",
+        "bytes",
     ),
     Metric(
         "rocketmq_storage_message_reserve_time",
@@ -117,6 +180,7 @@ METRICS: tuple[Metric, ...] = (
         _STORE,
         ("storage_type", "storage_medium"),
         "age in ms of the oldest stored message",
+        "milliseconds",
     ),
     Metric(
         "rocketmq_storage_flush_behind_bytes",
@@ -139,6 +203,23 @@ METRICS: tuple[Metric, ...] = (
         _SERVER,
         ("protocol_type", "request_code", "response_code", "is_long_polling", "result"),
         "ms of a gRPC call, with its wait if it is a long poll",
+        "milliseconds",
+    ),
+    Metric(
+        "rocketmq_topic_create_execution_time",
+        _HISTOGRAM,
+        _SERVER,
+        ("invocation_status",),
+        "ms to create a topic, by a command or on first use",
+        "milliseconds",
+    ),
+    Metric(
+        "rocketmq_consumer_group_create_execution_time",
+        _HISTOGRAM,
+        _SERVER,
+        ("invocation_status",),
+        "ms to create a group, by a command or on first use",
+        "milliseconds",
     ),
     Metric("popmq_transaction_seconds", _HISTOGRAM, _SERVER, (), "seconds of a transaction of the writer"),
     Metric("popmq_transaction_requests", _HISTOGRAM, _SERVER, (), "requests in a transaction of the writer"),

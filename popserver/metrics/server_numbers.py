@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from popserver.engine.meters import Delivered, Histogram, Meters
+from popserver.engine.meters import Created, Delivered, Histogram, Meters
 from popserver.metrics.families import Families, is_true, merged
 from popserver.model.budget import Budget
 from popserver.model.names import RETRY_PREFIX, Resource, is_system_derived
@@ -14,6 +14,11 @@ from popserver.model.names import RETRY_PREFIX, Resource, is_system_derived
 PROTOCOL = "grpc_v2"
 _LONG_POLLING = frozenset({"ReceiveMessage", "ReceiveBatch", "PullMessage", "PullBatch", "ReceiveBulk"})
 OK = 20_000
+_CREATE = {
+    Created.TOPIC: "rocketmq_topic_create_execution_time",
+    Created.GROUP: "rocketmq_consumer_group_create_execution_time",
+}
+_STORED = "PUT_OK"  # what RocketMQ calls the status of a row that is stored
 
 
 class ConnectedClient(NamedTuple):
@@ -32,7 +37,7 @@ class ServerNumbers(NamedTuple):
     budgets: Iterable[Budget]
     codes: Mapping[int, str]  # the names of status codes
     clients: Iterable[ConnectedClient]
-    waiting: int  # requests, for the next transaction
+    waiting: Mapping[str, int]  # requests, by the processor that they wait for
     parked: int
     discarded: int  # half messages
     rejected: int  # calls, for their signature
@@ -48,7 +53,11 @@ def add_server(families: Families, numbers: ServerNumbers) -> None:
     families.add("popmq_ready", int(numbers.is_ready))
     families.add("rocketmq_broker_permission", 6)
     families.add("rocketmq_proxy_up", 1, "local")
-    families.add("rocketmq_processor_watermark", numbers.waiting, "writer")
+    for processor, waiting in numbers.waiting.items():
+        families.add("rocketmq_processor_watermark", waiting, processor)
+    for kind, by_status in numbers.meters.created.items():
+        for is_ok, histogram in by_status.items():
+            families.add_histogram(_CREATE[kind], histogram, "success" if is_ok else "failure")
     families.add("popmq_parked_polls", numbers.parked)
     families.add("popmq_discarded_transactions_total", numbers.discarded)
     families.add("popmq_rejected_callers_total", numbers.rejected)
@@ -84,6 +93,9 @@ def _add_clients(families: Families, clients: Iterable[ConnectedClient]) -> None
             )
 
 
+NO_GROUP = Resource("", "")  # of reads for which there is no group; its id is 0
+
+
 class Names(NamedTuple):
     """The names of the topics and groups that existed when the store was read, by id.
 
@@ -101,8 +113,9 @@ class Names(NamedTuple):
 
 # The most samples that one topic and type, or one topic, or one pair of topic and group has.
 SERIES_OF_SENT = 11
-SERIES_OF_ENDED = 2
-SERIES_OF_DELIVERED = 5
+SERIES_OF_ENDED = 10
+SERIES_OF_TIMED = 11
+SERIES_OF_DELIVERED = 8
 SERIES_OF_DELAYS = 17
 
 
@@ -127,8 +140,18 @@ def add_sent(families: Families, meters: Meters, names: Names) -> int:
             if names.has_lost(topic_id):
                 del meters.ended[topic_id]
         elif families.has_room(SERIES_OF_ENDED):
-            families.add("rocketmq_commit_messages_total", ended.commits, str(topic))
+            families.add("rocketmq_commit_messages_total", ended.ages.count, str(topic))
             families.add("rocketmq_rollback_messages_total", ended.rollbacks, str(topic))
+            families.add_histogram("rocketmq_finish_message_latency", ended.ages, str(topic))
+    for topic_id, timed in list(meters.timed.items()):
+        topic = names.topics.get(topic_id)
+        if topic is None:
+            if names.has_lost(topic_id):
+                del meters.timed[topic_id]
+        elif families.has_room(SERIES_OF_TIMED):
+            families.add("rocketmq_timer_enqueue_total", timed.delays.count, str(topic))
+            families.add("rocketmq_timer_dequeue_total", timed.entered, str(topic))
+            families.add_histogram("rocketmq_delay_message_latency", timed.delays, str(topic))
     return left_out
 
 
@@ -136,12 +159,13 @@ def add_delivered(families: Families, meters: Meters, names: Names) -> int:
     """Add what consumers received and acked. Returns how many pairs of topic and group are left out."""
     left_out, delays = 0, defaultdict[Resource, list[Histogram]](list)
     for (group_id, topic_id), delivered in list(meters.delivered.items()):
-        group, topic = names.groups.get(group_id), names.topics.get(topic_id)
+        group, topic = names.groups.get(group_id, None if group_id else NO_GROUP), names.topics.get(topic_id)
         if group is None or topic is None:
             if names.has_lost(topic_id, group_id):
                 del meters.delivered[group_id, topic_id]
             continue
-        delays[group].append(delivered.delays)
+        if delivered.delays.count:
+            delays[group].append(delivered.delays)
         if families.has_room(SERIES_OF_DELIVERED):
             _add_pair(families, group, topic, delivered)
         else:
@@ -164,4 +188,9 @@ def _add_pair(families: Families, group: Resource, topic: Resource, delivered: D
         if messages:
             families.add("rocketmq_messages_out_total", messages, *labels, is_retry, is_system)
             families.add("rocketmq_throughput_out_total", size, *labels, is_retry, is_system)
+    if group == NO_GROUP:
+        return
     families.add("popmq_acked_messages_total", delivered.acks, *labels)
+    families.add("rocketmq_pop_revive_in_message_total", delivered.holds, *labels, "CK", _STORED)
+    families.add("rocketmq_pop_revive_in_message_total", delivered.acks, *labels, "ACK", _STORED)
+    families.add("rocketmq_pop_revive_retry_messages_total", delivered.requeued, *labels, _STORED)

@@ -7,9 +7,10 @@ does not depend on the backlog.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
-from sqlalchemy import Connection, Executable, and_, bindparam, func, select, text
+from sqlalchemy import ColumnElement, Connection, Executable, and_, bindparam, case, func, select, text
 
 from popserver.database.dialect import dialect_of
 from popserver.database.schema import (
@@ -25,6 +26,9 @@ from popserver.database.schema import (
 )
 from popserver.database.schema import topic as topic_table
 from popserver.model.states import State
+
+# The bounds of RocketMQ: delayed messages that are due within so many seconds.
+BOUNDS_S = (5, 60, 300, 900, 3_600, 14_400, 28_800, 86_400)
 
 
 class PairRow(NamedTuple):
@@ -74,6 +78,7 @@ class StoreFacts(NamedTuple):
     pairs: Sequence[PairRow]
     pair_count: int
     delayed: dict[int, int]  # by topic id
+    due_within: dict[int, int]  # delayed messages by the smallest of `BOUNDS_S` within which they are due
     halves: dict[int, int]  # by topic id
     overdue_holds: Late
     overdue_delays: Late
@@ -82,16 +87,18 @@ class StoreFacts(NamedTuple):
 
 
 class StoreNumbers(NamedTuple):
-    """The facts of the store, their server time, their age, and how long it took to read them, in seconds."""
+    """The facts of the store, their server time, their time of day, their age, and how long it took to read them, in
+    seconds."""
 
     facts: StoreFacts
     at_ms: int
+    calendar_ms: int
     age_s: float
     took_s: float
 
 
-def store_facts(conn: Connection, now_ms: int, pairs_max: int) -> StoreFacts:
-    """The facts at `now_ms`, with at most `pairs_max` pairs."""
+def store_facts(conn: Connection, now_ms: int, calendar_ms: int, pairs_max: int) -> StoreFacts:
+    """The facts at `now_ms`, with at most `pairs_max` pairs. `calendar_ms`: the time for delivery times."""
     pairs = [
         PairRow(
             row.group_id,
@@ -105,7 +112,6 @@ def store_facts(conn: Connection, now_ms: int, pairs_max: int) -> StoreFacts:
         for row in conn.execute(_PAIRS, {"limit": pairs_max + 1})
     ]
     of_groups = _states_of(pairs) if len(pairs) <= pairs_max else _all_states(conn)
-    names = {"now_ms": now_ms}
     return StoreFacts(
         topics=[
             TopicRow(row.topic_id, row.namespace, row.name, int(row.stored), int(row.appended))
@@ -116,8 +122,9 @@ def store_facts(conn: Connection, now_ms: int, pairs_max: int) -> StoreFacts:
         pair_count=of_groups.pairs,
         delayed={each[0]: each[1] for each in conn.execute(_DELAYED)},
         halves={each[0]: each[1] for each in conn.execute(_HALVES)},
-        overdue_holds=_late(conn, _OVERDUE_HOLDS, names),
-        overdue_delays=_late(conn, _OVERDUE_DELAYS, names),
+        due_within=_due_within(conn, calendar_ms),
+        overdue_holds=_late(conn, _OVERDUE_HOLDS, {"now_ms": now_ms}),
+        overdue_delays=_late(conn, _OVERDUE_DELAYS, {"now_ms": calendar_ms}),
         size_bytes=dialect_of(conn).size_bytes(conn),
         oldest_ms=conn.execute(_OLDEST).scalar_one(),
     )
@@ -154,6 +161,12 @@ def _groups(conn: Connection, states: dict[int, dict[State, int]]) -> list[Group
         )
         for row in conn.execute(_GROUPS)
     ]
+
+
+def _due_within(conn: Connection, calendar_ms: int) -> dict[int, int]:
+    ends = {f"end_{bound}": calendar_ms + bound * 1_000 for bound in BOUNDS_S}
+    row = conn.execute(_DUE_WITHIN, {"now_ms": calendar_ms, **ends}).one()
+    return {bound: int(count or 0) for bound, count in zip(BOUNDS_S, row, strict=True)}
 
 
 def _late(conn: Connection, statement: Executable, names: dict[str, int]) -> Late:
@@ -193,6 +206,13 @@ _LOCKED = (
     .group_by(delivery.c.group_id)
 )
 _DELAYED = select(pending.c.topic_id, func.count()).where(IS_DELAYED).group_by(pending.c.topic_id)
+_BEGINS: tuple[ColumnElement[int], ...] = (bindparam("now_ms"), *(bindparam(f"end_{bound}") for bound in BOUNDS_S))
+_DUE_WITHIN = select(
+    *(
+        func.sum(case((and_(pending.c.due_at_ms > begin, pending.c.due_at_ms <= end), 1), else_=0))
+        for begin, end in pairwise(_BEGINS)
+    )
+).where(IS_DELAYED, pending.c.due_at_ms > bindparam("now_ms"), pending.c.due_at_ms <= _BEGINS[-1])
 _HALVES = select(pending.c.topic_id, func.count()).where(IS_HALF).group_by(pending.c.topic_id)
 _OVERDUE_HOLDS = select(func.count(), func.min(delivery.c.visible_at_ms)).where(
     WITH_TIME, delivery.c.visible_at_ms <= bindparam("now_ms")

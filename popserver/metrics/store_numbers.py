@@ -41,7 +41,11 @@ def add_store(families: Families, numbers: StoreNumbers, storage: str) -> None:
     families.add("rocketmq_storage_flush_behind_bytes", 0, *at)
     families.add("rocketmq_storage_dispatch_behind_bytes", 0, *at)
     _add_late(families, "rocketmq_pop_revive", facts.overdue_holds, numbers.at_ms)
-    _add_late(families, "rocketmq_timer_dequeue", facts.overdue_delays, numbers.at_ms)
+    _add_late(families, "rocketmq_timer_dequeue", facts.overdue_delays, numbers.calendar_ms)
+    families.add("rocketmq_timer_enqueue_lag", 0)
+    families.add("rocketmq_timer_enqueue_latency", 0)
+    for bound_s, count in facts.due_within.items():
+        families.add("rocketmq_timer_message_snapshot", count, str(bound_s))
     families.add("popmq_store_metrics_age_seconds", numbers.age_s)
     families.add("popmq_store_metrics_query_seconds", numbers.took_s)
 

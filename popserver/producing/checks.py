@@ -69,12 +69,14 @@ class Transactions:
         while True:
             rotation = next(self._rotation)
             request = half_messages.EndTransaction(topic, message_id, transaction_id, resolution, rotation)
-            if await self._writer.submit(request):
+            decision = await self._writer.submit(request)
+            if decision.age_ms is not None:
                 ended = self._writer.meters.ended[topic.topic_id]
                 if resolution is Resolution.COMMIT:
-                    ended.commits += 1
+                    ended.ages.add(decision.age_ms / 1_000)
                 else:
                     ended.rollbacks += 1
+            if decision.is_made:
                 return
             await asyncio.sleep(BESIDE_ANOTHER_S)
 

@@ -45,6 +45,14 @@ class EnqueuedDue(NamedTuple):
     entered: int
     next_due_ms: int | None
     next_topic_id: int | None = None  # of the next message, if it is later than now
+    placed: Sequence[PendingRow] = ()  # those that are in their queues
+
+
+class EnqueuedRows(NamedTuple):
+    """The rows that are in their queues now, and how many have to stay pending."""
+
+    placed: Sequence[PendingRow]
+    left: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,17 +67,23 @@ class EnqueueDue(Request[EnqueuedDue]):
 
 @carries_out(EnqueueDue)
 def enqueue_due(tx: Transaction, requests: Sequence[EnqueueDue]) -> list[EnqueuedDue | PopError]:
-    """Move due messages into their queues. Several requests in one transaction share one step."""
+    """Move due messages into their queues. Several requests in one transaction share one step; the first one's answer
+    has the messages."""
     due = _DUE.rows(tx.conn, {"now_ms": tx.calendar_ms, "limit": STEP_ROWS_MAX})
     rows = _in_order(tx, within_a_step(due, STEP_BYTES_MAX))
-    entered = len(rows) - enqueue(tx, rows, requests[0].rotation, requests[0].key_window_ms) if rows else 0
-    if entered < len(due) or len(due) == STEP_ROWS_MAX:
-        return [EnqueuedDue(entered, tx.calendar_ms)] * len(requests)
+    done = enqueue(tx, rows, requests[0].rotation, requests[0].key_window_ms) if rows else EnqueuedRows((), 0)
+    answer = EnqueuedDue(len(rows) - done.left, *_next_due(tx, len(rows) - done.left, len(due)))
+    return [answer._replace(placed=done.placed), *[answer] * (len(requests) - 1)]
+
+
+def _next_due(tx: Transaction, entered: int, due: int) -> tuple[int | None, int | None]:
+    """When the next message is due, and its topic id if that is later than now."""
+    if entered < due or due == STEP_ROWS_MAX:
+        return tx.calendar_ms, None
     # Another server has locked what is still due. This looks only at later times, so that the database does not search
     # the index entries of the rows that this step removed.
     due_next = tx.conn.execute(_NEXT_DUE, {"now_ms": tx.calendar_ms}).first()
-    next_due_ms, topic_id = (None, None) if due_next is None else due_next
-    return [EnqueuedDue(entered, next_due_ms, topic_id)] * len(requests)
+    return (None, None) if due_next is None else (due_next[0], due_next[1])
 
 
 def next_due_ms(conn: Connection) -> int | None:
@@ -78,8 +92,8 @@ def next_due_ms(conn: Connection) -> int | None:
     return due_ms
 
 
-def enqueue(tx: Transaction, rows: Sequence[PendingRow], rotation: int, key_window_ms: int = WINDOW_MS) -> int:
-    """Give the messages their places in their queues. Returns how many rows have to stay pending.
+def enqueue(tx: Transaction, rows: Sequence[PendingRow], rotation: int, key_window_ms: int = WINDOW_MS) -> EnqueuedRows:
+    """Give the messages their places in their queues.
 
     Two kinds of messages are only removed: those whose id or idempotency key is in a queue already, because they were
     sent again, and those of deleted topics.
@@ -100,7 +114,8 @@ def enqueue(tx: Transaction, rows: Sequence[PendingRow], rotation: int, key_wind
         tx.conn.execute(_ENQUEUE, {"places": encode_rows(placed)})
         _index_keys(tx, live, placed)
         remove(tx, (pending_id for pending_id, *_ in placed))
-    return len(live) - len(placed)
+    ids = {pending_id for pending_id, *_ in placed}
+    return EnqueuedRows([row for row in live if row.pending_id in ids], len(live) - len(placed))
 
 
 def _index_keys(tx: Transaction, rows: Sequence[PendingRow], placed: Iterable[tuple[int, int, int, int]]) -> None:

@@ -32,8 +32,15 @@ CHECKS_PER_STEP_MAX = 100
 CHECKED_BYTES_MAX = 16 * 1024 * 1024
 
 
+class Decision(NamedTuple):
+    """Whether a half message is decided; `age_ms`, since it was stored, if it was not decided before."""
+
+    is_made: bool
+    age_ms: int | None = None
+
+
 @dataclass(frozen=True, slots=True)
-class EndTransaction(Request[bool]):
+class EndTransaction(Request[Decision]):
     """A producer's decision about its half message. `rotation` chooses the queue, as in `Append`."""
 
     phase: ClassVar = Phase.END_TRANSACTION
@@ -99,12 +106,12 @@ class ReturnChecks(Request[None]):
 
 
 @carries_out(EndTransaction)
-def end_transaction(tx: Transaction, requests: Sequence[EndTransaction]) -> list[bool | PopError]:
+def end_transaction(tx: Transaction, requests: Sequence[EndTransaction]) -> list[Decision | PopError]:
     """Commit or roll back half messages; the first decision counts (protocol 8.1).
 
-    An answer is False if another server had locked the message's queue: nothing is decided, repeat the request.
+    A decision is not made if another server had locked the message's queue: repeat the request.
     """
-    answers: dict[int, bool | PopError] = {}
+    answers: dict[int, Decision | PopError] = {}
     order = sorted(range(len(requests)), key=lambda index: requests[index].topic.topic_id)
     for _, indexes in groupby(order, key=lambda index: requests[index].topic.topic_id):
         several = list(indexes)
@@ -151,17 +158,17 @@ def topics_of_sender(conn: Connection, client_id: str) -> set[int]:
     return set(conn.execute(_OF_SENDER, {"of_client": client_id}).scalars())
 
 
-def _end_in_topic(tx: Transaction, requests: Sequence[EndTransaction]) -> list[bool | PopError]:
+def _end_in_topic(tx: Transaction, requests: Sequence[EndTransaction]) -> list[Decision | PopError]:
     topic = requests[0].topic
     rows = _halves_first(locked(tx, topic, (each.message_id for each in requests)))
     decided: dict[bytes, Resolution] = {}
     answers = [_decide(tx, each, rows, decided) for each in requests]
     remove(tx, (rows[each].pending_id for each, said in decided.items() if said is Resolution.ROLLBACK))
     committed = [rows[each] for each, said in decided.items() if said is Resolution.COMMIT]
-    if committed and enqueue(tx, committed, requests[0].rotation):
+    if committed and enqueue(tx, committed, requests[0].rotation).left:
         # With one rotation all of them go to the same queue, so none could enter.
         return [
-            False if decided.get(id_to_bytes(each.message_id)) is Resolution.COMMIT else answer
+            Decision(is_made=False) if decided.get(id_to_bytes(each.message_id)) is Resolution.COMMIT else answer
             for each, answer in zip(requests, answers, strict=True)
         ]
     return answers
@@ -174,15 +181,15 @@ def _halves_first(rows: dict[bytes, list[PendingRow]]) -> dict[bytes, PendingRow
 
 def _decide(
     tx: Transaction, request: EndTransaction, rows: dict[bytes, PendingRow], decided: dict[bytes, Resolution]
-) -> bool | PopError:
-    """Note the decision in `decided` if there is none yet. Returns True, or the reason why it is refused."""
+) -> Decision | PopError:
+    """Note the decision in `decided` if there is none yet. Returns it, or the reason why it is refused."""
     message_id = id_to_bytes(request.message_id)
     row = rows.get(message_id)
     if row is not None and message_id not in decided:
         if row.kind != PendingKind.HALF or row.transaction_id != request.transaction_id:
             return _unknown(request)
         decided[message_id] = request.resolution
-        return True
+        return Decision(is_made=True, age_ms=max(0, tx.now_ms - row.stored_at_ms))
     # An older server may have given the transaction id, in another form.
     is_given = row is not None and row.transaction_id == request.transaction_id
     if not is_given and not is_transaction_of(request.transaction_id, request.topic.topic_id, message_id):
@@ -193,7 +200,7 @@ def _decide(
     if first is Resolution.COMMIT and request.resolution is Resolution.ROLLBACK:
         return _committed(request)
     # A half message that is neither pending nor in a queue was rolled back or given up.
-    return True if request.resolution in (first, Resolution.ROLLBACK) else _unknown(request)
+    return Decision(is_made=True) if request.resolution in (first, Resolution.ROLLBACK) else _unknown(request)
 
 
 def _is_stored(tx: Transaction, topic: Topic, message_id: bytes) -> bool:

@@ -45,6 +45,8 @@ class PendingRow(NamedTuple):
     keys: str | None
     message_group: str | None
     priority: int | None
+    message_type: str
+    stored_at_ms: int
     deliver_at_ms: int | None
     size: int
 

@@ -101,11 +101,25 @@ class Pending:
         except PopError as error:
             log.warning("delayed messages are late", reason=error.sentence)
             return now_ms + RETRY_MS
+        self._count(done.placed)
         if done.next_due_ms is not None and done.next_topic_id is not None:
             self.expect(done.next_topic_id, done.next_due_ms)
         if done.next_due_ms is None or done.entered:
             return done.next_due_ms
         return max(done.next_due_ms, now_ms + BESIDE_ANOTHER_MS)
+
+    def _count(self, entered: Sequence[pending.PendingRow]) -> None:
+        """Count messages that are in their queues now. Those of users' transactions were not counted before."""
+        meters = self._writer.meters
+        for each in entered:
+            if each.enqueued:
+                meters.sent[each.topic_id, MessageType(each.message_type)].sizes.add(each.size)
+            if each.deliver_at_ms is None:
+                continue
+            timed = meters.timed[each.topic_id]
+            timed.entered += 1
+            if each.enqueued:
+                timed.delays.add(max(0, each.deliver_at_ms - each.stored_at_ms) / 1_000)
 
 
 def is_pending(message: Message, calendar_ms: int) -> bool:

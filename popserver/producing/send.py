@@ -39,7 +39,6 @@ class Sending:
         delay_ms_max: int,
     ) -> None:
         self._writer = writer
-        self._sent = writer.meters.sent
         self._catalog = catalog
         self._transactions = transactions
         self._pending = pending
@@ -123,6 +122,7 @@ class Sending:
         except TopicNotFound:
             self._catalog.forget_topic(topic.name)
             raise
+        self._count_pended(topic, batch)
         due_ms = [each.deliver_at_ms for each in batch if each.deliver_at_ms is not None]
         if due_ms:
             self._pending.expect(topic.topic_id, min(due_ms))
@@ -133,7 +133,7 @@ class Sending:
         request = append.Append(topic, batch, next(self._rotation), self._key_window_ms)
         try:
             stored = await self._writer.submit(request, size=sum(sizes))
-            sent = self._sent
+            sent = self._writer.meters.sent
             for message, size in zip(batch, sizes, strict=True):
                 counted = sent[topic.topic_id, message.message_type].sizes
                 counted.counts[bisect_left(counted.limits, size)] += 1
@@ -142,6 +142,14 @@ class Sending:
         except TopicNotFound:
             self._catalog.forget_topic(topic.name)
             raise
+
+    def _count_pended(self, topic: Topic, batch: Sequence[Message]) -> None:
+        meters, calendar_ms = self._writer.meters, self._clock.calendar_ms()
+        for message in batch:
+            meters.sent[topic.topic_id, message.message_type].sizes.add(len(message.body))
+            if message.message_type is not MessageType.TRANSACTION and message.deliver_at_ms is not None:
+                delay_ms = max(0, message.deliver_at_ms - calendar_ms)
+                meters.timed[topic.topic_id].delays.add(delay_ms / 1_000)
 
 
 async def _none() -> list[SendResult]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -268,6 +268,7 @@ class Redeliveries:
             counts = self._running[group_id] = [0, 0]
         counts[0] += len(deliveries)
         counted = self._delivered[group_id, topic_id]
+        counted.holds += len(deliveries)
         delays, limits = counted.delays.counts, counted.delays.limits
         for each in deliveries:
             stored = each.stored
@@ -290,8 +291,24 @@ class Redeliveries:
         counts[0] += len(held)
         counts[1] += retries
         counted = self._delivered[group_id, topic_id]
+        counted.holds += len(held)
         counted.held += len(held) - retries
         counted.retries += retries
+
+    def count_bytes(self, group_id: int, topic_id: int, attempts: Iterable[int], sizes: Iterable[int]) -> None:
+        """Count the bodies of such messages, which are sent now, by the attempt of each."""
+        counted = self._delivered[group_id, topic_id]
+        for attempt, size in zip(attempts, sizes, strict=True):
+            if attempt > 1:
+                counted.retry_bytes += size
+            else:
+                counted.bytes += size
+
+    def count_pulled(self, group_id: int, topic_id: int, messages: int, size: int) -> None:
+        """Count messages of a bulk pull, which are sent now. Nobody knows which of them are retries."""
+        counted = self._delivered[group_id, topic_id]
+        counted.held += messages
+        counted.bytes += size
 
     def share(self, group_id: int, now_ms: int) -> Share:
         self._move_on(now_ms)

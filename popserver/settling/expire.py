@@ -5,8 +5,8 @@ First, pure code decides which event happened to each due delivery. Then one sta
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -46,9 +46,13 @@ REASONS = {
 
 
 class EndedHolds(NamedTuple):
-    """When the next delivery is due: now if more than one step was due, None if nothing waits."""
+    """When the next delivery is due: now if more than one step was due, None if nothing waits.
+
+    `requeued`: how many messages are READY again, by group id and topic id.
+    """
 
     next_due_ms: int | None
+    requeued: Mapping[tuple[int, int], int] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +64,21 @@ class EndDue(Request[EndedHolds]):
 
 @carries_out(EndDue)
 def end_due(tx: Transaction, requests: Sequence[EndDue]) -> list[EndedHolds | PopError]:
-    """End the due holds and intervals of one step. Several requests in one transaction share the step."""
+    """End the due holds and intervals of one step. Several requests in one transaction share the step; the first one's
+    answer has what was requeued."""
     names = {"now_ms": tx.now_ms, "limit": STEP_ROWS_MAX}
     rows = [*_DUE.rows(tx.conn, names), *_due_in_order(tx, names)]
     groups = groups_by_id(tx.conn, {row.group_id for row in rows}) if rows else {}
     groups = {group_id: found for group_id, found in groups.items() if not _is_over(found)}
     _forget(tx, [row for row in rows if row.group_id not in groups])
+    requeued: Counter[tuple[int, int]] = Counter()
     for (group_id, event), several in _plan(rows, groups).items():
         _carry_out(tx, groups[group_id].group, event, several)
+        if target(event) is State.READY:
+            requeued.update((group_id, row.topic_id) for row in several)
     _advance_groups(tx, rows, groups)
-    return [EndedHolds(next_due_ms(tx.conn) if rows else _when_to_check_again(tx))] * len(requests)
+    ended = EndedHolds(next_due_ms(tx.conn) if rows else _when_to_check_again(tx))
+    return [ended._replace(requeued=requeued), *[ended] * (len(requests) - 1)]
 
 
 def next_due_ms(conn: Any) -> int | None:

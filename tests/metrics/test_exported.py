@@ -95,8 +95,10 @@ async def test_numbers_are_those_of_the_store(database_url: str) -> None:
         samples = await scraped(app)
     pair = {"topic": "orders", "consumer_group": "billing"}
     assert value(samples, "rocketmq_messages_in_total", topic="orders", message_type="normal") == 6
-    assert value(samples, "rocketmq_throughput_in_total", topic="orders") == 600
-    assert value(samples, "rocketmq_message_size_bucket", topic="orders", le="1024.0") == 6
+    assert value(samples, "rocketmq_messages_in_total", topic="orders", message_type="delay") == 1
+    assert value(samples, "rocketmq_messages_in_total", topic="orders", message_type="transaction") == 3
+    assert value(samples, "rocketmq_throughput_in_total", topic="orders", message_type="normal") == 600
+    assert value(samples, "rocketmq_message_size_bucket", message_type="normal", le="1024.0") == 6
     assert value(samples, "rocketmq_messages_out_total", **pair, is_retry="false") == 4
     assert value(samples, "rocketmq_messages_out_total", **pair, is_retry="true") is None
     assert value(samples, "rocketmq_throughput_out_total", **pair) == 400
@@ -113,7 +115,21 @@ async def test_numbers_are_those_of_the_store(database_url: str) -> None:
     )
     assert value(samples, "rocketmq_send_to_dlq_messages_total", consumer_group="billing") == 1
     assert value(samples, "popmq_stored_messages", topic="orders") == 7
+    assert value(samples, "rocketmq_pop_revive_in_message_total", **pair, revive_message_type="CK") == 4
+    assert value(samples, "rocketmq_pop_revive_in_message_total", **pair, revive_message_type="ACK") == 1
+    assert value(samples, "rocketmq_pop_revive_retry_messages_total", **pair) == 0
     assert value(samples, "rocketmq_timing_messages", topic="orders") == 1
+    assert value(samples, "rocketmq_timer_message_snapshot") == 1
+    assert value(samples, "rocketmq_timer_message_snapshot", timer_bound_s="3600") == 1
+    assert value(samples, "rocketmq_timer_enqueue_total", topic="orders") == 1
+    assert value(samples, "rocketmq_timer_dequeue_total", topic="orders") == 0
+    assert value(samples, "rocketmq_delay_message_latency_bucket", topic="orders", le="600.0") == 0
+    assert value(samples, "rocketmq_delay_message_latency_bucket", topic="orders", le="3600.0") == 1
+    assert value(samples, "rocketmq_finish_message_latency_bucket", topic="orders", le="5.0") == 1
+    assert value(samples, "rocketmq_topic_create_execution_time_count", invocation_status="success") == 1
+    assert value(samples, "rocketmq_topic_create_execution_time_count", invocation_status="failure") == 0
+    assert value(samples, "rocketmq_consumer_group_create_execution_time_count", invocation_status="success") == 1
+    assert value(samples, "rocketmq_processor_watermark", processor="reader") == 0
     assert value(samples, "rocketmq_half_messages", topic="orders") == 1
     assert value(samples, "rocketmq_commit_messages_total", topic="orders") == 1
     assert value(samples, "rocketmq_rollback_messages_total", topic="orders") == 1
@@ -147,6 +163,15 @@ async def test_each_metric_of_the_table_is_exported_with_its_labels(database_url
     ours = {name for name in found if name.startswith(("rocketmq_", "popmq_"))}
     assert ours == {each.name.removesuffix("_total") for each in METRICS}
     assert "process_cpu_seconds" in found
+
+
+async def test_names_may_end_with_their_units(sqlite_url: str) -> None:
+    async with busy(sqlite_url, metric_unit_suffix=True) as app:
+        samples = await scraped(app)
+    assert (value(samples, "rocketmq_storage_size_bytes") or 0) > 0
+    assert (value(samples, "rocketmq_rpc_latency_milliseconds_count", request_code="SendMessage") or 0) > 0
+    assert value(samples, "rocketmq_storage_flush_behind_bytes") == 0
+    assert value(samples, "rocketmq_storage_size") is None
 
 
 async def test_what_is_not_known_is_absent(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

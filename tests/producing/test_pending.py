@@ -201,7 +201,7 @@ async def test_a_queue_in_another_servers_hands_is_asked_for_again(
 
     async def busy(request: Any, **more: Any) -> Any:
         if request.operation is half_messages.end_transaction and answers:
-            return answers.pop()
+            return half_messages.Decision(is_made=answers.pop())
         return await submit(request, **more)
 
     monkeypatch.setattr(broker.broker.writer, "submit", busy)

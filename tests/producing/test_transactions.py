@@ -12,6 +12,7 @@ from popserver.model.errors import InvalidTransactionId
 from popserver.model.topic import MessageType
 from popserver.producing.half_messages import (
     CHECKS_PER_STEP_MAX,
+    Decision,
     ReturnChecks,
     end_transaction,
     return_checks,
@@ -92,7 +93,8 @@ def test_the_first_counts_within_one_transaction_too(
     topic = store.topic()
     (half,) = pend(store, topic, a_half())
     found = store.do(end_transaction, *(decision(topic, half, each) for each in said))
-    assert [each if each is True else type(each) for each in found] == answers
+    assert [each.is_made if isinstance(each, Decision) else type(each) for each in found] == answers
+    assert [each.age_ms is not None for each in found if isinstance(each, Decision)].count(True) == 1
     assert len(ids_in(store, "message")) == (said[0] is COMMIT)
 
 
@@ -100,7 +102,7 @@ def test_decisions_of_several_topics_in_any_order(store: OpenStore) -> None:
     topics = [store.topic(f"t{number}", queues=2) for number in range(3)]
     halves = [(topic, half) for topic in topics for half in pend(store, topic, a_half(), a_half())]
     wishes = [decision(topic, half, COMMIT) for topic, half in (halves[5], halves[0], halves[3], halves[1])]
-    assert store.do(end_transaction, *wishes) == [True] * 4
+    assert store.do(end_transaction, *wishes) == [Decision(is_made=True, age_ms=0)] * 4
     assert len(ids_in(store, "message")) == 4
     assert ids_in(store, "pending") == [halves[2][1].message_id, halves[4][1].message_id]
 

@@ -17,7 +17,7 @@ HOLD_MS = 30 * SECOND
 
 
 def test_nothing_is_due_where_nothing_is_held(store: OpenStore) -> None:
-    assert store.one(expire.end_due, expire.EndDue()) == expire.EndedHolds(None)
+    assert store.one(expire.end_due, expire.EndDue()).next_due_ms is None
 
 
 @pytest.mark.row("L9")
@@ -59,7 +59,7 @@ def test_ending_a_hold_rings_its_topic(store: OpenStore) -> None:
         store.send(each)
         store.receive(group, each, invisible_ms=SECOND if each is topic else HOUR)
     store.now_ms += SECOND
-    assert store.one(expire.end_due, expire.EndDue()) == expire.EndedHolds(START_MS + HOUR)
+    assert store.one(expire.end_due, expire.EndDue()).next_due_ms == START_MS + HOUR
     assert store.rings == {topic.topic_id}
 
 
@@ -151,9 +151,9 @@ def test_a_step_takes_a_thousand(store: OpenStore) -> None:
     store.send(topic, 1_001)
     store.receive(group, topic, 1_001, invisible_ms=HOLD_MS)
     store.now_ms += HOLD_MS
-    assert store.one(expire.end_due, expire.EndDue()) == expire.EndedHolds(START_MS + HOLD_MS)
+    assert store.one(expire.end_due, expire.EndDue()).next_due_ms == START_MS + HOLD_MS
     assert store.due_now() == 1
-    assert store.one(expire.end_due, expire.EndDue()) == expire.EndedHolds(None)
+    assert store.one(expire.end_due, expire.EndDue()).next_due_ms is None
 
 
 def test_the_earliest_is_ended_first(store: OpenStore) -> None:
@@ -173,7 +173,9 @@ def test_several_requests_need_one_step(store: OpenStore) -> None:
     store.send(topic)
     store.receive(group, topic, invisible_ms=SECOND)
     store.now_ms += SECOND
-    assert list(store.do(expire.end_due, expire.EndDue(), expire.EndDue())) == [expire.EndedHolds(None)] * 2
+    first, second = store.do(expire.end_due, expire.EndDue(), expire.EndDue())
+    assert first == expire.EndedHolds(None, {(1, 1): 1})
+    assert second == expire.EndedHolds(None)
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,8 @@ def decision(topic: Topic, half: SendResult, resolution: Resolution, **more: Any
 
 
 def decide(store: OpenStore, topic: Topic, half: SendResult, resolution: Resolution, **more: Any) -> PopError | bool:
-    return store.do(half_messages.end_transaction, decision(topic, half, resolution, **more))[0]
+    (answer,) = store.do(half_messages.end_transaction, decision(topic, half, resolution, **more))
+    return answer if isinstance(answer, PopError) else answer.is_made
 
 
 def commit(store: OpenStore, topic: Topic, half: SendResult, **more: Any) -> PopError | bool:
