@@ -12,12 +12,19 @@ from pathlib import Path
 import pytest
 from sqlalchemy import inspect
 
+import popclient
+from popclient import PopError
+from popproto.v2 import definition_pb2 as pb
+from popserver import pytest_plugin
 from popserver.config import Config
 from popserver.database.schema import VIEWS
+from popserver.transport.status import CODES
 from tests.support.open_store import OpenStore
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
+# A row of a table, by its first two cells.
+ROWS = re.compile(r"^\| ([^|]+?) \| ([^|]+?) \|", re.MULTILINE)
 MODULES = ("popclient", "popclient.aio", "popclient.admin", "popclient.sql", "popclient.spark", "popserver")
 
 
@@ -101,6 +108,27 @@ def test_each_column_of_a_view_is_described(store: OpenStore) -> None:
             name for row in re.findall(r"^\| (`.*?) \|", section, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)
         ]
         assert sorted(told) == sorted(column["name"] for column in inspect(store.conn).get_columns(view))
+
+
+def test_each_status_code_is_described() -> None:
+    section = (DOCS / "errors.md").read_text().partition("## On the wire")[2].partition("\n## ")[0]
+    told = {name: int(number) for number, name in ROWS.findall(section) if number.isdigit()}
+    assert told == {pb.Code.Name(code): code for code in CODES.values()}
+
+
+def test_each_error_of_the_client_is_described() -> None:
+    section = (DOCS / "errors.md").read_text().partition("## In popclient")[2].partition("\n## ")[0]
+    told = {name for first, _ in ROWS.findall(section) for name in re.findall(r"`(\w+)`", first)}
+    public = {name: getattr(popclient, name) for name in popclient.__all__}
+    errors = {name for name, it in public.items() if isinstance(it, type) and issubclass(it, PopError)}
+    assert errors - told == set()
+
+
+def test_each_fixture_for_pytest_is_described() -> None:
+    told = {first.strip("`") for first, _ in ROWS.findall((DOCS / "api" / "popserver.md").read_text())}
+    fixtures = {name for name, it in vars(pytest_plugin).items() if name.startswith("pop_") and callable(it)}
+    assert fixtures >= {"pop_server", "pop_clock"}
+    assert fixtures - told == set()
 
 
 def test_each_test_that_a_promise_names_exists() -> None:
