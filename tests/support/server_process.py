@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-READY_TIMEOUT_S = 20.0
+READY_TIMEOUT_S = 60.0  # on an idle machine a start takes 0.6 s
 # The command to test: this checkout's, or another one's that the environment names.
 POPMQ = os.environ.get("POPMQ_TEST_COMMAND", str(Path(sys.executable).with_name("popmq")))
 _READY = re.compile(r"popserver ready .*grpc=(?P<endpoint>\S+).*ready_after_ms=(?P<ready_after_ms>\d+)")
@@ -37,13 +37,19 @@ class ServerProcess:
         """Return at the ready line; a server that ends instead fails with what it said."""
         command = [*self._under, *serve_command(self._database_url, "--port", str(self._port), *self._options)]
         self._process = await asyncio.create_subprocess_exec(
-            *command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=clean_environment()
+            *command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=clean_environment() | {"PYTHONFAULTHANDLER": "1"},
         )
         assert self._process.stdout is not None
         assert self._process.stderr is not None
         self._reading = asyncio.create_task(self._process.stderr.read())
-        async with asyncio.timeout(READY_TIMEOUT_S):
-            line = (await self._process.stdout.readline()).decode()
+        try:
+            line = (await asyncio.wait_for(self._process.stdout.readline(), READY_TIMEOUT_S)).decode()
+        except TimeoutError:
+            self._signal(signal.SIGABRT)  # what its threads are doing goes to stderr
+            line = ""
         ready = _READY.search(line)
         if ready is None:
             await self._ended()
