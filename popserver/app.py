@@ -30,6 +30,7 @@ from popserver.transport.status import code_names
 
 if TYPE_CHECKING:
     from popserver.metrics.exporter import Exporter
+    from popserver.metrics.otlp import MetricPush
     from popserver.web.server import WebServer
 
 # Addresses to listen on, and for each one at which this machine reaches it.
@@ -58,6 +59,7 @@ class App:
         self.server: PopServer
         self.web: WebServer | None = None
         self.exporter: Exporter | None = None
+        self.metric_push: MetricPush | None = None
 
     @property
     def readiness(self) -> Readiness:
@@ -116,6 +118,8 @@ class App:
     async def stop(self) -> None:
         """Let running calls finish, complete waiting work, close the store."""
         await self.server.drain(self.config.drain_timeout / 1_000)
+        if self.metric_push is not None:
+            await self.metric_push.close()
         if self.web is not None:
             await self.web.stop()
         if self.exporter is not None:
@@ -154,6 +158,7 @@ class App:
             await self._serve_web()
             self._announce(listening)
             self._log_lowered_limit(self.server.connections_max)
+            self._push_metrics()
         except BaseException:
             if self.web is not None:
                 self.web.close()
@@ -187,25 +192,54 @@ class App:
     async def _serve_web(self) -> None:
         if self.web is None:
             return
-        from popserver.metrics.exporter import Exporter
-        from popserver.metrics.families import Identity
         from popserver.web.mounts import Place
         from popserver.web.pages import HealthPages, MetricsPage
 
         config = self.config
         reached = address_of(_ANYWHERE.get(config.host, config.host), self.server.port)
-        self.exporter = Exporter(
-            self.broker,
-            self.access,
-            self.readiness,
-            Identity(CLUSTER, "broker", config.advertise or self.server.address),
-            codes=code_names(),
-            version=__version__,
-            series_max=config.max_metric_series,
-            has_units=config.metric_unit_suffix,
-        )
-        own = [*MetricsPage(self.exporter).routes, *HealthPages(self.readiness).routes]
+        own = [*MetricsPage(self._all_metrics()).routes, *HealthPages(self.readiness).routes]
         await self.web.start(Place(reached, config.tls, config.auth, __version__), own)
+
+    def _all_metrics(self) -> Exporter:
+        """The exporter of all metrics, made at its first use: a server without one does not need its libraries."""
+        from popserver.metrics.exporter import Exporter
+        from popserver.metrics.families import Identity
+
+        if self.exporter is None:
+            self.exporter = Exporter(
+                self.broker,
+                self.access,
+                self.readiness,
+                Identity(CLUSTER, "broker", self._node_id),
+                codes=code_names(),
+                version=__version__,
+                series_max=self.config.max_metric_series,
+                has_units=self.config.metric_unit_suffix,
+            )
+        return self.exporter
+
+    @property
+    def _node_id(self) -> str:
+        return self.config.advertise or self.server.address
+
+    def _push_metrics(self) -> None:
+        config = self.config
+        if not config.otlp_endpoint:
+            return
+        try:
+            from popserver.metrics.otlp import MetricPush, Source
+        except ImportError as error:
+            # No reason to refuse messages.
+            log.error(
+                "metrics are not pushed: --otlp-endpoint needs OpenTelemetry; run pip install 'popmq[otlp]', or leave"
+                " the option out",
+                reason=str(error),
+            )
+            return
+        source = Source(self._node_id, __version__, self.clock.calendar_ms())
+        self.metric_push = MetricPush(
+            self._all_metrics(), self.clock, config.otlp_endpoint, config.otlp_period / 1_000, source
+        )
 
     async def _open_access(self) -> None:
         config, broker = self.config, self.broker

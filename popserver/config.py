@@ -63,6 +63,8 @@ class Config(BaseSettings):
     max_connections_per_address: int = Field(default=0, ge=0)  # 0: half of max_connections
     max_http_connections: int = Field(default=256, ge=2)
     max_metric_series: int = Field(default=50_000, ge=500)
+    otlp_endpoint: str = ""  # where metrics are pushed: http://HOST:PORT, or https://; empty: nowhere
+    otlp_period: int = Field(default=60_000, ge=1_000)  # ms
     metric_unit_suffix: bool = False  # names of metrics end with their units
     max_watches: int = Field(default=1_000, ge=2)  # health watches, and as many reflection streams
     send_backlog: int = Field(default=128, ge=1)  # MiB of bodies that are not stored yet
@@ -79,6 +81,7 @@ class Config(BaseSettings):
         "idempotency_window",
         "drain_timeout",
         "auth_max_age",
+        "otlp_period",
         mode="before",
     )
     @classmethod
@@ -97,6 +100,16 @@ class Config(BaseSettings):
     def _check_http(cls, value: str) -> str:
         if value != OFF:
             split_address(value, port_min=0)
+        return value
+
+    @field_validator("otlp_endpoint")
+    @classmethod
+    def _check_otlp(cls, value: str) -> str:
+        scheme, mark, address = value.partition("://")
+        if value and (not mark or scheme not in ("http", "https")):
+            raise ValueError("write the collector's address as http://HOST:PORT, or https://HOST:PORT for TLS")
+        if value:
+            split_address(address)
         return value
 
     @model_validator(mode="after")

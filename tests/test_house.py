@@ -71,6 +71,7 @@ KEPT_IN = {
     "popproto": (*WIRE, "popclient"),
     "google": (*WIRE, "popclient"),
     "prometheus_client": ("popserver.metrics",),
+    "opentelemetry": ("popserver.metrics.otlp", "popclient"),
     "starlette": ("popserver.web", "popconsole"),
     "uvicorn": ("popserver.web", "popconsole.cli"),
     "time": (

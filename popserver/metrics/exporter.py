@@ -98,14 +98,14 @@ class Exporter:
         await self._watch.close()
 
     async def families(self) -> Sequence[Metric]:
-        """All metrics, without those of the process."""
-        collect = await self._gathered()
+        """All metrics, without those of the process, under their names without units."""
+        collect = await self._gathered(has_units=False)
         return await asyncio.to_thread(collect)
 
     async def _write(
         self, encode: Callable[[CollectorRegistry], bytes], content_type: str, *, compress: bool
     ) -> Exposition:
-        collect = await self._gathered()
+        collect = await self._gathered(has_units=self._has_units)
 
         def write() -> Exposition:
             # Typed as a registry; both encoders only call `collect`.
@@ -114,13 +114,13 @@ class Exporter:
 
         return await asyncio.to_thread(write)
 
-    async def _gathered(self) -> Callable[[], Sequence[Metric]]:
+    async def _gathered(self, *, has_units: bool) -> Callable[[], Sequence[Metric]]:
         """Gather all numbers. The result makes samples of them, which takes long and may run in any thread."""
         store, server = await self._watch.numbers(), await self._server_numbers()
-        return lambda: self._collect(server, store)
+        return lambda: self._collect(Families(self._identity, self._series_max, has_units=has_units), server, store)
 
-    def _collect(self, server: ServerNumbers, store: StoreNumbers | None) -> Sequence[Metric]:
-        families, left_out = Families(self._identity, self._series_max, has_units=self._has_units), LeftOut()
+    def _collect(self, families: Families, server: ServerNumbers, store: StoreNumbers | None) -> Sequence[Metric]:
+        left_out = LeftOut()
         add_server(families, server)
         if store is not None:
             names = names_in(store)

@@ -30,15 +30,6 @@ from tests.web.conftest import started
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
-@pytest.fixture(autouse=True)
-def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each scrape reads anew, and waits for it."""
-    monkeypatch.setattr(exporters, "REMEMBERED_S", -1.0)
-    monkeypatch.setattr(flow, "PAUSE_S", 0.0)
-    monkeypatch.setattr(flow, "PAUSE_FACTOR", 0)
-    monkeypatch.setattr(flow, "WAIT_S", 30.0)
-
-
 async def scraped(app: App) -> Samples:
     """All samples, without the common labels."""
     page = await get(app.http_endpoint, "/metrics")
