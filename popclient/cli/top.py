@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
-from rich.console import Console, Group
+from rich.console import Console, Group, JustifyMethod
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -37,6 +37,8 @@ STATES: Final = (
     ("dlq", "✕", "red"),
 )
 QUIT: Final = "q"
+# Characters: from WIDE on each column has its whole heading; below NARROW only counts and ages are left.
+WIDE, NARROW = 130, 72
 
 
 class TopSample(NamedTuple):
@@ -82,7 +84,8 @@ def top(arguments: Namespace) -> int:
             rows = in_order(rows_of(now, None), arguments.sort)
             if arguments.json:
                 return say(arguments, [_document(row) for row in rows], [])
-            Console().print(frame(now, rows, arguments.sort, ""))
+            console = Console()
+            console.print(frame(now, rows, arguments.sort, "", console.width))
             return OK
         if not (sys.stdin.isatty() and sys.stdout.isatty()):
             raise UsageError("popmq top needs a terminal; print one frame with --once, or JSON with --json")
@@ -134,8 +137,11 @@ def in_order(rows: list[TopRow], sort: str) -> list[TopRow]:
     return sorted(rows, key=lambda row: (SORTS[sort][1](row), row.group, row.topic))
 
 
-def frame(now: TopSample, rows: list[TopRow], sort: str, trouble: str) -> Group:
-    """All that is on the screen. `trouble` is what went wrong since this sample, empty if nothing."""
+def frame(now: TopSample, rows: list[TopRow], sort: str, trouble: str, width: int, height: int | None = None) -> Group:
+    """All that is on the screen, so many characters wide; `height`: lines, None for as many as it takes.
+
+    `trouble` is what went wrong since this sample, empty if nothing.
+    """
     status = now.status
     up = written(timedelta(seconds=(status.now - status.started_at) // timedelta(seconds=1)))
     behind = sum(1 for row in rows if row.ready)
@@ -148,33 +154,78 @@ def frame(now: TopSample, rows: list[TopRow], sort: str, trouble: str) -> Group:
     foot = Text(f"sorted by {SORTS[sort][0]}; keys: {keys}  {QUIT} quit", style="dim")
     hints = [Text(f"hint: {visible(each)}", style="yellow") for each in status.hints]
     wrong = [Text(visible(trouble), style="bold red")] if trouble else []
-    return Group(head, *wrong, _table(rows), *hints, foot)
+    around = [head, *wrong, *hints, foot]
+    shown = rows
+    if height is not None:
+        room = height - 2 - sum(len(each.wrap(Console(width=width), width)) for each in around)
+        shown = rows[: max(1, room)] if len(rows) > room + 1 else rows
+    left_out = [Text(f"and {len(rows) - len(shown)} more rows", style="dim")] if len(shown) < len(rows) else []
+    return Group(head, *wrong, _table(shown, width), *left_out, *hints, foot)
 
 
-def _table(rows: list[TopRow]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("GROUP")
-    table.add_column("TOPIC")
-    for name, shape, colour in STATES:
-        table.add_column(f"{shape} {name.upper()}", style=colour, justify="right")
-    for name in ("IN/S", "DONE/S", "OLDEST READY", "MEMBERS"):
-        table.add_column(name, justify="right")
-    table.add_column("")
-    for row in rows:
-        counts = (row.ready, row.inflight, row.waiting_retry, row.commit, row.dlq)
-        table.add_row(
-            Text(visible(row.group)),
-            Text(visible(row.topic)),
-            *(f"{count:,}".replace(",", " ") for count in counts),
-            _rate(row.rate_in),
-            _rate(row.rate_done),
-            "" if row.oldest_ready is None else written(row.oldest_ready),
-            str(row.members),
-            Text("paused", style="bold yellow") if row.is_paused else "",
-        )
+def _table(rows: list[TopRow], width: int) -> Table:
+    """Long names are cut, numbers never are: in a narrow terminal states have only their shapes, and columns go."""
     if not rows:
+        table = Table(box=None, show_header=False, pad_edge=False)
         table.add_row("no group has received from a topic yet")
+        return table
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2 if width >= WIDE else 1, 0, 0))
+    columns = [each for each in _columns(width) if width >= each.from_width]
+    for column in columns:
+        table.add_column(
+            column.heading,
+            justify=column.justify,
+            style=column.style,
+            no_wrap=column.justify == "right",  # what may wrap is what is made narrower
+            overflow="ellipsis",
+            min_width=None if column.justify == "left" else _widest(column, rows),
+        )
+    for row in rows:
+        table.add_row(*(Text(column.cell(row)) for column in columns))
     return table
+
+
+class _TopColumn(NamedTuple):
+    heading: str
+    cell: Callable[[TopRow], str]
+    justify: JustifyMethod = "right"
+    style: str = ""
+    from_width: int = 0  # of the terminal; in a narrower one the column is left out
+
+
+def _columns(width: int) -> list[_TopColumn]:
+    is_wide = width >= WIDE
+    counts: dict[str, Callable[[TopRow], int]] = {
+        "ready": lambda row: row.ready,
+        "inflight": lambda row: row.inflight,
+        "waiting retry": lambda row: row.waiting_retry,
+        "commit": lambda row: row.commit,
+        "dlq": lambda row: row.dlq,
+    }
+    return [
+        _TopColumn("GROUP", lambda row: visible(row.group), "left"),
+        _TopColumn("TOPIC", lambda row: visible(row.topic), "left", from_width=NARROW),
+        *(
+            _TopColumn(f"{shape} {name.upper()}" if is_wide else shape, _counted(counts[name]), style=colour)
+            for name, shape, colour in STATES
+        ),
+        _TopColumn("IN/S", lambda row: _rate(row.rate_in), from_width=NARROW),
+        _TopColumn("DONE/S", lambda row: _rate(row.rate_done), from_width=NARROW),
+        _TopColumn(
+            "OLDEST READY" if is_wide else "OLDEST",
+            lambda row: "" if row.oldest_ready is None else written(row.oldest_ready),
+        ),
+        _TopColumn("MEMBERS", lambda row: str(row.members), from_width=WIDE),
+        _TopColumn("", lambda row: "paused" if row.is_paused else "", "left", "bold yellow"),
+    ]
+
+
+def _counted(count: Callable[[TopRow], int]) -> Callable[[TopRow], str]:
+    return lambda row: f"{count(row):,}".replace(",", " ")
+
+
+def _widest(column: _TopColumn, rows: list[TopRow]) -> int:
+    return max(len(column.heading), *(len(column.cell(row)) for row in rows))
 
 
 def _watch(admin: Admin, arguments: Namespace) -> None:
@@ -182,10 +233,11 @@ def _watch(admin: Admin, arguments: Namespace) -> None:
     sort, before, trouble = arguments.sort, None, ""
     now = sample(admin)
     interval = arguments.interval.total_seconds()
-    with _keys() as pressed, Live(frame(now, [], sort, ""), screen=True, auto_refresh=False) as live:
+    console = Console()
+    with _keys() as pressed, Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
             rows = in_order(rows_of(now, before), sort)
-            live.update(frame(now, rows, sort, trouble), refresh=True)
+            live.update(frame(now, rows, sort, trouble, *console.size), refresh=True)
             key = pressed(interval)
             if key == QUIT:
                 return

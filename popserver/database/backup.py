@@ -10,7 +10,7 @@ import os
 import shutil
 import sqlite3
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,14 @@ def backup(url: str, file: Path, *, replace: bool) -> dict[str, Any]:
     """
     if file.exists() and not replace:
         raise StoreUnavailable(f"{file} exists already; choose another file, or replace it with --force")
+    # The server of a replaced database would go on with the old file, and lose all at its end.
+    if file.with_name(file.name + "-wal").exists():
+        raise StoreUnavailable(
+            f"{file} is a database in use, because it has a file {file.name}-wal; choose another file"
+        )
     source = parse_url(url)
+    if source.database and file.exists() and file.samefile(source.database):
+        raise StoreUnavailable(f"{file} is the database itself; choose another file for its backup")
     with _new_file(file) as partial:
         if source.get_backend_name() == "sqlite":
             _copy_sqlite(_existing(Path(source.database or "")), partial)
@@ -82,7 +89,7 @@ def _restore_postgres(url: str, file: Path, *, replace: bool) -> str:
         with plain_errors(database.name), database.writing.connect() as conn:
             check_unused(database, conn)
         # First, so that nothing is removed for a file that cannot be restored.
-        _run_tool(database, "pg_restore", ["--list"], str(file))
+        _checked(file, _revision_of_dump(file))
         if (found := migrate.revision(database)) is not None:
             if not replace:
                 raise StoreUnavailable(
@@ -94,7 +101,7 @@ def _restore_postgres(url: str, file: Path, *, replace: bool) -> str:
         if found is not None:
             with plain_errors(database.name), database.writing.connect() as conn:
                 conn.exec_driver_sql("DROP TABLE alembic_version")
-        _run_tool(database, "pg_restore", ["--no-owner", "--exit-on-error", "--single-transaction"], str(file))
+        _run_tool(database, "pg_restore", ["--no-owner", "--exit-on-error", "--single-transaction", str(file)])
         restored = migrate.revision(database) or ""
         if restored == migrate.HEAD:
             with plain_errors(database.name), database.writing.connect() as conn:
@@ -114,7 +121,20 @@ def _revision_of(file: Path) -> str:
     """The schema's revision in a SQLite file. Raises `StoreUnavailable` if it is no database of this PopMQ."""
     with _open(file) as conn:
         row = conn.execute("SELECT version_num FROM alembic_version").fetchone()
-    revision = str(row[0]) if row else ""
+    return _checked(file, str(row[0]) if row else "")
+
+
+def _revision_of_dump(file: Path) -> str:
+    """The schema's revision in a file of `pg_dump`, without a database."""
+    table = _said_by("pg_restore", ["--data-only", "--table=alembic_version", "--file=-", str(file)], str(file), {})
+    lines = iter(table.splitlines())
+    return next((next(lines, "") for line in lines if line.startswith("COPY ")), "")
+
+
+def _checked(file: Path, revision: str) -> str:
+    """The revision, if this PopMQ can use it."""
+    if not revision:
+        raise StoreUnavailable(f"{file} is no backup of PopMQ: it does not say which schema it has")
     if not migrate.FIRST <= revision <= migrate.HEAD:
         raise StoreUnavailable(
             f"{file} has schema '{revision}', this popmq uses {migrate.FIRST} to {migrate.HEAD}; use the popmq that"
@@ -170,19 +190,24 @@ def _flush(path: Path) -> None:
         os.close(descriptor)
 
 
-def _run_tool(database: Database, tool: str, options: Sequence[str], *files: str) -> None:
-    """Run a client program of Postgres. The password goes by the environment, because others can see arguments."""
+def _run_tool(database: Database, tool: str, options: Sequence[str]) -> None:
+    """Run a client program on the database. The password goes by the environment: others can see arguments."""
+    url = database.url.set(drivername="postgresql", password=None).render_as_string(hide_password=False)
+    password = {"PGPASSWORD": str(database.url.password)} if database.url.password else {}
+    _said_by(tool, [f"--dbname={url}", *options], database.name, password)
+
+
+def _said_by(tool: str, options: Sequence[str], subject: str, environment: Mapping[str, str]) -> str:
+    """What a client program of Postgres writes. `subject` is what it works on, for errors."""
     program = shutil.which(tool)
     if program is None:
         raise StoreUnavailable(
             f"{tool} is not installed; install the client programs of Postgres, of the server's version or newer, or"
             " back the database up in the way that your other databases are"
         )
-    url = database.url.set(drivername="postgresql", password=None).render_as_string(hide_password=False)
-    password = {"PGPASSWORD": str(database.url.password)} if database.url.password else {}
     done = subprocess.run(  # noqa: S603 - the program is Postgres's own
-        [program, f"--dbname={url}", *options, *files],
-        env={**os.environ, **password},
+        [program, *options],
+        env={**os.environ, **environment},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -190,7 +215,8 @@ def _run_tool(database: Database, tool: str, options: Sequence[str], *files: str
     )
     if done.returncode:
         said = done.stderr.strip().splitlines()
-        raise StoreUnavailable(f"{tool} failed for {database.name}: {said[-1] if said else done.returncode}")
+        raise StoreUnavailable(f"{tool} failed for {subject}: {said[-1] if said else done.returncode}")
+    return done.stdout
 
 
 # Only what belongs to PopMQ: users have their own tables in the same database.

@@ -6,6 +6,7 @@ import io
 import os
 import pty
 import select
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -19,6 +20,12 @@ from rich.console import Console
 from popclient.admin import Admin
 from popclient.cli import top
 from tests.support.shell import POPMQ, Shell
+
+
+def drawn(now: top.TopSample, rows: list[top.TopRow], width: int, height: int | None = None) -> list[str]:
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(top.frame(now, rows, "r", "", width, height))
+    return [line.rstrip() for line in console.export_text().splitlines()]
 
 
 @pytest.fixture
@@ -76,10 +83,43 @@ def test_names_do_not_steer_the_terminal(busy: Shell) -> None:
         now = top.sample(admin)
     (row, *_) = top.rows_of(now, None)
     console = Console(width=200, record=True, file=io.StringIO())
-    console.print(top.frame(now, [row._replace(group="\x1b[31m[bold]g")], "r", "gone \x07"))
+    console.print(top.frame(now, [row._replace(group="\x1b[31m[bold]g")], "r", "gone \x07", 200))
     text = console.export_text()
     assert "\\x1b[31m[bold]g" in text
     assert "gone \\x07" in text
+
+
+@pytest.mark.parametrize(
+    ("width", "headings"),
+    [
+        (60, "GROUP ○ ◐ ◔ ● ✕ OLDEST"),
+        (80, "GROUP TOPIC ○ ◐ ◔ ● ✕ IN/S DONE/S OLDEST"),
+        (130, "GROUP TOPIC ○ READY ◐ INFLIGHT ◔ WAITING RETRY ● COMMIT ✕ DLQ IN/S DONE/S OLDEST READY MEMBERS"),
+    ],
+)
+def test_a_narrow_terminal_shows_whole_numbers(busy: Shell, width: int, headings: str) -> None:
+    with Admin(busy.endpoint) as admin:
+        now = top.sample(admin)
+    (row, *_) = top.rows_of(now, None)
+    row = row._replace(group="g" * 40, topic="t" * 40, ready=1_234_567, commit=7_654_321)
+    lines = drawn(now, [row], width)
+    assert all(len(line) <= width for line in lines)
+    (shown,) = [line for line in lines if line.startswith("ggg")]
+    assert "1 234 567" in shown
+    assert "7 654 321" in shown
+    assert headings in [" ".join(line.split()) for line in lines]
+
+
+def test_a_low_terminal_keeps_the_first_rows_and_the_keys(busy: Shell) -> None:
+    with Admin(busy.endpoint) as admin:
+        now = top.sample(admin)
+    (row, *_) = top.rows_of(now, None)
+    rows = [row._replace(group=f"group-{number}") for number in range(50)]
+    lines = drawn(now, rows, 120, height=12)
+    assert len(lines) <= 12
+    assert lines[2].startswith("group-0 ")
+    assert lines[-2] == "and 42 more rows"
+    assert lines[-1].startswith("sorted by ready")
 
 
 def test_it_needs_a_terminal(busy: Shell) -> None:
@@ -116,3 +156,19 @@ def test_keys_sort_and_quit(busy: Shell) -> None:
         read_until(ours, "sorted by name")
         os.write(ours, b"q")
         assert process.wait(30) == 0
+
+
+def test_an_interrupt_ends_it_without_a_traceback(busy: Shell) -> None:
+    with terminal("--endpoint", busy.endpoint, "top", "--interval", "1h") as (process, ours):
+        read_until(ours, "sorted by ready")
+        process.send_signal(signal.SIGINT)
+        shown = b""
+        while process.poll() is None or select.select([ours], [], [], 0)[0]:
+            if select.select([ours], [], [], 0.1)[0]:
+                try:
+                    shown += os.read(ours, 65_536)
+                except OSError:  # the other end is closed
+                    break
+        assert process.wait(30) == 130
+        assert b"Traceback" not in shown
+        assert b"\x1b[?1049l" in shown, "the screen is as it was before"

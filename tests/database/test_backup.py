@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import stat
+import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -142,3 +143,40 @@ def test_without_the_clients_of_postgres_it_says_so(
     with pytest.raises(StoreUnavailable, match="pg_dump is not installed; install the client programs of Postgres"):
         backup(postgres_url, tmp_path / "copy", replace=False)
     assert list(tmp_path.glob("copy*")) == []
+
+
+def test_a_backup_does_not_replace_a_database(sqlite_url: str, tmp_path: Path) -> None:
+    migrate.upgrade(database := Database(sqlite_url))
+    database.close()
+    assert database.file is not None
+    link = tmp_path / "link.db"
+    link.symlink_to(database.file)
+    for file in (database.file, link):
+        with pytest.raises(StoreUnavailable, match="is the database itself; choose another file for its backup"):
+            backup(sqlite_url, file, replace=True)
+    other = tmp_path / "other.db"
+    other.touch()
+    (tmp_path / "other.db-wal").touch()
+    with pytest.raises(StoreUnavailable, match=r"other\.db is a database in use, because it has a file other\.db-wal"):
+        backup(sqlite_url, other, replace=True)
+
+
+def test_a_newer_schema_is_refused_before_anything_changes(
+    filled: OpenStore, database_url: str, tmp_path: Path
+) -> None:
+    before, file = filled.digest(), tmp_path / "newer"
+    filled.conn.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
+    if filled.database.is_sqlite:
+        filled.conn.exec_driver_sql("VACUUM INTO ?", (str(file),))
+    else:
+        dump = ["pg_dump", f"--dbname={database_url.replace('+psycopg', '')}", "--format=custom", f"--file={file}"]
+        subprocess.run(dump, check=True)
+    filled.conn.exec_driver_sql(f"UPDATE alembic_version SET version_num = '{migrate.HEAD}'")
+    stopped(filled)
+    with pytest.raises(StoreUnavailable, match=rf"schema '9999', this popmq uses .* to {migrate.HEAD}; use the popmq"):
+        restore(database_url, file, replace=True)
+    database = Database(database_url)
+    kept = OpenStore(database)
+    assert kept.digest() == before
+    kept.conn.close()
+    database.close()
