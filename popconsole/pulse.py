@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from popclient.admin import GroupLag, Status
+from popclient.admin import GroupLag, Histogram, Status
 from popclient.aio import Admin
 from popclient.errors import PopError
 
@@ -60,12 +60,12 @@ class Backlog:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The counts at one moment, in epoch seconds of the server."""
+    """The counts at one moment, in epoch seconds of the server. commits: of one server, since its start."""
 
     at: float
     appended: int
     groups: dict[str, Backlog]
-    commits: tuple[int, ...] = ()
+    commits: Histogram | None = None
 
     def total(self, of: Callable[[Backlog], int]) -> int:
         return sum(map(of, self.groups.values()))
@@ -95,7 +95,7 @@ def sample_of(status: Status, namespace: str) -> Sample:
         if each.namespace == namespace or not namespace:
             by_group.setdefault(each.group, []).append(each)
     groups = {name: backlog_of(lags) for name, lags in by_group.items()}
-    return Sample(status.now.timestamp(), status.appended, groups)
+    return Sample(status.now.timestamp(), status.appended, groups, status.commit_times)
 
 
 class Pulse:

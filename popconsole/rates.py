@@ -84,7 +84,23 @@ def busiest(samples: Sequence[Sample]) -> list[str]:
 
 def commit_quantiles(before: Sample, after: Sample) -> tuple[float | None, float | None]:
     """The 50th and 99th percentile of commits between two samples, in ms; None where there was none."""
-    return None, None
+    now, then = after.commits, before.commits
+    if now is None or then is None or now.limits != then.limits:
+        return None, None
+    counts = [late - early for late, early in zip(now.counts, then.counts, strict=True)]
+    if min(counts) < 0 or not sum(counts):
+        return None, None  # another server answered, or there was no commit
+    return _quantile(now.limits, counts, 0.5), _quantile(now.limits, counts, 0.99)
+
+
+def _quantile(limits: Sequence[float], counts: Sequence[int], share: float) -> float:
+    """In ms; within its limits the values are taken as evenly spread, as Prometheus does. Above all: the last limit."""
+    wanted, below = share * sum(counts), 0.0
+    for limit, low, count in zip(limits, (0.0, *limits), counts, strict=False):
+        if count and below + count >= wanted:
+            return round(1_000 * (low + (limit - low) * (wanted - below) / count), 2)
+        below += count
+    return 1_000 * limits[-1]
 
 
 def _ready(backlog: Backlog) -> int:

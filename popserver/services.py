@@ -170,7 +170,7 @@ class Services:
         broker = self._broker
         operations = self.operations()
         return admin_methods(
-            AdminMethods(operations, readiness, self._version),
+            AdminMethods(operations, readiness, self._version, broker.meters.commits),
             ClientMethods(broker.clients, broker.commands, broker.transactions.producers, operations),
             DeadLetterMethods(Redrives(broker.reader, broker.writer)),
             ProgressMethods(GroupProgress(broker.reader, broker.writer, broker.catalog, broker.clock, broker.paused)),

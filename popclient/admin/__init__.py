@@ -46,7 +46,7 @@ from popclient.admin.redrive_facts import (
     RedriveStep,
     Repair,
 )
-from popclient.admin.server_facts import Budget, Health, HealthCheck, Status
+from popclient.admin.server_facts import Budget, Health, HealthCheck, Histogram, Status
 from popclient.admin.user_facts import Explanation, NewUser, Policy, User
 
 __all__ = [
@@ -65,6 +65,7 @@ __all__ = [
     "GroupLag",
     "Health",
     "HealthCheck",
+    "Histogram",
     "HistoryEntry",
     "Hold",
     "LockedMessageGroup",

@@ -34,7 +34,7 @@ from popclient.admin.facts import (
     Why,
 )
 from popclient.admin.redrive_facts import DeadLetter
-from popclient.admin.server_facts import Budget, HealthCheck
+from popclient.admin.server_facts import Budget, HealthCheck, Histogram
 from popclient.admin.user_facts import Policy
 from popclient.message import MessageView
 from popproto.v1 import admin_pb2 as wire
@@ -124,6 +124,7 @@ _MADE: Final[dict[str, Callable[[Any], object]]] = {
         GroupLag, value, namespace=value.group.resource_namespace
     ),
     wire.HealthCheck.DESCRIPTOR.full_name: lambda value: facts_of(HealthCheck, value),
+    wire.Histogram.DESCRIPTOR.full_name: lambda value: facts_of(Histogram, value),
     wire.Hold.DESCRIPTOR.full_name: lambda value: facts_of(Hold, value),
     wire.HistoryEntry.DESCRIPTOR.full_name: lambda value: facts_of(HistoryEntry, value),
     wire.MessageState.DESCRIPTOR.full_name: lambda value: facts_of(MessageState, value),

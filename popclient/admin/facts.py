@@ -107,6 +107,7 @@ class Consumer:
     """A client that works for a group, as the asked server knows it.
 
     kind: PUSH, SIMPLE or PULL. connected: it has an open stream. `more_subscriptions` of its topics are left out.
+    language, version: of its library; empty if it has not said.
     """
 
     client_id: str
@@ -115,6 +116,8 @@ class Consumer:
     connected: bool
     subscriptions: tuple[Subscription, ...]
     more_subscriptions: int
+    language: str = ""
+    version: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +156,8 @@ class ClientFacts:
     group: str
     last_seen: datetime
     connected: bool
+    language: str = ""
+    version: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,12 +45,22 @@ class Health:
 
 
 @dataclass(frozen=True, slots=True)
+class Histogram:
+    """How many values were at most `limits[i]` and above the limit before; the last of the counts: above all limits."""
+
+    limits: tuple[float, ...]
+    counts: tuple[int, ...]
+    sum: float
+
+
+@dataclass(frozen=True, slots=True)
 class Status:
     """The server in numbers. `store` is its database URL without the password.
 
     appended: how many messages all topics ever stored, without dead letters and retries.
     oldest_overdue: how late the latest hold, back-off or delayed message is that should have ended; 0 when none is.
     hints: a sentence for each thing that deserves a look.
+    commit_times: seconds of the server's commits since its start; None from a server that does not tell them.
     """
 
     version: str
@@ -71,3 +81,4 @@ class Status:
     hints: tuple[str, ...]
     budgets: tuple[Budget, ...]
     appended: int = 0
+    commit_times: Histogram | None = None

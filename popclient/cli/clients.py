@@ -18,14 +18,23 @@ def list_all(arguments: Namespace) -> int:
             "client_id": each.client_id,
             "client_type": each.client_type,
             "group": each.group,
+            "language": each.language,
+            "version": each.version,
             "last_seen": utc(each.last_seen),
             "connected": each.connected,
         }
         for each in found
     ]
-    columns = ["client id", "type", "group", "last seen", "session"]
+    columns = ["client id", "type", "group", "library", "last seen", "session"]
     rows = [
-        (each.client_id, each.client_type, each.group, local(each.last_seen), "yes" if each.connected else "no")
+        (
+            each.client_id,
+            each.client_type,
+            each.group,
+            f"{each.language} {each.version}".strip(),
+            local(each.last_seen),
+            "yes" if each.connected else "no",
+        )
         for each in found
     ]
     return say(arguments, document, table(columns, rows, "no clients"))

@@ -68,7 +68,7 @@ async def overview(visit: Visit) -> Response:
         groups_count=status.groups,
         todo=await what_needs_a_person(visit, status, last, recent),
         every=max(3, round(visit.pulse.pause_s)),
-        has_latency=bool(last.commits),
+        has_latency=last.commits is not None,
         figures={
             "in": f"{words.rate(incoming(samples))} messages a second",
             "out": f"{words.rate(sum(each.out or 0 for each in recent.values()))} messages a second",

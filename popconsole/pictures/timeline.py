@@ -186,8 +186,9 @@ def _lane(life: _Life, index: int, scale: _Scale, now: datetime) -> Lane:
         shown = words.state(span.state)
         x = scale.x(span.begin)
         width = round(scale.x(span.end) - x, 1)
-        text = f"attempt {span.attempt}" if span.state == "INFLIGHT" and width > TEXT else ""
-        if not text and span.state == "INFLIGHT" and width > LEAST + 4 and span.attempt:
+        is_held = span.state == "INFLIGHT" and not span.is_future
+        text = f"attempt {span.attempt}" if is_held and width > TEXT else ""
+        if not text and is_held and width > LEAST + 4 and span.attempt:
             text = str(span.attempt)
         look = LOOKS.get(span.state, "line")
         title = _title(span, shown.text)

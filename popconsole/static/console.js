@@ -13,8 +13,12 @@
   });
   document.addEventListener("htmx:afterSwap", () => tick());
 
+  // On a phone the pages' names are a strip: the one that is shown is in sight.
+  const here = document.querySelector(".side [aria-current]");
+  if (here) { const strip = here.closest("ul"); strip.scrollLeft = here.offsetLeft - strip.offsetLeft - 60; }
+
   const units = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
-  const words = (seconds) => {
+  const words = (seconds, inFull) => {
     let rest = Math.round(seconds);
     const parts = [];
     for (const [unit, size] of units) {
@@ -22,7 +26,7 @@
       rest %= size;
       if (number) parts.push(`${number} ${unit}`);
     }
-    return parts.slice(0, seconds >= 60 && seconds < 3600 ? 1 : 2).join(" ") || "0 s";
+    return parts.slice(0, !inFull && seconds >= 60 && seconds < 3600 ? 1 : 2).join(" ") || "0 s";
   };
   // Moments are told from now on, by the difference between the server's clock and this one.
   const skew = Number(document.body.dataset.now || Date.now()) - Date.now();
@@ -30,7 +34,7 @@
     const now = Date.now() + skew;
     for (const each of document.querySelectorAll("time[data-ms]")) {
       const seconds = Math.round((Number(each.dataset.ms) - now) / 1000);
-      const text = seconds === 0 ? "now" : seconds > 0 ? `in ${words(seconds)}` : `${words(-seconds)} ago`;
+      const text = seconds === 0 ? "now" : seconds > 0 ? `in ${words(seconds, each.dataset.full !== undefined)}` : `${words(-seconds)} ago`;
       if (each.textContent !== text) each.textContent = text;
     }
     for (const each of document.querySelectorAll("progress[data-until]")) {

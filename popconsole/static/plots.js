@@ -25,12 +25,13 @@
     const shape = series.map(([label]) => label).join("\n") + root();
     const data = [at, ...series.map(([, values]) => values)];
     const old = plots.get(name);
-    if (old && old.shape === shape) { old.plot.setData(data); return; }
+    if (old && old.shape === shape) { old.plot.setData(data); newest(old.plot); return; }
     if (old) old.plot.destroy();
     if (!known || at.length < 2) { plots.delete(name); return; }
     const axis = { stroke: colour("soft"), grid: { stroke: colour("line"), width: 1 }, ticks: { show: false }, font: "11px system-ui, sans-serif" };
     const plot = new uPlot({
       width: place.clientWidth, height: 140, padding: [8, 8, 0, 0],
+      hooks: { setCursor: [(u) => { if (u.cursor.idx == null) newest(u); }] },
       cursor: { y: false, points: { size: 6 } }, legend: { live: true },
       scales: { y: { range: (u, low, high) => [0, Math.max(high * 1.15, 1)] } },
       axes: [{ ...axis, space: 80, size: 26, grid: { show: false }, values: (u, all, f, s, step) => all.map((value) => new Date(value * 1000).toLocaleTimeString([], step < 60 ? { hour: "2-digit", minute: "2-digit", second: "2-digit" } : { hour: "2-digit", minute: "2-digit" })) }, { ...axis, size: 44, splits: undefined, values: (u, all) => all.map(short) }],
@@ -42,6 +43,11 @@
         }))],
     }, data, place);
     plots.set(name, { plot, shape });
+    newest(plot);
+  }
+  // While nobody points at a plot, its legend has the newest values.
+  function newest(plot) {
+    if (plot.cursor.idx == null) plot.setLegend({ idx: plot.data[0].length - 1 }, false);
   }
   const root = () => document.documentElement.dataset.theme || "";
 

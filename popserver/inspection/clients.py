@@ -75,7 +75,12 @@ class ClientMethods:
         return wire.ReconnectClientResponse(status=status.OK)
 
     def _client(self, client: Client) -> wire.Client:
-        answer = wire.Client(client_id=client.client_id, connected=client.stream is not None)
+        answer = wire.Client(
+            client_id=client.client_id,
+            connected=client.stream is not None,
+            language=client.language,
+            version=client.version,
+        )
         if client.role is not None:
             answer.client_type = settings.client_type(client.role.kind)
             group = client.role.group

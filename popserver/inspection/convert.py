@@ -10,6 +10,7 @@ from popproto.v2 import definition_pb2 as pb
 from popserver.catalog.facts import TopicFacts
 from popserver.clients import settings
 from popserver.delivery.history import HistoryStep
+from popserver.engine.meters import Histogram
 from popserver.inspection.facts import Lag, MessageState
 from popserver.inspection.filter_trial import Match
 from popserver.inspection.flow import Consumer, GroupFacts, GroupPause, Hold, LockedGroup
@@ -119,6 +120,8 @@ def _consumer(consumer: Consumer) -> wire.Consumer:
     return wire.Consumer(
         client_id=consumer.client_id,
         client_type=settings.client_type(consumer.kind),
+        language=consumer.library[0],
+        version=consumer.library[1],
         last_seen=convert.timestamp(consumer.last_seen_ms),
         connected=consumer.is_connected,
         subscriptions=map(convert.subscription_entry, consumer.subscription.filters),
@@ -212,6 +215,10 @@ def step(step: HistoryStep) -> wire.HistoryEntry:
         reason=step.reason,
         at=convert.timestamp(step.at_ms),
     )
+
+
+def histogram(counted: Histogram) -> wire.Histogram:
+    return wire.Histogram(limits=counted.limits, counts=counted.counts, sum=counted.total)
 
 
 def budget(budget: Budget) -> wire.Budget:

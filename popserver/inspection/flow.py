@@ -99,6 +99,7 @@ class Consumer(NamedTuple):
     last_seen_ms: int
     is_connected: bool
     subscription: Subscription
+    library: tuple[str, str]  # its language and version
 
 
 class Why(NamedTuple):
@@ -371,7 +372,8 @@ def _group_and_lag(conn: Connection, name: Resource) -> tuple[Group, list[Lag], 
 def _consumer(client: Client) -> Consumer:
     assert client.role is not None, "only who has a role is a consumer"
     kind, subscription = client.role.kind, client.role.subscription
-    return Consumer(client.client_id, kind, client.last_seen_ms, client.stream is not None, subscription)
+    library = client.language, client.version
+    return Consumer(client.client_id, kind, client.last_seen_ms, client.stream is not None, subscription, library)
 
 
 def _check_own_topic(name: Resource) -> None:

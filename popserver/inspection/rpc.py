@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from popproto.v1 import admin_pb2 as wire
 from popproto.v2 import definition_pb2 as pb
+from popserver.engine.meters import Histogram
 from popserver.inspection import convert as inspection_convert
 from popserver.inspection.flow import Inspection, Wish
 from popserver.inspection.readiness import Readiness
@@ -22,9 +23,10 @@ from popserver.transport.calls import Caller
 class AdminMethods:
     """One method per RPC, in the proto's order."""
 
-    def __init__(self, operations: Inspection, readiness: Readiness, version: str) -> None:
+    def __init__(self, operations: Inspection, readiness: Readiness, version: str, commits: Histogram) -> None:
         self._operations = operations
         self._readiness = readiness
+        self._commits = commits
         self._version = version
 
     async def create_topic(self, request: wire.CreateTopicRequest, caller: Caller) -> wire.CreateTopicResponse:
@@ -224,6 +226,7 @@ class AdminMethods:
             lag=map(inspection_convert.lag, now.lag),
             hints=now.hints,
             budgets=map(inspection_convert.budget, now.budgets),
+            commit_times=inspection_convert.histogram(self._commits),
             started_at=convert.timestamp(now.started_at_ms),
             now=convert.timestamp(now.now_ms),
             oldest_overdue=convert.duration(now.oldest_overdue_ms),

@@ -39,10 +39,15 @@ def console(settings: Settings) -> Iterator[tuple[str, Any]]:
         thread.join()
 
 
+def chromium_path() -> str | None:
+    """Debian's Chromium is found by its name, another one is named by POPMQ_CHROMIUM."""
+    return os.environ.get("POPMQ_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+
+
 @pytest.fixture(scope="session")
 def chromium() -> Iterator[Any]:
-    """The browser; Debian's is found by its name, another one is named by POPMQ_CHROMIUM."""
-    path = os.environ.get("POPMQ_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+    """The browser."""
+    path = chromium_path()
     if path is None:
         pytest.skip("no Chromium is installed (apt-get install chromium), and POPMQ_CHROMIUM names none")
     with playwright.sync_playwright() as started:

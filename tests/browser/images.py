@@ -1,91 +1,123 @@
-"""Makes the pictures of the console in docs/images: `make images`. It takes a minute, in which the plots fill."""
+"""The pictures of the console in docs/images: `make images`."""
 
 from __future__ import annotations
 
+import argparse
+import itertools
 import logging
-import os
+import math
 import random
-import shutil
-import sys
-import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+from playwright.sync_api import sync_playwright
 
 from popclient import SimpleConsumer
+from popclient.admin import DeadLetterSelection
 from popclient.config import ClientConfig
 from popconsole.settings import Settings
-from tests.browser.conftest import console, playwright
-from tests.browser.world import World, world
+from tests.browser.conftest import PATIENCE_MS, chromium_path, console
+from tests.browser.world import PAGES, World, world
 
 FOLDER = Path(__file__).parents[2] / "docs" / "images"
-MINUTE_S = 75.0
-WIDTH, HEIGHT = 1280, 860
+BYTES_MAX = 200_000
+SAMPLES = 50  # points of each plot
+DESK, PHONE = (1280, 860), (360, 740)
 
 
-def main() -> int:
-    path = os.environ.get("POPMQ_CHROMIUM") or shutil.which("chromium")
-    if path is None:
-        print("no Chromium: apt-get install chromium, or name one with POPMQ_CHROMIUM", file=sys.stderr)
-        return 1
-    logging.disable(logging.ERROR)  # the failures of flights that never arrived
-    FOLDER.mkdir(exist_ok=True)
-    with world() as flights, console(Settings(ClientConfig(flights.endpoint), sample_s=1.0)) as (address, _):
-        enough = threading.Event()
-        workers = [threading.Thread(target=work, args=(flights, enough)) for work in (_send, _receive)]
-        for each in workers:
-            each.start()
-        try:
-            with playwright.sync_playwright() as started:
-                browser = started.chromium.launch(executable_path=path, args=["--no-sandbox"])
-                _take(browser, address, flights)
-                browser.close()
-        finally:
-            enough.set()
-            for each in workers:
-                each.join()
-    return 0
+class Picture(NamedTuple):
+    """One file. page: where, or how to get there."""
+
+    name: str
+    page: str
+    size: tuple[int, int] = DESK
+    scheme: str = "light"
 
 
-def _take(browser: Any, address: str, flights: World) -> None:
-    def picture(name: str, place: str, scheme: str = "light", height: int = HEIGHT) -> None:
-        context = browser.new_context(viewport={"width": WIDTH, "height": height}, color_scheme=scheme)
-        page = context.new_page()
-        page.goto(address + place)
-        page.wait_for_timeout(1_200)
-        page.screenshot(path=FOLDER / f"{name}.png")
-        context.close()
-
-    # The plots begin with the first look.
-    context = browser.new_context()
-    page = context.new_page()
-    page.goto(address)
-    page.wait_for_timeout(MINUTE_S * 1_000)
-    context.close()
-    picture("console-overview", "/", height=1_000)
-    picture("console-overview-dark", "/", "dark", 1_000)
-    picture("console-group", "/groups/radar")
-    picture("console-message", f"/messages/{flights.a_dead_letter()}")
-    picture("console-dead-letters", "/dead-letters/arrivals")
+def pictures(made: World) -> list[Picture]:
+    return [
+        Picture("console-overview", PAGES["overview"]),
+        Picture("console-overview-dark", PAGES["overview"], scheme="dark"),
+        Picture("console-group", PAGES["holds"]),
+        Picture("console-message", f"/messages/{made.a_dead_letter()}"),
+        Picture("console-dead-letters", PAGES["dead letters of a group"], scheme="dark"),
+        Picture("console-redrive", f"/redrives/{a_redrive(made)}"),
+        Picture("console-scheduled", PAGES["scheduled"], scheme="dark"),
+        Picture("console-phone", PAGES["overview"], PHONE),
+    ]
 
 
-def _send(flights: World, enough: threading.Event) -> None:
-    """Flights in waves."""
-    chance = random.Random(3)
-    level = 12.0
-    while not enough.wait(0.25):
-        level = min(30.0, max(3.0, level + chance.uniform(-4, 4)))
-        flights.send_flights(round(level))
+def a_redrive(made: World) -> str:
+    """Half of the dead letters went back, and most of them died again."""
+    letters = made.admin.list_dead_letters("arrivals", max_messages=6).dead_letters
+    plan = made.admin.plan_redrive(
+        DeadLetterSelection("arrivals", ids=[each.id for each in letters]), reason="the feed is fixed"
+    )
+    for _ in made.admin.run_redrive(plan.plan_id):
+        pass
+    return plan.plan_id
 
 
-def _receive(flights: World, enough: threading.Event) -> None:
-    """Group `radar` keeps up, nearly."""
+def keep_busy(made: World, is_enough: Callable[[], bool]) -> None:
+    """Flights come in waves until it is enough; group `radar` keeps up, nearly."""
     chance = random.Random(5)
-    with SimpleConsumer(flights.endpoint, "radar", "flights", invisible_duration=45) as consumer:
-        while not enough.wait(0.2):
-            for message in consumer.receive(10):
+    with SimpleConsumer(made.endpoint, "radar", "flights", invisible_duration=45) as consumer:
+        for turn in itertools.count():
+            if is_enough():
+                break
+            made.send_flights(8 + round(6 * math.sin(turn / 9)))
+            for message in consumer.receive(16):
                 if chance.random() < 0.97:
                     consumer.ack(message)
+            time.sleep(0.2)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--all", action="store_true", help="every page, light, dark and on a phone")
+    parser.add_argument("--out", type=Path, default=FOLDER, help="the folder (docs/images)")
+    arguments = parser.parse_args()
+    logging.disable(logging.ERROR)  # flights that never arrived fail, as they should
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        made = stack.enter_context(world())
+        at, desk = stack.enter_context(console(Settings(ClientConfig(made.endpoint), sample_s=1.0)))
+        browser = stack.enter_context(sync_playwright()).chromium.launch(
+            executable_path=chromium_path(), args=["--no-sandbox"]
+        )
+        stack.callback(browser.close)
+        first = browser.new_page()
+        first.goto(at)  # the console samples while somebody looks
+        keep_busy(made, lambda: len(desk.pulse.ring) >= SAMPLES)
+        wanted = pictures(made)
+        if arguments.all:
+            wanted += [
+                Picture(f"{name.replace(' ', '-')}-{scheme}-{size[0]}", page, size, scheme)
+                for name, page in PAGES.items()
+                for size, scheme in ((DESK, "light"), (DESK, "dark"), (PHONE, "light"))
+            ]
+        for each in wanted:
+            take(browser, at, each, arguments.out)
+
+
+def take(browser: Any, at: str, picture: Picture, folder: Path) -> None:
+    width, height = picture.size
+    context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=picture.scheme)
+    context.set_default_timeout(PATIENCE_MS)
+    page = context.new_page()
+    page.goto(at + picture.page)
+    if page.locator("[data-plot]").count():
+        page.locator("[data-plot] canvas").nth(3).wait_for()
+    path = folder / f"{picture.name}.png"
+    page.screenshot(path=path, full_page=False)
+    context.close()
+    size = path.stat().st_size
+    assert size <= BYTES_MAX, f"{path} has {size} bytes; at most {BYTES_MAX} are wanted"
+    print(f"{path.name}: {size // 1_000} kB")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -28,8 +28,8 @@ def client_id(shell: Shell) -> Iterator[str]:
 
 def test_clients_are_listed(shell: Shell, client_id: str) -> None:
     headings, *rows = shell.ok("client", "list").lines
-    assert headings.split() == ["CLIENT", "ID", "TYPE", "GROUP", "LAST", "SEEN", "SESSION"]
-    assert any(row.split()[:3] == [client_id, "PUSH_CONSUMER", "counters"] for row in rows)
+    assert headings.split() == ["CLIENT", "ID", "TYPE", "GROUP", "LIBRARY", "LAST", "SEEN", "SESSION"]
+    assert any(row.split()[:4] == [client_id, "PUSH_CONSUMER", "counters", "PYTHON"] for row in rows)
     assert shell.ok("client", "list", "--group", "others").lines == ["no clients"]
 
 

@@ -468,12 +468,17 @@ class Consumer(_message.Message):
     CONNECTED_FIELD_NUMBER: _builtins.int
     SUBSCRIPTIONS_FIELD_NUMBER: _builtins.int
     MORE_SUBSCRIPTIONS_FIELD_NUMBER: _builtins.int
+    LANGUAGE_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
     client_id: _builtins.str
     client_type: _definition_pb2.ClientType.ValueType
     connected: _builtins.bool
     """it has a telemetry stream"""
     more_subscriptions: _builtins.int
     """how many subscriptions are left out"""
+    language: _builtins.str
+    """of its library, such as JAVA, and its version; empty if it has not said"""
+    version: _builtins.str
     @_builtins.property
     def last_seen(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
@@ -489,10 +494,12 @@ class Consumer(_message.Message):
         connected: _builtins.bool = ...,
         subscriptions: _abc.Iterable[_definition_pb2.SubscriptionEntry] | None = ...,
         more_subscriptions: _builtins.int = ...,
+        language: _builtins.str = ...,
+        version: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["last_seen", b"last_seen"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "client_type", b"client_type", "connected", b"connected", "last_seen", b"last_seen", "more_subscriptions", b"more_subscriptions", "subscriptions", b"subscriptions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "client_type", b"client_type", "connected", b"connected", "language", b"language", "last_seen", b"last_seen", "more_subscriptions", b"more_subscriptions", "subscriptions", b"subscriptions", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3599,12 +3606,17 @@ class Client(_message.Message):
     GROUP_FIELD_NUMBER: _builtins.int
     LAST_SEEN_FIELD_NUMBER: _builtins.int
     CONNECTED_FIELD_NUMBER: _builtins.int
+    LANGUAGE_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
     client_id: _builtins.str
     """with users, USER/ID"""
     client_type: _definition_pb2.ClientType.ValueType
     """unspecified if the client has not sent its settings"""
     connected: _builtins.bool
     """it has a Telemetry stream"""
+    language: _builtins.str
+    """of its library, such as JAVA, and its version; empty if it has not said"""
+    version: _builtins.str
     @_builtins.property
     def group(self) -> _definition_pb2.Resource:
         """only for a consumer"""
@@ -3619,10 +3631,12 @@ class Client(_message.Message):
         group: _definition_pb2.Resource | None = ...,
         last_seen: _timestamp_pb2.Timestamp | None = ...,
         connected: _builtins.bool = ...,
+        language: _builtins.str = ...,
+        version: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "last_seen", b"last_seen"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "client_type", b"client_type", "connected", b"connected", "group", b"group", "last_seen", b"last_seen"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "client_type", b"client_type", "connected", b"connected", "group", b"group", "language", b"language", "last_seen", b"last_seen", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3977,6 +3991,7 @@ class GetStatusResponse(_message.Message):
     DISCARDED_TRANSACTIONS_FIELD_NUMBER: _builtins.int
     BUDGETS_FIELD_NUMBER: _builtins.int
     APPENDED_FIELD_NUMBER: _builtins.int
+    COMMIT_TIMES_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     store: _builtins.str
     """the database URL, without its password"""
@@ -4010,6 +4025,10 @@ class GetStatusResponse(_message.Message):
 
     @_builtins.property
     def budgets(self) -> _containers.RepeatedCompositeFieldContainer[Global___Budget]: ...
+    @_builtins.property
+    def commit_times(self) -> Global___Histogram:
+        """of the transactions of this server since its start, in seconds"""
+
     def __init__(
         self,
         *,
@@ -4032,19 +4051,49 @@ class GetStatusResponse(_message.Message):
         discarded_transactions: _builtins.int = ...,
         budgets: _abc.Iterable[Global___Budget] | None = ...,
         appended: _builtins.int = ...,
+        commit_times: Global___Histogram | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["now", b"now", "oldest_overdue", b"oldest_overdue", "started_at", b"started_at", "status", b"status"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["commit_times", b"commit_times", "now", b"now", "oldest_overdue", b"oldest_overdue", "started_at", b"started_at", "status", b"status"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["appended", b"appended", "budgets", b"budgets", "connected_clients", b"connected_clients", "dead_letters", b"dead_letters", "discarded_transactions", b"discarded_transactions", "durability", b"durability", "groups", b"groups", "hints", b"hints", "lag", b"lag", "messages", b"messages", "now", b"now", "oldest_overdue", b"oldest_overdue", "parked_polls", b"parked_polls", "schema_revision", b"schema_revision", "started_at", b"started_at", "status", b"status", "store", b"store", "topics", b"topics", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["appended", b"appended", "budgets", b"budgets", "commit_times", b"commit_times", "connected_clients", b"connected_clients", "dead_letters", b"dead_letters", "discarded_transactions", b"discarded_transactions", "durability", b"durability", "groups", b"groups", "hints", b"hints", "lag", b"lag", "messages", b"messages", "now", b"now", "oldest_overdue", b"oldest_overdue", "parked_polls", b"parked_polls", "schema_revision", b"schema_revision", "started_at", b"started_at", "status", b"status", "store", b"store", "topics", b"topics", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetStatusResponse: _TypeAlias = GetStatusResponse  # noqa: Y015
 
 @_typing.final
-class Budget(_message.Message):
+class Histogram(_message.Message):
     """A limit on what callers use at the same time."""
 
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LIMITS_FIELD_NUMBER: _builtins.int
+    COUNTS_FIELD_NUMBER: _builtins.int
+    SUM_FIELD_NUMBER: _builtins.int
+    sum: _builtins.float
+    @_builtins.property
+    def limits(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]: ...
+    @_builtins.property
+    def counts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """values up to each limit and above the one before; one more than limits, for the rest"""
+
+    def __init__(
+        self,
+        *,
+        limits: _abc.Iterable[_builtins.float] | None = ...,
+        counts: _abc.Iterable[_builtins.int] | None = ...,
+        sum: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["counts", b"counts", "limits", b"limits", "sum", b"sum"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Histogram: _TypeAlias = Histogram  # noqa: Y015
+
+@_typing.final
+class Budget(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
