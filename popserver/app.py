@@ -227,7 +227,7 @@ class App:
         if not config.otlp_endpoint:
             return
         try:
-            from popserver.metrics.otlp import MetricPush, Source
+            from popserver.metrics.otlp import MetricPush, Instance
         except ImportError as error:
             # No reason to refuse messages.
             log.error(
@@ -236,7 +236,7 @@ class App:
                 reason=str(error),
             )
             return
-        source = Source(self._node_id, __version__, self.clock.calendar_ms())
+        source = Instance(self._node_id, __version__, self.clock.calendar_ms())
         self.metric_push = MetricPush(
             self._all_metrics(), self.clock, config.otlp_endpoint, config.otlp_period / 1_000, source
         )

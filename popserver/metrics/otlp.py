@@ -35,7 +35,7 @@ _CUMULATIVE = otel.AggregationTemporality.CUMULATIVE
 log = structlog.get_logger("popserver.metrics")
 
 
-class Source(NamedTuple):
+class Instance(NamedTuple):
     """What the numbers are of: the address and the version of the server, and when it started."""
 
     node_id: str
@@ -46,7 +46,7 @@ class Source(NamedTuple):
 class MetricPush:
     """Pushes all metrics at once, and then after each period. Make it inside the running event loop."""
 
-    def __init__(self, exporter: Exporter, clock: Clock, endpoint: str, period_s: float, source: Source) -> None:
+    def __init__(self, exporter: Exporter, clock: Clock, endpoint: str, period_s: float, source: Instance) -> None:
         self._exporter = exporter
         self._clock = clock
         self._endpoint = endpoint
@@ -136,7 +136,7 @@ def batches(families: Iterable[Family], start_ns: int, now_ns: int) -> Iterator[
         yield found
 
 
-def data_of(metrics: Sequence[otel.Metric], source: Source) -> otel.MetricsData:
+def data_of(metrics: Sequence[otel.Metric], source: Instance) -> otel.MetricsData:
     """A request with these metrics."""
     resource = Resource(
         {"service.name": "popmq", "service.instance.id": source.node_id, "service.version": source.version}
