@@ -227,7 +227,7 @@ class App:
         if not config.otlp_endpoint:
             return
         try:
-            from popserver.metrics.otlp import MetricPush, Instance
+            from popserver.metrics.otlp import Instance, MetricPush
         except ImportError as error:
             # No reason to refuse messages.
             log.error(
