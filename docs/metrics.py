@@ -14,7 +14,7 @@ from popserver.metrics.names import COMMON, METRICS, Scope
 PAGE = Path(__file__).with_suffix(".md")
 TABLE = "<!-- The table: python docs/metrics.py -->\n", "<!-- End of the table. -->\n"
 UNITS = "<!-- The names with units: python docs/metrics.py -->\n", "<!-- End of the names with units. -->\n"
-OF = {Scope.SERVER: "server", Scope.STORE: "database"}
+OF = {Scope.SERVER: "server", Scope.STORE: "database", Scope.CLIENTS: "clients"}
 
 
 def table() -> str:

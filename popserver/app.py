@@ -29,6 +29,7 @@ from popserver.transport.listen import PLAINTEXT, Listening, address_of, split_a
 from popserver.transport.status import code_names
 
 if TYPE_CHECKING:
+    from popserver.metrics.client_numbers import ClientMeters
     from popserver.metrics.exporter import Exporter
     from popserver.metrics.otlp import MetricPush
     from popserver.web.server import WebServer
@@ -60,6 +61,7 @@ class App:
         self.web: WebServer | None = None
         self.exporter: Exporter | None = None
         self.metric_push: MetricPush | None = None
+        self.client_meters: ClientMeters | None = None
 
     @property
     def readiness(self) -> Readiness:
@@ -151,6 +153,7 @@ class App:
                 is_administered=True,
                 listening=listening,
                 access=self.access,
+                client_meters=self._count_client_metrics(),
             )
             self.web = self._open_web()
             await self.broker.servers.list_at(self.config.advertise or self._own_address())
@@ -215,12 +218,32 @@ class App:
                 version=__version__,
                 series_max=self.config.max_metric_series,
                 has_units=self.config.metric_unit_suffix,
+                client_meters=self.client_meters,
             )
         return self.exporter
 
     @property
     def _node_id(self) -> str:
         return self.config.advertise or self.server.address
+
+    def _count_client_metrics(self) -> ClientMeters | None:
+        if not self.config.client_metrics:
+            return None
+        try:
+            from popserver.metrics import rpc as _  # noqa: F401 - whether it can be loaded
+            from popserver.metrics.client_numbers import ClientMeters
+        except ImportError as error:
+            log.error(
+                "metrics of clients are not received: --client-metrics needs OpenTelemetry; run pip install"
+                " 'popmq[otlp]', or leave the option out",
+                reason=str(error),
+            )
+            return None
+        kept = self.budgets.add(
+            "client metrics", self.config.max_client_metric_series, "series", "max_client_metric_series"
+        )
+        self.client_meters = ClientMeters(kept, self.clock)
+        return self.client_meters
 
     def _push_metrics(self) -> None:
         config = self.config

@@ -135,6 +135,14 @@ def _add_auth(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-http-connections", type=int, metavar="N", help="HTTP connections at one time (256)")
     parser.add_argument("--max-metric-series", type=int, metavar="N", help="samples of one scrape of /metrics (50000)")
     parser.add_argument(
+        "--client-metrics",
+        action=argparse.BooleanOptionalAction,
+        help="ask clients for their own metrics, and export them too (no)",
+    )
+    parser.add_argument(
+        "--max-client-metric-series", type=int, metavar="N", help="series kept of all clients' metrics (20000)"
+    )
+    parser.add_argument(
         "--otlp-endpoint", metavar="URL", help="collector that metrics are pushed to, such as http://127.0.0.1:4317"
     )
     parser.add_argument("--otlp-period", metavar="DURATION", help="time between two pushes (60s)")

@@ -63,6 +63,8 @@ class Config(BaseSettings):
     max_connections_per_address: int = Field(default=0, ge=0)  # 0: half of max_connections
     max_http_connections: int = Field(default=256, ge=2)
     max_metric_series: int = Field(default=50_000, ge=500)
+    client_metrics: bool = False  # ask clients for their metrics, and export these
+    max_client_metric_series: int = Field(default=20_000, ge=1)  # kept of all clients
     otlp_endpoint: str = ""  # where metrics are pushed: http://HOST:PORT, or https://; empty: nowhere
     otlp_period: int = Field(default=60_000, ge=1_000)  # ms
     metric_unit_suffix: bool = False  # names of metrics end with their units

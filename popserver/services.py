@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Never
+from functools import partial
+from typing import TYPE_CHECKING, Never
 
 from popproto.v1 import admin_pb2 as wire
 from popproto.v1 import bulk_pb2 as bulk
@@ -20,6 +21,7 @@ from popserver.broker import Broker
 from popserver.bulk.rpc import BulkMethods
 from popserver.clients.routes import RouteMethods
 from popserver.clients.rpc import SessionMethods
+from popserver.clients.settings import ask_for_metrics
 from popserver.dead_letters.flow import Redrives
 from popserver.dead_letters.rpc import DeadLetterMethods
 from popserver.front.sockets import connections_max
@@ -44,6 +46,9 @@ from popserver.transport.incoming import Incoming
 from popserver.transport.limits import CallLimits
 from popserver.transport.listen import PLAINTEXT, Listening, address_of
 from popserver.transport.public_services import PublicServices
+
+if TYPE_CHECKING:
+    from popserver.metrics.client_numbers import ClientMeters
 
 
 class PopServer:
@@ -87,7 +92,15 @@ class PopServer:
 class Services:
     """Makes the methods of all services. `address` is the server's `HOST:PORT`."""
 
-    def __init__(self, broker: Broker, limits: CallLimits, version: str, address: str, own: pb.Endpoints) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        limits: CallLimits,
+        version: str,
+        address: str,
+        own: pb.Endpoints,
+        ask_for_metrics: Callable[[pb.Settings], None] | None = None,
+    ) -> None:
         self._broker = broker
         self._version = version
         self._limits = limits
@@ -102,6 +115,7 @@ class Services:
             version,
             address,
             has_idempotency_keys=broker.has_idempotency_keys,
+            ask_for_metrics=ask_for_metrics,
         )
         self.consuming = ConsumerMethods(
             broker.polls,
@@ -188,11 +202,12 @@ def build(
     listening: Listening = PLAINTEXT,
     access: Access | None = None,
     is_administered: bool = False,
+    client_meters: ClientMeters | None = None,
 ) -> PopServer:
     """A server that is bound to host and port (0: any free port, see `.port`). Call it in the running event loop.
 
-    Without `access` callers need not sign. The service Admin exists only with `is_administered`. Raises `CannotListen`
-    if the address cannot be bound.
+    Without `access` callers need not sign. The service Admin exists only with `is_administered`, and the one for
+    metrics of clients only with `client_meters`. Raises `CannotListen` if the address cannot be bound.
     """
     access = access or Access(broker.reader, broker.clock)
     door = Http2Door(limits, min(limits.connections_max, connections_max()), must_sign=access.is_on)
@@ -200,7 +215,9 @@ def build(
     for budget in door.connections.budgets:
         broker.budgets.include(budget)
     incoming = Incoming(broker.budgets, limits, broker.meters)
-    made = Services(broker, limits, version, address_of(host, port), convert.endpoints(host, port))
+    own = convert.endpoints(host, port)
+    ask = None if client_meters is None else partial(ask_for_metrics, own=own, must_sign=access.is_on)
+    made = Services(broker, limits, version, address_of(host, port), own, ask)
     access.on_change(made.session.end_forbidden_streams)
     gate = ClientGate(access, broker.clients, broker.clock)
     services = [
@@ -213,7 +230,13 @@ def build(
     if is_administered:
         services.append(serve(ADMIN, made.admin(access, readiness), AdminGate(access), incoming))
     anybody = PublicServices(incoming, broker.budgets, limits, [service.name for service in services], readiness)
-    door.serve([*services, *anybody.services])
+    services += anybody.services
+    if client_meters is not None:
+        # Loaded here, because it needs OpenTelemetry's messages.
+        from popserver.metrics.rpc import ClientMetricMethods
+
+        services.append(ClientMetricMethods(client_meters, incoming, gate, must_sign=access.is_on).service)
+    door.serve(services)
     return PopServer(door, host, port, broker.drain, made.session, readiness, door.connections.limits.connections_max)
 
 

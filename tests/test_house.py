@@ -56,6 +56,7 @@ WIRE = (
     "popserver.inspection.convert",
     "popserver.inspection.rpc",
     "popserver.members.rpc",
+    "popserver.metrics.rpc",
     "popserver.offline",
     "popserver.producing.rpc",
     "popserver.progress.rpc",
@@ -71,7 +72,7 @@ KEPT_IN = {
     "popproto": (*WIRE, "popclient"),
     "google": (*WIRE, "popclient"),
     "prometheus_client": ("popserver.metrics",),
-    "opentelemetry": ("popserver.metrics.otlp", "popclient"),
+    "opentelemetry": ("popserver.metrics.otlp", "popserver.metrics.rpc", "popclient"),
     "starlette": ("popserver.web", "popconsole"),
     "uvicorn": ("popserver.web", "popconsole.cli"),
     "time": (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
@@ -39,7 +40,10 @@ class SessionMethods:
         store_host: str,
         *,
         has_idempotency_keys: bool,
+        ask_for_metrics: Callable[[pb.Settings], None] | None,
     ) -> None:
+        """`ask_for_metrics` adds to settings where their client should send its metrics; None: nowhere."""
+        self._ask_for_metrics = ask_for_metrics
         self._catalog = catalog
         self._clients = clients
         self._commands = commands
@@ -158,6 +162,8 @@ class SessionMethods:
                 self._version,
                 self._capabilities,
             )
+            if self._ask_for_metrics is not None:
+                self._ask_for_metrics(merged)
             membership = await attendance.join(command.settings, merged)
         except (Busy, Internal) as failure:
             if not has_agreed:

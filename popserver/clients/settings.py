@@ -50,6 +50,8 @@ SUBSCRIPTION_VERSION = "popmq.subscription_version"
 CAPABILITIES = ["admin", "batch", "legacy", "pull-batch", "receive-batch"]
 MODEL = "popmq.model"
 
+_SIGNS_METRICS = frozenset({pb.JAVA, pb.DOT_NET})
+_SENDS_METRICS = _SIGNS_METRICS | {pb.PYTHON}
 _PROPERTY_NAME = re.compile(r"[a-zA-Z][a-zA-Z0-9_.-]*")
 _CONSUMERS = {
     pb.PUSH_CONSUMER: ClientKind.PUSH,
@@ -88,6 +90,17 @@ async def merge(
         merged.client_properties["popmq.server"] = version
         merged.client_properties["popmq.capabilities"] = capabilities
     return merged
+
+
+def ask_for_metrics(merged: pb.Settings, own: pb.Endpoints, *, must_sign: bool) -> None:
+    """Ask a client for its metrics, at the address where it has found this server; `own` if it does not say that.
+
+    Only clients that send OTLP: those for Go and C++ use an older protocol. If callers must sign, only those that sign
+    these calls, too.
+    """
+    if merged.user_agent.language in (_SIGNS_METRICS if must_sign else _SENDS_METRICS):
+        merged.metric.on = True
+        merged.metric.endpoints.CopyFrom(merged.access_point if merged.access_point.addresses else own)
 
 
 def role_of(sent: pb.Settings, namespace: str) -> Role | None:

@@ -21,6 +21,7 @@ from popserver.broker import Broker
 from popserver.clients.clients import Client
 from popserver.engine.reader import LogLimit
 from popserver.inspection.readiness import Readiness
+from popserver.metrics.client_numbers import ClientMeters
 from popserver.metrics.families import Families, Identity
 from popserver.metrics.flow import StoreWatch
 from popserver.metrics.server_numbers import ConnectedClient, ServerNumbers, add_delivered, add_sent, add_server
@@ -64,10 +65,12 @@ class Exporter:
         version: str,
         series_max: int,
         has_units: bool,
+        client_meters: ClientMeters | None,
     ) -> None:
         """`codes`: the names of status codes. `series_max`: how many samples a scrape has at most. `has_units`: the
         names end with the units."""
         self._has_units = has_units
+        self._client_meters = client_meters
         self._broker = broker
         self._access = access
         self._readiness = readiness
@@ -128,6 +131,8 @@ class Exporter:
             add_groups(families, store)
             left_out.topics = add_sent(families, server.meters, names)
             left_out.pairs = add_delivered(families, server.meters, names)
+            if self._client_meters is not None:
+                self._client_meters.add_to(families, names)
             add_topics(families, store, left_out)
             add_pairs(families, store, names, left_out)
             families.add("popmq_metrics_left_out", left_out.topics, "topics")

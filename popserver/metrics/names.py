@@ -21,6 +21,7 @@ class Scope(StrEnum):
     """Whose number it is."""
 
     SERVER = "server"  # of this server: sum over servers
+    CLIENTS = "clients"  # of the clients that send theirs to this server: sum over servers
     STORE = "store"  # of the database: each server of a database exports the same number
 
 
@@ -45,7 +46,7 @@ COMMON = ("cluster", "node_type", "node_id")
 
 _TOPIC = ("topic", "message_type", "is_system")
 _PAIR = ("topic", "consumer_group", "is_retry", "is_system")
-_SERVER, _STORE = Scope.SERVER, Scope.STORE
+_SERVER, _STORE, _CLIENTS = Scope.SERVER, Scope.STORE, Scope.CLIENTS
 _COUNTER, _GAUGE, _HISTOGRAM = Kind.COUNTER, Kind.GAUGE, Kind.HISTOGRAM
 
 METRICS: tuple[Metric, ...] = (
@@ -248,6 +249,54 @@ METRICS: tuple[Metric, ...] = (
     Metric("popmq_build_info", _GAUGE, _SERVER, ("version", "database", "durability"), "always 1"),
     Metric("rocketmq_broker_permission", _GAUGE, _SERVER, (), "6: this server takes reads and writes"),
     Metric("rocketmq_proxy_up", _GAUGE, _SERVER, ("proxy_mode",), "always 1"),
+    # What clients measure, if the server asks them.
+    Metric(
+        "rocketmq_send_cost_time",
+        _HISTOGRAM,
+        _CLIENTS,
+        ("topic", "invocation_status"),
+        "ms of a send, measured by producers",
+        "milliseconds",
+    ),
+    Metric(
+        "rocketmq_delivery_latency",
+        _HISTOGRAM,
+        _CLIENTS,
+        ("topic", "consumer_group"),
+        "ms from the server's delivery to the arrival at a consumer",
+        "milliseconds",
+    ),
+    Metric(
+        "rocketmq_await_time",
+        _HISTOGRAM,
+        _CLIENTS,
+        ("topic", "consumer_group"),
+        "ms from the arrival at a push consumer to its listener",
+        "milliseconds",
+    ),
+    Metric(
+        "rocketmq_process_time",
+        _HISTOGRAM,
+        _CLIENTS,
+        ("topic", "consumer_group", "invocation_status"),
+        "ms of a listener of a push consumer",
+        "milliseconds",
+    ),
+    Metric(
+        "rocketmq_consumer_cached_messages",
+        _GAUGE,
+        _CLIENTS,
+        ("topic", "consumer_group"),
+        "messages in the caches of push consumers",
+    ),
+    Metric(
+        "rocketmq_consumer_cached_bytes",
+        _GAUGE,
+        _CLIENTS,
+        ("topic", "consumer_group"),
+        "bytes of their bodies",
+        "bytes",
+    ),
     # The metrics themselves.
     Metric(
         "popmq_store_metrics_age_seconds",

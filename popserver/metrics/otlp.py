@@ -125,7 +125,7 @@ def batches(families: Iterable[Family], start_ns: int, now_ns: int) -> Iterator[
     room = POINTS_EACH
     for family in families:
         metric = _BY_FAMILY[family.name]
-        points = _points(metric, family, start_ns if metric.scope is Scope.SERVER else 0, now_ns)
+        points = _points(metric, family, 0 if metric.scope is Scope.STORE else start_ns, now_ns)
         while points:
             found.append(_metric(metric, points[:room]))
             points, room = points[room:], room - len(points[:room])
