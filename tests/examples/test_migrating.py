@@ -66,9 +66,10 @@ class Follower:
 
 
 def official(block: Block, reader: Reader) -> str:
-    """What RocketMQ's own client prints; it keeps its log below HOME."""
+    """What RocketMQ's own client prints; it keeps its log below HOME, and waits for 3 s unless told otherwise."""
+    patient = block.text.replace("Credentials())", "Credentials(), request_timeout=60)")
     done = subprocess.run(
-        [sys.executable, "-c", block.text.replace(ADDRESS, reader.endpoint)],
+        [sys.executable, "-c", patient.replace(ADDRESS, reader.endpoint)],
         capture_output=True,
         text=True,
         timeout=300,
