@@ -44,7 +44,9 @@ class Desk:
 
         async def answer(request: Request) -> Response:
             try:
-                session = self.sessions.find(request.cookies.get(COOKIE)) or await self._open()
+                session = self.sessions.find(request.cookies.get(COOKIE))
+                if session is None or session.admin is None:
+                    session = await self._open()
                 if session is None or session.admin is None:
                     return self._to_sign_in(request)
                 form = await form_of(request) if request.method == "POST" else {}

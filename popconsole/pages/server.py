@@ -33,11 +33,17 @@ async def confirm_clock(visit: Visit) -> Response:
 async def clients(visit: Visit) -> Response:
     """Who is connected to the server."""
     await visit.pulse.now(visit.admin)
-    found: list[ClientFacts] = await visit.admin.list_clients(visit.asked("group") or None)
+    listed = await visit.attempt(visit.admin.list_clients(visit.asked("group") or None))
+    found: list[ClientFacts] = listed.value or []
     wanted = visit.asked("name").lower()
     rows = [each for each in found if wanted in each.client_id.lower() or wanted in each.group.lower()]
     return visit.show(
-        "clients.html", now=visit.pulse.time, rows=rows[:CLIENTS_MAX], count=len(rows), wanted=visit.asked("name")
+        "clients.html",
+        now=visit.pulse.time,
+        rows=rows[:CLIENTS_MAX],
+        count=len(rows),
+        wanted=visit.asked("name"),
+        failure=listed.failure,
     )
 
 

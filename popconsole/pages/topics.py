@@ -10,7 +10,6 @@ from starlette.responses import Response
 
 from popclient.admin import Queue, ScheduledMessage, Topic
 from popclient.aio import Message, Producer
-from popclient.errors import NotFound
 from popconsole import words
 from popconsole.bodies import excerpt
 from popconsole.pictures.strip import strip_of
@@ -147,13 +146,12 @@ async def scheduled(visit: Visit) -> Response:
     found: list[tuple[str, ScheduledMessage]] = []
     failure, is_cut = "", False
     for name in [chosen] if chosen else names[:50]:
-        try:
-            page = await visit.admin.list_scheduled(name, max_messages=SCHEDULED_MAX)
-        except NotFound as error:
-            failure = error.sentence
+        listed = await visit.attempt(visit.admin.list_scheduled(name, max_messages=SCHEDULED_MAX))
+        if listed.failure:
+            failure = listed.failure
             continue
-        is_cut = is_cut or len(page) == SCHEDULED_MAX
-        found += [(name, each) for each in page]
+        is_cut = is_cut or len(listed.value) == SCHEDULED_MAX
+        found += [(name, each) for each in listed.value]
     found.sort(key=lambda pair: pair[1].due_at)
     delayed = [pair for pair in found if pair[1].kind == "DELAY"]
     halves = [pair for pair in found if pair[1].kind == "HALF"]

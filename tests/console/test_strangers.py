@@ -1,18 +1,11 @@
-"""What comes from strangers, and servers that are not PopMQ's or are older."""
+"""What comes from strangers."""
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections.abc import Iterator
-
-import grpc
 import pytest
 
-from popclient.config import ClientConfig
-from popconsole.settings import Settings
 from popproto.v2 import definition_pb2 as pb
-from tests.console.site import Site, browsing
+from tests.console.site import Site
 from tests.support.desk import Desk, named
 
 EVIL = "<script>alert('1')</script>\"'><img src=x onerror=alert(2)>"
@@ -70,31 +63,3 @@ def test_forms_that_are_too_large(site: Site) -> None:
 def test_a_page_that_is_not_there(site: Site) -> None:
     assert site.browser.get("/nowhere").status_code == 404
     assert site.browser.get("/static/../app.py").status_code == 404
-
-
-@pytest.fixture
-def other_server() -> Iterator[str]:
-    """A gRPC server without popmq.v1.Admin, such as a RocketMQ proxy."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, daemon=True)
-    thread.start()
-
-    async def start() -> tuple[grpc.aio.Server, int]:
-        server = grpc.aio.server()
-        port = server.add_insecure_port("127.0.0.1:0")
-        await server.start()
-        return server, port
-
-    server, port = asyncio.run_coroutine_threadsafe(start(), loop).result()
-    yield f"127.0.0.1:{port}"
-    asyncio.run_coroutine_threadsafe(server.stop(0), loop).result()
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join()
-    loop.close()
-
-
-def test_a_server_that_is_no_popmq(other_server: str) -> None:
-    with browsing(Settings(ClientConfig(other_server))) as browser:
-        answer = browser.get("/")
-    assert answer.status_code == 501
-    assert "has no popmq.v1.Admin; only PopMQ offers it" in answer.text

@@ -12,6 +12,7 @@ from popclient._session.transport import Link, Transport
 from popclient._version import new_client_id
 from popclient.config import ClientConfig
 from popclient.errors import Answered, UnsupportedByServer, check
+from popproto.v1 import admin_pb2 as wire
 from popproto.v2 import definition_pb2 as pb
 
 Answer = TypeVar("Answer", bound=Answered)
@@ -55,11 +56,20 @@ class Calls:
         try:
             answer = await self._bridge.run(lambda: self._transport.unary(pick, request, patience))
         except UnsupportedByServer as refusal:
-            raise UnsupportedByServer(
-                f"the server at {self._transport.where} has no popmq.v1.Admin; only PopMQ offers it", name=refusal.name
-            ) from None
+            raise UnsupportedByServer(await self._what_is_missing(patience), name=refusal.name) from None
         check(answer.status)
         return answer
+
+    async def _what_is_missing(self, patience: float) -> str:
+        """Of a server that does not know a call: is it an older PopMQ, or none at all?"""
+        where = self._transport.where
+        try:
+            await self._bridge.run(
+                lambda: self._transport.unary(lambda link: link.admin.GetStatus, wire.GetStatusRequest(), patience)
+            )
+        except UnsupportedByServer:
+            return f"the server at {where} has no popmq.v1.Admin; only PopMQ offers it"
+        return f"the server at {where} is an older PopMQ, which does not offer this; update the server"
 
     async def _patience(self, takes: float = 0.0) -> float:
         """Seconds for the next call: a missing server is noticed early, an answer may take longer."""
