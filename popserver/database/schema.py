@@ -586,7 +586,8 @@ WHERE t.deleted_at_ms IS NULL AND g.deleted_at_ms IS NULL
 # The lag, from offsets and messages in flight; no cost per stored message. A message that a member sent back may be
 # after the committed offset: it is counted as waiting, and not as ready too. The oldest READY message is the oldest of
 # three: of those that the group has not read, of those that are READY again, and of those in message groups behind the
-# scan. In one queue a message with a smaller key was stored earlier, so only the first one of each queue is read.
+# scan. In one queue a message with a smaller key was stored earlier, so only the first one of each queue is read, and
+# none of a queue that the group has read to its end.
 _LATEST = TIME_MS_MAX
 _READY = "s.beyond - COALESCE(d.beyond, 0) + COALESCE(d.ready, 0) + COALESCE(b.behind, 0)"
 GROUP_LAG = f"""
@@ -605,11 +606,12 @@ FROM (SELECT p.group_id, q.topic_id,
              SUM(q.next_offset - CASE WHEN p.next_offset < q.min_offset THEN q.min_offset
                                       ELSE p.next_offset END) AS beyond,
              SUM(q.next_offset - q.min_offset) AS stored,
-             MIN((SELECT m.stored_at_ms FROM message m
+             MIN(CASE WHEN p.next_offset < q.next_offset AND q.min_offset < q.next_offset THEN
+                 (SELECT m.stored_at_ms FROM message m
                   WHERE m.message_key >= ((p.queue_id << {OFFSET_BITS})
                         | CASE WHEN p.next_offset < q.min_offset THEN q.min_offset ELSE p.next_offset END)
                   AND m.message_key < ((p.queue_id + 1) << {OFFSET_BITS})
-                  ORDER BY m.message_key LIMIT 1)) AS oldest_ms
+                  ORDER BY m.message_key LIMIT 1) END) AS oldest_ms
       FROM progress p JOIN queue q ON q.queue_id = p.queue_id GROUP BY p.group_id, q.topic_id) s
 JOIN consumer_group g ON g.group_id = s.group_id
 JOIN topic t ON t.topic_id = s.topic_id

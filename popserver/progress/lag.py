@@ -110,16 +110,20 @@ def _lag(place: _PlaceRow, states: Counter[State], more: int, holder: str, oldes
 
 
 _END_KEY = (queue.c.queue_id + 1).op("<<")(KEY_SHIFT)
-_FIRST_UNREAD = (
-    select(message.c.message_key)
-    .where(
-        message.c.message_key >= progress.c.queue_id.op("<<")(KEY_SHIFT).op("|")(progress.c.next_offset),
-        message.c.message_key < _END_KEY,
+# Looked for only where something is unread: most queues of most groups are read to their ends.
+_FIRST_UNREAD = case(
+    (
+        and_(progress.c.next_offset < queue.c.next_offset, queue.c.min_offset < queue.c.next_offset),
+        select(message.c.message_key)
+        .where(
+            message.c.message_key >= progress.c.queue_id.op("<<")(KEY_SHIFT).op("|")(progress.c.next_offset),
+            message.c.message_key < _END_KEY,
+        )
+        .order_by(message.c.message_key)
+        .limit(literal_column("1"))
+        .correlate(progress, queue)
+        .scalar_subquery(),
     )
-    .order_by(message.c.message_key)
-    .limit(literal_column("1"))
-    .correlate(progress, queue)
-    .scalar_subquery()
 )
 _KEYS = rows_parameter("keys", "message_key")
 _STORED_AT = select(message.c.message_key, message.c.stored_at_ms).where(
