@@ -72,7 +72,7 @@ class RequestTimeout(PopError):
 
 
 class PayloadTooLarge(PopError):
-    """The message body is too large, or empty."""
+    """The message body is too large."""
 
 
 class PreconditionFailed(PopError):
@@ -190,7 +190,7 @@ EXCEPTION_OF: Final[dict[int, type[PopError]]] = {
     pb.REQUEST_TIMEOUT: RequestTimeout,
     pb.PAYLOAD_TOO_LARGE: PayloadTooLarge,
     pb.MESSAGE_BODY_TOO_LARGE: PayloadTooLarge,
-    pb.MESSAGE_BODY_EMPTY: PayloadTooLarge,
+    pb.MESSAGE_BODY_EMPTY: BadRequest,
     pb.PRECONDITION_FAILED: PreconditionFailed,
     pb.TOO_MANY_REQUESTS: TooManyRequests,
     pb.LITE_TOPIC_QUOTA_EXCEEDED: QuotaExceeded,
@@ -241,7 +241,8 @@ class Answered(Protocol):
     """An answer that says how the call ended."""
 
     @property
-    def status(self) -> pb.Status: ...
+    def status(self) -> pb.Status:
+        """Its code and its words."""
 
 
 def check(status: pb.Status) -> None:

@@ -126,12 +126,13 @@ class Message:
 
 def _require_texts(properties: Mapping[str, str]) -> None:
     if not isinstance(properties, Mapping):
-        raise TypeError(f"properties is {properties!r}; give a mapping of names to values")
+        raise TypeError(f"properties is {_beginning(properties)}; give a mapping of names to values")
     for name, value in properties.items():
         if not isinstance(name, str):
-            raise TypeError(f"the name of property {name!r} is no str")
+            raise TypeError(f"the name of property {_beginning(name)} is no str")
         if not isinstance(value, str):
-            raise TypeError(f"property {name!r} is {value!r}; the value of a property is a str, such as {str(value)!r}")
+            given, written = _beginning(value), _beginning(str(value))
+            raise TypeError(f"property {name!r} is {given}; the value of a property is a str, such as {written}")
 
 
 class SendReceipt(NamedTuple):

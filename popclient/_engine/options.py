@@ -28,6 +28,7 @@ Topics = str | Iterable[str] | Mapping[str, str | FilterExpression]
 # The server's limit for a hold of a push consumer (requirement L15), and so for its listener.
 HOLD_MAX: Final = timedelta(hours=3)
 MEBIBYTE: Final = 1024 * 1024
+SHOWN_MAX: Final = 80  # characters of a wrong argument, in its error
 HOOKS: Final = tuple(name for name in vars(Interceptor) if not name.startswith("_"))
 
 
@@ -83,8 +84,13 @@ def as_views(given: Iterable[MessageView]) -> list[MessageView]:
     views = [given] if isinstance(given, str) or not isinstance(given, Iterable) else list(given)
     for view in views:
         if not isinstance(view, MessageView):
-            raise TypeError(f"ack takes messages as they were received, one or several, not {view!r}")
+            raise TypeError(f"ack takes messages as they were received, one or several, not {_named(view)}")
     return views
+
+
+def _named(given: object) -> str:
+    text = repr(given)
+    return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}…"
 
 
 def as_interceptors(given: Iterable[Interceptor]) -> tuple[Interceptor, ...]:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import logging
 import os
 import threading
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Final, TypeVar
+
+try:
+    import fcntl
+except ImportError:  # on Windows, where the rest of the client can do without
+    fcntl = None  # type: ignore[assignment]
 
 from popclient._queues.offsets import NO_OFFSET, OFFSET_ERROR, OffsetMemory, OffsetStore, ReadOffsetType
 from popclient.errors import PreconditionFailed
@@ -154,6 +158,11 @@ class LocalFileOffsetStore(OffsetStore):
     def _lock_folder(self) -> None:
         if self._lock is not None:
             return
+        if fcntl is None:
+            raise PreconditionFailed(
+                f"this system has no file locks of POSIX, so two consumers could write {self.path}; consume as a"
+                " cluster, where the server has the offsets"
+            )
         self.path.parent.mkdir(parents=True, exist_ok=True)
         handle = os.open(self.path.with_name(LOCK_NAME), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:

@@ -31,6 +31,7 @@ class Face(ABC, Generic[AnyCore]):
 
     @property
     def client_id(self) -> str:
+        """By which the server knows this client: in holds, in `popmq client list`, in its log."""
         return self._core.session.client_id
 
     @property
@@ -69,6 +70,7 @@ class Face(ABC, Generic[AnyCore]):
 class ConsumerFace(Face[AnyCore]):
     @property
     def group(self) -> str:
+        """The name of its consumer group."""
         return self._core.session.group or ""
 
 

@@ -34,6 +34,7 @@ class Access(Calls):
         return self._set_disabled(access_key, disabled=True)
 
     def enable_user(self, access_key: str) -> User:
+        """Ends what `disable_user` began."""
         return self._set_disabled(access_key, disabled=False)
 
     def delete_user(self, access_key: str) -> None:

@@ -33,6 +33,7 @@ class Access(Calls):
         return await self._set_disabled(access_key, disabled=True)
 
     async def enable_user(self, access_key: str) -> User:
+        """Ends what `disable_user` began."""
         return await self._set_disabled(access_key, disabled=False)
 
     async def delete_user(self, access_key: str) -> None:

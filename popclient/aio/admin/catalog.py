@@ -35,9 +35,11 @@ class Topics(Calls):
         return topic_of(answer.topic)
 
     async def delete_topic(self, name: str) -> None:
+        """Deletes a topic with its messages. Raises NotFound."""
         await self._call(lambda link: link.admin.DeleteTopic, wire.DeleteTopicRequest(topic=self._named(name)))
 
     async def get_topic(self, name: str) -> Topic:
+        """Raises NotFound."""
         answer = await self._call(lambda link: link.admin.GetTopic, wire.GetTopicRequest(topic=self._named(name)))
         return topic_of(answer.topic)
 
@@ -86,9 +88,11 @@ class Groups(Calls):
         return group_of(answer.group)
 
     async def delete_group(self, name: str) -> None:
+        """Deletes a group with its progress and its dead letters. Raises NotFound."""
         await self._call(lambda link: link.admin.DeleteGroup, wire.DeleteGroupRequest(group=self._named(name)))
 
     async def get_group(self, name: str) -> Group:
+        """Raises NotFound."""
         answer = await self._call(lambda link: link.admin.GetGroup, wire.GetGroupRequest(group=self._named(name)))
         return group_of(answer.group)
 
