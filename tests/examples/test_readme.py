@@ -194,6 +194,15 @@ def test_in_your_tests(tmp_path: Path) -> None:
     assert "1 passed" in run(tmp_path, block_with("pop_clock"), "-m", "pytest", "-q", "-p", "no:cacheprovider")
 
 
+def test_the_tests_of_testing(tmp_path: Path) -> None:
+    first, *others = blocks((ROOT / "docs" / "testing.md").read_text(), "python")
+    paths = [tmp_path / f"test_{number}.py" for number, _ in enumerate(others)]
+    for path, program in zip(paths, others, strict=True):
+        path.write_text(program)
+    said = run(tmp_path, first, "-m", "pytest", "-q", "-p", "no:cacheprovider", *map(str, paths))
+    assert f"{len(paths) + 1} passed" in said
+
+
 def test_the_sql(endpoint: str, tmp_path: Path) -> None:
     with Producer(endpoint) as producer, SimpleConsumer(endpoint, "barista", "orders") as consumer:
         sent = producer.send("orders", "one espresso")
