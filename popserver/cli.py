@@ -215,6 +215,7 @@ def _serve(arguments: argparse.Namespace) -> int:
 async def _run_server(config: Any, started: float, *, as_json: bool) -> int:
     from popserver.app import App
     from popserver.database.migrate import HEAD
+    from popserver.front.sockets import tell_supervisor
     from popserver.model.errors import PopError
 
     stopping = asyncio.Event()
@@ -240,7 +241,9 @@ async def _run_server(config: Any, started: float, *, as_json: bool) -> int:
     gc.collect()
     gc.freeze()
     print(json.dumps(facts) if as_json else f"{words}  (RocketMQ 5 protocol)", flush=True)
+    tell_supervisor(f"READY=1\nSTATUS={words}")
     await stopping.wait()
+    tell_supervisor("STOPPING=1")
     print('{"event": "draining"}' if as_json else "popserver draining", file=sys.stderr, flush=True)
     await app.stop()
     return OK

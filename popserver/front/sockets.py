@@ -1,10 +1,12 @@
-"""Listening sockets, the addresses of clients, and how many connections fit into the limit of open files."""
+"""Listening sockets, the addresses of clients, the limit of open files, and the socket of the supervisor."""
 
 from __future__ import annotations
 
 import errno
+import os
 import resource
 import socket
+from contextlib import suppress
 from typing import Any
 
 
@@ -80,3 +82,14 @@ def connections_max() -> int:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     files = LIMIT_MAX if soft == resource.RLIM_INFINITY else min(soft, LIMIT_MAX)
     return max(files - RESERVED, files // 2)
+
+
+def tell_supervisor(words: str) -> None:
+    """Send a notification to systemd, if it waits for one (`Type=notify`; man sd_notify)."""
+    address = os.environ.get("NOTIFY_SOCKET")
+    if not address:
+        return
+    # '@' stands for the zero byte of an abstract address.
+    address = f"\0{address[1:]}" if address.startswith("@") else address
+    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sending:
+        sending.sendto(words.encode(), address)

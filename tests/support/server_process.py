@@ -15,7 +15,8 @@ from pathlib import Path
 READY_TIMEOUT_S = 60.0  # on an idle machine a start takes 0.6 s
 # The command to test: this checkout's, or another one's that the environment names.
 POPMQ = os.environ.get("POPMQ_TEST_COMMAND", str(Path(sys.executable).with_name("popmq")))
-_READY = re.compile(r"popserver ready .*grpc=(?P<endpoint>\S+).*ready_after_ms=(?P<ready_after_ms>\d+)")
+# As words, or with --log-format json as JSON.
+_READY = re.compile(r'\bgrpc(=|": ")(?P<endpoint>[^\s"]+).*\bready_after_ms(=|": )(?P<ready_after_ms>\d+)')
 
 
 class ServerProcess:
