@@ -6,6 +6,7 @@ import importlib
 import re
 import subprocess
 import sys
+import tomllib
 from inspect import getdoc
 from pathlib import Path
 
@@ -133,6 +134,13 @@ def test_each_fixture_for_pytest_is_described() -> None:
     fixtures = {name for name, it in vars(pytest_plugin).items() if name.startswith("pop_") and callable(it)}
     assert fixtures >= {"pop_server", "pop_clock"}
     assert fixtures - told == set()
+
+
+def test_each_extra_is_named() -> None:
+    """Apart from those of developers' tools, which `make` installs."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    told = (DOCS / "tour.md").read_text().partition("The extras are ")[2].partition(".")[0]
+    assert set(re.findall(r"`(\w+)`", told)) == set(extras) - {"docs", "peers", "generate"}
 
 
 def test_each_test_that_a_promise_names_exists() -> None:
