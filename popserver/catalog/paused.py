@@ -7,7 +7,8 @@ that. The pause of a message group is not here: its position (`message_group_pro
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 
 from popserver.catalog.pauses import EVERY_TOPIC, paused_topics
 from popserver.engine.clock import Clock
@@ -24,6 +25,8 @@ class PausedGroups:
         self._reader = reader
         self._clock = clock
         self.topics: dict[int, frozenset[int]] = {}  # by group id; nearly always empty
+        self._stored: dict[int, frozenset[int]] = {}  # as they were read
+        self._beginning: list[tuple[int, frozenset[int]]] = []  # pauses that are being stored
         self._waiting: dict[int, set[asyncio.Future[bool]]] = {}  # by group id
         self._reloading = asyncio.Lock()
         self._closed = False
@@ -38,18 +41,31 @@ class PausedGroups:
         topics = self.topics.get(group_id)
         return topics is not None and (EVERY_TOPIC in topics or topic_id in topics)
 
-    def begin(self, group_id: int, topic_ids: Collection[int]) -> None:
-        """The pause is about to be stored: later receives of this server wait. `reload` must follow."""
-        self.topics = self.topics | {group_id: self.topics.get(group_id, frozenset()) | set(topic_ids)}
+    @contextmanager
+    def beginning(self, group_id: int, topic_ids: Collection[int]) -> Iterator[None]:
+        """The pause is stored meanwhile: later receives of this server wait. `reload` must be called within."""
+        pause = (group_id, frozenset(topic_ids))
+        self._beginning.append(pause)
+        self._unite()
+        try:
+            yield
+        finally:
+            self._beginning.remove(pause)
+            self._unite()
 
     async def reload(self) -> None:
         """Read the pauses, and let those continue whose group was resumed. Raises `StoreUnavailable`."""
         # One at a time, so that an older read cannot replace a newer one.
         async with self._reloading:
-            topics = await self._reader.read(paused_topics)
-            before, self.topics = self.topics, topics
+            self._stored = await self._reader.read(paused_topics)
+        self._unite()
+
+    def _unite(self) -> None:
+        before, self.topics = self.topics, dict(self._stored)
+        for group_id, paused in self._beginning:
+            self.topics[group_id] = self.topics.get(group_id, frozenset()) | paused
         for group_id, paused in before.items():
-            if paused - topics.get(group_id, frozenset()):
+            if paused - self.topics.get(group_id, frozenset()):
                 _end_waits(self._waiting.get(group_id, ()), resumed=True)
 
     async def wait(self, group: Group, until_ms: int) -> bool:

@@ -123,9 +123,11 @@ class GroupProgress:
         Raises `BadRequest` for a message group of a group of mode PULL, or one that has not received from the topic.
         """
         request = await self._of_pause(group_name, topic_name, message_group, paused_by)
-        if message_group is None:
-            self._paused.begin(request.group.group_id, request.topic_ids)
-        await self._set_pause(request)
+        if message_group is not None:
+            await self._set_pause(request)
+            return
+        with self._paused.beginning(request.group.group_id, request.topic_ids):
+            await self._set_pause(request)
 
     async def resume(self, group_name: Resource, topic_name: Resource | None, message_group: str | None) -> None:
         """End that pause, which was begun with the same arguments. Without such a pause nothing changes."""

@@ -38,6 +38,10 @@ SEARCH_MS = 250
 log = structlog.get_logger("popserver.polls")
 
 
+class _PauseBegan(Exception):
+    """The group was paused while the receive waited for something else."""
+
+
 class Polls:
     """All receives of this server, waiting or not."""
 
@@ -132,9 +136,11 @@ class Polls:
                 continue
             wake_number = wakeups.wake_number(key.topic_id)
             if may_be_repeated or not wakeups.is_known_empty(key, request.wanted):
-                received = await self._ask(
-                    replace(request, is_paused=True) if is_paused else request, poll_until_ms, woken
-                )
+                asked = replace(request, is_paused=True) if is_paused else request
+                try:
+                    received = await self._ask(asked, poll_until_ms, woken)
+                except _PauseBegan:
+                    continue
                 if received is not None:
                     if received.more and not received.deliveries and self._clock.now_ms() < search_until_ms:
                         # Go on at another queue: this one may have many messages that the filter refuses.
@@ -186,6 +192,9 @@ class Polls:
             self._filter_prefetch.answered(request, granted)
 
     async def _take(self, request: grant.Receive) -> Received:
+        key = PollKey(request.group.group_id, request.topic.topic_id)
+        if self._paused.topics and not request.is_paused and self._paused.covers(*key):
+            raise _PauseBegan
         started_ms = self._clock.now_ms()
         frames = 0 if request.in_one_frame else request.batch_size
         answer = self._writer.submit(request, answers=request.batch_size, frames=frames)
@@ -193,7 +202,6 @@ class Polls:
             received = await asyncio.shield(answer)
         except asyncio.CancelledError:
             # The client disconnected during the commit: these messages reach no consumer.
-            key = PollKey(request.group.group_id, request.topic.topic_id)
             answer.add_done_callback(lambda done: self._cancel_grant(key, done))
             raise
         except CommitUnknown as error:

@@ -342,3 +342,26 @@ async def test_too_many_calls_of_a_paused_group_are_refused(
     with pytest.raises(TooManyRequests, match="'billing' is paused and 1 of its calls wait already"):
         await broker.receive(poll_ms=SECOND)
     poll.cancel()
+
+
+async def test_a_receive_that_waited_for_memory_gets_nothing_after_a_pause(broker: RunningBroker) -> None:
+    (sent,) = await broker.send()
+    undelivered, limit = broker.broker.undelivered, broker.broker.budgets["undelivered"].limit
+    undelivered.carry(limit)
+    receive = asyncio.create_task(broker.receive(poll_ms=15 * SECOND))
+    await until(lambda: broker.broker.polls.open == 1)
+    await pause(broker)
+    undelivered.carried(limit)
+    await until(lambda: broker.broker.paused.waiting == 1)
+    await resume(broker)
+    assert ids(await receive) == [sent.message_id]
+
+
+async def test_a_pause_that_begins_while_the_pauses_are_read_stays(broker: RunningBroker) -> None:
+    """An older read does not replace it."""
+    paused = broker.broker.paused
+    await broker.group()
+    with paused.beginning(1, [7]):
+        await paused.reload()
+        assert paused.covers(1, 7)
+    assert not paused.covers(1, 7)
