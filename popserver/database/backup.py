@@ -215,6 +215,8 @@ def _said_by(tool: str, options: Sequence[str], subject: str, environment: Mappi
     )
     if done.returncode:
         said = done.stderr.strip().splitlines()
+        if "version mismatch" in done.stderr:
+            said = [f"{said[-1]}; install the client programs of the server's version or newer, first in PATH"]
         raise StoreUnavailable(f"{tool} failed for {subject}: {said[-1] if said else done.returncode}")
     return done.stdout
 
