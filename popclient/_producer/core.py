@@ -61,6 +61,15 @@ def as_message(given: Message | str, body: bytes | str, fields: Mapping[str, obj
     return Message(given, body, **{name: value for name, value in fields.items() if value is not None})  # type: ignore[arg-type]
 
 
+def as_messages(given: Iterable[Message]) -> list[Message]:
+    """The argument of `send_many`. Raises TypeError for anything else, such as a body."""
+    messages = [given] if isinstance(given, str | bytes) or not isinstance(given, Iterable) else list(given)
+    for message in messages:
+        if not isinstance(message, Message):
+            raise TypeError(f"send_many takes Messages, not {repr(message)[:100]}; use Message(topic, body)")
+    return messages
+
+
 class ProducerCore:
     """Looks topics up at their first message, and sends; see `submit`."""
 

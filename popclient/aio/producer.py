@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Self, overload
 
 from popclient._loop import Here
-from popclient._producer.core import ProducerCore, as_message
+from popclient._producer.core import ProducerCore, as_message, as_messages
 from popclient._producer.transactions import HalfMessage
 from popclient._session.batching import unwrap
 from popclient._session.convert import outbound
@@ -97,7 +97,7 @@ class Producer(Face[ProducerCore]):
 
         `.raise_for_failures()` on the result turns failures into one MultipleResults.
         """
-        given = list(messages)
+        given = as_messages(messages)
         with sending(self._config, given) as work:
             wires = [outbound(message, self._config.namespace) for message in work.messages]
             outcomes = await self._bridge.ask(lambda reply: self._core.submit_all(wires, reply))

@@ -148,6 +148,12 @@ def test_only_messages_are_acked(threaded: ServerThread, wrong: Any) -> None:
         consumer.ack(wrong)
 
 
+@pytest.mark.parametrize("wrong", [b"tea", [b"tea"], 5])
+def test_only_messages_are_sent_together(threaded: ServerThread, wrong: Any) -> None:
+    with Producer(threaded.endpoints) as producer, pytest.raises(TypeError, match="send_many takes Messages"):
+        producer.send_many(wrong)
+
+
 @pytest.mark.timeout(60)
 def test_what_fails_in_the_loop_is_raised_in_the_thread_that_asked() -> None:
     def fail(_: object) -> None:
