@@ -19,6 +19,7 @@ from prometheus_client.exposition import choose_encoder
 from popserver.access.flow import Access
 from popserver.broker import Broker
 from popserver.clients.clients import Client
+from popserver.engine.meters import now_s
 from popserver.engine.reader import LogLimit
 from popserver.inspection.readiness import Readiness
 from popserver.metrics.client_numbers import ClientMeters
@@ -40,6 +41,10 @@ REMEMBERED_S = 1.0
 VERSIONS_MAX = 100  # of client libraries, which clients say themselves
 _VERSION = re.compile(r"[0-9A-Za-z.+-]{1,32}")
 
+# The forms that a scrape has: whatever callers ask for, there are two of them.
+TEXT = "text/plain; version=0.0.4"
+OPENMETRICS = "application/openmetrics-text; version=1.0.0"
+
 log = structlog.get_logger("popserver.metrics")
 
 
@@ -49,6 +54,7 @@ class Exposition(NamedTuple):
     body: bytes
     content_type: str
     is_compressed: bool
+    at_s: float  # when it was written
 
 
 class Exporter:
@@ -83,21 +89,19 @@ class Exporter:
         ProcessCollector(registry=self._process)
         GCCollector(registry=self._process)
         self._log_limit = LogLimit()
-        self._texts: dict[tuple[str, bool], tuple[float, asyncio.Task[Exposition]]] = {}
+        self._texts: dict[tuple[str, bool], asyncio.Task[Exposition]] = {}
 
     async def text(self, accept: str, *, compress: bool) -> Exposition:
         """The metrics in the form that the header `accept` asks for."""
-        encode, content_type = choose_encoder(accept)
-        now_s = asyncio.get_running_loop().time()
-        at_s, task = self._texts.get((content_type, compress), (0.0, None))
-        if task is None or now_s - at_s > REMEMBERED_S:
-            task = asyncio.get_running_loop().create_task(self._write(encode, content_type, compress=compress))
-            self._texts[content_type, compress] = (now_s, task)
+        key = (form_of(accept), compress)
+        task = self._texts.get(key)
+        if task is None or _is_over(task):
+            task = self._texts[key] = asyncio.get_running_loop().create_task(self._write(*key))
         return await asyncio.shield(task)
 
     async def close(self) -> None:
         """Wait for what still runs."""
-        await asyncio.gather(*(task for _, task in self._texts.values()), return_exceptions=True)
+        await asyncio.gather(*self._texts.values(), return_exceptions=True)
         await self._watch.close()
 
     async def families(self) -> Sequence[Metric]:
@@ -105,15 +109,14 @@ class Exporter:
         collect = await self._gathered(has_units=False)
         return await asyncio.to_thread(collect)
 
-    async def _write(
-        self, encode: Callable[[CollectorRegistry], bytes], content_type: str, *, compress: bool
-    ) -> Exposition:
+    async def _write(self, form: str, compress: bool) -> Exposition:
+        encode, content_type = choose_encoder(form)
         collect = await self._gathered(has_units=self._has_units)
 
         def write() -> Exposition:
             # Typed as a registry; both encoders only call `collect`.
             body = encode(_Collected([*collect(), *self._process.collect()]))  # type: ignore[arg-type]
-            return Exposition(gzip.compress(body, 1) if compress else body, content_type, compress)
+            return Exposition(gzip.compress(body, 1) if compress else body, content_type, compress, now_s())
 
         return await asyncio.to_thread(write)
 
@@ -182,6 +185,23 @@ class _Collected:
 
     def collect(self) -> Iterable[Metric]:
         return self._families
+
+
+def form_of(accept: str) -> str:
+    """The form that a header `Accept` asks for. Callers write it, so nothing of it is kept, and any text is allowed."""
+    for each in accept.split(","):
+        kind, *parameters = (part.strip() for part in each.split(";"))
+        versions = [part for part in parameters if part.startswith("version=")]
+        if kind == "application/openmetrics-text" and versions in ([], ["version=1.0.0"]):
+            return OPENMETRICS
+    return TEXT
+
+
+def _is_over(task: asyncio.Task[Exposition]) -> bool:
+    """Whether the text has to be written anew. One that is still being written is new for all who wait for it."""
+    if not task.done():
+        return False
+    return task.cancelled() or task.exception() is not None or now_s() - task.result().at_s > REMEMBERED_S
 
 
 def connected(clients: Iterable[Client]) -> list[ConnectedClient]:

@@ -285,6 +285,53 @@ async def test_scrapes_of_one_moment_share_an_answer(sqlite_url: str, monkeypatc
     assert reads == 1
 
 
+async def test_whatever_callers_accept_there_are_two_forms(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exporters, "REMEMBERED_S", 3_600.0)
+    asked = [
+        *(f"application/openmetrics-text;version=1.0.{patch}" for patch in range(20)),
+        *(f"text/plain;version=1.{minor}.0;escaping=dots" for minor in range(5)),
+        *("text/plain;version=abc", "application/openmetrics-text;version=", "*/*;q=0.1", ";;,=,;version"),
+        "application/openmetrics-text;version=1.0.0;escaping=values;q=0.5,text/plain;version=0.0.4;q=0.2",
+    ]
+    async with started(sqlite_url) as app:
+        pages = [await get(app.http_endpoint, "/metrics", accept=each) for each in asked]
+    assert {page.status for page in pages} == {200}
+    assert len({page.headers["content-type"] for page in pages}) == 2
+    assert len({page.body for page in pages}) == 2  # each form was written once
+
+
+async def test_a_text_is_written_once_at_a_time_and_its_age_counts_from_its_end(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exporters, "REMEMBERED_S", 1.0)
+    begun, let_go, seconds, written = threading.Event(), threading.Event(), 0.0, 0
+    monkeypatch.setattr(exporters, "now_s", lambda: seconds)
+
+    def encode(_: Any) -> bytes:
+        nonlocal written
+        written += 1
+        begun.set()
+        assert let_go.wait(30)
+        return b""
+
+    monkeypatch.setattr(exporters, "choose_encoder", lambda _: (encode, "text/plain"))
+    async with started(sqlite_url) as app:
+        exporter = app.exporter
+        assert exporter is not None
+        asking = [asyncio.create_task(exporter.text("", compress=False)) for _ in range(5)]
+        assert await asyncio.to_thread(begun.wait, 30)
+        seconds = 5.0
+        asking += [asyncio.create_task(exporter.text("", compress=False)) for _ in range(5)]
+        await asyncio.sleep(0)
+        let_go.set()
+        await asyncio.gather(*asking)
+        await exporter.text("", compress=False)
+        assert written == 1
+        seconds = 6.5
+        await exporter.text("", compress=False)
+        assert written == 2
+
+
 async def test_callers_that_are_refused_count(sqlite_url: str) -> None:
     secret = {"auth": True, "admin_access_key": "root", "admin_secret": "a-long-secret-of-the-admin"}
     async with started(sqlite_url, **secret) as app:
