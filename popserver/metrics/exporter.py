@@ -25,7 +25,14 @@ from popserver.inspection.readiness import Readiness
 from popserver.metrics.client_numbers import ClientMeters
 from popserver.metrics.families import Families, Identity
 from popserver.metrics.flow import StoreWatch
-from popserver.metrics.server_numbers import ConnectedClient, ServerNumbers, add_delivered, add_sent, add_server
+from popserver.metrics.server_numbers import (
+    ConnectedClient,
+    ServerNumbers,
+    add_clients,
+    add_delivered,
+    add_sent,
+    add_server,
+)
 from popserver.metrics.store import StoreNumbers
 from popserver.metrics.store_numbers import (
     SERIES_OF_PAIR,
@@ -114,8 +121,7 @@ class Exporter:
         collect = await self._gathered(has_units=self._has_units)
 
         def write() -> Exposition:
-            # Typed as a registry; both encoders only call `collect`.
-            body = encode(_Collected([*collect(), *self._process.collect()]))  # type: ignore[arg-type]
+            body = encode(_Collected([*collect(), *self._process.collect()]))
             return Exposition(gzip.compress(body, 1) if compress else body, content_type, compress, now_s())
 
         return await asyncio.to_thread(write)
@@ -128,7 +134,9 @@ class Exporter:
     def _collect(self, families: Families, server: ServerNumbers, store: StoreNumbers | None) -> Sequence[Metric]:
         left_out = LeftOut()
         add_server(families, server)
-        if store is not None:
+        if store is None:
+            add_clients(families, server.clients)
+        else:
             names = names_in(store)
             add_store(families, store, self._storage)
             add_groups(families, store)
@@ -137,6 +145,7 @@ class Exporter:
             if self._client_meters is not None:
                 self._client_meters.add_to(families, names)
             add_topics(families, store, left_out)
+            add_clients(families, server.clients)
             add_pairs(families, store, names, left_out)
             families.add("popmq_metrics_left_out", left_out.topics, "topics")
             families.add("popmq_metrics_left_out", left_out.pairs, "pairs")

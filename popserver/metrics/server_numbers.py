@@ -1,4 +1,7 @@
-"""The numbers that one server counts, as samples."""
+"""The numbers that one server counts, as samples.
+
+Several threads may make samples of the same meters, so each expects that another one removes a key.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +31,10 @@ class ConnectedClient(NamedTuple):
     version: str
     group: Resource | None
     mode: str  # how it consumes: push, simple or pull
+
+
+OTHER_PRODUCERS = ConnectedClient("other", "other", None, "")
+OTHER_CONSUMERS = ConnectedClient("other", "other", Resource("", "other"), "other")
 
 
 class ServerNumbers(NamedTuple):
@@ -68,7 +75,6 @@ def add_server(families: Families, numbers: ServerNumbers) -> None:
         families.add("popmq_budget_used", budget.used, budget.name, budget.unit)
         families.add("popmq_budget_limit", budget.limit, budget.name, budget.unit)
         families.add("popmq_budget_refused_total", budget.refused, budget.name)
-    _add_clients(families, numbers.clients)
     for method, by_code in numbers.meters.calls.items():
         for code, histogram in list(by_code.items()):
             name, result = numbers.codes.get(code, str(code)), "success" if code == OK else "failed"
@@ -76,21 +82,24 @@ def add_server(families: Families, numbers: ServerNumbers) -> None:
             families.add_histogram("rocketmq_rpc_latency", histogram, PROTOCOL, method, name, is_long, result)
 
 
-def _add_clients(families: Families, clients: Iterable[ConnectedClient]) -> None:
-    for client, count in Counter(clients).items():
+def add_clients(families: Families, clients: Iterable[ConnectedClient]) -> None:
+    """Add how many clients are connected, in at most a tenth of all series. The rest has labels that say `other`."""
+    for client, count in _counted(clients, min(families.room, families.series_max // 10)).items():
+        library = (client.language, client.version, PROTOCOL)
         if client.group is None:
-            families.add("rocketmq_producer_connections", count, client.language, client.version, PROTOCOL)
+            families.add("rocketmq_producer_connections", count, *library)
         else:
-            families.add(
-                "rocketmq_consumer_connections",
-                count,
-                client.language,
-                client.version,
-                PROTOCOL,
-                str(client.group),
-                client.mode,
-                "false",
-            )
+            families.add("rocketmq_consumer_connections", count, *library, str(client.group), client.mode, "false")
+
+
+def _counted(clients: Iterable[ConnectedClient], series_max: int) -> Mapping[ConnectedClient, int]:
+    counts = Counter(clients)
+    if len(counts) <= series_max:
+        return counts
+    shown = Counter(dict(counts.most_common(max(0, series_max - 2))))
+    for client, count in (counts - shown).items():
+        shown[OTHER_PRODUCERS if client.group is None else OTHER_CONSUMERS] += count
+    return shown
 
 
 NO_GROUP = Resource("", "")  # of reads for which there is no group; its id is 0
@@ -126,7 +135,7 @@ def add_sent(families: Families, meters: Meters, names: Names) -> int:
         topic = names.topics.get(topic_id)
         if topic is None:
             if names.has_lost(topic_id):
-                del meters.sent[topic_id, message_type]
+                meters.sent.pop((topic_id, message_type), None)
         elif not families.has_room(SERIES_OF_SENT):
             left_out += 1
         else:
@@ -138,7 +147,7 @@ def add_sent(families: Families, meters: Meters, names: Names) -> int:
         topic = names.topics.get(topic_id)
         if topic is None:
             if names.has_lost(topic_id):
-                del meters.ended[topic_id]
+                meters.ended.pop(topic_id, None)
         elif families.has_room(SERIES_OF_ENDED):
             families.add("rocketmq_commit_messages_total", ended.ages.count, str(topic))
             families.add("rocketmq_rollback_messages_total", ended.rollbacks, str(topic))
@@ -147,7 +156,7 @@ def add_sent(families: Families, meters: Meters, names: Names) -> int:
         topic = names.topics.get(topic_id)
         if topic is None:
             if names.has_lost(topic_id):
-                del meters.timed[topic_id]
+                meters.timed.pop(topic_id, None)
         elif families.has_room(SERIES_OF_TIMED):
             families.add("rocketmq_timer_enqueue_total", timed.delays.count, str(topic))
             families.add("rocketmq_timer_dequeue_total", timed.entered, str(topic))
@@ -162,7 +171,7 @@ def add_delivered(families: Families, meters: Meters, names: Names) -> int:
         group, topic = names.groups.get(group_id, None if group_id else NO_GROUP), names.topics.get(topic_id)
         if group is None or topic is None:
             if names.has_lost(topic_id, group_id):
-                del meters.delivered[group_id, topic_id]
+                meters.delivered.pop((group_id, topic_id), None)
             continue
         if delivered.delays.count:
             delays[group].append(delivered.delays)

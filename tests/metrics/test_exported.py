@@ -18,12 +18,18 @@ from popclient import Message
 from popclient.admin import Admin
 from popserver.app import App
 from popserver.clients.clients import Client
+from popserver.engine.meters import Meters
+from popserver.filters.subscription import ClientKind, Role, Subscription
 from popserver.metrics import exporter as exporters
 from popserver.metrics import flow
+from popserver.metrics.families import Families, Identity
 from popserver.metrics.names import COMMON, METRICS, Kind, Scope
+from popserver.metrics.server_numbers import Names, add_delivered, add_sent
 from popserver.metrics.store import store_facts
 from popserver.model.errors import StoreUnavailable
+from popserver.model.names import Resource
 from popserver.model.states import State
+from popserver.model.topic import MessageType, NewTopic
 from tests.support.http import get
 from tests.web.conftest import started
 
@@ -230,6 +236,34 @@ def _fill(endpoint: str) -> None:
         producer.send("busy", "one")
 
 
+async def test_consumers_of_many_groups_take_a_tenth_of_the_series(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with started(sqlite_url, max_metric_series=500) as app:
+        await app.broker.catalog.create_topic(NewTopic(Resource("", "orders"), 1))
+        monkeypatch.setattr(app.broker.clients, "here", _many_clients)
+        samples = await scraped(app)
+        assert (
+            len([name for name, _ in samples if name.endswith(("_consumer_connections", "_producer_connections"))])
+            == 50
+        )
+        assert value(samples, "rocketmq_consumer_connections") == 2_003
+        assert value(samples, "rocketmq_consumer_connections", consumer_group="g1999") == 4  # the largest are shown
+        assert value(samples, "rocketmq_consumer_connections", consumer_group="other", consume_mode="other") == 1_952
+        assert value(samples, "rocketmq_producer_connections", language="other", version="other") == 100
+        assert value(samples, "popmq_stored_messages", topic="orders") == 0
+
+
+def _many_clients() -> list[Client]:
+    """The consumers of 2,000 groups, of which the last has four, and producers of 100 versions."""
+    roles = [
+        Role(Resource("", f"g{number}"), ClientKind.SIMPLE, Subscription(()))
+        for number in [*range(2_000), *[1_999] * 3]
+    ]
+    consumers = [Client(f"c{at}", 0, language="PYTHON", version="1.0", role=role) for at, role in enumerate(roles)]
+    return [*consumers, *(Client(f"p{at}", 0, language="PYTHON", version=f"1.{at}") for at in range(100))]
+
+
 async def test_counts_of_a_deleted_topic_end(sqlite_url: str) -> None:
     async with busy(sqlite_url) as app:
         with Admin(app.endpoint) as admin:
@@ -239,6 +273,25 @@ async def test_counts_of_a_deleted_topic_end(sqlite_url: str) -> None:
         assert value(samples, "popmq_acked_messages_total", topic="orders") is None
         assert not app.broker.meters.sent
         assert not app.broker.meters.delivered
+
+
+@pytest.mark.parametrize("kind", ["sent", "ended", "timed", "delivered"])
+def test_two_threads_forget_the_counts_of_one_deleted_topic(kind: str) -> None:
+    meters = Meters()
+    counts = getattr(meters, kind)
+    _ = counts[{"sent": (1, MessageType.NORMAL), "delivered": (1, 1)}.get(kind, 1)]
+
+    class NamesOfTwo(Names):
+        """Another thread removes the counts at the same moment."""
+
+        def has_lost(self, topic_id: int, group_id: int = 0) -> bool:
+            counts.clear()
+            return super().has_lost(topic_id, group_id)
+
+    add = add_delivered if kind == "delivered" else add_sent
+    names = NamesOfTwo({2: Resource("", "new")}, {})
+    assert add(Families(Identity("cluster", "broker", "here"), 500), meters, names) == 0
+    assert not counts
 
 
 async def test_counts_of_a_topic_that_the_last_read_did_not_see_are_kept(
