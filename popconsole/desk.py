@@ -45,16 +45,16 @@ class Desk:
         async def answer(request: Request) -> Response:
             try:
                 session = self.sessions.find(request.cookies.get(COOKIE))
-                if session is None or session.admin is None:
+                if session is None:
                     session = await self._open()
-                if session is None or session.admin is None:
+                if session is None:
                     return self._to_sign_in(request)
                 form = await form_of(request) if request.method == "POST" else {}
                 visit = Visit(request, session, session.admin, self.pulse, self.jobs, self.settings, form)
                 if request.method == "POST":
                     check(visit, acts=acts)
                 response = await handler(visit)
-                return self.with_cookie(response, session, request)
+                return self.with_cookie(response, session.token, request)
             except Unauthorized:
                 return self._signed_out(request)
             except Exception as error:
@@ -66,10 +66,10 @@ class Desk:
 
         return answer
 
-    def with_cookie(self, response: Response, session: Session, request: Request) -> Response:
+    def with_cookie(self, response: Response, token: str, request: Request) -> Response:
         response.set_cookie(
             COOKIE,
-            session.token,
+            token,
             path=root_of(request) or "/",
             httponly=True,
             samesite="lax",
@@ -84,7 +84,7 @@ class Desk:
             "title": title,
             "sentence": sentence,
             "endpoint": self.settings.server.endpoints,
-            "is_signed_in": session is not None and session.admin is not None,
+            "is_signed_in": session is not None,
         }
         return HTMLResponse(render("failed.html", root_of(request), context), status)
 

@@ -1,4 +1,8 @@
-"""Who is looking: sessions, kept in the console's memory, found by a random token in a cookie."""
+"""Who is looking: sessions, kept in the console's memory, found by a random token in a cookie.
+
+Nothing is kept of those who only see the form for signing in, so that nobody can fill the memory or end the sessions of
+others without a secret.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ from typing import Final
 from popclient.aio import Admin, ClientConfig
 from popconsole.settings import Settings
 
-SESSIONS_MAX: Final = 1_000
+SESSIONS_MAX: Final = 1_000  # of those who have signed in, and as many of those who need not
 TRIES_MAX: Final = 10  # failed sign-ins from one address
 TRIES_S: Final = 60.0
 
@@ -22,12 +26,12 @@ TRIES_S: Final = 60.0
 class Session:
     """One visitor.
 
-    admin: its way to the server; None before it has signed in. config: for further clients in its name. ends_at,
+    admin: its way to the server. config: for further clients in its name. ends_at,
     idle_at: on the clock of `Sessions`.
     """
 
     token: str
-    admin: Admin | None
+    admin: Admin
     config: ClientConfig
     access_key: str
     read_only: bool
@@ -35,6 +39,17 @@ class Session:
     idle_at: float
     csrf: str = field(default_factory=lambda: secrets.token_urlsafe(24))
     notice: str = ""  # shown once, on the next page
+
+    def is_csrf(self, given: str) -> bool:
+        return hmac.compare_digest(self.csrf.encode(), given.encode())
+
+
+@dataclass(frozen=True, slots=True)
+class Stranger:
+    """One who has not signed in. token: of its cookie. csrf: what its form has to repeat."""
+
+    token: str
+    csrf: str
 
     def is_csrf(self, given: str) -> bool:
         return hmac.compare_digest(self.csrf.encode(), given.encode())
@@ -49,13 +64,15 @@ class Sessions:
     def __init__(self, settings: Settings, now: Callable[[], float] = time.monotonic) -> None:
         self._settings = settings
         self._now = now
-        self._by_token: dict[str, Session] = {}
+        self._signed: dict[str, Session] = {}
+        self._unsigned: dict[str, Session] = {}
+        self._secret = secrets.token_bytes(32)
         self._closing: list[Admin] = []
         self._failures: deque[tuple[float, str]] = deque(maxlen=10_000)
 
     def find(self, token: str | None) -> Session | None:
         """The session of the cookie; None if there is none, or if it is over."""
-        session = self._by_token.get(token or "")
+        session = self._signed.get(token or "") or self._unsigned.get(token or "")
         if session is None:
             return None
         now = self._now()
@@ -65,9 +82,14 @@ class Sessions:
         session.idle_at = now + self._settings.idle_s
         return session
 
+    def stranger(self, token: str | None = None) -> Stranger:
+        """The one with this cookie; a new one without it."""
+        token = token or secrets.token_urlsafe(32)
+        return Stranger(token, hmac.new(self._secret, token.encode(), "sha256").hexdigest())
+
     def begin(
         self,
-        admin: Admin | None,
+        admin: Admin,
         access_key: str = "",
         *,
         config: ClientConfig | None = None,
@@ -75,8 +97,9 @@ class Sessions:
     ) -> Session:
         """A new session, under a new token."""
         now = self._now()
-        if len(self._by_token) >= SESSIONS_MAX:
-            self.end(min(self._by_token.values(), key=lambda each: each.idle_at))
+        like_it = self._signed if access_key else self._unsigned
+        if len(like_it) >= SESSIONS_MAX:
+            self.end(min(like_it.values(), key=lambda each: each.idle_at))
         session = Session(
             secrets.token_urlsafe(32),
             admin,
@@ -86,13 +109,13 @@ class Sessions:
             now + self._settings.session_s,
             now + self._settings.idle_s,
         )
-        self._by_token[session.token] = session
+        like_it[session.token] = session
         return session
 
     def end(self, session: Session) -> None:
-        self._by_token.pop(session.token, None)
+        self._unsigned.pop(session.token, None)
         # The way of those who do not sign is shared.
-        if session.admin is not None and session.access_key:
+        if self._signed.pop(session.token, None) is not None:
             self._closing.append(session.admin)
 
     async def close_ended(self) -> None:
@@ -101,7 +124,7 @@ class Sessions:
             await self._closing.pop().close()
 
     async def close(self) -> None:
-        for session in list(self._by_token.values()):
+        for session in list(self._signed.values()):
             self.end(session)
         await self.close_ended()
 

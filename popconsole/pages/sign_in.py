@@ -8,7 +8,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from popclient.errors import Forbidden, PopError, Unauthorized
 from popconsole.desk import COOKIE, Desk, failure_of
 from popconsole.rendering import render
-from popconsole.sessions import Session
+from popconsole.sessions import Stranger
 from popconsole.visits import Refused, Visit, form_of, root_of
 
 
@@ -19,10 +19,10 @@ class SignIn:
         self._desk = desk
 
     async def form(self, request: Request) -> Response:
-        session = self._desk.sessions.find(request.cookies.get(COOKIE))
-        if session is not None and session.admin is not None:
+        token = request.cookies.get(COOKIE)
+        if self._desk.sessions.find(token) is not None:
             return RedirectResponse(f"{root_of(request)}/", 303)
-        return self._form(request, session or self._desk.sessions.begin(None))
+        return self._form(request, self._desk.sessions.stranger(token))
 
     async def sign_in(self, request: Request) -> Response:
         try:
@@ -32,53 +32,52 @@ class SignIn:
 
     async def _sign_in(self, request: Request) -> Response:
         form = {name: values[-1] for name, values in (await form_of(request)).items()}
-        session = self._desk.sessions.find(request.cookies.get(COOKIE))
-        if session is None or not session.is_csrf(form.get("csrf", "")):
-            return self._form(request, self._desk.sessions.begin(None), "The page was open too long. Try again.", 403)
+        stranger = self._desk.sessions.stranger(request.cookies.get(COOKIE))
+        if not stranger.is_csrf(form.get("csrf", "")):
+            return self._form(request, self._desk.sessions.stranger(), "The page was open too long. Try again.", 403)
         address = request.client.host if request.client else ""
         if not self._desk.sessions.may_try(address):
-            return self._form(request, session, "Too many attempts failed; wait a minute.", 429)
+            return self._form(request, stranger, "Too many attempts failed; wait a minute.", 429)
         key, secret = form.get("access_key", "").strip(), form.get("secret", "")
         if not key or not secret:
-            return self._form(request, session, "Give both the access key and the secret.", 400, key)
+            return self._form(request, stranger, "Give both the access key and the secret.", 400, key)
         try:
             admin = self._desk.admin_of(key, secret)
         except ValueError as error:
-            return self._form(request, session, str(error), 400, key)
+            return self._form(request, stranger, str(error), 400, key)
         try:
             await admin.status()
         except PopError as error:
             await admin.close()
-            return self._refused(request, session, error, key, address)
+            return self._refused(request, stranger, error, key, address)
         # A new token: nobody can have planted it before the visitor signed in.
-        self._desk.sessions.end(session)
         config = self._desk.settings.config_of(key, secret)
         signed = self._desk.sessions.begin(admin, key, config=config, read_only=bool(form.get("read_only")))
-        return self._desk.with_cookie(RedirectResponse(f"{root_of(request)}/", 303), signed, request)
+        return self._desk.with_cookie(RedirectResponse(f"{root_of(request)}/", 303), signed.token, request)
 
-    def _refused(self, request: Request, session: Session, error: PopError, key: str, address: str) -> Response:
+    def _refused(self, request: Request, stranger: Stranger, error: PopError, key: str, address: str) -> Response:
         if isinstance(error, Unauthorized):
             self._desk.sessions.failed(address)
-            return self._form(request, session, "The server does not accept this key with this secret.", 403, key)
+            return self._form(request, stranger, "The server does not accept this key with this secret.", 403, key)
         if isinstance(error, Forbidden):
             return self._form(
-                request, session, f"User '{key}' is no admin of the server; the console is for admins.", 403, key
+                request, stranger, f"User '{key}' is no admin of the server; the console is for admins.", 403, key
             )
         sentence, status, _ = failure_of(error) or (error.sentence, 400, "")
-        return self._form(request, session, sentence, status, key)
+        return self._form(request, stranger, sentence, status, key)
 
     def _form(
-        self, request: Request, session: Session, failure: str = "", status: int = 200, key: str = ""
+        self, request: Request, stranger: Stranger, failure: str = "", status: int = 200, key: str = ""
     ) -> Response:
         context = {
             "endpoint": self._desk.settings.server.endpoints,
-            "csrf": session.csrf,
+            "csrf": stranger.csrf,
             "failure": failure,
             "access_key": key,
             "read_only": self._desk.settings.read_only,
         }
         page = HTMLResponse(render("sign_in.html", root_of(request), context), status)
-        return self._desk.with_cookie(page, session, request)
+        return self._desk.with_cookie(page, stranger.token, request)
 
     async def sign_out(self, visit: Visit) -> Response:
         self._desk.sessions.end(visit.session)

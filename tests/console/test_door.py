@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from popclient.aio import Admin
 from popclient.config import ClientConfig
 from popconsole.guard import POLICY
-from popconsole.sessions import Sessions
+from popconsole.sessions import SESSIONS_MAX, Sessions
 from popconsole.settings import Settings
 from tests.console.site import Site, browsing, csrf_on, opened
 from tests.support.desk import Desk
@@ -122,22 +123,52 @@ def test_a_console_that_only_shows(site: Site) -> None:
         assert "read only" in site.get("/")
 
 
-def test_sessions_end(guarded_site: Site) -> None:
+async def test_sessions_end() -> None:
     now = [0.0]
     sessions = Sessions(Settings(ClientConfig("127.0.0.1:1"), idle_s=60, session_s=150), lambda: now[0])
-    token = sessions.begin(None).token
+    admin = Admin(ClientConfig("127.0.0.1:1"))
+    token = sessions.begin(admin).token
     for moment, is_there in [(59, True), (118, True), (149, True), (150, False)]:
         now[0] = float(moment)
         assert (sessions.find(token) is not None) is is_there, moment
-    token = sessions.begin(None).token
+    token = sessions.begin(admin).token
     now[0] += 60
     assert sessions.find(token) is None
+
+
+def test_strangers_end_no_session(guarded_site: Site) -> None:
+    guarded_site.sign_in("root", "s3cret-key")
+    sessions = guarded_site.browser.app.state.desk.sessions  # type: ignore[attr-defined]
+    signed = guarded_site.browser.cookies["popmq_console"]
+    for _ in range(SESSIONS_MAX):
+        guarded_site.browser.cookies.clear()
+        guarded_site.get("/sign-in")
+    assert sessions.find(signed) is not None
+    assert len(sessions._unsigned) == 0, "the form for signing in must not take memory"
+
+
+async def test_those_who_need_not_sign_end_no_signed_session() -> None:
+    sessions = Sessions(Settings(ClientConfig("127.0.0.1:1")))
+    admin = Admin(ClientConfig("127.0.0.1:1"))
+    signed = sessions.begin(admin, "root")
+    unsigned = [sessions.begin(admin) for _ in range(SESSIONS_MAX + 1)]
+    assert sessions.find(signed.token) is signed
+    assert sessions.find(unsigned[0].token) is None
+    assert sessions.find(unsigned[-1].token) is unsigned[-1]
+
+
+def test_the_form_of_another_stranger_signs_nobody_in(guarded_site: Site) -> None:
+    foreign = csrf_on(guarded_site.get("/sign-in"))
+    guarded_site.browser.cookies.clear()
+    guarded_site.get("/sign-in")
+    data = {"csrf": foreign, "access_key": "root", "secret": "s3cret-key"}
+    assert guarded_site.browser.post("/sign-in", data=data, follow_redirects=False).status_code == 403
 
 
 def test_an_ended_session_leads_to_the_sign_in(guarded_site: Site) -> None:
     guarded_site.sign_in("root", "s3cret-key")
     desk = guarded_site.browser.app.state.desk  # type: ignore[attr-defined]
-    desk.sessions._by_token.clear()
+    desk.sessions._signed.clear()
     assert guarded_site.browser.get("/", follow_redirects=False).headers["location"] == "/sign-in"
 
 
