@@ -49,6 +49,7 @@ class Desk:
                     session = await self._open()
                 if session is None:
                     return self._to_sign_in(request)
+                await self.sessions.check(session)
                 form = await form_of(request) if request.method == "POST" else {}
                 visit = Visit(request, session, session.admin, self.pulse, self.jobs, self.settings, form)
                 if request.method == "POST":

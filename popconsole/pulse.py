@@ -16,7 +16,7 @@ from typing import Final
 
 from popclient.admin import GroupLag, Histogram, Status
 from popclient.aio import Admin
-from popclient.errors import PopError
+from popclient.errors import ClientClosed, Forbidden, PopError, Unauthorized
 
 RING: Final = 400
 SHARE: Final = 100  # an answer's time, so many times, is the least pause
@@ -107,8 +107,8 @@ class Pulse:
         self._monotonic = monotonic
         self._ring: deque[Sample] = deque(maxlen=RING)
         self._status: Status | None = None
-        self._looked_at = self._asked_at = float("-inf")
-        self._admin: Admin | None = None
+        self._asked_at = float("-inf")
+        self._looked_at: dict[Admin, float] = {}  # the visitors' ways to the server; who looked last is the last
         self._task: asyncio.Task[None] | None = None
         self._asking = asyncio.Lock()
 
@@ -130,7 +130,8 @@ class Pulse:
 
     async def now(self, admin: Admin) -> Status:
         """The server's status, at most a pause old. Raises a PopError."""
-        self._admin, self._looked_at = admin, self._monotonic()
+        self._watching().pop(admin, None)
+        self._looked_at[admin] = self._monotonic()
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._go_on())
         async with self._asking:
@@ -151,17 +152,33 @@ class Pulse:
     async def _go_on(self) -> None:
         while True:
             await asyncio.sleep(self._pause_s)
-            if self._monotonic() - self._looked_at > WATCHED_S or self._admin is None:
-                return
             async with self._asking:
                 if self._monotonic() - self._asked_at < 0.5 * self._pause_s:
                     continue
                 try:
-                    await self._ask(self._admin)
+                    if not await self._ask_for_somebody():
+                        return
                 except PopError:
                     # The next page that asks says why.
-                    self._status = None
                     return
+
+    async def _ask_for_somebody(self) -> bool:
+        """Ask in the name of who looked last, and whom the server accepts; False if nobody looks."""
+        while self._watching():
+            admin = next(reversed(self._looked_at))
+            try:
+                await self._ask(admin)
+                return True
+            except (Unauthorized, Forbidden, ClientClosed):
+                self._looked_at.pop(admin, None)
+        return False
+
+    def _watching(self) -> dict[Admin, float]:
+        """Those whose last look is not long ago."""
+        since = self._monotonic() - WATCHED_S
+        while self._looked_at and next(iter(self._looked_at.values())) < since:
+            del self._looked_at[next(iter(self._looked_at))]
+        return self._looked_at
 
     async def _ask(self, admin: Admin) -> Status:
         began = self._monotonic()

@@ -15,11 +15,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from popclient.aio import Admin, ClientConfig
+from popclient.errors import UnsupportedByServer
 from popconsole.settings import Settings
 
 SESSIONS_MAX: Final = 1_000  # of those who have signed in, and as many of those who need not
 TRIES_MAX: Final = 10  # failed sign-ins from one address
 TRIES_S: Final = 60.0
+CHECK_S: Final = 5.0  # a user who is disabled or deleted sees pages for so long
 
 
 @dataclass(slots=True, eq=False)
@@ -27,7 +29,7 @@ class Session:
     """One visitor.
 
     admin: its way to the server. config: for further clients in its name. ends_at,
-    idle_at: on the clock of `Sessions`.
+    idle_at: on the clock of `Sessions`, as is checked_at, when the server last accepted the user.
     """
 
     token: str
@@ -37,6 +39,7 @@ class Session:
     read_only: bool
     ends_at: float
     idle_at: float
+    checked_at: float
     csrf: str = field(default_factory=lambda: secrets.token_urlsafe(24))
     notice: str = ""  # shown once, on the next page
 
@@ -108,9 +111,25 @@ class Sessions:
             read_only or self._settings.read_only,
             now + self._settings.session_s,
             now + self._settings.idle_s,
+            now,
         )
         like_it[session.token] = session
         return session
+
+    async def check(self, session: Session) -> None:
+        """Ask the server every few seconds whether the user may still look; pages may come from what others asked for.
+
+        Raises Unauthorized, Forbidden or another PopError.
+        """
+        now = self._now()
+        if not session.access_key or now - session.checked_at < CHECK_S:
+            return
+        try:
+            # Any question that only admins may ask, and that costs little.
+            await session.admin.explain_access(session.access_key, "PUB", "TOPIC", "any")
+        except UnsupportedByServer:
+            await session.admin.status()
+        session.checked_at = now
 
     def end(self, session: Session) -> None:
         self._unsigned.pop(session.token, None)

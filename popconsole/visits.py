@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from popclient.aio import Admin
-from popclient.errors import PopError, UnsupportedByServer
+from popclient.errors import Forbidden, PopError, Unauthorized, UnsupportedByServer
 from popconsole.jobs import Jobs
 from popconsole.pulse import Pulse
 from popconsole.rendering import render
@@ -95,11 +95,13 @@ class Visit:
         return RedirectResponse(path, 303)
 
     async def attempt(self, call: Awaitable[T]) -> Outcome:
-        """A call that a page can do without."""
+        """A call that a page can do without. Raises Unauthorized and Forbidden: who may not look sees no page."""
         try:
             return Outcome(await call, "")
         except UnsupportedByServer:
             return Outcome(None, "This server does not offer it; a newer PopMQ does.")
+        except (Unauthorized, Forbidden):
+            raise
         except PopError as error:
             return Outcome(None, error.sentence)
 

@@ -9,7 +9,6 @@ from typing import Any, Final, NamedTuple
 from starlette.responses import JSONResponse, Response
 
 from popclient.admin import DeadLetterSelection, Status
-from popclient.errors import PopError
 from popconsole import words
 from popconsole.pictures.bars import Part, label_of, parts_of
 from popconsole.pulse import Backlog, Sample
@@ -183,11 +182,9 @@ async def _dead(visit: Visit, status: Status, sample: Sample) -> list[Todo]:
     dead = sorted((each.dead, name) for name, each in sample.groups.items() if each.dead)
     for _, name in dead[::-1][:ASKED_MAX]:
         selection = DeadLetterSelection(name, dead_from=status.now - timedelta(hours=1))
-        try:
-            page = await visit.admin.list_dead_letters(selection, max_messages=1_000, without_bodies=True)
-        except PopError:
-            continue
-        if page.dead_letters:
+        call = visit.admin.list_dead_letters(selection, max_messages=1_000, without_bodies=True)
+        page = (await visit.attempt(call)).value
+        if page is not None and page.dead_letters:
             count = f"{words.count(len(page.dead_letters))}{'+' if page.next_after_id is not None else ''}"
             reason = page.dead_letters[-1].reason
             found.append(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 import httpx2
@@ -40,6 +40,15 @@ class Site:
         answer = self.browser.post(path, data=data, follow_redirects=False)
         assert answer.status_code == status, html.unescape(answer.text)
         return answer
+
+    @contextmanager
+    def another(self) -> Iterator[Site]:
+        """The same console in another browser."""
+        # Its event loop is the one in which the console runs.
+        browser = TestClient(self.browser.app, ADDRESS, client=("127.0.0.1", 50_001))
+        browser.portal = self.browser.portal
+        with closing(browser):
+            yield Site(self.broker, browser)
 
     def sign_in(self, key: str, secret: str, status: int = 303, **fields: str) -> httpx2.Response:
         return self.post("/sign-in", status, access_key=key, secret=secret, **fields)

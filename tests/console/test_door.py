@@ -6,11 +6,15 @@ import pytest
 
 from popclient.aio import Admin
 from popclient.config import ClientConfig
+from popclient.errors import Unauthorized
+from popconsole import sessions as sessions_module
 from popconsole.guard import POLICY
-from popconsole.sessions import SESSIONS_MAX, Sessions
+from popconsole.pulse import Pulse
+from popconsole.sessions import CHECK_S, SESSIONS_MAX, Sessions
 from popconsole.settings import Settings
 from tests.console.site import Site, browsing, csrf_on, opened
 from tests.support.desk import Desk
+from tests.support.waiting import eventually
 
 HERE = "127.0.0.1:8082"
 
@@ -163,6 +167,71 @@ def test_the_form_of_another_stranger_signs_nobody_in(guarded_site: Site) -> Non
     guarded_site.get("/sign-in")
     data = {"csrf": foreign, "access_key": "root", "secret": "s3cret-key"}
     assert guarded_site.browser.post("/sign-in", data=data, follow_redirects=False).status_code == 403
+
+
+def test_a_disabled_user_sees_nothing_more(guarded_site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even what others asked the server for."""
+    monkeypatch.setattr(sessions_module, "CHECK_S", 0.0)
+    make_admin_bob(guarded_site)
+    with guarded_site.another() as bob:
+        bob.sign_in("bob", "bobs-secret")
+        bob.get("/groups")
+        guarded_site.post("/users/bob", form_on="/users/bob", what="disable")
+        guarded_site.get("/")
+        for path in ("/", "/groups", "/activity"):
+            answer = bob.browser.get(path, follow_redirects=False)
+            assert (answer.status_code, answer.headers["location"]) == (303, "/sign-in"), path
+
+
+async def test_an_accepted_user_is_asked_for_seldom(guarded_site: Site) -> None:
+    now = [0.0]
+    sessions = Sessions(Settings(ClientConfig(guarded_site.broker.endpoint)), lambda: now[0])
+    config = ClientConfig(guarded_site.broker.endpoint, access_key="root", access_secret="wrong")
+    async with Admin(config) as admin:
+        session = sessions.begin(admin, "root")
+        now[0] = CHECK_S - 0.1
+        await sessions.check(session)
+        now[0] = CHECK_S
+        with pytest.raises(Unauthorized):
+            await sessions.check(session)
+
+
+def test_what_a_page_can_do_without_does_not_hide_who_may_not_look(guarded_site: Site) -> None:
+    """The user is disabled between the page's first question and its second."""
+    make_admin_bob(guarded_site)
+    with guarded_site.another() as bob:
+        bob.sign_in("bob", "bobs-secret")
+        bob.get("/users")
+        guarded_site.post("/users/bob", form_on="/users/bob", what="disable")
+        answer = bob.browser.get("/users?who=bob&name=orders", follow_redirects=False)
+        assert (answer.status_code, answer.headers["location"]) == (303, "/sign-in")
+
+
+async def test_the_pulse_goes_on_without_a_visitor_who_is_refused(guarded_site: Site) -> None:
+    endpoint = guarded_site.broker.endpoint
+    pulse = Pulse("", 0.01)
+    async with (
+        Admin(ClientConfig(endpoint, access_key="root", access_secret="s3cret-key")) as root,
+        Admin(ClientConfig(endpoint, access_key="root", access_secret="wrong")) as refused,
+    ):
+        await pulse.now(root)
+        with pytest.raises(Unauthorized):
+            await pulse.fresh(refused)
+        pulse._looked_at[refused] = pulse._monotonic()  # who was accepted when it looked
+        try:
+
+            async def has_gone_on() -> bool:
+                return refused not in pulse._looked_at and pulse._status is not None
+
+            await eventually(has_gone_on, "an answer to another visitor", within_s=20)
+            assert root in pulse._looked_at and pulse._task is not None and not pulse._task.done()
+        finally:
+            await pulse.close()
+
+
+def make_admin_bob(site: Site) -> None:
+    site.sign_in("root", "s3cret-key")
+    site.post("/users", 200, access_key="bob", secret="bobs-secret", is_admin="1")
 
 
 def test_an_ended_session_leads_to_the_sign_in(guarded_site: Site) -> None:
