@@ -9,7 +9,6 @@ from __future__ import annotations
 import hmac
 import secrets
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
@@ -19,9 +18,21 @@ from popclient.errors import UnsupportedByServer
 from popconsole.settings import Settings
 
 SESSIONS_MAX: Final = 1_000  # of those who have signed in, and as many of those who need not
-TRIES_MAX: Final = 10  # failed sign-ins from one address
-TRIES_S: Final = 60.0
+TRIES_S: Final = 60.0  # in which failed attempts to sign in are counted
+TRIES_MAX: Final = 10  # from one address with one access key
+TRIES_OF_ADDRESS_MAX: Final = 100  # with any key; behind a proxy, all visitors have one address
+TRIES_OF_KEY_MAX: Final = 100  # from all addresses where nobody has signed in with the key
+KNOWN_MAX: Final = 10_000
 CHECK_S: Final = 5.0  # a user who is disabled or deleted sees pages for so long
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Try:
+    """An attempt to sign in. at: on the clock of `Sessions`."""
+
+    at: float
+    address: str
+    access_key: str
 
 
 @dataclass(slots=True, eq=False)
@@ -71,7 +82,8 @@ class Sessions:
         self._unsigned: dict[str, Session] = {}
         self._secret = secrets.token_bytes(32)
         self._closing: list[Admin] = []
-        self._failures: deque[tuple[float, str]] = deque(maxlen=10_000)
+        self._tries: list[Try] = []
+        self._known: dict[tuple[str, str], None] = {}  # addresses where somebody has signed in, and the access keys
 
     def find(self, token: str | None) -> Session | None:
         """The session of the cookie; None if there is none, or if it is over."""
@@ -147,12 +159,34 @@ class Sessions:
             self.end(session)
         await self.close_ended()
 
-    def may_try(self, address: str) -> bool:
-        """May somebody at the address try to sign in? Guessing secrets is slow: ten failures a minute."""
-        since = self._now() - TRIES_S
-        while self._failures and self._failures[0][0] <= since:
-            self._failures.popleft()
-        return sum(each == address for _, each in self._failures) < TRIES_MAX
+    def try_key(self, address: str, access_key: str) -> Try | None:
+        """Somebody at the address may try a secret of the access key; None if too many attempts failed.
 
-    def failed(self, address: str) -> None:
-        self._failures.append((self._now(), address))
+        Guessing secrets has to be slow, and wrong guesses of others must not keep out who has the secret. An attempt
+        counts from its start, so that many at one time are no way around the limit.
+        """
+        now = self._now()
+        self._tries = [each for each in self._tries if each.at > now - TRIES_S]
+        here = [each for each in self._tries if each.address == address]
+        of_key = [each for each in self._tries if each.access_key == access_key]
+        if (
+            sum(each.access_key == access_key for each in here) >= TRIES_MAX
+            or len(here) >= TRIES_OF_ADDRESS_MAX
+            or (len(of_key) >= TRIES_OF_KEY_MAX and (address, access_key) not in self._known)
+        ):
+            return None
+        attempt = Try(now, address, access_key)
+        self._tries.append(attempt)
+        return attempt
+
+    def no_guess(self, attempt: Try) -> None:
+        """The attempt did not fail because of a wrong secret."""
+        if attempt in self._tries:
+            self._tries.remove(attempt)
+
+    def signed_in(self, attempt: Try) -> None:
+        """The attempt had the right secret."""
+        self.no_guess(attempt)
+        if len(self._known) >= KNOWN_MAX:
+            del self._known[next(iter(self._known))]
+        self._known[attempt.address, attempt.access_key] = None

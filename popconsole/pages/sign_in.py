@@ -35,9 +35,6 @@ class SignIn:
         stranger = self._desk.sessions.stranger(request.cookies.get(COOKIE))
         if not stranger.is_csrf(form.get("csrf", "")):
             return self._form(request, self._desk.sessions.stranger(), "The page was open too long. Try again.", 403)
-        address = request.client.host if request.client else ""
-        if not self._desk.sessions.may_try(address):
-            return self._form(request, stranger, "Too many attempts failed; wait a minute.", 429)
         key, secret = form.get("access_key", "").strip(), form.get("secret", "")
         if not key or not secret:
             return self._form(request, stranger, "Give both the access key and the secret.", 400, key)
@@ -45,19 +42,25 @@ class SignIn:
             admin = self._desk.admin_of(key, secret)
         except ValueError as error:
             return self._form(request, stranger, str(error), 400, key)
+        attempt = self._desk.sessions.try_key(request.client.host if request.client else "", key)
+        if attempt is None:
+            await admin.close()
+            return self._form(request, stranger, "Too many attempts failed; wait a minute.", 429, key)
         try:
             await admin.status()
         except PopError as error:
             await admin.close()
-            return self._refused(request, stranger, error, key, address)
+            if not isinstance(error, Unauthorized):
+                self._desk.sessions.no_guess(attempt)
+            return self._refused(request, stranger, error, key)
+        self._desk.sessions.signed_in(attempt)
         # A new token: nobody can have planted it before the visitor signed in.
         config = self._desk.settings.config_of(key, secret)
         signed = self._desk.sessions.begin(admin, key, config=config, read_only=bool(form.get("read_only")))
         return self._desk.with_cookie(RedirectResponse(f"{root_of(request)}/", 303), signed.token, request)
 
-    def _refused(self, request: Request, stranger: Stranger, error: PopError, key: str, address: str) -> Response:
+    def _refused(self, request: Request, stranger: Stranger, error: PopError, key: str) -> Response:
         if isinstance(error, Unauthorized):
-            self._desk.sessions.failed(address)
             return self._form(request, stranger, "The server does not accept this key with this secret.", 403, key)
         if isinstance(error, Forbidden):
             return self._form(

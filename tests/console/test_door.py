@@ -10,7 +10,7 @@ from popclient.errors import Unauthorized
 from popconsole import sessions as sessions_module
 from popconsole.guard import POLICY
 from popconsole.pulse import Pulse
-from popconsole.sessions import CHECK_S, SESSIONS_MAX, Sessions
+from popconsole.sessions import CHECK_S, SESSIONS_MAX, TRIES_MAX, TRIES_OF_KEY_MAX, TRIES_S, Sessions
 from popconsole.settings import Settings
 from tests.console.site import Site, browsing, csrf_on, opened
 from tests.support.desk import Desk
@@ -112,6 +112,42 @@ def test_guessing_is_slow(guarded_site: Site) -> None:
     for _ in range(10):
         guarded_site.sign_in("root", "wrong", 403)
     assert "wait a minute" in guarded_site.sign_in("root", "s3cret-key", 429).text
+
+
+def test_guesses_at_one_time_count_too() -> None:
+    sessions = Sessions(Settings(ClientConfig("127.0.0.1:1")))
+    assert all(sessions.try_key("10.0.0.1", "root") for _ in range(TRIES_MAX)), "none of them is decided yet"
+    assert sessions.try_key("10.0.0.1", "root") is None
+
+
+def test_who_guesses_locks_out_nobody_else() -> None:
+    sessions = Sessions(Settings(ClientConfig("127.0.0.1:1")))
+    for _ in range(TRIES_MAX):
+        sessions.try_key("10.0.0.1", "root")
+    assert sessions.try_key("10.0.0.2", "root") is not None
+    assert sessions.try_key("10.0.0.1", "alice") is not None
+
+
+def test_guesses_from_many_addresses_are_slow_and_leave_known_ones_alone() -> None:
+    now = [0.0]
+    sessions = Sessions(Settings(ClientConfig("127.0.0.1:1")), lambda: now[0])
+    mine = sessions.try_key("10.1.1.1", "root")
+    assert mine is not None
+    sessions.signed_in(mine)
+    for each in range(TRIES_OF_KEY_MAX):
+        assert sessions.try_key(f"10.0.0.{each}", "root") is not None
+    assert sessions.try_key("10.0.1.1", "root") is None
+    assert sessions.try_key("10.1.1.1", "root") is not None
+    now[0] = TRIES_S
+    assert sessions.try_key("10.0.1.1", "root") is not None
+
+
+def test_a_right_secret_and_a_server_that_does_not_answer_are_no_guess() -> None:
+    sessions = Sessions(Settings(ClientConfig("127.0.0.1:1")))
+    for _ in range(2 * TRIES_MAX):
+        attempt = sessions.try_key("10.0.0.1", "root")
+        assert attempt is not None
+        sessions.no_guess(attempt)
 
 
 def test_a_session_that_may_only_look_shows_no_action_and_does_none(guarded_site: Site) -> None:
