@@ -38,9 +38,8 @@ def add_commands(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Serve the console until a signal."""
     # Loaded here: other commands do without them.
-    import uvicorn
-
     from popconsole.app import app
+    from popconsole.serving import server_of
 
     host, port = _address(arguments.http)
     settings = Settings(
@@ -53,8 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
     where = listening.getsockname()
     shown = f"[{where[0]}]" if ":" in where[0] else where[0]
     print(f"console of {settings.server.endpoints}: http://{shown}:{where[1]}/", flush=True)
-    config = uvicorn.Config(app(settings), log_level="warning", lifespan="on", server_header=False)
-    uvicorn.Server(config).run(sockets=[listening])
+    server_of(app(settings)).run(sockets=[listening])
     return OK
 
 

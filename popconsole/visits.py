@@ -18,7 +18,7 @@ from popconsole.rendering import render
 from popconsole.sessions import Session
 from popconsole.settings import Settings
 
-FORM_BYTES_MAX: Final = 6 * 1024 * 1024  # a message's body has at most 4 MiB, and grows where it is encoded
+FORM_BYTES_MAX: Final = 1024 * 1024  # as much as a server's HTTP port takes
 FIELDS_MAX: Final = 1_200
 
 T = TypeVar("T")

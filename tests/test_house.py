@@ -31,7 +31,7 @@ CLIENT_ROOMS = (
 # Rooms of the console.
 CONSOLE_ROOMS = (
     "words", "settings", "copies", "bodies", "pulse", "rates", "pictures", "sessions", "guard", "jobs", "rendering",
-    "visits", "desk", "pages", "app", "cli",
+    "visits", "desk", "pages", "app", "serving", "cli",
 )  # fmt: skip
 # Rooms of the client that may have more files than others.
 FILES_MAX_OF = {"_engine": 16, "_queues": 16, "cli": 18}
@@ -74,7 +74,7 @@ KEPT_IN = {
     "prometheus_client": ("popserver.metrics",),
     "opentelemetry": ("popserver.metrics.otlp", "popserver.metrics.rpc", "popclient"),
     "starlette": ("popserver.web", "popconsole"),
-    "uvicorn": ("popserver.web", "popconsole.cli"),
+    "uvicorn": ("popserver.web", "popconsole.serving"),
     "time": (
         "popserver.engine.clock",
         "popserver.engine.meters",
