@@ -44,7 +44,7 @@ class Desk:
 
         async def answer(request: Request) -> Response:
             try:
-                session = self.sessions.find(request.cookies.get(COOKIE))
+                session = self.sessions.find(request.cookies.get(cookie_of(request)), renew=not asks_by_itself(request))
                 if session is None:
                     session = await self._open()
                 if session is None:
@@ -69,7 +69,7 @@ class Desk:
 
     def with_cookie(self, response: Response, token: str, request: Request) -> Response:
         response.set_cookie(
-            COOKIE,
+            cookie_of(request),
             token,
             path=root_of(request) or "/",
             httponly=True,
@@ -80,7 +80,7 @@ class Desk:
 
     def failed(self, request: Request, sentence: str, status: int, title: str) -> Response:
         """A page that says what is wrong."""
-        session = self.sessions.find(request.cookies.get(COOKIE))
+        session = self.sessions.find(request.cookies.get(cookie_of(request)))
         context = {
             "title": title,
             "sentence": sentence,
@@ -117,10 +117,21 @@ class Desk:
 
     def _signed_out(self, request: Request) -> Response:
         """The server no longer accepts the user."""
-        session = self.sessions.find(request.cookies.get(COOKIE))
+        session = self.sessions.find(request.cookies.get(cookie_of(request)))
         if session is not None:
             self.sessions.end(session)
         return self._to_sign_in(request)
+
+
+def cookie_of(request: Request) -> str:
+    """The name of the session's cookie. It has the port, which browsers do not look at: a host has several consoles."""
+    port = request.headers.get("host", "").rpartition(":")[2]
+    return f"{COOKIE}_{port}" if port.isascii() and port.isdecimal() else COOKIE
+
+
+def asks_by_itself(request: Request) -> bool:
+    """Has an open page asked, and no person? Such a request must not make a session longer."""
+    return "hx-request" in request.headers or request.url.path == f"{root_of(request)}/activity"
 
 
 def check(visit: Visit, *, acts: bool) -> None:

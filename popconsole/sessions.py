@@ -85,8 +85,8 @@ class Sessions:
         self._tries: list[Try] = []
         self._known: dict[tuple[str, str], None] = {}  # addresses where somebody has signed in, and the access keys
 
-    def find(self, token: str | None) -> Session | None:
-        """The session of the cookie; None if there is none, or if it is over."""
+    def find(self, token: str | None, *, renew: bool = False) -> Session | None:
+        """The session of the cookie; None if there is none, or if it is over. renew: a person has asked for a page."""
         session = self._signed.get(token or "") or self._unsigned.get(token or "")
         if session is None:
             return None
@@ -94,7 +94,8 @@ class Sessions:
         if now >= min(session.ends_at, session.idle_at):
             self.end(session)
             return None
-        session.idle_at = now + self._settings.idle_s
+        if renew:
+            session.idle_at = now + self._settings.idle_s
         return session
 
     def stranger(self, token: str | None = None) -> Stranger:

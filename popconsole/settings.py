@@ -22,7 +22,7 @@ class Settings:
     read_only: no page changes anything.
     is_secure: browsers reach the console by HTTPS alone, such as through a proxy.
     sample_s: seconds between two looks at the server's counts, at least.
-    idle_s, session_s: a session ends after so many seconds without a request, and after so many in total.
+    idle_s, session_s: a session ends after so many seconds without a request by a person, and after so many in total.
     """
 
     server: ClientConfig

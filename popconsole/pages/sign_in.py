@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from popclient.errors import Forbidden, PopError, Unauthorized
-from popconsole.desk import COOKIE, Desk, failure_of
+from popconsole.desk import Desk, cookie_of, failure_of
 from popconsole.rendering import render
 from popconsole.sessions import Stranger
 from popconsole.visits import Refused, Visit, form_of, root_of
@@ -19,7 +19,7 @@ class SignIn:
         self._desk = desk
 
     async def form(self, request: Request) -> Response:
-        token = request.cookies.get(COOKIE)
+        token = request.cookies.get(cookie_of(request))
         if self._desk.sessions.find(token) is not None:
             return RedirectResponse(f"{root_of(request)}/", 303)
         return self._form(request, self._desk.sessions.stranger(token))
@@ -32,7 +32,7 @@ class SignIn:
 
     async def _sign_in(self, request: Request) -> Response:
         form = {name: values[-1] for name, values in (await form_of(request)).items()}
-        stranger = self._desk.sessions.stranger(request.cookies.get(COOKIE))
+        stranger = self._desk.sessions.stranger(request.cookies.get(cookie_of(request)))
         if not stranger.is_csrf(form.get("csrf", "")):
             return self._form(request, self._desk.sessions.stranger(), "The page was open too long. Try again.", 403)
         key, secret = form.get("access_key", "").strip(), form.get("secret", "")

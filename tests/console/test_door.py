@@ -86,9 +86,9 @@ def test_with_users_every_page_leads_to_the_sign_in(guarded_site: Site) -> None:
 def test_signing_in_and_out(guarded_site: Site) -> None:
     refused = guarded_site.sign_in("root", "wrong", 403)
     assert "does not accept" in refused.text and "wrong" not in refused.text
-    before = guarded_site.browser.cookies["popmq_console"]
+    before = guarded_site.browser.cookies["popmq_console_8082"]
     guarded_site.sign_in("root", "s3cret-key")
-    cookie = guarded_site.browser.cookies["popmq_console"]
+    cookie = guarded_site.browser.cookies["popmq_console_8082"]
     assert cookie != before, "the token of before the sign-in must not be worth anything"
     page = guarded_site.get("/")
     assert "Sign out root" in page and "s3cret-key" not in page
@@ -170,16 +170,37 @@ async def test_sessions_end() -> None:
     token = sessions.begin(admin).token
     for moment, is_there in [(59, True), (118, True), (149, True), (150, False)]:
         now[0] = float(moment)
-        assert (sessions.find(token) is not None) is is_there, moment
+        assert (sessions.find(token, renew=True) is not None) is is_there, moment
     token = sessions.begin(admin).token
     now[0] += 60
     assert sessions.find(token) is None
 
 
+def test_an_open_page_that_asks_by_itself_keeps_no_session(guarded_site: Site) -> None:
+    guarded_site.sign_in("root", "s3cret-key")
+    sessions = guarded_site.browser.app.state.desk.sessions  # type: ignore[attr-defined]
+    (session,) = sessions._signed.values()
+    before = session.idle_at
+    guarded_site.get("/groups", headers={"hx-request": "true"})
+    guarded_site.get("/activity")
+    guarded_site.get("/nowhere", 404)
+    assert session.idle_at == before
+    guarded_site.get("/groups")
+    assert session.idle_at > before
+
+
+def test_two_consoles_of_a_host_have_a_cookie_each(guarded_site: Site) -> None:
+    guarded_site.sign_in("root", "s3cret-key")
+    guarded_site.browser.get("/sign-in", headers={"host": "127.0.0.1:9000"})
+    guarded_site.browser.get("/sign-in", headers={"host": "127.0.0.1"})
+    assert {"popmq_console", "popmq_console_8082", "popmq_console_9000"} <= set(guarded_site.browser.cookies)
+    assert "<h1>Overview</h1>" in guarded_site.get("/")
+
+
 def test_strangers_end_no_session(guarded_site: Site) -> None:
     guarded_site.sign_in("root", "s3cret-key")
     sessions = guarded_site.browser.app.state.desk.sessions  # type: ignore[attr-defined]
-    signed = guarded_site.browser.cookies["popmq_console"]
+    signed = guarded_site.browser.cookies["popmq_console_8082"]
     for _ in range(SESSIONS_MAX):
         guarded_site.browser.cookies.clear()
         guarded_site.get("/sign-in")
