@@ -31,30 +31,37 @@ class Guard:
         if "transfer-encoding" not in headers and headers.get("content-length", "0") == "0":
             await self._app(scope, receive, send)
             return
-        size = int(headers.get("content-length", BODY_BYTES_MAX))  # the HTTP library has checked that it is a number
+        size = int(headers.get("content-length", 0))  # the HTTP library has checked that it is a number
         if size > BODY_BYTES_MAX:
             await _refuse(scope, receive, send, 413, _too_large(size))
-        elif not self._bodies.take(size):
-            await _refuse(scope, receive, send, 503, self._bodies.refusal(f"a request of {size} bytes").sentence)
         else:
-            try:
-                await self._read_and_pass_on(scope, receive, send)
-            finally:
-                self._bodies.give_back(size)
+            await self._read_and_pass_on(scope, receive, send)
 
     async def _read_and_pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Only bytes that have arrived take room, so that who announces many and sends none keeps nobody out."""
         body = bytearray()
-        while True:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                return
-            body += message.get("body", b"")
-            if len(body) > BODY_BYTES_MAX:
-                await _refuse(scope, receive, send, 413, _too_large(len(body)))
-                return
-            if not message.get("more_body", False):
-                break
-        whole: list[Message] = [{"type": "http.request", "body": bytes(body), "more_body": False}]
+        try:
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    return
+                part = message.get("body", b"")
+                if len(body) + len(part) > BODY_BYTES_MAX:
+                    await _refuse(scope, receive, send, 413, _too_large(len(body) + len(part)))
+                    return
+                if not self._bodies.take(len(part)):
+                    refusal = self._bodies.refusal(f"{len(part)} bytes of a request")
+                    await _refuse(scope, receive, send, 503, refusal.sentence)
+                    return
+                body += part
+                if not message.get("more_body", False):
+                    break
+            await self._pass_on(bytes(body), scope, receive, send)
+        finally:
+            self._bodies.give_back(len(body))
+
+    async def _pass_on(self, body: bytes, scope: Scope, receive: Receive, send: Send) -> None:
+        whole: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
         async def receive_again() -> Message:
             return whole.pop() if whole else await receive()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import traceback
 
 import h11
@@ -17,7 +16,8 @@ from uvicorn.config import Config as UvicornConfig
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
-from popserver.engine.reader import LOG_AGAIN_MS
+from popserver.engine.meters import now_s
+from popserver.engine.reader import LogLimit
 from popserver.front.sockets import address_of_peer
 from popserver.model.budget import Shares
 
@@ -35,6 +35,7 @@ class HttpConnection(H11Protocol):
     def __init__(
         self,
         shares: Shares,
+        log: HttpLog,
         config: UvicornConfig,
         server_state: ServerState,
         app_state: dict[str, object],
@@ -43,7 +44,8 @@ class HttpConnection(H11Protocol):
         """`shares`: the connections, and how many of them each address may have. The rest is uvicorn's."""
         super().__init__(config, server_state, app_state, _loop)
         self._shares = shares
-        self.logger = _LOGGER
+        self.logger = log.logger
+        self._log = log
         self.access_log = False
         self._deadline: asyncio.TimerHandle | None = None  # of a request that is arriving
         self._unread: asyncio.TimerHandle | None = None
@@ -55,7 +57,7 @@ class HttpConnection(H11Protocol):
         self._host = address_of_peer(transport.get_extra_info("peername")).rpartition(":")[0]
         self._is_counted = self._shares.take(self._host)
         if not self._is_counted:
-            _log_seldom("HTTP connection refused", address=self._host, reason="too many of them")
+            self._log.tell_refused(self._host)
             transport.abort()
             return
         self._expect_request()
@@ -94,28 +96,32 @@ class HttpConnection(H11Protocol):
             timer.cancel()
 
 
-class _ToStructlog(logging.Handler):
-    """uvicorn's log lines. Callers can cause all but the errors, so the others are not for operators."""
+class HttpLog(logging.Handler):
+    """What operators read about one HTTP port: of each kind one line a minute, because callers can cause all of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.logger = logging.Logger("popserver.web", logging.WARNING)
+        self.logger.addHandler(self)
+        self._refusals = LogLimit()
+        self._failures = LogLimit()
+
+    def tell_refused(self, host: str) -> None:
+        """Say that a connection from this address was refused."""
+        dropped = self._refusals.dropped(_now_ms())
+        if dropped is not None:
+            log.warning("HTTP connection refused", address=host, reason="too many of them", not_logged=dropped)
 
     def emit(self, record: logging.LogRecord) -> None:
+        """Log a line of uvicorn's. All but the errors are not for operators."""
         error = record.exc_info[1] if record.exc_info else None
+        reason = record.getMessage().strip()
         if record.levelno < logging.ERROR or isinstance(error, asyncio.CancelledError):
-            log.debug("HTTP", reason=record.getMessage().strip())
-            return
-        lines = "" if error is None else "".join(traceback.format_exception(error))
-        log.error("an HTTP request failed", reason=record.getMessage().strip(), exception=lines)
+            log.debug("HTTP", reason=reason)
+        elif (dropped := self._failures.dropped(_now_ms())) is not None:
+            lines = "" if error is None else "".join(traceback.format_exception(error))
+            log.error("an HTTP request failed", reason=reason, exception=lines, not_logged=dropped)
 
 
-_LOGGER = logging.Logger("popserver.web", logging.WARNING)
-_LOGGER.addHandler(_ToStructlog())
-
-_logged_at_s = -math.inf
-
-
-def _log_seldom(event: str, **facts: str) -> None:
-    """Log at most one line a minute, so that a flood does not fill the log."""
-    global _logged_at_s
-    now_s = asyncio.get_running_loop().time()
-    if now_s - _logged_at_s >= LOG_AGAIN_MS / 1_000:
-        _logged_at_s = now_s
-        log.warning(event, **facts)
+def _now_ms() -> int:
+    return int(now_s() * 1_000)

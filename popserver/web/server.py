@@ -17,7 +17,7 @@ from popserver.transport.listen import address_of
 from popserver.web.guard import BODY_BYTES_EACH, BODY_BYTES_MAX, Guard
 from popserver.web.mounts import Mounts, Place, installed
 from popserver.web.pages import application
-from popserver.web.protocol import HEAD_BYTES_MAX, QUIET_S, HttpConnection
+from popserver.web.protocol import HEAD_BYTES_MAX, QUIET_S, HttpConnection, HttpLog
 
 STOP_S = 1  # for requests that still run when the server stops
 
@@ -55,7 +55,7 @@ class WebServer:
         self._mounts = Mounts(place, installed(), [each.path for each in own])
         config = uvicorn.Config(
             Guard(application(own, self._mounts), self._bodies, is_local=self._is_local),
-            http=cast("type[HttpConnection]", partial(HttpConnection, self._shares)),
+            http=cast("type[HttpConnection]", partial(HttpConnection, self._shares, HttpLog())),
             ws="none",
             lifespan="off",
             log_config=None,

@@ -136,6 +136,37 @@ async def test_bodies_share_a_budget(web: App) -> None:
     budget.give_back(budget.limit)
 
 
+async def test_a_chunked_body_takes_room_whatever_length_it_announces(web: App) -> None:
+    budget = web.budgets["HTTP requests"]
+    reader, writer = await connect(web.http_endpoint)
+    writer.write(b"POST /livez HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\ncontent-length: 0\r\n\r\n")
+    writer.write(b"5\r\nhello\r\n")
+    await eventually(lambda: _has_bodies(web, 5), "the bytes that arrived", within_s=30)
+    writer.write(b"0\r\n\r\n")
+    assert b"405" in await reader.readline()
+    writer.close()
+    await eventually(lambda: _has_bodies(web, 0), "no bytes", within_s=30)
+    assert budget.refused == 0
+
+
+async def test_who_announces_bodies_and_sends_none_keeps_nobody_out(web: App) -> None:
+    many = web.budgets["HTTP requests"].limit // guard.BODY_BYTES_MAX
+    head = f"POST /livez HTTP/1.1\r\nhost: localhost\r\ncontent-length: {guard.BODY_BYTES_MAX}\r\n\r\nx".encode()
+    silent = [await connect(web.http_endpoint) for _ in range(many)]
+    for _, writer in silent:
+        writer.write(head)
+    await eventually(lambda: _has_bodies(web, many), "a byte of each", within_s=30)
+    other = await ask(web.http_endpoint, "POST /livez HTTP/1.1", {"content-length": "5"}, b"hello")
+    assert other.status == 405
+    for _, writer in silent:
+        writer.close()
+    await eventually(lambda: _has_bodies(web, 0), "no bytes", within_s=30)
+
+
+async def _has_bodies(app: App, size: int) -> bool:
+    return app.budgets["HTTP requests"].used == size
+
+
 async def test_an_address_has_half_of_the_connections(sqlite_url: str) -> None:
     async with started(sqlite_url, max_http_connections=4) as app:
         open_ones = [await connect(app.http_endpoint) for _ in range(2)]
@@ -298,6 +329,14 @@ async def test_a_page_that_fails_is_logged_and_the_server_goes_on(
     assert page.status == 500
     assert "a page fails" not in page.text
     assert any("a page fails" in str(each.get("exception")) for each in said)
+
+
+async def test_pages_that_fail_are_logged_once_a_minute(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    _mount(monkeypatch, [Route("/fail", _fail)])
+    async with started(sqlite_url) as app:
+        with capture_logs() as said:
+            assert {(await get(app.http_endpoint, "/fail")).status for _ in range(3)} == {500}
+    assert len([each for each in said if each["event"] == "an HTTP request failed"]) == 1
 
 
 def test_packages_are_found_by_their_entry_points() -> None:
