@@ -197,10 +197,12 @@ class App:
             return
         from popserver.web.mounts import Place
         from popserver.web.pages import HealthPages, MetricsPage
+        from popserver.web.readers import Readers
 
         config = self.config
         reached = address_of(_ANYWHERE.get(config.host, config.host), self.server.port)
-        own = [*MetricsPage(self._all_metrics()).routes, *HealthPages(self.readiness).routes]
+        readers = Readers(config.metrics_token.get_secret_value(), trusts_all=config.insecure)
+        own = [*MetricsPage(self._all_metrics(), readers).routes, *HealthPages(self.readiness, readers).routes]
         await self.web.start(Place(reached, config.tls, config.auth, __version__), own)
 
     def _all_metrics(self) -> Exporter:

@@ -20,7 +20,7 @@ from popserver.transport.listen import split_address
 
 FILE = Path("popmq.toml")
 OFF = "off"
-SECRET = frozenset({"admin_secret", "database_url"})  # settings whose values are never shown
+SECRET = frozenset({"admin_secret", "database_url", "metrics_token"})  # settings whose values are never shown
 
 
 class Config(BaseSettings):
@@ -67,6 +67,7 @@ class Config(BaseSettings):
     max_client_metric_series: int = Field(default=20_000, ge=1)  # kept of all clients
     otlp_endpoint: str = ""  # where metrics are pushed: http://HOST:PORT, or https://; empty: nowhere
     otlp_period: int = Field(default=60_000, ge=1_000)  # ms
+    metrics_token: SecretStr = SecretStr("")  # of those who may read /metrics; empty: callers of this machine may
     metric_unit_suffix: bool = False  # names of metrics end with their units
     max_watches: int = Field(default=1_000, ge=2)  # health watches, and as many reflection streams
     send_backlog: int = Field(default=128, ge=1)  # MiB of bodies that are not stored yet
@@ -191,6 +192,6 @@ def check_http_exposure(host: str, *, auth: bool, insecure: bool) -> None:
     if not (is_loopback(host) or auth or insecure):
         raise CannotListen(
             f"will not serve HTTP on {host}: everyone who can connect to it could read the names of topics and groups,"
-            " and use the console; serve it on 127.0.0.1 (--http 127.0.0.1:8082), let users sign (--auth), or give"
-            " --insecure if only trusted people can reach this network"
+            " and use the console; serve it on 127.0.0.1 (--http 127.0.0.1:8082), let users sign (--auth; callers of"
+            " /metrics then need POPMQ_METRICS_TOKEN), or give --insecure if only trusted people can reach this network"
         )

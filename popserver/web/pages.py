@@ -3,58 +3,65 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from popserver.inspection.readiness import Readiness, ReadinessCheck
 from popserver.metrics.exporter import Exporter
 from popserver.web.mounts import Mounts
+from popserver.web.readers import Readers
 
 PART_BYTES = 64 * 1024
 NOT_STORED = {"cache-control": "no-store"}
 
 
 class HealthPages:
-    """Whether the server runs, and whether it should get requests: 200 or 503, with the reasons as JSON."""
+    """Whether the server runs, and whether it should get requests: 200 or 503, as JSON.
 
-    def __init__(self, readiness: Readiness) -> None:
+    Those who may read them get the reasons too.
+    """
+
+    def __init__(self, readiness: Readiness, readers: Readers) -> None:
         self._readiness = readiness
+        self._readers = readers
 
     @property
     def routes(self) -> Sequence[Route]:
         return [Route("/livez", self._live), Route("/readyz", self._ready)]
 
-    async def _live(self, _: Request) -> JSONResponse:
+    async def _live(self, request: Request) -> JSONResponse:
         check = self._readiness.liveness()
-        return _answer(check.ok, {"live": check.ok, "checks": [_shown(check)]})
+        return self._answer(request, "live", check.ok, {"checks": [_shown(check)]})
 
-    async def _ready(self, _: Request) -> JSONResponse:
+    async def _ready(self, request: Request) -> JSONResponse:
         report = await self._readiness.report()
-        return _answer(
-            report.is_ready,
-            {
-                "ready": report.is_ready,
-                "checks": [_shown(each) for each in report.checks],
-                "warnings": list(report.warnings),
-            },
-        )
+        reasons = {"checks": [_shown(each) for each in report.checks], "warnings": list(report.warnings)}
+        return self._answer(request, "ready", report.is_ready, reasons)
+
+    def _answer(self, request: Request, word: str, is_ok: bool, reasons: Mapping[str, object]) -> JSONResponse:
+        facts = {word: is_ok, **(reasons if self._readers.may_read(request) else {})}
+        return JSONResponse(facts, 200 if is_ok else 503, headers=NOT_STORED)
 
 
 class MetricsPage:
     """The metrics for Prometheus."""
 
-    def __init__(self, exporter: Exporter) -> None:
+    def __init__(self, exporter: Exporter, readers: Readers) -> None:
         self._exporter = exporter
+        self._readers = readers
 
     @property
     def routes(self) -> Sequence[Route]:
         return [Route("/metrics", self._metrics)]
 
     async def _metrics(self, request: Request) -> Response:
+        if not self._readers.may_read(request):
+            headers = {**NOT_STORED, "www-authenticate": "Bearer"}
+            return PlainTextResponse(f"{self._readers.refusal}\n", 401, headers=headers)
         compress = "gzip" in request.headers.get("accept-encoding", "")
         text = await self._exporter.text(request.headers.get("accept", ""), compress=compress)
         headers = {**NOT_STORED, "vary": "accept, accept-encoding", "content-length": str(len(text.body))}
@@ -76,10 +83,6 @@ def application(own: Sequence[Route], mounts: Mounts) -> Starlette:
     paths = Starlette(routes=own)
     paths.router.default = mounts
     return paths
-
-
-def _answer(is_ok: bool, facts: dict[str, object]) -> JSONResponse:
-    return JSONResponse(facts, 200 if is_ok else 503, headers=NOT_STORED)
 
 
 def _shown(check: ReadinessCheck) -> dict[str, object]:

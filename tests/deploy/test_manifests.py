@@ -59,7 +59,9 @@ def environment_of(kind: str, **secrets: str) -> dict[str, str]:
     found = dict[str, str]()
     for each in pod(kind)["containers"][0]["env"]:
         source = each["valueFrom"]
-        if "secretKeyRef" in source:
+        if source.get("secretKeyRef", {}).get("optional"):
+            assert each["name"].removeprefix("POPMQ_").lower() in Config.model_fields
+        elif "secretKeyRef" in source:
             found[each["name"]] = secrets[source["secretKeyRef"]["key"].replace("-", "_")]
         else:
             assert source == {"fieldRef": {"fieldPath": "status.podIP"}}

@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 from popserver import __version__
 from popserver.app import App
 from popserver.config import Config, GivenConfig
-from popserver.web import guard, mounts, protocol, server
+from popserver.web import guard, mounts, protocol, readers, server
 from popserver.web.mounts import Place
 from tests.support.http import PATIENCE_S, answer, ask, connect, get
 from tests.support.server_process import refused, served
@@ -24,6 +24,7 @@ from tests.support.waiting import eventually
 from tests.web.conftest import started
 
 PATHS = ["/livez", "/readyz"]
+SIGNED = {"auth": True, "admin_access_key": "root", "admin_secret": "a-long-secret-of-the-admin"}
 
 
 async def test_without_packages_the_root_lists_what_there_is(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,6 +91,37 @@ def test_a_public_address_needs_users(sqlite_url: str) -> None:
     assert said.returncode == 1
     assert "will not serve HTTP on 0.0.0.0" in said.stderr
     assert "--auth" in said.stderr
+
+
+async def test_on_a_public_port_strangers_read_no_names_and_no_reasons(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readers, "is_loopback", lambda _: False)
+    async with started(sqlite_url, http="0.0.0.0:0", **SIGNED) as app:
+        at = app.http_endpoint.replace("0.0.0.0", "127.0.0.1")
+        refused = await get(at, "/metrics")
+        assert (refused.status, refused.headers["www-authenticate"]) == (401, "bearer")
+        assert "POPMQ_METRICS_TOKEN" in refused.text
+        assert (await get(at, "/readyz")).document == {"ready": True}
+        assert (await get(at, "/livez")).document == {"live": True}
+        monkeypatch.undo()
+        assert (await get(at, "/metrics")).status == 200  # a caller of this machine
+        assert (await get(at, "/readyz")).document["checks"]
+
+
+async def test_with_a_token_only_those_who_have_it_read_names_and_reasons(sqlite_url: str) -> None:
+    async with started(sqlite_url, metrics_token="the-token", **SIGNED) as app:
+        assert (await get(app.http_endpoint, "/metrics", authorization="Bearer the-token")).status == 200
+        assert (await get(app.http_endpoint, "/readyz", authorization="Bearer the-token")).document["checks"]
+        for wrong in ("", "the-token", "Bearer the-toke", "Bearer the-token2", "Basic the-token", "Bearer \xff"):
+            assert (await get(app.http_endpoint, "/metrics", authorization=wrong)).status == 401, wrong
+            assert (await get(app.http_endpoint, "/readyz", authorization=wrong)).document == {"ready": True}
+
+
+async def test_who_trusts_the_network_shows_all(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readers, "is_loopback", lambda _: False)
+    async with started(sqlite_url, http="0.0.0.0:0", insecure=True) as app:
+        assert (await get(app.http_endpoint.replace("0.0.0.0", "127.0.0.1"), "/metrics")).status == 200
 
 
 async def test_a_page_of_the_internet_cannot_read_it_through_its_own_name(web: App) -> None:
