@@ -34,29 +34,27 @@ class HttpConnection(H11Protocol):
 
     def __init__(
         self,
-        shares: Shares,
+        places: Places,
         log: HttpLog,
         config: UvicornConfig,
         server_state: ServerState,
         app_state: dict[str, object],
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        """`shares`: the connections, and how many of them each address may have. The rest is uvicorn's."""
+        """`places`: of all connections of the port. The rest is uvicorn's."""
         super().__init__(config, server_state, app_state, _loop)
-        self._shares = shares
+        self._places = places
         self.logger = log.logger
         self._log = log
         self.access_log = False
         self._deadline: asyncio.TimerHandle | None = None  # of a request that is arriving
         self._unread: asyncio.TimerHandle | None = None
         self._host = ""
-        self._is_counted = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._host = address_of_peer(transport.get_extra_info("peername")).rpartition(":")[0]
-        self._is_counted = self._shares.take(self._host)
-        if not self._is_counted:
+        if not self._places.take(self, self._host):
             self._log.tell_refused(self._host)
             transport.abort()
             return
@@ -66,8 +64,13 @@ class HttpConnection(H11Protocol):
         super().connection_lost(exc)
         self._stop(self._deadline)
         self._stop(self._unread)
-        if self._is_counted:
-            self._shares.give_back(self._host)
+        self._places.give_back(self, self._host)
+
+    @property
+    def waits_for_client(self) -> bool:
+        """Whether its client is the one to act: to send a request or the rest of one, or to read an answer."""
+        has_request = self.cycle is not None and not self.cycle.response_complete
+        return not has_request or self.conn.their_state is h11.SEND_BODY or self._unread is not None
 
     def handle_events(self) -> None:
         super().handle_events()
@@ -94,6 +97,50 @@ class HttpConnection(H11Protocol):
     def _stop(self, timer: asyncio.TimerHandle | None) -> None:
         if timer is not None:
             timer.cancel()
+
+
+class Places:
+    """The connections of a port.
+
+    When all places are taken, an address that has fewer gets one of the address that has most, so that a few addresses
+    cannot keep supervisors out.
+    """
+
+    def __init__(self, shares: Shares) -> None:
+        """`shares`: how many places there are, and how many of them each address may have."""
+        self._shares = shares
+        self._taken: dict[str, dict[HttpConnection, None]] = {}
+
+    def take(self, connection: HttpConnection, host: str) -> bool:
+        """Take a place until `give_back`. Returns False if there is none for this address."""
+        budget = self._shares.budget
+        if budget.used >= budget.limit and not self._shares.has_all(host):
+            self._make_room(host)
+        if not self._shares.take(host):
+            return False
+        self._taken.setdefault(host, {})[connection] = None
+        return True
+
+    def give_back(self, connection: HttpConnection, host: str) -> None:
+        """Free the place of a connection, if it still has one."""
+        theirs = self._taken.get(host, {})
+        if connection not in theirs:
+            return
+        del theirs[connection]
+        if not theirs:
+            del self._taken[host]
+        self._shares.give_back(host)
+
+    def _make_room(self, host: str) -> None:
+        """Close a connection that waits for its client, the oldest of the address with most of them."""
+        most = max(self._taken, key=lambda each: len(self._taken[each]))
+        if len(self._taken[most]) <= len(self._taken.get(host, ())) + 1:
+            return  # the new one would have as many
+        for connection in self._taken[most]:
+            if connection.waits_for_client:
+                self.give_back(connection, most)
+                connection.transport.abort()
+                return
 
 
 class HttpLog(logging.Handler):

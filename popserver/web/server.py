@@ -17,7 +17,7 @@ from popserver.transport.listen import address_of
 from popserver.web.guard import BODY_BYTES_EACH, BODY_BYTES_MAX, Guard
 from popserver.web.mounts import Mounts, Place, installed
 from popserver.web.pages import application
-from popserver.web.protocol import HEAD_BYTES_MAX, QUIET_S, HttpConnection, HttpLog
+from popserver.web.protocol import HEAD_BYTES_MAX, QUIET_S, HttpConnection, HttpLog, Places
 
 STOP_S = 1  # for requests that still run when the server stops
 
@@ -44,7 +44,7 @@ class WebServer:
         self.address = address_of(at.host, self._sockets[0].getsockname()[1])
         self._is_local = is_local
         connections = budgets.add("HTTP connections", connections_max, "connections", "max_http_connections")
-        self._shares = Shares(connections, max(1, connections_max // 2))
+        self._places = Places(Shares(connections, max(1, connections_max // 2)))
         bodies_max = max(BODY_BYTES_MAX, connections_max * BODY_BYTES_EACH)
         self._bodies = budgets.add("HTTP requests", bodies_max, "bytes", "max_http_connections")
         self._mounts: Mounts
@@ -55,7 +55,7 @@ class WebServer:
         self._mounts = Mounts(place, installed(), [each.path for each in own])
         config = uvicorn.Config(
             Guard(application(own, self._mounts), self._bodies, is_local=self._is_local),
-            http=cast("type[HttpConnection]", partial(HttpConnection, self._shares, HttpLog())),
+            http=cast("type[HttpConnection]", partial(HttpConnection, self._places, HttpLog())),
             ws="none",
             lifespan="off",
             log_config=None,

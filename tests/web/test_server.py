@@ -212,6 +212,53 @@ async def test_an_address_has_half_of_the_connections(sqlite_url: str) -> None:
         assert (await get(app.http_endpoint, "/livez")).status == 200
 
 
+@pytest.mark.parametrize("sent", [b"", b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n"], ids=["silent", "idle"])
+async def test_two_addresses_that_have_the_whole_port_keep_no_third_out(sqlite_url: str, sent: bytes) -> None:
+    async with started(sqlite_url, max_http_connections=4) as app:
+        taken = [await _connect_from(host, app) for host in ("127.0.0.2", "127.0.0.3") * 2]
+        for reader, writer in taken:
+            writer.write(sent)
+            if sent:
+                assert b"200" in await reader.readline()
+        await eventually(lambda: _uses(app, 4), "a full port", within_s=30)
+        third = [await connect(app.http_endpoint) for _ in range(2)]
+        third[0][1].write(b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        assert b"200" in await third[0][0].readline()
+        assert await _rest(third[1][0]) == b""  # with two it would have as many as the others
+        assert app.budgets["HTTP connections"].used == 4
+        for _, writer in [*taken, *third]:
+            writer.close()
+        await eventually(lambda: _uses(app, 0), "no connection", within_s=30)
+
+
+async def test_a_connection_whose_request_is_being_answered_is_not_closed_for_another(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    let_go, begun = asyncio.Event(), asyncio.Semaphore(0)
+
+    async def page(_: Request) -> Response:
+        begun.release()
+        await let_go.wait()
+        return PlainTextResponse("done")
+
+    _mount(monkeypatch, [Route("/slow", page)])
+    async with started(sqlite_url, max_http_connections=4) as app:
+        taken = [await _connect_from(host, app) for host in ("127.0.0.2", "127.0.0.3") * 2]
+        for _, writer in taken:
+            writer.write(b"GET /slow HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+        for _ in taken:
+            await asyncio.wait_for(begun.acquire(), PATIENCE_S)
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+            await get(app.http_endpoint, "/livez")
+        let_go.set()
+        assert [(await answer(reader, writer)).text for reader, writer in taken] == ["done"] * 4
+
+
+async def _connect_from(host: str, app: App) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    name, _, port = app.http_endpoint.rpartition(":")
+    return await asyncio.open_connection(name, int(port), local_addr=(host, 0))
+
+
 async def _uses(app: App, count: int) -> bool:
     return app.budgets["HTTP connections"].used == count
 
