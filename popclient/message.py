@@ -234,8 +234,7 @@ class MessageView:
 
     def __init__(self, wire: pb.Message, invisible_until: datetime) -> None:
         system = wire.system_properties
-        self._wire = wire
-        self._system = system
+        self._wire, self._system = wire, system
         self._body: bytes | None = None
         self._generation = 0  # of the topic, if a pull has brought it
         self._receipt_handle = system.receipt_handle
@@ -254,10 +253,13 @@ class MessageView:
     def body(self) -> bytes:
         """The bytes that were sent; unpacked when the sender packed them."""
         if self._body is None:
-            packed = self._system.body_encoding == pb.GZIP
-            # A GZIP body holds a gzip or a zlib stream; with 47 zlib detects which.
-            self._body = zlib.decompress(self._wire.body, 47) if packed else self._wire.body
+            self._body = zlib.decompress(self._wire.body, 47) if self.is_packed else self._wire.body  # 47: gzip or zlib
         return self._body
+
+    @property
+    def is_packed(self) -> bool:
+        """Did the sender pack the body?"""
+        return self._system.body_encoding == pb.GZIP
 
     @property
     def stored_body(self) -> bytes:
@@ -355,10 +357,8 @@ class MessageView:
     @property
     def dead_letter_queue(self) -> DeadLetterOrigin | None:
         """Where the message comes from, if it is a dead letter."""
-        if not self._system.HasField("dead_letter_queue"):
-            return None
         origin = self._system.dead_letter_queue
-        return DeadLetterOrigin(origin.topic, origin.message_id)
+        return DeadLetterOrigin(origin.topic, origin.message_id) if self._system.HasField("dead_letter_queue") else None
 
     @property
     def corrupted(self) -> bool:

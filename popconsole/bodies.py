@@ -5,20 +5,23 @@ from __future__ import annotations
 import json
 import zlib
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from popclient.message import MessageView
 
+PAGE_MAX: Final = 256 * 1_024  # bytes of a body that a page reads
 TEXT_MAX: Final = 64 * 1_024  # characters shown of a text
 HEX_MAX: Final = 4 * 1_024  # bytes shown in hexadecimal digits
 ROW: Final = 16
-JSON_MAX: Final = 256 * 1_024  # a longer text is not read as JSON
 EXCERPT: Final = 90
 
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """A body; `text` and `tree` are None where it is none. damaged: it says that it is packed, and is not."""
+    """A body; `text` and `tree` are None where it is none. damaged: it says that it is packed, and is not.
+
+    octets: its size, or as many as were unpacked where `is_too_large`.
+    """
 
     octets: int
     text: str | None
@@ -27,6 +30,7 @@ class Body:
     hex_rows: tuple[tuple[str, str, str], ...]
     is_cut: bool
     damaged: bool = False
+    is_too_large: bool = False
 
     @property
     def kinds(self) -> list[str]:
@@ -34,38 +38,51 @@ class Body:
         return [*(["json"] if self.is_json else []), *(["text"] if self.text is not None else []), "hex"]
 
 
-def unpacked(message: MessageView) -> bytes | None:
-    """The body; None for a damaged one."""
-    try:
-        return message.body
-    except zlib.error:
-        return None
+class Unpacked(NamedTuple):
+    """A body, or its beginning if it `is_cut`; the stored bytes of a damaged one."""
+
+    raw: bytes
+    is_cut: bool = False
+    damaged: bool = False
+
+
+def unpacked(message: MessageView, bytes_max: int) -> Unpacked:
+    """At most so many bytes of the body: a small packed one may unpack to gigabytes."""
+    stored = message.stored_body
+    if message.is_packed:
+        stream = zlib.decompressobj(47)  # detects gzip and zlib
+        try:
+            raw = stream.decompress(stored, bytes_max + 1)
+        except zlib.error:
+            return Unpacked(stored[:bytes_max], len(stored) > bytes_max, True)
+        if stream.eof or len(raw) > bytes_max:
+            return Unpacked(raw[:bytes_max], len(raw) > bytes_max)
+    return Unpacked(stored[:bytes_max], len(stored) > bytes_max, message.is_packed)
 
 
 def body_of(message: MessageView) -> Body:
-    raw = unpacked(message)
-    damaged = raw is None
-    if raw is None:
-        raw = message.stored_body
+    raw, is_cut, damaged = unpacked(message, PAGE_MAX)
+    is_too_large = is_cut and message.is_packed and not damaged
     text = _text(raw)
-    is_json, tree = _json(text)
+    is_json, tree = (False, None) if is_cut else _json(text)
     return Body(
-        len(raw),
+        len(raw) if is_too_large or not is_cut else len(message.stored_body),
         None if text is None else text[:TEXT_MAX],
         tree,
         is_json,
         _hex_rows(raw[:HEX_MAX]),
-        len(raw) > HEX_MAX if text is None else len(text) > TEXT_MAX,
+        is_cut or (len(raw) > HEX_MAX if text is None else len(text) > TEXT_MAX),
         damaged,
+        is_too_large,
     )
 
 
 def excerpt(message: MessageView) -> str:
     """The body in one short line."""
-    raw = unpacked(message)
-    if raw is None:
+    raw, _, damaged = unpacked(message, 4 * EXCERPT)
+    if damaged:
         return "(damaged GZIP)"
-    text = _text(raw[: 4 * EXCERPT])
+    text = _text(raw)
     if text is None:
         return f"0x{raw[:24].hex()}{'…' if len(raw) > 24 else ''}"
     line = " ".join(text.split())
@@ -84,7 +101,7 @@ def _text(raw: bytes) -> str | None:
 
 
 def _json(text: str | None) -> tuple[bool, Any]:
-    if text is None or len(text) > JSON_MAX or text.lstrip()[:1] not in ("{", "["):
+    if text is None or text.lstrip()[:1] not in ("{", "["):
         return False, None
     try:
         return True, json.loads(text)

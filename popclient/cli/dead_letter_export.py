@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from argparse import Namespace
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
@@ -16,6 +16,7 @@ from popclient.cli.arguments import UsageError
 from popclient.cli.output import ProgressLog, body_document, body_of, say, utc
 from popclient.cli.selection import admin_of, selection_of
 from popclient.errors import PopError
+from popclient.message import MessageView
 
 # What is held in memory before it is written: a row group of Parquet.
 ROWS_HELD: Final = 10_000
@@ -118,10 +119,10 @@ class Parquet:
             self._rows, self._bytes = [], 0
 
 
-def row_of(letter: DeadLetter) -> dict[str, Any]:
+def row_of(letter: DeadLetter, unpack: Callable[[MessageView], bytes | None] = body_of) -> dict[str, Any]:
     """The columns of a dead letter by their names; a body that does not unpack is given as it is stored."""
     message = letter.message
-    body = body_of(message) if message else None
+    body = unpack(message) if message else None
     return {
         "message_id": letter.origin_message_id,
         "topic": letter.topic or None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -15,8 +16,9 @@ from popclient.admin import DeadLetter, DeadLetterSelection, Redrive
 from popclient.aio import Admin
 from popclient.cli.dead_letter_export import row_of
 from popclient.cli.output import body_document, utc
+from popclient.message import MessageView
 from popconsole import words
-from popconsole.bodies import body_of, excerpt
+from popconsole.bodies import body_of, excerpt, unpacked
 from popconsole.copies import literal
 from popconsole.pictures.lineage import lineage_of
 from popconsole.visits import Refused, Visit
@@ -24,6 +26,7 @@ from popconsole.visits import Refused, Visit
 PAGE: Final = 50
 COUNTED_MAX: Final = 10_000  # dead letters that are counted by kind for one page
 KINDS_MAX: Final = 12
+EXPORTED_BODY_MAX: Final = 16 * 1024 * 1024  # a larger body is exported as it is stored
 SINCE: Final = {"1h": 3_600, "1d": 86_400, "7d": 7 * 86_400}
 SELECTING: Final = ("topic", "reason", "tag", "where", "since", "sent")
 
@@ -202,10 +205,10 @@ async def export(visit: Visit) -> Response:
 
     async def lines() -> AsyncIterator[str]:
         for each in first.dead_letters:
-            yield _line(each)
+            yield await asyncio.to_thread(_line, each)
         if first.next_after_id is not None:
             async for each in visit.admin.dead_letters(selection, after_id=first.next_after_id):
-                yield _line(each)
+                yield await asyncio.to_thread(_line, each)
 
     name = "".join(each if each.isalnum() or each in "-_" else "_" for each in group)
     headers = {"content-disposition": f'attachment; filename="dead-letters-{name}.jsonl"'}
@@ -213,9 +216,15 @@ async def export(visit: Visit) -> Response:
 
 
 def _line(found: DeadLetter) -> str:
-    row = row_of(found)
+    row = row_of(found, _whole)
     times = {name: utc(value) for name, value in row.items() if name.endswith("_timestamp")}
     return json.dumps({**row, **times, **body_document(row["body"])}, ensure_ascii=False) + "\n"
+
+
+def _whole(message: MessageView) -> bytes | None:
+    """The body; None for a damaged one, and for one that is too large when unpacked."""
+    raw, is_cut, damaged = unpacked(message, EXPORTED_BODY_MAX)
+    return None if is_cut or damaged else raw
 
 
 async def purge_preview(visit: Visit) -> Response:

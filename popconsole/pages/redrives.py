@@ -11,7 +11,7 @@ from starlette.responses import Response
 from popclient.admin import DeadLetter, Redrive, RedriveOrder, RedrivePlan, Repair
 from popclient.admin.requests import new_plan_id
 from popconsole import words
-from popconsole.bodies import unpacked
+from popconsole.bodies import PAGE_MAX, unpacked
 from popconsole.pages.dead_letters import chosen_of, find_letter, selection_of
 from popconsole.visits import Refused, Visit
 
@@ -134,6 +134,8 @@ def _repair(visit: Visit, found: DeadLetter) -> Repair:
     tag, keys = fields.get("tag", "").strip(), fields.get("keys", "").split()
     properties = _properties(fields.get("properties", ""))
     text = text_of(found)
+    if "body" in fields and text is None:
+        raise Refused("the body is no text, or is too large, and cannot be changed on a page")
     return Repair(
         body=body if "body" in fields and text is not None and body != text.replace("\r\n", "\n") else None,
         tag=tag if "tag" in fields and tag != (message.tag or "") else None,
@@ -143,10 +145,12 @@ def _repair(visit: Visit, found: DeadLetter) -> Repair:
 
 
 def text_of(found: DeadLetter) -> str | None:
-    """The body as text; None where it is none, and then it cannot be changed on a page."""
-    raw = unpacked(found.message) if found.message else None
+    """The body as text; None where it is none or is too large, and then it cannot be changed on a page."""
+    if found.message is None:
+        return None
+    raw, is_cut, damaged = unpacked(found.message, PAGE_MAX)
     try:
-        return None if raw is None else raw.decode()
+        return None if is_cut or damaged else raw.decode()
     except UnicodeDecodeError:
         return None
 

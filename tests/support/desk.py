@@ -55,7 +55,7 @@ class Desk:
                 topic=named(topic),
                 body=body,
                 user_properties=properties,
-                system_properties=pb.SystemProperties(message_id=each, body_encoding=pb.IDENTITY, **system),
+                system_properties=pb.SystemProperties(**{"message_id": each, "body_encoding": pb.IDENTITY, **system}),
             )
             for each in message_ids
         ]
