@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import zlib
-from dataclasses import dataclass
+from collections import deque
+from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from popclient.message import MessageView
@@ -14,6 +16,39 @@ TEXT_MAX: Final = 64 * 1_024  # characters shown of a text
 HEX_MAX: Final = 4 * 1_024  # bytes shown in hexadecimal digits
 ROW: Final = 16
 EXCERPT: Final = 90
+DEPTH_MAX: Final = 50  # JSON that is nested deeper is shown as text
+NODES_MAX: Final = 2_000  # parts of JSON that are drawn
+PARTS_MAX: Final = 200  # of one object or list
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """A part of JSON as it is drawn. name: in its object. kind: object, list, text or value."""
+
+    name: str | None
+    value: Any
+    parts: list[Node] = field(default_factory=list)
+
+    @property
+    def kind(self) -> str:
+        match self.value:
+            case dict():
+                return "object"
+            case list():
+                return "list"
+            case str():
+                return "text"
+        return "value"
+
+    @property
+    def left_out(self) -> int:
+        """How many of its parts are not drawn."""
+        return len(self.value) - len(self.parts) if self.kind in ("object", "list") else 0
+
+    @property
+    def text(self) -> str:
+        """A text or a number, as it is in JSON."""
+        return self.value if isinstance(self.value, str) else json.dumps(self.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +60,7 @@ class Body:
 
     octets: int
     text: str | None
-    tree: Any
-    is_json: bool
+    tree: Node | None
     hex_rows: tuple[tuple[str, str, str], ...]
     is_cut: bool
     damaged: bool = False
@@ -35,7 +69,7 @@ class Body:
     @property
     def kinds(self) -> list[str]:
         """The ways to show it, the best first."""
-        return [*(["json"] if self.is_json else []), *(["text"] if self.text is not None else []), "hex"]
+        return [*(["json"] if self.tree else []), *(["text"] if self.text is not None else []), "hex"]
 
 
 class Unpacked(NamedTuple):
@@ -64,12 +98,10 @@ def body_of(message: MessageView) -> Body:
     raw, is_cut, damaged = unpacked(message, PAGE_MAX)
     is_too_large = is_cut and message.is_packed and not damaged
     text = _text(raw)
-    is_json, tree = (False, None) if is_cut else _json(text)
     return Body(
         len(raw) if is_too_large or not is_cut else len(message.stored_body),
         None if text is None else text[:TEXT_MAX],
-        tree,
-        is_json,
+        None if is_cut else _tree(text),
         _hex_rows(raw[:HEX_MAX]),
         is_cut or (len(raw) > HEX_MAX if text is None else len(text) > TEXT_MAX),
         damaged,
@@ -100,13 +132,48 @@ def _text(raw: bytes) -> str | None:
     return None if "\0" in text else text
 
 
-def _json(text: str | None) -> tuple[bool, Any]:
+def _tree(text: str | None) -> Node | None:
+    """The JSON of a text; None if it is none, or cannot be drawn."""
     if text is None or text.lstrip()[:1] not in ("{", "["):
-        return False, None
+        return None
     try:
-        return True, json.loads(text)
+        value = json.loads(text)
     except (ValueError, RecursionError):
-        return False, None
+        return None
+    return _drawn(value) if _can_be_drawn(value) else None
+
+
+def _can_be_drawn(value: Any) -> bool:
+    """Is it nested no deeper than `DEPTH_MAX`, and are all its texts Unicode? JSON can have half a surrogate pair."""
+    waiting = [(value, 0)]
+    while waiting:
+        each, depth = waiting.pop()
+        if isinstance(each, str):
+            if not each.isascii() and any("\ud800" <= char <= "\udfff" for char in each):
+                return False
+        elif isinstance(each, dict | list):
+            if depth == DEPTH_MAX:
+                return False
+            waiting += [(part, depth + 1) for part in each]
+            if isinstance(each, dict):
+                waiting += [(part, depth + 1) for part in each.values()]
+    return True
+
+
+def _drawn(value: Any) -> Node:
+    """The parts near the top first, until there are `NODES_MAX`."""
+    root = Node(None, value)
+    waiting, number = deque([root]), 1
+    while waiting:
+        node = waiting.popleft()
+        taken = min(PARTS_MAX, NODES_MAX - number)
+        if isinstance(node.value, dict):
+            node.parts = [Node(name, each) for name, each in islice(node.value.items(), taken)]
+        elif isinstance(node.value, list):
+            node.parts = [Node(None, each) for each in node.value[:taken]]
+        number += len(node.parts)
+        waiting += node.parts
+    return root
 
 
 def _hex_rows(raw: bytes) -> tuple[tuple[str, str, str], ...]:

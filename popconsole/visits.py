@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeVar
@@ -86,8 +87,12 @@ class Visit:
             raise Refused(f"nothing was changed: the name typed is not {name!r}", 400)
 
     def show(self, template: str, http_status: int = 200, **context: Any) -> Response:
-        notice, self.session.notice = self.session.notice, ""
-        return HTMLResponse(render(template, root_of(self.request), self._frame(notice) | context), http_status)
+        return HTMLResponse(render(template, root_of(self.request), self._frame() | context), http_status)
+
+    async def show_large(self, template: str, **context: Any) -> Response:
+        """The same in a thread: others do not wait for a page that is long in the making."""
+        page = await asyncio.to_thread(render, template, root_of(self.request), self._frame() | context)
+        return HTMLResponse(page)
 
     def go(self, path: str, notice: str = "") -> Response:
         """After an action: to the page that shows its result."""
@@ -108,7 +113,8 @@ class Visit:
     def path(self, *parts: str) -> str:
         return "/".join((root_of(self.request), *parts))
 
-    def _frame(self, notice: str) -> dict[str, Any]:
+    def _frame(self) -> dict[str, Any]:
+        notice, self.session.notice = self.session.notice, ""
         return {
             "session": self.session,
             "may_act": self.may_act,

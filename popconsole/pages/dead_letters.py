@@ -166,11 +166,11 @@ async def letter(visit: Visit) -> Response:
     await visit.pulse.now(visit.admin)
     found = await find_letter(visit)
     redrive = await redrive_of(visit, found)
-    return visit.show(
+    return await visit.show_large(
         "dead_letter.html",
         now=visit.pulse.time,
         letter=found,
-        body=body_of(found.message) if found.message else None,
+        body=await asyncio.to_thread(body_of, found.message) if found.message else None,
         boxes=lineage_of(found, redrive),
     )
 

@@ -84,12 +84,13 @@ async def message(visit: Visit) -> Response:
     view = facts.message
     now = visit.pulse.time
     stored = view.store_timestamp or view.born_timestamp
-    body = body_of(view)
-    shown = visit.asked("show") if visit.asked("show") in body.kinds else body.kinds[0]
+    # Not for the news of a page, which show its life alone.
+    body = None if visit.is_news else await asyncio.to_thread(body_of, view)
+    kinds = body.kinds if body else [""]
     ordered = sorted(
         facts.states, key=lambda each: (URGENCY.index(each.state) if each.state in URGENCY else 9, each.group)
     )
-    return visit.show(
+    return await visit.show_large(
         "message.html",
         now=now,
         message=view,
@@ -99,7 +100,7 @@ async def message(visit: Visit) -> Response:
         groups=await _in_groups(visit, facts, ordered),
         asked_max=REASONS_MAX,
         body=body,
-        shown=shown,
+        shown=visit.asked("show") if visit.asked("show") in kinds else kinds[0],
         trace=_trace_id(view.trace_context or ""),
     )
 

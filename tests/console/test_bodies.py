@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from popclient.message import MessageView
-from popconsole.bodies import PAGE_MAX, body_of, excerpt, unpacked
+from popconsole.bodies import DEPTH_MAX, NODES_MAX, PAGE_MAX, Node, body_of, excerpt, unpacked
 from popproto.v2 import definition_pb2 as pb
 from tests.console.site import Site
 from tests.support.desk import Desk, named
@@ -82,3 +82,51 @@ def test_the_export_gives_a_body_that_is_too_large_as_it_is_stored(site: Site, d
     die(desk, bomb, pb.GZIP)
     row = json.loads(site.get("/dead-letters/arrivals/export"))
     assert len(row["body_base64"]) < 2 * len(bomb)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        r'["\ud800"]',
+        r'{"\udfff": 1}',
+        "[" * 960 + "]" * 960,
+        "[" * 100_000,
+        '{"a":' * (DEPTH_MAX + 1) + "1" + "}" * (DEPTH_MAX + 1),
+    ],
+    ids=["surrogate", "surrogate as a name", "deep", "very deep", "a little too deep"],
+)
+def test_json_that_cannot_be_drawn_is_text(site: Site, desk: Desk, text: str) -> None:
+    die(desk, text.encode())
+    for page in (site.get("/messages/m0"), site.get("/dead-letters/arrivals/1")):
+        assert text[:60_000] in page and "<details open><summary>{" not in page
+    assert body_of(a_message(text.encode())).kinds == ["text", "hex"]
+
+
+def test_json_as_deep_as_is_drawn(site: Site, desk: Desk) -> None:
+    die(desk, ("[" * DEPTH_MAX + "7" + "]" * DEPTH_MAX).encode())
+    for page in (site.get("/messages/m0"), site.get("/dead-letters/arrivals/1")):
+        assert page.count("<summary>[ 1 ]</summary>") == DEPTH_MAX
+
+
+@pytest.mark.parametrize("value", [[[]] * 80_000, [[[0] * 5] * 100] * 100, [{"a": 1, "b": [2]}] * 5_000])
+def test_a_page_has_a_tree_of_so_many_parts_and_no_more(site: Site, desk: Desk, value: object) -> None:
+    die(desk, json.dumps(value, separators=(",", ":")).encode())
+    tree = body_of(desk_message(desk)).tree
+    assert tree is not None and 150 < size_of(tree) <= NODES_MAX
+    for page in (site.get("/messages/m0"), site.get("/dead-letters/arrivals/1")):
+        assert page.count('<div class="pair">') < NODES_MAX and " more</div>" in page
+        assert len(page) < 1_000_000
+
+
+def desk_message(desk: Desk) -> MessageView:
+    return MessageView.unheld(desk.call("GetMessage", message_id="m0").message)
+
+
+def size_of(node: Node) -> int:
+    return 1 + sum(map(size_of, node.parts))
+
+
+def test_news_of_a_page_are_without_the_body(site: Site, desk: Desk) -> None:
+    die(desk, b'["a body"]')
+    page = site.get("/messages/m0", headers={"hx-request": "true"})
+    assert 'id="life"' in page and "a body" not in page
