@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
+from urllib.parse import urlencode
 
 from starlette.responses import Response
 
 from popclient.admin import Queue, ScheduledMessage, Topic
 from popclient.aio import Message, Producer
+from popclient.message import MessageView
 from popconsole import words
 from popconsole.bodies import excerpt
 from popconsole.pictures.strip import strip_of
@@ -18,6 +20,7 @@ from popconsole.visits import Refused, Visit
 OWN: Final = ("%DLQ%", "%RETRY%")
 SHOWN: Final = 25
 SCHEDULED_MAX: Final = 500
+BODIES_MAX: Final = 32 * 1024 * 1024  # bytes; no further topic or queue is asked beyond
 TYPES: Final = ("NORMAL", "FIFO", "DELAY", "TRANSACTION")
 
 
@@ -52,7 +55,8 @@ async def topic(visit: Visit) -> Response:
     status = await visit.pulse.now(visit.admin)
     queue_id = visit.asked_number("queue") if visit.asked("queue") else None
     newest = await visit.attempt(_newest(visit, found, queue_id))
-    messages = sorted(newest.value or [], key=lambda each: each.store_timestamp or each.born_timestamp, reverse=True)
+    found_messages, is_cut = newest.value or ([], False)
+    messages = sorted(found_messages, key=lambda each: each.store_timestamp or each.born_timestamp, reverse=True)
     return visit.show(
         "topic.html",
         now=visit.pulse.time,
@@ -60,6 +64,7 @@ async def topic(visit: Visit) -> Response:
         queues=bars_of(found.queues),
         readers=[each for each in status.lag if each.topic == name],
         messages=[(each, excerpt(each)) for each in messages[:SHOWN]],
+        is_cut=is_cut,
         queue_id=queue_id,
         failure=newest.failure,
         is_own=name.startswith(OWN),
@@ -67,15 +72,21 @@ async def topic(visit: Visit) -> Response:
     )
 
 
-async def _newest(visit: Visit, topic: Topic, queue_id: int | None) -> list[Any]:
-    """The last messages of each queue, of at most sixteen queues."""
+async def _newest(visit: Visit, topic: Topic, queue_id: int | None) -> tuple[list[MessageView], bool]:
+    """The last messages of each queue, of at most sixteen queues; and whether large bodies ended it early."""
     queues = [each for each in topic.queues if queue_id is None or each.id == queue_id]
     each_max = max(2, SHOWN // max(1, len(queues))) if queue_id is None else SHOWN
-    found: list[Any] = []
+    found: list[MessageView] = []
     for each in [one for one in queues if one.max_offset > one.min_offset][:16]:
+        if _octets(found) > BODIES_MAX:
+            return found, True
         begin = max(each.min_offset, each.max_offset - each_max)
         found += await visit.admin.peek_messages(topic.name, queue_id=each.id, from_offset=begin, max_messages=each_max)
-    return found
+    return found, False
+
+
+def _octets(messages: Iterable[MessageView]) -> int:
+    return sum(len(each.stored_body) for each in messages)
 
 
 def bars_of(queues: Sequence[Queue]) -> list[QueueBar]:
@@ -109,7 +120,9 @@ async def publish(visit: Visit) -> Response:
     )
     async with Producer(visit.session.config) as producer:
         receipt = await producer.send(message)
-    return visit.go(visit.path("messages", receipt.message_id) + f"?topic={name}", "The message is stored.")
+    return visit.go(
+        f"{visit.path('messages', receipt.message_id)}?{urlencode({'topic': name})}", "The message is stored."
+    )
 
 
 def _properties(written: str) -> dict[str, str]:
@@ -146,6 +159,9 @@ async def scheduled(visit: Visit) -> Response:
     found: list[tuple[str, ScheduledMessage]] = []
     failure, is_cut = "", False
     for name in [chosen] if chosen else names[:50]:
+        if _octets(each.message for _, each in found) > BODIES_MAX:
+            is_cut = True
+            break
         listed = await visit.attempt(visit.admin.list_scheduled(name, max_messages=SCHEDULED_MAX))
         if listed.failure:
             failure = listed.failure

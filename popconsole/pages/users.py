@@ -10,6 +10,7 @@ from popclient.admin import Policy, User
 from popconsole.visits import Refused, Visit
 
 ROWS_MAX: Final = 200
+COLUMNS_MAX: Final = 50
 
 
 class Cell(NamedTuple):
@@ -17,6 +18,9 @@ class Cell(NamedTuple):
 
     allowed: str
     denied: str
+
+
+NOTHING: Final = Cell("", "")
 
 
 class UserRow(NamedTuple):
@@ -30,14 +34,19 @@ async def users(visit: Visit) -> Response:
     listed = await visit.attempt(visit.admin.list_users())
     policies = await visit.attempt(visit.admin.list_policies())
     of_policies: list[Policy] = policies.value or []
+    found: list[User] = listed.value or []
     columns = sorted({(each.resource_kind, each.pattern) for each in of_policies})
-    rows = [UserRow(user, [cell_of(of_policies, user, *each) for each in columns]) for user in listed.value or []]
+    shown, cells = columns[:COLUMNS_MAX], cells_of(of_policies)
+    rows = [
+        UserRow(user, [cells.get((user.access_key, *each), NOTHING) for each in shown]) for user in found[:ROWS_MAX]
+    ]
     return visit.show(
         "users.html",
         now=visit.pulse.time,
-        rows=rows[:ROWS_MAX],
-        left_out=max(0, len(rows) - ROWS_MAX),
-        columns=columns,
+        rows=rows,
+        count=len(found),
+        columns=shown,
+        columns_left_out=len(columns) - len(shown),
         policies=of_policies,
         failure=listed.failure or policies.failure,
         explained=await _explained(visit),
@@ -45,17 +54,16 @@ async def users(visit: Visit) -> Response:
     )
 
 
-def cell_of(policies: list[Policy], user: User, kind: str, pattern: str) -> Cell:
-    own = [
-        each
-        for each in policies
-        if each.access_key == user.access_key and (each.resource_kind, each.pattern) == (kind, pattern)
-    ]
+def cells_of(policies: list[Policy]) -> dict[tuple[str, str, str], Cell]:
+    """By access key, kind and pattern."""
+    own: dict[tuple[str, str, str], list[Policy]] = {}
+    for each in policies:
+        own.setdefault((each.access_key, each.resource_kind, each.pattern), []).append(each)
 
-    def actions(effect: str) -> str:
-        return ", ".join(action for each in own if each.effect == effect for action in each.actions)
+    def actions(of: list[Policy], effect: str) -> str:
+        return ", ".join(action for each in of if each.effect == effect for action in each.actions)
 
-    return Cell(actions("ALLOW"), actions("DENY"))
+    return {place: Cell(actions(of, "ALLOW"), actions(of, "DENY")) for place, of in own.items()}
 
 
 async def _explained(visit: Visit) -> tuple[str, str] | None:
