@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,6 +12,7 @@ from popclient.aio import Admin, ClientConfig
 from popclient.errors import PopError
 
 JOBS_MAX: Final = 50
+_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
@@ -65,3 +67,6 @@ class Jobs:
                     job.plan = step.plan
         except PopError as error:
             job.failure = error.sentence
+        except Exception as error:  # noqa: BLE001 - whatever it is, the page of the plan says it
+            _log.exception("redrive %s has failed", job.plan.plan_id)
+            job.failure = f"The console has failed with {type(error).__name__}; its log says more."

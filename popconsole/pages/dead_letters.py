@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 from urllib.parse import urlencode
 
@@ -112,13 +112,20 @@ def where_of(chosen: dict[str, str]) -> str:
     return " AND ".join(parts)
 
 
-def selection_of(visit: Visit, group: str, chosen: dict[str, str], ids: Iterable[str] = ()) -> DeadLetterSelection:
-    since = SINCE.get(chosen.get("since", ""))
+def selection_of(
+    visit: Visit, group: str, chosen: dict[str, str], ids: Iterable[str] = (), until: datetime | None = None
+) -> DeadLetterSelection:
+    """until: only those that died before."""
+    written = chosen.get("since", "")
+    if written and written not in SINCE:
+        raise Refused(f"since is '{written}'; it must be one of {words.listed(SINCE)}")
+    since = SINCE.get(written)
     numbers = [int(each) for each in ids if each.isdecimal()]
     return DeadLetterSelection(
         group,
         topic=chosen.get("topic"),
         dead_from=visit.pulse.time - timedelta(seconds=since) if since else None,
+        dead_until=until,
         where=where_of(chosen),
         ids=numbers,
         redriven_too="sent" in chosen,
@@ -230,17 +237,31 @@ def _whole(message: MessageView) -> bytes | None:
 async def purge_preview(visit: Visit) -> Response:
     group = visit.named("group")
     chosen = chosen_of(visit.asked)
-    counted = await count(visit.admin, selection_of(visit, group, chosen), chosen)
+    # What dies after the preview was not in it, and stays.
+    until = (await visit.pulse.fresh(visit.admin)).now
+    counted = await count(visit.admin, selection_of(visit, group, chosen, until=until), chosen)
     return visit.show(
-        "purge.html", group=group, chosen=chosen, counted=counted, command=selection_command(group, chosen)
+        "purge.html",
+        group=group,
+        chosen=chosen,
+        until=until,
+        counted=counted,
+        command=selection_command(group, chosen),
     )
 
 
 async def purge(visit: Visit) -> Response:
     group = visit.named("group")
     visit.require_name(group)
-    selection = selection_of(visit, group, chosen_of(visit.given))
+    selection = selection_of(visit, group, chosen_of(visit.given), until=_until(visit.given("until")))
     async with Admin(visit.session.config) as admin:
         purged = await admin.purge_dead_letters(selection)
     await visit.pulse.fresh(visit.admin)
     return visit.go(visit.path("dead-letters", group), f"{words.plural(purged, 'dead letter')} of {group} deleted.")
+
+
+def _until(written: str) -> datetime:
+    """The moment of the preview, in epoch milliseconds."""
+    if not written.isdecimal() or len(written) > 13:
+        raise Refused("nothing was deleted: the form does not say when its preview was made; open the preview again")
+    return datetime.fromtimestamp(int(written) / 1_000, UTC)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import difflib
 from collections import Counter
 from typing import Final, NamedTuple
@@ -17,6 +18,7 @@ from popconsole.visits import Refused, Visit
 
 SHOWN: Final = 100
 COUNTED_MAX: Final = 5_000
+LINES_MAX: Final = 1_000  # of a part that is compared with another
 RATE_MAX: Final = 1_000_000.0
 
 
@@ -113,7 +115,8 @@ async def repair(visit: Visit) -> Response:
         raise Refused("the message is deleted; there is nothing to send back")
     wanted = _repair(visit, found)
     if not visit.given("confirm"):
-        return visit.show("repair.html", letter=found, differences=differences(found, wanted), fields=_fields(visit))
+        changes = await asyncio.to_thread(differences, found, wanted)
+        return visit.show("repair.html", letter=found, differences=changes, fields=_fields(visit))
     visit.require_name(found.group)
     order = RedriveOrder(found.id, wanted if wanted.changed else None, visit.given("why").strip())
     plan_id = new_plan_id()
@@ -181,5 +184,9 @@ def differences(found: DeadLetter, wanted: Repair) -> list[tuple[str, list[tuple
 
 
 def _lines(before: str, after: str) -> list[tuple[str, str]]:
-    compared = difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=2)
+    old, new = before.splitlines(), after.splitlines()
+    if max(len(old), len(new)) > LINES_MAX:
+        text = f"{words.plural(len(old), 'line')} before, {words.plural(len(new), 'line')} after"
+        return [(" ", f"{text}; more than {words.count(LINES_MAX)} are not compared")]
+    compared = difflib.unified_diff(old, new, lineterm="", n=2)
     return [(each[0], each[1:]) for each in list(compared)[3:] if each and not each.startswith("@@")][:400]

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from popclient.aio import Admin
 from popproto.v2 import definition_pb2 as pb
 from tests.console.site import Site
 from tests.support.desk import Desk, named
@@ -84,6 +85,21 @@ def test_a_slow_redrive_is_stopped_and_goes_on(stored_site: Site, made: Desk) ->
     soon(lambda: "sent <b>10</b>" in stored_site.get(path))
 
 
+def test_a_redrive_that_fails_says_so(
+    site: Site, desk: Desk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def run_redrive(*_: object, **__: object) -> None:
+        raise KeyError("a defect")
+
+    desk.make_group("arrivals")
+    die(desk, "m0")
+    path = plan_of(site)
+    monkeypatch.setattr(Admin, "run_redrive", run_redrive)
+    site.post(f"{path}/run", form_on=path, confirm="arrivals", rate="")
+    soon(lambda: "has failed with KeyError" in site.get(path))
+    assert "a defect" in caplog.text
+
+
 def test_a_plan_is_cancelled(stored_site: Site, made: Desk) -> None:
     die(made, "m0")
     path = plan_of(stored_site)
@@ -115,6 +131,16 @@ def test_one_letter_is_repaired_after_its_differences_were_seen(stored_site: Sit
     assert "repaired" in page and "INFLIGHT" in page, "the lineage"
 
 
+def test_a_long_body_is_not_compared(site: Site, desk: Desk) -> None:
+    desk.make_group("arrivals")
+    die(desk, "m0", body=b"a\n" * 999)
+    page = "/dead-letters/arrivals/1"
+    seen = site.post(f"{page}/repair", 200, form_on=page, body="a\n" * 998 + "b").text
+    assert "+ b" in seen
+    seen = site.post(f"{page}/repair", 200, form_on=page, body="a\n" * 1_000 + "b").text
+    assert "are not compared" in seen and "+ b" not in seen
+
+
 def test_export_is_one_object_a_line(stored_site: Site, made: Desk) -> None:
     die(made, "m0", "m1", body=b"\xff\x00")
     answer = stored_site.browser.get("/dead-letters/arrivals/export")
@@ -125,8 +151,42 @@ def test_export_is_one_object_a_line(stored_site: Site, made: Desk) -> None:
 
 def test_they_are_deleted_when_the_name_is_typed(stored_site: Site, made: Desk) -> None:
     die(made, "m0", "m1")
+    made.server.clock.advance("1s")
     page = stored_site.get("/dead-letters/arrivals/purge")
-    assert "2" in page and "cannot be undone" in page
-    stored_site.post("/dead-letters/arrivals/purge", 400, confirm="")
-    stored_site.post("/dead-letters/arrivals/purge", confirm="arrivals")
+    assert "<strong>2</strong>" in page and "cannot be undone" in page
+    until = until_on(page)
+    stored_site.post("/dead-letters/arrivals/purge", 400, confirm="", until=until)
+    stored_site.post("/dead-letters/arrivals/purge", confirm="arrivals", until=until)
     assert "No dead letters." in stored_site.get("/dead-letters/arrivals")
+
+
+def test_what_dies_after_the_preview_stays(stored_site: Site, made: Desk) -> None:
+    die(made, "m0")
+    made.server.clock.advance("1s")
+    page = stored_site.get("/dead-letters/arrivals/purge")
+    assert "<strong>1</strong>" in page
+    die(made, "m1")
+    stored_site.post("/dead-letters/arrivals/purge", confirm="arrivals", until=until_on(page))
+    page = stored_site.get("/dead-letters/arrivals")
+    assert "/messages/m1" in page and "/messages/m0" not in page
+
+
+@pytest.mark.parametrize("until", ["", "soon", "9" * 14, "-1"])
+def test_a_deletion_without_a_preview_is_refused(site: Site, desk: Desk, until: str) -> None:
+    desk.make_group("arrivals")
+    die(desk, "m0")
+    assert "preview" in site.post("/dead-letters/arrivals/purge", 400, confirm="arrivals", until=until).text
+    assert "/messages/m0" in site.get("/dead-letters/arrivals")
+
+
+def test_a_time_that_the_pages_do_not_offer_is_refused(site: Site, desk: Desk) -> None:
+    desk.make_group("arrivals")
+    die(desk, "m0")
+    for page in ("", "/purge", "/export"):
+        assert "since is '2d'" in site.get(f"/dead-letters/arrivals{page}?since=2d", 400)
+
+
+def until_on(page: str) -> str:
+    found = re.search(r'name="until" value="(\d+)"', page)
+    assert found is not None
+    return found[1]
