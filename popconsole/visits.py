@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeVar
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, quote
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
@@ -111,7 +111,7 @@ class Visit:
             return Outcome(None, error.sentence)
 
     def path(self, *parts: str) -> str:
-        return "/".join((root_of(self.request), *parts))
+        return "/".join((root_of(self.request), *(quote(part, safe="") for part in parts)))
 
     def _frame(self) -> dict[str, Any]:
         notice, self.session.notice = self.session.notice, ""

@@ -8,7 +8,7 @@ from typing import Final
 from starlette.responses import Response
 
 from popclient.admin import ClientFacts
-from popconsole.visits import Visit
+from popconsole.visits import Outcome, Visit
 
 CLIENTS_MAX: Final = 300
 
@@ -48,11 +48,19 @@ async def clients(visit: Visit) -> Response:
 
 
 async def client(visit: Visit) -> Response:
-    """One client, and what its threads do."""
+    """One client."""
+    return await _client(visit, visit.named("client"), None)
+
+
+async def stack(visit: Visit) -> Response:
+    """The same, and what its threads do: the client has to find out, so only a form asks it."""
     name = visit.named("client")
+    return await _client(visit, name, await visit.attempt(visit.admin.print_threads(name)))
+
+
+async def _client(visit: Visit, name: str, stack: Outcome | None) -> Response:
     await visit.pulse.now(visit.admin)
     found = [each for each in await visit.admin.list_clients() if each.client_id == name]
-    stack = await visit.attempt(visit.admin.print_threads(name)) if visit.asked("stack") else None
     wants = []
     hints: tuple[str, ...] = ()
     if found and found[0].group:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import itertools
 from datetime import UTC, datetime, timedelta
+from urllib.parse import quote
+
+import pytest
 
 from popclient.admin import HistoryEntry, MessageState
 from popconsole.pictures.timeline import timeline_of
@@ -45,6 +48,21 @@ def test_the_search_leads_to_a_message_by_its_id(site: Site, desk: Desk) -> None
     desk.send("flights", "m1", "m2", keys=["UA-17"])
     page = site.get("/messages?find=UA-17")
     assert "/messages/m1" in page and "/messages/m2" in page and "popmq message find --key UA-17" in page
+
+
+@pytest.mark.parametrize("message_id", ["a/b", "a?b#c", "a b&c=d", "//evil.example", "x/skip"])
+def test_an_id_with_any_characters_has_a_page(site: Site, desk: Desk, message_id: str) -> None:
+    made(desk)
+    desk.send("flights", message_id)
+    answer = site.browser.get("/messages", params={"find": message_id}, follow_redirects=False)
+    path = answer.headers["location"]
+    assert (answer.status_code, path) == (303, f"/messages/{quote(message_id, safe='')}")
+    assert f'<h1 class="mono">{message_id}</h1>' in site.get(path)
+    desk.receive("arrivals", "flights")
+    desk.server.clock.advance("11s")
+    answer = site.post(f"{path}/skip", form_on=path, group="arrivals", confirm="arrivals", topic="flights")
+    assert answer.headers["location"] == path
+    assert "skips the message" in site.get(path)
 
 
 def test_messages_of_a_topic_by_condition(site: Site, desk: Desk) -> None:

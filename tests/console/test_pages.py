@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -132,7 +133,11 @@ def test_clients_and_what_they_want(site: Site) -> None:
         assert "PYTHON" in site.get("/clients") and "PYTHON" in site.get("/groups/arrivals?tab=members")
         page = site.get(f"/clients/{consumer.client_id}")
         assert "push consumer" in page and "What it wants" in page
-        assert "Thread" in site.get(f"/clients/{consumer.client_id}?stack=1")
+        assert "Thread" not in site.get(f"/clients/{consumer.client_id}?stack=1"), "a link does not make it work"
+        path = f"/clients/{quote(consumer.client_id, safe='')}"
+        site.browser.get("/")  # a session
+        assert site.browser.post(f"{path}/stack", data={"csrf": "guessed"}).status_code == 403
+        assert "Thread" in site.post(f"{path}/stack", 200, form_on=path).text
     assert "not connected" in site.get("/clients/nobody")
 
 
