@@ -155,9 +155,9 @@ class HttpLog(logging.Handler):
 
     def tell_refused(self, host: str) -> None:
         """Say that a connection from this address was refused."""
-        dropped = self._refusals.dropped(_now_ms())
-        if dropped is not None:
-            log.warning("HTTP connection refused", address=host, reason="too many of them", not_logged=dropped)
+        untold = self._refusals.dropped(_now_ms())
+        if untold is not None:
+            log.warning("HTTP connection refused", address=host, reason="too many of them", untold=untold)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Log a line of uvicorn's. All but the errors are not for operators."""
@@ -165,9 +165,9 @@ class HttpLog(logging.Handler):
         reason = record.getMessage().strip()
         if record.levelno < logging.ERROR or isinstance(error, asyncio.CancelledError):
             log.debug("HTTP", reason=reason)
-        elif (dropped := self._failures.dropped(_now_ms())) is not None:
+        elif (untold := self._failures.dropped(_now_ms())) is not None:
             lines = "" if error is None else "".join(traceback.format_exception(error))
-            log.error("an HTTP request failed", reason=reason, exception=lines, not_logged=dropped)
+            log.error("an HTTP request failed", reason=reason, exception=lines, untold=untold)
 
 
 def _now_ms() -> int:
