@@ -95,7 +95,7 @@ def test_signing_in_and_a_session_that_ends(open_page: Open) -> None:
         page.get_by_label("Secret").fill("s3cret-key")
         page.get_by_role("button", name="Sign in").click()
         page.get_by_role("heading", name="Overview").wait_for()
-        desk.sessions._by_token.clear()
+        desk.sessions._signed.clear()
         # The next news of the page find no session.
         page.get_by_role("heading", name="Sign in").wait_for()
 
