@@ -54,6 +54,8 @@ class Place(Protocol):
     def tls(self) -> str: ...
     @property
     def must_sign(self) -> bool: ...
+    @property
+    def hosts(self) -> frozenset[str]: ...
 
 
 @asynccontextmanager
@@ -61,7 +63,9 @@ async def mounted(place: Place) -> AsyncIterator[list[Mount]]:
     """The console inside a server, which it asks over gRPC like any other client."""
     # The way is inside this machine, and the certificate may be for another name.
     tls = Tls(insecure=True) if place.tls == "tls" else False
-    settings = Settings(ClientConfig(place.endpoint, tls=tls), any_host=place.must_sign)
+    settings = Settings(
+        ClientConfig(place.endpoint, tls=tls), any_host=place.must_sign, hosts=place.hosts, must_sign=place.must_sign
+    )
     made = app(settings)
     try:
         yield [Mount("/", made)]

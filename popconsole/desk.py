@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -18,6 +20,7 @@ from popconsole.settings import Settings
 from popconsole.visits import Page, Refused, Visit, form_of, root_of
 
 COOKIE: Final = "popmq_console"
+ANSWER_S: Final = 5.0  # how long the server's answer whether callers must sign is taken as true
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -31,6 +34,8 @@ class Desk:
         self.pulse = Pulse(settings.server.namespace, settings.sample_s)
         self.jobs = Jobs()
         self._unsigned: Admin | None = None
+        self._asking = asyncio.Lock()
+        self._answered_at, self._answer = float("-inf"), True
 
     async def close(self) -> None:
         await self.jobs.close()
@@ -68,13 +73,16 @@ class Desk:
         return answer
 
     def with_cookie(self, response: Response, token: str, request: Request) -> Response:
+        if request.cookies.get(cookie_of(request)) == token:
+            return response
         response.set_cookie(
             cookie_of(request),
             token,
             path=root_of(request) or "/",
             httponly=True,
             samesite="lax",
-            secure=self.settings.is_secure or request.url.scheme == "https",
+            # Behind a proxy, only the browser's Origin tells that it speaks HTTPS.
+            secure="https" in (request.url.scheme, request.headers.get("origin", "").partition(":")[0]),
         )
         return response
 
@@ -96,9 +104,7 @@ class Desk:
         """A session for one who does not sign; None if the server asks for a signature."""
         if self._unsigned is None:
             self._unsigned = self.admin_of()
-        try:
-            await self._unsigned.status()
-        except (Unauthorized, Forbidden):
+        if await self._must_sign(self._unsigned):
             return None
         if self.settings.is_public:
             raise Refused(
@@ -107,6 +113,20 @@ class Desk:
                 403,
             )
         return self.sessions.begin(self._unsigned)
+
+    async def _must_sign(self, unsigned: Admin) -> bool:
+        """Must callers of the server sign? Asked seldom, because the server counts a caller that it refuses."""
+        if self.settings.must_sign is not None:
+            return self.settings.must_sign
+        async with self._asking:
+            if time.monotonic() - self._answered_at >= ANSWER_S:
+                try:
+                    await unsigned.status()
+                    self._answer = False
+                except (Unauthorized, Forbidden):
+                    self._answer = True
+                self._answered_at = time.monotonic()
+            return self._answer
 
     def _to_sign_in(self, request: Request) -> Response:
         path = f"{root_of(request)}/sign-in"

@@ -72,14 +72,18 @@ class Guard:
             self._any_host or is_ip(name) or name == "localhost" or name.endswith(".localhost") or name in self._hosts
         ):
             return (
-                f"This console is not called {name[:100]!r}. Use its IP address or localhost, or allow the name:"
-                " popmq console --allow-host NAME\n"
+                f"This console is not called {name[:100]!r}. Use its IP address or localhost, or allow the name with"
+                " --allow-host NAME, which popmq serve and popmq console have.\n"
             )
         if method in SAFE:
             return None
         origin = headers.get("origin")
-        if origin is not None and _host_of(origin) != host:
-            return f"A page of {origin[:100]!r} may not change anything here.\n"
+        # A proxy may send a Host of its own; the browser's Origin then has the name that the operator allowed.
+        if origin is not None and _host_of(origin) != host and _name_of(_host_of(origin)) not in self._hosts:
+            return (
+                f"A page of {origin[:100]!r} may not change anything here. If that is this console behind a proxy,"
+                " allow its name with --allow-host NAME.\n"
+            )
         if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
             return "A page of another site may not change anything here.\n"
         return None

@@ -20,7 +20,7 @@ class Settings:
     hosts: names of this console besides localhost and IP addresses, in lower case, without ports.
     any_host: any name is the console's; for a server with users, where a stranger's page has no session.
     read_only: no page changes anything.
-    is_secure: browsers reach the console by HTTPS alone, such as through a proxy.
+    must_sign: whether callers of the server must sign; None: ask it.
     sample_s: seconds between two looks at the server's counts, at least.
     idle_s, session_s: a session ends after so many seconds without a request by a person, and after so many in total.
     """
@@ -30,7 +30,7 @@ class Settings:
     hosts: frozenset[str] = field(default_factory=frozenset)
     any_host: bool = False
     read_only: bool = False
-    is_secure: bool = False
+    must_sign: bool | None = None
     sample_s: float = 5.0
     idle_s: float = 30 * 60.0
     session_s: float = 12 * 3_600.0

@@ -46,6 +46,12 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--http", metavar="HOST:PORT", help="address of metrics, health and console (127.0.0.1:8082); off: none"
     )
+    parser.add_argument(
+        "--allow-host",
+        metavar="NAME",
+        action="append",
+        help="a name of the HTTP port besides localhost, such as that of a proxy; may be repeated",
+    )
     _add_database_url(parser)
     parser.add_argument(
         "--durability", choices=("full", "relaxed"), help="full: a message is on the disk before its OK (full)"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ipaddress
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import (
     BaseSettings,
+    NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     TomlConfigSettingsSource,
@@ -20,6 +21,7 @@ from popserver.transport.listen import split_address
 
 FILE = Path("popmq.toml")
 OFF = "off"
+_OF_NAMES = frozenset("abcdefghijklmnopqrstuvwxyz0123456789.-_")
 SECRET = frozenset({"admin_secret", "database_url", "metrics_token"})  # settings whose values are never shown
 
 
@@ -61,6 +63,8 @@ class Config(BaseSettings):
     max_incoming: int = Field(default=80, ge=1)  # MiB of requests that are arriving or not answered yet
     max_connections: int = Field(default=10_000, ge=2)  # or fewer, if the process may open fewer files
     max_connections_per_address: int = Field(default=0, ge=0)  # 0: half of max_connections
+    # Names of the HTTP port besides localhost and addresses, such as that of a proxy; written with commas between them.
+    allow_host: Annotated[tuple[str, ...], NoDecode] = ()
     max_http_connections: int = Field(default=256, ge=2)
     max_metric_series: int = Field(default=50_000, ge=500)
     client_metrics: bool = False  # ask clients for their metrics, and export these
@@ -104,6 +108,15 @@ class Config(BaseSettings):
         if value != OFF:
             split_address(value, port_min=0)
         return value
+
+    @field_validator("allow_host", mode="before")
+    @classmethod
+    def _read_names(cls, value: Any) -> Any:
+        names = [each.strip() for each in value.split(",")] if isinstance(value, str) else list(value)
+        for name in names:
+            if not name or not set(name.lower()) <= _OF_NAMES:
+                raise ValueError(f"'{name}' is no name of a host; write it without scheme and port, such as mq.example")
+        return tuple(each.lower() for each in names)
 
     @field_validator("otlp_endpoint")
     @classmethod

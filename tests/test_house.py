@@ -80,6 +80,7 @@ KEPT_IN = {
         "popserver.engine.meters",
         "popserver.cli",
         "popclient",
+        "popconsole.desk",
         "popconsole.pulse",
         "popconsole.sessions",
     ),

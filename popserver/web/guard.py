@@ -17,15 +17,16 @@ BODY_BYTES_EACH = 64 * 1024  # of all requests at one time, for each connection 
 class Guard:
     """Refuses requests that are too large, or that a browser was tricked into sending here."""
 
-    def __init__(self, app: ASGIApp, bodies: Budget, *, is_local: bool) -> None:
-        """`bodies`: the bytes of all bodies. `is_local`: only this machine can reach the port."""
+    def __init__(self, app: ASGIApp, bodies: Budget, *, is_local: bool, hosts: frozenset[str]) -> None:
+        """`bodies`: the bytes of all bodies. `is_local`: only this machine can reach the port. `hosts`: its names."""
         self._app = app
         self._bodies = bodies
         self._is_local = is_local
+        self._hosts = hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)
-        if self._is_local and not is_own_name(headers.get("host", "")):
+        if self._is_local and not is_own_name(headers.get("host", ""), self._hosts):
             await _refuse(scope, receive, send, 421, _FOREIGN.format(headers.get("host", "")))
             return
         if "transfer-encoding" not in headers and headers.get("content-length", "0") == "0":
@@ -69,14 +70,15 @@ class Guard:
         await self._app(scope, receive_again, send)
 
 
-def is_own_name(host: str) -> bool:
-    """Whether a Host header names this machine by an address or as localhost.
+def is_own_name(host: str, allowed: frozenset[str]) -> bool:
+    """Whether a Host header names this machine by an address, as localhost, or by an allowed name.
 
     A page on the internet can let its own name point to 127.0.0.1, and a browser then lets it read the answers. Such a
     request has the page's name in the header.
     """
     name = host.rpartition("]")[0].removeprefix("[") if host.startswith("[") else host.partition(":")[0]
-    if name == "localhost" or name.endswith(".localhost"):
+    name = name.lower().rstrip(".")
+    if name == "localhost" or name.endswith(".localhost") or name in allowed:
         return True
     try:
         ipaddress.ip_address(name)
@@ -95,5 +97,5 @@ def _too_large(size: int) -> str:
 
 _FOREIGN = (
     "this server listens for this machine only, and '{}' is no address of it; open http://127.0.0.1 or"
-    " http://localhost, and let a proxy send one of these as the header Host"
+    " http://localhost, or allow the name: popmq serve --allow-host NAME"
 )

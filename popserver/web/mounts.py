@@ -41,6 +41,7 @@ class Place(NamedTuple):
     tls: Mode
     must_sign: bool  # whether callers of the gRPC port must sign
     version: str
+    hosts: frozenset[str] = frozenset()  # names of the HTTP port besides localhost and addresses, in lower case
 
 
 Mount = Callable[[Place], AbstractAsyncContextManager[Sequence[BaseRoute]]]

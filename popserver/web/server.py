@@ -54,7 +54,7 @@ class WebServer:
         """Serve the server's `own` routes, and what other packages mount."""
         self._mounts = Mounts(place, installed(), [each.path for each in own])
         config = uvicorn.Config(
-            Guard(application(own, self._mounts), self._bodies, is_local=self._is_local),
+            Guard(application(own, self._mounts), self._bodies, is_local=self._is_local, hosts=place.hosts),
             http=cast("type[HttpConnection]", partial(HttpConnection, self._places, HttpLog())),
             ws="none",
             lifespan="off",

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from structlog.testing import capture_logs
 
 from popclient.aio import Admin
 from popclient.config import ClientConfig
@@ -81,6 +84,35 @@ def test_with_users_every_page_leads_to_the_sign_in(guarded_site: Site) -> None:
         assert (answer.status_code, answer.headers["location"]) == (303, "/sign-in")
     part = guarded_site.browser.get("/groups", headers={"hx-request": "true"}, follow_redirects=False)
     assert (part.status_code, part.headers["hx-redirect"]) == (204, "/sign-in")
+
+
+def test_behind_a_proxy_visitors_sign_in_by_https() -> None:
+    options: dict[str, Any] = {"auth": True, "admin_access_key": "root", "admin_secret": "s3cret-key"}
+    for host in ("mq.example", "127.0.0.1:8082"):
+        with opened(console={"hosts": frozenset({"mq.example"})}, **options) as site:
+            data = {"csrf": csrf_on(site.get("/sign-in", headers={"host": host})), "access_key": "root"}
+            for origin, status in (("https://mq.example", 303), ("https://evil.example", 403)):
+                answer = site.browser.post(
+                    "/sign-in",
+                    data={**data, "secret": "s3cret-key"},
+                    headers={"host": host, "origin": origin},
+                    follow_redirects=False,
+                )
+                assert answer.status_code == status, (host, origin, answer.text)
+                if status == 303:
+                    assert "; secure" in answer.headers["set-cookie"].lower()
+
+
+@pytest.mark.parametrize("must_sign", [None, True])
+def test_strangers_do_not_make_the_server_refuse_callers(must_sign: bool | None) -> None:
+    console = {"must_sign": must_sign}
+    with opened(console=console, auth=True, admin_access_key="root", admin_secret="s3cret-key") as site:
+        with capture_logs() as said:
+            for _ in range(5):
+                site.browser.get("/", follow_redirects=False)
+        assert sum(each["event"] == "caller refused" for each in said) <= (must_sign is None)
+        refused = site.browser.app.state.desk._answered_at  # type: ignore[attr-defined]
+        assert (refused == float("-inf")) is bool(must_sign)
 
 
 def test_signing_in_and_out(guarded_site: Site) -> None:

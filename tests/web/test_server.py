@@ -133,6 +133,23 @@ async def test_a_page_of_the_internet_cannot_read_it_through_its_own_name(web: A
     assert "evil.example" in foreign.text
 
 
+async def test_a_name_can_be_allowed(sqlite_url: str) -> None:
+    async with started(sqlite_url, allow_host=["MQ.example"]) as app:
+        for name, status in (("mq.example", 200), ("mq.example:443", 200), ("evil.example", 421)):
+            assert (await get(app.http_endpoint, "/livez", host=name)).status == status, name
+
+
+@pytest.mark.parametrize("name", ["https://mq.example", "mq.example:443", ""])
+def test_a_name_that_is_none_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="is no name of a host"):
+        GivenConfig(allow_host=(name,))
+
+
+def test_allowed_names_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POPMQ_ALLOW_HOST", "mq.example, www.example")
+    assert Config().allow_host == ("mq.example", "www.example")
+
+
 async def test_a_public_port_has_any_name(sqlite_url: str) -> None:
     async with started(sqlite_url, http="0.0.0.0:0", insecure=True) as app:
         at = app.http_endpoint.replace("0.0.0.0", "127.0.0.1")
