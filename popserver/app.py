@@ -203,7 +203,8 @@ class App:
         reached = address_of(_ANYWHERE.get(config.host, config.host), self.server.port)
         readers = Readers(config.metrics_token.get_secret_value(), trusts_all=config.insecure)
         own = [*MetricsPage(self._all_metrics(), readers).routes, *HealthPages(self.readiness, readers).routes]
-        place = Place(reached, config.tls, config.auth, __version__, frozenset(config.allow_host))
+        names, asks = frozenset(config.allow_host), config.tls_client_ca is not None
+        place = Place(reached, config.tls, config.auth, __version__, names, asks)
         await self.web.start(place, own)
 
     def _all_metrics(self) -> Exporter:

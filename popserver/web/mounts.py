@@ -42,6 +42,7 @@ class Place(NamedTuple):
     must_sign: bool  # whether callers of the gRPC port must sign
     version: str
     hosts: frozenset[str] = frozenset()  # names of the HTTP port besides localhost and addresses, in lower case
+    needs_certificate: bool = False  # whether callers of the gRPC port must show one, which packages do not have
 
 
 Mount = Callable[[Place], AbstractAsyncContextManager[Sequence[BaseRoute]]]

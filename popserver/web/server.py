@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple, cast
 
+import structlog
 import uvicorn
 from starlette.routing import Route
 
@@ -18,6 +19,8 @@ from popserver.web.guard import BODY_BYTES_EACH, BODY_BYTES_MAX, Guard
 from popserver.web.mounts import Mounts, Place, installed
 from popserver.web.pages import application
 from popserver.web.protocol import HEAD_BYTES_MAX, QUIET_S, HttpConnection, HttpLog, Places
+
+log = structlog.get_logger("popserver.web")
 
 STOP_S = 1  # for requests that still run when the server stops
 
@@ -52,7 +55,16 @@ class WebServer:
 
     async def start(self, place: Place, own: Sequence[Route]) -> None:
         """Serve the server's `own` routes, and what other packages mount."""
-        self._mounts = Mounts(place, installed(), [each.path for each in own])
+        entries = installed()
+        if place.needs_certificate and entries:
+            log.warning(
+                "not served over HTTP",
+                packages=[each.name for each in entries],
+                reason="this server accepts only clients with a certificate (--tls-client-ca), and these have none; run"
+                " popmq console with --client-cert and --client-key",
+            )
+            entries = []
+        self._mounts = Mounts(place, entries, [each.path for each in own])
         config = uvicorn.Config(
             Guard(application(own, self._mounts), self._bodies, is_local=self._is_local, hosts=place.hosts),
             http=cast("type[HttpConnection]", partial(HttpConnection, self._places, HttpLog())),
