@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -148,6 +149,8 @@ class Bulk:
         if request.is_paused or not isinstance(request.wanted, SqlFilter):
             return await self._writer.submit(attempts.ReceiveAttempt(request), answers=request.batch_size)
         request = await self._filter_prefetch.ask(request)
+        is_paused = self._paused.covers(request.group.group_id, request.topic.topic_id)  # it may have begun meanwhile
+        request = replace(request, is_paused=is_paused)
         granted = 0
         try:
             answer = await self._writer.submit(attempts.ReceiveAttempt(request), answers=request.batch_size)

@@ -177,8 +177,13 @@ class SessionMethods:
             membership=membership,
         )
         agent = merged.user_agent
-        self._clients.says_language(caller.client_id, pb.Language.Name(agent.language), agent.version)
+        # The numbers of newer clients have no name here.
+        language = pb.Language.Name(agent.language) if agent.language in pb.Language.values() else "OTHER"
+        self._clients.says_language(caller.client_id, language, agent.version[:VERSION_SHOWN_MAX])
         return wire.TelemetryCommand(status=status.OK, settings=merged)
+
+
+VERSION_SHOWN_MAX = 64  # characters; a client may send megabytes, and they would be kept for each client
 
 
 def _in_turn(write: Write) -> Write:

@@ -77,6 +77,9 @@ def _restore_sqlite(target: Path, file: Path, *, replace: bool) -> str:
             raise StoreUnavailable(f"{target} exists already; restore into another file, or replace it with --force")
         with _new_file(target) as partial:
             _copy_sqlite(file, partial)
+            # What can fail comes first: from here on the replaced database is whole, or it is gone.
+            _flush(partial)
+            _move_wal_into(target)
             # Of the replaced database; with the new file they would damage it.
             for beside in ("-wal", "-shm", "-journal"):
                 target.with_name(target.name + beside).unlink(missing_ok=True)
@@ -90,6 +93,7 @@ def _restore_postgres(url: str, file: Path, *, replace: bool) -> str:
             check_unused(database, conn)
         # First, so that nothing is removed for a file that cannot be restored.
         _checked(file, _revision_of_dump(file))
+        _said_by("pg_restore", ["--file=/dev/null", str(file)], str(file), {})  # reads all of it
         if (found := migrate.revision(database)) is not None:
             if not replace:
                 raise StoreUnavailable(
@@ -151,6 +155,13 @@ def _copy_sqlite(source: Path, target: Path) -> None:
         (found,) = conn.execute("PRAGMA quick_check(1)").fetchone()
     if found != "ok":
         raise StoreUnavailable(f"{source} is damaged ({found}); its copy is not kept, see: popmq db check")
+
+
+def _move_wal_into(file: Path) -> None:
+    """Move the WAL of a database that no server uses into its file. A damaged one is left as it is."""
+    if file.exists():
+        with suppress(sqlite3.Error), closing(sqlite3.connect(file)) as conn:
+            conn.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
 @contextmanager

@@ -111,7 +111,7 @@ class ClientMeters:
         topics, groups = {*names.topics.values()}, {*names.groups.values()}
         for series, histogram in list(self._totals.items()):
             if series.topic not in topics or (series.metric in _WITH_GROUP and series.group not in groups):
-                del self._totals[series]
+                self._totals.pop(series, None)  # another thread may do the same
             elif families.has_room(len(histogram.counts) + 2):
                 families.add_histogram(series.metric, histogram, *_labels(series))
         for series, value in self._cached().items():

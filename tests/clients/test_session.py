@@ -134,6 +134,17 @@ async def test_everything_a_client_said_comes_back(door: Door, settings: pb.Sett
     assert not answer.metric.on
 
 
+async def test_a_library_is_remembered_in_a_few_words(door: Door) -> None:
+    """A language of later, and a version that is no version."""
+    settings = consumer()
+    settings.user_agent.CopyFrom(pb.UA(language=99, version="5" * 1_000_000))  # type: ignore[arg-type]
+    async with door.telemetry(headers={"x-mq-client-id": "long"}) as stream:
+        await stream.write(wire.TelemetryCommand(settings=settings))
+        assert (await stream.read()).status.code == pb.OK
+        (client,) = (each for each in door.broker.clients.here() if each.client_id == "long")
+        assert (client.language, client.version) == ("OTHER", "5" * 64)
+
+
 async def test_the_namespace_comes_back_as_it_was_written(door: Door) -> None:
     inside = pb.Resource(resource_namespace="north", name="t")
     settings = (await answer_to(door, consumer(topic=inside), headers={"x-mq-namespace": "south"})).settings

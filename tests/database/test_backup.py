@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
+import sqlite3
 import stat
 import subprocess
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -122,6 +125,49 @@ def test_what_cannot_be_restored_changes_nothing(sqlite_url: str, tmp_path: Path
         restore(sqlite_url, tmp_path / "missing", replace=True)
     assert database.file is not None
     assert database.file.read_bytes() == before
+
+
+def test_a_backup_that_breaks_off_replaces_nothing(filled: OpenStore, database_url: str, tmp_path: Path) -> None:
+    before, file = filled.digest(), tmp_path / "copy"
+    backup(database_url, file, replace=False)
+    stopped(filled)
+    for kept in (99.9, 90, 50):
+        broken = tmp_path / "broken"
+        broken.write_bytes(file.read_bytes()[: int(file.stat().st_size * kept / 100)])
+        with pytest.raises(StoreUnavailable):
+            restore(database_url, broken, replace=True)
+    database = Database(database_url)
+    still_there = OpenStore(database)
+    assert still_there.digest() == before
+    stopped(still_there)
+
+
+def test_a_restore_that_fails_keeps_what_a_killed_server_left(
+    sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its last commits are in the WAL."""
+    migrate.upgrade(database := Database(sqlite_url))
+    database.close()
+    assert database.file is not None
+    backup(sqlite_url, tmp_path / "copy", replace=False)
+    with closing(sqlite3.connect(database.file)) as conn:
+        conn.executescript(
+            "PRAGMA wal_autocheckpoint = 0; CREATE TABLE last (word TEXT); INSERT INTO last VALUES ('x')"
+        )
+        wal = database.file.with_name(database.file.name + "-wal")
+        left = {each: each.read_bytes() for each in (database.file, wal)}
+    for each, content in left.items():
+        each.write_bytes(content)
+
+    def full(_: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("popserver.database.backup._flush", full)
+        with pytest.raises(StoreUnavailable, match="nothing is changed"):
+            restore(sqlite_url, tmp_path / "copy", replace=True)
+    with closing(sqlite3.connect(database.file)) as conn:
+        assert conn.execute("SELECT word FROM last").fetchall() == [("x",)]
 
 
 def test_a_missing_database_and_a_missing_folder_are_named(sqlite_url: str, tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def language(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
     """A broker in this process whose clock stands still until the test moves it."""
-    with embedded(tmp_path / "popmq.db", manual_clock=True) as broker:
+    with embedded(tmp_path / "popmq.db", manual_clock=True, min_invisible="10s") as broker:
         yield broker
 
 
