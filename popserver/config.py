@@ -182,7 +182,9 @@ class GivenConfig(Config):
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach a server bound to `host`."""
     try:
-        return ipaddress.ip_address(host).is_loopback
+        address = ipaddress.ip_address(host)
+        # Callers from 127.0.0.1 come to the address [::] as ::ffff:127.0.0.1.
+        return (getattr(address, "ipv4_mapped", None) or address).is_loopback
     except ValueError:
         return host == "localhost"
 

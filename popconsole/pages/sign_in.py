@@ -11,6 +11,8 @@ from popconsole.rendering import render
 from popconsole.sessions import Stranger
 from popconsole.visits import Refused, Visit, form_of, root_of
 
+KEY_MAX = 256  # characters; no access key and no secret of a server is longer
+
 
 class SignIn:
     """The pages of those who are not signed in yet."""
@@ -38,6 +40,9 @@ class SignIn:
         key, secret = form.get("access_key", "").strip(), form.get("secret", "")
         if not key or not secret:
             return self._form(request, stranger, "Give both the access key and the secret.", 400, key)
+        if max(len(key), len(secret)) > KEY_MAX:
+            # It would travel in a header that the server refuses only after seconds.
+            return self._form(request, stranger, f"Keys and secrets have at most {KEY_MAX} characters.", 400)
         try:
             admin = self._desk.admin_of(key, secret)
         except ValueError as error:

@@ -146,6 +146,11 @@ def test_guessing_is_slow(guarded_site: Site) -> None:
     assert "wait a minute" in guarded_site.sign_in("root", "s3cret-key", 429).text
 
 
+@pytest.mark.parametrize(("key", "secret"), [("k" * 70_000, "s"), ("root", "s" * 70_000)])
+def test_a_key_that_no_header_carries_is_refused_at_once(guarded_site: Site, key: str, secret: str) -> None:
+    assert "at most 256 characters" in guarded_site.sign_in(key, secret, 400).text
+
+
 def test_guesses_at_one_time_count_too() -> None:
     sessions = Sessions(Settings(ClientConfig("127.0.0.1:1")))
     assert all(sessions.try_key("10.0.0.1", "root") for _ in range(TRIES_MAX)), "none of them is decided yet"

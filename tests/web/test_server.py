@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 from popserver import __version__
 from popserver.app import App
-from popserver.config import Config, GivenConfig
+from popserver.config import Config, GivenConfig, is_loopback
 from popserver.web import guard, mounts, protocol, readers, server
 from popserver.web.mounts import Place
 from tests.support.http import PATIENCE_S, answer, ask, connect, get
@@ -437,3 +437,10 @@ async def test_pages_that_fail_are_logged_once_a_minute(sqlite_url: str, monkeyp
 
 def test_packages_are_found_by_their_entry_points() -> None:
     assert {each.group for each in mounts.installed()} <= {mounts.GROUP}
+
+
+@pytest.mark.parametrize(
+    ("host", "local"), [("127.0.0.1", True), ("::ffff:127.0.0.1", True), ("::ffff:10.0.0.1", False)]
+)
+def test_callers_of_this_machine_are_known_by_either_address(host: str, local: bool) -> None:
+    assert is_loopback(host) is local
