@@ -18,6 +18,7 @@ from popserver import broker
 from popserver.database.database import Database
 from popserver.engine import transaction
 from popserver.engine.clock import Clock
+from popserver.engine.meters import Meters
 from popserver.engine.transaction import Transaction
 from popserver.engine.writer import Effects
 from popserver.messages import append
@@ -55,6 +56,9 @@ class InstantWriter:
         self._database = database
         self._clock = clock
         self.effects = Effects()
+        self.meters = Meters()
+        self.batch_began_s: float | None = None  # no batch ever runs
+        self.waiting = 0
         self.announcement: Any = None
         self._conn = database.connect_writer()
         self._offset = 0

@@ -67,7 +67,11 @@ def test_reset_goes_anywhere_and_says_from_where(shell: Shell) -> None:
     [
         (("--to", "yesterday"), 2, "'yesterday' is no place; write beginning, end, 2026-11-20T10:00"),
         (("--offset", "3"), 2, "offset 3 is an offset of one queue; name it with --queue ID"),
-        (("--offset", "6", "--queue", "0"), 1, "offset 6 is not in queue 0 of topic 'flights', which stores 0 to 5"),
+        (
+            ("--offset", "6", "--queue", "0", "--force"),
+            1,
+            "offset 6 is not in queue 0 of topic 'flights', which stores 0 to 5",
+        ),
         (("--to", "end", "--queue", "7"), 1, "topic 'flights' has no queue 7; it has 2, numbered 0 to 1"),
         ((), 2, "one of the arguments --to --offset is required"),
     ],
