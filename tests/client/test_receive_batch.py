@@ -317,14 +317,14 @@ async def test_the_end_of_the_consumer_gives_it_back(server: ScriptedServer) -> 
 async def test_a_receive_of_another_kind_does_not_get_it(
     server: ScriptedServer, monkeypatch: pytest.MonkeyPatch, other: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr("popclient._engine.polls.STRAY_PATIENCE", 0.02)
+    monkeypatch.setattr("popclient._engine.polls.STRAY_PATIENCE", 0.2)
     put(server, 9)
     async with consumer_of(server) as consumer:
         await quick(consumer)
         await until(lambda: len(server.held) == 6)
         found = await consumer.receive(**other)
         assert not {"4", "5"} & set(bodies(found))
-        await until(lambda: sorted(given_back(server)) == ["t-4", "t-5"])
+        await until(lambda: {"t-4", "t-5"} <= set(given_back(server)))  # and later ones, if the machine is slow
 
 
 async def test_what_has_waited_for_half_of_its_hold_is_not_handed_out(
