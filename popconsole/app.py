@@ -126,7 +126,7 @@ def routes_of(desk: Desk) -> list[Route | Mount]:
         Mount("/static", KeptFiles(directory=STATIC)),
         Route("/sign-in", sign_in.form, methods=["GET"]),
         Route("/sign-in", sign_in.sign_in, methods=["POST"]),
-        Route("/sign-out", desk.page(sign_in.sign_out), methods=["POST"]),
+        Route("/sign-out", desk.page(sign_in.sign_out, asks=False), methods=["POST"]),
         *(Route(path, desk.page(page), methods=["GET"]) for path, page in looks.items()),
         *(Route(path, desk.page(page, acts=True), methods=["POST"]) for path, page in acts.items()),
     ]

@@ -44,8 +44,11 @@ class Desk:
         if self._unsigned is not None:
             await self._unsigned.close()
 
-    def page(self, handler: Page, *, acts: bool = False) -> Endpoint:
-        """An endpoint for visitors who may look. acts: it changes something, so its form has a token."""
+    def page(self, handler: Page, *, acts: bool = False, asks: bool = True) -> Endpoint:
+        """An endpoint for visitors who may look. acts: it changes something, so its form has a token.
+
+        asks: whether the server is asked if the user may still look; not for signing out, which always works.
+        """
 
         async def answer(request: Request) -> Response:
             try:
@@ -54,7 +57,8 @@ class Desk:
                     session = await self._open()
                 if session is None:
                     return self._to_sign_in(request)
-                await self.sessions.check(session)
+                if asks:
+                    await self.sessions.check(session)
                 form = await form_of(request) if request.method == "POST" else {}
                 visit = Visit(request, session, session.admin, self.pulse, self.jobs, self.settings, form)
                 if request.method == "POST":

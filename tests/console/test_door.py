@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+import popclient.admin
 from popclient.aio import Admin
 from popclient.config import ClientConfig
 from popclient.errors import Unauthorized
@@ -275,6 +276,22 @@ def test_a_disabled_user_sees_nothing_more(guarded_site: Site, monkeypatch: pyte
         for path in ("/", "/groups", "/activity"):
             answer = bob.browser.get(path, follow_redirects=False)
             assert (answer.status_code, answer.headers["location"]) == (303, "/sign-in"), path
+
+
+def test_who_is_no_admin_any_more_signs_out(guarded_site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions_module, "CHECK_S", 0.0)
+    make_admin_bob(guarded_site)
+    with guarded_site.another() as bob:
+        bob.sign_in("bob", "bobs-secret")
+        csrf = csrf_on(bob.get("/groups"))
+        config = ClientConfig(guarded_site.broker.endpoint, access_key="root", access_secret="s3cret-key")
+        with popclient.admin.Admin(config) as admin:
+            admin.delete_user("bob")
+            admin.create_user("bob", "bobs-secret")
+        assert bob.browser.get("/groups", follow_redirects=False).status_code == 403
+        answer = bob.browser.post("/sign-out", data={"csrf": csrf}, follow_redirects=False)
+        assert (answer.status_code, answer.headers["location"]) == (303, "/sign-in")
+        assert bob.browser.get("/sign-in", follow_redirects=False).status_code == 200
 
 
 async def test_an_accepted_user_is_asked_for_seldom(guarded_site: Site) -> None:
