@@ -174,8 +174,10 @@ class LoopThread:
         tasks: list[asyncio.Task[T]] = []
 
         def answer(task: asyncio.Task[T]) -> None:
+            # Taken here in any case: a thread that was interrupted does not, and asyncio would log that nobody did.
+            error = None if task.cancelled() else task.exception()
             # When the process ends, a waiting daemon thread is not woken: it would only log an error.
-            if not (self._ending and not task.cancelled() and isinstance(task.exception(), ClientClosed)):
+            if not (self._ending and isinstance(error, ClientClosed)):
                 waiter.set_result(task)
 
         def begin() -> None:

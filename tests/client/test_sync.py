@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import subprocess
 import sys
 import textwrap
@@ -22,7 +24,7 @@ from popclient import (
     Producer,
     SimpleConsumer,
 )
-from popclient._loop import loop_thread
+from popclient._loop import LoopThread, loop_thread
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
 from tests.support.programs import AT_ONCE_S, run
@@ -293,3 +295,22 @@ def test_the_client_needs_grpcio_and_protobuf_alone() -> None:
     """
     ended, _ = run(script)
     assert ended.returncode == 0, ended.stderr
+
+
+def test_what_fails_after_its_thread_was_interrupted_is_not_logged() -> None:
+    said: list[object] = []
+    thread = LoopThread()
+    thread.loop.set_exception_handler(lambda _, context: said.append(context))
+
+    async def fail() -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise ClientClosed from None
+
+    with pytest.raises(TimeoutError):
+        thread.run(fail, timeout=0.01)
+    for _ in range(3):  # the cancellation, the failure, and the end of the task
+        thread.run(lambda: asyncio.sleep(0))
+    thread.call(gc.collect)
+    assert said == []
