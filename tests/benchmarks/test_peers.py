@@ -136,7 +136,7 @@ def test_a_family_has_this_process() -> None:
     import os
 
     own = os.getpid()
-    assert family_of(own)[0] == own
+    assert own in family_of(own)  # Linux gives out low numbers again: no order is sure
     assert family_cpu_seconds() > 0
     assert family_memory_bytes(own) > 2**20
 
