@@ -22,7 +22,7 @@ STOREYS: dict[str, tuple[str, ...]] = {
     "machine": ("database", "engine", "front", "transport", "http2"),
     "what is stored": ("access", "catalog", "messages", "members", "cluster", "delivery"),
     "what happens to messages": ("producing", "settling", "pulling", "maintenance", "clients", "receiving", "bulk"),
-    "what operators ask for": ("dead_letters", "inspection", "progress", "metrics", "web"),
+    "what operators ask for": ("dead_letters", "inspection", "rocketmq_admin", "progress", "metrics", "web"),
 }
 TOP = "app.py and services.py"
 

@@ -154,6 +154,7 @@ class App:
                 listening=listening,
                 access=self.access,
                 client_meters=self._count_client_metrics(),
+                set_log_level=set_level if self.own_process else None,
             )
             self.web = self._open_web()
             await self.broker.servers.list_at(self.config.advertise or self._own_address())
@@ -337,6 +338,13 @@ def configure(level: str, form: Literal["console", "json"]) -> None:
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
         logger_factory=structlog.PrintLoggerFactory(cast("TextIO", _StandardError())),
+    )
+
+
+def set_level(level: str) -> None:
+    """From now on, log lines of `level` and above."""
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()])
     )
 
 

@@ -13,7 +13,16 @@ from popserver.clients.commands import Commands
 from popserver.clients.takeover import Takeover
 from popserver.cluster.servers import ServerEvents, Servers
 from popserver.database.database import Database
-from popserver.database.notifications import DUE, EVERYTHING, NEW_TOPIC, PAUSES, PENDING, USERS, Notification
+from popserver.database.notifications import (
+    DUE,
+    EVERYTHING,
+    NEW_TOPIC,
+    PAUSES,
+    PENDING,
+    SUBSCRIPTIONS,
+    USERS,
+    Notification,
+)
 from popserver.engine.clock import Clock
 from popserver.engine.reader import Reader
 from popserver.engine.timers import BackgroundTasks
@@ -161,6 +170,7 @@ class Broker:
         self.writer.effects.on_ready(self.pulls.parked.wake, among=self.pulls.parked.topics)
         self.writer.effects.on_invalidated(NEW_TOPIC, self.pulls.on_new_topic)
         self.writer.effects.on_invalidated(PAUSES, lambda _: self._reload_pauses())
+        self.writer.effects.on_invalidated(SUBSCRIPTIONS, lambda _: self.catalog.forget_subscriptions())
         if shared:
             self.writer.announcement = self.servers.announcement
         # Called when another server has changed users or policies, or may have changed them.

@@ -11,6 +11,7 @@ from popproto.v1 import admin_pb2 as wire
 from popproto.v1 import bulk_pb2 as bulk
 from popproto.v1 import legacy_pb2 as legacy
 from popproto.v1 import receiving_pb2 as receiving
+from popproto.v2 import admin_pb2 as rocketmq_admin
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as service
 from popserver.access import rights, users
@@ -35,10 +36,16 @@ from popserver.model.errors import Unimplemented
 from popserver.producing.rpc import ProducerMethods
 from popserver.progress.flow import GroupProgress
 from popserver.progress.rpc import ProgressMethods
+from popserver.progress.rpc_rocketmq import GroupAdminMethods
 from popserver.pulling.rpc import PullMethods, SendBackMethods
 from popserver.pulling.rpc_offsets import OffsetMethods
 from popserver.receiving import rpc as receiving_rpc
 from popserver.receiving.rpc import ConsumerMethods
+from popserver.rocketmq_admin.consumers import ConsumerAdminMethods
+from popserver.rocketmq_admin.messages import MessageAdminMethods
+from popserver.rocketmq_admin.online import OnlineConsumers
+from popserver.rocketmq_admin.rpc import RocketmqAdminMethods, ServerFacts
+from popserver.rocketmq_admin.traffic import Traffic
 from popserver.transport import convert
 from popserver.transport.call import Door, encode
 from popserver.transport.calls import AnyMethod, Caller, ConversationMethod, Method, StreamMethod, serve
@@ -183,13 +190,38 @@ class Services:
         """Every method of popmq.v1.Admin."""
         broker = self._broker
         operations = self.operations()
-        return admin_methods(
-            AdminMethods(operations, readiness, self._version, broker.meters.commits),
-            ClientMethods(broker.clients, broker.commands, broker.transactions.producers, operations),
-            DeadLetterMethods(Redrives(broker.reader, broker.writer)),
-            ProgressMethods(GroupProgress(broker.reader, broker.writer, broker.catalog, broker.clock, broker.paused)),
-            UserMethods(users.Users(broker.writer, broker.reader, access)),
+        clients, producers = broker.clients, broker.transactions.producers
+        return {
+            **AdminMethods(operations, readiness, self._version, broker.meters.commits).methods,
+            **ClientMethods(clients, broker.commands, producers, operations).methods,
+            **DeadLetterMethods(Redrives(broker.reader, broker.writer)).methods,
+            **ProgressMethods(self.progress()).methods,
+            **UserMethods(users.Users(broker.writer, broker.reader, access)).methods,
+        }
+
+    def progress(self) -> GroupProgress:
+        broker = self._broker
+        return GroupProgress(
+            broker.reader,
+            broker.writer,
+            broker.catalog,
+            broker.clock,
+            broker.paused,
+            broker.clients,
+            broker.group_members,
         )
+
+    def rocketmq_admin(self, facts: ServerFacts) -> dict[str, AnyMethod]:
+        """Every method of apache.rocketmq.v2.Admin."""
+        broker, operations = self._broker, self.operations()
+        producers, traffic = broker.transactions.producers, Traffic(broker.meters, broker.clock)
+        online = OnlineConsumers(broker.clients, broker.catalog, broker.group_members, broker.reader, broker.clock)
+        return {
+            **RocketmqAdminMethods(facts, operations, broker.servers, broker.clients, producers, traffic).methods,
+            **ConsumerAdminMethods(online, broker.commands, operations, broker.reader).methods,
+            **MessageAdminMethods(operations, broker.sending, broker.reader, broker.clock).methods,
+            **GroupAdminMethods(self.progress(), broker.clock).methods,
+        }
 
 
 def build(
@@ -203,11 +235,13 @@ def build(
     access: Access | None = None,
     is_administered: bool = False,
     client_meters: ClientMeters | None = None,
+    set_log_level: Callable[[str], None] | None = None,
 ) -> PopServer:
     """A server that is bound to host and port (0: any free port, see `.port`). Call it in the running event loop.
 
-    Without `access` callers need not sign. The service Admin exists only with `is_administered`, and the one for
-    metrics of clients only with `client_meters`. Raises `CannotListen` if the address cannot be bound.
+    Without `access` callers need not sign. The two services Admin exist only with `is_administered`, and the one for
+    metrics of clients only with `client_meters`. `set_log_level`: None if the log is not the server's own. Raises
+    `CannotListen` if the address cannot be bound.
     """
     access = access or Access(broker.reader, broker.clock)
     door = Http2Door(limits, min(limits.connections_max, connections_max()), must_sign=access.is_on)
@@ -228,7 +262,9 @@ def build(
     ]
     readiness = Readiness(broker.database, broker.reader, broker.writer, broker.timekeeper.hints)
     if is_administered:
+        facts = ServerFacts(version, address_of(host, port), lambda: door.connections.connections.used, set_log_level)
         services.append(serve(ADMIN, made.admin(access, readiness), AdminGate(access), incoming))
+        services.append(serve(ROCKETMQ_ADMIN, made.rocketmq_admin(facts), AdminGate(access), incoming))
     anybody = PublicServices(incoming, broker.budgets, limits, [service.name for service in services], readiness)
     services += anybody.services
     if client_meters is not None:
@@ -241,44 +277,7 @@ def build(
 
 
 ADMIN = wire.DESCRIPTOR.services_by_name["Admin"]
-
-
-def admin_methods(
-    admin: AdminMethods,
-    clients: ClientMethods,
-    dead_letters: DeadLetterMethods,
-    progress: ProgressMethods,
-    users: UserMethods,
-) -> dict[str, AnyMethod]:
-    """Every method of the service."""
-    return {
-        "CreateTopic": Method(admin.create_topic, rights.admin),
-        "UpdateTopic": Method(admin.update_topic, rights.admin),
-        "DeleteTopic": Method(admin.delete_topic, rights.admin),
-        "GetTopic": Method(admin.get_topic, rights.admin),
-        "ListTopics": Method(admin.list_topics, rights.admin),
-        "CreateGroup": Method(admin.create_group, rights.admin),
-        "UpdateGroup": Method(admin.update_group, rights.admin),
-        "DeleteGroup": Method(admin.delete_group, rights.admin),
-        "GetGroup": Method(admin.get_group, rights.admin),
-        "ListGroups": Method(admin.list_groups, rights.admin),
-        "PeekMessages": Method(admin.peek_messages, rights.admin),
-        "GetMessage": Method(admin.get_message, rights.admin),
-        "ListScheduled": Method(admin.list_scheduled, rights.admin),
-        "CancelScheduled": Method(admin.cancel_scheduled, rights.admin),
-        "Why": Method(admin.why, rights.admin),
-        "ListHolds": Method(admin.list_holds, rights.admin),
-        "ListLockedMessageGroups": Method(admin.list_locked_message_groups, rights.admin),
-        "FindMessages": Method(admin.find_messages, rights.admin),
-        "TryFilter": Method(admin.try_filter, rights.admin),
-        "GetStatus": Method(admin.get_status, rights.admin),
-        "GetHealth": Method(admin.get_health, rights.admin),
-        "ConfirmClock": Method(admin.confirm_clock, rights.admin),
-        **clients.methods,
-        **dead_letters.methods,
-        **progress.methods,
-        **users.methods,
-    }
+ROCKETMQ_ADMIN = rocketmq_admin.DESCRIPTOR.services_by_name["Admin"]
 
 
 BULK = bulk.DESCRIPTOR.services_by_name["Bulk"]

@@ -18,8 +18,8 @@ SLEEP_S_MAX = 0.2
 ROOMS = (
     "model", "filters", "database", "engine", "front", "transport", "http2", "access", "catalog", "messages", "members",
     "cluster", "delivery", "producing", "settling", "maintenance", "clients", "pulling", "dead_letters", "receiving",
-    "inspection", "bulk", "progress", "config", "broker", "metrics", "web", "services", "app", "in_process",
-    "offline", "cli", "pytest_plugin",
+    "inspection", "rocketmq_admin", "bulk", "progress", "config", "broker", "metrics", "web", "services", "app",
+    "in_process", "offline", "cli", "pytest_plugin",
 )  # fmt: skip
 # What operators and Spark use can be taken away: only what puts the server together knows these rooms.
 # The same for the client. An `__init__` may hand out what comes later.
@@ -35,7 +35,7 @@ CONSOLE_ROOMS = (
 )  # fmt: skip
 # Rooms of the client that may have more files than others.
 FILES_MAX_OF = {"_engine": 16, "_queues": 16, "cli": 18}
-REMOVABLE = {"bulk", "progress", "dead_letters", "web"}
+REMOVABLE = {"bulk", "progress", "dead_letters", "rocketmq_admin", "web"}
 ASSEMBLY = {"broker", "services", "app"}
 # Other packages of ours that a package may import.
 ALLOWED = {"popserver": {"popproto"}, "popclient": {"popproto"}, "popconsole": {"popclient"}, "popproto": set()}
@@ -60,9 +60,13 @@ WIRE = (
     "popserver.offline",
     "popserver.producing.rpc",
     "popserver.progress.rpc",
+    "popserver.progress.rpc_rocketmq",
     "popserver.pulling.rpc",
     "popserver.pulling.rpc_offsets",
     "popserver.receiving.rpc",
+    "popserver.rocketmq_admin.consumers",
+    "popserver.rocketmq_admin.messages",
+    "popserver.rocketmq_admin.rpc",
     "popserver.services",
     "popserver.web",
 )

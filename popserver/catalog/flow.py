@@ -34,7 +34,7 @@ class Catalog:
         self._auto_create = auto_create
         self._topics: dict[Resource, Topic] = {}
         self._groups: dict[Resource, Group] = {}
-        self._met: set[tuple[int, int]] = set()
+        self._met: set[tuple[int, int]] = set()  # group and topic that are subscribed
         self._fixed: set[tuple[int, Mode]] = set()
         self._changes = 0
 
@@ -82,8 +82,10 @@ class Catalog:
         group = self._groups.get(group_name) or await self.group(group_name)
         topic = self._topics.get(topic_name) or await self.topic(topic_name)
         if (group.group_id, topic.topic_id) not in self._met:
+            changes = self._changes
             await self._writer.submit(subscriptions.Subscribe(group, topic, Mode.POP))
-            self._met.add((group.group_id, topic.topic_id))
+            if changes == self._changes:
+                self._met.add((group.group_id, topic.topic_id))
         return group, topic
 
     async def set_group_mode(self, group: Group, mode: Mode) -> None:
@@ -170,9 +172,14 @@ class Catalog:
 
     def forget_all(self) -> None:
         """Other servers may have changed or deleted anything: clear the cache."""
-        self._changes += 1
         self._topics.clear()
         self._groups.clear()
+        self.forget_subscriptions()
+
+    def forget_subscriptions(self) -> None:
+        """A subscription was deleted: a group that uses it again subscribes again."""
+        self._changes += 1
+        self._met.clear()
 
     def _deleted(self, *, topics: Iterable[Resource], group: Resource | None = None) -> None:
         """Called after each deletion, also after a failed or cancelled one, because it may have taken effect."""

@@ -37,6 +37,8 @@ class Client:
     is_expected: bool = False  # it held messages before this server knew it
     language: str = ""  # of its library, and its version; empty if it has not said
     version: str = ""
+    hostname: str = ""  # of its machine, as it says
+    address: str = ""  # that its newest stream came from, without the port; that of a proxy, if there is one
     works_in_order: bool = False  # it was told to process the messages of a message group in order
     role: Role | None = None
     membership: Membership | None = None
@@ -181,11 +183,11 @@ class Clients:
         elif not client.is_gone:
             self._consumers.took(client_id, role)
 
-    def says_language(self, client_id: str, language: str, version: str) -> None:
-        """The client has said which library it uses."""
+    def introduced(self, client_id: str, language: str, version: str, hostname: str, address: str) -> None:
+        """The client has said which library it uses on which machine; its stream came from `address`."""
         client = self._known.get(client_id)
         if client is not None:
-            client.language, client.version = language, version
+            client.language, client.version, client.hostname, client.address = language, version, hostname, address
 
     def role_of(self, client_id: str) -> Role | None:
         """The client's role; None for a client that is no consumer or that this server does not know."""

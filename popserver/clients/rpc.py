@@ -179,11 +179,19 @@ class SessionMethods:
         agent = merged.user_agent
         # The numbers of newer clients have no name here.
         language = pb.Language.Name(agent.language) if agent.language in pb.Language.values() else "OTHER"
-        self._clients.says_language(caller.client_id, language, agent.version[:VERSION_SHOWN_MAX])
+        self._clients.introduced(
+            caller.client_id,
+            language,
+            agent.version[:VERSION_SHOWN_MAX],
+            agent.hostname[:HOSTNAME_SHOWN_MAX],
+            caller.peer.rpartition(":")[0].strip("[]"),
+        )
         return wire.TelemetryCommand(status=status.OK, settings=merged)
 
 
-VERSION_SHOWN_MAX = 64  # characters; a client may send megabytes, and they would be kept for each client
+# In characters: a client may send megabytes, and they would be kept for each client.
+VERSION_SHOWN_MAX = 64
+HOSTNAME_SHOWN_MAX = 255
 
 
 def _in_turn(write: Write) -> Write:

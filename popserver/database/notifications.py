@@ -28,6 +28,7 @@ GROUP = "group"
 MEMBERS = "members"  # of a group that owns whole queues: members joined, left, or changed their subscriptions
 PAUSES = "pauses"  # an operator paused or resumed a group
 RESETS = "resets"  # of such a group: an operator moved its progress
+SUBSCRIPTIONS = "subscriptions"  # an operator deleted a group's subscription to a topic
 
 
 class Invalidation(NamedTuple):

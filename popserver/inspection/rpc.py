@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from popproto.v1 import admin_pb2 as wire
 from popproto.v2 import definition_pb2 as pb
+from popserver.access import rights
 from popserver.engine.meters import Histogram
 from popserver.inspection import convert as inspection_convert
 from popserver.inspection.flow import Inspection, Wish
@@ -17,7 +18,7 @@ from popserver.model.group import ConsumeFrom, HistoryLevel, NewGroup
 from popserver.model.retry import RetryPolicy
 from popserver.model.topic import NewTopic
 from popserver.transport import convert, status
-from popserver.transport.calls import Caller
+from popserver.transport.calls import AnyMethod, Caller, Method
 
 
 class AdminMethods:
@@ -28,6 +29,30 @@ class AdminMethods:
         self._readiness = readiness
         self._commits = commits
         self._version = version
+        self.methods: dict[str, AnyMethod] = {
+            "CreateTopic": Method(self.create_topic, rights.admin),
+            "UpdateTopic": Method(self.update_topic, rights.admin),
+            "DeleteTopic": Method(self.delete_topic, rights.admin),
+            "GetTopic": Method(self.get_topic, rights.admin),
+            "ListTopics": Method(self.list_topics, rights.admin),
+            "CreateGroup": Method(self.create_group, rights.admin),
+            "UpdateGroup": Method(self.update_group, rights.admin),
+            "DeleteGroup": Method(self.delete_group, rights.admin),
+            "GetGroup": Method(self.get_group, rights.admin),
+            "ListGroups": Method(self.list_groups, rights.admin),
+            "PeekMessages": Method(self.peek_messages, rights.admin),
+            "GetMessage": Method(self.get_message, rights.admin),
+            "ListScheduled": Method(self.list_scheduled, rights.admin),
+            "CancelScheduled": Method(self.cancel_scheduled, rights.admin),
+            "Why": Method(self.why, rights.admin),
+            "ListHolds": Method(self.list_holds, rights.admin),
+            "ListLockedMessageGroups": Method(self.list_locked_message_groups, rights.admin),
+            "FindMessages": Method(self.find_messages, rights.admin),
+            "TryFilter": Method(self.try_filter, rights.admin),
+            "GetStatus": Method(self.get_status, rights.admin),
+            "GetHealth": Method(self.get_health, rights.admin),
+            "ConfirmClock": Method(self.confirm_clock, rights.admin),
+        }
 
     async def create_topic(self, request: wire.CreateTopicRequest, caller: Caller) -> wire.CreateTopicResponse:
         default = NewTopic(caller.resource(request.topic))

@@ -12,10 +12,12 @@ from popserver.catalog import facts as catalog_facts
 from popserver.catalog import lookup, topics
 from popserver.catalog.flow import Catalog
 from popserver.catalog.paused import PausedGroups
+from popserver.clients.clients import Clients
 from popserver.engine.clock import Clock
 from popserver.engine.reader import Reader
 from popserver.engine.writer import Writer
 from popserver.inspection import why
+from popserver.members.flow import GroupMembers
 from popserver.messages import read
 from popserver.model.errors import BadRequest, IllegalMessageId
 from popserver.model.group import Group, Mode
@@ -25,12 +27,15 @@ from popserver.model.states import State
 from popserver.model.times import moment
 from popserver.model.topic import MessageType, QueueName, Topic, queue_numbered
 from popserver.progress import rules
+from popserver.progress.accumulation import GroupAccumulation, accumulation
 from popserver.progress.clone import Clone, topic_ids
 from popserver.progress.lag import QueueLag, queue_lag
 from popserver.progress.pause import SetPause
 from popserver.progress.reset import Reset, check, plan
 from popserver.progress.rules import Goal, MovedOffset, Target
 from popserver.progress.skip import Skip
+from popserver.progress.time_span import QueueTimeSpan, time_spans
+from popserver.progress.unsubscribe import Unsubscribe
 from popserver.pulling.offsets import NamedOffset
 
 # Exported for `rpc`, which must not import statements.
@@ -51,12 +56,23 @@ class SkippedMessage(NamedTuple):
 class GroupProgress:
     """An operator's actions on progress. Every refusal is a `PopError` and changes nothing."""
 
-    def __init__(self, reader: Reader, writer: Writer, catalog: Catalog, clock: Clock, paused: PausedGroups) -> None:
+    def __init__(
+        self,
+        reader: Reader,
+        writer: Writer,
+        catalog: Catalog,
+        clock: Clock,
+        paused: PausedGroups,
+        clients: Clients,
+        group_members: GroupMembers,
+    ) -> None:
         self._reader = reader
         self._writer = writer
         self._catalog = catalog
         self._clock = clock
         self._paused = paused
+        self._clients = clients
+        self._group_members = group_members
 
     async def lag(self, group_name: Resource, topic_name: Resource | None) -> tuple[list[QueueLag], int]:
         """The first 4,096 queues in which the group has progress, and how many there are."""
@@ -69,6 +85,36 @@ class GroupProgress:
             return queue_lag(conn, group, topic_id, now_ms, LAG_MAX)
 
         return await self._reader.read(query)
+
+    async def accumulation(self, group_name: Resource, topic_names: Sequence[Resource]) -> GroupAccumulation:
+        """What the group has not consumed, in these topics or (none) in all; lists at most 1,000 of all topics."""
+        _check(group_name, topic_names)
+        return await self._reader.read(lambda conn: accumulation(conn, group_name, topic_names))
+
+    async def time_spans(self, group_name: Resource, topic_names: Sequence[Resource]) -> list[QueueTimeSpan]:
+        """When the messages around the group's progress were stored, in these topics or (none) in all.
+
+        Of 4,096 queues, and one more if there are more.
+        """
+        _check(group_name, topic_names)
+        return await self._reader.read(lambda conn: time_spans(conn, group_name, topic_names))
+
+    async def unsubscribe(self, group_name: Resource, topic_name: Resource) -> None:
+        """Remove the group from the topic, with its progress and its holds there; its dead letters stay.
+
+        Raises `NotFound` if the group does not consume the topic, `BadRequest` while a consumer does that is connected
+        to this server, or that owns queues of it: it would subscribe again.
+        """
+        check_group(group_name)
+        group, topic = await self._catalog.for_receipt(group_name, topic_name)
+        client_ids = await self._subscribers(group_name, topic_name)
+        if client_ids:
+            raise BadRequest(
+                f"consumers of group '{group_name}' are connected and subscribe to topic '{topic_name}', such as"
+                f" {min(client_ids)}, {len(client_ids)} in all; stop them, or let them unsubscribe, and repeat the"
+                " request"
+            )
+        await self._writer.submit(Unsubscribe(group, topic))
 
     async def reset(
         self,
@@ -209,12 +255,25 @@ class GroupProgress:
         group = await self._catalog.group(group_name)
         return await self._writer.submit(Clone(source, group, topics))
 
+    async def _subscribers(self, group: Resource, topic: Resource) -> set[str]:
+        """The ids of the group's consumers that subscribe to the topic: those of this server, and members."""
+        here = self._clients.consumers_of(group)
+        filters = [(each.client_id, each.role.subscription.filters) for each in here if each.role is not None]
+        filters += [(each.client_id, each.filters) for each in await self._group_members.of(group)]
+        return {client_id for client_id, wanted in filters if any(each.topic == topic for each in wanted)}
+
     async def _goal(self, name: QueueName, to: Target) -> Goal:
         """Does not create a missing topic."""
         topic = await self._catalog.known_topic(name.topic)
         if topic is None:
             raise lookup.topic_not_found(name.topic)
         return Goal(topic, queue_numbered(topic, name.number), to)
+
+
+def _check(group_name: Resource, topic_names: Sequence[Resource]) -> None:
+    check_group(group_name)
+    for each in topic_names:
+        check_topic(each)
 
 
 def _topic(conn: Connection, name: Resource) -> Topic:

@@ -2,7 +2,8 @@
 
 Every failure of a call becomes a status inside the answer. The gRPC status stays OK, because clients take any other
 gRPC status for a broken connection and try again. A refusal has a code from `transport.status`. An unexpected error
-has one plain sentence; its traceback is in the log. Bytes that cannot be decoded are a BAD_REQUEST.
+has one plain sentence; its traceback is in the log. Bytes that cannot be decoded are a BAD_REQUEST. An answer without a
+status (`ChangeLogLevelResponse`) cannot say that: a failure of its call is the gRPC status.
 
 The headers identify the caller and are checked first. The request of a refused caller is not read.
 """
@@ -235,13 +236,7 @@ class _Way:
     """What the handlers of all kinds of methods share."""
 
     def __init__(
-        self,
-        name: str,
-        response_class: type[Message],
-        gate: Gate,
-        incoming: Incoming,
-        read: Read[Message],
-        bytes_max: int,
+        self, name: str, response: type[Message], gate: Gate, incoming: Incoming, read: Read[Message], bytes_max: int
     ) -> None:
         self.name = name
         self.gate = gate
@@ -250,8 +245,9 @@ class _Way:
         self.read = read
         self.bytes_max = bytes_max
         self.calls = incoming.meters.calls_of(name)
-        self.encode = cast("Callable[[Encodable], bytes]", response_class.SerializeToString)
-        self._respond = cast("Callable[..., Message]", response_class)
+        self.encode = cast("Callable[[Encodable], bytes]", response.SerializeToString)
+        self.has_status = "status" in response.DESCRIPTOR.fields_by_name
+        self._respond = cast("Callable[..., Message]", response)
 
     def refusal(self, refused: pb.Status) -> Message:
         return self._respond(status=refused)
@@ -284,7 +280,7 @@ class _Unary:
         self._way = way
         self._method = method
 
-    async def handle(self, call: Call) -> Message:
+    async def handle(self, call: Call) -> Message | None:
         way, method = self._way, self._method
         began_s, code = now_s(), 0
         caller = Caller(call)
@@ -307,21 +303,24 @@ class _Unary:
             if way.allow is not None:
                 way.allow(method.rights, request, caller)
             answer = await method.answer(request, caller)
-            code = answer.status.code  # type: ignore[attr-defined]
+            code = answer.status.code if way.has_status else pb.OK  # type: ignore[attr-defined]
             return answer
         except PopError as refusal:
             code = status.CODES[type(refusal)]
-            return self._refusal(arrived.request, refusal)
+            return self._refusal(call, arrived.request, refusal)
         except Exception:  # noqa: BLE001
             code = pb.INTERNAL_SERVER_ERROR
-            return self._refusal(arrived.request, way.failure(caller))
+            return self._refusal(call, arrived.request, way.failure(caller))
         finally:
             arrived.budget.give_back(arrived.size)
             took_ms, took = (now_s() - began_s) * 1_000, way.calls[code]
             took.counts[bisect_left(took.limits, took_ms)] += 1
             took.total += took_ms
 
-    def _refusal(self, request: Message | BadRequest | None, refusal: PopError) -> Message:
+    def _refusal(self, call: Call, request: Message | BadRequest | None, refusal: PopError) -> Message | None:
+        if not self._way.has_status:
+            call.end(status.end_of_stream(refusal))
+            return None
         refused = status.of(refusal)
         return self._way.refusal(refused) if self._method.refuse is None else self._method.refuse(request, refused)
 

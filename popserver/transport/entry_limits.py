@@ -38,6 +38,10 @@ ENTRIES_MAX = {
     "Pairs.pairs": 1_024,
     "ImportOffsetsRequest.offsets": 8_192,
     "AddPolicyRequest.actions": 16,
+    "DescribeGroupAccumulationRequest.topics": 1_024,
+    "QueryTimeSpanRequest.topics": 1_024,
+    "AdminSendMessageRequest.user_properties": 1_024,
+    "AdminSendMessageRequest.ext_info": 1_024,
     "PullBulkRequest.columns": 64,
     "ReceiveBulkRequest.columns": 64,
     # Each queue is one row to write.

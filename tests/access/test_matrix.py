@@ -17,10 +17,12 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
 from popproto.v1 import admin_pb2, bulk_pb2, legacy_pb2, receiving_pb2
+from popproto.v2 import admin_pb2 as rocketmq_admin_pb2
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as v2
 from popserver.access.flow import Rules
 from popserver.model.names import Resource
+from tests.support.desk import REQUESTS
 from tests.support.door import GROUP, TOPIC, Door, a_message, opened, receive_request
 from tests.support.guarded import ADMIN, SECRET, give
 from tests.support.signing import signed
@@ -145,6 +147,15 @@ ADMIN_METHODS = """
     GetStatus GetHealth
 """.split()
 ADMINISTRATION = [row(method, ADMINS, getattr(admin_pb2, f"{method}Request")) for method in ADMIN_METHODS]
+ROCKETMQ_METHODS = """
+    ChangeLogLevel DescribeTopicStatus ListSubscription DescribeSubscription DeleteSubscription
+    DescribeGroupAccumulation ListConsumerConnection ResetGroupOffset QueryMessage PrintThreadStackTrace VerifyMessage
+    AdminSendMessage GetConsumerRunningInfo GetTopicRoute QueryTimeSpan GetProxyRuntimeStats
+""".split()
+ROCKETMQ_ADMINISTRATION = [
+    row(method, ADMINS, getattr(rocketmq_admin_pb2, REQUESTS.get(method, f"{method}Request")))
+    for method in ROCKETMQ_METHODS
+]
 HEALTH = [
     Row("Check", NOTHING, lambda _: health_pb2.HealthCheckRequest(), anyone=True),
     Row("Watch", NOTHING, lambda _: health_pb2.HealthCheckRequest(), anyone=True),
@@ -159,6 +170,7 @@ ROWS: dict[str, tuple[Any, Sequence[Row]]] = {
     "popmq.v1.Receiving": (receiving_pb2, RECEIVING),
     "popmq.v1.Bulk": (bulk_pb2, BULK),
     "popmq.v1.Admin": (admin_pb2, ADMINISTRATION),
+    "apache.rocketmq.v2.Admin": (rocketmq_admin_pb2, ROCKETMQ_ADMINISTRATION),
     "grpc.health.v1.Health": (health_pb2, HEALTH),
     "grpc.reflection.v1alpha.ServerReflection": (reflection_pb2, REFLECTION),
 }

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
 from typing import Any
 from unittest.mock import AsyncMock, Mock
@@ -24,14 +23,7 @@ from popserver.model.errors import NoAnswer, NotFound
 from tests.support.door import GROUP, TOPIC, Door, a_message, opened
 from tests.support.guarded import ADMIN, SECRET, as_, give
 from tests.support.running_broker import until
-
-CONSUMER = wire.TelemetryCommand(
-    settings=pb.Settings(client_type=pb.PUSH_CONSUMER, subscription=pb.Subscription(group=GROUP))
-)
-PRODUCER = wire.TelemetryCommand(
-    settings=pb.Settings(client_type=pb.PRODUCER, publishing=pb.Publishing(topics=[TOPIC]))
-)
-Answer = Callable[[wire.TelemetryCommand], wire.TelemetryCommand | None]
+from tests.support.sessions import CONSUMER, PRODUCER, client, traces, tried
 
 
 @pytest.fixture
@@ -40,52 +32,10 @@ async def door(tmp_path: Path) -> AsyncIterator[Door]:
         yield opened_door
 
 
-@asynccontextmanager
-async def client(
-    door: Door, client_id: str = "c1", answer: Answer = lambda _: None, settings: Any = CONSUMER, **options: Any
-) -> AsyncIterator[list[wire.TelemetryCommand]]:
-    """A client that has told its settings; what it is asked, and it answers so."""
-    asked: list[wire.TelemetryCommand] = []
-
-    async def serve(stream: Any) -> None:
-        while isinstance(command := await stream.read(), wire.TelemetryCommand):
-            asked.append(command)
-            reply = answer(command)
-            if reply is not None:
-                await stream.write(reply)
-
-    async with door.telemetry(client_id, **options) as stream:
-        await stream.write(settings)
-        assert (await stream.read()).status.code == pb.OK
-        serving = asyncio.create_task(serve(stream))
-        try:
-            yield asked
-        finally:
-            serving.cancel()
-            await asyncio.gather(serving, return_exceptions=True)
-
-
 def ask(door: Door, method: str, **fields: Any) -> Awaitable[Any]:
     headers = fields.pop("headers", {})
     request = getattr(admin, f"{method}Request")(**fields)
     answer: Awaitable[Any] = getattr(AdminStub(door.channel), method)(request, metadata=tuple(headers.items()))
-    return answer
-
-
-def traces(text: str) -> Answer:
-    def answer(command: wire.TelemetryCommand) -> wire.TelemetryCommand:
-        nonce = command.print_thread_stack_trace_command.nonce
-        trace = wire.ThreadStackTrace(nonce=nonce, thread_stack_trace=text)
-        return wire.TelemetryCommand(status=pb.Status(code=pb.OK), thread_stack_trace=trace)
-
-    return answer
-
-
-def tried(code: pb.Code.ValueType, sentence: str = "") -> Answer:
-    def answer(command: wire.TelemetryCommand) -> wire.TelemetryCommand:
-        result = wire.VerifyMessageResult(nonce=command.verify_message_command.nonce)
-        return wire.TelemetryCommand(status=pb.Status(code=code, message=sentence), verify_message_result=result)
-
     return answer
 
 

@@ -1,4 +1,4 @@
-"""An operator's desk: a whole server, the raw Admin service, and a client to make something happen."""
+"""An operator's desk: a whole server, both raw Admin services, and a client to make something happen."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ from sqlalchemy import Connection, select
 import popserver
 from popproto.v1 import admin_pb2 as admin
 from popproto.v1.admin_pb2_grpc import AdminStub
+from popproto.v2 import admin_pb2 as rocketmq
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
+from popproto.v2.admin_pb2_grpc import AdminStub as RocketmqAdminStub
 from popproto.v2.service_pb2_grpc import MessagingServiceStub
 from popserver import EmbeddedBroker
 from popserver.database import schema
 
 CLIENT = (("x-mq-client-id", "worker-1"),)
+REQUESTS = {"QueryMessage": "ListMessageRequest"}  # the one request that is not named after its method
 
 
 class Desk:
@@ -29,12 +32,18 @@ class Desk:
     def __init__(self, server: EmbeddedBroker, channel: grpc.Channel) -> None:
         self.server = server
         self.admin = AdminStub(channel)
+        self.rocketmq_admin = RocketmqAdminStub(channel)
         self._messaging = MessagingServiceStub(channel)
 
     def call(self, method: str, /, *, namespace: str = "", **fields: Any) -> Any:
         """One call of `method`, its request built from the fields."""
         request = getattr(admin, f"{method}Request")(**fields)
         return getattr(self.admin, method)(request, metadata=(("x-mq-namespace", namespace),))
+
+    def ask(self, method: str, /, *, namespace: str = "", **fields: Any) -> Any:
+        """The same of apache.rocketmq.v2.Admin."""
+        request = getattr(rocketmq, REQUESTS.get(method, f"{method}Request"))(**fields)
+        return getattr(self.rocketmq_admin, method)(request, metadata=(("x-mq-namespace", namespace),))
 
     def make_group(self, name: str, *, intervals_s: tuple[int, ...] = (), **fields: Any) -> None:
         request = admin.CreateGroupRequest(group=named(name), **fields)

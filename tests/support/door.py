@@ -132,11 +132,12 @@ async def opened(
     rules: Rules | None = None,
     admin: tuple[str, str] = ("", ""),
     administered: bool = False,
+    **more: Any,
 ) -> AsyncIterator[Door]:
     """A door, open as long as the context: over a file in the folder, or over that Postgres database.
 
     Where the rules ask for signatures, `admin` (access key, secret) is there from the start.
-    `administered`: the administration listens as well.
+    `administered`: the administration listens as well. `more` goes to `services.build`.
     """
     database = _postgres(postgres_url) if postgres_url else _file(folder / "popmq.db")
     broker = TestedBroker(database, clock or SystemClock(), auto_create=auto_create)
@@ -156,6 +157,7 @@ async def opened(
         is_administered=administered,
         listening=listening,
         access=access,
+        **more,
     )
     await running.start()
     options = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]

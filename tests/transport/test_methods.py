@@ -17,7 +17,8 @@ from popserver.access import rights
 from popserver.access.flow import Access
 from popserver.access.gate import AdminGate
 from popserver.model.budget import Budgets
-from popserver.services import ADMIN, BULK, LEGACY, MESSAGING, RECEIVING, Services
+from popserver.rocketmq_admin.rpc import ServerFacts
+from popserver.services import ADMIN, BULK, LEGACY, MESSAGING, RECEIVING, ROCKETMQ_ADMIN, Services
 from popserver.transport import calls
 from popserver.transport.call import Call
 from popserver.transport.calls import AnyMethod, Caller, ConversationMethod
@@ -39,6 +40,7 @@ def tables(door: Door) -> dict[Any, Mapping[str, AnyMethod]]:
         RECEIVING: made.receiving(),
         BULK: made.bulk(),
         ADMIN: made.admin(access, door.server.readiness),
+        ROCKETMQ_ADMIN: made.rocketmq_admin(ServerFacts("", "", lambda: 0, None)),
     }
 
 
@@ -50,7 +52,7 @@ async def test_every_method_has_rights(tables: dict[Any, Mapping[str, AnyMethod]
         for name, method in methods.items():
             if isinstance(method, ConversationMethod) or method.rights is cast("Any", rights.own_client):
                 without.add(name)
-            elif service is ADMIN:
+            elif service in (ADMIN, ROCKETMQ_ADMIN):
                 assert method.rights is cast("Any", rights.admin), name
             else:
                 assert method.rights is not cast("Any", rights.admin), name

@@ -1,0 +1,109 @@
+"""apache.rocketmq.v2.Admin: the calls about what a group has consumed, and what it has not."""
+
+from __future__ import annotations
+
+from popproto.v2 import admin_pb2 as wire
+from popproto.v2 import definition_pb2 as pb
+from popserver.access import rights
+from popserver.engine.clock import Clock
+from popserver.model.errors import BadRequest
+from popserver.model.names import Resource
+from popserver.progress.accumulation import Accumulation
+from popserver.progress.flow import GroupProgress
+from popserver.progress.rules import Since
+from popserver.progress.time_span import QUEUES_MAX, QueueTimeSpan
+from popserver.transport import convert, status
+from popserver.transport.calls import AnyMethod, Caller, Method
+
+_Counted = wire.DescribeGroupAccumulationResponse.GroupAccumulation
+
+
+class GroupAdminMethods:
+    """One method per RPC, in the proto's order."""
+
+    def __init__(self, progress: GroupProgress, clock: Clock) -> None:
+        self._progress = progress
+        self._clock = clock
+        self.methods: dict[str, AnyMethod] = {
+            "DeleteSubscription": Method(self.delete_subscription, rights.admin),
+            "DescribeGroupAccumulation": Method(self.describe_group_accumulation, rights.admin),
+            "ResetGroupOffset": Method(self.reset_group_offset, rights.admin),
+            "QueryTimeSpan": Method(self.query_time_span, rights.admin),
+        }
+
+    async def delete_subscription(
+        self, request: wire.DeleteSubscriptionRequest, caller: Caller
+    ) -> wire.DeleteSubscriptionResponse:
+        """A group has one subscription to a topic, so a filter in the request is only checked for mistakes."""
+        convert.filter_of(request.expression)
+        await self._progress.unsubscribe(caller.resource(request.group), caller.resource(request.topic))
+        return wire.DeleteSubscriptionResponse(status=status.OK)
+
+    async def describe_group_accumulation(
+        self, request: wire.DescribeGroupAccumulationRequest, caller: Caller
+    ) -> wire.DescribeGroupAccumulationResponse:
+        group = caller.resource(request.group)
+        found = await self._progress.accumulation(group, [caller.resource(each) for each in request.topics])
+        answer = wire.DescribeGroupAccumulationResponse(status=status.OK)
+        if found.left_out:
+            answer.status.MergeFrom(_first(len(found.topics), len(found.topics) + found.left_out, "topics"))
+        now_ms = self._clock.now_ms()
+        _fill(answer.accumulation, found.total, now_ms)
+        for topic, counted in found.topics:
+            _fill(answer.topic_accumulation[_key(topic, group)], counted, now_ms)
+        return answer
+
+    async def reset_group_offset(
+        self, request: wire.ResetGroupOffsetRequest, caller: Caller
+    ) -> wire.ResetGroupOffsetResponse:
+        at_ms = convert.time_ms(request.reset_timestamp, "reset_timestamp")
+        if at_ms <= 0:
+            # An unset time would mean all messages again.
+            raise BadRequest("the request has no reset_timestamp after 1970; give the time to continue from")
+        await self._progress.reset(
+            caller.resource(request.group), caller.resource(request.topic), None, Since(at_ms), dry_run=False
+        )
+        return wire.ResetGroupOffsetResponse(status=status.OK)
+
+    async def query_time_span(self, request: wire.QueryTimeSpanRequest, caller: Caller) -> wire.QueryTimeSpanResponse:
+        topics = [caller.resource(each) for each in request.topics]
+        found = await self._progress.time_spans(caller.resource(request.group), topics)
+        answer = wire.QueryTimeSpanResponse(status=status.OK)
+        if len(found) > QUEUES_MAX:
+            answer.status.MergeFrom(pb.Status(message=f"only the first {QUEUES_MAX} queues; name fewer topics"))
+        now_ms = self._clock.now_ms()
+        answer.queue_time_span_list.extend(_span(each, now_ms) for each in found[:QUEUES_MAX])
+        return answer
+
+
+def _first(shown: int, count: int, what: str) -> pb.Status:
+    return pb.Status(message=f"only the first {shown} of {count} {what}; name those that you want")
+
+
+def _fill(answer: _Counted, counted: Accumulation, now_ms: int) -> None:
+    # A message that waits for its retry was delivered and is not acked.
+    answer.inflight_messages = counted.inflight + counted.waiting
+    answer.ready_messages = counted.ready
+    answer.accumulation = answer.inflight_messages + counted.ready
+    if counted.oldest_ready_ms is not None:
+        convert.set_ms(answer.deliver_delay_time, max(0, now_ms - counted.oldest_ready_ms))
+
+
+def _key(topic: Resource, group: Resource) -> str:
+    """A topic as the key of a map: its name, with the namespace if that is not the group's."""
+    return topic.name if topic.namespace == group.namespace else str(topic)
+
+
+def _span(found: QueueTimeSpan, now_ms: int) -> wire.QueryTimeSpanResponse.QueueTimeSpan:
+    return wire.QueryTimeSpanResponse.QueueTimeSpan(
+        message_queue=pb.MessageQueue(
+            topic=convert.as_resource(found.topic),
+            id=found.number,
+            permission=pb.READ_WRITE,
+            broker=convert.broker(convert.BROKER_NAME, pb.Endpoints()),
+        ),
+        min_timestamp=found.oldest_ms or 0,
+        max_timestamp=found.newest_ms or 0,
+        consume_timestamp=found.passed_ms or 0,
+        delay_time_ms=0 if found.next_ms is None else max(0, now_ms - found.next_ms),
+    )

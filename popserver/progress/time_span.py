@@ -1,0 +1,98 @@
+"""When the messages of a group's queues were stored: the oldest, the newest, and those around the group's progress."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from sqlalchemy import ColumnElement, Connection, ScalarSelect, Select, bindparam, case, literal_column, select
+
+from popserver.catalog import facts as catalog_facts
+from popserver.database.rows import RowStatement, encode_rows, rows_parameter
+from popserver.database.schema import KEY_SHIFT, message, progress, queue
+from popserver.database.schema import topic as topic_table
+from popserver.model.names import Resource
+
+QUEUES_MAX = 4_096  # in one answer; each costs four looks into an index
+
+
+class QueueTimeSpan(NamedTuple):
+    """Times of storing in one queue, in epoch ms; None if there is no such message.
+
+    `passed_ms`: of the last message that the group's progress has passed; `next_ms`: of the first that it has not.
+    """
+
+    namespace: str
+    name: str
+    number: int
+    oldest_ms: int | None
+    newest_ms: int | None
+    passed_ms: int | None
+    next_ms: int | None
+
+    @property
+    def topic(self) -> Resource:
+        return Resource(self.namespace, self.name)
+
+
+def time_spans(conn: Connection, group_name: Resource, topic_names: Iterable[Resource]) -> list[QueueTimeSpan]:
+    """The queues of these topics, or (none) of all, in which the group has progress, by topic and number.
+
+    At most one more than `QUEUES_MAX`. Raises `ConsumerGroupNotFound` and `TopicNotFound`.
+    """
+    group = catalog_facts.group(conn, group_name)
+    ids = {catalog_facts.topic_facts(conn, each).topic.topic_id for each in topic_names}
+    names = {"for_group": group.group_id, "limit": QUEUES_MAX + 1}
+    if not ids:
+        return _OF_ALL.rows(conn, names)
+    return _OF_TOPICS.rows(conn, names | {"ids": encode_rows([(each,) for each in sorted(ids)])})
+
+
+_IDS = rows_parameter("ids", "topic_id")
+
+
+def _spans(*, of_topics: bool) -> Select[tuple[str, str, int, int, int, int, int]]:
+    # First the page: the looks into the index of messages are only for its rows.
+    page = (
+        select(
+            topic_table.c.namespace,
+            topic_table.c.name,
+            queue.c.number,
+            queue.c.queue_id,
+            queue.c.min_offset,
+            queue.c.next_offset,
+            queue.c.newest_stored_at_ms,
+            progress.c.next_offset.label("progress"),
+        )
+        .select_from(progress)
+        .join(queue, queue.c.queue_id == progress.c.queue_id)
+        .join(topic_table, topic_table.c.topic_id == queue.c.topic_id)
+        .where(progress.c.group_id == bindparam("for_group"), topic_table.c.deleted_at_ms.is_(None))
+        .order_by(topic_table.c.namespace, topic_table.c.name, queue.c.number)
+        .limit(bindparam("limit"))
+    )
+    if of_topics:
+        page = page.where(queue.c.topic_id.in_(select(_IDS.c.topic_id)))
+    at = page.subquery("page")
+    first_key = at.c.queue_id.op("<<")(KEY_SHIFT)
+    progress_key, end_key = first_key.op("|")(at.c.progress), (at.c.queue_id + 1).op("<<")(KEY_SHIFT)
+    return select(
+        at.c.namespace,
+        at.c.name,
+        at.c.number,
+        _stored_at(first_key, end_key).label("oldest_ms"),
+        case((at.c.min_offset < at.c.next_offset, at.c.newest_stored_at_ms)).label("newest_ms"),
+        _stored_at(first_key, progress_key, is_last=True).label("passed_ms"),
+        _stored_at(progress_key, end_key).label("next_ms"),
+    ).order_by(at.c.namespace, at.c.name, at.c.number)
+
+
+def _stored_at(first: ColumnElement[int], end: ColumnElement[int], *, is_last: bool = False) -> ScalarSelect[int]:
+    """The time of the first or the last message of a range of message keys."""
+    key = message.c.message_key
+    found = select(message.c.stored_at_ms).where(key >= first, key < end)
+    return found.order_by(key.desc() if is_last else key).limit(literal_column("1")).scalar_subquery()
+
+
+_OF_ALL = RowStatement(QueueTimeSpan, _spans(of_topics=False))
+_OF_TOPICS = RowStatement(QueueTimeSpan, _spans(of_topics=True))

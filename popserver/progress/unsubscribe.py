@@ -1,0 +1,80 @@
+"""Unsubscribe: an operator removes a group from a topic. The group's progress, its holds and its retries there end.
+
+Its dead letters stay, because they belong to the group. If a consumer of the group uses the topic again, the group
+begins there as in a topic that it has never read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from sqlalchemy import bindparam, delete, select
+
+from popserver.catalog import groups, lookup
+from popserver.database.notifications import PAUSES, SUBSCRIPTIONS, Invalidation
+from popserver.database.rows import encode_rows, rows_parameter
+from popserver.database.schema import pause, progress
+from popserver.delivery import clear
+from popserver.delivery.clear import GroupInQueue
+from popserver.delivery.message_groups import GroupQueueKey, locks_of
+from popserver.engine.transaction import Locks, Phase, Request, Transaction, carries_out
+from popserver.members import sql as members_sql
+from popserver.model.errors import NotFound, PopError, TooManyRequests
+from popserver.model.group import Group
+from popserver.model.topic import Topic, message_key
+
+
+@dataclass(frozen=True, slots=True)
+class Unsubscribe(Request[None]):
+    """Remove the group from the topic."""
+
+    phase: ClassVar = Phase.RESET
+    group: Group
+    topic: Topic
+
+    def locks(self) -> Iterable[Locks]:
+        return locks_of(GroupQueueKey(self.group.group_id, each.queue_id) for each in self.topic.queues)
+
+
+@carries_out(Unsubscribe)
+def unsubscribe(tx: Transaction, requests: Sequence[Unsubscribe]) -> list[PopError | None]:
+    """Each request is done as a whole, or refused."""
+    return [_unsubscribe(tx, request) for request in requests]
+
+
+def _unsubscribe(tx: Transaction, request: Unsubscribe) -> PopError | None:
+    group, topic = request.group, request.topic
+    known = groups.groups_by_id(tx.conn, [group.group_id]).get(group.group_id)
+    if known is None or known.is_deleted:
+        return lookup.group_not_found(group.name)
+    names = {"for_group": group.group_id, "ids": encode_rows([(each.queue_id,) for each in topic.queues])}
+    queue_ids = tx.conn.execute(_SUBSCRIBED, names).scalars().all()
+    if not queue_ids:
+        return not_subscribed(group, topic)
+    places = [GroupInQueue(group.group_id, each, message_key(each, 0), message_key(each + 1, 0)) for each in queue_ids]
+    if tx.has_other_writers and not all(clear.lock(tx, each) for each in places):
+        return TooManyRequests(
+            f"a delivery of group '{group.name}' in topic '{topic.name}' is locked by another transaction; nothing is"
+            " deleted, repeat the request"
+        )
+    for each in places:
+        clear.clear(tx, each)
+    tx.conn.execute(_REMOVE, names)
+    if tx.conn.execute(_RESUME, {"for_group": group.group_id, "of_topic": topic.topic_id}).rowcount:
+        tx.invalidate(Invalidation(PAUSES, *group.name))
+    tx.invalidate(Invalidation(SUBSCRIPTIONS, *group.name))
+    members_sql.notify(tx, group.name, members_sql.RESETS)
+    return None
+
+
+def not_subscribed(group: Group, topic: Topic) -> NotFound:
+    return NotFound(f"consumer group '{group.name}' does not consume topic '{topic.name}'; there is nothing to delete")
+
+
+_IDS = rows_parameter("ids", "queue_id")
+_HERE = progress.c.group_id == bindparam("for_group"), progress.c.queue_id.in_(select(_IDS.c.queue_id))
+_SUBSCRIBED = select(progress.c.queue_id).where(*_HERE).order_by(progress.c.queue_id)
+_REMOVE = delete(progress).where(*_HERE)
+_RESUME = delete(pause).where(pause.c.group_id == bindparam("for_group"), pause.c.topic_id == bindparam("of_topic"))

@@ -1,0 +1,152 @@
+"""The consumers that are connected to this server, as RocketMQ's administration asks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from sqlalchemy import Connection, and_, bindparam, select
+
+from popserver.catalog.flow import Catalog
+from popserver.clients.clients import Client, Clients
+from popserver.database.rows import RowStatement, encode_rows, rows_parameter
+from popserver.database.schema import progress, queue_lock
+from popserver.engine.clock import Clock
+from popserver.engine.reader import Reader
+from popserver.filters.subscription import Role, TopicFilter
+from popserver.members.flow import GroupMembers
+from popserver.model.errors import BadRequest, NotFound
+from popserver.model.group import Model
+from popserver.model.names import Resource
+from popserver.model.topic import MessageQueue
+
+QUEUES_MAX = 4_096  # of one consumer in an answer
+
+
+class OnlineConsumer(NamedTuple):
+    """A connected consumer and its role."""
+
+    client: Client
+    role: Role
+
+    def filters_for(self, topic: Resource | None) -> list[TopicFilter]:
+        """Its filter for the topic, or (None) for all topics."""
+        return [each for each in self.role.subscription.filters if topic in (None, each.topic)]
+
+
+class Declared(NamedTuple):
+    """What the connected consumers of a group say about one topic: the filter and the model of the first of them, and
+    when one of them was heard of last."""
+
+    filter: TopicFilter
+    model: Model
+    last_seen_ms: int
+
+
+class OwnedQueue(NamedTuple):
+    """A queue of a consumer that owns whole queues; `committed` is the group's progress, None if there is none."""
+
+    topic: Resource
+    queue: MessageQueue
+    committed: int | None
+    is_locked: bool
+
+
+class _OwnedQueueRow(NamedTuple):
+    queue_id: int
+    next_offset: int
+    client_id: str | None
+
+
+class OnlineConsumers:
+    """Who consumes what, on this server."""
+
+    def __init__(
+        self, clients: Clients, catalog: Catalog, group_members: GroupMembers, reader: Reader, clock: Clock
+    ) -> None:
+        self._clients = clients
+        self._catalog = catalog
+        self._group_members = group_members
+        self._reader = reader
+        self._clock = clock
+
+    def of(self, group: Resource | None, topic: Resource | None) -> list[OnlineConsumer]:
+        """The consumers of a group, or of any (None), that subscribe to a topic, or to any (None); by group and id."""
+        clients = self._clients.here() if group is None else self._clients.consumers_of(group)
+        consumers = [OnlineConsumer(each, each.role) for each in clients if each.role is not None]
+        wanted = [each for each in consumers if topic is None or each.filters_for(topic)]
+        return sorted(wanted, key=lambda each: (each.role.group, each.client.client_id))
+
+    def declared(self, group: Resource | None, topic: Resource | None) -> dict[tuple[Resource, Resource], Declared]:
+        """By group and topic, what these consumers say."""
+        said: dict[tuple[Resource, Resource], Declared] = {}
+        for consumer in self.of(group, topic):
+            client, role = consumer
+            for each in consumer.filters_for(topic):
+                before = said.get((role.group, each.topic)) or Declared(each, role.model, 0)
+                last_ms = max(before.last_seen_ms, client.last_seen_ms)
+                said[role.group, each.topic] = before._replace(last_seen_ms=last_ms)
+        return said
+
+    def are_alike(self, group: Resource) -> bool:
+        """Whether all consumers of the group have the same subscription."""
+        return not self._clients.disagreement(group)
+
+    def named(self, client_id: str, group: Resource | None) -> OnlineConsumer:
+        """The consumer with this id, of this group or (None) of any. Raises `BadRequest` and `NotFound`."""
+        if not client_id:
+            raise BadRequest("the request names no client; ListConsumerConnection lists the clients of a group")
+        role = self._clients.role_of(client_id)
+        found = next((each for each in self._clients.here() if each.client_id == client_id), None)
+        if role is None or found is None or group not in (None, role.group):
+            of_group = "" if group is None else f" of group '{group}'"
+            raise NotFound(
+                f"client '{client_id[:255]}' is no consumer{of_group} that is connected to this server; list them with:"
+                " popmq client list (each of several servers has its own list)"
+            )
+        return OnlineConsumer(found, role)
+
+    async def queues_of(self, consumer: OnlineConsumer) -> list[OwnedQueue]:
+        """The queues of a member that owns whole queues, at most 4,096; none for other consumers."""
+        membership = consumer.client.membership
+        if membership is None:
+            return []
+        shares: list[tuple[Resource, MessageQueue]] = []
+        for each in membership.filters:
+            topic = await self._catalog.known_topic(each.topic)
+            if topic is not None:
+                client_id, group = consumer.client.client_id, membership.group.name
+                shares += [(topic.name, it) for it in await self._group_members.share_of(client_id, group, topic)]
+        shares = shares[:QUEUES_MAX]
+        # A member that broadcasts stores its own progress.
+        if membership.model is Model.BROADCASTING:
+            return [OwnedQueue(topic, place, None, False) for topic, place in shares]
+        ids, now_ms = [place.queue_id for _, place in shares], self._clock.now_ms()
+        rows = await self._reader.read(lambda conn: _rows(conn, membership.group.group_id, ids, now_ms))
+        return [_owned(topic, place, rows.get(place.queue_id), consumer) for topic, place in shares]
+
+
+def _owned(topic: Resource, place: MessageQueue, row: _OwnedQueueRow | None, consumer: OnlineConsumer) -> OwnedQueue:
+    is_locked = row is not None and row.client_id == consumer.client.client_id
+    return OwnedQueue(topic, place, None if row is None else row.next_offset, is_locked)
+
+
+def _rows(conn: Connection, group_id: int, queue_ids: Sequence[int], now_ms: int) -> dict[int, _OwnedQueueRow]:
+    names = {"for_group": group_id, "ids": encode_rows([(each,) for each in queue_ids]), "now_ms": now_ms}
+    return {row.queue_id: row for row in _QUEUES.rows(conn, names)}
+
+
+_IDS = rows_parameter("ids", "queue_id")
+_QUEUES = RowStatement(
+    _OwnedQueueRow,
+    select(progress.c.queue_id, progress.c.next_offset, queue_lock.c.client_id)
+    .outerjoin(
+        queue_lock,
+        and_(
+            queue_lock.c.group_id == progress.c.group_id,
+            queue_lock.c.queue_id == progress.c.queue_id,
+            queue_lock.c.locked_until_ms > bindparam("now_ms"),
+        ),
+    )
+    .where(progress.c.group_id == bindparam("for_group"), progress.c.queue_id.in_(select(_IDS.c.queue_id))),
+)

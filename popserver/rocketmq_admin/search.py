@@ -1,0 +1,217 @@
+"""QueryMessage: stored messages of a topic in a time range, by id, by key, by tags, or all of them; page by page.
+
+Messages found by a key are the newest first. Messages that are scanned are ordered by queue and offset, because that
+order never changes, so a page can begin where the page before has ended.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import NamedTuple
+
+from sqlalchemy import Connection, bindparam, func, select
+
+from popserver.database.rows import RowQuery, RowStatement, encode_rows, rows_parameter
+from popserver.database.schema import message
+from popserver.engine.reader import Reader
+from popserver.filters import TagFilter
+from popserver.inspection import find
+from popserver.inspection.find import Wish
+from popserver.messages import read, seek
+from popserver.messages.read import MessageSize
+from popserver.model.errors import BadRequest
+from popserver.model.message import StoredMessage
+from popserver.model.topic import OFFSET_BITS, MessageQueue, Topic, message_key, offset_of, queue_numbered
+
+PAGE_DEFAULT = 32
+PAGE_MAX = 1_000
+# How many messages one request examines. The answer then has a scroll id, even if it has no message.
+EXAMINED_MAX = 10_000
+STEP_MESSAGES = 1_000
+_OFFSET_MAX = (1 << OFFSET_BITS) - 1
+
+
+class Query(NamedTuple):
+    """What to look for. `key` None: by tags. Stored from `begin_ms` to `end_ms`, both included.
+
+    `skip` messages that match are left out, then up to `limit` are returned.
+    """
+
+    key: str | None
+    tags: TagFilter
+    begin_ms: int
+    end_ms: int
+    queue_number: int | None
+    skip: int
+    limit: int
+    after: str  # the scroll id of the page before; empty for the first page
+
+
+class FoundPage(NamedTuple):
+    """Messages, and the scroll id of the next page; empty after the last one."""
+
+    messages: list[StoredMessage]
+    scroll_id: str
+
+
+class _Place(NamedTuple):
+    """The place where a scan continues: an offset of a queue, by its number."""
+
+    number: int
+    offset: int
+
+
+class _ScannedRow(NamedTuple):
+    message_key: int
+    stored_at_ms: int
+    tag: str | None
+    size: int
+
+
+async def search(reader: Reader, topic: Topic, query: Query) -> FoundPage:
+    """One page. Raises `BadRequest` for a queue that the topic does not have, and for a foreign scroll id."""
+    if query.queue_number is not None:
+        queue_numbered(topic, query.queue_number)
+    return await (_scan(reader, topic, query) if query.key is None else _by_key(reader, topic, query))
+
+
+async def _by_key(reader: Reader, topic: Topic, query: Query) -> FoundPage:
+    wish = Wish(query.key, None, None, query.begin_ms, EXAMINED_MAX)
+    found = await find.find(reader, topic, wish)
+    matches = [
+        each
+        for _, each in found.newest
+        if each.stored_at_ms <= query.end_ms and query.queue_number in (None, each.queue_number)
+    ]
+    first = query.skip + (_skipped(query.after) if query.after else 0)
+    keys = [
+        message_key(queue_numbered(topic, each.queue_number).queue_id, each.offset)
+        for each in matches[first : first + query.limit]
+    ]
+    keys = await reader.read(partial(_fitting, keys=keys))
+    messages = await reader.read(partial(_load, topic=topic, keys=keys))
+    after = first + len(keys)
+    return FoundPage(messages, f"skip:{after}" if keys and after < len(matches) else "")
+
+
+async def _scan(reader: Reader, topic: Topic, query: Query) -> FoundPage:
+    place = _place(query.after) if query.after else _Place(0, 0)
+    found = _Scanned(query)
+    queues = [each for each in topic.queues if query.queue_number in (None, each.number)]
+    for each in sorted(queues, key=lambda queue: queue.number):
+        if each.number >= place.number:
+            begin = partial(_begin, topic=topic, queue=each, query=query, place=place)
+            end = await _scan_queue(reader, each, await reader.read(begin), found)
+            if end is not None:
+                return await _page(reader, topic, found.keys, f"at:{each.number}:{end}")
+    return await _page(reader, topic, found.keys, "")
+
+
+async def _scan_queue(reader: Reader, queue: MessageQueue, at: int, found: _Scanned) -> int | None:
+    """Examine a queue from this offset on, in steps, so that other reads run in between.
+
+    Returns the offset where the next page begins; None if the queue has no more messages of the time range.
+    """
+    while found.examined < EXAMINED_MAX:
+        rows = await reader.read(partial(_step, queue=queue, from_offset=at))
+        for row in rows:
+            if row.stored_at_ms > found.query.end_ms:
+                return None
+            if not found.take(row):
+                return offset_of(row.message_key)
+        if len(rows) < STEP_MESSAGES:
+            return None
+        at = offset_of(rows[-1].message_key) + 1
+    return at
+
+
+class _Scanned:
+    """The messages of a page: their keys and the sizes of their bodies; and how many were examined for it."""
+
+    def __init__(self, query: Query) -> None:
+        self.query = query
+        self.keys: list[tuple[int, int]] = []
+        self.examined = 0
+        self._to_skip = query.skip
+
+    def take(self, row: _ScannedRow) -> bool:
+        """Examine a message. False if it belongs to the next page, because this one is full."""
+        wanted = self.query.tags
+        if wanted.wants_all or row.tag in wanted.tags:
+            if self._to_skip:
+                self._to_skip -= 1
+            elif len(self.keys) == self.query.limit:
+                return False
+            else:
+                self.keys.append((row.message_key, row.size))
+        self.examined += 1
+        return True
+
+
+async def _page(reader: Reader, topic: Topic, found: list[tuple[int, int]], scroll_id: str) -> FoundPage:
+    """The messages, as many as fit into an answer; the next page begins with the first that does not."""
+    keys = read.within_a_page(found)
+    messages = await reader.read(partial(_load, topic=topic, keys=keys))
+    if len(keys) == len(found):
+        return FoundPage(messages, scroll_id)
+    rest, _ = found[len(keys)]
+    numbers = {each.queue_id: each.number for each in topic.queues}
+    return FoundPage(messages, f"at:{numbers[rest >> OFFSET_BITS]}:{offset_of(rest)}")
+
+
+def _fitting(conn: Connection, keys: list[int]) -> list[int]:
+    """The first of these messages, as many as fit into an answer."""
+    rows = _SIZES.rows(conn, {"keys": encode_rows([(key,) for key in keys])})
+    sizes = {row.message_key: row.size for row in rows}
+    return read.within_a_page((key, sizes[key]) for key in keys if key in sizes)
+
+
+def _load(conn: Connection, topic: Topic, keys: list[int]) -> list[StoredMessage]:
+    return read.load(conn, topic, keys)
+
+
+def _begin(conn: Connection, topic: Topic, queue: MessageQueue, query: Query, place: _Place) -> int:
+    """Where the scan of a queue begins: at the place of the page before, or at the first message of the time range."""
+    offset = place.offset if queue.number == place.number else 0
+    return max(offset, seek.offset_at(conn, topic, queue, query.begin_ms))
+
+
+def _step(conn: Connection, queue: MessageQueue, from_offset: int) -> list[_ScannedRow]:
+    names = {"first": message_key(queue.queue_id, from_offset), "end": message_key(queue.queue_id + 1, 0)}
+    return _FORWARDS.rows(conn, names | {"limit": STEP_MESSAGES})
+
+
+def _skipped(scroll_id: str) -> int:
+    (count,) = _numbers(scroll_id, "skip", 1)
+    return count
+
+
+def _place(scroll_id: str) -> _Place:
+    return _Place(*_numbers(scroll_id, "at", 2))
+
+
+def _numbers(scroll_id: str, kind: str, count: int) -> list[int]:
+    """The numbers of a scroll id. Raises `BadRequest` if no answer to this kind of request can have it."""
+    named, *written = scroll_id.split(":")
+    if named != kind or len(written) != count or not all(each.isdecimal() and len(each) < 14 for each in written):
+        raise BadRequest(f"scroll id '{scroll_id[:64]}' is not of an answer to such a request; begin without one")
+    numbers = [int(each) for each in written]
+    if max(numbers) > _OFFSET_MAX:
+        raise BadRequest(f"scroll id '{scroll_id[:64]}' is not of an answer to such a request; begin without one")
+    return numbers
+
+
+_KEYS = rows_parameter("keys", "message_key")
+_SIZES = RowQuery(
+    MessageSize,
+    select(message.c.message_key, func.length(message.c.body).label("size")).where(
+        message.c.message_key.in_(select(_KEYS.c.message_key))
+    ),
+)
+_FORWARDS = RowStatement(
+    _ScannedRow,
+    select(message.c.message_key, message.c.stored_at_ms, message.c.tag, func.length(message.c.body).label("size"))
+    .where(message.c.message_key >= bindparam("first"), message.c.message_key < bindparam("end"))
+    .order_by(message.c.message_key)
+    .limit(bindparam("limit")),
+)

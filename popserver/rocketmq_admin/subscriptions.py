@@ -1,0 +1,132 @@
+"""Which group consumes which topic.
+
+The store has a subscription as progress rows, without a filter. Consumers that have just connected to this server may
+have none yet; what they declare is given to the queries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from sqlalchemy import Connection, Select, bindparam, exists, literal_column, select
+
+from popserver.catalog import facts as catalog_facts
+from popserver.catalog.groups import find_group
+from popserver.database.rows import RowStatement
+from popserver.database.schema import consumer_group, progress, queue
+from popserver.database.schema import topic as topic_table
+from popserver.model.group import Mode
+from popserver.model.names import Resource, retry_topic
+
+LISTED_MAX = 1_000
+_LIMIT = LISTED_MAX + 2  # one more shows that there are more; and the topic of a group's retries is left out
+
+
+class Subscribed(NamedTuple):
+    """A group that consumes a topic; `mode` is the group's."""
+
+    group: Resource
+    topic: Resource
+    mode: Mode | None
+
+
+class _ConsumingRow(NamedTuple):
+    namespace: str
+    name: str
+    mode: str | None
+
+
+class _ConsumedRow(NamedTuple):
+    namespace: str
+    name: str
+
+
+def of_group(
+    conn: Connection, group_name: Resource, topic_name: Resource | None, declared: Iterable[Resource]
+) -> list[Subscribed]:
+    """The subscriptions of a group by topic, or that to one topic; `declared`: topics that its consumers declare.
+
+    At most one more than `LISTED_MAX`. Raises `ConsumerGroupNotFound` and `TopicNotFound`.
+    """
+    group = catalog_facts.group(conn, group_name)
+    topics = {each for each in declared if topic_name in (None, each)}
+    if topic_name is None:
+        rows = _TOPICS.rows(conn, {"for_group": group.group_id, "limit": _LIMIT})
+        topics |= {Resource(*row) for row in rows} - {retry_topic(group_name)}
+    elif _IS_SUBSCRIBED.first(conn, _names(conn, topic_name) | {"for_group": group.group_id}) is not None:
+        topics.add(topic_name)
+    return [Subscribed(group_name, each, group.mode) for each in sorted(topics)[: LISTED_MAX + 1]]
+
+
+def of_topic(conn: Connection, topic_name: Resource, declared: Iterable[Resource]) -> list[Subscribed]:
+    """The subscriptions to a topic by group; `declared`: groups whose consumers declare the topic.
+
+    At most one more than `LISTED_MAX`. Raises `TopicNotFound`.
+    """
+    stored = _GROUPS.rows(conn, _names(conn, topic_name) | {"limit": _LIMIT})
+    modes = {Resource(row.namespace, row.name): None if row.mode is None else Mode(row.mode) for row in stored}
+    for name in sorted(set(declared) - modes.keys())[:_LIMIT]:
+        group = find_group(conn, name)
+        if group is not None:
+            modes[name] = group.mode
+    groups = [each for each in sorted(modes) if retry_topic(each) != topic_name]
+    return [Subscribed(each, topic_name, modes[each]) for each in groups[: LISTED_MAX + 1]]
+
+
+def check_known(conn: Connection, group_name: Resource | None, topic_name: Resource | None) -> None:
+    """Raise `ConsumerGroupNotFound` or `TopicNotFound` for a name of the two that is given and does not exist."""
+    if group_name is not None:
+        catalog_facts.group(conn, group_name)
+    if topic_name is not None:
+        catalog_facts.topic_facts(conn, topic_name)
+
+
+def _names(conn: Connection, topic_name: Resource) -> dict[str, int]:
+    """The topic, and the range of its queues: for each group the index of progress leads to the range."""
+    topic = catalog_facts.topic_facts(conn, topic_name).topic
+    ids = [each.queue_id for each in topic.queues]
+    return {"of_topic": topic.topic_id, "first": min(ids), "last": max(ids)}
+
+
+_PROGRESS: Select[tuple[int]] = (
+    select(literal_column("1").label("one"))
+    .select_from(progress)
+    .join(queue, queue.c.queue_id == progress.c.queue_id)
+    .where(
+        progress.c.queue_id >= bindparam("first"),
+        progress.c.queue_id <= bindparam("last"),
+        queue.c.topic_id == bindparam("of_topic"),
+    )
+)
+
+
+class _One(NamedTuple):
+    one: int
+
+
+_IS_SUBSCRIBED = RowStatement(
+    _One, _PROGRESS.where(progress.c.group_id == bindparam("for_group")).limit(literal_column("1"))
+)
+_GROUPS = RowStatement(
+    _ConsumingRow,
+    select(consumer_group.c.namespace, consumer_group.c.name, consumer_group.c.mode)
+    .where(
+        consumer_group.c.deleted_at_ms.is_(None),
+        exists(_PROGRESS.where(progress.c.group_id == consumer_group.c.group_id)),
+    )
+    .order_by(consumer_group.c.namespace, consumer_group.c.name)
+    .limit(bindparam("limit")),
+)
+_OWN = (
+    select(queue.c.topic_id)
+    .join(progress, progress.c.queue_id == queue.c.queue_id)
+    .where(progress.c.group_id == bindparam("for_group"))
+)
+_TOPICS = RowStatement(
+    _ConsumedRow,
+    select(topic_table.c.namespace, topic_table.c.name)
+    .where(topic_table.c.deleted_at_ms.is_(None), topic_table.c.topic_id.in_(_OWN))
+    .order_by(topic_table.c.namespace, topic_table.c.name)
+    .limit(bindparam("limit")),
+)

@@ -1,0 +1,257 @@
+"""apache.rocketmq.v2.Admin about consumers: who subscribes to what, who is connected, what a consumer is asked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from popproto.v2 import admin_pb2 as admin
+from popproto.v2 import definition_pb2 as pb
+from popproto.v2 import service_pb2 as wire
+from popproto.v2.admin_pb2_grpc import AdminStub
+from popserver.engine.clock import ManualClock
+from popserver.model.names import Resource
+from tests.support.door import GROUP, TOPIC, Door, a_message, advance, handle_of, opened
+from tests.support.sessions import Answer, client, traces, tried
+
+OTHER = pb.Resource(name="trains")
+SQL = pb.FilterExpression(type=pb.SQL, expression="a > 3")
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+async def door(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> AsyncIterator[Door]:
+    url = request.getfixturevalue("postgres_url") if request.param == "postgres" else ""
+    async with opened(tmp_path, clock=clock, postgres_url=url, administered=True) as opened_door:
+        yield opened_door
+
+
+def ask(door: Door, method: str, **fields: Any) -> Awaitable[Any]:
+    request = getattr(admin, f"{method}Request")(**fields)
+    answer: Awaitable[Any] = getattr(AdminStub(door.channel), method)(request)
+    return answer
+
+
+def settings(
+    *topics: pb.Resource, expression: pb.FilterExpression | None = None, kind: int = pb.PUSH_CONSUMER, **more: Any
+) -> wire.TelemetryCommand:
+    entries = [
+        pb.SubscriptionEntry(topic=each, expression=expression or pb.FilterExpression(type=pb.TAG, expression="*"))
+        for each in topics
+    ]
+    agent = pb.UA(language=pb.JAVA, version="5.2.0", hostname="app-7")
+    subscription = pb.Subscription(group=GROUP, subscriptions=entries)
+    return wire.TelemetryCommand(
+        settings=pb.Settings(client_type=kind, subscription=subscription, user_agent=agent, **more)  # type: ignore[arg-type]
+    )
+
+
+@asynccontextmanager
+async def consumer(
+    door: Door, client_id: str = "c1", answer: Answer = lambda _: None, told: Any = None
+) -> AsyncIterator[list[wire.TelemetryCommand]]:
+    async with client(door, client_id, answer, told or settings(TOPIC)) as asked:
+        yield asked
+
+
+async def subscribed(door: Door, *topics: pb.Resource, group: pb.Resource = GROUP) -> None:
+    for each in topics:
+        await door.broker.catalog.subscription(Resource("", group.name), Resource("", each.name))
+
+
+def shown(answer: Any) -> list[tuple[str, str, str, bool]]:
+    assert answer.status.code == pb.OK, answer.status
+    return [
+        (each.group.name, each.topic.name, each.expression.expression, each.online) for each in answer.subscription_info
+    ]
+
+
+async def test_subscriptions_of_a_group_and_of_a_topic(door: Door) -> None:
+    await subscribed(door, TOPIC, OTHER)
+    await subscribed(door, TOPIC, group=pb.Resource(name="auditors"))
+    async with consumer(door):
+        of_group = await ask(door, "ListSubscription", group=GROUP)
+        assert shown(of_group) == [("counters", "flights", "*", True), ("counters", "trains", "", False)]
+        first, second = of_group.subscription_info
+        assert (first.message_model, second.message_model) == (admin.CLUSTERING, admin.CLUSTERING)
+        assert first.subscription_consistency
+        assert first.last_update_timestamp.ToMilliseconds() == door.broker.clock.now_ms()
+        assert not second.HasField("last_update_timestamp")
+        of_topic = await ask(door, "ListSubscription", topic=TOPIC)
+        assert shown(of_topic) == [("auditors", "flights", "", False), ("counters", "flights", "*", True)]
+        both = await ask(door, "ListSubscription", topic=OTHER, group=GROUP)
+        assert shown(both) == [("counters", "trains", "", False)]
+    nothing = await ask(door, "ListSubscription", topic=OTHER, group=pb.Resource(name="auditors"))
+    assert shown(nothing) == []
+
+
+async def test_a_consumer_that_has_received_nothing_yet_is_listed(door: Door) -> None:
+    await door.send(a_message("m1"))
+    async with consumer(door):
+        for wish in ({"group": GROUP}, {"topic": TOPIC}, {"group": GROUP, "topic": TOPIC}):
+            assert shown(await ask(door, "ListSubscription", **wish)) == [("counters", "flights", "*", True)]
+
+
+async def test_subscriptions_that_differ_are_told(door: Door) -> None:
+    async with consumer(door, "c1"), consumer(door, "c2", told=settings(TOPIC, expression=SQL)):
+        await door.broker.catalog.topic(Resource("", TOPIC.name))
+        (info,) = (await ask(door, "ListSubscription", group=GROUP)).subscription_info
+        assert not info.subscription_consistency
+        answer = await ask(door, "DescribeSubscription", group=GROUP)
+        assert [
+            (each.client_info.client_id, each.subscription_info.expression, each.subscription_info.online)
+            for each in answer.client_subscription_info
+        ] == [("c1", pb.FilterExpression(type=pb.TAG, expression="*"), True), ("c2", SQL, True)]
+        assert not answer.client_subscription_info[0].subscription_info.subscription_consistency
+
+
+async def test_clients_tell_their_library_and_where_they_are(door: Door) -> None:
+    await subscribed(door, TOPIC, OTHER)
+    async with consumer(door, "c1"), consumer(door, "c2", told=settings(TOPIC, OTHER)):
+        answer = await ask(door, "ListConsumerConnection", group=GROUP)
+        assert answer.client_info[0] == admin.ClientInfo(
+            client_id="c1",
+            version="5.2.0",
+            language="JAVA",
+            hostname="app-7",
+            egress_ip="127.0.0.1",
+            message_model=admin.CLUSTERING,
+        )
+        of_topic = await ask(door, "ListConsumerConnection", group=GROUP, topic=OTHER)
+        assert [each.client_id for each in of_topic.client_info] == ["c2"]
+    await advance(door, 2_000)
+    assert not (await ask(door, "ListConsumerConnection", group=GROUP)).client_info
+
+
+async def test_lists_have_a_limit(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("subscriptions", "consumers"):
+        monkeypatch.setattr(f"popserver.rocketmq_admin.{module}.LISTED_MAX", 1)
+    await subscribed(door, TOPIC, OTHER)
+    async with consumer(door, "c1", told=settings(TOPIC, OTHER)), consumer(door, "c2"):
+        for method, entries in (
+            ("ListSubscription", "subscription_info"),
+            ("DescribeSubscription", "client_subscription_info"),
+            ("ListConsumerConnection", "client_info"),
+        ):
+            answer = await ask(door, method, group=GROUP)
+            assert len(getattr(answer, entries)) == 1
+            assert answer.status.message.startswith("only the first 1 ")
+
+
+async def test_what_a_consumer_runs_with(door: Door) -> None:
+    async with consumer(door, told=settings(TOPIC, OTHER, expression=SQL)):
+        answer = await ask(door, "GetConsumerRunningInfo", group=GROUP, client_id="c1")
+    info = answer.consumer_running_info
+    assert info.properties == {
+        "PROP_CONSUME_TYPE": "CONSUME_PASSIVELY",
+        "PROP_CLIENT_VERSION": "5.2.0",
+        "PROP_CONSUMEORDERLY": "false",
+    }
+    assert dict(info.subscriptions) == {"flights": SQL, "trains": SQL}
+    assert (len(info.message_queue_table), len(info.consume_status_table)) == (0, 0)
+
+
+async def test_the_queues_of_a_member(door: Door) -> None:
+    await door.broker.catalog.topic(Resource("", TOPIC.name))
+    pull = settings(TOPIC, kind=pb.PULL_CONSUMER)
+    async with consumer(door, "c1", told=pull), consumer(door, "c2", told=pull):
+        offset = wire.UpdateOffsetRequest(group=GROUP, message_queue=pb.MessageQueue(topic=TOPIC, id=1), offset=0)
+        assert (await door.call("UpdateOffset", offset, client_id="c1")).status.code == pb.OK
+        answer = await ask(door, "GetConsumerRunningInfo", group=GROUP, client_id="c1")
+    table = answer.consumer_running_info.message_queue_table
+    assert [(each.message_queue.topic.name, each.message_queue.id) for each in table] == [
+        ("flights", number) for number in range(4)
+    ]
+    assert {each.process_queue_info.commit_offset for each in table} == {0}
+    assert answer.consumer_running_info.properties["PROP_CONSUME_TYPE"] == "CONSUME_ACTIVELY"
+
+
+async def test_a_consumer_is_asked_for_its_threads(door: Door) -> None:
+    async with consumer(door, answer=traces("at main")):
+        for wish in ({}, {"group": GROUP}):
+            answer = await ask(door, "PrintThreadStackTrace", client_id="c1", **wish)
+            assert (answer.status.code, answer.thread_stack_trace) == (pb.OK, "at main")
+
+
+@pytest.mark.parametrize(
+    ("said", "code", "sentence"),
+    [
+        (pb.OK, pb.OK, "because"),
+        (pb.FAILED_TO_CONSUME_MESSAGE, pb.FAILED_TO_CONSUME_MESSAGE, "because"),
+        (pb.NOT_IMPLEMENTED, pb.NOT_IMPLEMENTED, "because"),
+        # What could be a refusal of the server is told as what the client says.
+        (pb.FORBIDDEN, pb.FAILED_TO_CONSUME_MESSAGE, "the client says FORBIDDEN: because"),
+    ],
+)
+async def test_a_message_is_tried_by_a_consumer(door: Door, said: Any, code: int, sentence: str) -> None:
+    await door.send(a_message("m1"))
+    async with consumer(door, answer=tried(said, "because")):
+        wish = {"client_id": "c1", "group": GROUP, "topic": TOPIC, "message_id": "m1"}
+        status = (await ask(door, "VerifyMessage", **wish)).status
+    assert (status.code, status.message) == (code, sentence)
+
+
+async def test_a_subscription_in_use_is_not_deleted(door: Door) -> None:
+    await subscribed(door, TOPIC)
+    async with consumer(door):
+        before = await door.digest()
+        status = (await ask(door, "DeleteSubscription", group=GROUP, topic=TOPIC)).status
+        assert status.code == pb.BAD_REQUEST
+        assert "such as c1, 1 in all; stop them" in status.message
+        assert await door.digest() == before
+        assert (await ask(door, "DeleteSubscription", group=GROUP, topic=OTHER)).status.code == pb.TOPIC_NOT_FOUND
+
+
+async def test_a_message_that_waits_for_its_retry_is_in_flight(door: Door) -> None:
+    await door.send(a_message("m1"), a_message("m2"))
+    failed, _ = await door.receive(push=True)
+    change = wire.ChangeInvisibleDurationRequest(group=GROUP, topic=TOPIC, receipt_handle=handle_of(failed))
+    change.invisible_duration.seconds = 10
+    assert (await door.call("ChangeInvisibleDuration", change)).status.code == pb.OK
+    lag = await door.broker.progress().lag(Resource("", GROUP.name), None)
+    assert sum(each.waiting_retry for each in lag[0]) == 1
+    answer = await ask(door, "DescribeGroupAccumulation", group=GROUP)
+    counted = answer.accumulation
+    assert (counted.inflight_messages, counted.ready_messages, counted.accumulation) == (2, 0, 2)
+    assert not counted.HasField("deliver_delay_time")
+
+
+@pytest.mark.parametrize(
+    ("method", "fields", "code", "words"),
+    [
+        ("ListSubscription", {}, pb.BAD_REQUEST, "neither a topic nor a group"),
+        ("ListSubscription", {"group": {"name": "nobody"}}, pb.CONSUMER_GROUP_NOT_FOUND, "'nobody'"),
+        ("ListSubscription", {"topic": {"name": "nowhere"}}, pb.TOPIC_NOT_FOUND, "'nowhere'"),
+        ("ListSubscription", {"topic": {"name": "a b"}}, pb.ILLEGAL_TOPIC, "'a b'"),
+        ("DescribeSubscription", {}, pb.BAD_REQUEST, "neither a topic nor a group"),
+        ("DescribeSubscription", {"group": {"name": "nobody"}}, pb.CONSUMER_GROUP_NOT_FOUND, "'nobody'"),
+        ("ListConsumerConnection", {}, pb.ILLEGAL_CONSUMER_GROUP, "blank"),
+        ("ListConsumerConnection", {"group": {"name": "nobody"}}, pb.CONSUMER_GROUP_NOT_FOUND, "'nobody'"),
+        ("GetConsumerRunningInfo", {}, pb.BAD_REQUEST, "names no client"),
+        ("GetConsumerRunningInfo", {"client_id": "ghost"}, pb.NOT_FOUND, "client 'ghost' is no consumer"),
+        ("PrintThreadStackTrace", {}, pb.BAD_REQUEST, "names no client"),
+        ("PrintThreadStackTrace", {"client_id": "ghost"}, pb.NOT_FOUND, "client 'ghost' has no session"),
+        (
+            "PrintThreadStackTrace",
+            {"client_id": "c1", "group": {"name": "others"}},
+            pb.NOT_FOUND,
+            "no consumer of group 'others'",
+        ),
+        ("VerifyMessage", {"client_id": "c1"}, pb.ILLEGAL_MESSAGE_ID, "blank"),
+        ("VerifyMessage", {"client_id": "c1", "message_id": "no such"}, pb.MESSAGE_NOT_FOUND, "no such"),
+    ],
+)
+async def test_bad_input(door: Door, method: str, fields: Any, code: int, words: str) -> None:
+    async with consumer(door):
+        status = (await ask(door, method, **fields)).status
+    assert (status.code, words in status.message) == (code, True), status
+
+
+async def test_two_lists_at_once(door: Door) -> None:
+    await subscribed(door, TOPIC)
+    answers = await asyncio.gather(*(ask(door, "ListSubscription", topic=TOPIC) for _ in range(20)))
+    assert {len(each.subscription_info) for each in answers} == {1}
