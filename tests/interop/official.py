@@ -9,18 +9,14 @@ import itertools
 import json
 import queue
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, NamedTuple
 
-HERE = Path(__file__).parent
-PROGRAMS = {
-    "python": [sys.executable, str(HERE / "clients" / "official_client.py")],
-    "node": ["node", str(HERE / "node" / "official_client.js")],
-}
+from tests.interop.programs import program_of
+
 PATIENCE_S = 30
 EVERYTHING = "*"
 
@@ -33,6 +29,10 @@ class Refused(Exception):
         self.kind = kind
         self.code = code
         self.words = words
+
+
+class NoSuchCall(Exception):
+    """The client has no such call; the text names it."""
 
 
 class Sent(NamedTuple):
@@ -64,17 +64,20 @@ class Received(NamedTuple):
 class Program:
     """A process that runs official clients of one language."""
 
-    def __init__(self, language: str, endpoint: str, environment: Mapping[str, str]) -> None:
+    def __init__(self, language: str, endpoint: str, home: Path, environment: Mapping[str, str]) -> None:
+        """home: where its clients write their logs, a new folder. Raises CannotBuild."""
         self.language = language
+        self.home = home
         self._endpoint = endpoint
-        self._process = subprocess.Popen(
-            PROGRAMS[language],
-            env=dict(environment),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
+        with (home / "stderr").open("w") as stderr:
+            self._process = subprocess.Popen(
+                program_of(language, home),
+                env={**environment, "HOME": str(home)},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                text=True,
+            )
         self._numbers = itertools.count()
         self._answers: dict[int, Future[dict[str, Any]]] = {}
         self._ears: dict[str, queue.SimpleQueue[Received]] = {}
@@ -143,6 +146,12 @@ class Program:
             except BrokenPipeError:
                 continue
 
+    @property
+    def log(self) -> str:
+        """What its clients have written."""
+        files = sorted(path for path in self.home.rglob("*") if path.is_file())
+        return "".join(path.read_text(errors="replace") for path in files).replace("\\'", "'")  # as Java quotes it
+
     def ask(self, do: str, **what: Any) -> Future[dict[str, Any]]:
         number, answer = next(self._numbers), Future[dict[str, Any]]()
         self._answers[number] = answer
@@ -155,6 +164,12 @@ class Program:
 
     def listen(self, name: str) -> queue.SimpleQueue[Received]:
         return self._ears.setdefault(name, queue.SimpleQueue())
+
+    def open(self, kind: str, group: str, topic: str, expression: str = EVERYTHING) -> Future[dict[str, Any]]:
+        """A client of the kind (producer, simple, push or lite) is starting; anything but `*` is SQL."""
+        options: dict[str, Any] = {"group": group, "topics": {topic: expression}, "sql": expression != EVERYTHING}
+        options |= {"fail": 0, "poison": "", "how": "return", "waits": False, "namespace": "", "await_s": 20}
+        return self.ask("open", kind=kind, client=kind, decides=None, **options)
 
     def next_name(self) -> str:
         return f"{self.language}-{next(self._numbers)}"
@@ -172,7 +187,9 @@ class Program:
 
     @staticmethod
     def _settle(answer: Future[dict[str, Any]], said: dict[str, Any]) -> None:
-        if "refused" in said:
+        if said.get("refused") == "NoSuchCall":
+            answer.set_exception(NoSuchCall(said["words"]))
+        elif "refused" in said:
             answer.set_exception(Refused(said["refused"], said["code"], said["words"]))
         else:
             answer.set_result(said)

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.interop.official import HERE
+from tests.interop.programs import HERE
 from tests.metrics.test_exported import scraped, value
 from tests.web.conftest import started
 

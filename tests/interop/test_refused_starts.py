@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from popclient.admin import Admin
 from popclient.config import ClientConfig
 from popserver import EmbeddedBroker, embedded
-from tests.interop.one_start import BUILDS, Start, have, outcomes, told
+from tests.interop.official import PATIENCE_S, Program, Refused, Start
+from tests.interop.programs import BUILDS
+from tests.interop.seen import until
 
 ROOT = ("root", "root-has-a-secret")
-ALICE = {"OFFICIAL_ACCESS_KEY": "alice", "OFFICIAL_ACCESS_SECRET": "correct-horse"}
+ALICE = ("alice", "correct-horse")
 RIGHTS = ["TOPIC flights", "GROUP counters", "GROUP missing", "GROUP CID_RMQ_SYS_*"]
 
 MISSING = "consumer group 'missing' does not exist; create it with: popmq group create missing"
@@ -30,6 +31,15 @@ KINDS["rust"] = ["simple"]
 pytestmark = pytest.mark.timeout(900)
 
 
+class Opening(NamedTuple):
+    """Which client starts, and with what."""
+
+    language: str
+    kind: str  # push, simple or lite
+    group: str
+    expression: str = "*"  # anything but this is SQL
+
+
 def cases() -> list[Any]:
     made = []
     for language, kinds in KINDS.items():
@@ -37,17 +47,17 @@ def cases() -> list[Any]:
         for kind in kinds:
             # Python's push consumers and all of Java's hide the words from the error they raise (docs/errors.md).
             where = "log" if language == "java" or (language, kind) == ("python", "push") else "error"
-            found += [(Start(language, kind, "missing"), MISSING, where)]
-            found += [(Start(language, kind, "CID_RMQ_SYS_x"), RESERVED, where)]
-            found += [(Start(language, kind, "others"), NO_RIGHT, where)]
+            found += [(Opening(language, kind, "missing"), MISSING, where)]
+            found += [(Opening(language, kind, "CID_RMQ_SYS_x"), RESERVED, where)]
+            found += [(Opening(language, kind, "others"), NO_RIGHT, where)]
             # A push consumer's receive has no caller.
-            found += [(Start(language, kind, "counters", "a >"), BAD_FILTER, "log" if kind == "push" else "error")]
+            found += [(Opening(language, kind, "counters", "a >"), BAD_FILTER, "log" if kind == "push" else "error")]
         if language != "rust":
             hides = language in ("java", "python")
-            found.append((Start(language, "lite", "counters"), WRONG_TYPE, "log" if hides else "error"))
-        for start, words, where in found:
-            case = f"{language}-{start.kind}-{start.group}{'-filter' if start.is_sql else ''}"
-            made.append(pytest.param(start, words, where, id=case))
+            found.append((Opening(language, "lite", "counters"), WRONG_TYPE, "log" if hides else "error"))
+        for opening, words, where in found:
+            case = f"{language}-{opening.kind}-{opening.group}{'-filter' if opening.expression != '*' else ''}"
+            made.append(pytest.param(opening, words, where, id=case))
     return made
 
 
@@ -59,32 +69,34 @@ def guarded() -> Iterator[EmbeddedBroker]:
         with Admin(ClientConfig(broker.endpoint, access_key=ROOT[0], access_secret=ROOT[1])) as admin:
             admin.create_topic("flights")
             admin.create_group("counters")
-            admin.create_user("alice", "correct-horse")
+            admin.create_user(*ALICE)
             for right in RIGHTS:
                 admin.add_policy("alice", "ALLOW", ["PUB", "SUB"] if "TOPIC" in right else ["SUB"], *right.split())
         yield broker
 
 
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
-    """Where a client writes its log."""
-    home = tmp_path / "home"
-    home.mkdir()
-    return home
-
-
-@pytest.mark.parametrize(("start", "words", "where"), cases())
+@pytest.mark.parametrize(("opening", "words", "where"), cases())
 def test_a_refused_client_tells_its_user_why(
-    guarded: EmbeddedBroker, home: Path, request: pytest.FixtureRequest, start: Start, words: str, where: str
+    guarded: EmbeddedBroker, start_at: Start, opening: Opening, words: str, where: str
 ) -> None:
-    have(start.language, request)
-    told(start, words, where, guarded.endpoint, home, ALICE)
+    program = start_at(opening.language, guarded.endpoint, signing=ALICE)
+    if where == "error":
+        with pytest.raises(Refused) as refusal:
+            _start(program, opening)
+        assert words in refusal.value.words
+    else:
+        program.open(opening.kind, opening.group, "flights", opening.expression)
+        until(lambda: words in program.log)
 
 
 @pytest.mark.parametrize("language", BUILDS)
-def test_one_with_rights_is_served(
-    guarded: EmbeddedBroker, home: Path, request: pytest.FixtureRequest, language: str
-) -> None:
-    have(language, request)
-    start = Start(language, "producer", "counters")
-    assert outcomes(start, guarded.endpoint, home, ALICE) == ["started", "served"]
+def test_one_with_rights_is_served(guarded: EmbeddedBroker, start_at: Start, language: str) -> None:
+    program = start_at(language, guarded.endpoint, signing=ALICE)
+    assert program.producer("flights").send("flights", "body").message_id
+
+
+def _start(program: Program, opening: Opening) -> None:
+    """And the first call after it: a simple consumer's filter is judged there."""
+    program.open(opening.kind, opening.group, "flights", opening.expression).result(PATIENCE_S)
+    if opening.kind == "simple":
+        program.ask("receive", client="simple", count=1, invisible_s=15).result(PATIENCE_S)

@@ -1,4 +1,4 @@
-module popmq.test/refusals
+module popmq.test/official
 
 go 1.25
 
