@@ -17,6 +17,7 @@ from tests.support.built import Build, CannotBuild, built, do
 
 HERE = Path(__file__).parent
 NODE = HERE / "node"
+PYTHON = {"python": "official_client", "popclient": "popclient_program"}
 # As published. C++ and C# are in no registry that has packages of these languages' clients for all machines.
 VERSIONS = {"java": "5.2.0", "go": "5.1.4", "rust": "5.0.0", "python": "5.1.2", "node": "1.0.8"}
 
@@ -26,8 +27,8 @@ def program_of(language: str, home: Path) -> list[str]:
 
     Python and Node write their logs below HOME, Go too; Rust to stderr.
     """
-    if language == "python":
-        return [sys.executable, str(HERE / "clients" / "official_client.py")]
+    if language in PYTHON:
+        return [sys.executable, "-m", f"tests.interop.clients.{PYTHON[language]}"]
     if language == "node":
         _install_node()
         return ["node", str(NODE / "official_client.js")]

@@ -14,7 +14,12 @@ TRY_AGAIN_S = 0.05  # a client whose server is away
 class Traffic:
     """A producer and a consumer that never stop trying, and what they were told."""
 
-    def __init__(self, producer: OfficialProducer, consumer: OfficialSimpleConsumer) -> None:
+    def __init__(
+        self, producer: OfficialProducer, consumer: OfficialSimpleConsumer, topic: str = "flights", invisible_s: int = 3
+    ) -> None:
+        """invisible_s: long enough for a batch of acks; short enough to come again soon if an ack was lost."""
+        self._topic = topic
+        self._invisible_s = invisible_s
         self._producer = producer
         self._consumer = consumer
         self._threads = ThreadPoolExecutor(2)
@@ -39,7 +44,7 @@ class Traffic:
     def __exit__(self, *_: object) -> None:
         self._sending.clear()
         self._receiving.clear()
-        send_until_sent(self._producer, "the end of the last poll")
+        send_until_sent(self._producer, "the end of the last poll", self._topic)
         for work in self._work:
             work.result()
         self._threads.shutdown()
@@ -52,15 +57,14 @@ class Traffic:
             if not self._sending.is_set():
                 return
             try:
-                self.sent.add(self._producer.send("flights", str(number)).message_id)
+                self.sent.add(self._producer.send(self._topic, str(number)).message_id)
             except Refused:
                 threading.Event().wait(TRY_AGAIN_S)
 
     def _receive(self) -> None:
         while self._receiving.is_set():
             try:
-                # Long enough for a batch of acks; short enough to come again soon if an ack was lost.
-                received = self._consumer.receive(16, invisible_s=3)
+                received = self._consumer.receive(16, self._invisible_s)
             except Refused:
                 threading.Event().wait(TRY_AGAIN_S)
                 continue
@@ -74,10 +78,10 @@ class Traffic:
                     self.acked.add(message.message_id)
 
 
-def send_until_sent(producer: OfficialProducer, body: str) -> None:
+def send_until_sent(producer: OfficialProducer, body: str, topic: str = "flights") -> None:
     while True:
         try:
-            producer.send("flights", body)
+            producer.send(topic, body)
         except Refused:
             threading.Event().wait(TRY_AGAIN_S)
         else:

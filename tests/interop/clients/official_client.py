@@ -7,12 +7,7 @@ a push consumer's listener hears comes unasked. Durations are whole seconds: thi
 from __future__ import annotations
 
 import asyncio
-import json
 import os
-import sys
-import threading
-from collections import Counter
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -33,9 +28,10 @@ from rocketmq import (
 from rocketmq.v5.client.connection import RpcClient
 from rocketmq.v5.model.filter_expression import FilterType
 
+from tests.interop.clients.pipe import Command, Plan, say, serve
+
 TLS = "OFFICIAL_TLS" in os.environ
 
-_stdout = threading.Lock()
 _clients: dict[str, Any] = {}
 _listeners: dict[str, Listener] = {}
 # UNKNOWN is the protocol's unspecified one.
@@ -48,36 +44,12 @@ _received: dict[str, Message] = {}
 _transactions: dict[str, Any] = {}
 
 
-def say(**event: Any) -> None:
-    line = json.dumps(event)
-    with _stdout:
-        print(line, flush=True)
-
-
 class Listener(MessageListener):
-    """Fails the first `fail` attempts of a message (`how`: by a result, or by raising); may wait to be released."""
-
-    def __init__(self, command: dict[str, Any]) -> None:
-        self._name = command["client"]
-        self._fail = command["fail"]
-        self._poison = command["poison"]
-        self._how = command["how"]
-        self._calls: Counter[str] = Counter()  # a client that retries in place leaves the delivery attempt as it is
-        self.released = threading.Event()
-        if not command["waits"]:
-            self.released.set()
+    def __init__(self, command: Command) -> None:
+        self.plan = Plan(command)
 
     def consume(self, message: Message) -> ConsumeResult:
-        self._calls[message.message_id] += 1
-        attempt = max(self._calls[message.message_id], message.delivery_attempt)
-        say(heard=self._name, message={**described(message), "attempt": attempt})
-        self.released.wait()
-        is_good = self._poison and message.body.decode() != self._poison
-        if is_good or attempt > self._fail:
-            return ConsumeResult.SUCCESS
-        if self._how == "raise":
-            raise RuntimeError("the listener raises on purpose")
-        return ConsumeResult.FAILURE
+        return ConsumeResult.SUCCESS if self.plan.is_consumed(described(message)) else ConsumeResult.FAILURE
 
 
 class Checker(TransactionChecker):
@@ -92,29 +64,29 @@ class Checker(TransactionChecker):
         return RESOLUTIONS[self._decides]
 
 
-def open_producer(command: dict[str, Any], configuration: ClientConfiguration) -> Producer:
+def open_producer(command: Command, configuration: ClientConfiguration) -> Producer:
     checker = Checker(command["client"], command["decides"]) if command["decides"] else None
     return Producer(configuration, command["topics"] or None, checker, tls_enable=TLS)
 
 
-def open_simple(command: dict[str, Any], configuration: ClientConfiguration) -> SimpleConsumer:
+def open_simple(command: Command, configuration: ClientConfiguration) -> SimpleConsumer:
     return SimpleConsumer(
         configuration, command["group"], subscriptions(command), await_duration=command["await_s"], tls_enable=TLS
     )
 
 
-def open_push(command: dict[str, Any], configuration: ClientConfiguration) -> PushConsumer:
+def open_push(command: Command, configuration: ClientConfiguration) -> PushConsumer:
     listener = Listener(command)
     _listeners[command["client"]] = listener
     return PushConsumer(configuration, command["group"], listener, subscriptions(command), tls_enable=TLS)
 
 
-def open_lite(command: dict[str, Any], configuration: ClientConfiguration) -> LitePushConsumer:
+def open_lite(command: Command, configuration: ClientConfiguration) -> LitePushConsumer:
     (topic,) = command["topics"]
     return LitePushConsumer(configuration, command["group"], topic, Listener(command), tls_enable=TLS)
 
 
-def subscriptions(command: dict[str, Any]) -> dict[str, FilterExpression]:
+def subscriptions(command: Command) -> dict[str, FilterExpression]:
     kind = FilterType.SQL if command["sql"] else FilterType.TAG
     return {topic: FilterExpression(expression, kind) for topic, expression in command["topics"].items()}
 
@@ -124,7 +96,7 @@ def credentials() -> Credentials:
     return Credentials(key, secret) if key else Credentials()
 
 
-def open_client(command: dict[str, Any]) -> dict[str, Any]:
+def open_client(command: Command) -> dict[str, Any]:
     opens = {"producer": open_producer, "simple": open_simple, "push": open_push, "lite": open_lite}[command["kind"]]
     client = opens(command, ClientConfiguration(command["endpoint"], credentials(), command["namespace"]))
     client.startup()
@@ -132,7 +104,7 @@ def open_client(command: dict[str, Any]) -> dict[str, Any]:
     return {"client_id": client.client_id}
 
 
-def send(command: dict[str, Any]) -> dict[str, Any]:
+def send(command: Command) -> dict[str, Any]:
     message = Message()
     message.topic = command["topic"]
     message.body = command["body"].encode()
@@ -161,7 +133,7 @@ def send(command: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def end(command: dict[str, Any]) -> dict[str, Any]:
+def end(command: Command) -> dict[str, Any]:
     transaction = _transactions[command["message_id"]]
     if command["resolution"] == "COMMIT":
         transaction.commit()
@@ -170,37 +142,37 @@ def end(command: dict[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def recall(command: dict[str, Any]) -> dict[str, Any]:
+def recall(command: Command) -> dict[str, Any]:
     return {"message_id": _clients[command["client"]].recall_message(command["topic"], command["handle"])}
 
 
-def receive(command: dict[str, Any]) -> dict[str, Any]:
+def receive(command: Command) -> dict[str, Any]:
     messages = _clients[command["client"]].receive(command["count"], command["invisible_s"])
     return {"messages": [described(message) for message in messages]}
 
 
-def ack(command: dict[str, Any]) -> dict[str, Any]:
+def ack(command: Command) -> dict[str, Any]:
     _clients[command["client"]].ack(held(command))
     return {}
 
 
-def change_invisible(command: dict[str, Any]) -> dict[str, Any]:
+def change_invisible(command: Command) -> dict[str, Any]:
     message = held(command)
     _clients[command["client"]].change_invisible_duration(message, command["invisible_s"])
     return {"handle": message.receipt_handle}
 
 
-def release(command: dict[str, Any]) -> dict[str, Any]:
-    _listeners[command["client"]].released.set()
+def release(command: Command) -> dict[str, Any]:
+    _listeners[command["client"]].plan.released.set()
     return {}
 
 
-def close(command: dict[str, Any]) -> dict[str, Any]:
+def close(command: Command) -> dict[str, Any]:
     _clients.pop(command["client"]).shutdown()
     return {}
 
 
-def held(command: dict[str, Any]) -> Message:
+def held(command: Command) -> Message:
     """The message a handle belongs to, carrying just that handle: the client itself remembers the newest alone."""
     message = _received[command["token"]]
     message.receipt_handle = command["handle"]
@@ -226,7 +198,7 @@ def described(message: Message) -> dict[str, Any]:
     }
 
 
-COMMANDS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+COMMANDS = {
     "open": open_client,
     "send": send,
     "end": end,
@@ -238,28 +210,8 @@ COMMANDS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "close": close,
 }
 
-
-def answer(command: dict[str, Any]) -> None:
-    try:
-        said = COMMANDS[command["do"]](command)
-    except Exception as error:  # noqa: BLE001 - whatever the client raises is the answer
-        code = getattr(error, "code", None)
-        said = {
-            "refused": type(error).__name__,
-            "code": int(code) if isinstance(code, int) else None,
-            "words": str(error),
-        }
-    say(answer=command["number"], **said)
-
-
-def main() -> None:
+if __name__ == "__main__":
     # A route that is answered before the client looks for it is handled in the thread that asked, which must then know
     # the client's own event loop; else its telemetry stream never opens.
     loop = RpcClient().get_channel_io_loop()
-    with ThreadPoolExecutor(32, initializer=asyncio.set_event_loop, initargs=(loop,)) as workers:
-        for line in sys.stdin:
-            workers.submit(answer, json.loads(line))
-
-
-if __name__ == "__main__":
-    main()
+    serve(COMMANDS, ThreadPoolExecutor(32, initializer=asyncio.set_event_loop, initargs=(loop,)))
