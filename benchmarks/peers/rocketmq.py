@@ -6,9 +6,9 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks.peers.peer import GROUP, TOPICS, Server
 from benchmarks.peers.popmq import PopClient, pop_client
@@ -38,27 +38,14 @@ class RocketMQ:
 
     @contextmanager
     def running(self, folder: Path) -> Iterator[Server]:
-        names_port, grpc_port = free_port(), free_port()
-        _write_tables(folder / "store" / "config")
-        names, broker, proxy = folder / "names.conf", folder / "broker.conf", folder / "proxy.json"
-        names.write_text(_properties({"listenPort": names_port, "bindAddress": "127.0.0.1"}))
-        broker.write_text(_properties(_broker(folder, names_port, self.flush)))
-        proxy.write_text(json.dumps(_proxy(names_port, grpc_port)))
-        home = {"ROCKETMQ_HOME": str(folder), "RMQ_PROXY_HOME": str(folder)}
-        names_command = self._java(folder, "namesrv.NamesrvStartup", "-c", names)
-        proxy_command = self._java(folder, "proxy.ProxyStartup", "-pm", "local", "-bc", broker, "-pc", proxy)
-        with (
-            process(names_command, folder, names_port, home) as names_pid,
-            process(proxy_command, folder, grpc_port, home) as pid,
-        ):
-            yield Server(f"127.0.0.1:{grpc_port}", [pid, names_pid], VERSION)
-
-    def _java(self, folder: Path, program: str, *options: str | Path) -> Sequence[str | Path]:
-        return ["java", "-cp", self._classpath, f"-Duser.home={folder}", f"org.apache.rocketmq.{program}", *options]
+        tables = Tables({name: {"topicFilterType": "SINGLE_TAG"} for name in TOPICS}, {GROUP: {"retryMaxTimes": 16}})
+        home = Home(self._classpath, folder, tables, broker={"flushDiskType": self.flush})
+        with home.name_server() as names_pid, home.proxy() as pid:
+            yield Server(home.address, [pid, names_pid], VERSION)
 
     @asynccontextmanager
     async def client(self, address: str) -> AsyncIterator[PopClient]:
-        await _registered(address)
+        await registered(address, TOPICS)
         async with pop_client(address) as client:
             yield client
 
@@ -72,12 +59,12 @@ class RocketMQByDefault(RocketMQ):
     acks = "answered, in memory"
 
 
-async def _registered(address: str) -> None:
+async def registered(address: str, topics: Sequence[str]) -> None:
     """Wait until the broker has told the name server its topics: the port is open before."""
     until = time.monotonic() + START_S
     while True:
         try:
-            async with Producer(address, TOPICS):
+            async with Producer(address, topics):
                 return
         except PopError:
             if time.monotonic() > until:
@@ -85,7 +72,65 @@ async def _registered(address: str) -> None:
             await asyncio.sleep(0.2)
 
 
-def _broker(folder: Path, names_port: int, flush: str) -> dict[str, object]:
+class Tables(NamedTuple):
+    """Topics and groups by name, each with its settings, as in the files of a broker. Clients cannot make them."""
+
+    topics: Mapping[str, Mapping[str, object]]
+    groups: Mapping[str, Mapping[str, object]]
+
+    def write(self, folder: Path) -> None:
+        queues = {"readQueueNums": QUEUES, "writeQueueNums": QUEUES, "perm": READ_AND_WRITE}
+        consuming = {"consumeEnable": True, "retryQueueNums": 1}
+        topics = {name: {"topicName": name, **queues, **settings} for name, settings in self.topics.items()}
+        groups = {name: {"groupName": name, **consuming, **settings} for name, settings in self.groups.items()}
+        folder.mkdir(parents=True)
+        _write(folder / "topics.json", "topicConfigTable", topics)
+        _write(folder / "subscriptionGroup.json", "subscriptionGroupTable", groups)
+
+
+class Home:
+    """A folder with a configuration and a store, out of which servers start, also again after their end."""
+
+    def __init__(
+        self,
+        classpath: str,
+        folder: Path,
+        tables: Tables,
+        *,
+        broker: dict[str, object] | None = None,
+        proxy: dict[str, object] | None = None,
+        java: Sequence[str] = (),
+    ) -> None:
+        """broker, proxy: further settings of theirs. java: options of both processes, such as the size of the heap."""
+        self._classpath, self._folder, self._options = classpath, folder, java
+        self._names_port, self._grpc_port = free_port(), free_port()
+        tables.write(folder / "store" / "config")
+        names = {"listenPort": self._names_port, "bindAddress": "127.0.0.1"}
+        (folder / "names.conf").write_text(_properties(names))
+        (folder / "broker.conf").write_text(_properties(_broker(folder, self._names_port) | (broker or {})))
+        (folder / "proxy.json").write_text(json.dumps(_proxy(self._names_port, self._grpc_port) | (proxy or {})))
+
+    @property
+    def address(self) -> str:
+        """Where clients find the proxy."""
+        return f"127.0.0.1:{self._grpc_port}"
+
+    def name_server(self) -> AbstractContextManager[int]:
+        """A running name server; gives its pid."""
+        return self._java("namesrv.NamesrvStartup", self._names_port, "-c", self._folder / "names.conf")
+
+    def proxy(self) -> AbstractContextManager[int]:
+        """A running broker and proxy in one process; gives its pid."""
+        files = ("-bc", self._folder / "broker.conf", "-pc", self._folder / "proxy.json")
+        return self._java("proxy.ProxyStartup", self._grpc_port, "-pm", "local", *files)
+
+    def _java(self, program: str, port: int, *options: str | Path) -> AbstractContextManager[int]:
+        machine = ["java", *self._options, "-cp", self._classpath, f"-Duser.home={self._folder}"]
+        home = {"ROCKETMQ_HOME": str(self._folder), "RMQ_PROXY_HOME": str(self._folder)}
+        return process([*machine, f"org.apache.rocketmq.{program}", *options], self._folder, port, home)
+
+
+def _broker(folder: Path, names_port: int) -> dict[str, object]:
     return {
         "brokerName": "bench",
         "brokerIP1": "127.0.0.1",
@@ -93,7 +138,6 @@ def _broker(folder: Path, names_port: int, flush: str) -> dict[str, object]:
         "listenPort": free_port(),
         "haListenPort": free_port(),
         "storePathRootDir": folder / "store",
-        "flushDiskType": flush,
     }
 
 
@@ -104,16 +148,6 @@ def _proxy(names_port: int, grpc_port: int) -> dict[str, object]:
         "grpcServerPort": grpc_port,
         "remotingListenPort": free_port(),
     }
-
-
-def _write_tables(folder: Path) -> None:
-    """The topics and the group, which clients of its proxy cannot make, as the broker reads them when it starts."""
-    queues = {"readQueueNums": QUEUES, "writeQueueNums": QUEUES, "perm": READ_AND_WRITE}
-    topics = {name: {"topicName": name, "topicFilterType": "SINGLE_TAG", **queues} for name in TOPICS}
-    groups = {GROUP: {"groupName": GROUP, "consumeEnable": True, "retryQueueNums": 1, "retryMaxTimes": 16}}
-    folder.mkdir(parents=True)
-    _write(folder / "topics.json", "topicConfigTable", topics)
-    _write(folder / "subscriptionGroup.json", "subscriptionGroupTable", groups)
 
 
 def _write(path: Path, table: str, rows: Mapping[str, Any]) -> None:

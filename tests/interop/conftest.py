@@ -12,12 +12,12 @@ import pytest
 
 from popserver import embedded
 from popserver.in_process import EmbeddedBroker
-from tests.interop.official import LANGUAGES, Program, Start
+from tests.interop.official import DEEPLY, Program, Start
 from tests.interop.seen import Seen
 from tests.support.built import CannotBuild, do_without
 
 
-@pytest.fixture(params=LANGUAGES)
+@pytest.fixture(params=DEEPLY)
 def language(request: pytest.FixtureRequest) -> str:
     """Each official client in turn."""
     return str(request.param)

@@ -200,15 +200,15 @@ class OfficialClient:
 
     def __init__(self, program: Program, kind: str, **options: Any) -> None:
         self._program = program
-        self._name = program.next_name()
-        self.heard = program.listen(self._name)
+        self.name = program.next_name()
+        self.heard = program.listen(self.name)
         self.client_id: str = self._do("open", kind=kind, **options)["client_id"]
 
     def close(self) -> Future[dict[str, Any]]:
         return self._ask("close")
 
     def _ask(self, do: str, **what: Any) -> Future[dict[str, Any]]:
-        return self._program.ask(do, client=self._name, **what)
+        return self._program.ask(do, client=self.name, **what)
 
     def _do(self, do: str, **what: Any) -> dict[str, Any]:
         return self._ask(do, **what).result(PATIENCE_S)
@@ -283,7 +283,8 @@ def messages_of(answer: Future[dict[str, Any]]) -> list[Received]:
     return [Received(**message) for message in answer.result(PATIENCE_S)["messages"]]
 
 
-LANGUAGES = ("python", "node")
+# Whose clients the tests of this folder go into deeply; those of `matrix` take all.
+DEEPLY = ("python", "node")
 
 
 Start = Callable[..., Program]

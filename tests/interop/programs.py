@@ -18,8 +18,16 @@ from tests.support.built import Build, CannotBuild, built, do
 HERE = Path(__file__).parent
 NODE = HERE / "node"
 PYTHON = {"python": "official_client", "popclient": "popclient_program"}
-# As published. C++ and C# are in no registry that has packages of these languages' clients for all machines.
-VERSIONS = {"java": "5.2.0", "go": "5.1.4", "rust": "5.0.0", "python": "5.1.2", "node": "1.0.8"}
+# As published, and popclient.
+TITLES = {
+    "java": "Java 5.2.0",
+    "go": "Go 5.1.4",
+    "rust": "Rust 5.0.0",
+    "python": "Python 5.1.2",
+    "node": "Node 1.0.8",
+    "popclient": "popclient",
+}
+LANGUAGES = tuple(TITLES)
 
 
 def program_of(language: str, home: Path) -> list[str]:

@@ -90,9 +90,9 @@ def lag_in(database: Path, group: str, topic: str) -> Lag:
     return Lag(*row) if row else Lag()
 
 
-def until(fact: Callable[[], bool]) -> None:
+def until(fact: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:
     """Wait for a fact."""
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + patience_s
     while not fact():
         assert time.monotonic() < deadline, "waited in vain"
         time.sleep(LOOK_EVERY_S)

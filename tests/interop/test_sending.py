@@ -8,12 +8,12 @@ import pytest
 
 from popserver import embedded
 from popserver.in_process import EmbeddedBroker
-from tests.interop.official import LANGUAGES, Program, Refused, Start
+from tests.interop.official import DEEPLY, Program, Refused, Start
 from tests.interop.seen import Lag, Seen
 
 pytestmark = pytest.mark.row("O8")
 
-PAIRS = [(sender, receiver) for sender in LANGUAGES for receiver in LANGUAGES]
+PAIRS = [(sender, receiver) for sender in DEEPLY for receiver in DEEPLY]
 
 
 @pytest.mark.row("N9")

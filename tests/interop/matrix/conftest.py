@@ -1,0 +1,56 @@
+"""The servers of the table, each started when the first scenario asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.interop.matrix import popmq, rocketmq
+from tests.interop.matrix.page import Cells
+from tests.interop.matrix.scenarios import SCENARIOS
+from tests.interop.matrix.stage import Servers
+from tests.interop.programs import LANGUAGES
+from tests.support.built import do_without
+from tests.support.postgres import fresh_database
+
+SERVERS = ("SQLite", "Postgres", "two servers", rocketmq.NAME)
+Get = Callable[[str, bool], Servers]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--page", action="store_true", help="write the outcomes into docs/compatibility.md")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--page", default=False) and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Cells(SERVERS), "compatibility")
+
+
+@pytest.fixture(scope="session")
+def servers(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Get]:
+    """Servers by their kind (a column of the table), and whether they want signatures."""
+    started: dict[tuple[str, bool], Servers] = {}
+    with ExitStack() as ended:
+
+        def get(kind: str, signs: bool) -> Servers:
+            if (kind, signs) not in started:
+                folder = tmp_path_factory.mktemp("servers")
+                postgres = request.getfixturevalue("postgres") if kind in ("Postgres", "two servers") else None
+                url = ended.enter_context(fresh_database(postgres)) if postgres else f"sqlite:///{folder}/popmq.db"
+                try:
+                    started[kind, signs] = ended.enter_context(_running(kind, url, folder, signs))
+                except rocketmq.Missing as missing:
+                    do_without(str(missing))
+            return started[kind, signs]
+
+        yield get
+
+
+def _running(kind: str, url: str, folder: Path, signs: bool) -> AbstractContextManager[Servers]:
+    if kind != rocketmq.NAME:
+        return popmq.running(kind, url, folder, count=2 if kind == "two servers" else 1, signs=signs)
+    scenes = [(name, language, scene) for name, (_, scene) in SCENARIOS.items() for language in LANGUAGES]
+    return rocketmq.running(folder, scenes, signs=signs)

@@ -1,0 +1,89 @@
+"""The tables of docs/compatibility.md: cells that a run replaces, and reasons."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.interop.matrix.faults import FAULTS, fault_at
+from tests.interop.matrix.scenarios import SCENARIOS
+from tests.interop.programs import TITLES
+
+PAGE = Path(__file__).parents[3] / "docs" / "compatibility.md"
+BEGIN, END = "<!-- The tables: make test-clients test-rocketmq -->\n", "<!-- End of the tables. -->\n"
+NOT_RUN = ""
+UNEXPLAINED = "fails"
+Cell = tuple[str, str, str]  # scenario, language, server
+
+
+class Tables:
+    """The outcome of each cell, as the page has it."""
+
+    def __init__(self, servers: tuple[str, ...], text: str = "") -> None:
+        self._servers = servers
+        self.cells: dict[Cell, str] = dict(self._read(text))
+
+    def _read(self, text: str) -> Iterator[tuple[Cell, str]]:
+        titles = {title: language for language, title in TITLES.items()}
+        language = ""
+        for line in text.splitlines():
+            if line.startswith("### "):
+                language = titles.get(line.removeprefix("### "), "")
+            elif language and line.startswith("| ") and not line.startswith("| |"):
+                scenario, *outcomes = [each.strip() for each in line.strip("|").split("|")]
+                for server, outcome in zip(self._servers, outcomes, strict=True):
+                    yield (scenario, language, server), outcome
+
+    def __str__(self) -> str:
+        return "\n".join([*self._tables(), *self._reasons()]) + "\n"
+
+    def _tables(self) -> Iterator[str]:
+        for language, title in TITLES.items():
+            yield f"\n### {title}\n"
+            yield f"| | {' | '.join(self._servers)} |"
+            yield "|---" * (1 + len(self._servers)) + "|"
+            for scenario in SCENARIOS:
+                outcomes = [self.cells.get((scenario, language, server), NOT_RUN) for server in self._servers]
+                yield f"| {scenario} | {' | '.join(outcomes)} |"
+
+    @staticmethod
+    def _reasons() -> Iterator[str]:
+        if FAULTS:
+            yield "\n### Reasons\n"
+            yield from (f"{number}. {each.reason}" for number, each in enumerate(FAULTS, 1))
+
+
+def outcome_of(cell: Cell, report: pytest.TestReport) -> str:
+    """What the page says of a test that ran."""
+    if report.outcome == "passed":
+        return "pass"
+    fault = fault_at(*cell)
+    if fault is not None and hasattr(report, "wasxfail"):
+        return f"fails ({fault + 1})"
+    if report.skipped and isinstance(report.longrepr, tuple):
+        return report.longrepr[2].removeprefix("Skipped: ")
+    return UNEXPLAINED
+
+
+class Cells:
+    """Collects the outcomes of a run, and writes them at its end."""
+
+    def __init__(self, servers: tuple[str, ...]) -> None:
+        self._servers = servers
+        self._outcomes: dict[Cell, str] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        cell = dict(report.user_properties).get("cell")
+        if cell is not None and (report.when == "call" or report.outcome != "passed"):
+            scenario, language, server = str(cell).split("/")
+            self._outcomes[scenario, language, server] = outcome_of((scenario, language, server), report)
+
+    def pytest_sessionfinish(self) -> None:
+        text = PAGE.read_text()
+        before, old, after = re.split(f"{re.escape(BEGIN)}|{re.escape(END)}", text)
+        tables = Tables(self._servers, old)
+        tables.cells |= self._outcomes
+        PAGE.write_text(f"{before}{BEGIN}{tables}{END}{after}")

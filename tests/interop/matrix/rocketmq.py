@@ -1,0 +1,121 @@
+"""RocketMQ from Maven Central, as the benchmarks start it: a name server, and a broker with its proxy."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from benchmarks.peers.rocketmq import ARTIFACTS, VERSION, Home, Tables, registered
+from benchmarks.peers.tools import Missing as Missing
+from benchmarks.peers.tools import Tools
+from tests.interop.matrix.stage import DOCTORS, SIGNED, Scene, Servers, names_of
+from tests.support.certificates import Authority
+
+NAME = f"RocketMQ {VERSION}"
+JAVA = ("-Xms256m", "-Xmx512m", "-XX:MaxDirectMemorySize=512m")
+# What is switched off, or takes long, by default.
+BROKER = {
+    "autoCreateTopicEnable": "false",
+    "autoCreateSubscriptionGroup": "false",
+    "enablePropertyFilter": "true",
+    "recallMessageEnable": "true",
+    "transactionTimeOut": 3_000,
+    "transactionCheckInterval": 3_000,
+    "mappedFileSizeCommitLog": 64 << 20,
+    "mappedFileSizeTimerLog": 16 << 20,
+}
+AUTH = "org.apache.rocketmq.auth.authentication"
+ROUTE = "send-popclient"
+
+
+class RocketMQServers(Servers):
+    """One broker with its proxy, whose topics and groups were there when it started."""
+
+    name = NAME
+    shortest_hold_s = 10
+
+    def __init__(self, home: Home, certificate: Path, topic: str) -> None:
+        self._home = home
+        self._topic = topic
+        self.endpoint = home.address
+        self.certificate = certificate
+        self._running = ExitStack()
+
+    def prepare(self, topic: str, group: str, accepts: str, max_attempts: int) -> None:
+        """They are in the tables that the broker has read."""
+
+    def is_done(self, topic: str, group: str) -> bool:
+        """It gives clients of its proxy no account of a group."""
+        return True
+
+    def start(self) -> None:
+        self._pid = self._running.enter_context(self._home.proxy())
+        if self._topic:
+            asyncio.run(registered(self.endpoint, [self._topic]))
+
+    def stop(self) -> None:
+        self._running.close()
+
+    def kill(self) -> None:
+        os.kill(self._pid, signal.SIGKILL)
+        self._running.close()
+
+
+def classpath() -> str:
+    """Of RocketMQ's jars, kept beside the environment that runs the tests. Raises Missing."""
+    return Tools(Path(sys.prefix) / ".rocketmq").maven("rocketmq", ARTIFACTS)
+
+
+@contextmanager
+def running(
+    folder: Path, scenes: Iterable[tuple[str, str, Scene]], *, signs: bool = False
+) -> Iterator[RocketMQServers]:
+    """A broker with the topics and groups of the scenes (scenario, language, what it needs)."""
+    authority = Authority(folder)
+    pair = authority.issue("server")
+    proxy: dict[str, object] = {"tlsTestModeEnable": False, "tlsKeyPath": str(pair.key), "tlsCertPath": str(pair.cert)}
+    broker: dict[str, object] = dict(BROKER)
+    if signs:
+        proxy |= _signatures("org.apache.rocketmq.proxy.auth.ProxyAuthenticationMetadataProvider")
+        broker |= _signatures(f"{AUTH}.provider.LocalAuthenticationMetadataProvider")
+    home = Home(classpath(), folder / "rocketmq", tables(scenes), broker=broker, proxy=proxy, java=JAVA)
+    with home.name_server():
+        # Who does not sign cannot ask for a route.
+        servers = RocketMQServers(home, authority.ca, "" if signs else ROUTE)
+        servers.start()
+        try:
+            yield servers
+        finally:
+            servers.stop()
+
+
+def tables(scenes: Iterable[tuple[str, str, Scene]]) -> Tables:
+    topics: dict[str, dict[str, object]] = {}
+    groups: dict[str, dict[str, object]] = {DOCTORS: {}}
+    soon = {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [1_000]}}
+    for scenario, language, scene in scenes:
+        topic, group = names_of(scenario, language)
+        topics[topic] = {"attributes": {"message.type": scene.accepts}}
+        groups[group] = {
+            "retryMaxTimes": scene.max_attempts - 1,
+            "groupRetryPolicy": soon,
+            "consumeMessageOrderly": scene.accepts == "FIFO",
+        }
+    return Tables(topics, groups)
+
+
+def _signatures(metadata: str) -> dict[str, object]:
+    name, secret = SIGNED
+    return {
+        "authenticationEnabled": "true",
+        "authenticationProvider": f"{AUTH}.provider.DefaultAuthenticationProvider",
+        "authenticationMetadataProvider": metadata,
+        "initAuthenticationUser": json.dumps({"username": name, "password": secret}),
+        "innerClientAuthenticationCredentials": json.dumps({"accessKey": name, "secretKey": secret}),
+    }

@@ -1,0 +1,125 @@
+"""Where a scenario plays: the servers, a topic and a group of its own, and programs of one client."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.interop.official import (
+    NoSuchCall,
+    OfficialProducer,
+    OfficialPushConsumer,
+    OfficialSimpleConsumer,
+    Program,
+    Received,
+    Start,
+)
+from tests.interop.seen import until
+
+# A proxy of RocketMQ holds a poll for at least this long.
+AWAIT_S = 5
+SIGNED = ("alice", "correct-horse")
+DOCTORS = "doctors"  # a group that reads dead letters
+
+
+class Servers(ABC):
+    """Servers of one kind that run, with what the scenarios need: all topics and groups have to be asked for."""
+
+    name: str
+    count = 1
+    endpoint: str
+    certificate: Path  # of the CA that a client has to trust
+    shortest_hold_s: int
+
+    @abstractmethod
+    def prepare(self, topic: str, group: str, accepts: str, max_attempts: int) -> None:
+        """Make the topic and the group, whose retries come after a second."""
+
+    @abstractmethod
+    def is_done(self, topic: str, group: str) -> bool:
+        """Has the group consumed all messages of the topic, by the servers' own account, if they give one?"""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """End the server that clients were told of, as an operator ends it."""
+
+    @abstractmethod
+    def kill(self) -> None:
+        """kill -9."""
+
+    @abstractmethod
+    def start(self) -> None:
+        """Bring it back at its address."""
+
+
+class Scene(NamedTuple):
+    """What a scenario needs. `has_to_sign`: at servers that want signatures."""
+
+    accepts: str = "NORMAL"
+    max_attempts: int = 16
+    has_to_sign: bool = False
+
+
+class Stage:
+    """One client's turn in one scenario."""
+
+    def __init__(self, servers: Servers, scenario: str, language: str, scene: Scene, start_at: Start) -> None:
+        self.servers = servers
+        self.language = language
+        self.topic, self.group = names_of(scenario, language)
+        self._start_at = start_at
+        self._program: Program | None = None
+        servers.prepare(self.topic, self.group, scene.accepts, scene.max_attempts)
+
+    @property
+    def program(self) -> Program:
+        """A program whose clients speak plaintext and do not sign."""
+        if self._program is None:
+            self._program = self.another_program()
+        return self._program
+
+    def another_program(self, *, trusting: Path | None = None, signing: tuple[str, str] | None = None) -> Program:
+        return self._start_at(self.language, self.servers.endpoint, trusting=trusting, signing=signing)
+
+    def producer(self, *, decides: str | None = None) -> OfficialProducer:
+        return self.program.producer(self.topic, decides=decides)
+
+    def simple(self, expression: str = "*", *, sql: bool = False) -> OfficialSimpleConsumer:
+        return self.program.simple(self.group, self.topic, expression, sql=sql, await_s=AWAIT_S)
+
+    def push(self, expression: str = "*", *, sql: bool = False, fail: int = 0) -> OfficialPushConsumer:
+        return self.program.push(self.group, self.topic, expression, sql=sql, fail=fail)
+
+    def collect(self, consumer: OfficialSimpleConsumer, count: int, *, at_once: int = 16) -> list[Received]:
+        """The next `count` messages, each acked as soon as it was received."""
+        found: list[Received] = []
+
+        def more() -> bool:
+            for message in consumer.receive(at_once, self.servers.shortest_hold_s + 10):
+                consumer.ack(message)
+                found.append(message)
+            return len(found) >= count
+
+        until(more)
+        return found
+
+    def consume(self, count: int, expression: str = "*", *, sql: bool = False) -> list[Received]:
+        """The next `count` messages, by a push consumer if the client has one, else by a simple one."""
+        try:
+            return self.push(expression, sql=sql).hear(count)
+        except NoSuchCall:
+            return self.collect(self.simple(expression, sql=sql), count)
+
+    def settles(self) -> None:
+        """Every message is consumed in the end."""
+        until(lambda: self.servers.is_done(self.topic, self.group))
+
+
+def names_of(scenario: str, language: str) -> tuple[str, str]:
+    """Topic and group of a client's turn."""
+    return f"{scenario}-{language}", f"{scenario}-{language}-readers"
+
+
+Act = Callable[[Stage], None]
