@@ -13,10 +13,10 @@ JOBS := 3
 PYTEST = $(BIN)/pytest -n $(JOBS) --dist loadfile --max-worker-restart 0
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all test-long chromium test-browser images coverage lint format types generate fresh check docs bench clean
+.PHONY: help install demo test test-all test-long test-clients test-rocketmq chromium test-browser images coverage lint format types generate fresh check docs bench clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -56,13 +56,19 @@ demo: $(DEMO) ## run the main job on real data (ARGS=--all for the whole year, A
 	$(BIN)/python -m examples.flights $(ARGS)
 
 test: $(DEV) ## pass the tests
-	$(PYTEST) -m 'not slow and not full and not browser' $(ARGS)
+	$(PYTEST) -m 'not slow and not full and not browser and not matrix' $(ARGS)
 
 test-all: test ## pass the heavy tests too, as CI does
-	$(PYTEST) -m 'full and not slow and not browser' $(ARGS)
+	$(PYTEST) -m 'full and not slow and not browser and not matrix' $(ARGS)
 
 test-long: $(DEV) ## pass the tests that kill and torture for minutes
 	$(BIN)/pytest -m slow $(ARGS)
+
+test-clients: $(DEV) ## every official client in every scenario, into docs/compatibility.md (ARGS="-k 'go and fifo'")
+	$(BIN)/pytest -n 2 --dist loadgroup tests/interop/matrix -k 'not RocketMQ' --page $(ARGS)
+
+test-rocketmq: $(DEV) ## the same, and popclient, at RocketMQ from Maven Central
+	$(BIN)/pytest tests/interop/matrix -k RocketMQ --page $(ARGS)
 
 # What judges whether pages can be used by everybody; it is no part of PopMQ.
 $(AXE):
@@ -85,7 +91,7 @@ images: chromium $(DEV) ## make the pictures of the console in docs/images, with
 
 # The floor is low: the tests of rules and of the broker alone reach 56 %. Raise it when the whole suite was measured.
 coverage: $(DEV) ## pass the tests and say which lines of the server they reach
-	$(PYTEST) -m 'not slow and not full and not browser' --cov=popserver --cov-report=term:skip-covered --cov-fail-under=55 $(ARGS)
+	$(PYTEST) -m 'not slow and not full and not browser and not matrix' --cov=popserver --cov-report=term:skip-covered --cov-fail-under=55 $(ARGS)
 
 lint: $(DEV) ## style and mistakes
 	$(BIN)/ruff check

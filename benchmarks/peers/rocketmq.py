@@ -14,7 +14,7 @@ from benchmarks.peers.peer import GROUP, TOPICS, Server
 from benchmarks.peers.popmq import PopClient, pop_client
 from benchmarks.peers.processes import START_S, free_port, process
 from benchmarks.peers.tools import Tools
-from popclient import PopError
+from popclient import ClientConfig, PopError
 from popclient.aio import Producer
 
 VERSION = "5.5.0"
@@ -59,12 +59,12 @@ class RocketMQByDefault(RocketMQ):
     acks = "answered, in memory"
 
 
-async def registered(address: str, topics: Sequence[str]) -> None:
+async def registered(at: str | ClientConfig, topics: Sequence[str]) -> None:
     """Wait until the broker has told the name server its topics: the port is open before."""
     until = time.monotonic() + START_S
     while True:
         try:
-            async with Producer(address, topics):
+            async with Producer(at, topics):
                 return
         except PopError:
             if time.monotonic() > until:

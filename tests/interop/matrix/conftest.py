@@ -13,6 +13,7 @@ from tests.interop.matrix.page import Cells
 from tests.interop.matrix.scenarios import SCENARIOS
 from tests.interop.matrix.stage import Servers
 from tests.interop.programs import LANGUAGES
+from tests.spark.conftest import spark as spark
 from tests.support.built import do_without
 from tests.support.postgres import fresh_database
 
@@ -52,5 +53,10 @@ def servers(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReq
 def _running(kind: str, url: str, folder: Path, signs: bool) -> AbstractContextManager[Servers]:
     if kind != rocketmq.NAME:
         return popmq.running(kind, url, folder, count=2 if kind == "two servers" else 1, signs=signs)
-    scenes = [(name, language, scene) for name, (_, scene) in SCENARIOS.items() for language in LANGUAGES]
+    scenes = [
+        (name, language, scene)
+        for name, (_, scene) in SCENARIOS.items()
+        for language in LANGUAGES
+        if scene.has_to_sign == signs
+    ]
     return rocketmq.running(folder, scenes, signs=signs)

@@ -38,7 +38,13 @@ class Tables:
                     yield (scenario, language, server), outcome
 
     def __str__(self) -> str:
-        return "\n".join([*self._tables(), *self._reasons()]) + "\n"
+        return "\n".join([*self._scenarios(), *self._tables(), *self._reasons()]) + "\n"
+
+    @staticmethod
+    def _scenarios() -> Iterator[str]:
+        yield "\n| Scenario | What is shown |\n|---|---|"
+        for scenario, (act, _) in SCENARIOS.items():
+            yield f"| {scenario} | {' '.join((act.__doc__ or '').split())} |"
 
     def _tables(self) -> Iterator[str]:
         for language, title in TITLES.items():

@@ -14,6 +14,7 @@ from pathlib import Path
 from benchmarks.peers.rocketmq import ARTIFACTS, VERSION, Home, Tables, registered
 from benchmarks.peers.tools import Missing as Missing
 from benchmarks.peers.tools import Tools
+from popclient import ClientConfig
 from tests.interop.matrix.stage import DOCTORS, SIGNED, Scene, Servers, names_of
 from tests.support.certificates import Authority
 
@@ -30,8 +31,8 @@ BROKER = {
     "mappedFileSizeCommitLog": 64 << 20,
     "mappedFileSizeTimerLog": 16 << 20,
 }
+JOURNAL = "journal"  # a topic for Spark
 AUTH = "org.apache.rocketmq.auth.authentication"
-ROUTE = "send-popclient"
 
 
 class RocketMQServers(Servers):
@@ -40,9 +41,11 @@ class RocketMQServers(Servers):
     name = NAME
     shortest_hold_s = 10
 
-    def __init__(self, home: Home, certificate: Path, topic: str) -> None:
+    def __init__(self, home: Home, certificate: Path, topics: Iterable[str], *, signs: bool) -> None:
         self._home = home
-        self._topic = topic
+        self._topics = topics
+        key, secret = SIGNED if signs else ("", "")
+        self._config = ClientConfig(home.address, access_key=key, access_secret=secret)
         self.endpoint = home.address
         self.certificate = certificate
         self._running = ExitStack()
@@ -56,8 +59,7 @@ class RocketMQServers(Servers):
 
     def start(self) -> None:
         self._pid = self._running.enter_context(self._home.proxy())
-        if self._topic:
-            asyncio.run(registered(self.endpoint, [self._topic]))
+        asyncio.run(registered(self._config, list(self._topics)))
 
     def stop(self) -> None:
         self._running.close()
@@ -84,10 +86,10 @@ def running(
     if signs:
         proxy |= _signatures("org.apache.rocketmq.proxy.auth.ProxyAuthenticationMetadataProvider")
         broker |= _signatures(f"{AUTH}.provider.LocalAuthenticationMetadataProvider")
-    home = Home(classpath(), folder / "rocketmq", tables(scenes), broker=broker, proxy=proxy, java=JAVA)
+    tables = tables_of(scenes)
+    home = Home(classpath(), folder / "rocketmq", tables, broker=broker, proxy=proxy, java=JAVA)
     with home.name_server():
-        # Who does not sign cannot ask for a route.
-        servers = RocketMQServers(home, authority.ca, "" if signs else ROUTE)
+        servers = RocketMQServers(home, authority.ca, tables.topics, signs=signs)
         servers.start()
         try:
             yield servers
@@ -95,9 +97,9 @@ def running(
             servers.stop()
 
 
-def tables(scenes: Iterable[tuple[str, str, Scene]]) -> Tables:
-    topics: dict[str, dict[str, object]] = {}
-    groups: dict[str, dict[str, object]] = {DOCTORS: {}}
+def tables_of(scenes: Iterable[tuple[str, str, Scene]]) -> Tables:
+    topics: dict[str, dict[str, object]] = {JOURNAL: {}}
+    groups: dict[str, dict[str, object]] = {DOCTORS: {}, f"group-of-{JOURNAL}": {}}
     soon = {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [1_000]}}
     for scenario, language, scene in scenes:
         topic, group = names_of(scenario, language)

@@ -26,7 +26,7 @@ struct Refused {
 
 impl From<ClientError> for Refused {
     fn from(error: ClientError) -> Self {
-        Refused { kind: "ClientError", words: format!("{error:?}") }
+        Refused { kind: "ClientError", words: format!("{error}: {}, {:?}", error.message(), error.context()) }
     }
 }
 
@@ -70,8 +70,7 @@ fn client_option(command: &Value) -> ClientOption {
 }
 
 fn token(message: &MessageView) -> String {
-    use rocketmq::model::message::AckMessageEntry;
-    format!("{}/{}", message.message_id(), message.receipt_handle())
+    format!("{}/{}", message.message_id(), message.delivery_attempt())
 }
 
 fn described(message: &MessageView) -> Value {
