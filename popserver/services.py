@@ -193,7 +193,7 @@ class Services:
         clients, producers = broker.clients, broker.transactions.producers
         return {
             **AdminMethods(operations, readiness, self._version, broker.meters.commits).methods,
-            **ClientMethods(clients, broker.commands, producers, operations).methods,
+            **ClientMethods(clients, broker.commands, producers).methods,
             **DeadLetterMethods(Redrives(broker.reader, broker.writer)).methods,
             **ProgressMethods(self.progress()).methods,
             **UserMethods(users.Users(broker.writer, broker.reader, access)).methods,

@@ -34,6 +34,7 @@ from popclient.errors import (
     UnsupportedByServer,
 )
 from popproto.v1 import admin_pb2_grpc, bulk_pb2_grpc, legacy_pb2_grpc, receiving_pb2_grpc
+from popproto.v2 import admin_pb2_grpc as rocketmq_admin_pb2_grpc
 from popproto.v2 import service_pb2 as rpc
 from popproto.v2 import service_pb2_grpc
 
@@ -99,6 +100,7 @@ class Link:
         self.hint = ""  # why it could not connect, as far as that was said; see `hint`
         self.messaging = service_pb2_grpc.MessagingServiceStub(channel)
         self.admin = admin_pb2_grpc.AdminStub(channel)
+        self.rocketmq_admin = rocketmq_admin_pb2_grpc.AdminStub(channel)
         self.legacy = legacy_pb2_grpc.LegacyStub(channel)
         self.receiving = receiving_pb2_grpc.ReceivingStub(channel)
         self.bulk = bulk_pb2_grpc.BulkStub(channel)

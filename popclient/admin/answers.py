@@ -82,10 +82,12 @@ def client_facts_of(client: wire.Client) -> ClientFacts:
     return facts_of(ClientFacts, client, client_type=kind)
 
 
-def trial_of(answer: wire.VerifyMessageResponse) -> Trial:
-    code = answer.outcome.code
-    known = code in pb.Code.values()
-    return Trial(pb.Code.Name(code) if known else str(code), answer.outcome.message)
+# How a trial may end; the server says nothing else by these codes.
+OUTCOMES: Final = frozenset({pb.FAILED_TO_CONSUME_MESSAGE, pb.NOT_IMPLEMENTED, pb.VERIFY_FIFO_MESSAGE_UNSUPPORTED})
+
+
+def trial_of(status: pb.Status) -> Trial:
+    return Trial(pb.Code.Name(status.code), status.message)
 
 
 def why_of(answer: wire.WhyResponse) -> Why:

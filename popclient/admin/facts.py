@@ -164,8 +164,8 @@ class ClientFacts:
 class Trial:
     """How a client's listener ended that consumed a message on trial.
 
-    outcome: OK, FAILED_TO_CONSUME_MESSAGE, NOT_IMPLEMENTED, or another code that the client sent. sentence: the
-    client's own words, or empty.
+    outcome: OK, FAILED_TO_CONSUME_MESSAGE, NOT_IMPLEMENTED or VERIFY_FIFO_MESSAGE_UNSUPPORTED. sentence: the client's
+    own words, or empty.
     """
 
     outcome: str

@@ -143,7 +143,7 @@ ADMIN_METHODS = """
     FindMessages ListHolds ListLockedMessageGroups
     PlanRedrive RunRedrive CancelRedrive RedriveDeadLetters ListRedrivePlans ListRedrives ListLag ResetOffsets
     SkipMessage PauseGroup ResumeGroup CloneOffsets ImportOffsets CreateUser UpdateUser DeleteUser ListUsers AddPolicy
-    RemovePolicy ConfirmClock ListPolicies ExplainAccess ListClients PrintThreads VerifyMessage ReconnectClient
+    RemovePolicy ConfirmClock ListPolicies ExplainAccess ListClients ReconnectClient
     GetStatus GetHealth
 """.split()
 ADMINISTRATION = [row(method, ADMINS, getattr(admin_pb2, f"{method}Request")) for method in ADMIN_METHODS]

@@ -13,7 +13,10 @@ from popclient.admin import Admin
 from popclient.cli import REFUSED, main
 from popproto.v1 import admin_pb2 as wire
 from popproto.v1.admin_pb2_grpc import AdminServicer, add_AdminServicer_to_server
+from popproto.v2 import admin_pb2 as rocketmq
 from popproto.v2 import definition_pb2 as pb
+from popproto.v2.admin_pb2_grpc import AdminServicer as RocketmqAdminServicer
+from popproto.v2.admin_pb2_grpc import add_AdminServicer_to_server as add_rocketmq_admin
 from popserver.clients.commands import ANSWER_WITHIN_S, VERIFIED_WITHIN_S
 from tests.support.scripted_server import ServerThread
 
@@ -34,23 +37,25 @@ def test_nobody_there_is_told_fast() -> None:
 
 
 class _Present(AdminServicer):
-    def __init__(self) -> None:
-        self.remaining: list[float] = []  # s, of the calls about a client
-
     def GetStatus(self, request: wire.GetStatusRequest, context: object) -> wire.GetStatusResponse:  # noqa: N802
         return wire.GetStatusResponse(status=pb.Status(code=pb.OK), version="1")
 
-    def PrintThreads(  # noqa: N802
-        self, request: wire.PrintThreadsRequest, context: grpc.ServicerContext
-    ) -> wire.PrintThreadsResponse:
+
+class _PresentToo(RocketmqAdminServicer):
+    def __init__(self) -> None:
+        self.remaining: list[float] = []  # s, of the calls about a client
+
+    def PrintThreadStackTrace(  # noqa: N802
+        self, request: rocketmq.PrintThreadStackTraceRequest, context: grpc.ServicerContext
+    ) -> rocketmq.PrintThreadStackTraceResponse:
         self.remaining.append(context.time_remaining())
-        return wire.PrintThreadsResponse(status=_NO_ANSWER)
+        return rocketmq.PrintThreadStackTraceResponse(status=_NO_ANSWER)
 
     def VerifyMessage(  # noqa: N802
-        self, request: wire.VerifyMessageRequest, context: grpc.ServicerContext
-    ) -> wire.VerifyMessageResponse:
+        self, request: rocketmq.VerifyMessageRequest, context: grpc.ServicerContext
+    ) -> rocketmq.VerifyMessageResponse:
         self.remaining.append(context.time_remaining())
-        return wire.VerifyMessageResponse(status=_NO_ANSWER)
+        return rocketmq.VerifyMessageResponse(status=_NO_ANSWER)
 
 
 _NO_ANSWER = pb.Status(code=pb.REQUEST_TIMEOUT, message="client 'c' has not answered within 5 s")
@@ -63,8 +68,8 @@ def test_the_first_call_of_an_operator_waits_longer_than_the_server(
     words: tuple[str, ...], server_waits_s: float, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The server says that a client has not answered; an operator who gave up earlier would not read it."""
-    present, server = _Present(), grpc.server(ThreadPoolExecutor(1))
-    add_AdminServicer_to_server(present, server)
+    present, server = _PresentToo(), grpc.server(ThreadPoolExecutor(1))
+    add_rocketmq_admin(present, server)
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     try:
@@ -74,6 +79,18 @@ def test_the_first_call_of_an_operator_waits_longer_than_the_server(
     assert "client 'c' has not answered within 5 s" in capsys.readouterr().err
     (remaining,) = present.remaining
     assert remaining > server_waits_s
+
+
+def test_a_server_without_a_call_is_told_from_one_without_administration(capsys: pytest.CaptureFixture[str]) -> None:
+    server = grpc.server(ThreadPoolExecutor(1))
+    add_AdminServicer_to_server(_Present(), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        assert main(["--endpoint", f"127.0.0.1:{port}", "client", "stack", "c"]) == REFUSED
+    finally:
+        server.stop(0).wait()
+    assert "is an older PopMQ, which does not offer this; update the server" in capsys.readouterr().err
 
 
 def test_whoever_listens_may_take_his_time() -> None:

@@ -8,10 +8,11 @@ from datetime import timedelta
 from typing import Final
 
 from popclient._sync.admin.calls import Calls
-from popclient.admin.answers import client_facts_of, group_of, topic_of, trial_of
+from popclient.admin.answers import OUTCOMES, client_facts_of, group_of, topic_of, trial_of
 from popclient.admin.facts import ClientFacts, ExponentialBackoff, Group, Topic, Trial
 from popclient.admin.requests import message_types, set_interval, set_intervals
 from popproto.v1 import admin_pb2 as wire
+from popproto.v2 import admin_pb2 as rocketmq
 
 
 class Topics(Calls):
@@ -122,9 +123,9 @@ class Clients(Calls):
 
         Raises NotFound for a client without a session here, RequestTimeout where it has not answered within 5 s.
         """
-        request = wire.PrintThreadsRequest(client_id=client_id)
-        answer = self._call(lambda link: link.admin.PrintThreads, request, PATIENCE)
-        return answer.stack_trace
+        request = rocketmq.PrintThreadStackTraceRequest(client_id=client_id)
+        answer = self._call(lambda link: link.rocketmq_admin.PrintThreadStackTrace, request, PATIENCE)
+        return answer.thread_stack_trace
 
     def verify_message(self, client_id: str, message_id: str, topic: str | None = None) -> Trial:
         """Lets a push consumer's listener consume a stored message as a trial. The state of its group does not change.
@@ -132,11 +133,11 @@ class Clients(Calls):
         The listener consumes it like any message. Without a topic, the server searches all topics. Raises as
         `print_threads`, but after 15 s.
         """
-        request = wire.VerifyMessageRequest(
+        request = rocketmq.VerifyMessageRequest(
             client_id=client_id, message_id=message_id, topic=None if topic is None else self._named(topic)
         )
-        answer = self._call(lambda link: link.admin.VerifyMessage, request, TRIAL_PATIENCE)
-        return trial_of(answer)
+        answer = self._call(lambda link: link.rocketmq_admin.VerifyMessage, request, TRIAL_PATIENCE, but=OUTCOMES)
+        return trial_of(answer.status)
 
     def reconnect_client(self, client_id: str) -> None:
         """Makes the client open a new session; returns when the server has sent the request. Raises NotFound."""

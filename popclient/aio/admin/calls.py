@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Container
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -49,15 +49,21 @@ class Calls:
         return convert.resource(name, self._config.namespace)
 
     async def _call(
-        self, pick: Callable[[Link], Callable[..., Awaitable[Answer]]], request: Any, takes: float = 0.0
+        self,
+        pick: Callable[[Link], Callable[..., Awaitable[Answer]]],
+        request: Any,
+        takes: float = 0.0,
+        *,
+        but: Container[int] = (),
     ) -> Answer:
-        """takes: seconds that the server may need for the answer."""
+        """takes: seconds that the server may need for the answer. but: codes that are no refusal."""
         patience = await self._patience(takes)
         try:
             answer = await self._bridge.run(lambda: self._transport.unary(pick, request, patience))
         except UnsupportedByServer as refusal:
             raise UnsupportedByServer(await self._what_is_missing(patience), name=refusal.name) from None
-        check(answer.status)
+        if answer.status.code not in but:
+            check(answer.status)
         return answer
 
     async def _what_is_missing(self, patience: float) -> str:

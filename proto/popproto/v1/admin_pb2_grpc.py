@@ -255,16 +255,6 @@ class AdminStub(object):
                 request_serializer=popmq_dot_v1_dot_admin__pb2.ListClientsRequest.SerializeToString,
                 response_deserializer=popmq_dot_v1_dot_admin__pb2.ListClientsResponse.FromString,
                 _registered_method=True)
-        self.PrintThreads = channel.unary_unary(
-                '/popmq.v1.Admin/PrintThreads',
-                request_serializer=popmq_dot_v1_dot_admin__pb2.PrintThreadsRequest.SerializeToString,
-                response_deserializer=popmq_dot_v1_dot_admin__pb2.PrintThreadsResponse.FromString,
-                _registered_method=True)
-        self.VerifyMessage = channel.unary_unary(
-                '/popmq.v1.Admin/VerifyMessage',
-                request_serializer=popmq_dot_v1_dot_admin__pb2.VerifyMessageRequest.SerializeToString,
-                response_deserializer=popmq_dot_v1_dot_admin__pb2.VerifyMessageResponse.FromString,
-                _registered_method=True)
         self.ReconnectClient = channel.unary_unary(
                 '/popmq.v1.Admin/ReconnectClient',
                 request_serializer=popmq_dot_v1_dot_admin__pb2.ReconnectClientRequest.SerializeToString,
@@ -554,21 +544,10 @@ class AdminServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def PrintThreads(self, request, context):
-        """These calls send a command to a client over its Telemetry stream, which must be open to the called server.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def VerifyMessage(self, request, context):
-        """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
     def ReconnectClient(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Sends a command to a client over its Telemetry stream, which must be open to the called server. RocketMQ's Admin
+        service has two more such calls: PrintThreadStackTrace and VerifyMessage.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -813,16 +792,6 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.ListClients,
                     request_deserializer=popmq_dot_v1_dot_admin__pb2.ListClientsRequest.FromString,
                     response_serializer=popmq_dot_v1_dot_admin__pb2.ListClientsResponse.SerializeToString,
-            ),
-            'PrintThreads': grpc.unary_unary_rpc_method_handler(
-                    servicer.PrintThreads,
-                    request_deserializer=popmq_dot_v1_dot_admin__pb2.PrintThreadsRequest.FromString,
-                    response_serializer=popmq_dot_v1_dot_admin__pb2.PrintThreadsResponse.SerializeToString,
-            ),
-            'VerifyMessage': grpc.unary_unary_rpc_method_handler(
-                    servicer.VerifyMessage,
-                    request_deserializer=popmq_dot_v1_dot_admin__pb2.VerifyMessageRequest.FromString,
-                    response_serializer=popmq_dot_v1_dot_admin__pb2.VerifyMessageResponse.SerializeToString,
             ),
             'ReconnectClient': grpc.unary_unary_rpc_method_handler(
                     servicer.ReconnectClient,
@@ -2033,60 +2002,6 @@ class Admin(object):
             '/popmq.v1.Admin/ListClients',
             popmq_dot_v1_dot_admin__pb2.ListClientsRequest.SerializeToString,
             popmq_dot_v1_dot_admin__pb2.ListClientsResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def PrintThreads(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/popmq.v1.Admin/PrintThreads',
-            popmq_dot_v1_dot_admin__pb2.PrintThreadsRequest.SerializeToString,
-            popmq_dot_v1_dot_admin__pb2.PrintThreadsResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def VerifyMessage(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/popmq.v1.Admin/VerifyMessage',
-            popmq_dot_v1_dot_admin__pb2.VerifyMessageRequest.SerializeToString,
-            popmq_dot_v1_dot_admin__pb2.VerifyMessageResponse.FromString,
             options,
             channel_credentials,
             insecure,
