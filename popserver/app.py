@@ -73,6 +73,11 @@ class App:
         return "" if self.web is None else self.web.address
 
     @property
+    def admin_endpoint(self) -> str:
+        """The address of the administration: `HOST:PORT`; that for clients, unless it has a port of its own."""
+        return self.server.admin_address
+
+    @property
     def endpoint(self) -> str:
         """The address for clients: `HOST:PORT`, with an IPv6 host in brackets."""
         return self.server.address
@@ -85,6 +90,8 @@ class App:
         config = self.config
         has_auth = config.auth or config.tls_client_ca is not None
         check_exposure(config.host, has_auth=has_auth, insecure=config.insecure)
+        if config.admin:
+            check_exposure(split_address(config.admin, port_min=0)[0], has_auth=has_auth, insecure=config.insecure)
         if config.http != OFF:
             check_http_exposure(split_address(config.http, port_min=0)[0], auth=config.auth, insecure=config.insecure)
         self.database = Database(config.database_url, durability=config.durability, own_process=self.own_process)
@@ -148,9 +155,11 @@ class App:
                     watches_max=self.config.max_watches,
                     connections_max=self.config.max_connections,
                     connections_per_address_max=self.config.max_connections_per_address,
+                    admin_connections_max=self.config.max_admin_connections,
                 ),
                 version=__version__,
                 is_administered=True,
+                admin_at=split_address(self.config.admin, port_min=0) if self.config.admin else None,
                 listening=listening,
                 access=self.access,
                 client_meters=self._count_client_metrics(),
@@ -201,7 +210,9 @@ class App:
         from popserver.web.readers import Readers
 
         config = self.config
-        reached = address_of(_ANYWHERE.get(config.host, config.host), self.server.port)
+        host = split_address(config.admin, port_min=0)[0] if config.admin else config.host
+        port = int(self.server.admin_address.rpartition(":")[2])
+        reached = address_of(_ANYWHERE.get(host, host), port)
         readers = Readers(config.metrics_token.get_secret_value(), trusts_all=config.insecure)
         own = [*MetricsPage(self._all_metrics(), readers).routes, *HealthPages(self.readiness, readers).routes]
         names, asks = frozenset(config.allow_host), config.tls_client_ca is not None

@@ -47,6 +47,9 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
         "--http", metavar="HOST:PORT", help="address of metrics, health and console (127.0.0.1:8082); off: none"
     )
     parser.add_argument(
+        "--admin", metavar="HOST:PORT", help="address of the administration, which --port then does not serve"
+    )
+    parser.add_argument(
         "--allow-host",
         metavar="NAME",
         action="append",
@@ -139,6 +142,7 @@ def _add_auth(parser: argparse.ArgumentParser) -> None:
         help="connections from one address at one time; 0: half of --max-connections (0)",
     )
     parser.add_argument("--max-http-connections", type=int, metavar="N", help="HTTP connections at one time (256)")
+    parser.add_argument("--max-admin-connections", type=int, metavar="N", help="connections to --admin (256)")
     parser.add_argument("--max-metric-series", type=int, metavar="N", help="samples of one scrape of /metrics (50000)")
     parser.add_argument(
         "--client-metrics",
@@ -237,6 +241,7 @@ async def _run_server(config: Any, started: float, *, as_json: bool) -> int:
     facts = {
         "grpc": app.endpoint,
         "http": app.http_endpoint or "off",
+        **({"admin": app.admin_endpoint} if config.admin else {}),
         "tls": config.tls,
         "store": app.database.name,
         "durability": config.durability,

@@ -33,6 +33,7 @@ class Config(BaseSettings):
     host: str = "127.0.0.1"
     port: int = Field(default=8081, ge=0, le=65_535)
     http: str = "127.0.0.1:8082"  # HOST:PORT of metrics, health and console; "off": none
+    admin: str = ""  # HOST:PORT of the administration, which the port for clients then does not serve; empty: that port
     advertise: str = ""  # this server's HOST:PORT for clients of other servers on the same Postgres
     database_url: str = "sqlite:///popmq.db"
     durability: Literal["full", "relaxed"] = "full"
@@ -66,6 +67,7 @@ class Config(BaseSettings):
     # Names of the HTTP port besides localhost and addresses, such as that of a proxy; written with commas between them.
     allow_host: Annotated[tuple[str, ...], NoDecode] = ()
     max_http_connections: int = Field(default=256, ge=2)
+    max_admin_connections: int = Field(default=256, ge=2)  # of the port of `admin`
     max_metric_series: int = Field(default=50_000, ge=500)
     client_metrics: bool = False  # ask clients for their metrics, and export these
     max_client_metric_series: int = Field(default=20_000, ge=1)  # kept of all clients
@@ -100,6 +102,13 @@ class Config(BaseSettings):
     def _check_advertise(cls, value: str) -> str:
         if value:
             split_address(value)
+        return value
+
+    @field_validator("admin")
+    @classmethod
+    def _check_admin_address(cls, value: str) -> str:
+        if value:
+            split_address(value, port_min=0)
         return value
 
     @field_validator("http")

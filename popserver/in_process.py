@@ -66,6 +66,11 @@ class EmbeddedBroker:
         return self.app.endpoint
 
     @property
+    def admin_endpoint(self) -> str:
+        """`127.0.0.1:PORT` of the administration; that for clients, unless it is started with the option `admin`."""
+        return self.app.admin_endpoint
+
+    @property
     def database_url(self) -> str:
         """Where it keeps its state; `sqlite://` in memory."""
         return self.app.config.database_url

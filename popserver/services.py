@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Never
 
@@ -16,7 +16,7 @@ from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as service
 from popserver.access import rights, users
 from popserver.access.flow import Access
-from popserver.access.gate import AdminGate, ClientGate
+from popserver.access.gate import AdminElsewhere, AdminGate, ClientGate
 from popserver.access.rpc import UserMethods
 from popserver.broker import Broker
 from popserver.bulk.rpc import BulkMethods
@@ -47,7 +47,7 @@ from popserver.rocketmq_admin.online import OnlineConsumers
 from popserver.rocketmq_admin.rpc import RocketmqAdminMethods, ServerFacts
 from popserver.rocketmq_admin.traffic import Traffic
 from popserver.transport import convert
-from popserver.transport.call import Door, encode
+from popserver.transport.call import Door, Service, encode
 from popserver.transport.calls import AnyMethod, Caller, ConversationMethod, Method, StreamMethod, serve
 from popserver.transport.incoming import Incoming
 from popserver.transport.limits import CallLimits
@@ -59,12 +59,16 @@ if TYPE_CHECKING:
 
 
 class PopServer:
-    """A listening server. It answers no call before `start`. `drain` ends the waiting polls."""
+    """A listening server. It answers no call before `start`. `drain` ends the waiting polls.
+
+    `admin_address` is where the administration is served; the same as `address` if it has no port of its own.
+    """
 
     def __init__(
         self,
-        door: Door,
-        host: str,
+        doors: Sequence[Door],
+        address: str,
+        admin_address: str,
         port: int,
         drain: Callable[[], Awaitable[None]],
         session: SessionMethods,
@@ -74,13 +78,15 @@ class PopServer:
         self.port = port
         self.readiness = readiness
         self.connections_max = connections_max
-        self.address = address_of(host, port)
-        self._door = door
+        self.address = address
+        self.admin_address = admin_address
+        self._doors = doors
         self._drain = drain
         self._session = session
 
     async def start(self) -> None:
-        await self._door.start()
+        for door in self._doors:
+            await door.start()
 
     async def drain(self, timeout_s: float) -> None:
         """Stop: the server is not ready any more, waiting polls end, running calls finish, then the port is closed.
@@ -89,7 +95,7 @@ class PopServer:
         """
         self.readiness.leave()
         await self._drain()
-        stopping = asyncio.ensure_future(self._door.stop(timeout_s))
+        stopping = asyncio.gather(*(door.stop(timeout_s) for door in self._doors))
         await asyncio.sleep(0)
         # Last, because clients reconnect at once when their stream ends, and the server must refuse them then.
         self._session.close()
@@ -234,20 +240,27 @@ def build(
     listening: Listening = PLAINTEXT,
     access: Access | None = None,
     is_administered: bool = False,
+    admin_at: tuple[str, int] | None = None,
     client_meters: ClientMeters | None = None,
     set_log_level: Callable[[str], None] | None = None,
 ) -> PopServer:
     """A server that is bound to host and port (0: any free port, see `.port`). Call it in the running event loop.
 
-    Without `access` callers need not sign. The two services Admin exist only with `is_administered`, and the one for
-    metrics of clients only with `client_meters`. `set_log_level`: None if the log is not the server's own. Raises
-    `CannotListen` if the address cannot be bound.
+    Without `access` callers need not sign. The two services Admin exist only with `is_administered`; with `admin_at` on
+    that host and port, otherwise beside messages. The service for metrics of clients exists only with `client_meters`.
+    `set_log_level`: None if the log is not the server's own. Raises `CannotListen` if an address cannot be bound.
     """
     access = access or Access(broker.reader, broker.clock)
-    door = Http2Door(limits, min(limits.connections_max, connections_max()), must_sign=access.is_on)
+    door = admin_door = Http2Door(limits, min(limits.connections_max, connections_max()), must_sign=access.is_on)
     port = door.listen(host, port, listening)
-    for budget in door.connections.budgets:
-        broker.budgets.include(budget)
+    admin_address = address_of(host, port)
+    if admin_at is not None:
+        admin_door = Http2Door(limits, limits.admin_connections_max, must_sign=access.is_on, purpose="admin")
+        admin_address = address_of(admin_at[0], admin_door.listen(*admin_at, listening))
+    doors = list(dict.fromkeys([door, admin_door]))
+    for each in doors:
+        for budget in each.connections.budgets:
+            broker.budgets.include(budget)
     incoming = Incoming(broker.budgets, limits, broker.meters)
     own = convert.endpoints(host, port)
     ask = None if client_meters is None else partial(ask_for_metrics, own=own, must_sign=access.is_on)
@@ -261,19 +274,25 @@ def build(
         serve(BULK, made.bulk(), gate, incoming),
     ]
     readiness = Readiness(broker.database, broker.reader, broker.writer, broker.timekeeper.hints)
+    administration: list[Service] = []
     if is_administered:
         facts = ServerFacts(version, address_of(host, port), lambda: door.connections.connections.used, set_log_level)
-        services.append(serve(ADMIN, made.admin(access, readiness), AdminGate(access), incoming))
-        services.append(serve(ROCKETMQ_ADMIN, made.rocketmq_admin(facts), AdminGate(access), incoming))
+        methods = {ADMIN: made.admin(access, readiness), ROCKETMQ_ADMIN: made.rocketmq_admin(facts)}
+        administration = [serve(each, table, AdminGate(access), incoming) for each, table in methods.items()]
+        refused = [serve(each, table, AdminElsewhere(), incoming) for each, table in methods.items()]
+        services += administration if door is admin_door else refused
     anybody = PublicServices(incoming, broker.budgets, limits, [service.name for service in services], readiness)
     services += anybody.services
+    if door is not admin_door:
+        admin_door.serve([*administration, *anybody.services])
     if client_meters is not None:
         # Loaded here, because it needs OpenTelemetry's messages.
         from popserver.metrics.rpc import ClientMetricMethods
 
         services.append(ClientMetricMethods(client_meters, incoming, gate, must_sign=access.is_on).service)
     door.serve(services)
-    return PopServer(door, host, port, broker.drain, made.session, readiness, door.connections.limits.connections_max)
+    most = door.connections.limits.connections_max
+    return PopServer(doors, address_of(host, port), admin_address, port, broker.drain, made.session, readiness, most)
 
 
 ADMIN = wire.DESCRIPTOR.services_by_name["Admin"]

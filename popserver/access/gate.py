@@ -135,6 +135,19 @@ class AdminGate:
             )
 
 
+class AdminElsewhere:
+    """The gate for the administration on a port that does not serve it."""
+
+    allow = None
+
+    def enter(self, method: str, caller: Caller, *, anonymous: bool) -> None:
+        """Raise `Forbidden`."""
+        raise Forbidden(
+            f"this port does not serve {method}: the server has a port of its own for the administration (--admin);"
+            " call that port, with popmq by --endpoint HOST:PORT"
+        )
+
+
 def _holder(caller: Caller) -> str:
     """The holder of the quota: a user, or a client if callers need not sign."""
     return f"user '{caller.user}'" if caller.user else f"client '{caller.client_id}'"

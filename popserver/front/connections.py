@@ -25,6 +25,7 @@ class ConnectionLimits(NamedTuple):
     connections_per_address: int = 0  # 0: half of `connections_max`
     # Callers must sign. Then connections without a signed call get half of `connections_max`; the oldest makes room.
     must_sign: bool = False
+    purpose: str = ""  # of a port that is not for clients; the names of its budgets begin with it
 
 
 class Connected(Protocol):
@@ -43,12 +44,14 @@ class Connections:
 
     def __init__(self, limits: ConnectionLimits) -> None:
         self.limits = limits
-        self.connections = Budget("connections", limits.connections_max, "connections", "max_connections")
-        self.unsigned = Budget(
-            "connections without a signature", max(1, limits.connections_max // 2), "connections", "max_connections"
-        )
-        share = limits.connections_per_address or max(1, limits.connections_max // 2)
-        self.of_one_address = Budget("connections of one address", share, "connections", "max_connections_per_address")
+        half = max(1, limits.connections_max // 2)
+        before = f"{limits.purpose} " if limits.purpose else ""
+        option = f"max_{before}connections".replace(" ", "_")
+        option_each = option if limits.purpose else "max_connections_per_address"
+        self.connections = Budget(f"{before}connections", limits.connections_max, "connections", option)
+        self.unsigned = Budget(f"{before}connections without a signature", half, "connections", option)
+        share = limits.connections_per_address or half
+        self.of_one_address = Budget(f"{before}connections of one address", share, "connections", option_each)
         self._shares = Shares(self.connections, share, self.of_one_address)
         self._clients: set[Connected] = set()
         self._silent: dict[Connected, None] = {}  # the oldest first

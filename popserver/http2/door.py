@@ -30,17 +30,19 @@ log = structlog.get_logger("popserver.http2")
 class Http2Door:
     """A server of gRPC calls. Make it inside the running event loop."""
 
-    def __init__(self, limits: CallLimits, connections_max: int, *, must_sign: bool = False) -> None:
-        """`must_sign`: connections without a signed call make room for others."""
+    def __init__(self, limits: CallLimits, connections_max: int, *, must_sign: bool = False, purpose: str = "") -> None:
+        """`must_sign`: connections without a signed call make room for others. `purpose`: see `ConnectionLimits`."""
         self.connections = Connections(
             ConnectionLimits(
                 limits.silence_ms / 1_000,
                 limits.silent_max,
                 connections_max,
-                limits.connections_per_address_max,
+                0 if purpose else limits.connections_per_address_max,
                 must_sign,
+                purpose,
             )
         )
+        self._option = f"--{purpose or 'port'}"
         self._handshake_s = limits.handshake_ms / 1_000
         self._shared = Shared(
             Patience(self._handshake_s, limits.idle_ms / 1_000, limits.answer_ms / 1_000),
@@ -61,7 +63,7 @@ class Http2Door:
         try:
             listener = PortListener(host, port, kinds, source, self.connections, self._protocol, self._handshake_s)
         except OSError:
-            raise cannot_listen(host, port) from None
+            raise cannot_listen(host, port, self._option) from None
         self._listeners.append(listener)
         return listener.port
 

@@ -39,4 +39,5 @@ class CallLimits(NamedTuple):
     watches_max: int = 1_000  # health streams, and as many reflection streams; one address gets half of them
     connections_max: int = 10_000  # or fewer, if the process may open fewer files
     connections_per_address_max: int = 0  # 0: half of `connections_max`
+    admin_connections_max: int = 256  # of a port for the administration alone
     calls_per_connection_max: int = 10_000  # at one time, including parked polls

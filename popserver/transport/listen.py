@@ -24,10 +24,11 @@ class Listening(NamedTuple):
 PLAINTEXT = Listening("plaintext")
 
 
-def cannot_listen(host: str, port: int) -> CannotListen:
+def cannot_listen(host: str, port: int, option: str) -> CannotListen:
+    """`option` of the command line sets the port."""
     return CannotListen(
         f"cannot listen on {address_of(host, port)}: the port is in use, or this machine does not have the address;"
-        " stop the other server, or choose another port with --port"
+        f" stop the other server, or choose another port with {option}"
     )
 
 

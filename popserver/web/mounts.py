@@ -37,7 +37,7 @@ log = structlog.get_logger("popserver.web")
 class Place(NamedTuple):
     """The server that a package is mounted in."""
 
-    endpoint: str  # `HOST:PORT` of its gRPC port, which this machine can connect to
+    endpoint: str  # `HOST:PORT` of its administration over gRPC, which this machine can connect to
     tls: Mode
     must_sign: bool  # whether callers of the gRPC port must sign
     version: str

@@ -1,0 +1,100 @@
+"""A port for the administration alone: what is served there, and what on the port for clients then."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
+from grpc_health.v1.health_pb2_grpc import HealthStub
+from pydantic import ValidationError
+
+import popserver
+from popclient import Forbidden, Message, Producer, UnsupportedByServer
+from popclient.admin import Admin
+from popproto.v1 import admin_pb2 as ours
+from popproto.v1.admin_pb2_grpc import AdminStub
+from popproto.v2 import admin_pb2 as rocketmq
+from popproto.v2 import definition_pb2 as pb
+from popproto.v2.admin_pb2_grpc import AdminStub as RocketmqAdminStub
+from popserver import EmbeddedBroker, services
+from popserver.config import GivenConfig
+from popserver.model.errors import CannotListen
+from tests.support.desk import REQUESTS, opened
+from tests.support.http import get
+
+
+@pytest.fixture
+def server() -> Iterator[EmbeddedBroker]:
+    with popserver.embedded(admin="127.0.0.1:0") as running:
+        yield running
+
+
+def test_the_administration_is_on_its_port_alone(server: EmbeddedBroker) -> None:
+    assert server.admin_endpoint != server.endpoint
+    with Producer(server.endpoint) as producer:
+        message_id = producer.send("jobs", "one").message_id
+    with Admin(server.admin_endpoint) as admin:
+        assert admin.get_message(message_id).message.text == "one"
+        with pytest.raises(Exception, match="client 'ghost' has no session"):
+            admin.print_threads("ghost")
+    with Admin(server.endpoint) as admin, pytest.raises(Forbidden, match=r"--admin.*--endpoint HOST:PORT"):
+        admin.status()
+
+
+@pytest.mark.parametrize(("service", "module"), [(services.ADMIN, ours), (services.ROCKETMQ_ADMIN, rocketmq)])
+def test_the_port_for_clients_refuses_each_call(server: EmbeddedBroker, service: Any, module: Any) -> None:
+    stub: Any = AdminStub if module is ours else RocketmqAdminStub
+    with grpc.insecure_channel(server.endpoint) as channel:
+        for method in service.methods:
+            request = getattr(module, REQUESTS.get(method.name, f"{method.name}Request"))()
+            call = getattr(stub(channel), method.name)
+            if method.name == "ChangeLogLevel":
+                with pytest.raises(grpc.RpcError, match="PERMISSION_DENIED"):
+                    call(request)
+            else:
+                status = call(request).status
+                assert (status.code, "--admin" in status.message) == (pb.FORBIDDEN, True), method.name
+
+
+def test_the_port_of_the_administration_serves_no_messages(server: EmbeddedBroker) -> None:
+    with pytest.raises(UnsupportedByServer), Producer(server.admin_endpoint) as producer:
+        producer.send(Message("jobs", "one"))
+    with grpc.insecure_channel(server.admin_endpoint) as channel:
+        answer = HealthStub(channel).Check(HealthCheckRequest())
+    assert answer.status == HealthCheckResponse.SERVING
+
+
+def test_its_connections_have_a_limit_of_their_own(server: EmbeddedBroker) -> None:
+    with Admin(server.admin_endpoint) as admin:
+        budgets = {each.name: each for each in admin.status().budgets}
+    assert (budgets["admin connections"].limit, budgets["admin connections"].used) == (256, 1)
+    assert budgets["admin connections"].option == "max_admin_connections"
+    assert budgets["connections"].used == 0
+
+
+def test_without_the_option_both_are_one_port() -> None:
+    with opened() as desk:
+        assert desk.server.admin_endpoint == desk.server.endpoint
+        assert desk.call("GetStatus").status.code == pb.OK
+        assert desk.ask("GetProxyRuntimeStats").status.code == pb.OK
+
+
+def test_the_console_finds_the_port() -> None:
+    with popserver.embedded(admin="127.0.0.1:0", http="127.0.0.1:0") as server:
+        with Producer(server.endpoint) as producer:
+            producer.send("jobs", "one")
+        assert "jobs" in asyncio.run(get(server.app.http_endpoint, "/topics")).text
+
+
+def test_a_public_port_needs_users() -> None:
+    with pytest.raises(CannotListen, match=r"will not listen on 0\.0\.0\.0"), popserver.embedded(admin="0.0.0.0:0"):
+        pass
+
+
+def test_a_wrong_address_is_told() -> None:
+    with pytest.raises(ValidationError, match="'8088' is not HOST:PORT"):
+        GivenConfig(admin="8088")
