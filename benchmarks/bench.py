@@ -271,12 +271,12 @@ class Bench:
 
     def _over_time_url(self, name: str, topic: str, count: int) -> str:
         size = self.plan.small_body_bytes
-        return self._filled(name, f"over_time_{count}", lambda url: fill_over_time(url, topic, count, size))
+        return self.filled(name, f"over_time_{count}", lambda url: fill_over_time(url, topic, count, size))
 
     def _filled_url(self, name: str, count: int, topic: str) -> str:
-        return self._filled(name, f"backlog_{count}", lambda url: fill(url, topic, count, self.plan.body_bytes))
+        return self.filled(name, f"backlog_{count}", lambda url: fill(url, topic, count, self.plan.body_bytes))
 
-    def _filled(self, name: str, purpose: str, fill_with: Callable[[str], object]) -> str:
+    def filled(self, name: str, purpose: str, fill_with: Callable[[str], object]) -> str:
         """The URL of a database that is filled for the first case; later cases get it as the earlier ones left it."""
         if (name, purpose) not in self._filled_urls:
             url = self.new_url(name, purpose)

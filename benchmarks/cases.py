@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from benchmarks.abuse_cases import ABUSE_CASES
+from benchmarks.admin_calls import admin_calls
 from benchmarks.bench import Bench
 from benchmarks.case import CALLERS, CONSUMERS, STOCK_TOPIC, Case, Figures, Rounds, in_turns, window
 from benchmarks.filling import TAGS
@@ -259,6 +260,7 @@ CASES: dict[str, Case] = {
     "client_push_x1": Case("popclient, 1 PushConsumer", _consume(1, pushes=True)),
     "client_push_x8": Case("popclient, 8 PushConsumers", _consume(8, pushes=True)),
     "latency": Case("send to delivery, p50", _latency, key="p50", unit="ms"),
+    "admin_calls": Case("administration, slowest call, 10,000 topics", admin_calls, key="slowest_ms", unit="ms"),
     "idle": Case("idle long polls, CPU of a core", _idle, key="percent", unit="%"),
     "backlog": Case("receive 32 + batch ack, large backlog", _backlog),
     "backlog_pull": Case("pull 32 anywhere, large backlog", on_large_backlog("pull.at_random"), unit="calls/s"),

@@ -185,6 +185,12 @@ TARGETS = (
     ),
     Target("a member joins or leaves: ms to one owner each, at most", 1_500, _at("rebalance", "median"), at_most=True),
     Target("members join and leave under load: messages lost", 0, _at("churn", "median"), at_most=True),
+    Target(
+        "administration, 10,000 topics × 10 groups: ms of the slowest call",
+        200,
+        _at("admin_calls", "median"),
+        at_most=True,
+    ),
     Target("start to ready, large backlog: seconds", 1, _at("start", "median"), at_most=True),
     Target("dead letters in Spark: of JDBC", 0.6, _at("spark_dead_letters", "of_jdbc"), variants=("postgres",)),
     Target(

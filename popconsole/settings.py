@@ -9,6 +9,7 @@ from typing import Final
 from popclient.config import ClientConfig
 
 DEFAULT_ADDRESS: Final = "127.0.0.1:8082"
+LISTED_MAX: Final = 1_000  # topics or groups on one page
 
 
 @dataclass(frozen=True, slots=True)

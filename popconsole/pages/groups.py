@@ -15,6 +15,7 @@ from popconsole.pictures.bars import label_of, parts_of
 from popconsole.pictures.ladder import ladder_of
 from popconsole.pulse import backlog_of
 from popconsole.rates import Trend, trends
+from popconsole.settings import LISTED_MAX
 from popconsole.visits import Outcome, Refused, Visit
 
 HOLDS_MAX: Final = 200
@@ -35,7 +36,7 @@ async def groups(visit: Visit) -> Response:
     samples = visit.pulse.ring
     rows = rows_of(samples[-1], trends(samples))
     # Not for the news of a page, which show the rows alone.
-    listed = Outcome([], "") if visit.is_news else await visit.attempt(visit.admin.list_groups())
+    listed = Outcome([], "") if visit.is_news else await visit.attempt(visit.admin.list_groups(max_groups=LISTED_MAX))
     wanted, by = visit.asked("name"), visit.asked("by", "name")
     if wanted:
         rows = [row for row in rows if wanted.lower() in row.name.lower()]

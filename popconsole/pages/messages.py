@@ -16,6 +16,7 @@ from popconsole.bodies import body_of
 from popconsole.pages.topics import OWN
 from popconsole.pictures.lineage import Box, lineage_of
 from popconsole.pictures.timeline import timeline_of
+from popconsole.settings import LISTED_MAX
 from popconsole.visits import Refused, Visit
 
 FOUND_MAX: Final = 50
@@ -48,7 +49,7 @@ async def find(visit: Visit) -> Response:
         else:
             return RedirectResponse(visit.path("messages", found.message.message_id), 303)
     results = await visit.attempt(_search(visit, wanted, topic, tag, where, last)) if wanted or topic else None
-    names = await visit.attempt(visit.admin.list_topics())
+    names = await visit.attempt(visit.admin.list_topics(max_topics=LISTED_MAX))
     return visit.show(
         "messages.html",
         now=visit.pulse.time,

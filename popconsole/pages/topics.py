@@ -15,6 +15,7 @@ from popclient.message import MessageView
 from popconsole import words
 from popconsole.bodies import excerpt
 from popconsole.pictures.strip import strip_of
+from popconsole.settings import LISTED_MAX
 from popconsole.visits import Refused, Visit
 
 OWN: Final = ("%DLQ%", "%RETRY%")
@@ -34,7 +35,7 @@ class QueueBar(NamedTuple):
 
 async def topics(visit: Visit) -> Response:
     await visit.pulse.now(visit.admin)
-    found: list[Topic] = await visit.admin.list_topics()
+    found: list[Topic] = await visit.admin.list_topics(max_topics=LISTED_MAX)
     wanted = visit.asked("name").lower()
     rows = [each for each in found if wanted in each.name.lower()]
     own = [each for each in rows if each.name.startswith(OWN)]
@@ -154,7 +155,8 @@ async def delete(visit: Visit) -> Response:
 async def scheduled(visit: Visit) -> Response:
     """What waits for its time, and half messages that wait for their producer."""
     status = await visit.pulse.now(visit.admin)
-    names = [each.name for each in await visit.admin.list_topics() if not each.name.startswith(OWN)]
+    topics = await visit.admin.list_topics(max_topics=LISTED_MAX)
+    names = [each.name for each in topics if not each.name.startswith(OWN)]
     chosen = visit.asked("topic")
     found: list[tuple[str, ScheduledMessage]] = []
     failure, is_cut = "", False

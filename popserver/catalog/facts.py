@@ -42,13 +42,23 @@ def topic_facts(conn: Connection, name: Resource) -> TopicFacts:
     return TopicFacts(topic, _ranges(conn, [topic]).get(topic.topic_id, ()))
 
 
-def list_topics(conn: Connection, namespace: str | None, limit: int) -> tuple[list[TopicFacts], int]:
-    """The first `limit` topics by name, and how many there are; in one namespace, or in all of them (None)."""
-    topics = [
-        each for each in catalog_topics.list_topics(conn) if namespace is None or each.name.namespace == namespace
-    ]
-    ranges = _ranges(conn, topics[:limit])
-    return [TopicFacts(each, ranges.get(each.topic_id, ())) for each in topics[:limit]], len(topics)
+def list_topics(
+    conn: Connection, namespace: str | None, after: Resource | None, limit: int
+) -> tuple[list[TopicFacts], int]:
+    """The next `limit` topics after this one, by namespace and name, and how many there are in all; in one namespace,
+    or in all of them (None)."""
+    page = catalog_topics.page_of_topics(conn, namespace, after, limit)
+    found = [TopicFacts(topic, tuple(QueueRange(*row[2:]) for row in queues)) for topic, queues in page]
+    return found, catalog_topics.count_topics(conn, namespace)
+
+
+def topic_ids(conn: Connection, names: Iterable[Resource]) -> set[int]:
+    """The ids of these topics. Raises `TopicNotFound` for the first that does not exist."""
+    wanted = set(names)
+    found = catalog_topics.topic_ids_of(conn, wanted)
+    if missing := wanted - found.keys():
+        raise lookup.topic_not_found(min(missing))
+    return set(found.values())
 
 
 def group(conn: Connection, name: Resource) -> Group:
@@ -59,12 +69,11 @@ def group(conn: Connection, name: Resource) -> Group:
     return found
 
 
-def list_groups(conn: Connection, namespace: str | None, limit: int) -> tuple[list[Group], int]:
-    """The first `limit` groups by name, and how many there are; in one namespace, or in all of them (None)."""
-    groups = [
-        each for each in catalog_groups.list_groups(conn) if namespace is None or each.name.namespace == namespace
-    ]
-    return groups[:limit], len(groups)
+def list_groups(conn: Connection, namespace: str | None, after: Resource | None, limit: int) -> tuple[list[Group], int]:
+    """The next `limit` groups after this one, by namespace and name, and how many there are in all; in one namespace,
+    or in all of them (None)."""
+    found = catalog_groups.page_of_groups(conn, namespace, after, limit)
+    return found, catalog_groups.count_groups(conn, namespace)
 
 
 def groups_by_id(conn: Connection, group_ids: Sequence[int], limit: int) -> list[Group]:

@@ -7,9 +7,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
-from sqlalchemy import Connection, bindparam, insert, select, update
+from sqlalchemy import Connection, bindparam, func, insert, select, update
 
-from popserver.catalog.lookup import group_not_found, is_named, lock
+from popserver.catalog.lookup import follows, group_not_found, is_named, lock, page_names
 from popserver.catalog.topics import delete_one_topic
 from popserver.database.notifications import GROUP, MEMBERS, Invalidation
 from popserver.database.rows import RowStatement
@@ -95,8 +95,17 @@ def groups_by_id(conn: Connection, group_ids: Collection[int]) -> dict[int, Foun
     return {row.group_id: FoundGroup(_group(row), row.deleted_at_ms is not None) for row in rows}
 
 
-def list_groups(conn: Connection) -> list[Group]:
-    return [_group(row) for row in _ALL_GROUPS.rows(conn, {})]
+def page_of_groups(conn: Connection, namespace: str | None, after: Resource | None, limit: int) -> list[Group]:
+    """The next `limit` groups after this one, by namespace and name, in one namespace or (None) in all."""
+    rows = (_PAGE if namespace is None else _PAGE_OF_ONE).rows(conn, page_names(namespace, after, limit))
+    return [_group(row) for row in rows]
+
+
+def count_groups(conn: Connection, namespace: str | None) -> int:
+    """How many groups there are, in one namespace or (None) in all."""
+    counted = select(func.count()).select_from(consumer_group).where(consumer_group.c.deleted_at_ms.is_(None))
+    of_one = counted if namespace is None else counted.where(consumer_group.c.namespace == namespace)
+    return conn.execute(of_one).scalar_one()
 
 
 def _create_group(tx: Transaction, request: CreateGroup) -> Group | PopError:
@@ -185,5 +194,11 @@ _GROUP = RowStatement(
 _GROUPS_BY_ID = RowStatement(
     _GroupRow, select(*_COLUMNS).where(consumer_group.c.group_id.in_(bindparam("group_ids", expanding=True)))
 )
-_ALL_GROUPS = RowStatement(_GroupRow, _existing.order_by(consumer_group.c.name))
+_paged = (
+    _existing.where(follows(consumer_group))
+    .order_by(consumer_group.c.namespace, consumer_group.c.name)
+    .limit(bindparam("limit"))
+)
+_PAGE = RowStatement(_GroupRow, _paged)
+_PAGE_OF_ONE = RowStatement(_GroupRow, _paged.where(consumer_group.c.namespace == bindparam("in_namespace")))
 _INSERT = RowStatement(_GroupRow, insert(consumer_group).returning(*_COLUMNS))

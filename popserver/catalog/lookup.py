@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, bindparam, insert, select, text
+from sqlalchemy import ColumnElement, Connection, Text, bindparam, insert, select, text, tuple_
 
 from popserver.database.dialect import dialect_of
 from popserver.database.rows import RowStatement
@@ -87,6 +87,19 @@ _IF_FREE = text("SELECT pg_try_advisory_xact_lock(482851944568)")
 def is_named(table: Any, name: Resource) -> tuple[Any, ...]:
     """The conditions that find the topic or group of that name in the table."""
     return table.c.namespace == name.namespace, table.c.name == name.name, table.c.deleted_at_ms.is_(None)
+
+
+def follows(table: Any) -> ColumnElement[bool]:
+    """The condition for a page of topics or groups by namespace and name: those after the last of the page before."""
+    last = tuple_(bindparam("after_namespace", type_=Text), bindparam("after_name", type_=Text))
+    return tuple_(table.c.namespace, table.c.name) > last
+
+
+def page_names(namespace: str | None, after: Resource | None, limit: int) -> dict[str, Any]:
+    """The parameters for a page: after this name, in one namespace or (None) in all."""
+    last = after or Resource(namespace or "", "")
+    names = {"after_namespace": last.namespace, "after_name": last.name, "limit": limit}
+    return names if namespace is None else names | {"in_namespace": namespace}
 
 
 def topic_not_found(name: Resource) -> TopicNotFound:

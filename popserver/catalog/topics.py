@@ -6,22 +6,24 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from sqlalchemy import Connection, bindparam, insert, select, update
+from sqlalchemy import Connection, and_, bindparam, func, insert, select, update
 
 from popserver.catalog.lookup import (
     QueueRow,
     all_queue_rows,
+    follows,
     insert_queues,
     is_named,
     lock,
     message_queues,
+    page_names,
     queue_rows,
     queue_rows_of_several,
     topic_not_found,
 )
 from popserver.catalog.subscriptions import subscribe_to_new_queues
 from popserver.database.notifications import NEW_TOPIC, TOPIC, Invalidation
-from popserver.database.rows import RowStatement
+from popserver.database.rows import RowStatement, encode_rows, rows_parameter
 from popserver.database.schema import topic as topic_table
 from popserver.engine.transaction import Phase, Request, Transaction, carries_out
 from popserver.model.errors import AlreadyExists, BadRequest, PopError
@@ -94,6 +96,29 @@ def topics_by_id(conn: Connection, topic_ids: Collection[int]) -> dict[int, Topi
     queues = queue_rows_of_several(conn, topic_ids)
     rows = _TOPICS_BY_ID.rows(conn, {"topic_ids": list(topic_ids)})
     return {row.topic_id: _topic(row, queues.get(row.topic_id, ())) for row in rows}
+
+
+def page_of_topics(
+    conn: Connection, namespace: str | None, after: Resource | None, limit: int
+) -> list[tuple[Topic, list[QueueRow]]]:
+    """The next `limit` topics after this one, by namespace and name, in one namespace or (None) in all; and their
+    queues."""
+    rows = (_PAGE if namespace is None else _PAGE_OF_ONE).rows(conn, page_names(namespace, after, limit))
+    queues = queue_rows_of_several(conn, [row.topic_id for row in rows])
+    return [(_topic(row, found), found) for row in rows for found in [queues.get(row.topic_id, [])]]
+
+
+def count_topics(conn: Connection, namespace: str | None) -> int:
+    """How many topics there are, in one namespace or (None) in all."""
+    counted = select(func.count()).select_from(topic_table).where(topic_table.c.deleted_at_ms.is_(None))
+    of_one = counted if namespace is None else counted.where(topic_table.c.namespace == namespace)
+    return conn.execute(of_one).scalar_one()
+
+
+def topic_ids_of(conn: Connection, names: Collection[Resource]) -> dict[Resource, int]:
+    """The ids of these topics, without those that do not exist."""
+    rows = _NAMED_TOPICS.rows(conn, {"names": encode_rows(sorted(names))})
+    return {Resource(row.namespace, row.name): row.topic_id for row in rows}
 
 
 def list_topics(conn: Connection) -> list[Topic]:
@@ -177,3 +202,10 @@ _TOPICS_BY_ID = RowStatement(
     _TopicRow, _existing.where(topic_table.c.topic_id.in_(bindparam("topic_ids", expanding=True)))
 )
 _ALL_TOPICS = RowStatement(_TopicRow, _existing.order_by(topic_table.c.name))
+_in_order = _existing.order_by(topic_table.c.namespace, topic_table.c.name)
+_paged = _in_order.where(follows(topic_table)).limit(bindparam("limit"))
+_PAGE = RowStatement(_TopicRow, _paged)
+_PAGE_OF_ONE = RowStatement(_TopicRow, _paged.where(topic_table.c.namespace == bindparam("in_namespace")))
+_NAMES = rows_parameter("names", text=("namespace", "name"))
+_has_name = and_(_NAMES.c.namespace == topic_table.c.namespace, _NAMES.c.name == topic_table.c.name)
+_NAMED_TOPICS = RowStatement(_TopicRow, _existing.join(_NAMES, _has_name))

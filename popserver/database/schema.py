@@ -590,7 +590,21 @@ WHERE t.deleted_at_ms IS NULL AND g.deleted_at_ms IS NULL
 # none of a queue that the group has read to its end.
 _LATEST = TIME_MS_MAX
 _READY = "s.beyond - COALESCE(d.beyond, 0) + COALESCE(d.ready, 0) + COALESCE(b.behind, 0)"
-GROUP_LAG = f"""
+
+
+def group_lag(*, of_groups: str = "", of_topics: str = "") -> str:
+    """The text of the view. With `of_groups` or `of_topics`, such as `IN (1, 2)`, a query for these groups and topics
+    alone, which reads no rows of others."""
+
+    def only(group_id: str, topic_id: str) -> str:
+        wanted = [(group_id, of_groups), (topic_id, of_topics)]
+        return "".join(f" AND {column} {given}" for column, given in wanted if given)
+
+    of_queues = only("p.group_id", "q.topic_id")
+    of_held = only("d.group_id", "d.topic_id").replace(" AND", " WHERE", 1)
+    of_behind = only("b.group_id", "q.topic_id")
+    of_dead = only("group_id", "origin_topic_id")
+    return f"""
 SELECT g.group_id, g.namespace AS group_namespace, g.name AS consumer_group, t.topic_id,
        t.namespace AS topic_namespace, t.name AS topic,
        {_READY} AS ready,
@@ -612,7 +626,7 @@ FROM (SELECT p.group_id, q.topic_id,
                         | CASE WHEN p.next_offset < q.min_offset THEN q.min_offset ELSE p.next_offset END)
                   AND m.message_key < ((p.queue_id + 1) << {OFFSET_BITS})
                   ORDER BY m.message_key LIMIT 1) END) AS oldest_ms
-      FROM progress p JOIN queue q ON q.queue_id = p.queue_id GROUP BY p.group_id, q.topic_id) s
+      FROM progress p JOIN queue q ON q.queue_id = p.queue_id{of_queues} GROUP BY p.group_id, q.topic_id) s
 JOIN consumer_group g ON g.group_id = s.group_id
 JOIN topic t ON t.topic_id = s.topic_id
 LEFT JOIN (SELECT e.group_id, e.topic_id, SUM(e.ready) AS ready, SUM(e.inflight) AS inflight,
@@ -625,7 +639,7 @@ LEFT JOIN (SELECT e.group_id, e.topic_id, SUM(e.ready) AS ready, SUM(e.inflight)
                   SUM(CASE WHEN (d.message_key & {OFFSET_MASK}) >= p.next_offset THEN 1 ELSE 0 END) AS beyond,
                   MIN(CASE WHEN {states_of.is_shown_as("d.state", State.READY)} THEN d.message_key END) AS first_key
            FROM delivery d
-           LEFT JOIN progress p ON p.group_id = d.group_id AND p.queue_id = (d.message_key >> {OFFSET_BITS})
+           LEFT JOIN progress p ON p.group_id = d.group_id AND p.queue_id = (d.message_key >> {OFFSET_BITS}){of_held}
            GROUP BY d.group_id, d.topic_id, (d.message_key >> {OFFSET_BITS})) e
            LEFT JOIN message m ON m.message_key = e.first_key
            GROUP BY e.group_id, e.topic_id) d ON d.group_id = s.group_id AND d.topic_id = s.topic_id
@@ -635,13 +649,16 @@ LEFT JOIN (SELECT b.group_id, q.topic_id, COUNT(*) AS behind, MIN(m.stored_at_ms
            JOIN progress p ON p.group_id = b.group_id AND p.queue_id = b.queue_id
            JOIN message m ON m.message_group = b.message_group AND m.copy_of IS NULL
                 AND m.message_key >= ((b.queue_id << {OFFSET_BITS}) | b.next_offset)
-                AND m.message_key < ((b.queue_id << {OFFSET_BITS}) | p.next_offset)
+                AND m.message_key < ((b.queue_id << {OFFSET_BITS}) | p.next_offset){of_behind}
            GROUP BY b.group_id, q.topic_id) b ON b.group_id = s.group_id AND b.topic_id = s.topic_id
 LEFT JOIN (SELECT group_id, origin_topic_id, COUNT(*) AS dead_letters
-           FROM dead_letter WHERE redrive_state IS NULL GROUP BY group_id, origin_topic_id) l
+           FROM dead_letter WHERE redrive_state IS NULL{of_dead} GROUP BY group_id, origin_topic_id) l
        ON l.group_id = s.group_id AND l.origin_topic_id = s.topic_id
 WHERE t.deleted_at_ms IS NULL AND g.deleted_at_ms IS NULL
 """  # noqa: S608
+
+
+GROUP_LAG = group_lag()
 
 # For Spark and `popmq dlq`: the facts and the message in one row. A dead letter stays when its topic is deleted.
 DEAD_LETTERS = f"""

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from sqlalchemy import Connection, func, not_, or_, select, text
+from sqlalchemy import Connection, bindparam, func, not_, or_, select, text
 
 from popserver.catalog.facts import _topic
+from popserver.database import schema
 from popserver.database.schema import consumer_group, dead_letter, queue
 from popserver.database.schema import topic as topic_table
 from popserver.delivery.history import HistoryStep, steps
@@ -72,8 +73,8 @@ class Counts(NamedTuple):
 
 
 def group_lag(conn: Connection, group_id: int | None, limit: int) -> list[Lag]:
-    """The lag per group and topic, of one group or (None) of all."""
-    rows = conn.execute(_LAG if group_id is None else _LAG_OF_GROUP, {"group_id": group_id, "limit": limit})
+    """The lag per group and topic, of one group or (None) of all; the first `limit` by group and topic."""
+    groups = _first_groups(conn, limit) if group_id is None else [group_id]
     return [
         Lag(
             Resource(row.group_namespace, row.consumer_group),
@@ -87,8 +88,25 @@ def group_lag(conn: Connection, group_id: int | None, limit: int) -> list[Lag]:
             int(row.stored),
             int(row.appended),
         )
-        for row in rows
+        for row in conn.execute(_LAG, {"groups": groups, "limit": limit})
     ]
+
+
+def _first_groups(conn: Connection, limit: int) -> list[int]:
+    """The first groups by name that consume `limit` topics together: the lag of others is not computed."""
+    groups: list[int] = []
+    after, topics = Resource("", ""), 0
+    while topics < limit:
+        names = {"after_namespace": after.namespace, "after_name": after.name, "limit": limit}
+        rows = conn.execute(_TOPICS_OF_GROUPS, names).all()
+        for row in rows:
+            if topics < limit and row.topics:
+                groups.append(row.group_id)
+                topics += row.topics
+        if len(rows) < limit:
+            break
+        after = Resource(rows[-1].namespace, rows[-1].name)
+    return groups
 
 
 def find_message(conn: Connection, topic_name: Resource | None, message_id: str) -> FoundMessage:
@@ -127,13 +145,19 @@ def _message_states(conn: Connection, key: int) -> list[MessageState]:
     ]
 
 
-_LAG_ORDER = "ORDER BY group_namespace, consumer_group, topic_namespace, topic LIMIT :limit"
-_LAG_ROWS = (
-    "SELECT l.*, a.appended FROM group_lag l"
+_LAG = text(
+    f"SELECT l.*, a.appended FROM ({schema.group_lag(of_groups='IN :groups')}) l"  # noqa: S608
     " JOIN (SELECT topic_id, SUM(next_offset) AS appended FROM queue GROUP BY topic_id) a ON a.topic_id = l.topic_id"
+    " ORDER BY group_namespace, consumer_group, topic_namespace, topic LIMIT :limit"
+).bindparams(bindparam("groups", expanding=True))
+# Each topic has a queue with the number 0, in which nearly every group that consumes it has progress.
+_TOPICS_OF_GROUPS = text(
+    "SELECT g.group_id, g.namespace, g.name, (SELECT COUNT(*) FROM (SELECT 1 FROM progress p"
+    " JOIN queue q ON q.queue_id = p.queue_id JOIN topic t ON t.topic_id = q.topic_id"
+    " WHERE p.group_id = g.group_id AND q.number = 0 AND t.deleted_at_ms IS NULL LIMIT :limit) x) AS topics"
+    " FROM consumer_group g WHERE g.deleted_at_ms IS NULL"
+    " AND (g.namespace, g.name) > (:after_namespace, :after_name) ORDER BY g.namespace, g.name LIMIT :limit"
 )
-_LAG = text(f"{_LAG_ROWS} {_LAG_ORDER}")
-_LAG_OF_GROUP = text(f"{_LAG_ROWS} WHERE l.group_id = :group_id {_LAG_ORDER}")
 _MESSAGE_STATES = text(
     "SELECT group_namespace, consumer_group, state, attempt, visible_at_ms, client_id FROM message_state"
     " WHERE message_key = :message_key ORDER BY group_namespace, consumer_group"

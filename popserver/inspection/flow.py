@@ -183,9 +183,9 @@ class Inspection:
         check_topic(name)
         return await self._reader.read(lambda conn: catalog_facts.topic_facts(conn, name))
 
-    async def topics(self, namespace: str | None) -> tuple[list[TopicFacts], int]:
-        """The first 1,000 topics by name, and how many there are."""
-        return await self._reader.read(lambda conn: catalog_facts.list_topics(conn, namespace, PAGE_MAX))
+    async def topics(self, namespace: str | None, after: Resource | None) -> tuple[list[TopicFacts], int]:
+        """The next 1,000 topics after this one, by namespace and name, and how many there are in all."""
+        return await self._reader.read(lambda conn: catalog_facts.list_topics(conn, namespace, after, PAGE_MAX))
 
     async def create_group(self, new: NewGroup) -> Group:
         """Create a group: 1 to 1,000 attempts; 1 to 64 intervals of 0 ms to 12 h, or exponential ones; one interval for
@@ -229,11 +229,11 @@ class Inspection:
         consumers = [_consumer(each) for each in clients.consumers_of(name)]
         return GroupFacts(group, lag, consumers, share, [hint for hint in hints if hint], pauses)
 
-    async def groups(self, namespace: str | None) -> tuple[list[Group], list[GroupPause], int]:
-        """The first 1,000 groups by name, the oldest 10,000 pauses of all groups, and how many groups there are."""
+    async def groups(self, namespace: str | None, after: Resource | None) -> tuple[list[Group], list[GroupPause], int]:
+        """The next 1,000 groups, likewise, the oldest 10,000 pauses of all groups, and how many groups there are."""
 
         def query(conn: Connection) -> tuple[list[Group], list[GroupPause], int]:
-            groups, count = catalog_facts.list_groups(conn, namespace, PAGE_MAX)
+            groups, count = catalog_facts.list_groups(conn, namespace, after, PAGE_MAX)
             return groups, catalog_pauses.pauses(conn, PAUSES_MAX), count
 
         return await self._reader.read(query)

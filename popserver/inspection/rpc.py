@@ -11,7 +11,7 @@ from popproto.v2 import definition_pb2 as pb
 from popserver.access import rights
 from popserver.engine.meters import Histogram
 from popserver.inspection import convert as inspection_convert
-from popserver.inspection.flow import Inspection, Wish
+from popserver.inspection.flow import PAGE_MAX, Inspection, Wish
 from popserver.inspection.readiness import Readiness
 from popserver.model.errors import AlreadyExists, BadRequest
 from popserver.model.group import ConsumeFrom, HistoryLevel, NewGroup
@@ -86,12 +86,17 @@ class AdminMethods:
         )
         return answer
 
-    async def list_topics(self, _request: wire.ListTopicsRequest, caller: Caller) -> wire.ListTopicsResponse:
+    async def list_topics(self, request: wire.ListTopicsRequest, caller: Caller) -> wire.ListTopicsResponse:
         """List those of the namespace in the call's header, or all."""
-        topics, count = await self._operations.topics(caller.namespace or None)
-        return wire.ListTopicsResponse(
-            status=_listed(len(topics), count, "topics"), topics=map(inspection_convert.topic, topics)
+        after = caller.resource(request.after) if request.HasField("after") else None
+        topics, count = await self._operations.topics(caller.namespace or None, after)
+        answer = wire.ListTopicsResponse(
+            status=_listed(len(topics), count, "topics") if after is None else status.OK,
+            topics=map(inspection_convert.topic, topics),
         )
+        if len(topics) == PAGE_MAX:
+            answer.next_after.CopyFrom(convert.as_resource(topics[-1].topic.name))
+        return answer
 
     async def create_group(self, request: wire.CreateGroupRequest, caller: Caller) -> wire.CreateGroupResponse:
         default, fifo_ms = (
@@ -134,12 +139,17 @@ class AdminMethods:
         facts = await self._operations.group(caller.resource(request.group))
         return wire.GetGroupResponse(status=status.OK, group=inspection_convert.group_facts(facts))
 
-    async def list_groups(self, _request: wire.ListGroupsRequest, caller: Caller) -> wire.ListGroupsResponse:
+    async def list_groups(self, request: wire.ListGroupsRequest, caller: Caller) -> wire.ListGroupsResponse:
         """List those of the namespace in the call's header, or all."""
-        groups, pauses, count = await self._operations.groups(caller.namespace or None)
-        return wire.ListGroupsResponse(
-            status=_listed(len(groups), count, "groups"), groups=inspection_convert.groups(groups, pauses)
+        after = caller.resource(request.after) if request.HasField("after") else None
+        groups, pauses, count = await self._operations.groups(caller.namespace or None, after)
+        answer = wire.ListGroupsResponse(
+            status=_listed(len(groups), count, "groups") if after is None else status.OK,
+            groups=inspection_convert.groups(groups, pauses),
         )
+        if len(groups) == PAGE_MAX:
+            answer.next_after.CopyFrom(convert.as_resource(groups[-1].name))
+        return answer
 
     async def peek_messages(self, request: wire.PeekMessagesRequest, caller: Caller) -> wire.PeekMessagesResponse:
         found = await self._operations.peek(

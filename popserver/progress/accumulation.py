@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from sqlalchemy import Connection, Integer, bindparam, text
+from sqlalchemy import Connection, TextClause, bindparam, text
 
 from popserver.catalog import facts as catalog_facts
+from popserver.database.schema import group_lag
 from popserver.model.names import Resource, retry_topic
 
 TOPICS_MAX = 1_000  # in an answer about all topics of a group
@@ -20,15 +21,6 @@ class Accumulation(NamedTuple):
     inflight: int = 0
     waiting: int = 0
     oldest_ready_ms: int | None = None
-
-    def plus(self, other: Accumulation) -> Accumulation:
-        oldest = [each for each in (self.oldest_ready_ms, other.oldest_ready_ms) if each is not None]
-        return Accumulation(
-            self.ready + other.ready,
-            self.inflight + other.inflight,
-            self.waiting + other.waiting,
-            min(oldest, default=None),
-        )
 
 
 class GroupAccumulation(NamedTuple):
@@ -43,27 +35,45 @@ def accumulation(conn: Connection, group_name: Resource, topic_names: Iterable[R
     """Of these topics, or (none) of all that the group consumes. Messages that members sent back for a retry count in
     the sum only. Raises `ConsumerGroupNotFound` and `TopicNotFound`."""
     group = catalog_facts.group(conn, group_name)
-    ids = {catalog_facts.topic_facts(conn, each).topic.topic_id for each in topic_names}
-    if ids:
-        rows = conn.execute(_OF_TOPICS, {"for_group": group.group_id, "ids": sorted(ids)})
-    else:
-        rows = conn.execute(_OF_GROUP, {"for_group": group.group_id})
-    total, topics = Accumulation(), []
-    for row in rows:
-        # Postgres's sum of integers is a decimal.
-        counted = Accumulation(int(row.ready), int(row.inflight), int(row.waiting_retry), row.oldest_ready_ms)
-        total = total.plus(counted)
-        topic = Resource(row.topic_namespace, row.topic)
-        if topic != retry_topic(group_name) or ids:
-            topics.append((topic, counted))
-    most = len(ids) or TOPICS_MAX
-    return GroupAccumulation(total, topics[:most], len(topics[most:]))
+    ids = catalog_facts.topic_ids(conn, topic_names)
+    retries = Resource("", "") if ids else retry_topic(group_name)
+    names = {
+        "for_group": group.group_id,
+        "ids": sorted(ids),
+        "namespace": retries.namespace,
+        "retries": retries.name,
+        "limit": len(ids) or TOPICS_MAX,
+    }
+    rows = conn.execute(_OF_TOPICS if ids else _OF_GROUP, names).all()
+    if not rows:
+        return GroupAccumulation(Accumulation(), [], 0)
+    topics = [
+        (Resource(row.topic_namespace, row.topic), _accumulation(row.ready, row.inflight, row.waiting, row.oldest))
+        for row in rows
+        if row.is_listed
+    ]
+    first = rows[0]
+    total = _accumulation(first.all_ready, first.all_inflight, first.all_waiting, first.all_oldest)
+    return GroupAccumulation(total, topics, int(first.listed) - len(topics))
 
 
-_ROWS = (
-    "SELECT topic_namespace, topic, ready, inflight, waiting_retry, oldest_ready_ms FROM group_lag"
-    " WHERE group_id = :for_group"
-)
-_ORDER = "ORDER BY topic_namespace, topic"
-_OF_GROUP = text(f"{_ROWS} {_ORDER}").bindparams(bindparam("for_group", type_=Integer))
-_OF_TOPICS = text(f"{_ROWS} AND topic_id IN :ids {_ORDER}").bindparams(bindparam("ids", expanding=True))
+def _accumulation(ready: int, inflight: int, waiting: int, oldest_ms: int | None) -> Accumulation:
+    # Postgres's sum of integers is a decimal.
+    return Accumulation(int(ready), int(inflight), int(waiting), oldest_ms)
+
+
+def _counted(of_topics: str = "") -> TextClause:
+    """The topics by name, the one with retries last; each row has the sums of all, also of those beyond the limit."""
+    lag = group_lag(of_groups="= :for_group", of_topics=of_topics)
+    listed = "CASE WHEN topic_namespace = :namespace AND topic = :retries THEN 0 ELSE 1 END"
+    query = (
+        f"SELECT topic_namespace, topic, {listed} AS is_listed, ready, inflight, waiting_retry AS waiting,"  # noqa: S608
+        " oldest_ready_ms AS oldest, SUM(ready) OVER () AS all_ready, SUM(inflight) OVER () AS all_inflight,"
+        " SUM(waiting_retry) OVER () AS all_waiting, MIN(oldest_ready_ms) OVER () AS all_oldest,"
+        f" SUM({listed}) OVER () AS listed FROM ({lag}) l ORDER BY is_listed DESC, topic_namespace, topic LIMIT :limit"
+    )
+    return text(query)
+
+
+_OF_GROUP = _counted()
+_OF_TOPICS = _counted("IN :ids").bindparams(bindparam("ids", expanding=True))

@@ -58,6 +58,12 @@ def topic_ids(conn: Connection, group: Group) -> set[int]:
     return set(conn.execute(_TOPICS, {"for_group": group.group_id}).scalars())
 
 
+def consumes(conn: Connection, group: Group, topic: Topic) -> bool:
+    """Whether the group has progress in the topic."""
+    names = {"for_group": group.group_id, "of_topic": topic.topic_id}
+    return conn.execute(_IN_TOPIC, names).first() is not None
+
+
 def _clone(tx: Transaction, request: Clone) -> list[MovedOffset] | PopError:
     known = groups.groups_by_id(tx.conn, [request.source.group_id, request.group.group_id])
     for group in (request.source, request.group):
@@ -153,6 +159,12 @@ _TOPICS = (
     .join(topic_table, topic_table.c.topic_id == queue.c.topic_id)
     .where(progress.c.group_id == bindparam("for_group"), topic_table.c.deleted_at_ms.is_(None))
     .distinct()
+)
+_IN_TOPIC = (
+    select(progress.c.queue_id)
+    .join(queue, queue.c.queue_id == progress.c.queue_id)
+    .where(progress.c.group_id == bindparam("for_group"), queue.c.topic_id == bindparam("of_topic"))
+    .limit(1)
 )
 _QUEUE_ID = delivery.c.message_key.op(">>")(KEY_SHIFT)
 _FIRST_HELD = (

@@ -28,7 +28,7 @@ from popserver.model.times import moment
 from popserver.model.topic import MessageType, QueueName, Topic, queue_numbered
 from popserver.progress import rules
 from popserver.progress.accumulation import GroupAccumulation, accumulation
-from popserver.progress.clone import Clone, topic_ids
+from popserver.progress.clone import Clone, consumes, topic_ids
 from popserver.progress.lag import QueueLag, queue_lag
 from popserver.progress.pause import SetPause
 from popserver.progress.reset import Reset, check, plan
@@ -136,7 +136,7 @@ class GroupProgress:
         """
         group, topic = await self._catalog.for_receipt(group_name, topic_name)
         queues = topic.queues if number is None else (queue_numbered(topic, number),)
-        if not force and topic.topic_id not in await self._reader.read(lambda conn: topic_ids(conn, group)):
+        if not force and not await self._reader.read(lambda conn: consumes(conn, group, topic)):
             raise BadRequest(
                 f"consumer group '{group_name}' has not read topic '{topic_name}'; check the names, or let it"
                 " begin there with --force"

@@ -6,7 +6,7 @@ The cost depends on the messages in flight and behind the scan in message groups
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Select, and_, bindparam, case, func, literal_column, select
 
@@ -54,9 +54,11 @@ def queue_lag(
 ) -> tuple[list[QueueLag], int]:
     """The first `limit` queues with progress of the group, in one topic or (None) in all, by topic and number; and how
     many there are."""
-    names = {"for_group": group.group_id, "now_ms": now_ms}
-    places = _PLACES.rows(conn, names)
-    wanted = [each for each in places if topic_id is None or each.topic_id == topic_id]
+    names = {"for_group": group.group_id, "now_ms": now_ms, "of_topic": topic_id, "limit": limit}
+    places = (_PLACES if topic_id is None else _PLACES_OF_TOPIC).rows(conn, names)
+    count = len(places)
+    if count == limit and topic_id is None:
+        count = conn.execute(_COUNT, names).scalar_one()
     states: dict[int, Counter[State]] = defaultdict(Counter)
     ahead: Counter[int] = Counter()
     firsts: dict[int, list[int]] = {each.queue_id: [each.first_key] if each.first_key else [] for each in places}
@@ -83,8 +85,8 @@ def queue_lag(
             holders.get(each.queue_id, ""),
             min((stored_at[key] for key in firsts[each.queue_id] if key in stored_at), default=None),
         )
-        for each in wanted[:limit]
-    ], len(wanted)
+        for each in places
+    ], count
 
 
 def _stored_at(conn: Connection, keys: set[int]) -> dict[int, int]:
@@ -109,28 +111,11 @@ def _lag(place: _PlaceRow, states: Counter[State], more: int, holder: str, oldes
     )
 
 
-_END_KEY = (queue.c.queue_id + 1).op("<<")(KEY_SHIFT)
-# Looked for only where something is unread: most queues of most groups are read to their ends.
-_FIRST_UNREAD = case(
-    (
-        and_(progress.c.next_offset < queue.c.next_offset, queue.c.min_offset < queue.c.next_offset),
-        select(message.c.message_key)
-        .where(
-            message.c.message_key >= progress.c.queue_id.op("<<")(KEY_SHIFT).op("|")(progress.c.next_offset),
-            message.c.message_key < _END_KEY,
-        )
-        .order_by(message.c.message_key)
-        .limit(literal_column("1"))
-        .correlate(progress, queue)
-        .scalar_subquery(),
-    )
-)
 _KEYS = rows_parameter("keys", "message_key")
 _STORED_AT = select(message.c.message_key, message.c.stored_at_ms).where(
     message.c.message_key.in_(select(_KEYS.c.message_key))
 )
-_PLACES = RowStatement(
-    _PlaceRow,
+_OWN = (
     select(
         queue.c.queue_id,
         queue.c.topic_id,
@@ -140,14 +125,40 @@ _PLACES = RowStatement(
         queue.c.min_offset,
         queue.c.next_offset.label("end_offset"),
         progress.c.next_offset,
-        _FIRST_UNREAD.label("first_key"),
     )
     .select_from(progress)
     .join(queue, queue.c.queue_id == progress.c.queue_id)
     .join(topic_table, topic_table.c.topic_id == queue.c.topic_id)
     .where(progress.c.group_id == bindparam("for_group"), topic_table.c.deleted_at_ms.is_(None))
-    .order_by(topic_table.c.namespace, topic_table.c.name, queue.c.number),
 )
+_COUNT = select(func.count()).select_from(_OWN.subquery("own"))
+
+
+def _places(own: Select[Any]) -> RowStatement[_PlaceRow]:
+    # First the page: messages are looked for only in its queues.
+    order = topic_table.c.namespace, topic_table.c.name, queue.c.number
+    page = own.order_by(*order).limit(bindparam("limit")).subquery("page")
+    # Looked for only where something is unread: most queues of most groups are read to their ends.
+    first_unread = case(
+        (
+            and_(page.c.next_offset < page.c.end_offset, page.c.min_offset < page.c.end_offset),
+            select(message.c.message_key)
+            .where(
+                message.c.message_key >= page.c.queue_id.op("<<")(KEY_SHIFT).op("|")(page.c.next_offset),
+                message.c.message_key < (page.c.queue_id + 1).op("<<")(KEY_SHIFT),
+            )
+            .order_by(message.c.message_key)
+            .limit(literal_column("1"))
+            .correlate(page)
+            .scalar_subquery(),
+        )
+    )
+    found = select(*page.c, first_unread.label("first_key"))
+    return RowStatement(_PlaceRow, found.order_by(page.c.namespace, page.c.name, page.c.number))
+
+
+_PLACES = _places(_OWN)
+_PLACES_OF_TOPIC = _places(_OWN.where(queue.c.topic_id == bindparam("of_topic")))
 _QUEUE_ID = delivery.c.message_key.op(">>")(KEY_SHIFT)
 _REACHED = progress.c.queue_id.op("<<")(KEY_SHIFT).op("|")(progress.c.next_offset)
 _STATES = (

@@ -41,7 +41,7 @@ def time_spans(conn: Connection, group_name: Resource, topic_names: Iterable[Res
     At most one more than `QUEUES_MAX`. Raises `ConsumerGroupNotFound` and `TopicNotFound`.
     """
     group = catalog_facts.group(conn, group_name)
-    ids = {catalog_facts.topic_facts(conn, each).topic.topic_id for each in topic_names}
+    ids = catalog_facts.topic_ids(conn, topic_names)
     names = {"for_group": group.group_id, "limit": QUEUES_MAX + 1}
     if not ids:
         return _OF_ALL.rows(conn, names)

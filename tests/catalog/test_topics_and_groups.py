@@ -98,7 +98,7 @@ class TestGroups:
             HistoryLevel.ALL,
         )
         assert (made.mode, made.created_at_ms) == (None, START_MS)
-        assert groups.list_groups(store.conn) == [made]
+        assert groups.page_of_groups(store.conn, None, None, 10) == [made]
         assert groups.groups_by_id(store.conn, {made.group_id, 99}) == {made.group_id: groups.FoundGroup(made, False)}
 
     def test_twice_is_refused_or_found(self, store: OpenStore) -> None:

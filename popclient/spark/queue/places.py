@@ -95,18 +95,24 @@ class QueueEnds:
     # ---- Calls ----
 
     async def _list_topics(self, session: Session) -> list[str]:
+        request, listed = admin_pb2.ListTopicsRequest(), list[admin_pb2.Topic]()
         try:
-            answer = await session.transport.unary(
-                lambda link: link.admin.ListTopics, admin_pb2.ListTopicsRequest(), session.config.request_timeout
-            )
-            check(answer.status)
+            while True:
+                answer = await session.transport.unary(
+                    lambda link: link.admin.ListTopics, request, session.config.request_timeout
+                )
+                check(answer.status)
+                listed += answer.topics
+                if not answer.HasField("next_after"):
+                    break
+                request.after.CopyFrom(answer.next_after)
         except (UnsupportedByServer, Forbidden, Unauthorized) as refusal:
             raise ValueError(
                 f"option topicsPattern={self._options.pattern!r} needs the list of topics of a PopMQ server, which"
                 f" refused it: {refusal}; give the topics with the option topic"
             ) from None
         namespace = session.config.namespace
-        return [each.topic.name for each in answer.topics if each.topic.resource_namespace == namespace]
+        return [each.topic.name for each in listed if each.topic.resource_namespace == namespace]
 
     async def _ends_of(self, session: Session, topic: str) -> dict[MessageQueue, Ends]:
         try:

@@ -288,16 +288,27 @@ Global___GetTopicResponse: _TypeAlias = GetTopicResponse  # noqa: Y015
 
 @_typing.final
 class ListTopicsRequest(_message.Message):
+    """At most 1,000 in one answer, by namespace and name."""
+
     DESCRIPTOR: _descriptor.Descriptor
+
+    AFTER_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def after(self) -> _definition_pb2.Resource:
+        """the last topic of the page before"""
 
     def __init__(
         self,
+        *,
+        after: _definition_pb2.Resource | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "after", b"after"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "after", b"after"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__after: _TypeAlias = _typing.Literal["after"]  # noqa: Y015
+    _WhichOneofArgType__after: _TypeAlias = _typing.Literal["_after", b"_after"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__after) -> _WhichOneofReturnType__after | None: ...
 
 Global___ListTopicsRequest: _TypeAlias = ListTopicsRequest  # noqa: Y015
 
@@ -307,21 +318,29 @@ class ListTopicsResponse(_message.Message):
 
     STATUS_FIELD_NUMBER: _builtins.int
     TOPICS_FIELD_NUMBER: _builtins.int
+    NEXT_AFTER_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def status(self) -> _definition_pb2.Status: ...
     @_builtins.property
     def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___Topic]: ...
+    @_builtins.property
+    def next_after(self) -> _definition_pb2.Resource:
+        """present: there may be more, after this one"""
+
     def __init__(
         self,
         *,
         status: _definition_pb2.Status | None = ...,
         topics: _abc.Iterable[Global___Topic] | None = ...,
+        next_after: _definition_pb2.Resource | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_next_after", b"_next_after", "next_after", b"next_after", "status", b"status"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["status", b"status", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_next_after", b"_next_after", "next_after", b"next_after", "status", b"status", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__next_after: _TypeAlias = _typing.Literal["next_after"]  # noqa: Y015
+    _WhichOneofArgType__next_after: _TypeAlias = _typing.Literal["_next_after", b"_next_after"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__next_after) -> _WhichOneofReturnType__next_after | None: ...
 
 Global___ListTopicsResponse: _TypeAlias = ListTopicsResponse  # noqa: Y015
 
@@ -831,16 +850,27 @@ Global___GetGroupResponse: _TypeAlias = GetGroupResponse  # noqa: Y015
 
 @_typing.final
 class ListGroupsRequest(_message.Message):
+    """At most 1,000 in one answer, by namespace and name."""
+
     DESCRIPTOR: _descriptor.Descriptor
+
+    AFTER_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def after(self) -> _definition_pb2.Resource:
+        """the last group of the page before"""
 
     def __init__(
         self,
+        *,
+        after: _definition_pb2.Resource | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "after", b"after"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "after", b"after"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__after: _TypeAlias = _typing.Literal["after"]  # noqa: Y015
+    _WhichOneofArgType__after: _TypeAlias = _typing.Literal["_after", b"_after"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__after) -> _WhichOneofReturnType__after | None: ...
 
 Global___ListGroupsRequest: _TypeAlias = ListGroupsRequest  # noqa: Y015
 
@@ -850,21 +880,29 @@ class ListGroupsResponse(_message.Message):
 
     STATUS_FIELD_NUMBER: _builtins.int
     GROUPS_FIELD_NUMBER: _builtins.int
+    NEXT_AFTER_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def status(self) -> _definition_pb2.Status: ...
     @_builtins.property
     def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___Group]: ...
+    @_builtins.property
+    def next_after(self) -> _definition_pb2.Resource:
+        """present: there may be more, after this one"""
+
     def __init__(
         self,
         *,
         status: _definition_pb2.Status | None = ...,
         groups: _abc.Iterable[Global___Group] | None = ...,
+        next_after: _definition_pb2.Resource | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_next_after", b"_next_after", "next_after", b"next_after", "status", b"status"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups", b"groups", "status", b"status"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_next_after", b"_next_after", "groups", b"groups", "next_after", b"next_after", "status", b"status"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__next_after: _TypeAlias = _typing.Literal["next_after"]  # noqa: Y015
+    _WhichOneofArgType__next_after: _TypeAlias = _typing.Literal["_next_after", b"_next_after"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__next_after) -> _WhichOneofReturnType__next_after | None: ...
 
 Global___ListGroupsResponse: _TypeAlias = ListGroupsResponse  # noqa: Y015
 

@@ -1,0 +1,104 @@
+"""Lists that are longer than one answer, and counts that are computed for a part of all groups."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from popclient.admin import Admin
+from popproto.v2 import definition_pb2 as pb
+from popserver.inspection import facts
+from tests.support.builders import an_id
+from tests.support.desk import Desk, named
+
+NAMES = ["a", "b", "c", "d", "e"]
+
+
+@pytest.fixture
+def desk(stored_desk: Desk) -> Desk:
+    return stored_desk
+
+
+@pytest.fixture
+def short_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("flow", "rpc"):
+        monkeypatch.setattr(f"popserver.inspection.{module}.PAGE_MAX", 2)
+
+
+def shown(answer: Any, kind: str) -> list[str]:
+    assert answer.status.code == pb.OK, answer.status
+    found = answer.topics if kind == "topic" else answer.groups
+    return [f"{name.resource_namespace}/{name.name}" for name in (getattr(each, kind) for each in found)]
+
+
+@pytest.mark.usefixtures("short_pages")
+@pytest.mark.parametrize("kind", ["topic", "group"])
+def test_pages_of_topics_and_groups(desk: Desk, kind: str) -> None:
+    for name in [*reversed(NAMES), "eu/a", "eu/b", "eu/c"]:
+        made = (
+            desk.call("CreateTopic", topic=named(name))
+            if kind == "topic"
+            else desk.call("CreateGroup", group=named(name))
+        )
+        assert made.status.code == pb.OK
+    method = f"List{kind.title()}s"
+    first = desk.call(method)
+    assert (shown(first, kind), first.status.message) == (["/a", "/b"], f"the first 2 of 8 {kind}s")
+    assert first.next_after.name == "b"
+    second = desk.call(method, after=first.next_after)
+    assert (shown(second, kind), second.status.message) == (["/c", "/d"], "OK")
+    after_the_last_of_one = desk.call(method, after=named("d"))
+    assert shown(after_the_last_of_one, kind) == ["/e", "eu/a"]
+    last = desk.call(method, after=named("eu/c"))
+    assert (shown(last, kind), last.HasField("next_after")) == ([], False)
+    of_one = desk.call(method, namespace="eu")
+    assert (shown(of_one, kind), of_one.status.message) == (["eu/a", "eu/b"], f"the first 2 of 3 {kind}s")
+    assert shown(desk.call(method, namespace="eu", after=of_one.next_after), kind) == ["eu/c"]
+
+
+@pytest.mark.usefixtures("short_pages")
+def test_the_client_gets_all_of_them(desk: Desk) -> None:
+    for name in NAMES:
+        desk.call("CreateTopic", topic=named(name))
+        desk.make_group(name)
+    with Admin(desk.server.endpoint) as admin:
+        assert [each.name for each in admin.list_topics()] == NAMES
+        assert [each.name for each in admin.list_groups()] == NAMES
+        assert [each.name for each in admin.list_topics(max_topics=3)] == NAMES[:3]
+        assert [each.name for each in admin.list_groups(max_groups=4)] == NAMES[:4]
+
+
+def test_the_lag_of_the_first_groups_is_that_of_the_view(desk: Desk) -> None:
+    """Only the groups that are shown are counted."""
+    for group, topics in (("a", ["x"]), ("b", ["x", "y", "z"]), ("c", ["x"]), ("unused", []), ("eu/a", ["y"])):
+        desk.make_group(group)
+        for topic in topics:
+            desk.send(topic, an_id(), an_id())
+            desk.receive(group, topic, 1)
+
+    def view(conn: Any) -> list[Any]:
+        order = "ORDER BY group_namespace, consumer_group, topic_namespace, topic"
+        return list(conn.execute(text(f"SELECT consumer_group, topic, ready, inflight FROM group_lag {order}")))
+
+    read = desk.server.app.broker.reader.read
+    whole = [(row.consumer_group, row.topic, int(row.ready), int(row.inflight)) for row in desk.server.run(read(view))]
+    assert len(whole) == 6
+    for limit in (1, 2, 3, 4, 5, 6, 7):
+        found = desk.server.run(read(lambda conn, limit=limit: facts.group_lag(conn, None, limit)))
+        assert [(each.group.name, each.topic.name, each.ready, each.inflight) for each in found] == whole[:limit]
+
+
+def test_the_lag_of_queues_is_cut(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("popserver.progress.flow.LAG_MAX", 3)
+    desk.make_group("a")
+    for topic in ("x", "y"):
+        desk.call("CreateTopic", topic=named(topic), queue_count=2)
+        desk.send(topic, an_id())
+        desk.receive("a", topic, 1)
+    answer = desk.call("ListLag", group=named("a"))
+    assert [(each.topic.name, each.queue_id) for each in answer.queues] == [("x", 0), ("x", 1), ("y", 0)]
+    assert "first 3 of 4" in answer.status.message
+    of_topic = desk.call("ListLag", group=named("a"), topic=named("y"))
+    assert ([each.queue_id for each in of_topic.queues], of_topic.status.message) == ([0, 1], "OK")
