@@ -19,29 +19,30 @@ from popproto.v2 import definition_pb2 as pb
 from popproto.v2.admin_pb2_grpc import AdminStub as RocketmqAdminStub
 from popserver.database import migrate
 from popserver.database.database import Database
-from popserver.database.schema import consumer_group, message, progress, queue, topic
+from popserver.database.schema import consumer_group, message, progress, queue
+from popserver.database.schema import topic as topic_table
 from popserver.model.topic import message_key
 
-TOPICS, GROUPS, QUEUES, MESSAGES = 10_000, 10, 8, 2
+GROUPS, QUEUES, MESSAGES = 10, 8, 2
 REPEATS = 7
 _ROWS = 20_000
 
-_TOPIC, _GROUP = pb.Resource(name="topic-04711"), pb.Resource(name="group-3")
-_PAGE = pb.Resource(name="topic-05000")
+_GROUP = pb.Resource(name="group-3")
 
 
 def admin_calls(bench: Bench) -> Rounds:
     """In ms: the median of each call, and that of the slowest one."""
     found: Rounds = {}
+    topics = bench.plan.admin_topics
     for name in bench.stores:
-        url = bench.filled(name, "catalog", fill_catalog)
+        url = bench.filled(name, "catalog", lambda url: fill_catalog(url, topics))
         with bench.serving(name, url) as server, grpc.insecure_channel(server.endpoint) as channel:
-            found[name] = [_measured(channel) for _ in range(bench.plan.rounds)]
+            found[name] = [_measured(channel, topics) for _ in range(bench.plan.rounds)]
     return found
 
 
-def _measured(channel: grpc.Channel) -> Figures:
-    took = {name: _ms(call) for name, call in _calls(channel).items()}
+def _measured(channel: grpc.Channel, topics: int) -> Figures:
+    took = {name: _ms(call) for name, call in _calls(channel, topics // 2, min(topics, 1_024)).items()}
     return {"slowest_ms": max(took.values()), **took}
 
 
@@ -56,10 +57,10 @@ def _ms(call: Callable[[], Any]) -> float:
     return statistics.median(took)
 
 
-def _calls(channel: grpc.Channel) -> dict[str, Callable[[], Any]]:
-    """The calls that read, and one that writes, by name; in RocketMQ's service, then in ours."""
+def _calls(channel: grpc.Channel, number: int, several: int) -> dict[str, Callable[[], Any]]:
+    """The calls that read, and two that write, by name; in RocketMQ's service, then in ours. `number`: of a topic."""
     theirs, own = RocketmqAdminStub(channel), AdminStub(channel)
-    many = [pb.Resource(name=f"topic-{number:05}") for number in range(1, 1_025)]
+    topic, many = _named(number), [_named(each) for each in range(1, several + 1)]
 
     def ask(stub: Any, module: Any, method: str, request: str = "", **fields: Any) -> Callable[[], Any]:
         made = getattr(module, request or f"{method}Request")(**fields)
@@ -73,45 +74,45 @@ def _calls(channel: grpc.Channel) -> dict[str, Callable[[], Any]]:
 
     query = "ListMessageRequest"
     return {
-        "DescribeTopicStatus": rocketmq_call("DescribeTopicStatus", topic=_TOPIC),
-        "GetTopicRoute": rocketmq_call("GetTopicRoute", topic=_TOPIC),
+        "DescribeTopicStatus": rocketmq_call("DescribeTopicStatus", topic=topic),
+        "GetTopicRoute": rocketmq_call("GetTopicRoute", topic=topic),
         "ListSubscription of a group": rocketmq_call("ListSubscription", group=_GROUP),
-        "ListSubscription of a topic": rocketmq_call("ListSubscription", topic=_TOPIC),
+        "ListSubscription of a topic": rocketmq_call("ListSubscription", topic=topic),
         "DescribeSubscription": rocketmq_call("DescribeSubscription", group=_GROUP),
         "ListConsumerConnection": rocketmq_call("ListConsumerConnection", group=_GROUP),
         "DescribeGroupAccumulation": rocketmq_call("DescribeGroupAccumulation", group=_GROUP),
-        "DescribeGroupAccumulation of 1,024 topics": rocketmq_call(
+        "DescribeGroupAccumulation of many topics": rocketmq_call(
             "DescribeGroupAccumulation", group=_GROUP, topics=many
         ),
         "QueryTimeSpan": rocketmq_call("QueryTimeSpan", group=_GROUP),
-        "QueryTimeSpan of 1,024 topics": rocketmq_call("QueryTimeSpan", group=_GROUP, topics=many),
-        "QueryMessage by id": rocketmq_call("QueryMessage", query, topic=_TOPIC, message_id=_id(_key(4_711, 0, 0))),
-        "QueryMessage of a topic": rocketmq_call("QueryMessage", query, topic=_TOPIC),
+        "QueryTimeSpan of many topics": rocketmq_call("QueryTimeSpan", group=_GROUP, topics=many),
+        "QueryMessage by id": rocketmq_call("QueryMessage", query, topic=topic, message_id=_id(_key(number, 0, 0))),
+        "QueryMessage of a topic": rocketmq_call("QueryMessage", query, topic=topic),
         "ResetGroupOffset": rocketmq_call(
-            "ResetGroupOffset", group=_GROUP, topic=_TOPIC, reset_timestamp={"seconds": 1}
+            "ResetGroupOffset", group=_GROUP, topic=topic, reset_timestamp={"seconds": 1}
         ),
-        "AdminSendMessage": rocketmq_call("AdminSendMessage", topic=pb.Resource(name="topic-00001"), body=b"x"),
+        "AdminSendMessage": rocketmq_call("AdminSendMessage", topic=_named(1), body=b"x"),
         "GetProxyRuntimeStats": rocketmq_call("GetProxyRuntimeStats"),
         "ListTopics": own_call("ListTopics"),
-        "ListTopics, a later page": own_call("ListTopics", after=_PAGE),
+        "ListTopics, a later page": own_call("ListTopics", after=topic),
         "ListGroups": own_call("ListGroups"),
         "GetGroup": own_call("GetGroup", group=_GROUP),
         "ListLag": own_call("ListLag", group=_GROUP),
-        "ListLag of a topic": own_call("ListLag", group=_GROUP, topic=_TOPIC),
+        "ListLag of a topic": own_call("ListLag", group=_GROUP, topic=topic),
         "GetStatus": own_call("GetStatus"),
     }
 
 
-def fill_catalog(database_url: str) -> None:
-    """10,000 topics with 2 messages in each of their 8 queues; 10 groups consume all of them and have read a third."""
+def fill_catalog(database_url: str, count: int) -> None:
+    """So many topics with 2 messages in each of their 8 queues; 10 groups consume all of them and have read a third."""
     database = Database(database_url, durability="relaxed")
     try:
         migrate.upgrade(database)
         now_ms = time.time_ns() // 1_000_000
-        numbers = range(1, TOPICS + 1)
+        numbers = range(1, count + 1)
         places = [(number, each, _queue_id(number, each)) for number in numbers for each in range(QUEUES)]
         topics = [
-            {"topic_id": number, "namespace": "", "name": f"topic-{number:05}", "accepts": "NORMAL,FIFO"}
+            {"topic_id": number, "namespace": "", "name": _named(number).name, "accepts": "NORMAL,FIFO"}
             | {"created_at_ms": now_ms, "fifo_queues": QUEUES}
             for number in numbers
         ]
@@ -137,7 +138,7 @@ def fill_catalog(database_url: str) -> None:
             for number, each, _ in places
             for key in (_key(number, each, offset) for offset in range(MESSAGES))
         ]
-        _insert(database, [(topic, topics), (queue, queues), (consumer_group, groups), (progress, read)])
+        _insert(database, [(topic_table, topics), (queue, queues), (consumer_group, groups), (progress, read)])
         _insert(database, [(message, messages)])
     finally:
         database.close()
@@ -151,6 +152,10 @@ def _insert(database: Database, tables: Sequence[tuple[Any, list[dict[str, Any]]
                 conn.execute(insert(table), rows[start : start + _ROWS])
         conn.exec_driver_sql("COMMIT")
         conn.exec_driver_sql("ANALYZE")
+
+
+def _named(number: int) -> pb.Resource:
+    return pb.Resource(name=f"topic-{number:05}")
 
 
 def _queue_id(number: int, queue_number: int) -> int:

@@ -30,6 +30,7 @@ class Plan(NamedTuple):
     member_changes: int = 10  # a member joins or leaves, and all wait until the queues are shared
     churns: int = 200  # a member joins or leaves, and nobody waits
     starts: int = 3
+    admin_topics: int = 10_000  # that 10 groups consume
     insert_seconds: float = 1.0
     dead_letters: int = 1_000_000
     micro_batches: int = 40

@@ -37,6 +37,7 @@ TINY = Plan(
     idle_poll_seconds=5,
     idle_seconds=0.3,
     starts=1,
+    admin_topics=100,
     insert_seconds=0.05,
     dead_letters=2_000,
     micro_batches=3,
