@@ -145,10 +145,11 @@ def _message_states(conn: Connection, key: int) -> list[MessageState]:
     ]
 
 
+# First the page: what its topics ever stored is added up for these topics alone.
+_IN_ORDER = "ORDER BY group_namespace, consumer_group, topic_namespace, topic"
 _LAG = text(
-    f"SELECT l.*, a.appended FROM ({schema.group_lag(of_groups='IN :groups')}) l"  # noqa: S608
-    " JOIN (SELECT topic_id, SUM(next_offset) AS appended FROM queue GROUP BY topic_id) a ON a.topic_id = l.topic_id"
-    " ORDER BY group_namespace, consumer_group, topic_namespace, topic LIMIT :limit"
+    "SELECT p.*, (SELECT SUM(q.next_offset) FROM queue q WHERE q.topic_id = p.topic_id) AS appended"  # noqa: S608
+    f" FROM (SELECT l.* FROM ({schema.group_lag(of_groups='IN :groups')}) l {_IN_ORDER} LIMIT :limit) p {_IN_ORDER}"
 ).bindparams(bindparam("groups", expanding=True))
 # Each topic has a queue with the number 0, in which nearly every group that consumes it has progress.
 _TOPICS_OF_GROUPS = text(
