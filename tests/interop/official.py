@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from tests.interop.programs import program_of
 
-PATIENCE_S = 30
+PATIENCE_S = 90
 EVERYTHING = "*"
 
 

@@ -45,14 +45,14 @@ def program(start_at: Start, language: str, servers: Two) -> Program:
     return start_at(language, servers.dialled.endpoint)
 
 
-@pytest.mark.parametrize("killed", ["dialled", "other"])
-async def test_producers_and_simple_consumers_go_on(start_at: Start, servers: Two, killed: str) -> None:
-    """Of Python alone: a call that Node had open to a server that never comes back may never end."""
+async def test_producers_and_simple_consumers_go_on(start_at: Start, servers: Two) -> None:
+    """Of Python alone: a call that Node had open to a server that never comes back may never end. `matrix` has all
+    clients while the server that they dialled is killed, and comes back."""
     program = start_at("python", servers.dialled.endpoint)
     traffic = Traffic(program.producer("flights"), program.simple("counters", "flights", await_s=5))
     with traffic:
         await _eventually(lambda: traffic.passed > BEFORE_AND_AFTER)
-        await getattr(servers, killed).kill()
+        await servers.other.kill()
         before = traffic.passed
         await _eventually(lambda: traffic.passed > before + BEFORE_AND_AFTER)
         traffic.send_no_more()

@@ -28,7 +28,7 @@ from rocketmq import (
 from rocketmq.v5.client.connection import RpcClient
 from rocketmq.v5.model.filter_expression import FilterType
 
-from tests.interop.clients.pipe import Command, Plan, say, serve
+from tests.interop.clients.pipe import REQUEST_TIMEOUT_S, Command, Plan, say, serve
 
 TLS = "OFFICIAL_TLS" in os.environ
 
@@ -98,7 +98,9 @@ def credentials() -> Credentials:
 
 def open_client(command: Command) -> dict[str, Any]:
     opens = {"producer": open_producer, "simple": open_simple, "push": open_push, "lite": open_lite}[command["kind"]]
-    client = opens(command, ClientConfiguration(command["endpoint"], credentials(), command["namespace"]))
+    client = opens(
+        command, ClientConfiguration(command["endpoint"], credentials(), command["namespace"], REQUEST_TIMEOUT_S)
+    )
     client.startup()
     _clients[command["client"]] = client
     return {"client_id": client.client_id}

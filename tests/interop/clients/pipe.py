@@ -13,6 +13,9 @@ from typing import Any
 Command = dict[str, Any]
 Commands = Mapping[str, Callable[[Command], dict[str, Any]]]
 
+# All clients take 3 s by default, which a busy machine may need for an ordinary answer.
+REQUEST_TIMEOUT_S = 10
+
 _stdout = threading.Lock()
 
 

@@ -21,7 +21,7 @@ from popclient import (
     TransactionResolution,
 )
 from popclient import Message as Outbound
-from tests.interop.clients.pipe import Command, Plan, say, serve
+from tests.interop.clients.pipe import REQUEST_TIMEOUT_S, Command, Plan, say, serve
 
 _clients: dict[str, Any] = {}
 _plans: dict[str, Plan] = {}
@@ -46,6 +46,7 @@ def config(command: Command) -> ClientConfig:
         namespace=command["namespace"],
         access_key=key,
         access_secret=secret,
+        request_timeout=REQUEST_TIMEOUT_S,
         tls=Tls(ca=ca) if "OFFICIAL_TLS" in os.environ else False,
     )
 

@@ -206,6 +206,9 @@ func receive(c command) (said, error) {
 	return said{"messages": messages}, err
 }
 
+// By default 3 s, which a busy machine may need for an ordinary answer.
+const requestTimeout = 10 * time.Second
+
 const messageNotFound = 40401
 
 // The message a handle belongs to, carrying just that handle: the client itself remembers the newest alone.
@@ -238,6 +241,9 @@ func carryOut(c command) (said, error) {
 	case "open":
 		opened, err := open(c)
 		if err == nil {
+			if patient, ok := opened.(interface{ SetRequestTimeout(time.Duration) }); ok {
+				patient.SetRequestTimeout(requestTimeout)
+			}
 			err = opened.Start()
 			clients.Store(c.Client, opened)
 		}

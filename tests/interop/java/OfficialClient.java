@@ -42,6 +42,9 @@ import org.apache.rocketmq.client.apis.producer.TransactionResolution;
  */
 public final class OfficialClient {
     private static final ClientServiceProvider PROVIDER = ClientServiceProvider.loadService();
+    /** By default 3 s, which a busy machine may need for an ordinary answer. */
+    private static final Duration REQUEST_TIMEOUT = Duration.ofSeconds(10);
+
     private static final PrintStream STDOUT = new PrintStream(System.out, true, StandardCharsets.UTF_8);
     private static final Map<String, Closeable> CLIENTS = new ConcurrentHashMap<>();
     private static final Map<String, CountDownLatch> RELEASES = new ConcurrentHashMap<>();
@@ -146,7 +149,8 @@ public final class OfficialClient {
     }
 
     private static ClientConfiguration configuration(JsonObject command) {
-        ClientConfigurationBuilder builder = ClientConfiguration.newBuilder().setEndpoints(text(command, "endpoint"))
+        ClientConfigurationBuilder builder = ClientConfiguration.newBuilder()
+            .setEndpoints(text(command, "endpoint")).setRequestTimeout(REQUEST_TIMEOUT)
             .setNamespace(text(command, "namespace")).enableSsl(System.getenv("OFFICIAL_TLS") != null);
         String key = System.getenv("OFFICIAL_ACCESS_KEY");
         if (key != null) {

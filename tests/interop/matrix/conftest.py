@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.interop.matrix import popmq, rocketmq
-from tests.interop.matrix.page import Cells
+from tests.interop.matrix.page import Cell, Cells, Tables
 from tests.interop.matrix.scenarios import SCENARIOS
 from tests.interop.matrix.stage import Servers
 from tests.interop.programs import LANGUAGES
@@ -23,11 +24,26 @@ Get = Callable[[str, bool], Servers]
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--page", action="store_true", help="write the outcomes into docs/compatibility.md")
+    parser.addoption("--missing", action="store_true", help="run only the cells that have no explained outcome there")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--page", default=False) and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Cells(SERVERS), "compatibility")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--missing", default=False):
+        tables = Tables.of_page(SERVERS)
+        items[:] = [item for item in items if not tables.has_explained(cell_of(item))]
+
+
+def cell_of(item: pytest.Item) -> Cell | None:
+    """The cell that a test fills; None for a test of something else."""
+    values: dict[str, Any] = (
+        item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+    )
+    return (values["scenario"], values["language"], values["server"]) if "scenario" in values else None
 
 
 @pytest.fixture(scope="session")

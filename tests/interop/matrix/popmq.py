@@ -31,6 +31,7 @@ class PopMQ(Servers):
         self.name = name
         self.count = len(servers)
         self.endpoint = servers[0].endpoint
+        self.endpoints = ";".join(each.endpoint for each in servers)
         self.certificate = certificate
         self._dialled = servers[0]
         self._loop = loop

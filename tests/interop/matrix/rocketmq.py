@@ -46,7 +46,7 @@ class RocketMQServers(Servers):
         self._topics = topics
         key, secret = SIGNED if signs else ("", "")
         self._config = ClientConfig(home.address, access_key=key, access_secret=secret)
-        self.endpoint = home.address
+        self.endpoint = self.endpoints = home.address
         self.certificate = certificate
         self._running = ExitStack()
 

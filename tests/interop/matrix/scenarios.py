@@ -16,10 +16,12 @@ from tests.interop.seen import until
 from tests.interop.traffic import Traffic
 
 SCENARIOS: dict[str, tuple[Act, Scene]] = {}
-BEFORE_AND_AFTER = 20
-SOON_S = 4
+BEFORE_AND_AFTER = 10
+SOON_S = 8
 DYING_S = 90
-PATIENCE_S = 90  # a client that waits longer and longer before it connects again
+HOLD_S = 10  # under load
+EXTENSION_S = 40
+PATIENCE_S = 240  # Go tries a server that is gone for 5 s at each second call
 ABSENT = "absent"  # a group that nobody has made
 
 
@@ -97,14 +99,14 @@ def transaction(stage: Stage) -> None:
 
 @scenario(Scene(accepts="PRIORITY"))
 def priority(stage: Stage) -> None:
-    """Among messages that are ready the most urgent comes first."""
+    """Among messages that are ready the most urgent comes first, but for some looks that keep the rest from waiting."""
     producer, consumer = stage.producer(), stage.simple()
-    # A group's first look begins anywhere, so that what is not urgent is not starved.
-    producer.send(stage.topic, "any", priority=1)
-    stage.collect(consumer, 1)
-    for urgency in (1, 3, 2):
-        producer.send(stage.topic, str(urgency), priority=urgency)
-    assert [each.body for each in stage.collect(consumer, 3, at_once=1)] == ["3", "2", "1"]
+    rounds = []
+    for _ in range(4):
+        for urgency in (1, 3, 2):
+            producer.send(stage.topic, str(urgency), priority=urgency)
+        rounds.append([each.body for each in stage.collect(consumer, 3, at_once=1)])
+    assert rounds.count(["3", "2", "1"]) >= 2, rounds  # PopMQ ignores priorities in one of eight looks
 
 
 @scenario()
@@ -138,7 +140,7 @@ def extend(stage: Stage) -> None:
     consumer, hold_s = stage.simple(), stage.servers.shortest_hold_s
     stage.producer().send(stage.topic, "UA1545")
     message = _first(consumer, hold_s)
-    handle, since = consumer.change_invisible(message, 3 * hold_s + AWAIT_S), time.monotonic()
+    handle, since = consumer.change_invisible(message, hold_s + EXTENSION_S), time.monotonic()
     until(lambda: time.monotonic() > since + hold_s)
     assert consumer.receive(invisible_s=10) == []
     consumer.ack(message, handle)
@@ -174,12 +176,10 @@ def dlq(stage: Stage) -> None:
     producer.send(stage.topic, "UA1545", tag="UA", keys=["1545"])
     try:
         stage.push(fail=99)
+        until(lambda: _exists(stage, dead), DYING_S)
     except NoSuchCall:
         consumer = stage.simple()
-        for _ in range(2):
-            _first(consumer, stage.servers.shortest_hold_s)
-        stage.program.ask("receive", client=consumer.name, count=1, invisible_s=stage.servers.shortest_hold_s)
-    until(lambda: _exists(stage, dead), DYING_S)
+        until(lambda: _exists(stage, dead) or _ignored(consumer, stage.servers.shortest_hold_s), DYING_S)
     (letter,) = stage.collect(stage.program.simple(DOCTORS, dead, await_s=AWAIT_S), 1)
     assert (letter.body, letter.tag, letter.keys) == ("UA1545", "UA", ["1545"])
 
@@ -255,14 +255,15 @@ def kill(stage: Stage) -> None:
 
 
 def _under_load(stage: Stage, end: Callable[[], None]) -> None:
-    hold_s = max(3, stage.servers.shortest_hold_s)
-    traffic = Traffic(stage.producer(), stage.simple(), stage.topic, hold_s)
+    traffic = Traffic(stage.producer(), stage.simple(), stage.topic, HOLD_S)
     with traffic:
         until(lambda: traffic.passed > BEFORE_AND_AFTER)
         end()
-        if stage.servers.count > 1:
-            _goes_on(traffic)
-        stage.servers.start()
+        try:
+            if stage.servers.count > 1:
+                _goes_on(traffic)
+        finally:
+            stage.servers.start()
         _goes_on(traffic)
         traffic.send_no_more()
         until(lambda: traffic.sent <= traffic.acked | traffic.in_doubt)
@@ -280,6 +281,12 @@ def _first(consumer: OfficialSimpleConsumer, invisible_s: int) -> Received:
     found: list[Received] = []
     until(lambda: bool(found) or bool(found.extend(consumer.receive(1, invisible_s)) or found))
     return found[0]
+
+
+def _ignored(consumer: OfficialSimpleConsumer, invisible_s: int) -> bool:
+    """Receives and does not ack."""
+    consumer.receive(1, invisible_s)
+    return False
 
 
 def _exists(stage: Stage, topic: str) -> bool:

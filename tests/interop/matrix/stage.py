@@ -29,7 +29,8 @@ class Servers(ABC):
 
     name: str
     count = 1
-    endpoint: str
+    endpoint: str  # of the one server that official clients are told of
+    endpoints: str  # of all of them
     certificate: Path  # of the CA that a client has to trust
     shortest_hold_s: int
 
@@ -81,7 +82,9 @@ class Stage:
         return self._program
 
     def another_program(self, *, trusting: Path | None = None, signing: tuple[str, str] | None = None) -> Program:
-        return self._start_at(self.language, self.servers.endpoint, trusting=trusting, signing=signing)
+        # popclient uses the servers that it is told of; official clients find the others in routes.
+        where = self.servers.endpoints if self.language == "popclient" else self.servers.endpoint
+        return self._start_at(self.language, where, trusting=trusting, signing=signing)
 
     def producer(self, *, decides: str | None = None) -> OfficialProducer:
         return self.program.producer(self.topic, decides=decides)

@@ -20,7 +20,12 @@ from tests.spark.stream_job import Job, send
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group(rocketmq.NAME), pytest.mark.row("O9")]
+pytestmark = [
+    pytest.mark.matrix,
+    pytest.mark.timeout(900),
+    pytest.mark.xdist_group(rocketmq.NAME),
+    pytest.mark.row("O9"),
+]
 QUEUES = Path(__file__).parents[3] / "docs" / "queues.md"
 # What holds a consumer together, not what it can be told.
 INNARDS = {"log", "defaultMQPushConsumerImpl"}

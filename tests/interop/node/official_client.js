@@ -13,6 +13,9 @@ const {
 const TAG = 1;
 const SQL = 2;
 
+// By default 3 s, which a busy machine may need for an ordinary answer.
+const REQUEST_TIMEOUT_MS = 10_000;
+
 const clients = new Map();
 const listeners = new Map();
 const received = new Map();
@@ -85,6 +88,7 @@ const commands = {
   async open(command) {
     const client = opens[command.kind](command, {
       endpoints: command.endpoint, namespace: command.namespace, sslEnabled: 'OFFICIAL_TLS' in process.env,
+      requestTimeout: REQUEST_TIMEOUT_MS,
       sessionCredentials: process.env.OFFICIAL_ACCESS_KEY ? {
         accessKey: process.env.OFFICIAL_ACCESS_KEY, accessSecret: process.env.OFFICIAL_ACCESS_SECRET,
       } : undefined,

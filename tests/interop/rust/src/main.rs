@@ -19,6 +19,9 @@ use serde_json::{json, Value};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::sync::{oneshot, Mutex};
 
+/// By default 3 s, which a busy machine may need for an ordinary answer.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+
 struct Refused {
     kind: &'static str,
     words: String,
@@ -60,8 +63,10 @@ fn no_such_call<T>(what: &str) -> Result<T, Refused> {
 fn client_option(command: &Value) -> ClientOption {
     let mut options = ClientOption::default();
     options.set_access_url(text(command, "endpoint"));
+    options.set_timeout(REQUEST_TIMEOUT);
     options.set_enable_tls(env::var("OFFICIAL_TLS").is_ok());
-    options.set_long_polling_timeout(Duration::from_secs(command["await_s"].as_u64().unwrap_or(20)));
+    // Of the whole call, for which servers want a longer time than for the shortest poll.
+    options.set_long_polling_timeout(Duration::from_secs(command["await_s"].as_u64().unwrap_or(20) + 2));
     if let (Ok(key), Ok(secret)) = (env::var("OFFICIAL_ACCESS_KEY"), env::var("OFFICIAL_ACCESS_SECRET")) {
         options.set_access_key(key);
         options.set_secret_key(secret);
