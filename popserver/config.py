@@ -17,7 +17,7 @@ from pydantic_settings import (
 
 from popserver.model.errors import CannotListen
 from popserver.model.times import parse_duration_ms
-from popserver.transport.listen import split_address
+from popserver.transport.listen import address_of, split_address
 
 FILE = Path("popmq.toml")
 OFF = "off"
@@ -98,9 +98,8 @@ class Config(BaseSettings):
     @field_validator("advertise")
     @classmethod
     def _check_advertise(cls, value: str) -> str:
-        if value:
-            split_address(value)
-        return value
+        # Written in one way: servers compare addresses as texts, and a manifest writes [10.0.0.7]:8081.
+        return address_of(*split_address(value)) if value else value
 
     @field_validator("http")
     @classmethod
