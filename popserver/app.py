@@ -235,7 +235,7 @@ class App:
             return None
         try:
             from popserver.metrics import rpc as _  # noqa: F401 - whether it can be loaded
-            from popserver.metrics.client_numbers import ClientMeters
+            from popserver.metrics.client_numbers import ClientMeters, exported_max
         except ImportError as error:
             log.error(
                 "metrics of clients are not received: --client-metrics needs OpenTelemetry; run pip install"
@@ -246,7 +246,10 @@ class App:
         kept = self.budgets.add(
             "client metrics", self.config.max_client_metric_series, "series", "max_client_metric_series"
         )
-        self.client_meters = ClientMeters(kept, self.clock)
+        exported = self.budgets.add(
+            "exported client metrics", exported_max(self.config.max_metric_series), "series", "max_metric_series"
+        )
+        self.client_meters = ClientMeters(kept, exported, self.clock)
         return self.client_meters
 
     def _push_metrics(self) -> None:

@@ -235,7 +235,8 @@ def build(
         # Loaded here, because it needs OpenTelemetry's messages.
         from popserver.metrics.rpc import ClientMetricMethods
 
-        services.append(ClientMetricMethods(client_meters, incoming, gate, must_sign=access.is_on).service)
+        methods = ClientMetricMethods(client_meters, broker.catalog, incoming, gate, must_sign=access.is_on)
+        services.append(methods.service)
     door.serve(services)
     return PopServer(door, host, port, broker.drain, made.session, readiness, door.connections.limits.connections_max)
 

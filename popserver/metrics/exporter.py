@@ -134,6 +134,9 @@ class Exporter:
     def _collect(self, families: Families, server: ServerNumbers, store: StoreNumbers | None) -> Sequence[Metric]:
         left_out = LeftOut()
         add_server(families, server)
+        if self._client_meters is not None:
+            for why, points in self._client_meters.left_out.items():
+                families.add("popmq_client_metrics_left_out_total", points, why)
         if store is None:
             add_clients(families, server.clients)
         else:
@@ -142,11 +145,12 @@ class Exporter:
             add_groups(families, store)
             left_out.topics = add_sent(families, server.meters, names)
             left_out.pairs = add_delivered(families, server.meters, names)
-            if self._client_meters is not None:
-                self._client_meters.add_to(families, names)
             add_topics(families, store, left_out)
             add_clients(families, server.clients)
             add_pairs(families, store, names, left_out)
+            if self._client_meters is not None:
+                # Last: what clients send takes no room from the server's own numbers.
+                families.add("popmq_metrics_left_out", self._client_meters.add_to(families, names), "clients")
             families.add("popmq_metrics_left_out", left_out.topics, "topics")
             families.add("popmq_metrics_left_out", left_out.pairs, "pairs")
             self._log_left_out(left_out)

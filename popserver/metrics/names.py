@@ -306,7 +306,20 @@ METRICS: tuple[Metric, ...] = (
         "how old the numbers of the store are that were exported",
     ),
     Metric("popmq_store_metrics_query_seconds", _GAUGE, _SERVER, (), "seconds of the queries for them"),
-    Metric("popmq_metrics_left_out", _GAUGE, _SERVER, ("kind",), "topics, or pairs of topic and group, without series"),
+    Metric(
+        "popmq_metrics_left_out",
+        _GAUGE,
+        _SERVER,
+        ("kind",),
+        "topics, pairs of topic and group, or series of clients, that are not exported",
+    ),
+    Metric(
+        "popmq_client_metrics_left_out_total",
+        _COUNTER,
+        _CLIENTS,
+        ("reason",),
+        "points that clients sent: of an unknown topic or group, of a forbidden one, or with wrong numbers",
+    ),
 )
 
 BY_NAME = {each.name: each for each in METRICS}
