@@ -68,7 +68,7 @@ class Series(NamedTuple):
 
 
 class Unusable(StrEnum):
-    """Why a point cannot be used. It may also lack room, which the budgets count."""
+    """Why a point cannot be used. It may also lack room, and budgets count that."""
 
     UNKNOWN = "unknown"  # its topic or its group does not exist
     FORBIDDEN = "forbidden"  # the caller has no right on its topic or its group
