@@ -8,7 +8,8 @@ import socket
 from typing import Any
 
 from popclient.cli.arguments import UsageError, client_config
-from popconsole.settings import DEFAULT_ADDRESS, Settings, is_ip, is_loopback
+from popconsole.settings import DEFAULT_ADDRESS, Settings
+from popport.addresses import is_ip, is_loopback
 
 OK, REFUSED = 0, 1
 

@@ -16,6 +16,7 @@ from typing import Final
 from popclient.aio import Admin, ClientConfig
 from popclient.errors import UnsupportedByServer
 from popconsole.settings import Settings
+from popport.addresses import network_of
 
 SESSIONS_MAX: Final = 1_000  # of those who have signed in, and as many of those who need not
 TRIES_S: Final = 60.0  # in which failed attempts to sign in are counted
@@ -166,7 +167,7 @@ class Sessions:
         Guessing secrets has to be slow, and wrong guesses of others must not keep out who has the secret. An attempt
         counts from its start, so that many at one time are no way around the limit.
         """
-        now = self._now()
+        now, address = self._now(), network_of(address)
         self._tries = [each for each in self._tries if each.at > now - TRIES_S]
         here = [each for each in self._tries if each.address == address]
         of_key = [each for each in self._tries if each.access_key == access_key]

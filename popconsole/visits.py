@@ -18,8 +18,8 @@ from popconsole.pulse import Pulse
 from popconsole.rendering import render
 from popconsole.sessions import Session
 from popconsole.settings import Settings
+from popport.bodies import BODY_BYTES_MAX
 
-FORM_BYTES_MAX: Final = 1024 * 1024  # as much as a server's HTTP port takes
 FIELDS_MAX: Final = 1_200
 
 T = TypeVar("T")
@@ -136,13 +136,13 @@ def root_of(request: Request) -> str:
 
 async def form_of(request: Request) -> dict[str, list[str]]:
     """The fields of a form. Raises `Refused` if it is too large."""
-    if int(request.headers.get("content-length") or 0) > FORM_BYTES_MAX:
-        raise Refused(f"the form is larger than {FORM_BYTES_MAX} bytes", 413)
+    if int(request.headers.get("content-length") or 0) > BODY_BYTES_MAX:
+        raise Refused(f"the form is larger than {BODY_BYTES_MAX} bytes", 413)
     raw = b""
     async for part in request.stream():
         raw += part
-        if len(raw) > FORM_BYTES_MAX:
-            raise Refused(f"the form is larger than {FORM_BYTES_MAX} bytes", 413)
+        if len(raw) > BODY_BYTES_MAX:
+            raise Refused(f"the form is larger than {BODY_BYTES_MAX} bytes", 413)
     form: dict[str, list[str]] = {}
     try:
         for name, value in parse_qsl(raw.decode(), keep_blank_values=True, max_num_fields=FIELDS_MAX):

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Literal, TextIO, cast
 
 import structlog
 
+from popport.addresses import is_loopback
 from popserver import __version__
 from popserver.access.flow import Access, Rules
 from popserver.access.users import Users
 from popserver.broker import Broker
-from popserver.config import OFF, Config, check_exposure, check_http_exposure, is_loopback
+from popserver.config import OFF, Config, check_exposure, check_http_exposure
 from popserver.database import migrate
 from popserver.database.database import Database
 from popserver.engine.clock import ManualClock, SystemClock

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -15,6 +14,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from popport.addresses import is_loopback
 from popserver.model.errors import CannotListen
 from popserver.model.times import parse_duration_ms
 from popserver.transport.listen import address_of, split_address
@@ -176,16 +176,6 @@ class GivenConfig(Config):
         cls, settings_cls: type[BaseSettings], init_settings: PydanticBaseSettingsSource, *_others: Any, **_named: Any
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         return (init_settings,)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach a server bound to `host`."""
-    try:
-        address = ipaddress.ip_address(host)
-        # Callers from 127.0.0.1 come to the address [::] as ::ffff:127.0.0.1.
-        return (getattr(address, "ipv4_mapped", None) or address).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def check_exposure(host: str, *, has_auth: bool, insecure: bool) -> None:

@@ -9,7 +9,8 @@ from typing import NamedTuple, Protocol
 
 import structlog
 
-from popserver.model.budget import Budget, Shares
+from popport.shares import Shares
+from popserver.model.budget import Budget
 
 LOG_FULL_EVERY_S = 60.0
 
@@ -32,7 +33,7 @@ class Connected(Protocol):
 
     @property
     def host(self) -> str:
-        """The address of the client, without its port."""
+        """The address of the client, without its port; of IPv6 its network."""
 
     def turn_away(self, why: str) -> None:
         """Close the connection."""

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from popport.addresses import network_of
 from popserver.front.connections import Connections
 from popserver.front.sockets import address_of_peer, listening_sockets
 from popserver.front.turns import Turns
@@ -130,7 +131,7 @@ class Accepted:
         self, listener: PortListener, loop: asyncio.AbstractEventLoop, accepted: socket.socket, peer: str
     ) -> None:
         self.peer = peer
-        self.host = peer.rpartition(":")[0]
+        self.host = network_of(peer.rpartition(":")[0])
         self._listener = listener
         self._loop = loop
         self._socket: socket.socket | None = accepted

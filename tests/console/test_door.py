@@ -163,6 +163,8 @@ def test_who_guesses_locks_out_nobody_else() -> None:
     for _ in range(TRIES_MAX):
         sessions.try_key("10.0.0.1", "root")
     assert sessions.try_key("10.0.0.2", "root") is not None
+    assert all(sessions.try_key(f"2001:db8::{each}", "root") for each in range(TRIES_MAX))
+    assert sessions.try_key("2001:db8::a:b", "root") is None, "it is of the same network"
     assert sessions.try_key("10.0.0.1", "alice") is not None
 
 

@@ -289,10 +289,11 @@ async def test_an_address_that_has_its_share_drives_no_other_out() -> None:
         assert here.connections.connections.used == 8
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-async def test_the_server_sees_the_client_s_address(host: str) -> None:
+@pytest.mark.parametrize(("host", "counted"), [("127.0.0.1", "127.0.0.1"), ("::1", "::/64")])
+async def test_the_server_sees_the_client_s_address_and_counts_networks_of_ipv6(host: str, counted: str) -> None:
     async with listening(host=host) as here:
         assert await here.answers(await here.client(host))
+        assert [each.host for each in here.connections] == [counted]
 
 
 async def test_a_name_is_listened_at_under_all_its_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
