@@ -9,8 +9,7 @@ from typing import NamedTuple, Protocol
 
 import structlog
 
-from popport.shares import Shares
-from popserver.model.budget import Budget
+from popserver.model.budget import Budget, Shares
 
 LOG_FULL_EVERY_S = 60.0
 

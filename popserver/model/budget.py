@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from popport import shares
 from popserver.model.errors import TooManyRequests
 
 
@@ -72,6 +73,16 @@ class Budgets:
             raise ValueError(f"there is a budget named '{budget.name}' already")
         self._by_name[budget.name] = budget
         return budget
+
+
+class Shares(shares.Shares[Budget]):
+    """A budget whose holders may each use only a share of it."""
+
+    def refusal(self, wanted: str, holder: str) -> TooManyRequests:
+        """The error for a refused holder."""
+        if self.has_all(holder):
+            wanted = f"{wanted} of {holder}, which has {self.share} of them"
+        return self.budget.refusal(wanted)
 
 
 # Memory limits of the server. The limits for connections and calls are in `transport.limits`.

@@ -15,9 +15,8 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
 from popport.addresses import network_of
-from popport.shares import Shares
 from popproto.pool import POOL
-from popserver.model.budget import Budget, Budgets
+from popserver.model.budget import Budgets, Shares
 from popserver.model.errors import BadRequest, PopError
 from popserver.transport import status
 from popserver.transport.call import Call, Encodable, EndCode, EndStatus, Handler, Route, Service, Write, encode
@@ -100,17 +99,16 @@ _read_health = reader(health_pb2.HealthCheckRequest, SMALL_BYTES)
 _read_reflection = reader(reflection_pb2.ServerReflectionRequest, SMALL_BYTES)
 
 
-def _shares(budgets: Budgets, name: str, limit: int) -> Shares[Budget]:
+def _shares(budgets: Budgets, name: str, limit: int) -> Shares:
     return Shares(budgets.add(name, limit, "streams", "max_watches"), max(1, limit // 2))
 
 
 @contextmanager
-def _one_of(shares: Shares[Budget], call: Call) -> Iterator[None]:
+def _one_of(shares: Shares, call: Call) -> Iterator[None]:
     """Count this stream while it is open. Raises `TooManyRequests` if the address has too many."""
     address = network_of(call.peer.rpartition(":")[0])
     if not shares.take(address):
-        has_all = f" of {address}, which has {shares.share} of them" if shares.has_all(address) else ""
-        raise shares.budget.refusal(f"one more stream{has_all}")
+        raise shares.refusal("one more stream", address)
     try:
         yield
     finally:

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from popport.shares import Shares
-from popserver.model.budget import Budget, Budgets
+from popserver.model.budget import Budget, Budgets, Shares
 
 
 def test_a_refusal_names_the_use_the_limit_and_the_option() -> None:
