@@ -157,7 +157,7 @@ class Exporter:
         return list(families.all())
 
     async def _server_numbers(self) -> ServerNumbers:
-        broker = self._broker
+        broker, ready = self._broker, await self._readiness.report()
         return ServerNumbers(
             meters=broker.meters,
             budgets=list(broker.budgets),
@@ -167,7 +167,8 @@ class Exporter:
             parked=broker.parked,
             discarded=broker.transactions.discarded,
             rejected=self._access.rejected,
-            is_ready=(await self._readiness.report()).is_ready,
+            is_ready=ready.is_ready,
+            space=ready.space,
             version=self._version,
             database=self._storage,
             durability=broker.database.durability,

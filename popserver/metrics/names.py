@@ -197,6 +197,11 @@ METRICS: tuple[Metric, ...] = (
         ("storage_type", "storage_medium"),
         "0: a message can be received from its commit on",
     ),
+    # The space of a SQLite file; Postgres alone knows its disk.
+    Metric("popmq_database_file_bytes", _GAUGE, _SERVER, (), "bytes of the SQLite file"),
+    Metric("popmq_wal_bytes", _GAUGE, _SERVER, (), "bytes of its WAL"),
+    Metric("popmq_disk_free_bytes", _GAUGE, _SERVER, (), "bytes that the server may still use of their disk"),
+    Metric("popmq_disk_bytes", _GAUGE, _SERVER, (), "bytes of their disk"),
     # The server.
     Metric(
         "rocketmq_rpc_latency",
