@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlencode
 
+import grpc
 import pytest
 
 from popclient.config import ClientConfig
@@ -13,6 +16,7 @@ from popconsole.settings import Settings
 from popserver import embedded
 from tests.browser.conftest import console
 from tests.browser.world import World
+from tests.support.desk import Desk
 
 pytestmark = pytest.mark.browser
 
@@ -83,6 +87,20 @@ def test_an_id_is_copied(open_page: Open, address: str, flights: World) -> None:
     page.get_by_role("button", name="copy the id").click()
     page.get_by_role("button", name="copied").wait_for()
     assert page.evaluate("navigator.clipboard.readText()") == message_id
+
+
+@pytest.mark.parametrize("message_id", ["a%41", "..", "a/../b"])
+def test_a_message_with_an_odd_id_has_a_page_and_its_news(
+    open_page: Open, address: str, flights: World, message_id: str
+) -> None:
+    with grpc.insecure_channel(flights.endpoint) as channel:
+        Desk(flights.broker, channel).send("flights", message_id)
+    page = open_page(f"{address}/messages?{urlencode({'find': message_id})}")
+    assert page.locator("h1").inner_text() == message_id
+    with page.expect_response(lambda response: "hx-request" in response.request.headers) as news:
+        pass
+    assert news.value.ok
+    assert f"popmq why {shlex.quote(message_id)} " in news.value.text()
 
 
 def test_signing_in_and_a_session_that_ends(open_page: Open) -> None:
