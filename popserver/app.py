@@ -204,6 +204,13 @@ class App:
         reached = address_of(_ANYWHERE.get(config.host, config.host), self.server.port)
         readers = Readers(config.metrics_token.get_secret_value(), trusts_all=config.insecure)
         own = [*MetricsPage(self._all_metrics(), readers).routes, *HealthPages(self.readiness, readers).routes]
+        if config.allow_host and not (config.auth or config.insecure):
+            log.warning(
+                "anybody can use the console",
+                hosts=config.allow_host,
+                reason="--allow-host lets others reach it, such as by a proxy, and the server has no users; let users"
+                " sign (--auth), let the proxy ask who comes, or give --insecure if only trusted people reach it",
+            )
         names, asks = frozenset(config.allow_host), config.tls_client_ca is not None
         place = Place(reached, config.tls, config.auth, __version__, names, asks)
         await self.web.start(place, own)

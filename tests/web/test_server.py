@@ -6,6 +6,7 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from starlette.requests import Request
@@ -133,6 +134,16 @@ async def test_a_page_of_the_internet_cannot_read_it_through_its_own_name(web: A
     foreign = await get(web.http_endpoint, "/livez", host=f"evil.example:{port}")
     assert foreign.status == 421
     assert "evil.example" in foreign.text
+
+
+@pytest.mark.parametrize(("options", "warned"), [({}, True), (SIGNED, False), ({"insecure": True}, False)])
+async def test_a_name_for_a_server_without_users_is_warned_of(
+    sqlite_url: str, options: dict[str, Any], warned: bool
+) -> None:
+    with capture_logs() as said:
+        async with started(sqlite_url, allow_host=["mq.example"], **options):
+            pass
+    assert any("--auth" in str(each.get("reason")) and each.get("hosts") for each in said) is warned
 
 
 async def test_a_name_can_be_allowed(sqlite_url: str) -> None:
