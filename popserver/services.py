@@ -184,7 +184,7 @@ class Services:
         broker = self._broker
         operations = self.operations()
         return admin_methods(
-            AdminMethods(operations, readiness, self._version, broker.meters.commits),
+            AdminMethods(operations, readiness, self._version, broker.servers.server_id, broker.meters.commits),
             ClientMethods(broker.clients, broker.commands, broker.transactions.producers, operations),
             DeadLetterMethods(Redrives(broker.reader, broker.writer)),
             ProgressMethods(GroupProgress(broker.reader, broker.writer, broker.catalog, broker.clock, broker.paused)),

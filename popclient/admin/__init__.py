@@ -46,7 +46,7 @@ from popclient.admin.redrive_facts import (
     RedriveStep,
     Repair,
 )
-from popclient.admin.server_facts import Budget, Health, HealthCheck, Histogram, Status
+from popclient.admin.server_facts import Budget, Health, HealthCheck, Histogram, KnownServer, Status, Storage
 from popclient.admin.user_facts import Explanation, NewUser, Policy, User
 
 __all__ = [
@@ -68,6 +68,7 @@ __all__ = [
     "Histogram",
     "HistoryEntry",
     "Hold",
+    "KnownServer",
     "LockedMessageGroup",
     "MessageFacts",
     "MessageState",
@@ -86,6 +87,7 @@ __all__ = [
     "ScheduledMessage",
     "SkippedMessage",
     "Status",
+    "Storage",
     "Subscription",
     "Topic",
     "Trial",

@@ -11,9 +11,10 @@ from popserver.catalog.facts import TopicFacts
 from popserver.clients import settings
 from popserver.delivery.history import HistoryStep
 from popserver.engine.meters import Histogram
+from popserver.inspection.disk import DiskSpace
 from popserver.inspection.facts import Lag, MessageState
 from popserver.inspection.filter_trial import Match
-from popserver.inspection.flow import Consumer, GroupFacts, GroupPause, Hold, LockedGroup
+from popserver.inspection.flow import Consumer, GroupFacts, GroupPause, Hold, KnownServer, LockedGroup
 from popserver.model.budget import Budget
 from popserver.model.errors import BadRequest
 from popserver.model.group import Group
@@ -219,6 +220,24 @@ def step(step: HistoryStep) -> wire.HistoryEntry:
 
 def histogram(counted: Histogram) -> wire.Histogram:
     return wire.Histogram(limits=counted.limits, counts=counted.counts, sum=counted.total)
+
+
+def storage(database_bytes: int, space: DiskSpace | None) -> wire.Storage:
+    if space is None:
+        return wire.Storage(database_bytes=database_bytes)
+    return wire.Storage(
+        database_bytes=database_bytes, wal_bytes=space.wal, disk_free_bytes=space.free, disk_bytes=space.disk
+    )
+
+
+def server(server: KnownServer, own_id: str) -> wire.Server:
+    return wire.Server(
+        server_id=server.server_id,
+        address=server.address,
+        last_seen=convert.timestamp(server.last_seen_ms),
+        running=server.is_running,
+        asked=server.server_id == own_id,
+    )
 
 
 def budget(budget: Budget) -> wire.Budget:

@@ -18,6 +18,7 @@ from popserver.catalog.flow import Catalog
 from popserver.catalog.groups import UpdateGroup
 from popserver.catalog.pauses import GroupPause
 from popserver.clients.clients import Client, Clients
+from popserver.cluster.sql import KnownServer
 from popserver.database.database import Database
 from popserver.delivery.history import HistoryStep
 from popserver.engine.clock import Clock
@@ -59,6 +60,7 @@ __all__ = [
     "HistoryStep",
     "Hold",
     "Inspection",
+    "KnownServer",
     "Lag",
     "LockedGroup",
     "Match",
@@ -335,7 +337,7 @@ class Inspection:
         high = self._redeliveries.high(now_ms)
         counts, lag, groups = await self._reader.read(
             lambda conn: (
-                facts.counts(conn),
+                facts.counts(conn, now_ms),
                 facts.group_lag(conn, None, PAGE_MAX),
                 catalog_facts.groups_by_id(conn, high, HINTS_MAX),
             )

@@ -23,11 +23,14 @@ from popserver.transport.calls import Caller
 class AdminMethods:
     """One method per RPC, in the proto's order."""
 
-    def __init__(self, operations: Inspection, readiness: Readiness, version: str, commits: Histogram) -> None:
+    def __init__(
+        self, operations: Inspection, readiness: Readiness, version: str, server_id: str, commits: Histogram
+    ) -> None:
         self._operations = operations
         self._readiness = readiness
         self._commits = commits
         self._version = version
+        self._server_id = server_id
 
     async def create_topic(self, request: wire.CreateTopicRequest, caller: Caller) -> wire.CreateTopicResponse:
         default = NewTopic(caller.resource(request.topic))
@@ -208,7 +211,7 @@ class AdminMethods:
         return wire.CancelScheduledResponse(status=status.OK, message_ids=cancelled)
 
     async def get_status(self, _request: wire.GetStatusRequest, _caller: Caller) -> wire.GetStatusResponse:
-        now = await self._operations.status()
+        now, space = await self._operations.status(), (await self._readiness.report()).space
         return wire.GetStatusResponse(
             status=status.OK,
             version=self._version,
@@ -230,6 +233,8 @@ class AdminMethods:
             started_at=convert.timestamp(now.started_at_ms),
             now=convert.timestamp(now.now_ms),
             oldest_overdue=convert.duration(now.oldest_overdue_ms),
+            storage=inspection_convert.storage(now.counts.size_bytes, space),
+            servers=[inspection_convert.server(each, self._server_id) for each in now.counts.servers],
         )
 
     async def get_health(self, _request: wire.GetHealthRequest, _caller: Caller) -> wire.GetHealthResponse:

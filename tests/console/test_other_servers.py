@@ -53,7 +53,7 @@ class Relay(grpc.GenericRpcHandler):
 def _older(raw: bytes) -> bytes:
     """Without the fields that came later."""
     status = admin.GetStatusResponse.FromString(raw)
-    for name in ("commit_times", "budgets", "appended"):
+    for name in ("commit_times", "budgets", "appended", "storage", "servers"):
         status.ClearField(name)
     return status.SerializeToString()
 

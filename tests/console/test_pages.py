@@ -10,9 +10,14 @@ from urllib.parse import quote
 import pytest
 
 from popclient import MessageView, PushConsumer
+from popclient.admin import Admin
+from popclient.config import ClientConfig
+from popconsole.settings import Settings
 from popproto.v2 import definition_pb2 as pb
-from tests.console.site import Site
+from popserver import embedded
+from tests.console.site import Site, browsing
 from tests.support.desk import Desk, named
+from tests.support.waiting import soon
 
 
 @pytest.fixture
@@ -165,6 +170,24 @@ def test_users_policies_and_why(guarded_site: Site) -> None:
 def test_the_server(site: Site) -> None:
     page = site.get("/server")
     assert "sqlite://" in page and "--max-connections" in page and "nothing is overdue" in page
+
+
+def test_the_server_shows_the_space_of_its_database(stored_site: Site, database_url: str) -> None:
+    page = stored_site.get("/server")
+    assert re.search(r"<dt>Database size</dt><dd>\d", page)
+    on_file = database_url.startswith("sqlite")
+    assert bool(re.search(r"<dt>WAL</dt><dd>\d", page)) == on_file
+    assert bool(re.search(r"<dt>Free on its disk</dt><dd>\d.* of \d", page)) == on_file
+    assert "Servers of this database" not in page, "this one shares it with nobody"
+
+
+def test_the_servers_of_one_postgres_are_shown(postgres_url: str) -> None:
+    with embedded(postgres_url) as one, embedded(postgres_url) as other, Admin(one.endpoint) as admin:
+        soon(lambda: len(admin.status().servers) == 2)
+        with browsing(Settings(ClientConfig(one.endpoint), sample_s=3_600.0)) as browser:
+            page = Site(one, browser).get("/server")
+    assert f'<td class="name">{one.endpoint} <span class="soft">(this page shows it)' in page
+    assert f'<td class="name">{other.endpoint}</td><td>running</td>' in page
 
 
 def test_pages_without_anything_say_how_to_begin(site: Site) -> None:

@@ -3992,6 +3992,8 @@ class GetStatusResponse(_message.Message):
     BUDGETS_FIELD_NUMBER: _builtins.int
     APPENDED_FIELD_NUMBER: _builtins.int
     COMMIT_TIMES_FIELD_NUMBER: _builtins.int
+    STORAGE_FIELD_NUMBER: _builtins.int
+    SERVERS_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     store: _builtins.str
     """the database URL, without its password"""
@@ -4029,6 +4031,12 @@ class GetStatusResponse(_message.Message):
     def commit_times(self) -> Global___Histogram:
         """of the transactions of this server since its start, in seconds"""
 
+    @_builtins.property
+    def storage(self) -> Global___Storage: ...
+    @_builtins.property
+    def servers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Server]:
+        """those on this Postgres; none on SQLite, whose file has one server"""
+
     def __init__(
         self,
         *,
@@ -4052,10 +4060,12 @@ class GetStatusResponse(_message.Message):
         budgets: _abc.Iterable[Global___Budget] | None = ...,
         appended: _builtins.int = ...,
         commit_times: Global___Histogram | None = ...,
+        storage: Global___Storage | None = ...,
+        servers: _abc.Iterable[Global___Server] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["commit_times", b"commit_times", "now", b"now", "oldest_overdue", b"oldest_overdue", "started_at", b"started_at", "status", b"status"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["commit_times", b"commit_times", "now", b"now", "oldest_overdue", b"oldest_overdue", "started_at", b"started_at", "status", b"status", "storage", b"storage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["appended", b"appended", "budgets", b"budgets", "commit_times", b"commit_times", "connected_clients", b"connected_clients", "dead_letters", b"dead_letters", "discarded_transactions", b"discarded_transactions", "durability", b"durability", "groups", b"groups", "hints", b"hints", "lag", b"lag", "messages", b"messages", "now", b"now", "oldest_overdue", b"oldest_overdue", "parked_polls", b"parked_polls", "schema_revision", b"schema_revision", "started_at", b"started_at", "status", b"status", "store", b"store", "topics", b"topics", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["appended", b"appended", "budgets", b"budgets", "commit_times", b"commit_times", "connected_clients", b"connected_clients", "dead_letters", b"dead_letters", "discarded_transactions", b"discarded_transactions", "durability", b"durability", "groups", b"groups", "hints", b"hints", "lag", b"lag", "messages", b"messages", "now", b"now", "oldest_overdue", b"oldest_overdue", "parked_polls", b"parked_polls", "schema_revision", b"schema_revision", "servers", b"servers", "started_at", b"started_at", "status", b"status", "storage", b"storage", "store", b"store", "topics", b"topics", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -4063,8 +4073,6 @@ Global___GetStatusResponse: _TypeAlias = GetStatusResponse  # noqa: Y015
 
 @_typing.final
 class Histogram(_message.Message):
-    """A limit on what callers use at the same time."""
-
     DESCRIPTOR: _descriptor.Descriptor
 
     LIMITS_FIELD_NUMBER: _builtins.int
@@ -4093,7 +4101,94 @@ class Histogram(_message.Message):
 Global___Histogram: _TypeAlias = Histogram  # noqa: Y015
 
 @_typing.final
+class Storage(_message.Message):
+    """The space that the database takes. What is not set is not known: the disk of a Postgres, for example."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DATABASE_BYTES_FIELD_NUMBER: _builtins.int
+    WAL_BYTES_FIELD_NUMBER: _builtins.int
+    DISK_FREE_BYTES_FIELD_NUMBER: _builtins.int
+    DISK_BYTES_FIELD_NUMBER: _builtins.int
+    database_bytes: _builtins.int
+    """WAL included"""
+    wal_bytes: _builtins.int
+    disk_free_bytes: _builtins.int
+    disk_bytes: _builtins.int
+    def __init__(
+        self,
+        *,
+        database_bytes: _builtins.int | None = ...,
+        wal_bytes: _builtins.int | None = ...,
+        disk_free_bytes: _builtins.int | None = ...,
+        disk_bytes: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_database_bytes", b"_database_bytes", "_disk_bytes", b"_disk_bytes", "_disk_free_bytes", b"_disk_free_bytes", "_wal_bytes", b"_wal_bytes", "database_bytes", b"database_bytes", "disk_bytes", b"disk_bytes", "disk_free_bytes", b"disk_free_bytes", "wal_bytes", b"wal_bytes"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_database_bytes", b"_database_bytes", "_disk_bytes", b"_disk_bytes", "_disk_free_bytes", b"_disk_free_bytes", "_wal_bytes", b"_wal_bytes", "database_bytes", b"database_bytes", "disk_bytes", b"disk_bytes", "disk_free_bytes", b"disk_free_bytes", "wal_bytes", b"wal_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__database_bytes: _TypeAlias = _typing.Literal["database_bytes"]  # noqa: Y015
+    _WhichOneofArgType__database_bytes: _TypeAlias = _typing.Literal["_database_bytes", b"_database_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__disk_bytes: _TypeAlias = _typing.Literal["disk_bytes"]  # noqa: Y015
+    _WhichOneofArgType__disk_bytes: _TypeAlias = _typing.Literal["_disk_bytes", b"_disk_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__disk_free_bytes: _TypeAlias = _typing.Literal["disk_free_bytes"]  # noqa: Y015
+    _WhichOneofArgType__disk_free_bytes: _TypeAlias = _typing.Literal["_disk_free_bytes", b"_disk_free_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__wal_bytes: _TypeAlias = _typing.Literal["wal_bytes"]  # noqa: Y015
+    _WhichOneofArgType__wal_bytes: _TypeAlias = _typing.Literal["_wal_bytes", b"_wal_bytes"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__database_bytes) -> _WhichOneofReturnType__database_bytes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__disk_bytes) -> _WhichOneofReturnType__disk_bytes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__disk_free_bytes) -> _WhichOneofReturnType__disk_free_bytes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__wal_bytes) -> _WhichOneofReturnType__wal_bytes | None: ...
+
+Global___Storage: _TypeAlias = Storage  # noqa: Y015
+
+@_typing.final
+class Server(_message.Message):
+    """A server that uses the database, or used it until a short time ago."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SERVER_ID_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    LAST_SEEN_FIELD_NUMBER: _builtins.int
+    RUNNING_FIELD_NUMBER: _builtins.int
+    ASKED_FIELD_NUMBER: _builtins.int
+    server_id: _builtins.str
+    address: _builtins.str
+    """for clients; empty if it is not known"""
+    running: _builtins.bool
+    """the heartbeat is not late"""
+    asked: _builtins.bool
+    """it gave this answer"""
+    @_builtins.property
+    def last_seen(self) -> _timestamp_pb2.Timestamp:
+        """its last heartbeat"""
+
+    def __init__(
+        self,
+        *,
+        server_id: _builtins.str = ...,
+        address: _builtins.str = ...,
+        last_seen: _timestamp_pb2.Timestamp | None = ...,
+        running: _builtins.bool = ...,
+        asked: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["last_seen", b"last_seen"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "asked", b"asked", "last_seen", b"last_seen", "running", b"running", "server_id", b"server_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Server: _TypeAlias = Server  # noqa: Y015
+
+@_typing.final
 class Budget(_message.Message):
+    """A limit on what callers use at the same time."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
