@@ -30,6 +30,7 @@ from popserver.transport.listen import PLAINTEXT, Listening, address_of, split_a
 from popserver.transport.status import code_names
 
 if TYPE_CHECKING:
+    from popserver.front.certificate import Certificate
     from popserver.metrics.client_numbers import ClientMeters
     from popserver.metrics.exporter import Exporter
     from popserver.metrics.otlp import MetricPush
@@ -63,6 +64,7 @@ class App:
         self.exporter: Exporter | None = None
         self.metric_push: MetricPush | None = None
         self.client_meters: ClientMeters | None = None
+        self.own_client: Certificate | None = None  # with which packages of the HTTP port reach this server
 
     @property
     def readiness(self) -> Readiness:
@@ -212,7 +214,7 @@ class App:
                 " sign (--auth), let the proxy ask who comes, or give --insecure if only trusted people reach it",
             )
         names, asks = frozenset(config.allow_host), config.tls_client_ca is not None
-        place = Place(reached, config.tls, config.auth, __version__, names, asks)
+        place = Place(reached, config.tls, config.auth, __version__, names, asks, self.own_client)
         await self.web.start(place, own)
 
     def _all_metrics(self) -> Exporter:
@@ -302,7 +304,21 @@ class App:
 
         folder, prefix = self._place_of_own_certificate()
         options = CertificateOptions(config.host, config.tls_cert, config.tls_key, config.tls_client_ca, folder, prefix)
-        return Listening(config.tls, open_source(options, lambda: datetime.now(UTC)))
+        source = open_source(options, lambda: datetime.now(UTC))
+        return Listening(config.tls, source, self._make_own_client())
+
+    def _make_own_client(self) -> bytes:
+        """Where clients need a certificate, the console gets one of its own, whose key is only in memory.
+
+        Not without users: the HTTP port asks browsers for no certificate, so then anybody there could do anything.
+        """
+        config = self.config
+        if config.tls_client_ca is None or not config.auth or config.http == OFF:
+            return b""
+        from popserver.front.self_signed import make_client_certificate
+
+        self.own_client = make_client_certificate(datetime.now(UTC))
+        return self.own_client.chain
 
     def _announce(self, listening: Listening) -> None:
         if listening.certificate is not None:

@@ -58,12 +58,13 @@ class WebServer:
     async def start(self, place: Place, own: Sequence[Route]) -> None:
         """Serve the server's `own` routes, and what other packages mount."""
         entries = installed()
-        if place.needs_certificate and entries:
+        if place.needs_certificate and place.certificate is None and entries:
             log.warning(
                 "not served over HTTP",
                 packages=[each.name for each in entries],
-                reason="this server accepts only clients with a certificate (--tls-client-ca), and these have none; run"
-                " popmq console with --client-cert and --client-key",
+                reason="this server accepts only clients with a certificate (--tls-client-ca), and it has no users, so"
+                " nobody could be asked who it is here; give it users with --auth, or run popmq console with"
+                " --client-cert and --client-key",
             )
             entries = []
         self._mounts = Mounts(place, entries, [each.path for each in own])

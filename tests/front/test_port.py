@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 
 from popserver.front import port as module
 from popserver.front.connections import ConnectionLimits, Connections
-from popserver.front.port import PREFACE, TLS_HANDSHAKE, PortListener
+from popserver.front.port import PREFACE, TLS_HANDSHAKE, PortListener, TlsContexts
 from popserver.front.self_signed import make_certificate
 from popserver.front.source import StaticCertificate
 from popserver.front.turns import AT_ONCE as CONNECTIONS_AT_ONCE
@@ -130,8 +130,8 @@ async def listening(
         return stubs[-1]
 
     connections = Connections(limits or ConnectionLimits())
-    source = StaticCertificate(CERTIFICATE)
-    here = Here(PortListener(host, 0, kinds, source, connections, make, handshake_s), stubs)
+    tls = TlsContexts(StaticCertificate(CERTIFICATE))
+    here = Here(PortListener(host, 0, kinds, tls, connections, make, handshake_s), stubs)
     here.listener.start()
     try:
         yield here
