@@ -105,6 +105,7 @@ def routes_of(desk: Desk) -> list[Route | Mount]:
         "/redrives/{plan}": redrives.redrive,
         "/topics": topics.topics,
         "/topics/{topic}": topics.topic,
+        "/topics/{topic}/activity": topics.activity,
         "/topics/{topic}/delete": topics.delete_preview,
         "/scheduled": topics.scheduled,
         "/clients": server.clients,

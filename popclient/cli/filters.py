@@ -44,6 +44,7 @@ def find(arguments: Namespace) -> int:
             tag=arguments.tag,
             where=arguments.where,
             since=arguments.since,
+            until=arguments.until,
             max_messages=arguments.max,
         )
     document = {
@@ -71,7 +72,10 @@ def find(arguments: Namespace) -> int:
     if found.matched > len(found.messages):
         lines += ["", f"the newest {len(found.messages)} of {found.matched}; show more with --max"]
     if not found.complete:
-        lines += ["", f"{found.examined} messages were examined, and there are more; narrow it with --topic or --since"]
+        lines += [
+            "",
+            f"{found.examined} messages were examined, and there are more; narrow it with --topic, --since or --until",
+        ]
     return say(arguments, document, lines)
 
 

@@ -12,7 +12,7 @@ from popclient.admin import DeadLetterSelection, Status
 from popconsole import words
 from popconsole.pictures.bars import Part, label_of, parts_of
 from popconsole.pulse import Backlog, Sample
-from popconsole.rates import Trend, commit_quantiles, incoming, series, trends
+from popconsole.rates import Trend, commit_quantiles, every, incoming, series, trends
 from popconsole.visits import Visit
 
 ROWS_MAX: Final = 8
@@ -66,7 +66,7 @@ async def overview(visit: Visit) -> Response:
         rows=sorted(rows, key=urgency)[:ROWS_MAX],
         groups_count=status.groups,
         todo=await what_needs_a_person(visit, status, last, recent),
-        every=max(3, round(visit.pulse.pause_s)),
+        every=every(visit.pulse),
         has_latency=last.commits is not None,
         figures={
             "in": f"{words.rate(incoming(samples))} messages a second",

@@ -12,6 +12,7 @@ from popserver.database.schema import message
 from popserver.engine.reader import Reader
 from popserver.filters import SqlFilter
 from popserver.messages.ranges import Work
+from popserver.messages.seek import offset_at
 from popserver.model.message import id_from_bytes
 from popserver.model.topic import MessageQueue, Topic, message_key, offset_of
 
@@ -36,12 +37,20 @@ class FilterTrial(NamedTuple):
     newest: list[Match]
 
 
-async def run_trial(reader: Reader, topic: Topic, wanted: SqlFilter, since_ms: int, limit: int) -> FilterTrial:
-    """Try the filter on messages stored since `since_ms`: at most the newest 100,000, and at most 2 s of work, shared
-    by the queues."""
+async def run_trial(
+    reader: Reader, topic: Topic, wanted: SqlFilter, since_ms: int, limit: int, *, until_ms: int | None = None
+) -> FilterTrial:
+    """Try the filter on messages stored since `since_ms` and before `until_ms`: at most the newest 100,000 of them, and
+    at most 2 s of work, shared by the queues."""
     share = max(1, EXAMINED_MAX // len(topic.queues))
     units = UNITS_MAX // len(topic.queues)
-    parts = [await _try_on_queue(reader, each, wanted, since_ms, limit, share, units) for each in topic.queues]
+    parts = []
+    for each in topic.queues:
+        end_key = end_of(each)
+        if until_ms is not None:
+            end = await reader.read(partial(offset_at, topic=topic, place=each, at_ms=until_ms))
+            end_key = message_key(each.queue_id, end)
+        parts.append(await _try_on_queue(reader, each, wanted, end_key, since_ms, limit, share, units))
     newest = sorted(
         (match for part in parts for match in part.newest),
         key=lambda each: (each.stored_at_ms, each.offset),
@@ -57,12 +66,19 @@ async def run_trial(reader: Reader, topic: Topic, wanted: SqlFilter, since_ms: i
 
 
 async def _try_on_queue(
-    reader: Reader, queue: MessageQueue, wanted: SqlFilter, since_ms: int, limit: int, share: int, units: int
+    reader: Reader,
+    queue: MessageQueue,
+    wanted: SqlFilter,
+    before_key: int,
+    since_ms: int,
+    limit: int,
+    share: int,
+    units: int,
 ) -> FilterTrial:
-    """Try one queue in steps. Each step is a separate read, so that other reads run in between."""
+    """Try one queue in steps, before a message key. Each step is a read of its own, so that others run in between."""
     examined = matched = incomparable = 0
     newest: list[Match] = []
-    end_key: int | None = end_of(queue)
+    end_key: int | None = before_key
     work = Work()
     while end_key is not None and examined < share and units > 0:
         work.start_again()

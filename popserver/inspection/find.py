@@ -33,12 +33,14 @@ STEP_ROWS = 500
 
 
 class Wish(NamedTuple):
-    """What to look for; None: anything. `since_ms`: stored at this time or later. At most `limit` are returned."""
+    """What to look for; None: anything. Stored at `since_ms` or later, and before `until_ms`. At most `limit` are
+    returned."""
 
     key: str | None
     tag: str | None
     where: str | None
     since_ms: int
+    until_ms: int | None
     limit: int
 
 
@@ -83,7 +85,9 @@ async def find(reader: Reader, topic: Topic | None, wish: Wish) -> FoundMessages
     if topic is None:
         raise BadRequest("without a key one topic is searched; name the topic, or give a key")
     everything = filters_sql.parse("TRUE")
-    trial = await filter_trial.run_trial(reader, topic, wanted or everything, wish.since_ms, wish.limit)
+    trial = await filter_trial.run_trial(
+        reader, topic, wanted or everything, wish.since_ms, wish.limit, until_ms=wish.until_ms
+    )
     newest = [(topic.name, each) for each in trial.newest]
     return FoundMessages(trial.examined, trial.matched, trial.complete, newest)
 
@@ -114,6 +118,8 @@ def _blocks(conn: Connection, topic: Topic | None) -> list[int]:
 def _match(row: _KeyedRow, wish: Wish, wanted: SqlFilter | None) -> tuple[Resource, Match] | None:
     keys = json.loads(row.keys)
     if wish.key not in keys or row.stored_at_ms < wish.since_ms:
+        return None
+    if wish.until_ms is not None and row.stored_at_ms >= wish.until_ms:
         return None
     properties = json.loads(row.properties) if row.properties else {}
     if wanted is not None and not wanted.verdict(row.tag, properties):

@@ -181,6 +181,7 @@ class AdminMethods:
             request.tag if request.HasField("tag") else None,
             request.where or None,
             convert.time_ms(request.since, "since") if request.HasField("since") else 0,
+            convert.time_ms(request.until, "until") if request.HasField("until") else None,
             request.max,
         )
         topic = caller.resource(request.topic) if request.HasField("topic") else None

@@ -31,6 +31,31 @@ def test_the_plots_draw_what_happens(open_page: Open, address: str, flights: Wor
         page.wait_for_selector(f'[data-plot="{name}"] canvas')
 
 
+def test_a_topic_has_a_plot_of_what_is_sent_to_it(open_page: Open, address: str, flights: World) -> None:
+    page = open_page(f"{address}/topics/flights")
+    flights.send_flights(20)
+    page.wait_for_selector('[data-plot="in"] canvas')
+    assert "stored" in page.locator("#plots .u-legend").inner_text()
+
+
+def test_messages_are_found_by_time(open_page: Open, address: str, flights: World) -> None:
+    flights.producer.send("flights", "the newest", tag="timed")
+    page = open_page(f"{address}/messages", viewport={"width": 360, "height": 740})
+    for since, until, shown in (("15m", "", True), ("2026-01-01T00:00", "", True), ("6h", "15m", False)):
+        page.get_by_label("Topic").select_option("flights")
+        page.get_by_label("Tag").fill("timed")
+        page.get_by_label("Stored since").fill(since)
+        page.get_by_label("and before").fill(until)
+        page.get_by_role("button", name="Show").click()
+        page.get_by_text("examined").wait_for()
+        assert page.get_by_role("cell", name="timed").is_visible() is shown, (since, until)
+        assert page.get_by_label("Stored since").input_value() == since
+    page.get_by_label("Stored since").fill("yesterday")
+    page.get_by_role("button", name="Show").click()
+    page.get_by_role("alert").get_by_text("'yesterday' is no time").wait_for()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+
+
 def test_dead_letters_go_back_from_the_page(open_page: Open, address: str, flights: World) -> None:
     page = open_page(f"{address}/dead-letters/arrivals")
     page.locator('input[name="id"]').first.check()

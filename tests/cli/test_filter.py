@@ -114,6 +114,8 @@ def test_find(shell: Shell) -> None:
     assert row.endswith("o-1, c-7")
     found = shell.json("message", "find", "--key", "c-7", "--where", "a > 1", "--since", "2024-12-31")
     assert [each["keys"] for each in found["messages"]] == [["o-2", "c-7"]]
+    found = shell.json("message", "find", "--key", "c-7", "--until", "2024-12-31")
+    assert found["messages"] == []
     lines = shell.ok("message", "find", "--key", "c-7", "--max", "1").lines
     assert lines[-1] == "the newest 1 of 2; show more with --max"
     assert shell.ok("message", "find", "--topic", "orders", "--tag", "old").lines == ["no message matches"]

@@ -82,6 +82,44 @@ def test_messages_of_a_topic_by_condition(site: Site, desk: Desk) -> None:
     assert "/messages/m0" in site.get("/messages?topic=flights")
 
 
+def test_messages_of_a_topic_between_two_times(site: Site, desk: Desk) -> None:
+    made(desk)
+    desk.send("flights", "m0")
+    desk.server.clock.advance("1h")
+    desk.send("flights", "m1")
+    noon = datetime.fromtimestamp(desk.server.clock.now_ms() / 1_000 - 1_800, UTC)
+    written = noon.replace(tzinfo=None).isoformat(timespec="minutes")
+    for asked, shown in (
+        ({"since": written}, ["m1"]),
+        ({"until": written}, ["m0"]),
+        ({"until": f"{written}+00:00"}, ["m0"]),
+        ({"since": "30m"}, ["m1"]),
+        ({"since": "3d", "until": "15m"}, ["m0"]),
+        ({"since": "3d"}, ["m0", "m1"]),
+    ):
+        page = site.get("/messages", params={"topic": "flights", **asked})
+        assert [each for each in ("m0", "m1") if f"/messages/{each}?" in page] == shown, asked
+    assert f"popmq message find --topic flights --since {noon.isoformat()}" in site.get(
+        f"/messages?topic=flights&since={written}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"since": "yesterday"}, "'yesterday' is no time"),
+        ({"until": "99999999999d"}, "how long ago: 15m, 6h, 3d"),
+        ({"since": "0001-01-01T00:00+14:00"}, "is no time"),
+        ({"since": "1h", "until": "2h"}, "exchange the two times"),
+    ],
+)
+def test_times_that_cannot_be_searched(site: Site, desk: Desk, asked: dict[str, str], said: str) -> None:
+    made(desk)
+    page = site.get("/messages", params={"topic": "flights", **asked})
+    assert said in page
+    assert all(f'value="{each}"' in page for each in asked.values()), "what was written is still there"
+
+
 def test_a_message_is_skipped_by_its_page(stored_site: Site, stored_desk: Desk) -> None:
     made(stored_desk)
     stored_desk.send("flights", "m0")

@@ -45,7 +45,14 @@ def test_hostile_bodies_names_and_reasons_are_text(site: Site, desk: Desk) -> No
 
 
 @pytest.mark.parametrize(
-    "path", ["/messages?last=1h&topic=x", "/groups?from=x", "/dead-letters/g?after=x", "/topics/t?queue=x"]
+    "path",
+    [
+        "/messages?since=1h&topic=x",
+        "/messages?until=9999999999999d&topic=x",
+        "/groups?from=x",
+        "/dead-letters/g?after=x",
+        "/topics/t?queue=x",
+    ],
 )
 def test_wrong_addresses_are_refused_in_a_sentence(site: Site, path: str) -> None:
     answer = site.browser.get(path)

@@ -10,6 +10,7 @@ import pytest
 from popproto.v2 import definition_pb2 as pb
 from popserver.catalog import topics
 from popserver.catalog.lookup import queue_rows
+from popserver.inspection import filter_trial
 from popserver.inspection import find as inspection_find
 from popserver.maintenance import retention
 from popserver.messages import keyed
@@ -60,6 +61,9 @@ def test_by_time_tag_and_condition(made: Desk) -> None:
     since = datetime(2025, 1, 1, 0, 30, tzinfo=UTC)
     assert sorted(find(made, topic=named("orders"), since=since)) == ["m2", "m3"]
     assert find(made, key="o-1", topic=named("orders"), since=since) == []
+    assert sorted(find(made, topic=named("orders"), until=since)) == ["m0", "m1"]
+    assert find(made, key="customer-7", until=since) == ["m1"]
+    assert find(made, topic=named("orders"), since=since, until=since) == []
     assert sorted(find(made, topic=named("orders"), tag="new")) == ["m0", "m2", "m3"]
     assert find(made, topic=named("orders"), tag="new", where="a > 1 AND a < 4") == ["m2"]
     assert find(made, topic=named("orders"), tag="it's") == []
@@ -80,6 +84,16 @@ def test_many_are_read_in_steps_and_the_rest_is_told(made: Desk, monkeypatch: py
     monkeypatch.setattr(inspection_find, "EXAMINED_MAX", 4)
     answer = made.call("FindMessages", key="busy")
     assert (answer.examined, answer.complete) == (4, False)
+
+
+def test_those_before_a_time_are_examined_first(made: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(filter_trial, "EXAMINED_MAX", 4)  # two of each queue
+    made.server.clock.advance("1h")
+    made.send("orders", *(f"n{number}" for number in range(40)))
+    answer = made.call("FindMessages", topic=named("orders"), until=datetime(2025, 1, 1, 1, 30, tzinfo=UTC), max=100)
+    found = [each.system_properties.message_id for each in answer.messages]
+    assert found and all(each.startswith("m") for each in found)
+    assert answer.examined == len(found)
 
 
 def test_every_block_of_a_long_queue_is_searched(store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,19 +71,22 @@ class Messages(Calls):
         tag: str | None = None,
         where: str = "",
         since: datetime | None = None,
+        until: datetime | None = None,
         max_messages: int = 10,
     ) -> FoundMessages:
         """Finds stored messages by what is given; the newest come first, without bodies.
 
-        where: a SQL filter. since: stored then or later. With a key any topic is searched, by an index; without one, at
-        most the newest 100,000 messages of `topic`. Dead letters and retries are not found. Raises BadRequest without
-        key and topic, and for an illegal expression.
+        where: a SQL filter. since: stored then or later. until: stored before. With a key any topic is searched, by an
+        index; without one, at most the newest 100,000 messages of `topic` in that time. Dead letters and retries are
+        not found. Raises BadRequest without key and topic, and for an illegal expression.
         """
         request = wire.FindMessagesRequest(
             topic=None if topic is None else self._named(topic), key=key, tag=tag, where=where, max=max_messages
         )
         if since is not None:
             request.since.FromDatetime(since.astimezone(UTC))
+        if until is not None:
+            request.until.FromDatetime(until.astimezone(UTC))
         answer = await self._call(lambda link: link.admin.FindMessages, request)
         return facts_of(FoundMessages, answer)
 

@@ -1285,7 +1285,7 @@ Global___Fact: _TypeAlias = Fact  # noqa: Y015
 @_typing.final
 class FindMessagesRequest(_message.Message):
     """Finds stored messages. With a key, the index of keys is read; without one, a topic is needed, and at most its newest
-    100,000 messages are examined. Dead letters and retries are not found.
+    100,000 messages of the wanted time are examined. Dead letters and retries are not found.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -1296,6 +1296,7 @@ class FindMessagesRequest(_message.Message):
     WHERE_FIELD_NUMBER: _builtins.int
     SINCE_FIELD_NUMBER: _builtins.int
     MAX_FIELD_NUMBER: _builtins.int
+    UNTIL_FIELD_NUMBER: _builtins.int
     key: _builtins.str
     tag: _builtins.str
     where: _builtins.str
@@ -1310,6 +1311,10 @@ class FindMessagesRequest(_message.Message):
     def since(self) -> _timestamp_pb2.Timestamp:
         """stored at this time or later"""
 
+    @_builtins.property
+    def until(self) -> _timestamp_pb2.Timestamp:
+        """stored before this time"""
+
     def __init__(
         self,
         *,
@@ -1319,10 +1324,11 @@ class FindMessagesRequest(_message.Message):
         where: _builtins.str = ...,
         since: _timestamp_pb2.Timestamp | None = ...,
         max: _builtins.int = ...,
+        until: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_key", b"_key", "_since", b"_since", "_tag", b"_tag", "_topic", b"_topic", "key", b"key", "since", b"since", "tag", b"tag", "topic", b"topic"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_key", b"_key", "_since", b"_since", "_tag", b"_tag", "_topic", b"_topic", "_until", b"_until", "key", b"key", "since", b"since", "tag", b"tag", "topic", b"topic", "until", b"until"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_key", b"_key", "_since", b"_since", "_tag", b"_tag", "_topic", b"_topic", "key", b"key", "max", b"max", "since", b"since", "tag", b"tag", "topic", b"topic", "where", b"where"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_key", b"_key", "_since", b"_since", "_tag", b"_tag", "_topic", b"_topic", "_until", b"_until", "key", b"key", "max", b"max", "since", b"since", "tag", b"tag", "topic", b"topic", "until", b"until", "where", b"where"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__key: _TypeAlias = _typing.Literal["key"]  # noqa: Y015
     _WhichOneofArgType__key: _TypeAlias = _typing.Literal["_key", b"_key"]  # noqa: Y015
@@ -1332,6 +1338,8 @@ class FindMessagesRequest(_message.Message):
     _WhichOneofArgType__tag: _TypeAlias = _typing.Literal["_tag", b"_tag"]  # noqa: Y015
     _WhichOneofReturnType__topic: _TypeAlias = _typing.Literal["topic"]  # noqa: Y015
     _WhichOneofArgType__topic: _TypeAlias = _typing.Literal["_topic", b"_topic"]  # noqa: Y015
+    _WhichOneofReturnType__until: _TypeAlias = _typing.Literal["until"]  # noqa: Y015
+    _WhichOneofArgType__until: _TypeAlias = _typing.Literal["_until", b"_until"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__key) -> _WhichOneofReturnType__key | None: ...
     @_typing.overload
@@ -1340,6 +1348,8 @@ class FindMessagesRequest(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__tag) -> _WhichOneofReturnType__tag | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__topic) -> _WhichOneofReturnType__topic | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__until) -> _WhichOneofReturnType__until | None: ...
 
 Global___FindMessagesRequest: _TypeAlias = FindMessagesRequest  # noqa: Y015
 
