@@ -206,7 +206,7 @@ class App:
         reached = address_of(_ANYWHERE.get(config.host, config.host), self.server.port)
         readers = Readers(config.metrics_token.get_secret_value(), trusts_all=config.insecure)
         own = [*MetricsPage(self._all_metrics(), readers).routes, *HealthPages(self.readiness, readers).routes]
-        if config.allow_host and not (config.auth or config.insecure):
+        if config.allow_host and not (config.auth or config.insecure or config.tls_client_ca):
             log.warning(
                 "anybody can use the console",
                 hosts=config.allow_host,
