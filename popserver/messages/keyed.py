@@ -1,5 +1,7 @@
 """The index of messages by their keys: one row for each key of an original, none for a message without keys.
 
+RocketMQ limits the bytes of a message's keys, not their number. Here the first `INDEXED_MAX` of them are in the index.
+
 A row is small: it has a 32-bit checksum of the key, and the message itself tells whether it has the key. The index has
 a part for each block of 4,096 offsets of a queue, so that new rows of a queue are neighbours: a transaction changes few
 pages, however large the index is. A search looks into each block that a queue stores.
@@ -25,6 +27,12 @@ _SLOT_BITS = 12
 _SLOT_MASK = (1 << _SLOT_BITS) - 1
 # A query looks into so many blocks.
 BLOCKS_MAX = 10_000
+# So many keys of a message are in the index: the first ones. The others are stored with the message alone.
+INDEXED_MAX = 64
+# What a key counts in the size of a request: about the bytes of a row, with its share of pages and of the log.
+BYTES_OF_KEY = 128
+# One transaction removes so many rows, but at least those of one message.
+REMOVED_MAX = 8_192
 
 
 def key_hash(key: str) -> int:
@@ -40,21 +48,32 @@ class KeyedMessages:
     def __init__(self) -> None:
         self._rows: set[tuple[int, int, int]] = set()
 
-    def add(self, key: int, keys: Iterable[str]) -> None:
+    def add(self, key: int, keys: Sequence[str]) -> None:
         """The new message at this message key has these keys."""
-        self._rows.update(_rows_of(key, keys))
+        self._rows.update(_rows_of(key, keys[:INDEXED_MAX]))
 
     def finish(self, tx: Transaction) -> None:
         dialect_of(tx.conn).insert(tx.conn, keyed_message, sorted(self._rows))
 
 
-def remove(tx: Transaction, *these: ColumnElement[bool], names: dict[str, Any]) -> None:
-    """Remove the rows of these messages, which are removed next."""
+def remove(tx: Transaction, *these: ColumnElement[bool], names: dict[str, Any]) -> int | None:
+    """Remove the rows of these messages, which are removed next; of the first of them if they have many keys.
+
+    Returns the key of the first message whose rows stay for the next transaction; None if none stay.
+    """
     with_keys = select(message.c.message_key, message.c["keys"]).where(*these, message.c["keys"].is_not(None))
-    found = tx.conn.execute(with_keys, names)
-    rows = sorted({each for key, keys in found for each in _rows_of(key, json.loads(keys))})
+    rows: set[tuple[int, int, int]] = set()
+    rest = None
+    for key, keys in tx.conn.execute(with_keys.order_by(message.c.message_key), names):
+        # All keys, because a store of an earlier version may have a row for each.
+        its = _rows_of(key, json.loads(keys))
+        if rows and len(rows) + len(its) > REMOVED_MAX:
+            rest = key
+            break
+        rows.update(its)
     if rows:
-        tx.conn.execute(_REMOVE, {"rows": encode_rows(rows)})
+        tx.conn.execute(_REMOVE, {"rows": encode_rows(sorted(rows))})
+    return rest
 
 
 def blocks_of(queues: Iterable[QueueRow]) -> list[int]:

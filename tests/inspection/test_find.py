@@ -12,7 +12,7 @@ from popserver.catalog import topics
 from popserver.catalog.lookup import queue_rows
 from popserver.inspection import filter_trial
 from popserver.inspection import find as inspection_find
-from popserver.maintenance import retention
+from popserver.maintenance import purge, retention
 from popserver.messages import keyed
 from popserver.messages.keyed import key_hash
 from popserver.producing import enqueue, pending
@@ -148,6 +148,46 @@ def test_the_index_goes_with_its_messages(store: OpenStore) -> None:
     store.send(topic, 1, keys=("c",))
     store.one(retention.retain, retention.Retain(store.now_ms - 1))
     assert indexed(store) == 1
+    store.one(topics.delete_topic, topics.DeleteTopic(topic.name))
+    store.purge()
+    assert indexed(store) == 0
+
+
+def test_the_first_64_keys_of_a_message_are_indexed_and_all_are_stored(made: Desk) -> None:
+    keys = [f"k-{number}" for number in range(1_000)]
+    made.send("orders", "m5", keys=keys)
+    assert find(made, key="k-63") == ["m5"]
+    assert find(made, key="k-64") == []
+    assert list(made.call("FindMessages", key="k-0").messages[0].system_properties.keys) == keys
+
+
+def test_a_transaction_removes_a_limited_number_of_entries(store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keyed, "REMOVED_MAX", 5)
+    topic = store.topic()
+    store.send(topic, [a_message(keys=("a", "b")) for _ in range(3)] + [a_message()])
+    store.send(topic, [a_message(keys=tuple("abcdefg"))] + [a_message(keys=("a",)) for _ in range(6)])
+    store.now_ms += HOUR
+    left = [indexed(store)]
+    while store.one(retention.retain, retention.Retain(store.now_ms - 1)).removed:
+        left.append(indexed(store))
+    assert left == [19, 15, 13, 6, 1, 0], "four entries, two, seven of one message, five, one"
+    assert not store.one_value("SELECT COUNT(*) FROM message")
+    store.send(topic, 4, keys=("a", "b"))
+    store.one(topics.delete_topic, topics.DeleteTopic(topic.name))
+    left = [indexed(store)]
+    while store.one(purge.purge, purge.PurgeDeleted()):
+        left.append(indexed(store))
+    assert list(dict.fromkeys(left)) == [8, 4, 0]
+
+
+def test_a_store_whose_messages_have_more_entries_loses_them_with_the_messages(
+    store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keyed, "INDEXED_MAX", 1_024)
+    topic = store.topic()
+    store.send(topic, 1, keys=tuple(map(str, range(100))))
+    monkeypatch.undo()
+    assert indexed(store) == 100
     store.one(topics.delete_topic, topics.DeleteTopic(topic.name))
     store.purge()
     assert indexed(store) == 0
