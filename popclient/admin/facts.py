@@ -300,13 +300,14 @@ class Why:
 class FoundMessages:
     """`matched` of `examined` messages match; unless `complete`, others were not examined.
 
-    messages: the newest of them, newest first, without their bodies.
+    messages: the newest of them, newest first, without their bodies. next_page: leads `find_messages` to the others.
     """
 
     examined: int
     matched: int
     complete: bool
     messages: tuple[MessageView, ...]
+    next_page: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -186,6 +186,7 @@ def _add_message(actions: Any) -> None:
     find.add_argument(
         "--max", type=number(1, SHOWN_MAX), default=10, metavar="N", help="how many of the newest to show (10)"
     )
+    find.add_argument("--page", default="", help="go on where an earlier search ended: its last line has the page")
 
     scheduled = add_command(actions, "scheduled", "delayed messages and halves of transactions", "messages:list_all")
     scheduled.add_argument("--topic", required=True)

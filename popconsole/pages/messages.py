@@ -46,7 +46,8 @@ class InGroup(NamedTuple):
 async def find(visit: Visit) -> Response:
     """By id or key, or by a condition in a topic. A message id leads to its page."""
     status = await visit.pulse.now(visit.admin)
-    wanted, topic, tag, where = (visit.asked(each).strip() for each in ("find", "topic", "tag", "where"))
+    asked = (visit.asked(each).strip() for each in ("find", "topic", "tag", "where", "page"))
+    wanted, topic, tag, where, page = asked
     if wanted:
         try:
             found = await visit.admin.get_message(wanted, topic or None)
@@ -60,7 +61,7 @@ async def find(visit: Visit) -> Response:
     since, until = (_time(at, visit.pulse.time) if (at := visit.asked(each).strip()) else Time() for each in TIMES)
     results, refusal = None, _refusal(since, until)
     if (wanted or topic) and not refusal:
-        results = await visit.attempt(_search(visit, wanted, topic, tag, where, since.at, until.at))
+        results = await visit.attempt(_search(visit, wanted, topic, tag, where, (since.at, until.at), page))
     names = await visit.attempt(visit.admin.list_topics())
     return visit.show(
         "messages.html",
@@ -100,8 +101,9 @@ def _refusal(since: Time, until: Time) -> str:
 
 
 async def _search(
-    visit: Visit, key: str, topic: str, tag: str, where: str, since: datetime | None, until: datetime | None
+    visit: Visit, key: str, topic: str, tag: str, where: str, times: tuple[datetime | None, datetime | None], page: str
 ) -> FoundMessages:
+    since, until = times
     return await visit.admin.find_messages(
         key=key or None,
         topic=topic or None,
@@ -110,6 +112,7 @@ async def _search(
         since=since,
         until=until,
         max_messages=FOUND_MAX,
+        page=page,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from functools import partial
 from typing import NamedTuple
 
@@ -26,31 +27,46 @@ SHOWN_MAX = 100  # messages; one answer has their properties, at most 16 KiB eac
 class FilterTrial(NamedTuple):
     """The filter accepts `matched` of `examined` messages.
 
-    It refuses `incomparable` messages because a property does not have the type that the expression needs. If not
-    `complete`, older messages were left out. `newest` are some of the matches, newest first.
+    It refuses `incomparable` messages because a property does not have the type that the expression needs. `newest` are
+    some of the matches, newest first. `left` has the queues in which older messages were left out, by number: the
+    offset before which they are.
     """
 
     examined: int
     matched: int
     incomparable: int
-    complete: bool
     newest: list[Match]
+    left: Mapping[int, int]
+
+    @property
+    def complete(self) -> bool:
+        return not self.left
 
 
 async def run_trial(
-    reader: Reader, topic: Topic, wanted: SqlFilter, since_ms: int, limit: int, *, until_ms: int | None = None
+    reader: Reader,
+    topic: Topic,
+    wanted: SqlFilter,
+    since_ms: int,
+    limit: int,
+    *,
+    until_ms: int | None = None,
+    before: Mapping[int, int] | None = None,
 ) -> FilterTrial:
     """Try the filter on messages stored since `since_ms` and before `until_ms`: at most the newest 100,000 of them, and
-    at most 2 s of work, shared by the queues."""
-    share = max(1, EXAMINED_MAX // len(topic.queues))
-    units = UNITS_MAX // len(topic.queues)
+    at most 2 s of work, shared by the queues. `before`: go on where an earlier trial ended, with its `left`."""
+    queues = [each for each in topic.queues if before is None or each.number in before]
+    share = EXAMINED_MAX // max(1, len(queues))
+    units = UNITS_MAX // max(1, len(queues))
     parts = []
-    for each in topic.queues:
+    for each in queues:
         end_key = end_of(each)
-        if until_ms is not None:
+        if before is not None:
+            end_key = min(end_key, message_key(each.queue_id, before[each.number]))
+        elif until_ms is not None:
             end = await reader.read(partial(offset_at, topic=topic, place=each, at_ms=until_ms))
             end_key = message_key(each.queue_id, end)
-        parts.append(await _try_on_queue(reader, each, wanted, end_key, since_ms, limit, share, units))
+        parts.append(await _try_on_queue(reader, each, wanted, end_key, since_ms, limit, max(1, share), units))
     newest = sorted(
         (match for part in parts for match in part.newest),
         key=lambda each: (each.stored_at_ms, each.offset),
@@ -60,8 +76,8 @@ async def run_trial(
         sum(part.examined for part in parts),
         sum(part.matched for part in parts),
         sum(part.incomparable for part in parts),
-        all(part.complete for part in parts),
         newest[:limit],
+        {number: offset for part in parts for number, offset in part.left.items()},
     )
 
 
@@ -98,7 +114,8 @@ async def _try_on_queue(
         incomparable += step.incomparable
         newest += step.matches[: limit - len(newest)]
         end_key = step.next_key
-    return FilterTrial(examined, matched, incomparable, end_key is None, newest)
+    left = {} if end_key is None else {queue.number: offset_of(end_key)}
+    return FilterTrial(examined, matched, incomparable, newest, left)
 
 
 # One step of a trial: from the newest message of a queue backwards, so that no statement is long. Bodies are not read.

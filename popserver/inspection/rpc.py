@@ -183,6 +183,7 @@ class AdminMethods:
             convert.time_ms(request.since, "since") if request.HasField("since") else 0,
             convert.time_ms(request.until, "until") if request.HasField("until") else None,
             request.max,
+            request.page,
         )
         topic = caller.resource(request.topic) if request.HasField("topic") else None
         found = await self._operations.find(topic, wish)
@@ -190,8 +191,9 @@ class AdminMethods:
             status=status.OK,
             examined=found.examined,
             matched=found.matched,
-            complete=found.complete,
+            complete=not found.next_page,
             messages=[inspection_convert.match(each, name) for name, each in found.newest],
+            next_page=found.next_page,
         )
 
     async def list_scheduled(self, request: wire.ListScheduledRequest, caller: Caller) -> wire.ListScheduledResponse:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, Integer, and_, bindparam, delete, select, tuple_
 
@@ -24,7 +24,8 @@ from popserver.engine.transaction import FinishOrder, Transaction
 from popserver.model.topic import message_key
 
 _SLOT_BITS = 12
-_SLOT_MASK = (1 << _SLOT_BITS) - 1
+SLOTS = 1 << _SLOT_BITS
+_SLOT_MASK = SLOTS - 1
 # A query looks into so many blocks.
 BLOCKS_MAX = 10_000
 # So many keys of a message are in the index: the first ones. The others are stored with the message alone.
@@ -64,7 +65,7 @@ def remove(tx: Transaction, *these: ColumnElement[bool], names: dict[str, Any]) 
     with_keys = select(message.c.message_key, message.c["keys"]).where(*these, message.c["keys"].is_not(None))
     rows: set[tuple[int, int, int]] = set()
     rest = None
-    for key, keys in tx.conn.execute(with_keys.order_by(message.c.message_key), names):
+    for key, keys in tx.conn.execute(with_keys.order_by(message.c.message_key), names).all():
         # All keys, because a store of an earlier version may have a row for each.
         its = _rows_of(key, json.loads(keys))
         if rows and len(rows) + len(its) > REMOVED_MAX:
@@ -76,21 +77,44 @@ def remove(tx: Transaction, *these: ColumnElement[bool], names: dict[str, Any]) 
     return rest
 
 
-def blocks_of(queues: Iterable[QueueRow]) -> list[int]:
-    """The blocks of what these queues store, the newest ones of all queues first."""
+class IndexPlace(NamedTuple):
+    """A place in a search, which goes from the newest blocks of all queues to older ones: all before a slot of a block.
+
+    `distance` is the number of newer blocks in the block's queue. It only grows, so a search that goes on at a place
+    leaves no older message out.
+    """
+
+    distance: int
+    block: int
+    before_slot: int = SLOTS
+
+    @property
+    def message_key(self) -> int:
+        """The message at the slot where the place ends."""
+        return self.block << _SLOT_BITS | self.before_slot
+
+
+def blocks_of(queues: Iterable[QueueRow], start: IndexPlace | None = None) -> list[IndexPlace]:
+    """The blocks of what these queues store, the newest ones of all queues first; from `start` on."""
     blocks = []
     for each in queues:
         if each.min_offset < each.next_offset:
             last = message_key(each.queue_id, each.next_offset - 1) >> _SLOT_BITS
             first = message_key(each.queue_id, each.min_offset) >> _SLOT_BITS
-            blocks += [(last - block, block) for block in range(first, last + 1)]
-    return [block for _, block in sorted(blocks)]
+            blocks += [IndexPlace(last - block, block) for block in range(first, last + 1)]
+    if start is not None:
+        blocks = [each for each in blocks if each[:2] >= start[:2]]
+        blocks = [
+            each._replace(before_slot=start.before_slot) if each.block == start.block else each for each in blocks
+        ]
+    return sorted(blocks)
 
 
-def with_key(conn: Connection, key: str, blocks: Sequence[int], limit: int) -> list[int]:
-    """The keys of up to `limit` messages in these blocks that have this key, or one with the same checksum."""
-    names = {"blocks": encode_rows([(block,) for block in blocks]), "of_hash": key_hash(key), "limit": limit}
-    return [row.block << _SLOT_BITS | row.slot for row in conn.execute(_WITH_KEY, names)]
+def with_key(conn: Connection, key: str, blocks: Sequence[IndexPlace], limit: int) -> list[IndexPlace]:
+    """The first `limit` messages in these blocks that have this key, or one with the same checksum. Each is a place at
+    which the search goes on after this message."""
+    names = {"blocks": encode_rows(blocks), "of_hash": key_hash(key), "limit": limit}
+    return [IndexPlace(*row) for row in conn.execute(_WITH_KEY, names)]
 
 
 def _rows_of(key: int, keys: Iterable[str]) -> list[tuple[int, int, int]]:
@@ -104,16 +128,18 @@ _REMOVE = delete(keyed_message).where(
         select(_ROWS.c.block, _ROWS.c.key_hash, _ROWS.c.slot)
     )
 )
-_BLOCKS = rows_parameter("blocks", "block")
+_BLOCKS = rows_parameter("blocks", "distance", "block", "before_slot")
 _WITH_KEY = (
-    select(keyed_message.c.block, keyed_message.c.slot)
+    select(_BLOCKS.c.distance, keyed_message.c.block, keyed_message.c.slot)
     .select_from(_BLOCKS)
     .join(
         keyed_message,
         and_(
             keyed_message.c.block == _BLOCKS.c.block,
             keyed_message.c.key_hash == bindparam("of_hash", type_=Integer),
+            keyed_message.c.slot < _BLOCKS.c.before_slot,
         ),
     )
+    .order_by(_BLOCKS.c.distance, keyed_message.c.block, keyed_message.c.slot.desc())
     .limit(bindparam("limit"))
 )

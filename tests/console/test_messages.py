@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import re
 from datetime import UTC, datetime, timedelta
+from html import unescape
 from urllib.parse import quote
 
 import pytest
@@ -11,6 +13,7 @@ import pytest
 from popclient.admin import HistoryEntry, MessageState
 from popconsole.pictures.timeline import timeline_of
 from popproto.v2 import definition_pb2 as pb
+from popserver.inspection import find
 from tests.console.site import Site
 from tests.support.desk import Desk, named
 
@@ -48,6 +51,18 @@ def test_the_search_leads_to_a_message_by_its_id(site: Site, desk: Desk) -> None
     desk.send("flights", "m1", "m2", keys=["UA-17"])
     page = site.get("/messages?find=UA-17")
     assert "/messages/m1" in page and "/messages/m2" in page and "popmq message find --key UA-17" in page
+
+
+def test_a_search_goes_on_with_a_link(site: Site, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    made(desk)
+    desk.send("flights", "m0", "m1", keys=["UA 17"])
+    monkeypatch.setattr(find, "EXAMINED_MAX", 1)
+    page = site.get("/messages?find=UA 17")
+    assert "/messages/m1" in page and "/messages/m0" not in page and "older ones were not examined" in page
+    link = re.search(r'href="([^"]+)">Examine older messages', page)
+    assert link
+    page = site.get(unescape(link[1]))
+    assert "/messages/m0" in page and "/messages/m1" not in page
 
 
 @pytest.mark.parametrize(

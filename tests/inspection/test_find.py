@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from datetime import UTC, datetime
 from typing import Any
 
@@ -10,11 +11,13 @@ import pytest
 from popproto.v2 import definition_pb2 as pb
 from popserver.catalog import topics
 from popserver.catalog.lookup import queue_rows
+from popserver.filters import SqlFilter
 from popserver.inspection import filter_trial
 from popserver.inspection import find as inspection_find
 from popserver.maintenance import purge, retention
 from popserver.messages import keyed
 from popserver.messages.keyed import key_hash
+from popserver.messages.ranges import Work
 from popserver.producing import enqueue, pending
 from popserver.producing.enqueue import EnqueueDue
 from popserver.producing.rules import CheckPolicy
@@ -104,15 +107,85 @@ def test_every_block_of_a_long_queue_is_searched(store: OpenStore, monkeypatch: 
     queues = queue_rows(store.conn, topic.topic_id)
     blocks = keyed.blocks_of(queues)
     first = topic.queues[0].queue_id << 40
-    assert [block - (first >> 12) for block in blocks] == list(range(12, -1, -1)), "the newest first"
-    assert sorted(key - first for key in keyed.with_key(store.conn, "far", blocks[-6:], 10)) == [
-        4_095,
-        4_096,
-        20_000,
-        20_001,
-    ]
+    assert [each.block - (first >> 12) for each in blocks] == list(range(12, -1, -1)), "the newest first"
+    found = keyed.with_key(store.conn, "far", blocks[-6:], 10)
+    assert [each.message_key - first for each in found] == [20_001, 20_000, 4_096, 4_095]
     store.conn.exec_driver_sql("UPDATE queue SET min_offset = 50000")
     assert keyed.blocks_of(queue_rows(store.conn, topic.topic_id)) == blocks[:1]
+
+
+def pages(desk: Desk, **wish: Any) -> list[list[str]]:
+    """The messages that each page finds, page by page."""
+    found: list[list[str]] = []
+    page = ""
+    while not found or page:
+        answer = desk.call("FindMessages", **wish, page=page)
+        assert answer.complete == (not answer.next_page)
+        found.append([each.system_properties.message_id for each in answer.messages])
+        page = answer.next_page
+    return found
+
+
+@pytest.mark.parametrize("wish", [{"key": "o-1"}, {"key": "o-1", "where": "a > 0"}, {"topic": named("orders")}])
+def test_one_request_does_a_limited_amount_of_work(
+    made: Desk, monkeypatch: pytest.MonkeyPatch, wish: dict[str, Any]
+) -> None:
+    """A costly filter ends a page early, after at least one message of each queue; the pages find all."""
+    everything = sorted(find(made, **wish))
+    monkeypatch.setattr(inspection_find, "UNITS_MAX", 1)
+    monkeypatch.setattr(filter_trial, "UNITS_MAX", 2)
+    monkeypatch.setattr(Work.__init__, "__defaults__", (1,))
+    several = pages(made, **wish)
+    assert len(several) > 1
+    assert max(map(len, several)) <= (2 if "topic" in wish else 1)
+    assert sorted(each for page in several for each in page) == everything
+
+
+def test_a_search_goes_on_while_its_queues_grow(made: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inspection_find, "EXAMINED_MAX", 1)
+    first = made.call("FindMessages", key="o-1")
+    made.send("orders", "m5", keys=["o-1"])
+    made.send("letters", "m6", keys=["o-1"])
+    others = []
+    page = first.next_page
+    while page:
+        answer = made.call("FindMessages", key="o-1", page=page)
+        others += [each.system_properties.message_id for each in answer.messages]
+        page = answer.next_page
+    found = [each.system_properties.message_id for each in first.messages] + others
+    assert sorted(set(found) & {"m0", "m1", "m4"}) == ["m0", "m1", "m4"]
+    assert len(found) == len(set(found))
+
+
+def test_a_search_leaves_nothing_out_when_a_queue_has_a_new_block(store: OpenStore) -> None:
+    topic = store.topic(queues=2)
+    for number in range(2):
+        store.send(topic, 2, keys=("k",), rotation=number)
+    blocks = keyed.blocks_of(queue_rows(store.conn, topic.topic_id))
+    *_, place = keyed.with_key(store.conn, "k", blocks, 3)
+    store.conn.exec_driver_sql("UPDATE queue SET next_offset = 5000")
+    blocks = keyed.blocks_of(queue_rows(store.conn, topic.topic_id), place)
+    assert keyed.with_key(store.conn, "k", blocks, 10)[-1].message_key == place.message_key - 1
+
+
+@pytest.mark.parametrize("page", ["1.2.3", "0:", "0:1,", "-1:3", "99999:1"])
+def test_a_page_of_another_search_is_refused(made: Desk, page: str) -> None:
+    status = made.call("FindMessages", topic=named("orders"), page=page).status
+    assert status.code == pb.BAD_REQUEST
+    assert f"'{page}' is not a page of a search without a key" in status.message
+
+
+def test_filters_are_judged_in_the_threads_of_readers(made: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = set()
+    verdict = SqlFilter.verdict
+
+    def judged(self: SqlFilter, *message: Any) -> bool | None:
+        threads.add(threading.current_thread().name)
+        return verdict(self, *message)
+
+    monkeypatch.setattr(SqlFilter, "verdict", judged)
+    assert find(made, key="customer-7", where="a > 2") == ["m2"]
+    assert {name.rpartition("_")[0] for name in threads} == {"popmq-reader"}
 
 
 WRONG: list[tuple[dict[str, Any], pb.Code.ValueType, str]] = [
@@ -121,6 +194,7 @@ WRONG: list[tuple[dict[str, Any], pb.Code.ValueType, str]] = [
     ({"key": "k", "where": "a >"}, pb.ILLEGAL_FILTER_EXPRESSION, ""),
     ({"key": "k", "where": "a = 1) OR (a = 2"}, pb.ILLEGAL_FILTER_EXPRESSION, ""),
     ({"key": "k", "max": 101}, pb.BAD_REQUEST, "1 to 100 messages, not 101"),
+    ({"key": "k", "page": "0:4"}, pb.BAD_REQUEST, "'0:4' is not a page of a search with a key"),
 ]
 
 

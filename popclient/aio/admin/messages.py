@@ -73,15 +73,23 @@ class Messages(Calls):
         since: datetime | None = None,
         until: datetime | None = None,
         max_messages: int = 10,
+        page: str = "",
     ) -> FoundMessages:
         """Finds stored messages by what is given; the newest come first, without bodies.
 
         where: a SQL filter. since: stored then or later. until: stored before. With a key any topic is searched, by an
-        index; without one, at most the newest 100,000 messages of `topic` in that time. Dead letters and retries are
-        not found. Raises BadRequest without key and topic, and for an illegal expression.
+        index; without one, `topic`. One call examines at most 10,000 messages with the key, or the newest 100,000 of
+        the topic in that time, and fewer with a costly filter. page: the `next_page` of the answer before, to examine
+        the next ones. Dead letters and retries are not found. Raises BadRequest without key and topic, and for an
+        illegal expression.
         """
         request = wire.FindMessagesRequest(
-            topic=None if topic is None else self._named(topic), key=key, tag=tag, where=where, max=max_messages
+            topic=None if topic is None else self._named(topic),
+            key=key,
+            tag=tag,
+            where=where,
+            max=max_messages,
+            page=page,
         )
         if since is not None:
             request.since.FromDatetime(since.astimezone(UTC))

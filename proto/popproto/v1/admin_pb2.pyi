@@ -1284,8 +1284,9 @@ Global___Fact: _TypeAlias = Fact  # noqa: Y015
 
 @_typing.final
 class FindMessagesRequest(_message.Message):
-    """Finds stored messages. With a key, the index of keys is read; without one, a topic is needed, and at most its newest
-    100,000 messages of the wanted time are examined. Dead letters and retries are not found.
+    """Finds stored messages. With a key, the index of keys is read, which has the first 64 keys of a message; without one, a
+    topic is needed. One request examines at most 10,000 messages with the key, or 100,000 of the topic in the wanted
+    time, and fewer with a costly filter; `next_page` leads to the others. Dead letters and retries are not found.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -1297,12 +1298,15 @@ class FindMessagesRequest(_message.Message):
     SINCE_FIELD_NUMBER: _builtins.int
     MAX_FIELD_NUMBER: _builtins.int
     UNTIL_FIELD_NUMBER: _builtins.int
+    PAGE_FIELD_NUMBER: _builtins.int
     key: _builtins.str
     tag: _builtins.str
     where: _builtins.str
     """a SQL filter on properties; empty: none"""
     max: _builtins.int
     """how many of the newest to show: 1 to 100, 0: 10"""
+    page: _builtins.str
+    """the `next_page` of an earlier answer, to the same request but for this; empty: begin"""
     @_builtins.property
     def topic(self) -> _definition_pb2.Resource:
         """absent: all topics"""
@@ -1325,10 +1329,11 @@ class FindMessagesRequest(_message.Message):
         since: _timestamp_pb2.Timestamp | None = ...,
         max: _builtins.int = ...,
         until: _timestamp_pb2.Timestamp | None = ...,
+        page: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_key", b"_key", "_since", b"_since", "_tag", b"_tag", "_topic", b"_topic", "_until", b"_until", "key", b"key", "since", b"since", "tag", b"tag", "topic", b"topic", "until", b"until"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_key", b"_key", "_since", b"_since", "_tag", b"_tag", "_topic", b"_topic", "_until", b"_until", "key", b"key", "max", b"max", "since", b"since", "tag", b"tag", "topic", b"topic", "until", b"until", "where", b"where"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_key", b"_key", "_since", b"_since", "_tag", b"_tag", "_topic", b"_topic", "_until", b"_until", "key", b"key", "max", b"max", "page", b"page", "since", b"since", "tag", b"tag", "topic", b"topic", "until", b"until", "where", b"where"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__key: _TypeAlias = _typing.Literal["key"]  # noqa: Y015
     _WhichOneofArgType__key: _TypeAlias = _typing.Literal["_key", b"_key"]  # noqa: Y015
@@ -1362,10 +1367,13 @@ class FindMessagesResponse(_message.Message):
     MATCHED_FIELD_NUMBER: _builtins.int
     COMPLETE_FIELD_NUMBER: _builtins.int
     MESSAGES_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_FIELD_NUMBER: _builtins.int
     examined: _builtins.int
     matched: _builtins.int
     complete: _builtins.bool
     """false: other messages were not examined"""
+    next_page: _builtins.str
+    """where to go on if not `complete`; empty: all were examined"""
     @_builtins.property
     def status(self) -> _definition_pb2.Status: ...
     @_builtins.property
@@ -1380,10 +1388,11 @@ class FindMessagesResponse(_message.Message):
         matched: _builtins.int = ...,
         complete: _builtins.bool = ...,
         messages: _abc.Iterable[_definition_pb2.Message] | None = ...,
+        next_page: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["complete", b"complete", "examined", b"examined", "matched", b"matched", "messages", b"messages", "status", b"status"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["complete", b"complete", "examined", b"examined", "matched", b"matched", "messages", b"messages", "next_page", b"next_page", "status", b"status"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
