@@ -12,7 +12,7 @@ from popclient.admin import Admin, Budget, Consumer, ExponentialBackoff, Group, 
 from popclient.cli import OK, REFUSED
 from popclient.cli.arguments import UsageError, client_config, confirm
 from popclient.cli.output import fields, hint_lines, local, milliseconds, say, size, table, utc, written
-from popclient.cli.progress import pause_documents, pause_lines, paused_part
+from popclient.cli.progress import pause_document, pause_lines, paused_parts
 
 
 def create(arguments: Namespace) -> int:
@@ -40,7 +40,7 @@ def list_all(arguments: Namespace) -> int:
             each.consume_from,
             each.history,
             each.mode or "unused",
-            ", ".join(map(paused_part, each.pauses)),
+            paused_parts(each),
             local(each.created_at),
         )
         for each in groups
@@ -63,7 +63,7 @@ def show(arguments: Namespace) -> int:
             ("mode", group.mode or "unused"),
             ("created", local(group.created_at)),
             ("retries", _share(group.redeliveries)),
-            *(("paused", line.removeprefix("paused: ")) for line in pause_lines(group.pauses)),
+            *(("paused", line.removeprefix("paused: ")) for line in pause_lines(group)),
         ]
     )
     document = {
@@ -215,7 +215,7 @@ def _document(group: Group) -> dict[str, Any]:
         "history": group.history,
         "mode": group.mode,
         "created_at": utc(group.created_at),
-        "pauses": pause_documents(group.pauses),
+        **pause_document(group),
     }
 
 

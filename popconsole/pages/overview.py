@@ -205,7 +205,8 @@ async def _stuck(visit: Visit, sample: Sample) -> list[Todo]:
     waiting = sorted((each.waiting, name) for name, each in sample.groups.items() if each.waiting)
     for _, name in waiting[::-1][:ASKED_MAX]:
         groups = await visit.attempt(visit.admin.list_locked_message_groups(name, max_groups=ASKED_MAX))
-        stuck = [each for each in groups.value or () if each.first.delivery_attempt >= STUCK_ATTEMPT and each.behind]
+        locked = groups.value.message_groups if groups.value else ()
+        stuck = [each for each in locked if each.first.delivery_attempt >= STUCK_ATTEMPT and each.behind]
         found += [
             Todo(
                 "waiting",

@@ -3,7 +3,7 @@ protocol of clients."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from popproto.v1 import admin_pb2 as wire
 from popproto.v2 import definition_pb2 as pb
@@ -14,7 +14,7 @@ from popserver.engine.meters import Histogram
 from popserver.inspection.disk import DiskSpace
 from popserver.inspection.facts import Lag, MessageState
 from popserver.inspection.filter_trial import Match
-from popserver.inspection.flow import Consumer, GroupFacts, GroupPause, Hold, KnownServer, LockedGroup
+from popserver.inspection.flow import Consumer, FirstPauses, GroupFacts, GroupPause, Hold, KnownServer, LockedGroup
 from popserver.model.budget import Budget
 from popserver.model.errors import BadRequest
 from popserver.model.group import Group
@@ -84,15 +84,17 @@ def group(group: Group) -> wire.Group:
     return answer
 
 
-def groups(groups_: Iterable[Group], pauses: Iterable[GroupPause]) -> Iterator[wire.Group]:
-    """The groups, with those of the pauses that are theirs."""
-    of_group: dict[int, list[GroupPause]] = {}
-    for each in pauses:
-        of_group.setdefault(each.group_id, []).append(each)
+def groups(groups_: Iterable[Group], pauses: Mapping[int, FirstPauses]) -> Iterator[wire.Group]:
+    """The groups, with their pauses; these are given by group id."""
     for found in groups_:
         answer = group(found)
-        answer.pauses.extend(map(_pause, of_group.get(found.group_id, ())))
+        _add_pauses(answer, pauses[found.group_id])
         yield answer
+
+
+def _add_pauses(answer: wire.Group, pauses: FirstPauses) -> None:
+    answer.pauses.extend(map(_pause, pauses.shown))
+    answer.more_pauses = pauses.more
 
 
 def _pause(pause: GroupPause) -> wire.Pause:
@@ -113,7 +115,7 @@ def group_facts(facts: GroupFacts) -> wire.Group:
         answer.redeliveries.retries = facts.redeliveries.retries
         convert.set_ms(answer.redeliveries.over, facts.redeliveries.over_ms)
     answer.hints.extend(facts.hints)
-    answer.pauses.extend(map(_pause, facts.pauses))
+    _add_pauses(answer, facts.pauses)
     return answer
 
 

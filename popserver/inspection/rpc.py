@@ -159,7 +159,7 @@ class AdminMethods:
     ) -> wire.ListLockedMessageGroupsResponse:
         found = await self._operations.locked_groups(caller.resource(request.group), request.max)
         return wire.ListLockedMessageGroupsResponse(
-            status=status.OK, message_groups=map(inspection_convert.locked, found)
+            status=status.OK, message_groups=map(inspection_convert.locked, found.shown), more=found.more
         )
 
     async def try_filter(self, request: wire.TryFilterRequest, caller: Caller) -> wire.TryFilterResponse:

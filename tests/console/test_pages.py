@@ -12,9 +12,12 @@ import pytest
 from popclient import MessageView, PushConsumer
 from popclient.admin import Admin
 from popclient.config import ClientConfig
+from popconsole.pages import groups
 from popconsole.settings import Settings
 from popproto.v2 import definition_pb2 as pb
 from popserver import embedded
+from popserver.inspection import flow as inspection_flow
+from popserver.inspection import holds as inspection_holds
 from tests.console.site import Site, browsing
 from tests.support.desk import Desk, named
 from tests.support.waiting import soon
@@ -87,6 +90,29 @@ def test_a_group_is_paused_and_goes_on(stored_site: Site, made: Desk) -> None:
     assert "Nothing of it is delivered." in stored_site.get("/groups/arrivals")
     stored_site.post("/groups/arrivals/pause", form_on="/groups/arrivals", what="resume", topic="")
     assert "Nothing of it is delivered." not in stored_site.get("/groups/arrivals")
+
+
+def test_long_lists_are_cut_and_say_so(site: Site, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk.call("CreateTopic", topic=named("flights"), queue_count=1, accept_message_types=[pb.FIFO])
+    desk.make_group("arrivals")
+    for number in range(5):
+        desk.send("flights", f"m{number}", message_group=f"gate-{number}")
+    while desk.receive("arrivals", "flights"):
+        pass
+    for number in range(3):
+        desk.call("PauseGroup", group=named("arrivals"), topic=named("flights"), message_group=f"gate-{number}")
+    monkeypatch.setattr(inspection_flow, "PAGE_MAX", 2)
+    monkeypatch.setattr(groups, "PAUSES_MAX", 1)
+    page = site.get("/groups/arrivals")
+    assert page.count("Nothing of it is delivered.") == 1
+    assert "And 2 more pauses." in page
+    monkeypatch.setattr(inspection_flow, "PAGE_MAX", 1_000)
+    monkeypatch.setattr(inspection_holds, "MESSAGE_GROUPS_MAX", 3)
+    page = site.get("/groups/arrivals?tab=message-groups")
+    assert "gate-2" in page and "gate-3" not in page
+    monkeypatch.setattr(groups, "LOCKED_MAX", 2)
+    page = site.get("/groups/arrivals?tab=message-groups")
+    assert "gate-1</td>" in page and "gate-2</td>" not in page and "And 1 more." in page
 
 
 def test_a_topic_and_a_message_on_trial(stored_site: Site, made: Desk) -> None:

@@ -13,7 +13,7 @@ from popclient.admin.facts import (
     FilterTrial,
     FoundMessages,
     Hold,
-    LockedMessageGroup,
+    LockedMessageGroups,
     MessageFacts,
     ScheduledMessage,
     Why,
@@ -58,11 +58,11 @@ class Messages(Calls):
         answer = self._call(lambda link: link.admin.ListHolds, request)
         return [facts_of(Hold, each) for each in answer.holds]
 
-    def list_locked_message_groups(self, group: str, *, max_groups: int = PAGE) -> list[LockedMessageGroup]:
+    def list_locked_message_groups(self, group: str, *, max_groups: int = PAGE) -> LockedMessageGroups:
         """The message groups that wait for their first message; those with the most attempts come first."""
         request = wire.ListLockedMessageGroupsRequest(group=self._named(group), max=max_groups)
         answer = self._call(lambda link: link.admin.ListLockedMessageGroups, request)
-        return [facts_of(LockedMessageGroup, each) for each in answer.message_groups]
+        return facts_of(LockedMessageGroups, answer)
 
     def find_messages(
         self,

@@ -343,6 +343,7 @@ class Group(_message.Message):
     REDELIVERIES_FIELD_NUMBER: _builtins.int
     HINTS_FIELD_NUMBER: _builtins.int
     PAUSES_FIELD_NUMBER: _builtins.int
+    MORE_PAUSES_FIELD_NUMBER: _builtins.int
     max_attempts: _builtins.int
     """the first delivery included"""
     consume_from: _builtins.str
@@ -351,6 +352,8 @@ class Group(_message.Message):
     """none, errors or all"""
     mode: _builtins.str
     """POP or PULL; empty until first use fixes it"""
+    more_pauses: _builtins.int
+    """how many other pauses the group has"""
     @_builtins.property
     def group(self) -> _definition_pb2.Resource: ...
     @_builtins.property
@@ -385,7 +388,7 @@ class Group(_message.Message):
 
     @_builtins.property
     def pauses(self) -> _containers.RepeatedCompositeFieldContainer[Global___Pause]:
-        """only in GetGroup and ListGroups"""
+        """only in GetGroup, at most 1,000, and in ListGroups, at most 10 of a group"""
 
     def __init__(
         self,
@@ -404,10 +407,11 @@ class Group(_message.Message):
         redeliveries: Global___Redeliveries | None = ...,
         hints: _abc.Iterable[_builtins.str] | None = ...,
         pauses: _abc.Iterable[Global___Pause] | None = ...,
+        more_pauses: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "exponential_retry", b"exponential_retry", "fifo_retry_interval", b"fifo_retry_interval", "group", b"group", "redeliveries", b"redeliveries"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["consume_from", b"consume_from", "consumers", b"consumers", "created_at", b"created_at", "exponential_retry", b"exponential_retry", "fifo_retry_interval", b"fifo_retry_interval", "group", b"group", "hints", b"hints", "history", b"history", "lag", b"lag", "max_attempts", b"max_attempts", "mode", b"mode", "pauses", b"pauses", "redeliveries", b"redeliveries", "retry_intervals", b"retry_intervals"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consume_from", b"consume_from", "consumers", b"consumers", "created_at", b"created_at", "exponential_retry", b"exponential_retry", "fifo_retry_interval", b"fifo_retry_interval", "group", b"group", "hints", b"hints", "history", b"history", "lag", b"lag", "max_attempts", b"max_attempts", "mode", b"mode", "more_pauses", b"more_pauses", "pauses", b"pauses", "redeliveries", b"redeliveries", "retry_intervals", b"retry_intervals"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1242,6 +1246,9 @@ class ListLockedMessageGroupsResponse(_message.Message):
 
     STATUS_FIELD_NUMBER: _builtins.int
     MESSAGE_GROUPS_FIELD_NUMBER: _builtins.int
+    MORE_FIELD_NUMBER: _builtins.int
+    more: _builtins.int
+    """how many others are locked, of at most 10,000 message groups that the server looks at"""
     @_builtins.property
     def status(self) -> _definition_pb2.Status: ...
     @_builtins.property
@@ -1251,10 +1258,11 @@ class ListLockedMessageGroupsResponse(_message.Message):
         *,
         status: _definition_pb2.Status | None = ...,
         message_groups: _abc.Iterable[Global___LockedMessageGroup] | None = ...,
+        more: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["message_groups", b"message_groups", "status", b"status"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["message_groups", b"message_groups", "more", b"more", "status", b"status"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
