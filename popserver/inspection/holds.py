@@ -76,10 +76,17 @@ def locked_groups(conn: Connection, group_name: Resource, limit: int) -> LockedG
         .limit(MESSAGE_GROUPS_MAX)
         .subquery()
     )
-    wanted = _HOLDS.join(first, first.c.first_key == delivery.c.message_key)
-    wanted = wanted.where(delivery.c.group_id == group.group_id, WITH_TIME)
-    wanted = wanted.add_columns(func.count().over().label("locked_count"))
-    rows = conn.execute(wanted.order_by(delivery.c.attempt.desc(), delivery.c.message_key).limit(limit)).all()
+    most_attempts_first = delivery.c.attempt.desc(), delivery.c.message_key
+    locked = (
+        select(delivery.c.message_key, func.count().over().label("locked_count"))
+        .join(first, first.c.first_key == delivery.c.message_key)
+        .where(delivery.c.group_id == group.group_id, WITH_TIME)
+        .order_by(*most_attempts_first)
+        .limit(limit)
+        .subquery()
+    )
+    wanted = _HOLDS.add_columns(locked.c.locked_count).join(locked, locked.c.message_key == delivery.c.message_key)
+    rows = conn.execute(wanted.where(delivery.c.group_id == group.group_id).order_by(*most_attempts_first)).all()
     shown = [LockedGroup(found, _behind(conn, found)) for found in map(_hold, rows)]
     return LockedGroups(shown, rows[0].locked_count - len(shown) if rows else 0)
 
