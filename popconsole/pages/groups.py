@@ -45,7 +45,7 @@ async def groups(visit: Visit) -> Response:
         rows.sort(key=lambda row: (-getattr(row.backlog, by), row.name))
     namespace = visit.settings.server.namespace
     idle = {each.name for each in listed.value or () if each.namespace == namespace or not namespace}
-    idle -= {row.name for row in rows_of(samples[-1], {})}
+    idle -= samples[-1].groups.keys()
     first = visit.asked_number("from")
     return visit.show(
         "groups.html",

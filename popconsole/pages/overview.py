@@ -36,14 +36,23 @@ class Todo:
 
 
 class Row(NamedTuple):
-    """A group in a table."""
+    """A group in a table. What is drawn is made when a row is shown: a page shows few of thousands."""
 
     name: str
     backlog: Backlog
     trend: Trend
-    oldest: datetime | None
-    parts: list[Part]
-    label: str
+
+    @property
+    def oldest(self) -> datetime | None:
+        return None if self.backlog.oldest is None else datetime.fromtimestamp(self.backlog.oldest, UTC)
+
+    @property
+    def parts(self) -> list[Part]:
+        return parts_of(self.backlog.of_states)
+
+    @property
+    def label(self) -> str:
+        return label_of(self.backlog.of_states)
 
 
 class Named(NamedTuple):
@@ -84,17 +93,7 @@ async def activity(visit: Visit) -> Response:
 
 
 def rows_of(sample: Sample, recent: dict[str, Trend]) -> list[Row]:
-    return [
-        Row(
-            name,
-            backlog,
-            recent.get(name, Trend()),
-            None if backlog.oldest is None else datetime.fromtimestamp(backlog.oldest, UTC),
-            parts_of(backlog.of_states),
-            label_of(backlog.of_states),
-        )
-        for name, backlog in sorted(sample.groups.items())
-    ]
+    return [Row(name, backlog, recent.get(name, Trend())) for name, backlog in sorted(sample.groups.items())]
 
 
 def urgency(row: Row) -> tuple[Any, ...]:

@@ -90,24 +90,29 @@ def _restore_sqlite(target: Path, file: Path, *, replace: bool) -> str:
 
 
 def _restore_postgres(url: str, file: Path, *, replace: bool) -> str:
-    database = Database(url)
-    try:
-        with plain_errors(database.name), database.writing.connect() as conn:
-            check_unused(database, conn)
+    with closing(Database(url)) as database:
+        _check_unused(database)
         # First, because reading the whole file takes long, and the database is locked while it is restored.
         revision = _checked(file, _revision_of_dump(file))
         _said_by("pg_restore", ["--file=/dev/null", str(file)], str(file), {})
-        if migrate.revision(database) is not None:
+        _check_unused(database)  # again: a server may have started while the file was read
+        found = migrate.revision(database)
+        if found is not None:
             if not replace:
                 raise StoreUnavailable(
                     f"{database.name} has PopMQ's tables already; restore into another database, or replace them with"
                     " --force"
                 )
             migrate.check(database)
-        _replay(database, file, before=_drops() if replace else "", after=_functions(database, revision))
+        # Without PopMQ's schema, tables of these names are another program's: they stay, and the restore fails.
+        before = "" if found is None else _drops()
+        _replay(database, file, before=before, after=_functions(database, revision))
         return revision
-    finally:
-        database.close()
+
+
+def _check_unused(database: Database) -> None:
+    with plain_errors(database.name), database.writing.connect() as conn:
+        check_unused(database, conn)
 
 
 def _drops() -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import secrets
 import socket
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -67,7 +68,8 @@ def _made(names: list[x509.GeneralName], usage: x509.ObjectIdentifier, now: date
 def _signed(
     key: ec.EllipticCurvePrivateKey, names: list[x509.GeneralName], usage: x509.ObjectIdentifier, now: datetime
 ) -> x509.Certificate:
-    own_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "PopMQ")])
+    # A name of its own: OpenSSL takes a certificate with the name of a CA that it trusts for a wrong one of that CA.
+    own_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"PopMQ {secrets.token_hex(8)}")])
     # Without key usage: some clients reject a self-signed certificate as its own root if its key usage forbids signing.
     # It cannot sign other certificates anyway, because it is not a CA.
     return (

@@ -14,7 +14,9 @@ when it read its numbers:
   before, and while this server ran: then they are the first that it sends. Otherwise the server, before it forgot the
   client, or another server may have counted them already: only what they grow by from then on is added.
 
-So what a client sends again, after any silence, to any server, is never counted twice.
+So what a client sends again to the server that counted it is not counted twice. Two things may be: the first totals, if
+a client that has just begun sends them to a second server too, and values in delta temporality that it sends again to
+another server or after `FORGET_MS`.
 
 What is kept grows with the clients, and has a budget; what is exported does not, and has another one. A caller may use
 half of each. It is a user or, if callers need not sign, an address.
@@ -24,7 +26,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -184,23 +186,25 @@ class ClientMeters:
         self._swept_ms = now_ms
         for key in [key for key, last in self._last.items() if now_ms - last.seen_ms > FORGET_MS]:
             self._forget_last(key)
-        for series in [each for each, exported in self._exported.items() if now_ms - exported.seen_ms > SILENT_MS]:
-            self.forget(series)
+        self.forget({each for each, exported in self._exported.items() if now_ms - exported.seen_ms > SILENT_MS})
         return list(self._exported)
 
-    def forget(self, series: Series) -> None:
-        """Forget a series, with what each client sent of it."""
-        if exported := self._exported.pop(series, None):
-            self._places.give_back(exported.holder)
-        for key in [key for key in self._last if key.series == series]:
+    def forget(self, gone: Set[Series]) -> None:
+        """Forget series, with what each client sent of them."""
+        for series in gone:
+            if exported := self._exported.pop(series, None):
+                self._places.give_back(exported.holder)
+        for key in [key for key in self._last if key.series in gone]:
             self._forget_last(key)
 
     def add_to(self, families: Families, names: Names) -> int:
         """Add the samples of topics and groups that exist. Returns how many series are left out. Any thread may call
         it."""
         topics, groups, left_out = {*names.topics.values()}, {*names.groups.values()}, 0
-        cached = self._cached()
+        cached, since_ms = self._cached(), self._clock.now_ms() - SILENT_MS
         for series, exported in list(self._exported.items()):
+            if exported.seen_ms < since_ms:
+                continue
             if series.topic not in topics or (series.metric in _WITH_GROUP and series.group not in groups):
                 continue
             if not families.has_room(SAMPLES_EACH):

@@ -14,6 +14,7 @@ from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2 as wire
 from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.metrics.v1.metrics_pb2 import AGGREGATION_TEMPORALITY_CUMULATIVE, Metric
 
+from popport.addresses import network_of
 from popserver.access.gate import ClientGate
 from popserver.catalog.flow import Catalog
 from popserver.metrics.client_numbers import (
@@ -126,9 +127,8 @@ class ClientMetricMethods:
 
     async def _forget_deleted(self) -> None:
         names = _Names(self._catalog)
-        for series in self._meters.sweep():
-            if await names.missing(series):
-                self._meters.forget(series)
+        if left := self._meters.sweep():
+            self._meters.forget({series for series in left if await names.missing(series)})
 
 
 class _Judge:
@@ -199,7 +199,7 @@ def _needs(series: Series) -> RequiredRights:
 
 def _holder(caller: Caller) -> str:
     """In whose share the numbers are."""
-    return f"user '{caller.user}'" if caller.user else f"address {caller.peer.rpartition(':')[0]}"
+    return f"user '{caller.user}'" if caller.user else f"address {network_of(caller.peer.rpartition(':')[0])}"
 
 
 def check(request: wire.ExportMetricsServiceRequest) -> None:

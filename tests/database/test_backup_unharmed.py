@@ -100,6 +100,19 @@ def test_a_users_view_on_the_tables_is_not_dropped(kept: Kept) -> None:
     kept.check_unchanged()
 
 
+def test_tables_of_another_program_stay_as_they_are(kept: Kept) -> None:
+    address = kept.url.replace("+psycopg", "")
+    with psycopg.connect(address) as conn:
+        conn.execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
+        conn.execute("CREATE TABLE client AS SELECT 'ours' AS name")
+    with pytest.raises(StoreUnavailable, match="client"):
+        restore(kept.url, kept.file, replace=True)
+    with psycopg.connect(address) as conn:
+        assert conn.execute("SELECT name FROM client").fetchall() == [("ours",)]
+        tables = conn.execute("SELECT count(*) FROM pg_tables WHERE schemaname = 'public'").fetchone()
+        assert tables == (1,)
+
+
 def test_no_password_is_an_argument_of_a_program(kept: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     programs, seen = tmp_path / "programs", tmp_path / "seen"
     for program in PROGRAMS:

@@ -177,8 +177,8 @@ async def test_one_caller_can_have_half_of_the_series_that_are_exported() -> Non
 
 def test_a_series_can_be_forgotten(server: Server) -> None:
     server.take(sent([1], 1.0))
-    server.meters.forget(SEND)
-    server.meters.forget(SEND)
+    server.meters.forget({SEND})
+    server.meters.forget({SEND})
     assert (server.exported.used, server.kept.used) == (0, 0)
 
 
@@ -197,6 +197,17 @@ async def test_what_is_cached_is_known_for_a_while(server: Server) -> None:
     assert server.meters._cached() == {BYTES: 11.0}
     await server.after(OLD_MS + 1)
     assert server.meters._cached() == {}
+
+
+async def test_what_nobody_sends_is_not_exported_even_if_no_client_is_left(server: Server) -> None:
+    server.take(*_topics(1))
+    names = Names({0: Resource("", "t0")}, {})
+    await server.after(SILENT_MS)
+    assert server.meters.add_to(families := Families(Identity("c", "broker", "n"), 25), names) == 0
+    assert families.all()
+    await server.after(1)
+    assert server.meters.add_to(families := Families(Identity("c", "broker", "n"), 25), names) == 0
+    assert not families.all()
 
 
 def test_totals_stay_exact(server: Server) -> None:
