@@ -13,9 +13,9 @@ import httpx2
 from starlette.testclient import TestClient
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-import popconsole
 import popserver
 from popclient.config import ClientConfig
+from popconsole.app import app
 from popconsole.settings import Settings
 from popserver import EmbeddedBroker
 
@@ -77,7 +77,7 @@ class DecodedOnce:
 @contextmanager
 def browsing(settings: Settings, address: str = ADDRESS) -> Iterator[TestClient]:
     """A browser at the console's door."""
-    made = popconsole.app(settings)
+    made = app(settings)
     made.add_middleware(DecodedOnce)
     with TestClient(made, address, client=("127.0.0.1", 50_000)) as browser:
         yield browser

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
@@ -122,3 +124,10 @@ async def test_a_forwarded_address_is_not_believed(opened: Callable[[], Awaitabl
     writer.write(b"GET / HTTP/1.1\r\nhost: a\r\nx-forwarded-for: 10.9.9.9\r\nconnection: close\r\n\r\n")
     answer = await ended(reader)
     assert b"127.0.0.1" in answer and b"10.9.9.9" not in answer
+
+
+def test_no_other_command_loads_the_console() -> None:
+    heavy = "{'starlette', 'jinja2', 'uvicorn', 'rich', 'sqlalchemy'}"
+    script = f"import sys; from popclient import cli; cli.parser(); print(*sorted({heavy} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+    assert done.stdout == "\n"
