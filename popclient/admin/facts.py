@@ -310,9 +310,9 @@ class Why:
 
 @dataclass(frozen=True, slots=True)
 class FoundMessages:
-    """`matched` of `examined` messages match; unless `complete`, others were not examined.
+    """One page of a search: of `examined` messages `matched` match; unless `complete`, there are others.
 
-    messages: the newest of them, newest first, without their bodies. next_page: leads `find_messages` to the others.
+    messages: those that match, newest first, without their bodies. next_page: leads `find_messages` to the others.
     """
 
     examined: int

@@ -71,8 +71,6 @@ def find(arguments: Namespace) -> int:
         for each in found.messages
     ]
     lines = table(columns, rows, "no message matches")
-    if found.matched > len(found.messages):
-        lines += ["", f"the newest {len(found.messages)} of {found.matched}; show more with --max"]
     if not found.complete:
         go_on = f"go on with --page {found.next_page}, or " if found.next_page else ""
         narrower = "narrow it with --topic, --since or --until"

@@ -190,9 +190,9 @@ class AdminMethods:
         return wire.FindMessagesResponse(
             status=status.OK,
             examined=found.examined,
-            matched=found.matched,
+            matched=len(found.matches),
             complete=not found.next_page,
-            messages=[inspection_convert.match(each, name) for name, each in found.newest],
+            messages=[inspection_convert.match(each, name) for name, each in found.matches],
             next_page=found.next_page,
         )
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import count, islice
 from typing import Any, ClassVar, NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, Integer, and_, bindparam, delete, select, tuple_
@@ -26,8 +27,12 @@ from popserver.model.topic import message_key
 _SLOT_BITS = 12
 SLOTS = 1 << _SLOT_BITS
 _SLOT_MASK = SLOTS - 1
-# A query looks into so many blocks.
-BLOCKS_MAX = 10_000
+# A statement reads all rows of a key in so many blocks. A search begins with one, and takes more while it finds little.
+BLOCKS_MAX = 128
+_GROWTH = 4
+# The work of a search in units of about 0.1 µs: to look into a block, and to read one row of a key.
+_UNITS_PER_BLOCK = 50
+_UNITS_PER_ROW = 3
 # So many keys of a message are in the index: the first ones. The others are stored with the message alone.
 INDEXED_MAX = 64
 # What a key counts in the size of a request: about the bytes of a row, with its share of pages and of the log.
@@ -94,20 +99,64 @@ class IndexPlace(NamedTuple):
         return self.block << _SLOT_BITS | self.before_slot
 
 
-def blocks_of(queues: Iterable[QueueRow], start: IndexPlace | None = None) -> list[IndexPlace]:
+def blocks_of(queues: Iterable[QueueRow], start: IndexPlace | None = None) -> Iterator[IndexPlace]:
     """The blocks of what these queues store, the newest ones of all queues first; from `start` on."""
-    blocks = []
-    for each in queues:
-        if each.min_offset < each.next_offset:
-            last = message_key(each.queue_id, each.next_offset - 1) >> _SLOT_BITS
-            first = message_key(each.queue_id, each.min_offset) >> _SLOT_BITS
-            blocks += [IndexPlace(last - block, block) for block in range(first, last + 1)]
-    if start is not None:
-        blocks = [each for each in blocks if each[:2] >= start[:2]]
-        blocks = [
-            each._replace(before_slot=start.before_slot) if each.block == start.block else each for each in blocks
-        ]
-    return sorted(blocks)
+    spans = [
+        (
+            message_key(each.queue_id, each.next_offset - 1) >> _SLOT_BITS,
+            message_key(each.queue_id, each.min_offset) >> _SLOT_BITS,
+        )
+        for each in queues
+        if each.min_offset < each.next_offset
+    ]
+    return _walk(sorted(spans), start or IndexPlace(0, 0))
+
+
+def _walk(spans: list[tuple[int, int]], start: IndexPlace) -> Iterator[IndexPlace]:
+    """Each span is the last block of a queue and the first one."""
+    for distance in count(start.distance):
+        spans = [each for each in spans if each[0] - distance >= each[1]]
+        if not spans:
+            return
+        for last, _ in spans:
+            place = IndexPlace(distance, last - distance)
+            if place.block == start.block:
+                yield place._replace(before_slot=start.before_slot)
+            elif place > start:
+                yield place
+
+
+class KeySearch:
+    """A search for a key, from the newest messages to older ones, in steps of one statement.
+
+    `place` is where the next step begins; None if there is no more. `units`: the work of all steps.
+    """
+
+    def __init__(self, key: str, queues: Iterable[QueueRow], start: IndexPlace | None) -> None:
+        self._key = key
+        self._blocks = blocks_of(queues, start)
+        self._next = list(islice(self._blocks, 1))
+        self.units = 0
+
+    @property
+    def place(self) -> IndexPlace | None:
+        return self._next[0] if self._next else None
+
+    def step(self, conn: Connection, limit: int) -> list[IndexPlace]:
+        """The messages with the key in the next blocks, at most `limit`."""
+        blocks = self._next
+        found = with_key(conn, self._key, blocks, limit)
+        # A statement that reaches its limit has read all rows of its blocks: as many as there may be.
+        is_cut = len(found) == limit
+        rows = len(blocks) * SLOTS if is_cut else len(found)
+        self.units += len(blocks) * _UNITS_PER_BLOCK + rows * _UNITS_PER_ROW
+        if is_cut:
+            self._next = [found[-1], *(each for each in blocks if each[:2] > found[-1][:2])]
+        elif len(found) < SLOTS // _GROWTH:
+            self._next = list(islice(self._blocks, min(BLOCKS_MAX, len(blocks) * _GROWTH)))
+        else:
+            self._next = list(islice(self._blocks, max(1, len(blocks) // _GROWTH)))
+        return found
 
 
 def with_key(conn: Connection, key: str, blocks: Sequence[IndexPlace], limit: int) -> list[IndexPlace]:

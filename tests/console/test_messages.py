@@ -11,9 +11,12 @@ from urllib.parse import quote
 import pytest
 
 from popclient.admin import HistoryEntry, MessageState
+from popconsole.pages import messages
 from popconsole.pictures.timeline import timeline_of
+from popport.serving import HEAD_BYTES_MAX
 from popproto.v2 import definition_pb2 as pb
 from popserver.inspection import find
+from popserver.model.topic import QUEUE_COUNT_MAX
 from tests.console.site import Site
 from tests.support.desk import Desk, named
 
@@ -58,11 +61,29 @@ def test_a_search_goes_on_with_a_link(site: Site, desk: Desk, monkeypatch: pytes
     desk.send("flights", "m0", "m1", keys=["UA 17"])
     monkeypatch.setattr(find, "EXAMINED_MAX", 1)
     page = site.get("/messages?find=UA 17")
-    assert "/messages/m1" in page and "/messages/m0" not in page and "older ones were not examined" in page
-    link = re.search(r'href="([^"]+)">Examine older messages', page)
-    assert link
-    page = site.get(unescape(link[1]))
+    assert "/messages/m1" in page and "/messages/m0" not in page and "of 1 examined; there are more." in page
+    page = site.get(next_link(page))
     assert "/messages/m0" in page and "/messages/m1" not in page
+
+
+def next_link(page: str) -> str:
+    link = re.search(r'href="([^"]+)">Go on with the next messages', page)
+    assert link
+    return unescape(link[1])
+
+
+def test_the_link_of_a_topic_with_many_queues_is_short(site: Site, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk.call("CreateTopic", topic=named("wide"), queue_count=QUEUE_COUNT_MAX)
+    sent = [f"m{number}" for number in range(2 * QUEUE_COUNT_MAX)]
+    for first in range(0, len(sent), 32):
+        desk.send("wide", *sent[first : first + 32])
+    monkeypatch.setattr(messages, "FOUND_MAX", 3)
+    newest = site.get("/messages?topic=wide")
+    link = next_link(newest)
+    assert len(link) < HEAD_BYTES_MAX // 32, "the head of the next request has it again, as the referer"
+    shown = [re.findall(r'href="/messages/(m\d+)\?topic=wide"', page) for page in (newest, site.get(link))]
+    assert [len(set(each)) for each in shown] == [3, 3]
+    assert not set(shown[0]) & set(shown[1])
 
 
 @pytest.mark.parametrize(

@@ -76,13 +76,13 @@ class Messages(Calls):
         max_messages: int = 10,
         page: str = "",
     ) -> FoundMessages:
-        """Finds stored messages by what is given; the newest come first, without bodies.
+        """Finds stored messages by what is given, at most `max_messages`; the newest come first, without bodies.
 
         where: a SQL filter. since: stored then or later. until: stored before. With a key any topic is searched, by an
         index; without one, `topic`. One call examines at most 10,000 messages with the key, or the newest 100,000 of
-        the topic in that time, and fewer with a costly filter. page: the `next_page` of the answer before, to examine
-        the next ones. Dead letters and retries are not found. Raises BadRequest without key and topic, and for an
-        illegal expression.
+        the topic in that time, and fewer with a costly filter. page: the `next_page` of the answer before, for the next
+        ones; all pages together have each match once. Dead letters and retries are not found. Raises BadRequest without
+        key and topic, and for an illegal expression.
         """
         request = wire.FindMessagesRequest(
             topic=None if topic is None else self._named(topic),

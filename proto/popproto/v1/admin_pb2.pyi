@@ -1293,8 +1293,9 @@ Global___Fact: _TypeAlias = Fact  # noqa: Y015
 @_typing.final
 class FindMessagesRequest(_message.Message):
     """Finds stored messages. With a key, the index of keys is read, which has the first 64 keys of a message; without one, a
-    topic is needed. One request examines at most 10,000 messages with the key, or 100,000 of the topic in the wanted
-    time, and fewer with a costly filter; `next_page` leads to the others. Dead letters and retries are not found.
+    topic is needed. One request ends when `max` matches are found. It examines at most 10,000 messages with the key, or
+    100,000 of the topic in the wanted time, and fewer with a costly filter; `next_page` leads to the others, so that all
+    pages have each match once. Dead letters and retries are not found.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -1312,7 +1313,7 @@ class FindMessagesRequest(_message.Message):
     where: _builtins.str
     """a SQL filter on properties; empty: none"""
     max: _builtins.int
-    """how many of the newest to show: 1 to 100, 0: 10"""
+    """how many matches to show: 1 to 100, 0: 10"""
     page: _builtins.str
     """the `next_page` of an earlier answer, to the same request but for this; empty: begin"""
     @_builtins.property
@@ -1378,15 +1379,16 @@ class FindMessagesResponse(_message.Message):
     NEXT_PAGE_FIELD_NUMBER: _builtins.int
     examined: _builtins.int
     matched: _builtins.int
+    """the number of `messages`: how many others match is not known before the last page"""
     complete: _builtins.bool
-    """false: other messages were not examined"""
+    """false: there are other messages"""
     next_page: _builtins.str
-    """where to go on if not `complete`; empty: all were examined"""
+    """where to go on if not `complete`; empty: there are no others"""
     @_builtins.property
     def status(self) -> _definition_pb2.Status: ...
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[_definition_pb2.Message]:
-        """the newest that match, newest first, without their bodies"""
+        """those that match, newest first, without their bodies"""
 
     def __init__(
         self,
