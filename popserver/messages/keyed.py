@@ -30,9 +30,10 @@ _SLOT_MASK = SLOTS - 1
 # A statement reads all rows of a key in so many blocks. A search begins with one, and takes more while it finds little.
 BLOCKS_MAX = 128
 _GROWTH = 4
-# The work of a search in units of about 0.1 µs: to look into a block, and to read one row of a key.
-_UNITS_PER_BLOCK = 50
+# The work of a search in units of about 0.1 µs: to look into a block, to read one row of a key, and to return it.
+_UNITS_PER_BLOCK = 150
 _UNITS_PER_ROW = 3
+_UNITS_PER_PLACE = 40
 # So many keys of a message are in the index: the first ones. The others are stored with the message alone.
 INDEXED_MAX = 64
 # What a key counts in the size of a request: about the bytes of a row, with its share of pages and of the log.
@@ -149,7 +150,7 @@ class KeySearch:
         # A statement that reaches its limit has read all rows of its blocks: as many as there may be.
         is_cut = len(found) == limit
         rows = len(blocks) * SLOTS if is_cut else len(found)
-        self.units += len(blocks) * _UNITS_PER_BLOCK + rows * _UNITS_PER_ROW
+        self.units += len(blocks) * _UNITS_PER_BLOCK + rows * _UNITS_PER_ROW + len(found) * _UNITS_PER_PLACE
         if is_cut:
             self._next = [found[-1], *(each for each in blocks if each[:2] > found[-1][:2])]
         elif len(found) < SLOTS // _GROWTH:
