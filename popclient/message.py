@@ -70,8 +70,8 @@ def _beginning(value: object) -> str:
 class Message:
     """A message to send.
 
-    topic: its name. body: bytes; text is sent as UTF-8.
-    tag: one word by which consumers select. keys: words by which the message can be found. properties: text to text.
+    topic: its name. body: bytes; text is sent as UTF-8. properties: text to text.
+    tag: one word by which consumers select. keys: words by which the message is found; PopMQ indexes the first 64.
     message_group: messages of one group are delivered in the order in which they were sent.
     delivery_timestamp: an aware datetime; not delivered before. priority: 0 or more, higher first, a hint.
     delay: seconds or a timedelta from the moment of sending, by this machine's clock, until the message is delivered.

@@ -1,11 +1,5 @@
 """The console: pages for the people who run a PopMQ server. It asks the server by the same calls as `popmq`.
 
-`popmq console` runs it beside any server; `popconsole.app(…)` is a Starlette application to mount elsewhere.
+`popmq console` runs it beside any server; `popconsole.app.app(…)` is a Starlette application to mount elsewhere.
+Nothing is imported here, because every `popmq` command imports this package for its options.
 """
-
-from __future__ import annotations
-
-from popconsole.app import app
-from popconsole.settings import Settings
-
-__all__ = ["Settings", "app"]

@@ -45,8 +45,18 @@ def app(settings: Settings) -> Starlette:
     return made
 
 
+class OwnCertificate(Protocol):
+    """A certificate to show to the server, and its key, in PEM."""
+
+    @property
+    def chain(self) -> bytes: ...
+    @property
+    def key(self) -> bytes: ...
+
+
 class Place(Protocol):
-    """The server that mounts the console. endpoint: `HOST:PORT`, in reach of this machine."""
+    """The server that mounts the console. endpoint: `HOST:PORT`, in reach of this machine. certificate: to show there,
+    if clients need one."""
 
     @property
     def endpoint(self) -> str: ...
@@ -56,13 +66,16 @@ class Place(Protocol):
     def must_sign(self) -> bool: ...
     @property
     def hosts(self) -> frozenset[str]: ...
+    @property
+    def certificate(self) -> OwnCertificate | None: ...
 
 
 @asynccontextmanager
 async def mounted(place: Place) -> AsyncIterator[list[Mount]]:
     """The console inside a server, which it asks over gRPC like any other client."""
     # The way is inside this machine, and the certificate may be for another name.
-    tls = Tls(insecure=True) if place.tls == "tls" else False
+    cert, key = (None, None) if place.certificate is None else (place.certificate.chain, place.certificate.key)
+    tls = Tls(insecure=True, cert=cert, key=key) if place.tls == "tls" else False
     settings = Settings(
         ClientConfig(place.endpoint, tls=tls), any_host=place.must_sign, hosts=place.hosts, must_sign=place.must_sign
     )
@@ -92,6 +105,7 @@ def routes_of(desk: Desk) -> list[Route | Mount]:
         "/redrives/{plan}": redrives.redrive,
         "/topics": topics.topics,
         "/topics/{topic}": topics.topic,
+        "/topics/{topic}/activity": topics.activity,
         "/topics/{topic}/delete": topics.delete_preview,
         "/scheduled": topics.scheduled,
         "/clients": server.clients,

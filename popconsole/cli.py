@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import os
 import socket
+import sys
 from typing import Any
 
 from popclient.cli.arguments import UsageError, client_config
-from popconsole.settings import DEFAULT_ADDRESS, Settings, is_ip, is_loopback
+from popconsole.settings import DEFAULT_ADDRESS, Settings
+from popport.addresses import is_ip, is_loopback
 
 OK, REFUSED = 0, 1
 
@@ -48,6 +50,12 @@ def run(arguments: argparse.Namespace) -> int:
         hosts=frozenset(each.lower() for each in [*arguments.allow_host, *([] if is_ip(host) else [host])]),
         read_only=arguments.read_only,
     )
+    if arguments.allow_host:
+        print(
+            "note: --allow-host lets others reach this console, such as by a proxy. If the server has no users (popmq"
+            " serve --auth), they can change everything; then let the proxy ask who comes",
+            file=sys.stderr,
+        )
     listening = _listen(host, port)
     where = listening.getsockname()
     shown = f"[{where[0]}]" if ":" in where[0] else where[0]

@@ -54,7 +54,7 @@ class Desk:
             try:
                 session = self.sessions.find(request.cookies.get(cookie_of(request)), renew=not asks_by_itself(request))
                 if session is None:
-                    session = await self._open()
+                    session = await self._open(request)
                 if session is None:
                     return self._to_sign_in(request)
                 if asks:
@@ -104,7 +104,7 @@ class Desk:
     def admin_of(self, access_key: str = "", secret: str = "") -> Admin:
         return Admin(self.settings.config_of(access_key, secret))
 
-    async def _open(self) -> Session | None:
+    async def _open(self, request: Request) -> Session | None:
         """A session for one who does not sign; None if the server asks for a signature."""
         if self._unsigned is None:
             self._unsigned = self.admin_of()
@@ -116,7 +116,7 @@ class Desk:
                 " Give the server users (popmq serve --auth), or listen on 127.0.0.1.",
                 403,
             )
-        return self.sessions.begin(self._unsigned)
+        return self.sessions.begin(self._unsigned, address=address_of(request))
 
     async def _must_sign(self, unsigned: Admin) -> bool:
         """Must callers of the server sign? Asked seldom, because the server counts a caller that it refuses."""
@@ -151,6 +151,11 @@ def cookie_of(request: Request) -> str:
     """The name of the session's cookie. It has the port, which browsers do not look at: a host has several consoles."""
     port = request.headers.get("host", "").rpartition(":")[2]
     return f"{COOKIE}_{port}" if port.isascii() and port.isdecimal() else COOKIE
+
+
+def address_of(request: Request) -> str:
+    """Where the visitor, or the last proxy, is."""
+    return request.client.host if request.client else ""
 
 
 def asks_by_itself(request: Request) -> bool:

@@ -12,7 +12,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from popconsole.settings import Settings, is_ip
+from popconsole.settings import Settings
+from popport.addresses import is_own_name, name_of
 
 SAFE: Final = frozenset({"GET", "HEAD"})
 POLICY: Final = "; ".join(
@@ -67,19 +68,16 @@ class Guard:
     def _refusal(self, method: str, headers: Headers) -> str | None:
         """Why the request may not pass; None if it may."""
         host = headers.get("host", "")
-        name = _name_of(host)
-        if not (
-            self._any_host or is_ip(name) or name == "localhost" or name.endswith(".localhost") or name in self._hosts
-        ):
+        if not (self._any_host or is_own_name(host, self._hosts)):
             return (
-                f"This console is not called {name[:100]!r}. Use its IP address or localhost, or allow the name with"
-                " --allow-host NAME, which popmq serve and popmq console have.\n"
+                f"This console is not called {name_of(host)[:100]!r}. Use its IP address or localhost, or allow the"
+                " name with --allow-host NAME, which popmq serve and popmq console have.\n"
             )
         if method in SAFE:
             return None
         origin = headers.get("origin")
         # A proxy may send a Host of its own; the browser's Origin then has the name that the operator allowed.
-        if origin is not None and _host_of(origin) != host and _name_of(_host_of(origin)) not in self._hosts:
+        if origin is not None and _host_of(origin) != host and name_of(_host_of(origin)) not in self._hosts:
             return (
                 f"A page of {origin[:100]!r} may not change anything here. If that is this console behind a proxy,"
                 " allow its name with --allow-host NAME.\n"
@@ -87,13 +85,6 @@ class Guard:
         if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
             return "A page of another site may not change anything here.\n"
         return None
-
-
-def _name_of(host: str) -> str:
-    """The name in a Host header, without its port."""
-    if host.startswith("["):
-        return host.partition("]")[0] + "]"
-    return host.partition(":")[0].lower().rstrip(".")
 
 
 def _host_of(origin: str) -> str:

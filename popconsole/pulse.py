@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from popclient.admin import GroupLag, Histogram, Status
+from popclient.admin import GroupLag, Histogram, Status, Topic
 from popclient.aio import Admin
 from popclient.errors import ClientClosed, Forbidden, PopError, Unauthorized
 
 RING: Final = 400
+TOPICS_MAX: Final = 200  # whose counts are kept
 SHARE: Final = 100  # an answer's time, so many times, is the least pause
 PAUSE_S_MAX: Final = 60.0
 WATCHED_S: Final = 20 * 60.0  # how long it goes on after the last look
@@ -71,6 +72,14 @@ class Sample:
         return sum(map(of, self.groups.values()))
 
 
+@dataclass(frozen=True, slots=True)
+class TopicCount:
+    """How many messages a topic had ever stored at one moment, in epoch seconds of the server."""
+
+    at: float
+    appended: int
+
+
 def backlog_of(lag: Iterable[GroupLag]) -> Backlog:
     """The sum of a group's lags in its topics."""
     lags = list(lag)
@@ -106,6 +115,8 @@ class Pulse:
         self._pause_s = self._least_pause_s = least_pause_s
         self._monotonic = monotonic
         self._ring: deque[Sample] = deque(maxlen=RING)
+        # By topic; the one that somebody looked at last is the last.
+        self._topics: dict[str, deque[TopicCount]] = {}
         self._status: Status | None = None
         self._asked_at = float("-inf")
         self._looked_at: dict[Admin, float] = {}  # the visitors' ways to the server; who looked last is the last
@@ -143,6 +154,23 @@ class Pulse:
         """The server's status now, such as after something was changed."""
         async with self._asking:
             return await self._ask(admin)
+
+    async def topic(self, admin: Admin, name: str) -> Topic:
+        """The topic now. Its count is kept for its plot. Raises a PopError."""
+        found = await admin.get_topic(name)
+        count = TopicCount(self.time.timestamp(), sum(each.max_offset for each in found.queues))
+        kept = self._topics.pop(name, deque(maxlen=RING))
+        if kept and (count.at <= kept[-1].at or count.appended < kept[-1].appended):
+            kept.clear()  # another server or another topic, or the clock was set back
+        kept.append(count)
+        if len(self._topics) >= TOPICS_MAX:
+            del self._topics[next(iter(self._topics))]
+        self._topics[name] = kept
+        return found
+
+    def topic_counts(self, name: str) -> list[TopicCount]:
+        """The oldest first, of the times when somebody looked at the topic."""
+        return list(self._topics.get(name, ()))
 
     async def close(self) -> None:
         if self._task is not None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, starmap
 from typing import Any, Final
 
-from popconsole.pulse import Backlog, Sample
+from popconsole.pulse import Backlog, Pulse, Sample, TopicCount
 
 WINDOW_S: Final = 15 * 60.0
 RECENT_S: Final = 60.0
@@ -29,6 +29,11 @@ class Trend:
         return self.growth is not None and self.growth > 0
 
 
+def every(pulse: Pulse) -> int:
+    """Seconds between two questions of a page for its plots."""
+    return max(3, round(pulse.pause_s))
+
+
 def trends(samples: Sequence[Sample]) -> dict[str, Trend]:
     """The trend of each group over the last minute."""
     if not samples:
@@ -47,7 +52,7 @@ def _trend(name: str, first: Sample, last: Sample) -> Trend:
     return Trend(max(0.0, (now.left - then.left) / (last.at - first.at)), now.ready - then.ready)
 
 
-def incoming(samples: Sequence[Sample]) -> float | None:
+def incoming(samples: Sequence[Sample | TopicCount]) -> float | None:
     """Messages stored per second over the last minute."""
     if len(samples) < 2:
         return None
@@ -66,13 +71,20 @@ def series(samples: Sequence[Sample]) -> dict[str, Any]:
     quantiles = [commit_quantiles(before, after) for before, after in pairs]
     return {
         "at": [round(after.at, 1) for _, after in pairs],
-        "in": [_rate(before, after, lambda each: each.appended) for before, after in pairs],
+        "in": list(starmap(_appended, pairs)),
         "out": [{"name": name, "values": [_done(name, before, after) for before, after in pairs]} for name in names],
         "ready": [after.total(_ready) for _, after in pairs],
         "inflight": [after.total(_inflight) for _, after in pairs],
         "p50": [each[0] for each in quantiles],
         "p99": [each[1] for each in quantiles],
     }
+
+
+def series_of_topic(counts: Sequence[TopicCount]) -> dict[str, Any]:
+    """The same for the plot of a topic."""
+    kept = [each for each in counts if each.at >= counts[-1].at - WINDOW_S]
+    pairs = list(pairwise(kept))
+    return {"at": [round(after.at, 1) for _, after in pairs], "in": list(starmap(_appended, pairs))}
 
 
 def busiest(samples: Sequence[Sample]) -> list[str]:
@@ -109,6 +121,10 @@ def _ready(backlog: Backlog) -> int:
 
 def _inflight(backlog: Backlog) -> int:
     return backlog.inflight
+
+
+def _appended(before: Sample | TopicCount, after: Sample | TopicCount) -> float:
+    return round(max(0.0, (after.appended - before.appended) / (after.at - before.at)), 2)
 
 
 def _rate(before: Sample, after: Sample, of: Callable[[Sample], int]) -> float:

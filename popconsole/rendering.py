@@ -53,14 +53,31 @@ def render(template: str, root: str, context: Mapping[str, Any]) -> str:
     def path(*parts: str, **query: object) -> str:
         """A link inside the console: `path("groups", name, tab="holds")`; what is None or empty is left out."""
         given = {key: value for key, value in query.items() if value not in (None, "")}
-        place = "/".join(quote(str(part), safe="") for part in parts)
-        return f"{root}/{place}" + (f"?{urlencode(given)}" if given else "")
+        return f"{root}/{place_of(*map(str, parts))}" + (f"?{urlencode(given)}" if given else "")
 
     def asset(name: str) -> str:
         return f"{root}/static/{name}?v={_digest(name)}"
 
     defaults = {"path": path, "asset": asset, "now": datetime.now(UTC)}
     return environment().get_template(template).render({**defaults, **context})
+
+
+def place_of(*parts: str) -> str:
+    """The path to a page below the console's root.
+
+    Browsers take `.` and `..` as ways to other folders, also when they are written `%2E`. So such a name gets a `~`.
+    A name that looks like that gets one more.
+    """
+    return "/".join(quote(f"~{part}" if _is_dots(part) else part, safe="") for part in parts)
+
+
+def name_in(part: str) -> str:
+    """The name that `place_of` has written as this part, which the HTTP library has decoded."""
+    return part[1:] if part.startswith("~") and _is_dots(part) else part
+
+
+def _is_dots(name: str) -> bool:
+    return name.lstrip("~") in (".", "..")
 
 
 @cache

@@ -9,13 +9,15 @@ from __future__ import annotations
 import hmac
 import secrets
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Final
 
 from popclient.aio import Admin, ClientConfig
 from popclient.errors import UnsupportedByServer
 from popconsole.settings import Settings
+from popport.addresses import network_of
 
 SESSIONS_MAX: Final = 1_000  # of those who have signed in, and as many of those who need not
 TRIES_S: Final = 60.0  # in which failed attempts to sign in are counted
@@ -40,7 +42,8 @@ class Session:
     """One visitor.
 
     admin: its way to the server. config: for further clients in its name. ends_at,
-    idle_at: on the clock of `Sessions`, as is checked_at, when the server last accepted the user.
+    idle_at: on the clock of `Sessions`, as is checked_at, when the server last accepted the user. address: where it
+    began; of IPv6 a network. has_returned: the visitor has shown its cookie.
     """
 
     token: str
@@ -51,6 +54,8 @@ class Session:
     ends_at: float
     idle_at: float
     checked_at: float
+    address: str
+    has_returned: bool = False
     csrf: str = field(default_factory=lambda: secrets.token_urlsafe(24))
     notice: str = ""  # shown once, on the next page
 
@@ -94,6 +99,7 @@ class Sessions:
         if now >= min(session.ends_at, session.idle_at):
             self.end(session)
             return None
+        session.has_returned = True
         if renew:
             session.idle_at = now + self._settings.idle_s
         return session
@@ -108,14 +114,15 @@ class Sessions:
         admin: Admin,
         access_key: str = "",
         *,
+        address: str = "",
         config: ClientConfig | None = None,
         read_only: bool = False,
     ) -> Session:
-        """A new session, under a new token."""
+        """A new session, under a new token. address: of the visitor."""
         now = self._now()
         like_it = self._signed if access_key else self._unsigned
         if len(like_it) >= SESSIONS_MAX:
-            self.end(min(like_it.values(), key=lambda each: each.idle_at))
+            self._end_one_of(like_it.values())
         session = Session(
             secrets.token_urlsafe(32),
             admin,
@@ -125,9 +132,15 @@ class Sessions:
             now + self._settings.session_s,
             now + self._settings.idle_s,
             now,
+            network_of(address),
         )
         like_it[session.token] = session
         return session
+
+    def _end_one_of(self, sessions: Collection[Session]) -> None:
+        """Make room. Visitors who keep no cookie get a session with each request, and must not end those of others."""
+        of_address = Counter(each.address for each in sessions)
+        self.end(min(sessions, key=lambda each: (each.has_returned, -of_address[each.address], each.idle_at)))
 
     async def check(self, session: Session) -> None:
         """Ask the server every few seconds whether the user may still look; pages may come from what others asked for.
@@ -166,7 +179,7 @@ class Sessions:
         Guessing secrets has to be slow, and wrong guesses of others must not keep out who has the secret. An attempt
         counts from its start, so that many at one time are no way around the limit.
         """
-        now = self._now()
+        now, address = self._now(), network_of(address)
         self._tries = [each for each in self._tries if each.at > now - TRIES_S]
         here = [each for each in self._tries if each.address == address]
         of_key = [each for each in self._tries if each.access_key == access_key]

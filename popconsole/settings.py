@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -44,17 +43,3 @@ class Settings:
             object.__setattr__(config, "access_key", "")
             object.__setattr__(config, "access_secret", "")
         return config
-
-
-def is_ip(host: str) -> bool:
-    """Is the host an IP address, with or without the brackets of IPv6?"""
-    try:
-        ipaddress.ip_address(host.strip("[]"))
-    except ValueError:
-        return False
-    return True
-
-
-def is_loopback(host: str) -> bool:
-    """Does only this machine reach the address?"""
-    return host == "localhost" or (is_ip(host) and ipaddress.ip_address(host.strip("[]")).is_loopback)

@@ -15,11 +15,11 @@ from popclient.aio import Admin
 from popclient.errors import Forbidden, PopError, Unauthorized, UnsupportedByServer
 from popconsole.jobs import Jobs
 from popconsole.pulse import Pulse
-from popconsole.rendering import render
+from popconsole.rendering import name_in, place_of, render
 from popconsole.sessions import Session
 from popconsole.settings import Settings
+from popport.bodies import BODY_BYTES_MAX
 
-FORM_BYTES_MAX: Final = 1024 * 1024  # as much as a server's HTTP port takes
 FIELDS_MAX: Final = 1_200
 
 T = TypeVar("T")
@@ -79,7 +79,7 @@ class Visit:
 
     def named(self, name: str) -> str:
         """A part of the path."""
-        return str(self.request.path_params[name])
+        return name_in(str(self.request.path_params[name]))
 
     def require_name(self, name: str) -> None:
         """Raise `Refused` unless the visitor has typed the name of what will change."""
@@ -111,7 +111,7 @@ class Visit:
             return Outcome(None, error.sentence)
 
     def path(self, *parts: str) -> str:
-        return "/".join((root_of(self.request), *(quote(part, safe="") for part in parts)))
+        return f"{root_of(self.request)}/{place_of(*parts)}"
 
     def _frame(self) -> dict[str, Any]:
         notice, self.session.notice = self.session.notice, ""
@@ -121,8 +121,8 @@ class Visit:
             "notice": notice,
             "endpoint": self.settings.server.endpoints,
             "namespace": self.settings.server.namespace,
-            "here": self.request.url.path.removeprefix(root_of(self.request)),
-            "address": self.request.url.path + (f"?{self.request.url.query}" if self.request.url.query else ""),
+            "here": self.request.scope["path"].removeprefix(root_of(self.request)),
+            "address": _address_of(self.request),
         }
 
 
@@ -134,15 +134,22 @@ def root_of(request: Request) -> str:
     return str(request.scope.get("root_path", "")).rstrip("/")
 
 
+def _address_of(request: Request) -> str:
+    """Path and query as the browser has sent them: a name in the path may have any characters."""
+    path = request.scope.get("raw_path") or quote(request.scope["path"]).encode()
+    query = request.scope["query_string"]
+    return bytes(path + (b"?" + query if query else b"")).decode("latin-1")
+
+
 async def form_of(request: Request) -> dict[str, list[str]]:
     """The fields of a form. Raises `Refused` if it is too large."""
-    if int(request.headers.get("content-length") or 0) > FORM_BYTES_MAX:
-        raise Refused(f"the form is larger than {FORM_BYTES_MAX} bytes", 413)
+    if int(request.headers.get("content-length") or 0) > BODY_BYTES_MAX:
+        raise Refused(f"the form is larger than {BODY_BYTES_MAX} bytes", 413)
     raw = b""
     async for part in request.stream():
         raw += part
-        if len(raw) > FORM_BYTES_MAX:
-            raise Refused(f"the form is larger than {FORM_BYTES_MAX} bytes", 413)
+        if len(raw) > BODY_BYTES_MAX:
+            raise Refused(f"the form is larger than {BODY_BYTES_MAX} bytes", 413)
     form: dict[str, list[str]] = {}
     try:
         for name, value in parse_qsl(raw.decode(), keep_blank_values=True, max_num_fields=FIELDS_MAX):

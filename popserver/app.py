@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Literal, TextIO, cast
 
 import structlog
 
+from popport.addresses import is_loopback
 from popserver import __version__
 from popserver.access.flow import Access, Rules
 from popserver.access.users import Users
 from popserver.broker import Broker
-from popserver.config import OFF, Config, check_exposure, check_http_exposure, is_loopback
+from popserver.config import OFF, Config, check_exposure, check_http_exposure
 from popserver.database import migrate
 from popserver.database.database import Database
 from popserver.engine.clock import ManualClock, SystemClock
@@ -29,6 +30,7 @@ from popserver.transport.listen import PLAINTEXT, Listening, address_of, split_a
 from popserver.transport.status import code_names
 
 if TYPE_CHECKING:
+    from popserver.front.certificate import Certificate
     from popserver.metrics.client_numbers import ClientMeters
     from popserver.metrics.exporter import Exporter
     from popserver.metrics.otlp import MetricPush
@@ -62,6 +64,7 @@ class App:
         self.exporter: Exporter | None = None
         self.metric_push: MetricPush | None = None
         self.client_meters: ClientMeters | None = None
+        self.own_client: Certificate | None = None  # with which packages of the HTTP port reach this server
 
     @property
     def readiness(self) -> Readiness:
@@ -215,8 +218,15 @@ class App:
         reached = address_of(_ANYWHERE.get(host, host), port)
         readers = Readers(config.metrics_token.get_secret_value(), trusts_all=config.insecure)
         own = [*MetricsPage(self._all_metrics(), readers).routes, *HealthPages(self.readiness, readers).routes]
+        if config.allow_host and not (config.auth or config.insecure or config.tls_client_ca):
+            log.warning(
+                "anybody can use the console",
+                hosts=config.allow_host,
+                reason="--allow-host lets others reach it, such as by a proxy, and the server has no users; let users"
+                " sign (--auth), let the proxy ask who comes, or give --insecure if only trusted people reach it",
+            )
         names, asks = frozenset(config.allow_host), config.tls_client_ca is not None
-        place = Place(reached, config.tls, config.auth, __version__, names, asks)
+        place = Place(reached, config.tls, config.auth, __version__, names, asks, self.own_client)
         await self.web.start(place, own)
 
     def _all_metrics(self) -> Exporter:
@@ -247,7 +257,7 @@ class App:
             return None
         try:
             from popserver.metrics import rpc as _  # noqa: F401 - whether it can be loaded
-            from popserver.metrics.client_numbers import ClientMeters
+            from popserver.metrics.client_numbers import ClientMeters, exported_max
         except ImportError as error:
             log.error(
                 "metrics of clients are not received: --client-metrics needs OpenTelemetry; run pip install"
@@ -258,7 +268,10 @@ class App:
         kept = self.budgets.add(
             "client metrics", self.config.max_client_metric_series, "series", "max_client_metric_series"
         )
-        self.client_meters = ClientMeters(kept, self.clock)
+        exported = self.budgets.add(
+            "exported client metrics", exported_max(self.config.max_metric_series), "series", "max_metric_series"
+        )
+        self.client_meters = ClientMeters(kept, exported, self.clock)
         return self.client_meters
 
     def _push_metrics(self) -> None:
@@ -303,7 +316,21 @@ class App:
 
         folder, prefix = self._place_of_own_certificate()
         options = CertificateOptions(config.host, config.tls_cert, config.tls_key, config.tls_client_ca, folder, prefix)
-        return Listening(config.tls, open_source(options, lambda: datetime.now(UTC)))
+        source = open_source(options, lambda: datetime.now(UTC))
+        return Listening(config.tls, source, self._make_own_client())
+
+    def _make_own_client(self) -> bytes:
+        """Where clients need a certificate, the console gets one of its own, whose key is only in memory.
+
+        Not without users: the HTTP port asks browsers for no certificate, so then anybody there could do anything.
+        """
+        config = self.config
+        if config.tls_client_ca is None or not config.auth or config.http == OFF:
+            return b""
+        from popserver.front.self_signed import make_client_certificate
+
+        self.own_client = make_client_certificate(datetime.now(UTC))
+        return self.own_client.chain
 
     def _announce(self, listening: Listening) -> None:
         if listening.certificate is not None:

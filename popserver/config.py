@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -15,9 +14,10 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from popport.addresses import is_loopback
 from popserver.model.errors import CannotListen
 from popserver.model.times import parse_duration_ms
-from popserver.transport.listen import split_address
+from popserver.transport.listen import address_of, split_address
 
 FILE = Path("popmq.toml")
 OFF = "off"
@@ -100,9 +100,8 @@ class Config(BaseSettings):
     @field_validator("advertise")
     @classmethod
     def _check_advertise(cls, value: str) -> str:
-        if value:
-            split_address(value)
-        return value
+        # Written in one way: servers compare addresses as texts, and a manifest writes [10.0.0.7]:8081.
+        return address_of(*split_address(value)) if value else value
 
     @field_validator("admin")
     @classmethod
@@ -186,16 +185,6 @@ class GivenConfig(Config):
         cls, settings_cls: type[BaseSettings], init_settings: PydanticBaseSettingsSource, *_others: Any, **_named: Any
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         return (init_settings,)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach a server bound to `host`."""
-    try:
-        address = ipaddress.ip_address(host)
-        # Callers from 127.0.0.1 come to the address [::] as ::ffff:127.0.0.1.
-        return (getattr(address, "ipv4_mapped", None) or address).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def check_exposure(host: str, *, has_auth: bool, insecure: bool) -> None:

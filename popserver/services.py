@@ -195,10 +195,10 @@ class Services:
     def admin(self, access: Access, readiness: Readiness) -> dict[str, AnyMethod]:
         """Every method of popmq.v1.Admin."""
         broker = self._broker
-        operations = self.operations()
+        operations, server_id = self.operations(), broker.servers.server_id
         clients, producers = broker.clients, broker.transactions.producers
         return {
-            **AdminMethods(operations, readiness, self._version, broker.meters.commits).methods,
+            **AdminMethods(operations, readiness, self._version, server_id, broker.meters.commits).methods,
             **ClientMethods(clients, broker.commands, producers).methods,
             **DeadLetterMethods(Redrives(broker.reader, broker.writer)).methods,
             **ProgressMethods(self.progress()).methods,
@@ -277,9 +277,9 @@ def build(
     administration: list[Service] = []
     if is_administered:
         facts = ServerFacts(version, address_of(host, port), lambda: door.connections.connections.used, set_log_level)
-        methods = {ADMIN: made.admin(access, readiness), ROCKETMQ_ADMIN: made.rocketmq_admin(facts)}
-        administration = [serve(each, table, AdminGate(access), incoming) for each, table in methods.items()]
-        refused = [serve(each, table, AdminElsewhere(), incoming) for each, table in methods.items()]
+        tables = {ADMIN: made.admin(access, readiness), ROCKETMQ_ADMIN: made.rocketmq_admin(facts)}
+        administration = [serve(each, table, AdminGate(access), incoming) for each, table in tables.items()]
+        refused = [serve(each, table, AdminElsewhere(), incoming) for each, table in tables.items()]
         services += administration if door is admin_door else refused
     anybody = PublicServices(incoming, broker.budgets, limits, [service.name for service in services], readiness)
     services += anybody.services
@@ -289,7 +289,8 @@ def build(
         # Loaded here, because it needs OpenTelemetry's messages.
         from popserver.metrics.rpc import ClientMetricMethods
 
-        services.append(ClientMetricMethods(client_meters, incoming, gate, must_sign=access.is_on).service)
+        methods = ClientMetricMethods(client_meters, broker.catalog, incoming, gate, must_sign=access.is_on)
+        services.append(methods.service)
     door.serve(services)
     most = door.connections.limits.connections_max
     return PopServer(doors, address_of(host, port), admin_address, port, broker.drain, made.session, readiness, most)

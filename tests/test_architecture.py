@@ -20,5 +20,7 @@ def test_the_picture_is_fresh() -> None:
 
 @pytest.mark.parametrize("page", ["docs/architecture.md", "CONTRIBUTING.md", "docs/protocol.md"])
 def test_files_that_a_page_names_exist(page: str) -> None:
-    named = re.findall(r"`((?:popserver|popclient|tests|migrations|proto)/[\w/.-]*)`", (ROOT / page).read_text())
+    named = re.findall(
+        r"`((?:pop(?:server|client|console|port)|tests|migrations|proto)/[\w/.-]*)`", (ROOT / page).read_text()
+    )
     assert [each for each in named if not (ROOT / each).exists()] == []

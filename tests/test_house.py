@@ -33,12 +33,20 @@ CONSOLE_ROOMS = (
     "words", "settings", "copies", "bodies", "pulse", "rates", "pictures", "sessions", "guard", "jobs", "rendering",
     "visits", "desk", "pages", "app", "serving", "cli",
 )  # fmt: skip
+# Rooms of what their ports have in common.
+PORT_ROOMS = ("addresses", "shares", "bodies", "connections", "serving")
 # Rooms of the client that may have more files than others.
 FILES_MAX_OF = {"_engine": 16, "_queues": 16, "cli": 18}
 REMOVABLE = {"bulk", "progress", "dead_letters", "rocketmq_admin", "web"}
 ASSEMBLY = {"broker", "services", "app"}
 # Other packages of ours that a package may import.
-ALLOWED = {"popserver": {"popproto"}, "popclient": {"popproto"}, "popconsole": {"popclient"}, "popproto": set()}
+ALLOWED = {
+    "popserver": {"popport", "popproto"},
+    "popclient": {"popproto"},
+    "popconsole": {"popclient", "popport"},
+    "popport": set(),
+    "popproto": set(),
+}
 # Where the wire's types are known: everything else takes and gives the rooms' own types.
 WIRE = (
     "popserver.transport",
@@ -77,8 +85,8 @@ KEPT_IN = {
     "google": (*WIRE, "popclient"),
     "prometheus_client": ("popserver.metrics",),
     "opentelemetry": ("popserver.metrics.otlp", "popserver.metrics.rpc", "popclient"),
-    "starlette": ("popserver.web", "popconsole"),
-    "uvicorn": ("popserver.web", "popconsole.serving"),
+    "starlette": ("popserver.web", "popconsole", "popport"),
+    "uvicorn": ("popserver.web", "popconsole.serving", "popport"),
     "time": (
         "popserver.engine.clock",
         "popserver.engine.meters",
@@ -111,6 +119,7 @@ SOURCES = [
     *SERVER,
     *sorted((ROOT / "popclient").rglob("*.py")),
     *sorted((ROOT / "popconsole").rglob("*.py")),
+    *sorted((ROOT / "popport").rglob("*.py")),
 ]
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 
@@ -147,10 +156,11 @@ def nodes(paths: Iterable[Path]) -> Iterator[tuple[Path, ast.AST]]:
 MODULES = {module_of(path): path for path in SERVER}
 CLIENT = {module_of(path): path for path in sorted((ROOT / "popclient").rglob("*.py"))}
 CONSOLE = {module_of(path): path for path in sorted((ROOT / "popconsole").rglob("*.py"))}
+PORT = {module_of(path): path for path in sorted((ROOT / "popport").rglob("*.py"))}
 
 
 # The packages outside of the server: their files, and the order of their rooms.
-OUTSIDE = {"popclient": (CLIENT, CLIENT_ROOMS), "popconsole": (CONSOLE, CONSOLE_ROOMS)}
+OUTSIDE = {"popclient": (CLIENT, CLIENT_ROOMS), "popconsole": (CONSOLE, CONSOLE_ROOMS), "popport": (PORT, PORT_ROOMS)}
 
 
 def is_within(module: str, room: str) -> bool:
@@ -328,7 +338,7 @@ def test_the_users_random_numbers_are_left_alone() -> None:
             assert node.attr in {"Random", "SystemRandom"}, f"{path.name}:{node.lineno} draws random.{node.attr}"
 
 
-@pytest.mark.parametrize("package", ["popclient", "popconsole"])
+@pytest.mark.parametrize("package", OUTSIDE)
 def test_imports_of_the_client_and_the_console_run_one_way(package: str) -> None:
     files, rooms = OUTSIDE[package]
     rank = {room: index for index, room in enumerate(rooms)}
@@ -351,7 +361,7 @@ def test_modes_of_spark_do_not_know_each_other() -> None:
                     assert is_within(each, mode) or CLIENT[each].parent.name == "spark", f"{module} imports {each}"
 
 
-@pytest.mark.parametrize("package", ["popclient", "popconsole"])
+@pytest.mark.parametrize("package", OUTSIDE)
 def test_rooms_of_the_client_and_the_console_are_read_in_one_sitting(package: str) -> None:
     files = {module: path for module, path in OUTSIDE[package][0].items() if path.name != "__init__.py"}
     rooms = Counter(path.parent.relative_to(ROOT / package).as_posix() for path in files.values())
@@ -361,7 +371,7 @@ def test_rooms_of_the_client_and_the_console_are_read_in_one_sitting(package: st
     assert {module: length for module, length in lengths.items() if not LINES_MIN <= length <= LINES_MAX} == {}
 
 
-@pytest.mark.parametrize("package", ["popclient", "popconsole"])
+@pytest.mark.parametrize("package", OUTSIDE)
 def test_no_files_of_the_client_or_the_console_import_each_other(package: str) -> None:
     """Imports inside functions and under TYPE_CHECKING count too."""
     files = OUTSIDE[package][0]

@@ -23,7 +23,7 @@ from popclient._engine.backlog import Backlog, Batch, Buffered, Deadlines, Group
 from popclient._engine.flow import CacheBudget
 from popclient._engine.listener import BatchCall, PushListener
 from popclient._engine.options import PushOptions
-from popclient._engine.outcomes import OutcomeSender, describe_failure, describe_next_attempt
+from popclient._engine.outcomes import OutcomeSender, describe_failure, describe_next_attempt, reason_of
 from popclient._engine.runner import Rejected, Runner
 from popclient._engine.settle import Settling
 from popclient._session import convert
@@ -176,7 +176,7 @@ class Dispatcher:
             elif batch.group.ordered and not self._session.is_popmq:
                 self._try_again_here(batch)
             else:
-                self._fail(undecided)
+                self._fail(undecided, reason_of(consumption, self._options.consumption_timeout))
         if batch.group.ordered and batch not in self._here_later:
             self._backlog.free(batch.group)
         self._hand_out()
@@ -186,20 +186,20 @@ class Dispatcher:
             self._decide(held)
             self._outcomes.ack(held)
 
-    def _fail(self, several: Sequence[Buffered]) -> None:
+    def _fail(self, several: Sequence[Buffered], reason: str) -> None:
         """In an ordered batch the first message is the one that failed; those behind it have to wait."""
         if several[0].group.ordered:
             first, *behind = several
             rest = [*behind, *self._backlog.withdraw_rest(first.group)]
             self._decide(first, *rest)
-            self._say(partial(self._fail_in_order, first, rest), first.group)
+            self._say(partial(self._fail_in_order, first, rest, reason), first.group)
             return
         for held in several:
             self._decide(held)
-            self._say(partial(self._outcomes.fail, held, self._retry_interval(held)))
+            self._say(partial(self._outcomes.fail, held, self._retry_interval(held), reason))
 
-    async def _fail_in_order(self, first: Buffered, rest: Sequence[Buffered]) -> None:
-        await self._outcomes.fail(first, self._retry_interval(first))
+    async def _fail_in_order(self, first: Buffered, rest: Sequence[Buffered], reason: str) -> None:
+        await self._outcomes.fail(first, self._retry_interval(first), reason)
         await self._outcomes.give_back(rest)
 
     def _ack_came_too_late(self, held: Buffered) -> None:
@@ -246,18 +246,19 @@ class Dispatcher:
 
     def _time_out(self, held: Buffered) -> None:
         """The consumption timeout is over. The message is with the listener, or still waits for it."""
-        batch = held.batch
+        batch, timeout = held.batch, Consumption(ConsumeStatus.TIMEOUT, 0.0)
+        reason = reason_of(timeout, self._options.consumption_timeout)
         if batch is None:
             self._backlog.withdraw(held)
             views = (held.view,)
             self._interceptors.before_consume(views)
-            self._interceptors.after_consume(views, Consumption(ConsumeStatus.TIMEOUT, 0.0))
+            self._interceptors.after_consume(views, timeout)
             log.warning("%s timed out before its turn came; %s", held.view, describe_next_attempt(held, self._session))
-            self._fail([held])
+            self._fail([held], reason)
             return
         batch.timed_out = True
         batch.group.is_stuck = batch.group.ordered
-        self._fail(batch.undecided)
+        self._fail(batch.undecided, reason)
         if batch.call is not None:
             self._runner.cancel(batch.call)
 

@@ -72,9 +72,10 @@ class OutcomeSender:
 
     # ---- Anything else ----
 
-    async def fail(self, held: Buffered, interval: timedelta) -> None:
+    async def fail(self, held: Buffered, interval: timedelta, reason: str) -> None:
         """It is delivered again after the interval; this attempt counts."""
-        await self._until_heard(held, partial(self._settling.change_invisible_duration, held.view, interval))
+        fail = partial(self._settling.change_invisible_duration, held.view, interval, reason=reason)
+        await self._until_heard(held, fail)
 
     async def give_up(self, held: Buffered) -> None:
         """It becomes a dead letter."""
@@ -148,6 +149,24 @@ def describe_failure(batch: Batch, consumption: Consumption, session: Session, o
     if not (undecided := batch.undecided):
         return said
     return f"{said}; {'' if several == 1 else 'of the first, '}{describe_next_attempt(undecided[0], session)}"
+
+
+def reason_of(consumption: Consumption, timeout_s: float) -> str:
+    """Why the call failed, for the server: the exception's type and first line; empty if the listener only said so."""
+    if consumption.status is ConsumeStatus.TIMEOUT:
+        return f"the consumption timeout of {timeout_s:g} s was over"
+    if consumption.status is ConsumeStatus.RETURNNULL:
+        return "the listener returned nothing"
+    if (error := consumption.error) is None:
+        return ""
+    return ": ".join([type(error).__name__, *_text_of(error).splitlines()[:1]])
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        return str(error).strip()
+    except Exception:  # noqa: BLE001  a user's class may fail here, too
+        return ""
 
 
 def describe_next_attempt(held: Buffered, session: Session) -> str:

@@ -23,6 +23,8 @@ from popproto.v2 import service_pb2 as rpc
 ENTRIES_PER_ACK: Final = 512
 ACK_REQUESTS_AT_ONCE: Final = 4
 CHANGES_AT_ONCE: Final = 64
+REASON_HEADER: Final = "popmq-reason-bin"
+REASON_LENGTH_MAX: Final = 256  # the server cuts longer ones
 
 
 class Settling:
@@ -61,9 +63,12 @@ class Settling:
     # ---- One by one ----
 
     async def change_invisible_duration(
-        self, view: MessageView, duration: timedelta, *, suspend: bool | None = None
+        self, view: MessageView, duration: timedelta, *, suspend: bool | None = None, reason: str = ""
     ) -> None:
-        """Restarts the hold; the view gets the new handle, or keeps the old one when this fails."""
+        """Restarts the hold; the view gets the new handle, or keeps the old one when this fails.
+
+        reason: why the attempt failed, if it did.
+        """
         self._session.require_open()
         request = rpc.ChangeInvisibleDurationRequest(
             group=self._group,
@@ -75,12 +80,15 @@ class Settling:
         request.invisible_duration.FromTimedelta(duration)
         asked_at: datetime = convert.now()
         answer = await self._session.transport.unary(
-            lambda link: link.messaging.ChangeInvisibleDuration, request, self._session.config.request_timeout
+            lambda link: link.messaging.ChangeInvisibleDuration,
+            request,
+            self._session.config.request_timeout,
+            self._why(reason),
         )
         check(answer.status)
         view._renew_hold(answer.receipt_handle or view.receipt_handle, asked_at + duration)
 
-    async def forward_to_dead_letter_queue(self, view: MessageView) -> None:
+    async def forward_to_dead_letter_queue(self, view: MessageView, reason: str = "") -> None:
         self._session.require_open()
         request = rpc.ForwardMessageToDeadLetterQueueRequest(
             group=self._group,
@@ -91,7 +99,10 @@ class Settling:
             max_delivery_attempts=self._session.settings.backoff_policy.max_attempts,
         )
         answer = await self._session.transport.unary(
-            lambda link: link.messaging.ForwardMessageToDeadLetterQueue, request, self._session.config.request_timeout
+            lambda link: link.messaging.ForwardMessageToDeadLetterQueue,
+            request,
+            self._session.config.request_timeout,
+            self._why(reason),
         )
         check(answer.status)
 
@@ -110,6 +121,12 @@ class Settling:
 
     async def give_back_one(self, view: MessageView) -> None:
         await self.change_invisible_duration(view, timedelta(0), suspend=True)
+
+    def _why(self, reason: str) -> Sequence[tuple[str, bytes]]:
+        """A header of PopMQ's: RocketMQ's requests have no field for a reason."""
+        if not reason or not self._session.is_popmq:
+            return ()
+        return ((REASON_HEADER, reason[:REASON_LENGTH_MAX].encode(errors="replace")),)
 
     def _resource(self, topic: str) -> pb.Resource:
         return convert.resource(topic, self._session.config.namespace)

@@ -250,9 +250,9 @@ class SimpleConsumerCore:
         await _at_rest(view)
         await self._settling.change_invisible_duration(view, duration)
 
-    async def forward_to_dead_letter_queue(self, view: MessageView) -> None:
+    async def forward_to_dead_letter_queue(self, view: MessageView, reason: str) -> None:
         await _at_rest(view)
-        await self._settling.forward_to_dead_letter_queue(view)
+        await self._settling.forward_to_dead_letter_queue(view, reason)
 
     # ---- The end ----
 

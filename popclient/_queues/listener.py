@@ -20,8 +20,8 @@ from popclient._version import log
 from popclient.listening import ConsumeStatus, Consumption
 from popclient.message import MessageQueue, MessageView
 
-ALL: Final = 2**31 - 1  # ack_index of a listener that leaves it alone
-BY_THE_CONSUMER: Final = -1  # suspend_current_queue_millis of a listener that leaves it alone
+ALL: Final = 2**31 - 1  # ack_index, unless the listener sets it
+BY_THE_CONSUMER: Final = -1  # suspend_current_queue_millis, unless the listener sets it
 
 
 class ConsumeConcurrentlyStatus(StrEnum):
@@ -102,7 +102,7 @@ class OrderlyListener:
 
 
 class Outcome:
-    """How one call of the listener ended. `returned`: as `status_of` understands it; None where it raised."""
+    """How one call of the listener ended. `returned`: its status by `status_of`; None if it raised."""
 
     __slots__ = ("consumption", "returned")
 
@@ -117,7 +117,7 @@ _SUCCESSES: Final = frozenset(
 
 
 def status_of(returned: object, context: Context) -> Status | None:
-    """What a listener has returned, as one of its own statuses, whose text will do too.
+    """The status that a listener has returned, which may also be the text of a status.
 
     None for anything else, which is logged unless it is None.
 
@@ -138,7 +138,7 @@ def consumption_of(
 ) -> Consumption:
     """The class of a listener's end, for metrics (requirement E7).
 
-    returned, status: the listener's word, and as `status_of` understands it. timeout: the consume_timeout in seconds.
+    returned, status: what the listener returned, and what `status_of` makes of it. timeout: in seconds.
     """
     if error is not None:
         end = ConsumeStatus.EXCEPTION
@@ -158,7 +158,7 @@ def consume_of(listener: Any) -> Callable[..., Any]:
 
 
 def is_async(listener: Any) -> bool:
-    """Is it a coroutine function, or an object that consumes by one?"""
+    """Whether it is a coroutine function, or an object that consumes with one."""
     if isinstance(listener, OrderlyListener) and listener._consume is not None:
         return is_async(listener._consume)
     consume = consume_of(listener)
@@ -166,7 +166,7 @@ def is_async(listener: Any) -> bool:
     return inspect.iscoroutinefunction(consume) or inspect.iscoroutinefunction(call)
 
 
-BY_THE_GROUP: Final = 0  # delay level of a listener that leaves it alone
+BY_THE_GROUP: Final = 0  # delay level, unless the listener sets it
 DEAD_LETTER: Final = -1  # delay level
 LAST_DELAY_LEVEL: Final = 18  # of the server's delay table
 

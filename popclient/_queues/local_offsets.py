@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 try:
     import fcntl
-except ImportError:  # on Windows, where the rest of the client can do without
+except ImportError:  # on Windows
     fcntl = None  # type: ignore[assignment]
 
 from popclient._queues.offsets import NO_OFFSET, OFFSET_ERROR, OffsetMemory, OffsetStore, ReadOffsetType
@@ -54,8 +54,8 @@ class LocalFileOffsetStore(OffsetStore):
         self.path = (home or default_home()) / client_name / group / FILE_NAME
         self._memory = OffsetMemory()
         self._stored: dict[MessageQueue, int] = {}
-        self._generations: dict[str, int] = {}  # the present ones of the topics
-        self._written: dict[str, int] = {}  # the same, as in the file
+        self._generations: dict[str, int] = {}  # of the topics, as they are now
+        self._written: dict[str, int] = {}  # of the topics, as in the file
         self._writing = threading.Lock()
         self._lock: int | None = None
 
@@ -210,7 +210,7 @@ class LocalFileOffsetStore(OffsetStore):
 
 
 async def _beside_the_loop(work: Callable[[], T]) -> T:
-    """Runs it in a thread. A process that ends has no threads any more: then the event loop waits for the disk."""
+    """Runs it in a thread; if the process is ending, no thread can start, so it runs in the event loop."""
     try:
         doing = asyncio.get_running_loop().run_in_executor(None, work)
     except RuntimeError:

@@ -1,7 +1,7 @@
 """Where a queue begins (requirements I1 to I7).
 
-Stored progress always wins; the setting speaks only for a group that has none in the queue. What was asked for is done:
-there is no rule by the age of a topic or by what a server has in memory.
+A group with stored progress in the queue continues there. The setting `consume_from` counts only without progress. The
+age of a topic, or what a server has in memory, does not change it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class ConsumeFromWhere(StrEnum):
 
     @classmethod
     def of(cls, given: str) -> ConsumeFromWhere:
-        """By its name, an old one among them. Raises ValueError for a name that there is not."""
+        """The value with this name, which may be a deprecated one. Raises ValueError for an unknown name."""
         if given in _OLD_NAMES:
             return cls.CONSUME_FROM_LAST_OFFSET
         try:
@@ -59,13 +59,13 @@ def start_of(consume_from: ConsumeFromWhere, topic: str, stored: int) -> int | S
         return stored
     if stored != NO_OFFSET:
         return None
-    if is_retry_topic(topic):  # its messages are the group's own, the first of them too; a time has no meaning there
+    if is_retry_topic(topic):  # it has only messages that this group has handed back, so the group wants all of them
         return StartQuery.END if consume_from is ConsumeFromWhere.CONSUME_FROM_TIMESTAMP else 0
     match consume_from:
         case ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET:
             return StartQuery.END
         case ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET:
-            return 0  # of a trimmed queue the first pull is answered with the correction
+            return 0  # if the queue begins later, the answer to the first pull corrects the offset
         case ConsumeFromWhere.CONSUME_FROM_TIMESTAMP:
             return StartQuery.TIMESTAMP
 
@@ -97,8 +97,8 @@ def consume_timestamp_of(given: str | datetime | None, now: datetime) -> datetim
 class Generations:
     """What one consumer knows of its topics. Belongs to one event loop.
 
-    A topic may be another one that was made under the same name since (requirement B9). A server tells that by a
-    number, the topic's generation: opaque, and 0 where it is not told.
+    A topic can be deleted and made again under the same name (requirement B9). Then it has another generation, a number
+    that the server gives it; 0 if the server gives none.
     """
 
     def __init__(self) -> None:
@@ -107,14 +107,14 @@ class Generations:
         self._came_later: set[str] = set()
 
     def missing(self, topic: str) -> bool:
-        """The server has no such topic now. Is that new?"""
+        """Notes that the server has no such topic now. Returns whether that is new."""
         is_new = topic not in self._missing
         self._missing.add(topic)
         self._came_later.add(topic)
         return is_new
 
     def met(self, topic: str, generation: int) -> bool:
-        """The server has told the topic's generation. Is it another one than before?"""
+        """Notes the generation that the server gave. Returns whether it is another one than before."""
         self._missing.discard(topic)
         before = self._known.get(topic, 0)
         if not generation or generation == before:
@@ -128,7 +128,7 @@ class Generations:
         return topic in self._known
 
     def wants_all(self, topic: str) -> bool:
-        """Was the topic made while this consumer was there? Then all of its messages came later than the consumer."""
+        """Whether the topic was made after this consumer started: then the consumer wants all of its messages."""
         return topic in self._came_later
 
     def forget(self, topic: str) -> None:

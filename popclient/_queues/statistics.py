@@ -32,7 +32,7 @@ class TopicStatistics(NamedTuple):
 
 
 class Sum(NamedTuple):
-    """Amounts of the last 60 seconds together, and how many they were."""
+    """The sum of the amounts of the last 60 seconds, and their number."""
 
     total: float
     times: int
@@ -47,7 +47,7 @@ class Sum(NamedTuple):
 
 
 class Series:
-    """Amounts of the last 60 seconds, kept by the second."""
+    """Amounts of the last 60 seconds, added up for each second."""
 
     def __init__(self) -> None:
         self._seconds: deque[tuple[int, float, int]] = deque()  # second, sum of amounts, how many
@@ -106,7 +106,7 @@ _of_process_mutex = threading.Lock()
 
 
 def consumer_statistics() -> dict[str, TopicStatistics]:
-    """Of all QueuePushConsumers, and PullConsumers with a listener, of this process: by "topic@group"."""
+    """What QueuePushConsumers, and PullConsumers with a listener, of this process have done: by "topic@group"."""
     with _of_process_mutex:
         consumers = list(_of_process)
     by_key: defaultdict[tuple[str, str], list[list[Sum]]] = defaultdict(list)
@@ -117,7 +117,7 @@ def consumer_statistics() -> dict[str, TopicStatistics]:
 
 
 class Statistics:
-    """Of one consumer. Safe in threads."""
+    """What one consumer has done. Safe in threads."""
 
     def __init__(self, group: str, clock: Clock) -> None:
         self.group = group
@@ -128,14 +128,14 @@ class Statistics:
             _of_process.add(self)
 
     def pulled(self, topic: str, seconds: float, messages: int) -> None:
-        """A pull was answered."""
+        """Counts a pull that was answered."""
         now = self._clock.now()
         with self._mutex:
             self._topics[topic].pull_rt.add(now, seconds * 1_000)
             self._topics[topic].pulled.add(now, messages)
 
     def consumed(self, topic: str, seconds: float, ok: int, failed: int) -> None:
-        """A call of the listener has ended."""
+        """Counts a call of the listener that has ended."""
         now = self._clock.now()
         with self._mutex:
             self._topics[topic].consume_rt.add(now, seconds * 1_000)

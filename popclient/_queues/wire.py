@@ -1,4 +1,4 @@
-"""How the calls of queue granularity reach a server, and how one that does not offer them is told apart.
+"""How the calls of queue granularity reach a server, and how the client recognizes a server without them.
 
 A RocketMQ 5 proxy offers none of them: it answers them with gRPC's UNIMPLEMENTED, and no session to a client that owns
 queues. A client that meets it gets UnsupportedByServer, which names the call, the server's kind and the way out.
@@ -29,13 +29,13 @@ PULL_BATCH: Final = "pull-batch"  # of one whose Legacy has PullBatch
 
 
 async def open_session(session: Session) -> None:
-    """Opens the session of a consumer that owns queues; raises UnsupportedByServer where that cannot be."""
+    """Opens the session of a consumer that owns queues; raises UnsupportedByServer if the server has none for it."""
     try:
         await session.start()
     except PopError as refusal:
         if refusal.code == pb.UNRECOGNIZED_CLIENT_TYPE:
             raise unsupported(session, "a session with client type PULL_CONSUMER") from refusal
-        if isinstance(refusal, ServerError | BadRequest):  # older proxies fall over the client type
+        if isinstance(refusal, ServerError | BadRequest):  # older proxies answer an unknown client type so
             await _probe(session)
         raise
     if not session.is_popmq:
@@ -43,7 +43,8 @@ async def open_session(session: Session) -> None:
 
 
 async def _probe(session: Session) -> None:
-    """An empty request: a server that has the call refuses it as invalid, and that is all we want to know."""
+    """Sends an empty request, which a server with the call refuses as invalid. Raises UnsupportedByServer for a server
+    without the call."""
     pick = _query_offset
     timeout = session.config.request_timeout
     await offered(session, "QueryOffset", session.transport.unary(pick, rpc.QueryOffsetRequest(), timeout))
@@ -69,7 +70,7 @@ async def offers(session: Session, capability: str) -> bool:
 async def call_legacy(
     session: Session, name: str, pick: Callable[[Link], Callable[..., Awaitable[Answer]]], request: Any
 ) -> Answer:
-    """A call of popmq.v1.Legacy; not even tried where the server has no such service."""
+    """Makes a call of popmq.v1.Legacy. Raises UnsupportedByServer, without a call, if the server lacks that service."""
     if not await has_legacy(session):
         raise unsupported(session, name)
     return await call(session, name, pick, request)
@@ -85,7 +86,7 @@ async def call(
 ) -> Answer:
     """One request and its answer, whose status is OK; raises a PopError.
 
-    tells_of_each: does the answer say what became of each part of the request? Then its status says nothing else.
+    tells_of_each: whether the answer has a result for each part of the request. Then its status is not checked.
     """
 
     async def checked() -> Answer:
@@ -98,7 +99,8 @@ async def call(
 
 
 async def offered(session: Session, name: str, work: Awaitable[Result]) -> Result:
-    """Its result; that there is no such call is told in more words. What is refused of one that there is, is not."""
+    """The result of the work. If the server does not have the call, raises an UnsupportedByServer that says what to do.
+    Other errors are not changed."""
     try:
         return await work
     except UnsupportedByServer as refusal:

@@ -13,7 +13,7 @@ import hmac
 import itertools
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar
 
 import grpc
@@ -131,12 +131,19 @@ class Transport:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def unary(
-        self, pick: Callable[[Link], Callable[..., Awaitable[Answer]]], request: Any, timeout: float
+        self,
+        pick: Callable[[Link], Callable[..., Awaitable[Answer]]],
+        request: Any,
+        timeout: float,
+        more: Sequence[tuple[str, bytes]] = (),
     ) -> Answer:
-        """One request, one answer, within `timeout` seconds; raises a PopError such as Unreachable."""
+        """One request, one answer, within `timeout` seconds; raises a PopError such as Unreachable.
+
+        more: headers of this call alone, whose names end in "-bin".
+        """
 
         async def attempt(link: Link, remaining: float) -> Answer:
-            return await pick(link)(request, timeout=remaining, metadata=self.headers())
+            return await pick(link)(request, timeout=remaining, metadata=(*self.headers(), *more))
 
         return await self.call(attempt, timeout)
 

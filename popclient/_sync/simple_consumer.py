@@ -100,9 +100,12 @@ class SimpleConsumer(ConsumerFace[SimpleConsumerCore]):
         length = as_timedelta("duration", duration)
         self._bridge.run(lambda: self._core.change_invisible_duration(message, length))
 
-    def forward_to_dead_letter_queue(self, message: MessageView) -> None:
-        """Gives the message up: it moves to the group's dead letter queue."""
-        self._bridge.run(lambda: self._core.forward_to_dead_letter_queue(message))
+    def forward_to_dead_letter_queue(self, message: MessageView, reason: str = "") -> None:
+        """Gives the message up: it moves to the group's dead letter queue.
+
+        reason: a line for those who look at dead letters; at most 256 characters, longer ones are cut.
+        """
+        self._bridge.run(lambda: self._core.forward_to_dead_letter_queue(message, reason))
 
     def __iter__(self) -> Iterator[MessageView]:
         """Long-polls until the consumer is closed; waits for a server that restarts.

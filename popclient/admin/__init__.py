@@ -22,6 +22,7 @@ from popclient.admin.facts import (
     HistoryEntry,
     Hold,
     LockedMessageGroup,
+    LockedMessageGroups,
     MessageFacts,
     MessageState,
     MovedOffset,
@@ -46,7 +47,7 @@ from popclient.admin.redrive_facts import (
     RedriveStep,
     Repair,
 )
-from popclient.admin.server_facts import Budget, Health, HealthCheck, Histogram, Status
+from popclient.admin.server_facts import Budget, Health, HealthCheck, Histogram, KnownServer, Status, Storage
 from popclient.admin.user_facts import Explanation, NewUser, Policy, User
 
 __all__ = [
@@ -68,7 +69,9 @@ __all__ = [
     "Histogram",
     "HistoryEntry",
     "Hold",
+    "KnownServer",
     "LockedMessageGroup",
+    "LockedMessageGroups",
     "MessageFacts",
     "MessageState",
     "MovedOffset",
@@ -86,6 +89,7 @@ __all__ = [
     "ScheduledMessage",
     "SkippedMessage",
     "Status",
+    "Storage",
     "Subscription",
     "Topic",
     "Trial",

@@ -24,6 +24,7 @@ from popclient.admin.facts import (
     GroupLag,
     HistoryEntry,
     Hold,
+    LockedMessageGroup,
     MessageState,
     Pause,
     Queue,
@@ -34,7 +35,7 @@ from popclient.admin.facts import (
     Why,
 )
 from popclient.admin.redrive_facts import DeadLetter
-from popclient.admin.server_facts import Budget, HealthCheck, Histogram
+from popclient.admin.server_facts import Budget, HealthCheck, Histogram, KnownServer, Storage
 from popclient.admin.user_facts import Policy
 from popclient.message import MessageView
 from popproto.v1 import admin_pb2 as wire
@@ -129,10 +130,13 @@ _MADE: Final[dict[str, Callable[[Any], object]]] = {
     wire.Histogram.DESCRIPTOR.full_name: lambda value: facts_of(Histogram, value),
     wire.Hold.DESCRIPTOR.full_name: lambda value: facts_of(Hold, value),
     wire.HistoryEntry.DESCRIPTOR.full_name: lambda value: facts_of(HistoryEntry, value),
+    wire.LockedMessageGroup.DESCRIPTOR.full_name: lambda value: facts_of(LockedMessageGroup, value),
     wire.MessageState.DESCRIPTOR.full_name: lambda value: facts_of(MessageState, value),
     wire.Pause.DESCRIPTOR.full_name: lambda value: facts_of(Pause, value),
     wire.Policy.DESCRIPTOR.full_name: policy_of,
     wire.Queue.DESCRIPTOR.full_name: lambda value: facts_of(Queue, value),
+    wire.Server.DESCRIPTOR.full_name: lambda value: facts_of(KnownServer, value),
+    wire.Storage.DESCRIPTOR.full_name: lambda value: facts_of(Storage, value),
     wire.Redeliveries.DESCRIPTOR.full_name: lambda value: facts_of(Redeliveries, value),
 }
 

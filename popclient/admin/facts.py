@@ -200,7 +200,7 @@ class Group:
     consume_from: EARLIEST or LATEST. history: none, errors or all. mode: POP or PULL, empty until first use.
     Filled by `get_group` alone: lag, per topic; consumers, who works for it with the asked server; redeliveries;
     hints, a sentence for each thing that deserves a look. pauses, by `get_group` and `list_groups`: what operators have
-    paused.
+    paused, at most 1,000 and 10 pauses; more_pauses: how many others there are.
     """
 
     name: str
@@ -218,6 +218,7 @@ class Group:
     hints: tuple[str, ...]
     retry_backoff: ExponentialBackoff | None = None
     pauses: tuple[Pause, ...] = ()
+    more_pauses: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,6 +266,17 @@ class LockedMessageGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class LockedMessageGroups:
+    """Locked message groups of a group, those with the most attempts first.
+
+    more: how many others are locked; the server looks at no more than 10,000 message groups.
+    """
+
+    message_groups: tuple[LockedMessageGroup, ...]
+    more: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class HistoryEntry:
     """One step of a message in a group, and why it was taken."""
 
@@ -298,15 +310,16 @@ class Why:
 
 @dataclass(frozen=True, slots=True)
 class FoundMessages:
-    """`matched` of `examined` messages match; unless `complete`, others were not examined.
+    """One page of a search: of `examined` messages `matched` match; unless `complete`, there are others.
 
-    messages: the newest of them, newest first, without their bodies.
+    messages: those that match, newest first, without their bodies. next_page: leads `find_messages` to the others.
     """
 
     examined: int
     matched: int
     complete: bool
     messages: tuple[MessageView, ...]
+    next_page: str = ""
 
 
 @dataclass(frozen=True, slots=True)

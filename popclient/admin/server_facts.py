@@ -54,6 +54,34 @@ class Histogram:
 
 
 @dataclass(frozen=True, slots=True)
+class Storage:
+    """The space that the database takes, in bytes; None for what is not known, such as the disk of a Postgres.
+
+    database_bytes: WAL included.
+    """
+
+    database_bytes: int | None = None
+    wal_bytes: int | None = None
+    disk_free_bytes: int | None = None
+    disk_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KnownServer:
+    """A server that uses the database, or used it until a short time ago.
+
+    address: for clients; empty if it is not known. last_seen: its last heartbeat; running: that is not late.
+    asked: it gave this answer.
+    """
+
+    server_id: str
+    address: str
+    last_seen: datetime
+    running: bool
+    asked: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Status:
     """The server in numbers. `store` is its database URL without the password.
 
@@ -61,6 +89,8 @@ class Status:
     oldest_overdue: how late the latest hold, back-off or delayed message is that should have ended; 0 when none is.
     hints: a sentence for each thing that deserves a look.
     commit_times: seconds of the server's commits since its start; None from a server that does not tell them.
+    storage: the space that the database takes; None from a server that does not tell it.
+    servers: those on its Postgres, itself too; none on SQLite, whose file has one server.
     """
 
     version: str
@@ -82,3 +112,5 @@ class Status:
     budgets: tuple[Budget, ...]
     appended: int = 0
     commit_times: Histogram | None = None
+    storage: Storage | None = None
+    servers: tuple[KnownServer, ...] = ()

@@ -101,9 +101,12 @@ class SimpleConsumer(ConsumerFace[SimpleConsumerCore]):
         length = as_timedelta("duration", duration)
         await self._bridge.run(lambda: self._core.change_invisible_duration(message, length))
 
-    async def forward_to_dead_letter_queue(self, message: MessageView) -> None:
-        """Gives the message up: it moves to the group's dead letter queue."""
-        await self._bridge.run(lambda: self._core.forward_to_dead_letter_queue(message))
+    async def forward_to_dead_letter_queue(self, message: MessageView, reason: str = "") -> None:
+        """Gives the message up: it moves to the group's dead letter queue.
+
+        reason: a line for those who look at dead letters; at most 256 characters, longer ones are cut.
+        """
+        await self._bridge.run(lambda: self._core.forward_to_dead_letter_queue(message, reason))
 
     # sync: Several tasks => Several threads
     async def __aiter__(self) -> AsyncIterator[MessageView]:

@@ -7,9 +7,10 @@ Exit codes: 0 ok, 1 refused, 2 usage, 3 unreachable, 4 not found.
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib import metadata
 from typing import Any, Final, NoReturn
 
@@ -150,8 +151,15 @@ class _Parser(argparse.ArgumentParser):
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         arguments, rest = self.parse_known_args(args, namespace)
         if rest:
-            arguments.parser.error(f"unrecognized arguments: {' '.join(rest)}")
+            arguments.parser.refuse(rest)
         return arguments
+
+    def refuse(self, unknown: Sequence[str]) -> NoReturn:
+        """End with a sentence that names the unknown arguments, and the options that were probably meant."""
+        wrong = [each.partition("=")[0] for each in unknown if each.startswith("--")]
+        meant = dict.fromkeys(filter(None, (_nearest(each, self._option_string_actions) for each in wrong)))
+        hint = f"; did you mean {' and '.join(meant)}?" if meant else ""
+        self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         if self.instead is not None:
@@ -191,6 +199,15 @@ class _Parser(argparse.ArgumentParser):
         )
         add("--namespace", metavar="NAME", text="the namespace of topics and groups")
         add("--json", action="store_true", text="print one JSON document")
+
+
+def _nearest(wrong: str, options: Iterable[str]) -> str | None:
+    """The option that has all words of the wrong one, or else letters that are much like its letters."""
+    names = {each.strip("-"): each for each in options}
+    words = {"database" if word == "db" else word for word in wrong.strip("-").split("-")}
+    containing = [each for each in names if words <= set(each.split("-"))]
+    found = containing or difflib.get_close_matches(wrong.strip("-"), names, 1, cutoff=0.65)
+    return names[found[0]] if found else None
 
 
 def _endpoint(written: str) -> str:

@@ -182,9 +182,9 @@ def _add_message(actions: Any) -> None:
     find.add_argument("--tag", help="its tag")
     find.add_argument("--where", default="", metavar="EXPRESSION", help="a SQL filter on properties, such as 'a > 3'")
     find.add_argument("--since", type=moment, metavar="TIME", help="stored since then: 2026-11-20T10:00, or 2h for ago")
-    find.add_argument(
-        "--max", type=number(1, SHOWN_MAX), default=10, metavar="N", help="how many of the newest to show (10)"
-    )
+    find.add_argument("--until", type=moment, metavar="TIME", help="stored before then, in the same form")
+    find.add_argument("--max", type=number(1, SHOWN_MAX), default=10, metavar="N", help="how many to show at once (10)")
+    find.add_argument("--page", default="", help="go on where an earlier search ended: its last line has the page")
 
     scheduled = add_command(actions, "scheduled", "delayed messages and halves of transactions", "messages:list_all")
     scheduled.add_argument("--topic", required=True)

@@ -44,12 +44,15 @@ def find(arguments: Namespace) -> int:
             tag=arguments.tag,
             where=arguments.where,
             since=arguments.since,
+            until=arguments.until,
             max_messages=arguments.max,
+            page=arguments.page,
         )
     document = {
         "examined": found.examined,
         "matched": found.matched,
         "complete": found.complete,
+        "next_page": found.next_page,
         "messages": [
             {"topic": each.topic, "keys": list(each.keys), **_match_document(each)} for each in found.messages
         ],
@@ -68,10 +71,10 @@ def find(arguments: Namespace) -> int:
         for each in found.messages
     ]
     lines = table(columns, rows, "no message matches")
-    if found.matched > len(found.messages):
-        lines += ["", f"the newest {len(found.messages)} of {found.matched}; show more with --max"]
     if not found.complete:
-        lines += ["", f"{found.examined} messages were examined, and there are more; narrow it with --topic or --since"]
+        go_on = f"go on with --page {found.next_page}, or " if found.next_page else ""
+        narrower = "narrow it with --topic, --since or --until"
+        lines += ["", f"{found.examined} messages were examined, and there are more; {go_on}{narrower}"]
     return say(arguments, document, lines)
 
 

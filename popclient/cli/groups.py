@@ -8,11 +8,11 @@ from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
 
-from popclient.admin import Admin, Budget, Consumer, ExponentialBackoff, Group, GroupLag, Redeliveries
+from popclient.admin import Admin, Budget, Consumer, ExponentialBackoff, Group, GroupLag, Redeliveries, Status, Storage
 from popclient.cli import OK, REFUSED
 from popclient.cli.arguments import UsageError, client_config, confirm
-from popclient.cli.output import fields, hint_lines, local, milliseconds, say, table, utc, written
-from popclient.cli.progress import pause_documents, pause_lines, paused_part
+from popclient.cli.output import fields, hint_lines, local, milliseconds, say, size, table, utc, written
+from popclient.cli.progress import pause_document, pause_lines, paused_parts
 
 
 def create(arguments: Namespace) -> int:
@@ -40,7 +40,7 @@ def list_all(arguments: Namespace) -> int:
             each.consume_from,
             each.history,
             each.mode or "unused",
-            ", ".join(map(paused_part, each.pauses)),
+            paused_parts(each),
             local(each.created_at),
         )
         for each in groups
@@ -63,7 +63,7 @@ def show(arguments: Namespace) -> int:
             ("mode", group.mode or "unused"),
             ("created", local(group.created_at)),
             ("retries", _share(group.redeliveries)),
-            *(("paused", line.removeprefix("paused: ")) for line in pause_lines(group.pauses)),
+            *(("paused", line.removeprefix("paused: ")) for line in pause_lines(group)),
         ]
     )
     document = {
@@ -215,7 +215,7 @@ def _document(group: Group) -> dict[str, Any]:
         "history": group.history,
         "mode": group.mode,
         "created_at": utc(group.created_at),
-        "pauses": pause_documents(group.pauses),
+        **pause_document(group),
     }
 
 
@@ -228,6 +228,7 @@ def show_server(arguments: Namespace) -> int:
         [
             ("server", f"popmq {status.version} at {config.endpoints}, up {written(up)}"),
             ("store", f"{status.store} ({status.durability}, schema {status.schema_revision})"),
+            ("space", _space(status.storage)),
             ("time", local(status.now)),
             ("topics", status.topics),
             ("groups", status.groups),
@@ -254,10 +255,12 @@ def show_server(arguments: Namespace) -> int:
         "oldest_overdue_ms": milliseconds(status.oldest_overdue),
         "hints": list(status.hints),
         "budgets": [asdict(each) for each in status.budgets],
+        "storage": asdict(status.storage or Storage()),
+        "servers": [{**asdict(each), "last_seen": utc(each.last_seen)} for each in status.servers],
         "lag": lag_documents(status.lag),
     }
-    shown = [*lines, *hint_lines(status.hints), *_budget_lines(status.budgets), "", *lag_table(status.lag)]
-    return say(arguments, document, shown)
+    shown = [*lines, *hint_lines(status.hints), *_server_lines(status), *_budget_lines(status.budgets)]
+    return say(arguments, document, [*shown, "", *lag_table(status.lag)])
 
 
 def show_health(arguments: Namespace) -> int:
@@ -274,6 +277,27 @@ def confirm_clock(arguments: Namespace) -> int:
     with Admin(client_config(arguments)) as admin:
         sentence = admin.confirm_clock()
     return say(arguments, {"sentence": sentence}, [sentence])
+
+
+def _space(storage: Storage | None) -> str:
+    """What is known of it."""
+    if storage is None or storage.database_bytes is None:
+        return ""
+    parts = [f"database {size(storage.database_bytes)}"]
+    if storage.wal_bytes is not None:
+        parts.append(f"WAL {size(storage.wal_bytes)}")
+    if storage.disk_free_bytes is not None and storage.disk_bytes is not None:
+        parts.append(f"{size(storage.disk_free_bytes)} of {size(storage.disk_bytes)} are free on its disk")
+    return ", ".join(parts)
+
+
+def _server_lines(status: Status) -> list[str]:
+    """The servers, if there are several."""
+    rows = [
+        (each.address or each.server_id, "running" if each.running else "silent", written(status.now - each.last_seen))
+        for each in status.servers
+    ]
+    return ["", *table(["server", "state", "last seen ago"], rows)] if len(rows) > 1 else []
 
 
 def _budget_lines(budgets: Sequence[Budget]) -> list[str]:

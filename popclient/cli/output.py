@@ -101,6 +101,16 @@ def written(duration: timedelta) -> str:
     return parts or "0s"
 
 
+def size(octets: int) -> str:
+    """In the largest unit of which there is one at least: `512 B`, `1.4 KiB`, `12.0 MiB`."""
+    number, units = float(octets), ["KiB", "MiB", "GiB", "TiB"]
+    if number < 1_024:
+        return f"{octets} B"
+    while (number := number / 1_024) >= 1_024 and len(units) > 1:
+        units.pop(0)
+    return f"{number:.1f} {units[0]}"
+
+
 def body_of(message: MessageView) -> bytes | None:
     """The body; None for one that says it is packed and is not."""
     try:

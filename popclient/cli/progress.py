@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from popclient.admin import Admin, MovedOffset, Pause, QueueLag
+from popclient.admin import Admin, Group, MovedOffset, Pause, QueueLag
 from popclient.cli.arguments import UsageError, client_config
 from popclient.cli.messages import in_any_case
 from popclient.cli.output import local, say, table, utc
@@ -92,24 +92,31 @@ def skip(arguments: Namespace) -> int:
 def pause(arguments: Namespace) -> int:
     with Admin(client_config(arguments)) as admin:
         admin.pause_group(arguments.group, topic=arguments.topic, message_group=arguments.message_group)
-        pauses = admin.get_group(arguments.group).pauses
-    return say(arguments, {"group": arguments.group, "pauses": pause_documents(pauses)}, pause_lines(pauses))
+        group = admin.get_group(arguments.group)
+    return say(arguments, {"group": arguments.group, **pause_document(group)}, pause_lines(group))
 
 
 def resume(arguments: Namespace) -> int:
     with Admin(client_config(arguments)) as admin:
         admin.resume_group(arguments.group, topic=arguments.topic, message_group=arguments.message_group)
-        pauses = admin.get_group(arguments.group).pauses
-    lines = pause_lines(pauses) or [f"consumer group {arguments.group} is not paused"]
-    return say(arguments, {"group": arguments.group, "pauses": pause_documents(pauses)}, lines)
+        group = admin.get_group(arguments.group)
+    lines = pause_lines(group) or [f"consumer group {arguments.group} is not paused"]
+    return say(arguments, {"group": arguments.group, **pause_document(group)}, lines)
 
 
-def pause_lines(pauses: Sequence[Pause]) -> list[str]:
-    """One line for each pause."""
-    return [
+def pause_lines(group: Group) -> list[str]:
+    """One line for each pause, and one that counts those that the server left out."""
+    lines = [
         f"paused: {paused_part(each)}, since {local(each.paused_at)}{f' by {each.paused_by}' if each.paused_by else ''}"
-        for each in pauses
+        for each in group.pauses
     ]
+    return [*lines, f"paused: and {group.more_pauses} more"] if group.more_pauses else lines
+
+
+def paused_parts(group: Group) -> str:
+    """What is paused, in a few words."""
+    parts = list(map(paused_part, group.pauses))
+    return ", ".join([*parts, f"and {group.more_pauses} more"] if group.more_pauses else parts)
 
 
 def paused_part(pause: Pause) -> str:
@@ -118,16 +125,17 @@ def paused_part(pause: Pause) -> str:
     return part if pause.message_group is None else f"message group {pause.message_group} in {part}"
 
 
-def pause_documents(pauses: Sequence[Pause]) -> list[dict[str, Any]]:
-    return [
+def pause_document(group: Group) -> dict[str, Any]:
+    pauses = [
         {
             "topic": each.topic,
             "message_group": each.message_group,
             "paused_at": utc(each.paused_at),
             "paused_by": each.paused_by,
         }
-        for each in pauses
+        for each in group.pauses
     ]
+    return {"pauses": pauses, "more_pauses": group.more_pauses}
 
 
 def clone(arguments: Namespace) -> int:

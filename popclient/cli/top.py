@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timedelta
+from time import monotonic
 from typing import Any, Final, NamedTuple
 
 from rich.console import Console, Group, JustifyMethod
@@ -257,8 +258,13 @@ def _keys() -> Iterator[Callable[[float], str]]:
     settings = termios.tcgetattr(descriptor)
 
     def pressed(seconds: float) -> str:
-        readable, _, _ = select.select([descriptor], [], [], seconds)
-        return sys.stdin.read(1).lower() if readable else ""
+        # In short waits: a Ctrl-C just before `select` begins does not end it.
+        end = monotonic() + seconds
+        while (left := end - monotonic()) > 0:
+            readable, _, _ = select.select([descriptor], [], [], min(left, 0.5))
+            if readable:
+                return sys.stdin.read(1).lower()
+        return ""
 
     tty.setcbreak(descriptor)
     try:

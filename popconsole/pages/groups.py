@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from starlette.responses import Response
 
-from popclient.admin import Group, Hold, MovedOffset, QueueLag
+from popclient.admin import Group, Hold, LockedMessageGroups, MovedOffset, QueueLag
 from popconsole import words
 from popconsole.pages.overview import rows_of
 from popconsole.pictures.bars import label_of, parts_of
@@ -19,6 +19,8 @@ from popconsole.settings import LISTED_MAX
 from popconsole.visits import Outcome, Refused, Visit
 
 HOLDS_MAX: Final = 200
+PAUSES_MAX: Final = 20
+LOCKED_MAX: Final = 100
 PAGE: Final = 50
 LAG_MAX: Final = 1_000  # pairs of a group and a topic in one answer of the server
 TABS: Final = {
@@ -44,7 +46,7 @@ async def groups(visit: Visit) -> Response:
         rows.sort(key=lambda row: (-getattr(row.backlog, by), row.name))
     namespace = visit.settings.server.namespace
     idle = {each.name for each in listed.value or () if each.namespace == namespace or not namespace}
-    idle -= {row.name for row in rows_of(samples[-1], {})}
+    idle -= samples[-1].groups.keys()
     first = visit.asked_number("from")
     return visit.show(
         "groups.html",
@@ -81,6 +83,8 @@ async def group(visit: Visit) -> Response:
         ladder=ladder_of(found),
         tabs=TABS,
         tab=tab,
+        pauses_max=PAUSES_MAX,
+        pauses_left=max(0, len(found.pauses) - PAUSES_MAX) + found.more_pauses,
         **await _tab(visit, found, tab, visit.pulse.time),
     )
 
@@ -94,8 +98,9 @@ async def _tab(visit: Visit, found: Group, tab: str, now: datetime) -> dict[str,
         queues = await visit.attempt(visit.admin.list_lag(found.name))
         return {"failure": queues.failure, "queues": queues_of(queues.value or ())}
     if tab == "message-groups":
-        locked = await visit.attempt(visit.admin.list_locked_message_groups(found.name))
-        return {"failure": locked.failure, "locked": locked.value or ()}
+        locked = await visit.attempt(visit.admin.list_locked_message_groups(found.name, max_groups=LOCKED_MAX))
+        found_locked = locked.value or LockedMessageGroups(())
+        return {"failure": locked.failure, "locked": found_locked.message_groups, "locked_more": found_locked.more}
     return {"failure": ""}
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from starlette.responses import RedirectResponse, Response
 
+from popclient._arguments import parse_duration_ms
 from popclient.admin import FoundMessages, MessageFacts, MessageState
 from popclient.errors import NotFound, PopError
 from popconsole import words
@@ -21,9 +22,18 @@ from popconsole.visits import Refused, Visit
 
 FOUND_MAX: Final = 50
 REASONS_MAX: Final = 6  # groups that are asked why
+TIMES: Final = ("since", "until")
 URGENCY: Final = ("DLQ", "WAITING_RETRY", "INFLIGHT", "READY", "COMMIT")
-SPANS: Final = {"1h": 3_600, "1d": 86_400, "": 0}
 DIED: Final = frozenset({"EXHAUST", "FORWARD_TO_DLQ", "REDRIVE"})
+
+
+class Time(NamedTuple):
+    """As the visitor wrote it, as a shell takes it, and what it means; None: any time."""
+
+    written: str = ""
+    shell: str = ""
+    at: datetime | None = None
+    failure: str = ""
 
 
 class InGroup(NamedTuple):
@@ -37,7 +47,8 @@ class InGroup(NamedTuple):
 async def find(visit: Visit) -> Response:
     """By id or key, or by a condition in a topic. A message id leads to its page."""
     status = await visit.pulse.now(visit.admin)
-    wanted, topic, tag, where, last = (visit.asked(each).strip() for each in ("find", "topic", "tag", "where", "last"))
+    asked = (visit.asked(each).strip() for each in ("find", "topic", "tag", "where", "page"))
+    wanted, topic, tag, where, page = asked
     if wanted:
         try:
             found = await visit.admin.get_message(wanted, topic or None)
@@ -48,7 +59,10 @@ async def find(visit: Visit) -> Response:
                 raise
         else:
             return RedirectResponse(visit.path("messages", found.message.message_id), 303)
-    results = await visit.attempt(_search(visit, wanted, topic, tag, where, last)) if wanted or topic else None
+    since, until = (_time(at, visit.pulse.time) if (at := visit.asked(each).strip()) else Time() for each in TIMES)
+    results, refusal = None, _refusal(since, until)
+    if (wanted or topic) and not refusal:
+        results = await visit.attempt(_search(visit, wanted, topic, tag, where, (since.at, until.at), page))
     names = await visit.attempt(visit.admin.list_topics(max_topics=LISTED_MAX))
     return visit.show(
         "messages.html",
@@ -57,23 +71,49 @@ async def find(visit: Visit) -> Response:
         topic=topic,
         tag=tag,
         where=where,
-        last=last,
+        times={"since": since, "until": until},
         topics=[each.name for each in names.value or () if not each.name.startswith(OWN)],
         results=results.value if results else None,
-        failure=results.failure if results else "",
+        failure=results.failure if results else refusal,
         messages_count=status.messages,
     )
 
 
-async def _search(visit: Visit, key: str, topic: str, tag: str, where: str, last: str) -> FoundMessages:
-    seconds = SPANS.get(last, 0)
+def _time(written: str, now: datetime) -> Time:
+    """A time that a visitor wrote: how long ago, or a time of UTC unless it says."""
+    try:
+        try:
+            at = datetime.fromisoformat(written)
+        except ValueError:
+            ago = timedelta(milliseconds=parse_duration_ms(written))
+            return Time(written, written, now - ago)
+        at = at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)
+        return Time(written, at.isoformat(), at)
+    except (ValueError, OverflowError):
+        example = "2026-11-20T10:00 for UTC, 2026-11-20T10:00+01:00, or how long ago: 15m, 6h, 3d"
+        return Time(written, failure=f"'{written[:64]}' is no time; write {example}")
+
+
+def _refusal(since: Time, until: Time) -> str:
+    """Why the times cannot be searched; empty if they can."""
+    if since.at and until.at and since.at >= until.at:
+        return f"nothing is since {words.exact(since.at)} and before {words.exact(until.at)}; exchange the two times"
+    return since.failure or until.failure
+
+
+async def _search(
+    visit: Visit, key: str, topic: str, tag: str, where: str, times: tuple[datetime | None, datetime | None], page: str
+) -> FoundMessages:
+    since, until = times
     return await visit.admin.find_messages(
         key=key or None,
         topic=topic or None,
         tag=tag or None,
         where=where,
-        since=visit.pulse.time - timedelta(seconds=seconds) if seconds else None,
+        since=since,
+        until=until,
         max_messages=FOUND_MAX,
+        page=page,
     )
 
 

@@ -12,7 +12,7 @@ from popclient.admin import DeadLetterSelection, Status
 from popconsole import words
 from popconsole.pictures.bars import Part, label_of, parts_of
 from popconsole.pulse import Backlog, Sample
-from popconsole.rates import Trend, commit_quantiles, incoming, series, trends
+from popconsole.rates import Trend, commit_quantiles, every, incoming, series, trends
 from popconsole.visits import Visit
 
 ROWS_MAX: Final = 8
@@ -36,14 +36,23 @@ class Todo:
 
 
 class Row(NamedTuple):
-    """A group in a table."""
+    """A group in a table. What is drawn is made when a row is shown: a page shows few of thousands."""
 
     name: str
     backlog: Backlog
     trend: Trend
-    oldest: datetime | None
-    parts: list[Part]
-    label: str
+
+    @property
+    def oldest(self) -> datetime | None:
+        return None if self.backlog.oldest is None else datetime.fromtimestamp(self.backlog.oldest, UTC)
+
+    @property
+    def parts(self) -> list[Part]:
+        return parts_of(self.backlog.of_states)
+
+    @property
+    def label(self) -> str:
+        return label_of(self.backlog.of_states)
 
 
 class Named(NamedTuple):
@@ -66,7 +75,7 @@ async def overview(visit: Visit) -> Response:
         rows=sorted(rows, key=urgency)[:ROWS_MAX],
         groups_count=status.groups,
         todo=await what_needs_a_person(visit, status, last, recent),
-        every=max(3, round(visit.pulse.pause_s)),
+        every=every(visit.pulse),
         has_latency=last.commits is not None,
         figures={
             "in": f"{words.rate(incoming(samples))} messages a second",
@@ -84,17 +93,7 @@ async def activity(visit: Visit) -> Response:
 
 
 def rows_of(sample: Sample, recent: dict[str, Trend]) -> list[Row]:
-    return [
-        Row(
-            name,
-            backlog,
-            recent.get(name, Trend()),
-            None if backlog.oldest is None else datetime.fromtimestamp(backlog.oldest, UTC),
-            parts_of(backlog.of_states),
-            label_of(backlog.of_states),
-        )
-        for name, backlog in sorted(sample.groups.items())
-    ]
+    return [Row(name, backlog, recent.get(name, Trend())) for name, backlog in sorted(sample.groups.items())]
 
 
 def urgency(row: Row) -> tuple[Any, ...]:
@@ -205,7 +204,8 @@ async def _stuck(visit: Visit, sample: Sample) -> list[Todo]:
     waiting = sorted((each.waiting, name) for name, each in sample.groups.items() if each.waiting)
     for _, name in waiting[::-1][:ASKED_MAX]:
         groups = await visit.attempt(visit.admin.list_locked_message_groups(name, max_groups=ASKED_MAX))
-        stuck = [each for each in groups.value or () if each.first.delivery_attempt >= STUCK_ATTEMPT and each.behind]
+        locked = groups.value.message_groups if groups.value else ()
+        stuck = [each for each in locked if each.first.delivery_attempt >= STUCK_ATTEMPT and each.behind]
         found += [
             Todo(
                 "waiting",

@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from popclient.errors import Forbidden, PopError, Unauthorized
-from popconsole.desk import Desk, cookie_of, failure_of
+from popconsole.desk import Desk, address_of, cookie_of, failure_of
 from popconsole.rendering import render
 from popconsole.sessions import Stranger
 from popconsole.visits import Refused, Visit, form_of, root_of
@@ -47,7 +47,7 @@ class SignIn:
             admin = self._desk.admin_of(key, secret)
         except ValueError as error:
             return self._form(request, stranger, str(error), 400, key)
-        attempt = self._desk.sessions.try_key(request.client.host if request.client else "", key)
+        attempt = self._desk.sessions.try_key(address_of(request), key)
         if attempt is None:
             await admin.close()
             return self._form(request, stranger, "Too many attempts failed; wait a minute.", 429, key)
@@ -61,7 +61,9 @@ class SignIn:
         self._desk.sessions.signed_in(attempt)
         # A new token: nobody can have planted it before the visitor signed in.
         config = self._desk.settings.config_of(key, secret)
-        signed = self._desk.sessions.begin(admin, key, config=config, read_only=bool(form.get("read_only")))
+        signed = self._desk.sessions.begin(
+            admin, key, address=address_of(request), config=config, read_only=bool(form.get("read_only"))
+        )
         return self._desk.with_cookie(RedirectResponse(f"{root_of(request)}/", 303), signed.token, request)
 
     def _refused(self, request: Request, stranger: Stranger, error: PopError, key: str) -> Response:

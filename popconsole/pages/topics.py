@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Final, NamedTuple
 from urllib.parse import urlencode
 
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
 from popclient.admin import Queue, ScheduledMessage, Topic
 from popclient.aio import Message, Producer
@@ -15,6 +15,7 @@ from popclient.message import MessageView
 from popconsole import words
 from popconsole.bodies import excerpt
 from popconsole.pictures.strip import strip_of
+from popconsole.rates import every, incoming, series_of_topic
 from popconsole.settings import LISTED_MAX
 from popconsole.visits import Refused, Visit
 
@@ -52,8 +53,8 @@ async def topics(visit: Visit) -> Response:
 async def topic(visit: Visit) -> Response:
     """One topic."""
     name = visit.named("topic")
-    found = await visit.admin.get_topic(name)
     status = await visit.pulse.now(visit.admin)
+    found = await visit.pulse.topic(visit.admin, name)
     queue_id = visit.asked_number("queue") if visit.asked("queue") else None
     newest = await visit.attempt(_newest(visit, found, queue_id))
     found_messages, is_cut = newest.value or ([], False)
@@ -67,10 +68,22 @@ async def topic(visit: Visit) -> Response:
         messages=[(each, excerpt(each)) for each in messages[:SHOWN]],
         is_cut=is_cut,
         queue_id=queue_id,
+        every=every(visit.pulse),
+        figure=f"{words.rate(incoming(visit.pulse.topic_counts(name)))} messages a second",
         failure=newest.failure,
         is_own=name.startswith(OWN),
         types=TYPES,
     )
+
+
+async def activity(visit: Visit) -> Response:
+    """The series of the topic's plot. However many look at it, the server is asked once in a pause."""
+    name = visit.named("topic")
+    await visit.pulse.now(visit.admin)
+    counts = visit.pulse.topic_counts(name)
+    if not counts or visit.pulse.time.timestamp() - counts[-1].at >= 0.8 * visit.pulse.pause_s:
+        await visit.pulse.topic(visit.admin, name)
+    return JSONResponse(series_of_topic(visit.pulse.topic_counts(name)))
 
 
 async def _newest(visit: Visit, topic: Topic, queue_id: int | None) -> tuple[list[MessageView], bool]:

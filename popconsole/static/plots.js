@@ -1,4 +1,4 @@
-// The live plots of the overview: uPlot over /activity, which the console samples.
+// The live plots of a page: uPlot over its activity, which the console samples.
 "use strict";
 (() => {
   const box = document.getElementById("plots");
@@ -16,9 +16,8 @@
     backlog: (data) => [["ready", data.ready, "ready"], ["in flight", data.inflight, "inflight"]],
   };
 
-  function draw(name, at, series) {
-    const place = box.querySelector(`[data-plot="${name}"]`);
-    if (!place) return;
+  function draw(place, at, series) {
+    const name = place.dataset.plot;
     const known = series.some(([, values]) => values.some((value) => value != null));
     const wait = place.querySelector(".waiting-for-data");
     if (wait) wait.hidden = known && at.length > 1;
@@ -54,7 +53,7 @@
   let last = null;
   function all() {
     if (!last) return;
-    for (const [name, series] of Object.entries(kinds)) draw(name, last.at, series(last));
+    for (const place of box.querySelectorAll("[data-plot]")) draw(place, last.at, kinds[place.dataset.plot](last));
   }
   async function load() {
     if (document.hidden) return;

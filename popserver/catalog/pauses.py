@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import NamedTuple
 
-from sqlalchemy import Connection, bindparam, select
+from sqlalchemy import Connection, bindparam, func, select
 
-from popserver.database.rows import RowStatement
+from popserver.database.rows import RowStatement, encode_rows, rows_parameter
 from popserver.database.schema import consumer_group, pause
 from popserver.database.schema import topic as topic_table
 from popserver.model.names import Resource
@@ -35,14 +36,22 @@ class _PauseRow(NamedTuple):
     paused_by: str
 
 
-def pauses_of(conn: Connection, group_id: int) -> list[GroupPause]:
-    """The pauses of one group: first those of all topics, then by topic and message group."""
-    return [_pause(row) for row in _OF_GROUP.rows(conn, {"for_group": group_id})]
+class FirstPauses(NamedTuple):
+    """The first pauses of a group, and how many `more` it has: first those of all topics, then by topic and message
+    group."""
+
+    shown: list[GroupPause]
+    more: int
 
 
-def pauses(conn: Connection, limit: int) -> list[GroupPause]:
-    """The first `limit` pauses of all groups, the oldest first."""
-    return [_pause(row) for row in _OLDEST.rows(conn, {"limit": limit})]
+def pauses_of(conn: Connection, group_ids: Collection[int], limit: int) -> dict[int, FirstPauses]:
+    """The first `limit` pauses of each of these groups."""
+    names = {"groups": encode_rows([(each,) for each in group_ids]), "limit": limit}
+    shown: dict[int, list[GroupPause]] = {each: [] for each in group_ids}
+    for row in _FIRST.rows(conn, names):
+        shown[row.group_id].append(_pause(row))
+    counts = {row[0]: row[1] for row in conn.execute(_COUNTS, names)}
+    return {each: FirstPauses(first, counts.get(each, 0) - len(first)) for each, first in shown.items()}
 
 
 def pause_of_topic(conn: Connection, group_id: int, topic_id: int, message_group: str | None) -> GroupPause | None:
@@ -81,16 +90,20 @@ _PAUSES = (
     .where(consumer_group.c.deleted_at_ms.is_(None))
     .where((pause.c.topic_id == EVERY_TOPIC) | topic_table.c.deleted_at_ms.is_(None))
 )
-_OF_GROUP = RowStatement(
+_GROUPS = rows_parameter("groups", "group_id")
+_OF_GROUPS = _PAUSES.where(pause.c.group_id.in_(select(_GROUPS.c.group_id)))
+_RANKED = _OF_GROUPS.add_columns(
+    func.row_number()
+    .over(partition_by=pause.c.group_id, order_by=(pause.c.topic_id, pause.c.message_group))
+    .label("number")
+).subquery()
+_FIRST = RowStatement(
     _PauseRow,
-    _PAUSES.where(pause.c.group_id == bindparam("for_group")).order_by(pause.c.topic_id, pause.c.message_group),
+    select(*(_RANKED.c[name] for name in _PauseRow._fields))
+    .where(_RANKED.c.number <= bindparam("limit"))
+    .order_by(_RANKED.c.group_id, _RANKED.c.number),
 )
-_OLDEST = RowStatement(
-    _PauseRow,
-    _PAUSES.order_by(pause.c.paused_at_ms, pause.c.group_id, pause.c.topic_id, pause.c.message_group).limit(
-        bindparam("limit")
-    ),
-)
+_COUNTS = _OF_GROUPS.with_only_columns(pause.c.group_id, func.count()).group_by(pause.c.group_id)
 _OF_TOPIC = RowStatement(
     _PauseRow,
     _PAUSES.where(

@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from sqlalchemy import Connection, bindparam, delete, insert, literal_column, select, text, tuple_, update
+from sqlalchemy import Connection, bindparam, delete, insert, literal_column, or_, select, text, tuple_, update
 
 from popserver.database.notifications import EVERYTHING, SERVERS
 from popserver.database.rows import encode_rows, rows_parameter
@@ -30,6 +30,15 @@ class Server(NamedTuple):
 
     server_id: str
     address: str
+
+
+class KnownServer(NamedTuple):
+    """A server that runs, or that was killed a short time ago; when its last heartbeat was."""
+
+    server_id: str
+    address: str
+    last_seen_ms: int
+    is_running: bool
 
 
 class HeartbeatResult(NamedTuple):
@@ -135,6 +144,16 @@ def clock_ms(conn: Connection) -> float:
     return float(conn.execute(_CLOCK).scalar_one())
 
 
+def known(conn: Connection, now_ms: int) -> list[KnownServer]:
+    """The servers by address: of each address the newest, without those that said that they stop."""
+    rows = conn.execute(_KNOWN, {"since_ms": now_ms - SERVER_LAPSE_MS})
+    by_address: dict[str, KnownServer] = {}
+    for row in rows:
+        found = KnownServer(row.server_id, row.address, row.last_seen_ms, row.last_seen_ms > now_ms - SERVER_LAPSE_MS)
+        by_address.setdefault(row.address or row.server_id, found)
+    return list(by_address.values())
+
+
 def unattended_push_clients(conn: Connection) -> list[str]:
     """The clients that hold messages as push consumers and that no server has."""
     return list(conn.execute(_UNATTENDED).scalars())
@@ -230,6 +249,12 @@ _OTHERS = (
     select(server.c.server_id, server.c.address, server.c.last_seen_ms)
     .where(server.c.server_id != bindparam("own_id"), server.c.last_seen_ms > bindparam("since_ms"))
     # If two servers have one address, the newer comes first: it has replaced the other, which was killed.
+    .order_by(server.c.address, server.c.last_seen_ms.desc())
+)
+_KNOWN = (
+    select(server.c.server_id, server.c.address, server.c.last_seen_ms)
+    # A server that stops gives its address back. One without an address is known while it runs.
+    .where(or_(server.c.address != "", server.c.last_seen_ms > bindparam("since_ms")))
     .order_by(server.c.address, server.c.last_seen_ms.desc())
 )
 _CLOCK = text("SELECT extract(epoch FROM clock_timestamp()) * 1000")

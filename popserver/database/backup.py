@@ -10,15 +10,18 @@ import os
 import shutil
 import sqlite3
 import subprocess
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 from urllib.parse import quote
+
+from sqlalchemy.engine import URL
 
 from popserver.database import migrate
 from popserver.database.check import check_unused
-from popserver.database.database import Database, lock_file, parse_url, plain_errors
+from popserver.database.database import Database, give, lock_file, owner_of, parse_url, plain_errors
 from popserver.database.schema import VIEWS, metadata
 from popserver.model.errors import StoreUnavailable
 
@@ -30,8 +33,7 @@ def backup(url: str, file: Path, *, replace: bool) -> dict[str, Any]:
 
     For SQLite it is one consistent state, also while a server writes. Raises `StoreUnavailable`.
     """
-    if file.exists() and not replace:
-        raise StoreUnavailable(f"{file} exists already; choose another file, or replace it with --force")
+    _check_free(file, replace=replace)
     # The server of a replaced database would go on with the old file, and lose all at its end.
     if file.with_name(file.name + "-wal").exists():
         raise StoreUnavailable(
@@ -40,7 +42,7 @@ def backup(url: str, file: Path, *, replace: bool) -> dict[str, Any]:
     source = parse_url(url)
     if source.database and file.exists() and file.samefile(source.database):
         raise StoreUnavailable(f"{file} is the database itself; choose another file for its backup")
-    with _new_file(file) as partial:
+    with _new_file(file, replace=replace) as partial:
         if source.get_backend_name() == "sqlite":
             _copy_sqlite(_existing(Path(source.database or "")), partial)
             revision = _revision_of(partial)
@@ -49,7 +51,8 @@ def backup(url: str, file: Path, *, replace: bool) -> dict[str, Any]:
             try:
                 migrate.check(database)
                 revision = migrate.HEAD
-                _run_tool(database, "pg_dump", [*_DUMP, f"--file={partial}"])
+                url, password = _address(database)
+                _said_by("pg_dump", [f"--dbname={url}", *_DUMP, f"--file={partial}"], database.name, password)
             finally:
                 database.close()
     return {"backup": str(file), "schema": revision, "bytes": file.stat().st_size}
@@ -75,7 +78,7 @@ def _restore_sqlite(target: Path, file: Path, *, replace: bool) -> str:
     with lock_file(target):
         if target.exists() and target.stat().st_size and not replace:
             raise StoreUnavailable(f"{target} exists already; restore into another file, or replace it with --force")
-        with _new_file(target) as partial:
+        with _new_file(target, replace=True) as partial:
             _copy_sqlite(file, partial)
             # What can fail comes first: from here on the replaced database is whole, or it is gone.
             _flush(partial)
@@ -87,32 +90,79 @@ def _restore_sqlite(target: Path, file: Path, *, replace: bool) -> str:
 
 
 def _restore_postgres(url: str, file: Path, *, replace: bool) -> str:
-    database = Database(url)
-    try:
-        with plain_errors(database.name), database.writing.connect() as conn:
-            check_unused(database, conn)
-        # First, so that nothing is removed for a file that cannot be restored.
-        _checked(file, _revision_of_dump(file))
-        _said_by("pg_restore", ["--file=/dev/null", str(file)], str(file), {})  # reads all of it
-        if (found := migrate.revision(database)) is not None:
+    with closing(Database(url)) as database:
+        _check_unused(database)
+        # First, because reading the whole file takes long, and the database is locked while it is restored.
+        revision = _checked(file, _revision_of_dump(file))
+        _said_by("pg_restore", ["--file=/dev/null", str(file)], str(file), {})
+        _check_unused(database)  # again: a server may have started while the file was read
+        found = migrate.revision(database)
+        if found is not None:
             if not replace:
                 raise StoreUnavailable(
                     f"{database.name} has PopMQ's tables already; restore into another database, or replace them with"
                     " --force"
                 )
             migrate.check(database)
-            migrate.downgrade(database, "base")
-        if found is not None:
-            with plain_errors(database.name), database.writing.connect() as conn:
-                conn.exec_driver_sql("DROP TABLE alembic_version")
-        _run_tool(database, "pg_restore", ["--no-owner", "--exit-on-error", "--single-transaction", str(file)])
-        restored = migrate.revision(database) or ""
-        if restored == migrate.HEAD:
-            with plain_errors(database.name), database.writing.connect() as conn:
-                migrate.functions_create(conn, migrate.script_location() / "functions.sql")
-        return restored
-    finally:
-        database.close()
+        # Without PopMQ's schema, tables of these names are another program's: they stay, and the restore fails.
+        before = "" if found is None else _drops()
+        _replay(database, file, before=before, after=_functions(database, revision))
+        return revision
+
+
+def _check_unused(database: Database) -> None:
+    with plain_errors(database.name), database.writing.connect() as conn:
+        check_unused(database, conn)
+
+
+def _drops() -> str:
+    """SQL that drops everything of PopMQ, as far as it exists; a user's own view on it makes it fail."""
+    tables = ", ".join((*metadata.tables, "alembic_version"))
+    return (
+        f"DROP FUNCTION IF EXISTS {', '.join(migrate.NAMES)};\n"
+        f"DROP VIEW IF EXISTS {', '.join(VIEWS)};\n"
+        f"DROP TABLE IF EXISTS {tables};\n"
+    )
+
+
+def _functions(database: Database, revision: str) -> str:
+    """SQL of the functions, which are not in a dump. Those of an older schema come with its upgrade."""
+    if revision != migrate.HEAD:
+        return ""
+    with plain_errors(database.name), database.reading.connect() as conn:
+        return migrate.functions_text(conn, migrate.script_location() / "functions.sql")
+
+
+def _replay(database: Database, file: Path, *, before: str, after: str) -> None:
+    """Run the statements of a dump between two texts of SQL, in one transaction.
+
+    If this process, `pg_restore`, `psql` or Postgres dies, the COMMIT is missing and the database stays as it was.
+    """
+    url, password = _address(database)
+    options = [
+        "--no-psqlrc",
+        "--quiet",
+        "--output=/dev/null",
+        "--set=ON_ERROR_STOP=1",
+        f"--dbname={url}",
+    ]
+    with (
+        tempfile.TemporaryFile("w+") as dump_said,
+        tempfile.TemporaryFile("w+") as said,
+        _started("psql", options, said, password, stdin=subprocess.PIPE) as psql,
+        _started("pg_restore", ["--no-owner", "--file=-", str(file)], dump_said, {}) as dump,
+    ):
+        assert psql.stdin is not None
+        assert dump.stdout is not None
+        with suppress(BrokenPipeError), psql.stdin as script:  # psql ends at the first error, and says it
+            script.write(f"BEGIN;\nSET LOCAL lock_timeout = '5s';\n{migrate.LOCK};\n{before}".encode())
+            shutil.copyfileobj(dump.stdout, script)
+            if dump.wait() == 0:
+                script.write(f"{after}\nCOMMIT;\n".encode())
+        dump.stdout.close()
+        psql.wait()
+        _check_ended("psql", psql.returncode, said, database.name)
+        _check_ended("pg_restore", dump.wait(), dump_said, str(file))
 
 
 def _existing(file: Path) -> Path:
@@ -175,15 +225,20 @@ def _open(file: Path) -> Iterator[sqlite3.Connection]:
 
 
 @contextmanager
-def _new_file(file: Path) -> Iterator[Path]:
-    """An empty file that only this user may read; afterwards it is flushed to the disk and gets its name."""
-    partial = file.with_name(file.name + PARTIAL)
+def _new_file(file: Path, *, replace: bool) -> Iterator[Path]:
+    """An empty file that only its owner may read; afterwards it is flushed to the disk and gets its name.
+
+    Until then it has a name of its own, so that two backups into one file do not write to the same one.
+    """
     try:
-        partial.unlink(missing_ok=True)
-        os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        descriptor, name = tempfile.mkstemp(PARTIAL, f"{file.name}.", file.parent)
+        partial = Path(name)
         try:
+            give(descriptor, owner_of(file))
+            os.close(descriptor)
             yield partial
             _flush(partial)
+            _check_free(file, replace=replace)
             partial.replace(file)
             _flush(file.parent)
         finally:
@@ -191,6 +246,11 @@ def _new_file(file: Path) -> Iterator[Path]:
                 partial.unlink(missing_ok=True)
     except OSError as error:
         raise StoreUnavailable(f"{file} cannot be written ({error.strerror}); nothing is changed") from None
+
+
+def _check_free(file: Path, *, replace: bool) -> None:
+    if file.exists() and not replace:
+        raise StoreUnavailable(f"{file} exists already; choose another file, or replace it with --force")
 
 
 def _flush(path: Path) -> None:
@@ -201,37 +261,72 @@ def _flush(path: Path) -> None:
         os.close(descriptor)
 
 
-def _run_tool(database: Database, tool: str, options: Sequence[str]) -> None:
-    """Run a client program on the database. The password goes by the environment: others can see arguments."""
-    url = database.url.set(drivername="postgresql", password=None).render_as_string(hide_password=False)
-    password = {"PGPASSWORD": str(database.url.password)} if database.url.password else {}
-    _said_by(tool, [f"--dbname={url}", *options], database.name, password)
+def _address(database: Database) -> tuple[str, dict[str, str]]:
+    """The database's URL for client programs, and their environment, which has the password: others see arguments."""
+    if _KEY_PASSWORD in database.url.query:
+        raise StoreUnavailable(
+            f"{database.name} has the option {_KEY_PASSWORD}, which client programs of Postgres take only where others"
+            " can see it; put it into a connection service file (PGSERVICEFILE), and give the URL ?service=NAME"
+        )
+    password = database.driver_arguments().get("password")
+    open_part = URL.create(
+        "postgresql",
+        username=database.url.username,
+        host=database.url.host,
+        port=database.url.port,
+        database=database.url.database,
+        query=database.url.difference_update_query(["password"]).query,
+    )
+    return open_part.render_as_string(hide_password=False), {"PGPASSWORD": str(password)} if password else {}
 
 
 def _said_by(tool: str, options: Sequence[str], subject: str, environment: Mapping[str, str]) -> str:
     """What a client program of Postgres writes. `subject` is what it works on, for errors."""
+    with tempfile.TemporaryFile("w+") as errors, _started(tool, options, errors, environment) as process:
+        output, _ = process.communicate()
+        _check_ended(tool, process.returncode, errors, subject)
+    return output.decode(errors="replace")
+
+
+def _started(
+    tool: str,
+    options: Sequence[str],
+    errors: IO[str],
+    environment: Mapping[str, str],
+    *,
+    stdin: int = subprocess.DEVNULL,
+) -> subprocess.Popen[bytes]:
+    """A client program of Postgres that runs. It writes errors into a file, so that it never waits for a reader."""
     program = shutil.which(tool)
     if program is None:
         raise StoreUnavailable(
             f"{tool} is not installed; install the client programs of Postgres, of the server's version or newer, or"
             " back the database up in the way that your other databases are"
         )
-    done = subprocess.run(  # noqa: S603 - the program is Postgres's own
+    return subprocess.Popen(  # noqa: S603 - the program is Postgres's own
         [program, *options],
         env={**os.environ, **environment},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
+        stdin=stdin,
+        stdout=subprocess.PIPE,
+        stderr=errors,
     )
-    if done.returncode:
-        said = done.stderr.strip().splitlines()
-        if "version mismatch" in done.stderr:
-            said = [f"{said[-1]}; install the client programs of the server's version or newer, first in PATH"]
-        raise StoreUnavailable(f"{tool} failed for {subject}: {said[-1] if said else done.returncode}")
-    return done.stdout
 
 
+def _check_ended(tool: str, code: int, errors: IO[str], subject: str) -> None:
+    """Raise `StoreUnavailable` with the error that a program said, unless it ended well."""
+    if code == 0:
+        return
+    errors.seek(0)
+    # The hint of Postgres would be DROP … CASCADE, which destroys what users have made.
+    said = [line for line in errors.read().splitlines() if line and not line.startswith("HINT:")] or [str(code)]
+    first = next((number for number, line in enumerate(said) if "ERROR:" in line), -1)
+    way_out = ""
+    if any("version mismatch" in line for line in said):
+        way_out = "; install the client programs of the server's version or newer, first in PATH"
+    raise StoreUnavailable(f"{tool} failed for {subject}: {' '.join(said[first:])}{way_out}")
+
+
+_KEY_PASSWORD = "sslpassword"  # noqa: S105 - a name; libpq has no environment variable for it
 # Only what belongs to PopMQ: users have their own tables in the same database.
 _DUMP = [
     "--format=custom",

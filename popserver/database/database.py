@@ -327,7 +327,9 @@ def _lock(database: Path) -> int:
     """Lock `<database>.lock` while this process lives, so that no second server writes to the file."""
     path = database.with_name(database.name + ".lock")
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        with suppress(FileExistsError):
+            os.close(_create(path, beside=database))
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except OSError as error:
         raise StoreUnavailable(f"{database} cannot be opened ({error.strerror}); choose a writable folder") from None
     try:
@@ -341,13 +343,34 @@ def _lock(database: Path) -> int:
 
 
 def _make(file: Path) -> None:
-    """Create an empty file that only this user can read, unless it exists.
+    """Create an empty file that only its owner can read, unless it exists.
 
-    SQLite itself would use the umask. It gives the file's mode to its `-wal` and `-shm` files too.
+    SQLite itself would use the umask. It gives the file's mode and owner to its `-wal` and `-shm` files too.
     """
     # If this fails, SQLite reports the problem when it opens the file.
     with suppress(OSError):
-        os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        os.close(_create(file, beside=file))
+
+
+def _create(file: Path, *, beside: Path) -> int:
+    """The descriptor of a new file that only its owner can read. Raises `FileExistsError`."""
+    owner = owner_of(beside)
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    give(descriptor, owner)
+    return descriptor
+
+
+def owner_of(file: Path) -> os.stat_result:
+    """Whose a file is, or whose its folder if it does not exist yet. Raises `OSError`."""
+    return (file if file.exists() else file.parent).stat()
+
+
+def give(descriptor: int, owner: os.stat_result) -> None:
+    """For root: give a new file to that owner. A server that runs as another user could not open root's file."""
+    if os.geteuid() == 0:
+        # Root may not do that in some containers, and on some network disks.
+        with suppress(PermissionError):
+            os.fchown(descriptor, owner.st_uid, owner.st_gid)
 
 
 def _choose_format(_conn: Connection, cursor: Any, _statement: str, _values: object, context: Any, _many: bool) -> None:

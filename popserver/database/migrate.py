@@ -30,7 +30,8 @@ from popserver.model.topic import MessageType
 HEAD = "0007"
 FIRST = "0007"  # older numbers are those of schemas before this one; no migration leads from them
 # Prevents that two servers that start at the same time both migrate. All servers must use this number.
-_ADVISORY_LOCK = text(f"SELECT pg_advisory_xact_lock({0x706F706D71})")
+LOCK = f"SELECT pg_advisory_xact_lock({0x706F706D71})"
+_ADVISORY_LOCK = text(LOCK)
 
 
 def revision(database: Database) -> str | None:
@@ -166,13 +167,17 @@ def _newer(name: str, found: str) -> StoreUnavailable:
 NAMES = ("popmq_enqueue", "popmq_ack")
 
 
-def functions_create(conn: Connection, text: Path) -> None:
+def functions_create(conn: Connection, file: Path) -> None:
     """Create the functions of the file in the schema of the tables. Does nothing on SQLite."""
     if dialect_of(conn).has_other_writers:
-        schema = conn.exec_driver_sql("SELECT quote_ident(current_schema())").scalar_one()
         # Without parameters, because the text has many percent signs.
-        unread = {"no_parameters": True}
-        conn.exec_driver_sql(render(text.read_text(), schema), execution_options=unread)
+        conn.exec_driver_sql(functions_text(conn, file), execution_options={"no_parameters": True})
+
+
+def functions_text(conn: Connection, file: Path) -> str:
+    """The statements that create the functions in the current schema of a connection to Postgres."""
+    schema = conn.exec_driver_sql("SELECT quote_ident(current_schema())").scalar_one()
+    return render(file.read_text(), schema)
 
 
 def functions_drop(conn: Connection) -> None:

@@ -33,7 +33,7 @@ class Connected(Protocol):
 
     @property
     def host(self) -> str:
-        """The address of the client, without its port."""
+        """The address of the client, without its port; of IPv6 its network."""
 
     def turn_away(self, why: str) -> None:
         """Close the connection."""

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from popport.addresses import network_of
 from popserver.front.connections import Connections
 from popserver.front.sockets import address_of_peer, listening_sockets
 from popserver.front.turns import Turns
@@ -57,18 +58,18 @@ class PortListener:
         host: str,
         port: int,
         kinds: Collection[int],
-        source: Source | None,
+        tls: TlsContexts | None,
         connections: Connections,
         make: MakeProtocol,
         handshake_s: float,
     ) -> None:
-        """`kinds`: the first bytes that are accepted. `source` has the certificate for TLS."""
+        """`kinds`: the first bytes that are accepted."""
         self.kinds = kinds
         self.connections = connections
         self.make = make
         self.handshake_s = handshake_s
         self.turns = Turns()
-        self._tls = None if source is None else TlsContexts(source)
+        self._tls = tls
         self._sockets = listening_sockets(host, port)
         self.port: int = self._sockets[0].getsockname()[1]
         self._retries: dict[socket.socket, asyncio.TimerHandle] = {}
@@ -130,7 +131,7 @@ class Accepted:
         self, listener: PortListener, loop: asyncio.AbstractEventLoop, accepted: socket.socket, peer: str
     ) -> None:
         self.peer = peer
-        self.host = peer.rpartition(":")[0]
+        self.host = network_of(peer.rpartition(":")[0])
         self._listener = listener
         self._loop = loop
         self._socket: socket.socket | None = accepted
@@ -229,18 +230,20 @@ class Accepted:
 class TlsContexts:
     """What the certificate means to Python's ssl. A replaced certificate is used from the next handshake on."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, own_client: bytes = b"") -> None:
+        """`own_client`: a certificate in PEM that is accepted besides those of the CA for clients."""
         self._source = source
-        self._current = _context(source.certificate)
+        self._own_client = own_client
+        self._current = _context(source.certificate, own_client)
 
     def current(self) -> ssl.SSLContext:
         fresh = self._source.fresh()
         if fresh is not None:
-            self._current = _context(fresh)
+            self._current = _context(fresh, self._own_client)
         return self._current
 
 
-def _context(certificate: Certificate) -> ssl.SSLContext:
+def _context(certificate: Certificate, own_client: bytes) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_ciphers(CIPHERS)
@@ -252,6 +255,6 @@ def _context(certificate: Certificate) -> ssl.SSLContext:
         file.flush()
         context.load_cert_chain(file.name)
     if certificate.client_ca is not None:
-        context.load_verify_locations(cadata=certificate.client_ca.decode())
+        context.load_verify_locations(cadata=(certificate.client_ca + b"\n" + own_client).decode())
         context.verify_mode = ssl.CERT_REQUIRED
     return context

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import secrets
 import socket
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -26,10 +27,12 @@ _WILDCARDS = ("", "0.0.0.0", "::")  # noqa: S104
 
 def make_certificate(host: str, now: datetime) -> Certificate:
     """A new certificate, valid for ten years, for the loopback names, this machine's name, and `host`."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    own = _signed(key, _names(host), now)
-    key_pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    return Certificate(own.public_bytes(Encoding.PEM), key_pem, None, own)
+    return _made(_names(host), ExtendedKeyUsageOID.SERVER_AUTH, now)
+
+
+def make_client_certificate(now: datetime) -> Certificate:
+    """A new certificate with which this process can be a client of itself."""
+    return _made(_names(""), ExtendedKeyUsageOID.CLIENT_AUTH, now)
 
 
 def keep_certificate(files: Files, host: str, now: datetime) -> None:
@@ -55,8 +58,18 @@ def keep_certificate(files: Files, host: str, now: datetime) -> None:
         ) from error
 
 
-def _signed(key: ec.EllipticCurvePrivateKey, names: list[x509.GeneralName], now: datetime) -> x509.Certificate:
-    own_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "PopMQ")])
+def _made(names: list[x509.GeneralName], usage: x509.ObjectIdentifier, now: datetime) -> Certificate:
+    key = ec.generate_private_key(ec.SECP256R1())
+    own = _signed(key, names, usage, now)
+    key_pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return Certificate(own.public_bytes(Encoding.PEM), key_pem, None, own)
+
+
+def _signed(
+    key: ec.EllipticCurvePrivateKey, names: list[x509.GeneralName], usage: x509.ObjectIdentifier, now: datetime
+) -> x509.Certificate:
+    # A name of its own: OpenSSL takes a certificate with the name of a CA that it trusts for a wrong one of that CA.
+    own_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"PopMQ {secrets.token_hex(8)}")])
     # Without key usage: some clients reject a self-signed certificate as its own root if its key usage forbids signing.
     # It cannot sign other certificates anyway, because it is not a CA.
     return (
@@ -69,7 +82,7 @@ def _signed(key: ec.EllipticCurvePrivateKey, names: list[x509.GeneralName], now:
         .not_valid_after(now + VALID)
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
         .sign(key, SHA256())
     )
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from popserver.front.connections import ConnectionLimits, Connections
-from popserver.front.port import PREFACE, TLS_HANDSHAKE, PortListener
+from popserver.front.port import PREFACE, TLS_HANDSHAKE, PortListener, TlsContexts
 from popserver.http2.frames import ConnectionFailure, ErrorCode
 from popserver.http2.protocol import ClientConnection, Patience, Shared
 from popserver.transport.call import Service
@@ -60,8 +60,9 @@ class Http2Door:
         Raises `CannotListen` if the address cannot be bound.
         """
         kinds, source = _KINDS[listening.mode], listening.certificate
+        tls = None if source is None else TlsContexts(source, listening.own_client)
         try:
-            listener = PortListener(host, port, kinds, source, self.connections, self._protocol, self._handshake_s)
+            listener = PortListener(host, port, kinds, tls, self.connections, self._protocol, self._handshake_s)
         except OSError:
             raise cannot_listen(host, port, self._option) from None
         self._listeners.append(listener)

@@ -3,7 +3,7 @@ protocol of clients."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from popproto.v1 import admin_pb2 as wire
 from popproto.v2 import definition_pb2 as pb
@@ -11,9 +11,10 @@ from popserver.catalog.facts import TopicFacts
 from popserver.clients import settings
 from popserver.delivery.history import HistoryStep
 from popserver.engine.meters import Histogram
+from popserver.inspection.disk import DiskSpace
 from popserver.inspection.facts import Lag, MessageState
 from popserver.inspection.filter_trial import Match
-from popserver.inspection.flow import Consumer, GroupFacts, GroupPause, Hold, LockedGroup
+from popserver.inspection.flow import Consumer, FirstPauses, GroupFacts, GroupPause, Hold, KnownServer, LockedGroup
 from popserver.model.budget import Budget
 from popserver.model.errors import BadRequest
 from popserver.model.group import Group
@@ -83,15 +84,17 @@ def group(group: Group) -> wire.Group:
     return answer
 
 
-def groups(groups_: Iterable[Group], pauses: Iterable[GroupPause]) -> Iterator[wire.Group]:
-    """The groups, with those of the pauses that are theirs."""
-    of_group: dict[int, list[GroupPause]] = {}
-    for each in pauses:
-        of_group.setdefault(each.group_id, []).append(each)
+def groups(groups_: Iterable[Group], pauses: Mapping[int, FirstPauses]) -> Iterator[wire.Group]:
+    """The groups, with their pauses; these are given by group id."""
     for found in groups_:
         answer = group(found)
-        answer.pauses.extend(map(_pause, of_group.get(found.group_id, ())))
+        _add_pauses(answer, pauses[found.group_id])
         yield answer
+
+
+def _add_pauses(answer: wire.Group, pauses: FirstPauses) -> None:
+    answer.pauses.extend(map(_pause, pauses.shown))
+    answer.more_pauses = pauses.more
 
 
 def _pause(pause: GroupPause) -> wire.Pause:
@@ -112,7 +115,7 @@ def group_facts(facts: GroupFacts) -> wire.Group:
         answer.redeliveries.retries = facts.redeliveries.retries
         convert.set_ms(answer.redeliveries.over, facts.redeliveries.over_ms)
     answer.hints.extend(facts.hints)
-    answer.pauses.extend(map(_pause, facts.pauses))
+    _add_pauses(answer, facts.pauses)
     return answer
 
 
@@ -219,6 +222,24 @@ def step(step: HistoryStep) -> wire.HistoryEntry:
 
 def histogram(counted: Histogram) -> wire.Histogram:
     return wire.Histogram(limits=counted.limits, counts=counted.counts, sum=counted.total)
+
+
+def storage(database_bytes: int, space: DiskSpace | None) -> wire.Storage:
+    if space is None:
+        return wire.Storage(database_bytes=database_bytes)
+    return wire.Storage(
+        database_bytes=database_bytes, wal_bytes=space.wal, disk_free_bytes=space.free, disk_bytes=space.disk
+    )
+
+
+def server(server: KnownServer, own_id: str) -> wire.Server:
+    return wire.Server(
+        server_id=server.server_id,
+        address=server.address,
+        last_seen=convert.timestamp(server.last_seen_ms),
+        running=server.is_running,
+        asked=server.server_id == own_id,
+    )
 
 
 def budget(budget: Budget) -> wire.Budget:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from sqlalchemy import Connection, text
 
@@ -11,25 +13,57 @@ FREE_BYTES_MIN = 512 * 1024 * 1024
 WAL_BYTES_MAX = 512 * 1024 * 1024  # it is emptied at 16 MiB unless a reader holds it
 
 
-def look(conn: Connection, file: Path | None) -> list[str]:
-    """Make the database answer; return the warnings about the disk of its `file`, if it is one of SQLite.
+class DiskSpace(NamedTuple):
+    """Bytes of a SQLite file, of its WAL, and of their disk; None for what the system does not tell."""
+
+    file: int | None
+    wal: int | None
+    free: int | None
+    disk: int | None
+
+
+def look(conn: Connection, file: Path | None) -> DiskSpace | None:
+    """Make the database answer; return the space of its `file`, if it is one of SQLite.
 
     In a reader's thread, because both may take long.
     """
     conn.execute(text("SELECT 1"))
-    return [] if file is None else disk_warnings(file)
+    return None if file is None else space_of(file)
 
 
-def disk_warnings(file: Path) -> list[str]:
+def space_of(file: Path) -> DiskSpace:
+    """The space of a SQLite file. It costs three questions to the system, however large the file is."""
+    size = wal = free = disk = None
+    with suppress(OSError):
+        size = file.stat().st_size
+        wal = _size_of_wal(file)
+    with suppress(OSError):
+        usage = shutil.disk_usage(file.parent)
+        free, disk = usage.free, usage.total
+    return DiskSpace(size, wal, free, disk)
+
+
+def disk_warnings(file: Path, space: DiskSpace) -> list[str]:
     """What is wrong with the space of a SQLite file."""
     found = []
-    free = shutil.disk_usage(file.parent).free
-    if free < FREE_BYTES_MIN:
-        found.append(f"only {free >> 20} MiB are free on the disk of {file}; at 0 nothing can be stored: free some")
-    wal = file.with_name(f"{file.name}-wal")
-    size = wal.stat().st_size if wal.exists() else 0
-    if size > WAL_BYTES_MAX:
+    if space.free is not None and space.free < FREE_BYTES_MIN:
         found.append(
-            f"{wal} has {size >> 20} MiB, because a reader has not ended for long; end programs that read {file}"
+            f"only {space.free >> 20} MiB are free on the disk of {file}; at 0 nothing can be stored: free some"
+        )
+    if space.wal is not None and space.wal > WAL_BYTES_MAX:
+        found.append(
+            f"{_wal_of(file)} has {space.wal >> 20} MiB, because a reader has not ended for long; end programs that"
+            f" read {file}"
         )
     return found
+
+
+def _size_of_wal(file: Path) -> int:
+    try:
+        return _wal_of(file).stat().st_size
+    except FileNotFoundError:
+        return 0  # it is made by the first transaction
+
+
+def _wal_of(file: Path) -> Path:
+    return file.with_name(f"{file.name}-wal")

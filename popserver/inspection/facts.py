@@ -12,7 +12,10 @@ from typing import NamedTuple
 from sqlalchemy import Connection, bindparam, func, not_, or_, select, text
 
 from popserver.catalog.facts import _topic
+from popserver.cluster import sql
+from popserver.cluster.sql import KnownServer
 from popserver.database import schema
+from popserver.database.dialect import dialect_of
 from popserver.database.schema import consumer_group, dead_letter, queue
 from popserver.database.schema import topic as topic_table
 from popserver.delivery.history import HistoryStep, steps
@@ -61,7 +64,7 @@ class FoundMessage(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """Counts of the database, the revision of its schema, and when the next waiting row is due."""
+    """Counts of the database, the revision of its schema, when the next waiting row is due, and its servers."""
 
     topics: int
     groups: int
@@ -70,6 +73,8 @@ class Counts(NamedTuple):
     revision: str
     next_due_ms: int | None
     appended: int
+    size_bytes: int
+    servers: list[KnownServer]
 
 
 def group_lag(conn: Connection, group_id: int | None, limit: int) -> list[Lag]:
@@ -121,7 +126,7 @@ def find_message(conn: Connection, topic_name: Resource | None, message_id: str)
     return FoundMessage(stored, _message_states(conn, place.message_key), steps(conn, keys))
 
 
-def counts(conn: Connection) -> Counts:
+def counts(conn: Connection, now_ms: int) -> Counts:
     topics = conn.execute(_COUNT_TOPICS).scalar_one()
     groups = conn.execute(_COUNT_GROUPS).scalar_one()
     messages = conn.execute(_COUNT_MESSAGES).scalar_one()
@@ -129,7 +134,17 @@ def counts(conn: Connection) -> Counts:
     revision = conn.execute(text("SELECT version_num FROM alembic_version")).scalar_one()
     next_ms = [each for each in (expire.next_due_ms(conn), enqueue.next_due_ms(conn)) if each is not None]
     appended = int(conn.execute(_COUNT_APPENDED).scalar_one())
-    return Counts(topics, groups, int(messages), dead_letters, revision, min(next_ms, default=None), appended)
+    return Counts(
+        topics,
+        groups,
+        int(messages),
+        dead_letters,
+        revision,
+        min(next_ms, default=None),
+        appended,
+        dialect_of(conn).size_bytes(conn),
+        sql.known(conn, now_ms),
+    )
 
 
 def _message_states(conn: Connection, key: int) -> list[MessageState]:

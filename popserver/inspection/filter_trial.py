@@ -25,23 +25,23 @@ SHOWN_MAX = 100  # messages; one answer has their properties, at most 16 KiB eac
 class FilterTrial(NamedTuple):
     """The filter accepts `matched` of `examined` messages.
 
-    It refuses `incomparable` messages because a property does not have the type that the expression needs. If not
-    `complete`, older messages were left out. `newest` are some of the matches, newest first.
+    It refuses `incomparable` messages because a property does not have the type that the expression needs. `newest` are
+    some of the matches, newest first. Not `complete`: older messages were left out.
     """
 
     examined: int
     matched: int
     incomparable: int
-    complete: bool
     newest: list[Match]
+    complete: bool
 
 
 async def run_trial(reader: Reader, topic: Topic, wanted: SqlFilter, since_ms: int, limit: int) -> FilterTrial:
-    """Try the filter on messages stored since `since_ms`: at most the newest 100,000, and at most 2 s of work, shared
-    by the queues."""
-    share = max(1, EXAMINED_MAX // len(topic.queues))
-    units = UNITS_MAX // len(topic.queues)
-    parts = [await _try_on_queue(reader, each, wanted, since_ms, limit, share, units) for each in topic.queues]
+    """Try the filter on messages stored since `since_ms`, and count all matches: at most the newest 100,000 messages,
+    and at most 2 s of work, shared by the queues."""
+    count = max(1, len(topic.queues))
+    share = QueueShare(max(1, EXAMINED_MAX // count), UNITS_MAX // count)
+    parts = [await try_on_queue(reader, each, wanted, end_of(each), share, limit, since_ms) for each in topic.queues]
     newest = sorted(
         (match for part in parts for match in part.newest),
         key=lambda each: (each.stored_at_ms, each.offset),
@@ -51,20 +51,54 @@ async def run_trial(reader: Reader, topic: Topic, wanted: SqlFilter, since_ms: i
         sum(part.examined for part in parts),
         sum(part.matched for part in parts),
         sum(part.incomparable for part in parts),
-        all(part.complete for part in parts),
         newest[:limit],
+        not any(part.has_more for part in parts),
     )
 
 
-async def _try_on_queue(
-    reader: Reader, queue: MessageQueue, wanted: SqlFilter, since_ms: int, limit: int, share: int, units: int
-) -> FilterTrial:
-    """Try one queue in steps. Each step is a separate read, so that other reads run in between."""
+class QueueShare(NamedTuple):
+    """What one queue is allowed: so many messages, units of work, and matches. It may always examine one message."""
+
+    messages: int
+    units: int
+    matches: int = EXAMINED_MAX
+
+
+class QueueTrial(NamedTuple):
+    """A trial of one queue. `newest` are some of the matches, newest first.
+
+    `units` of work were done. `has_more`: older messages were left out. `ended_at`: the message at which the share was
+    used up, as the time of storing and the offset; None if it ended at a time, or with the queue.
+    """
+
+    examined: int
+    matched: int
+    incomparable: int
+    newest: list[Match]
+    units: int
+    has_more: bool
+    ended_at: tuple[int, int] | None
+
+
+async def try_on_queue(
+    reader: Reader,
+    queue: MessageQueue,
+    wanted: SqlFilter,
+    before_key: int,
+    share: QueueShare,
+    limit: int,
+    since_ms: int,
+    enough_ms: int = 0,
+) -> QueueTrial:
+    """Try one queue in steps, before a message key. Each step is a read of its own, so that others run in between.
+
+    Messages stored before `enough_ms` are left out, those before `since_ms` do not count. Keeps `limit` matches.
+    """
     examined = matched = incomparable = 0
     newest: list[Match] = []
-    end_key: int | None = end_of(queue)
+    end_key, units = before_key, 0
     work = Work()
-    while end_key is not None and examined < share and units > 0:
+    while True:
         work.start_again()
         query = partial(
             trial_step,
@@ -72,17 +106,22 @@ async def _try_on_queue(
             queue=queue,
             end_key=end_key,
             since_ms=since_ms,
-            limit=min(STEP_MESSAGES, share - examined),
+            limit=min(STEP_MESSAGES, share.messages - examined),
             work=work,
+            matches_max=share.matches - matched,
+            enough_ms=enough_ms,
         )
         step = await reader.read(query)
-        units -= work.used
+        units += work.used
         examined += step.examined
         matched += len(step.matches)
         incomparable += step.incomparable
         newest += step.matches[: limit - len(newest)]
+        if step.next_key is None or step.is_enough:
+            return QueueTrial(examined, matched, incomparable, newest, units, step.next_key is not None, None)
         end_key = step.next_key
-    return FilterTrial(examined, matched, incomparable, end_key is None, newest)
+        if examined == share.messages or units >= share.units or matched == share.matches:
+            return QueueTrial(examined, matched, incomparable, newest, units, True, (step.last_ms, offset_of(end_key)))
 
 
 # One step of a trial: from the newest message of a queue backwards, so that no statement is long. Bodies are not read.
@@ -106,13 +145,16 @@ class TrialStep(NamedTuple):
     """The outcome of one step.
 
     `incomparable` messages do not match because a property does not have the type that the expression needs.
-    `next_key` is where the next step ends; None after the last step.
+    `next_key` is where the next step ends; None after the last step. `last_ms`: when the last of the examined messages
+    was stored. `is_enough`: the next message was stored before the time that is enough.
     """
 
     examined: int
     incomparable: int
     matches: list[Match]
     next_key: int | None
+    last_ms: int
+    is_enough: bool
 
 
 def end_of(queue: MessageQueue) -> int:
@@ -121,18 +163,29 @@ def end_of(queue: MessageQueue) -> int:
 
 
 def trial_step(
-    conn: Connection, wanted: SqlFilter, queue: MessageQueue, end_key: int, since_ms: int, limit: int, work: Work
+    conn: Connection,
+    wanted: SqlFilter,
+    queue: MessageQueue,
+    end_key: int,
+    since_ms: int,
+    limit: int,
+    work: Work,
+    matches_max: int = STEP_MESSAGES,
+    enough_ms: int = 0,
 ) -> TrialStep:
     """Try the filter on up to `limit` messages before `end_key`, newest first, stored at or after `since_ms`.
 
-    The step ends early if the work limit is reached; it tries at least one message.
+    The step ends early if the work limit is reached, after `matches_max` matches, and before a message that was stored
+    before `enough_ms`. It tries at least one message, unless that one was stored before these times.
     """
     limit = min(limit, work.messages(wanted))
     names = {"from_key": message_key(queue.queue_id, 0), "end_key": end_key, "limit": limit}
     rows = conn.execute(_BACKWARDS, names).all()
+    # Stored times in a queue never go back: messages before an old one are older.
     recent = [row for row in rows if row.stored_at_ms >= since_ms]
+    tried = [row for row in recent if row.stored_at_ms >= enough_ms]
     examined, incomparable, matches = 0, 0, []
-    for examined, row in enumerate(recent, start=1):  # noqa: B007 - how many they were is told
+    for examined, row in enumerate(tried, start=1):  # noqa: B007 - how many they were is told
         properties = json.loads(row.properties) if row.properties else {}
         verdict = wanted.verdict(row.tag, properties)
         incomparable += verdict is None
@@ -141,11 +194,12 @@ def trial_step(
             keys = tuple(json.loads(row.keys)) if row.keys else ()
             matches.append(Match(message_id, queue.number, offset, row.stored_at_ms, row.tag, keys, properties))
         work.spend(wanted.cost(row.tag, properties))
-        if work.is_done:
+        if work.is_done or len(matches) == matches_max:
             break
-    # Stored times in a queue almost never go back: messages before an old one are older.
     has_more = len(recent) == limit or examined < len(recent)
-    return TrialStep(examined, incomparable, matches, rows[examined - 1].message_key if has_more else None)
+    next_key, last_ms = (rows[examined - 1].message_key, rows[examined - 1].stored_at_ms) if examined else (end_key, 0)
+    is_enough = examined == len(tried) < len(recent)
+    return TrialStep(examined, incomparable, matches, next_key if has_more else None, last_ms, is_enough)
 
 
 _BACKWARDS = (

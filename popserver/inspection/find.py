@@ -1,19 +1,22 @@
 """Find stored messages by key, tag, SQL filter and time, newest first.
 
-With a key the index of keys is read, at most `EXAMINED_MAX` of its rows. Without one, the newest messages of one topic
-are examined (`filter_trial`).
+With a key the index of keys is read; without one, the newest messages of one topic are examined (`filter_trial`). Both
+end when enough are found, and limit the messages that one request examines, and its work. The answer then says where
+the next request goes on, so that all pages together have every match once.
 """
 
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Sequence
 from functools import partial
 from itertools import chain
 from typing import NamedTuple
 
 from sqlalchemy import Connection, and_, select
 
-from popserver.catalog.lookup import all_queue_rows, queue_rows
+from popserver.catalog.lookup import QueueRow, all_queue_rows, queue_rows
 from popserver.database.rows import RowStatement, encode_rows, rows_parameter
 from popserver.database.schema import KEY_SHIFT, message, queue
 from popserver.database.schema import topic as topic_table
@@ -21,35 +24,54 @@ from popserver.engine.reader import Reader
 from popserver.filters import SqlFilter
 from popserver.filters import sql as filters_sql
 from popserver.inspection import filter_trial
-from popserver.inspection.filter_trial import Match
-from popserver.messages import keyed
+from popserver.inspection.filter_trial import UNITS_MAX, Match, QueueShare
+from popserver.messages.keyed import IndexPlace, KeySearch
+from popserver.messages.ranges import Work
+from popserver.messages.seek import offset_at
 from popserver.model.errors import BadRequest
 from popserver.model.message import id_from_bytes
 from popserver.model.names import Resource
-from popserver.model.topic import Topic, offset_of
+from popserver.model.topic import MessageQueue, Topic, message_key, offset_of
 
 EXAMINED_MAX = 10_000
 STEP_ROWS = 500
+# Decoding so many characters of a message's keys and properties costs a unit of work, about 0.1 µs.
+_CHARACTERS_PER_UNIT = 16
+# A page is a place in the index of keys, or in a topic.
+_PAGE_OF_KEY = re.compile(r"([0-9]{1,16})\.([0-9]{1,16})\.([0-9]{1,4})")
+_PAGE_OF_TOPIC = re.compile(r"([0-9]{1,15}):([0-9]{1,4}):([0-9]{1,13})")
 
 
 class Wish(NamedTuple):
-    """What to look for; None: anything. `since_ms`: stored at this time or later. At most `limit` are returned."""
+    """What to look for; None: anything. Stored at `since_ms` or later, and before `until_ms`. At most `limit` are
+    returned. `page`: where an earlier search ended; empty: begin. `queue_number`: in this queue of the topic alone."""
 
     key: str | None
     tag: str | None
     where: str | None
     since_ms: int
+    until_ms: int | None
     limit: int
+    page: str = ""
+    queue_number: int | None = None
 
 
 class FoundMessages(NamedTuple):
-    """`matched` of `examined` messages match; if not `complete`, others were not examined. `newest` are some of them,
-    with their topics."""
+    """What matches of `examined` messages, with their topics, the newest first. `next_page`: the page of the others;
+    empty if there are none."""
 
     examined: int
-    matched: int
-    complete: bool
-    newest: list[tuple[Resource, Match]]
+    matches: list[tuple[Resource, Match]]
+    next_page: str
+
+
+class _TopicPlace(NamedTuple):
+    """A place in a topic: all messages from the newest to this one. The queue's number and the offset give an order to
+    messages that were stored at one time."""
+
+    stored_at_ms: int
+    queue_number: int
+    offset: int
 
 
 class _KeyedRow(NamedTuple):
@@ -64,63 +86,177 @@ class _KeyedRow(NamedTuple):
     number: int
 
 
-def filter_of(wish: Wish) -> SqlFilter | None:
-    """The SQL filter for tag and condition; None if there is neither. Raises `BadRequest`."""
+def filter_of(wish: Wish) -> SqlFilter:
+    """The SQL filter for tag and condition. Raises `BadRequest`."""
     conditions = []
     if wish.where is not None:
         filters_sql.parse(wish.where)  # alone, so that an error names the place in what the caller wrote
         conditions.append(f"({wish.where}\n)")  # a comment may be at its end
     if wish.tag is not None:
         conditions.append("TAGS = '{}'".format(wish.tag.replace("'", "''")))
-    return filters_sql.parse(" AND ".join(conditions)) if conditions else None
+    return filters_sql.parse(" AND ".join(conditions) or "TRUE")
 
 
 async def find(reader: Reader, topic: Topic | None, wish: Wish) -> FoundMessages:
     """The newest messages that match, in one topic or (None, with a key) in all. Raises `BadRequest`."""
     wanted = filter_of(wish)
     if wish.key is not None:
-        return await _by_key(reader, topic, wish, wanted)
+        return await _by_key(reader, topic, wish.key, wish, wanted)
     if topic is None:
         raise BadRequest("without a key one topic is searched; name the topic, or give a key")
-    everything = filters_sql.parse("TRUE")
-    trial = await filter_trial.run_trial(reader, topic, wanted or everything, wish.since_ms, wish.limit)
-    newest = [(topic.name, each) for each in trial.newest]
-    return FoundMessages(trial.examined, trial.matched, trial.complete, newest)
+    return await _in_topic(reader, topic, wish, wanted)
 
 
-async def _by_key(reader: Reader, topic: Topic | None, wish: Wish, wanted: SqlFilter | None) -> FoundMessages:
-    assert wish.key is not None, "this search has a key"
-    blocks = await reader.read(partial(_blocks, topic=topic))
-    keys: list[int] = []
-    while blocks and len(keys) < EXAMINED_MAX:
-        room = EXAMINED_MAX - len(keys)
-        keys += await reader.read(partial(keyed.with_key, key=wish.key, blocks=blocks[: keyed.BLOCKS_MAX], limit=room))
-        blocks = blocks[keyed.BLOCKS_MAX :]
+async def _in_topic(reader: Reader, topic: Topic, wish: Wish, wanted: SqlFilter) -> FoundMessages:
+    """Search each queue from its newest message back to where enough are found in the queues before it.
+
+    Where the share of a queue is used up, the page ends for all queues: so one place tells where the next one begins.
+    """
+    start = _topic_place(wish)
+    # The longest last: what the others do not need of their shares is left for it.
+    queues = sorted(
+        (each for each in await reader.read(partial(_queues, topic=topic, wish=wish)) if _length(each)), key=_length
+    )
+    examined, units, has_more = 0, UNITS_MAX, False
+    end = _TopicPlace(0, 0, 0)
+    found: list[Match] = []
+    for left, row in zip(range(len(queues), 0, -1), queues, strict=True):
+        place = MessageQueue(row.queue_id, row.number)
+        before_key = await reader.read(partial(_before, topic=topic, place=place, start=start))
+        share = QueueShare(max(1, (filter_trial.EXAMINED_MAX - examined) // left), units // left, wish.limit)
+        trial = await filter_trial.try_on_queue(
+            reader, place, wanted, before_key, share, wish.limit, wish.since_ms, end.stored_at_ms
+        )
+        examined += trial.examined
+        units -= trial.units
+        found = sorted([*found, *trial.newest], key=_place_of, reverse=True)
+        if trial.ended_at is not None:
+            stored_at_ms, offset = trial.ended_at
+            end = max(end, _TopicPlace(stored_at_ms, row.number, offset))
+        if len(found) >= wish.limit:
+            end = max(end, _place_of(found[wish.limit - 1]))
+        shown = [each for each in found if _place_of(each) >= end]
+        has_more = has_more or trial.has_more or len(shown) < len(found)
+        found = shown
+    page = ":".join(map(str, end)) if has_more else ""
+    return FoundMessages(examined, [(topic.name, each) for each in found], page)
+
+
+def _before(conn: Connection, topic: Topic, place: MessageQueue, start: _TopicPlace | None) -> int:
+    """The message key in a queue where a search that goes on at `start` begins."""
+    if start is None:
+        return filter_trial.end_of(place)
+    if place.number == start.queue_number:
+        return min(filter_trial.end_of(place), message_key(place.queue_id, start.offset))
+    at_ms = start.stored_at_ms + (place.number < start.queue_number)
+    return message_key(place.queue_id, offset_at(conn, topic, place, at_ms))
+
+
+def _queues(conn: Connection, topic: Topic, wish: Wish) -> list[QueueRow]:
+    """The queues of the topic that are searched."""
+    rows = queue_rows(conn, topic.topic_id)
+    return [each for each in rows if wish.queue_number in (None, each.number)]
+
+
+def _length(row: QueueRow) -> int:
+    return row.next_offset - row.min_offset
+
+
+def _place_of(found: Match) -> _TopicPlace:
+    return _TopicPlace(found.stored_at_ms, found.queue_number, found.offset)
+
+
+async def _by_key(reader: Reader, topic: Topic | None, key: str, wish: Wish, wanted: SqlFilter) -> FoundMessages:
+    start = _index_place(wish.page) if wish.page else None
+    search = await reader.read(partial(_search, topic=topic, key=key, wish=wish, start=start))
     found: list[tuple[Resource, Match]] = []
-    for start in range(0, len(keys), STEP_ROWS):
-        names = {"keys": encode_rows([(key,) for key in keys[start : start + STEP_ROWS]])}
-        rows = await reader.read(partial(_KEYED.rows, names=names))
-        found += [match for row in rows if (match := _match(row, wish, wanted)) is not None]
-    found.sort(key=lambda each: (each[1].stored_at_ms, each[1].offset), reverse=True)
-    return FoundMessages(len(keys), len(found), len(keys) < EXAMINED_MAX, found[: wish.limit])
+    examined, units, work = 0, UNITS_MAX, Work()
+    place = search.place
+    while place is not None and units > search.units and examined < EXAMINED_MAX and len(found) < wish.limit:
+        places = await reader.read(partial(search.step, limit=EXAMINED_MAX - examined))
+        place, done = search.place, 0
+        # At least one message is examined, so that the next page begins elsewhere.
+        while done < len(places) and (done == 0 or units > search.units) and len(found) < wish.limit:
+            work.start_again()
+            step = places[done : done + min(STEP_ROWS, work.messages(wanted))]
+            names = {"keys": encode_rows([(each.message_key,) for each in step])}
+            judge = partial(_judge, step, wish=wish, wanted=wanted, work=work, limit=wish.limit - len(found))
+            judged, matches = await reader.read_then(partial(_KEYED.rows, names=names), judge)
+            units -= work.used
+            done += judged
+            found += matches
+        examined += done
+        if done < len(places):
+            place = places[done - 1]
+            break
+    page = "" if place is None else ".".join(map(str, place))
+    return FoundMessages(examined, sorted(found, key=_age, reverse=True), page)
 
 
-def _blocks(conn: Connection, topic: Topic | None) -> list[int]:
+def _search(conn: Connection, topic: Topic | None, key: str, wish: Wish, start: IndexPlace | None) -> KeySearch:
     if topic is not None:
-        return keyed.blocks_of(queue_rows(conn, topic.topic_id))
-    return keyed.blocks_of(chain.from_iterable(all_queue_rows(conn).values()))
+        return KeySearch(key, _queues(conn, topic, wish), start)
+    return KeySearch(key, chain.from_iterable(all_queue_rows(conn).values()), start)
 
 
-def _match(row: _KeyedRow, wish: Wish, wanted: SqlFilter | None) -> tuple[Resource, Match] | None:
-    keys = json.loads(row.keys)
-    if wish.key not in keys or row.stored_at_ms < wish.since_ms:
-        return None
-    properties = json.loads(row.properties) if row.properties else {}
-    if wanted is not None and not wanted.verdict(row.tag, properties):
-        return None
+def _judge(
+    places: Sequence[IndexPlace], rows: Sequence[_KeyedRow], wish: Wish, wanted: SqlFilter, work: Work, limit: int
+) -> tuple[int, list[tuple[Resource, Match]]]:
+    """How many messages were examined, and those of them that match.
+
+    It ends early if the allowed work is done, and after `limit` matches.
+    """
+    found = []
+    stored = {row.message_key: row for row in rows}
+    for examined, place in enumerate(places, start=1):
+        row = stored.get(place.message_key)  # None: of a deleted topic, or removed a moment ago
+        if row is not None and _is_in_time(row.stored_at_ms, wish):
+            keys, properties = json.loads(row.keys), json.loads(row.properties) if row.properties else {}
+            if wish.key in keys and wanted.verdict(row.tag, properties):
+                found.append(_match(row, keys, properties))
+            characters = len(row.keys) + len(row.properties or "")
+            work.spend(wanted.cost(row.tag, properties) + characters // _CHARACTERS_PER_UNIT)
+            if work.is_done or len(found) == limit:
+                return examined, found
+    return len(places), found
+
+
+def _is_in_time(stored_at_ms: int, wish: Wish) -> bool:
+    return wish.since_ms <= stored_at_ms and (wish.until_ms is None or stored_at_ms < wish.until_ms)
+
+
+def _match(row: _KeyedRow, keys: Sequence[str], properties: dict[str, str]) -> tuple[Resource, Match]:
     message_id, offset = id_from_bytes(bytes(row.message_id)), offset_of(row.message_key)
     match = Match(message_id, row.number, offset, row.stored_at_ms, row.tag, tuple(keys), properties)
     return Resource(row.namespace, row.name), match
+
+
+def _age(found: tuple[Resource, Match]) -> tuple[int, int]:
+    return found[1].stored_at_ms, found[1].offset
+
+
+def _index_place(page: str) -> IndexPlace:
+    found = _PAGE_OF_KEY.fullmatch(page)
+    if found is None:
+        raise _no_page(page, "with a key")
+    return IndexPlace(*map(int, found.groups()))
+
+
+def _topic_place(wish: Wish) -> _TopicPlace | None:
+    """Where the search begins; None: at the newest messages."""
+    if not wish.page:
+        return None if wish.until_ms is None else _TopicPlace(wish.until_ms, -1, 0)
+    found = _PAGE_OF_TOPIC.fullmatch(wish.page)
+    if found is None:
+        raise _no_page(wish.page, "without a key")
+    return _TopicPlace(*map(int, found.groups()))
+
+
+def _no_page(page: str, kind: str) -> BadRequest:
+    return BadRequest(
+        f"'{page[:64]}' is not a page of a search {kind}; give the page that the answer before named, with the same"
+        " key, or none to begin"
+    )
 
 
 _KEYS = rows_parameter("keys", "message_key")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from sqlalchemy import Connection
 
@@ -16,8 +16,9 @@ from popserver.catalog import pauses as catalog_pauses
 from popserver.catalog.facts import TopicFacts
 from popserver.catalog.flow import Catalog
 from popserver.catalog.groups import UpdateGroup
-from popserver.catalog.pauses import GroupPause
+from popserver.catalog.pauses import FirstPauses, GroupPause
 from popserver.clients.clients import Client, Clients
+from popserver.cluster.sql import KnownServer
 from popserver.database.database import Database
 from popserver.delivery.history import HistoryStep
 from popserver.engine.clock import Clock
@@ -29,7 +30,7 @@ from popserver.inspection import why as inspection_why
 from popserver.inspection.facts import Counts, FoundMessage, Lag, MessageState
 from popserver.inspection.filter_trial import SHOWN_DEFAULT, FilterTrial, Match
 from popserver.inspection.find import FoundMessages, Wish
-from popserver.inspection.holds import Hold, LockedGroup
+from popserver.inspection.holds import Hold, LockedGroup, LockedGroups
 from popserver.maintenance.timekeeper import Timekeeper
 from popserver.members.flow import GroupMembers
 from popserver.messages import read
@@ -52,6 +53,7 @@ from popserver.receiving.flow import Redeliveries, Share
 __all__ = [
     "Consumer",
     "FilterTrial",
+    "FirstPauses",
     "FoundMessage",
     "FoundMessages",
     "GroupFacts",
@@ -59,6 +61,7 @@ __all__ = [
     "HistoryStep",
     "Hold",
     "Inspection",
+    "KnownServer",
     "Lag",
     "LockedGroup",
     "Match",
@@ -74,10 +77,10 @@ __all__ = [
 PAGE_DEFAULT = 32
 PAGE_MAX = 1_000
 HINTS_MAX = 10
-PAUSES_MAX = 10_000
+LISTED_PAUSES_MAX = 10  # of each group in a list of groups
 OFFSET_MAX = (1 << OFFSET_BITS) - 1
 
-T = TypeVar("T")
+GroupPage = tuple[list[Group], dict[int, FirstPauses], int]
 
 
 class GroupFacts(NamedTuple):
@@ -88,7 +91,7 @@ class GroupFacts(NamedTuple):
     consumers: list[Consumer]
     redeliveries: Share
     hints: list[str]
-    pauses: list[GroupPause]
+    pauses: FirstPauses
 
 
 class Consumer(NamedTuple):
@@ -229,14 +232,9 @@ class Inspection:
         consumers = [_consumer(each) for each in clients.consumers_of(name)]
         return GroupFacts(group, lag, consumers, share, [hint for hint in hints if hint], pauses)
 
-    async def groups(self, namespace: str | None, after: Resource | None) -> tuple[list[Group], list[GroupPause], int]:
-        """The next 1,000 groups, likewise, the oldest 10,000 pauses of all groups, and how many groups there are."""
-
-        def query(conn: Connection) -> tuple[list[Group], list[GroupPause], int]:
-            groups, count = catalog_facts.list_groups(conn, namespace, after, PAGE_MAX)
-            return groups, catalog_pauses.pauses(conn, PAUSES_MAX), count
-
-        return await self._reader.read(query)
+    async def groups(self, namespace: str | None, after: Resource | None) -> GroupPage:
+        """The next 1,000 groups, likewise, the first 10 pauses of each by group id, and how many groups there are."""
+        return await self._reader.read(partial(_groups, namespace=namespace, after=after))
 
     async def peek(
         self, topic: Resource, queue_number: int | None, from_offset: int | None, limit: int
@@ -272,8 +270,8 @@ class Inspection:
         page = _page(limit)
         return await self._reader.read(lambda conn: holds.holds(conn, group, topic, page))
 
-    async def locked_groups(self, group: Resource, limit: int) -> list[LockedGroup]:
-        """The locked message groups of a group, those with the most attempts first."""
+    async def locked_groups(self, group: Resource, limit: int) -> LockedGroups:
+        """The locked message groups, those with the most attempts first; `limit` is 1 to 1,000, 0 means 32."""
         check_group(group)
         page = _page(limit)
         return await self._reader.read(lambda conn: holds.locked_groups(conn, group, page))
@@ -335,7 +333,7 @@ class Inspection:
         high = self._redeliveries.high(now_ms)
         counts, lag, groups = await self._reader.read(
             lambda conn: (
-                facts.counts(conn),
+                facts.counts(conn, now_ms),
                 facts.group_lag(conn, None, PAGE_MAX),
                 catalog_facts.groups_by_id(conn, high, HINTS_MAX),
             )
@@ -363,10 +361,15 @@ class Inspection:
         return receiving_flow.hint(group.name, self._redeliveries.share(group.group_id, now_ms))
 
 
-def _group_and_lag(conn: Connection, name: Resource) -> tuple[Group, list[Lag], list[GroupPause]]:
+def _group_and_lag(conn: Connection, name: Resource) -> tuple[Group, list[Lag], FirstPauses]:
     found = catalog_facts.group(conn, name)
     lag = facts.group_lag(conn, found.group_id, PAGE_MAX)
-    return found, lag, catalog_pauses.pauses_of(conn, found.group_id)
+    return found, lag, catalog_pauses.pauses_of(conn, [found.group_id], PAGE_MAX)[found.group_id]
+
+
+def _groups(conn: Connection, namespace: str | None, after: Resource | None) -> GroupPage:
+    groups, count = catalog_facts.list_groups(conn, namespace, after, PAGE_MAX)
+    return groups, catalog_pauses.pauses_of(conn, [each.group_id for each in groups], LISTED_PAUSES_MAX), count
 
 
 def _consumer(client: Client) -> Consumer:

@@ -15,6 +15,8 @@ from popserver.model.states import State
 from popserver.model.topic import message_key, offset_of, queue_of
 
 BEHIND_MAX = 1_000
+# So many message groups are looked at for those that are locked.
+MESSAGE_GROUPS_MAX = 10_000
 
 
 class Hold(NamedTuple):
@@ -52,19 +54,41 @@ def holds(conn: Connection, group_name: Resource, topic_name: Resource | None, l
     return [_hold(row) for row in rows]
 
 
-def locked_groups(conn: Connection, group_name: Resource, limit: int) -> list[LockedGroup]:
-    """The message groups whose first message is held or waits. Raises `ConsumerGroupNotFound`."""
+class LockedGroups(NamedTuple):
+    """Locked message groups, and how many `more` there are among the first `MESSAGE_GROUPS_MAX` with deliveries."""
+
+    shown: list[LockedGroup]
+    more: int
+
+
+def locked_groups(conn: Connection, group_name: Resource, limit: int) -> LockedGroups:
+    """Up to `limit` message groups whose first message is held or waits, those with the most attempts first.
+
+    Raises `ConsumerGroupNotFound`.
+    """
     group = catalog_facts.group(conn, group_name)
     first = (
         select(func.min(delivery.c.message_key).label("first_key"))
         .where(delivery.c.group_id == group.group_id, delivery.c.message_group.is_not(None))
         .group_by(delivery.c.topic_id, delivery.c.message_group)
+        # The order of the index, so that no more than the limit are read.
+        .order_by(delivery.c.topic_id, delivery.c.message_group)
+        .limit(MESSAGE_GROUPS_MAX)
         .subquery()
     )
-    wanted = _HOLDS.join(first, first.c.first_key == delivery.c.message_key)
-    wanted = wanted.where(delivery.c.group_id == group.group_id, WITH_TIME)
-    rows = conn.execute(wanted.order_by(delivery.c.attempt.desc(), delivery.c.message_key).limit(limit)).all()
-    return [LockedGroup(found, _behind(conn, found)) for found in map(_hold, rows)]
+    most_attempts_first = delivery.c.attempt.desc(), delivery.c.message_key
+    locked = (
+        select(delivery.c.message_key, func.count().over().label("locked_count"))
+        .join(first, first.c.first_key == delivery.c.message_key)
+        .where(delivery.c.group_id == group.group_id, WITH_TIME)
+        .order_by(*most_attempts_first)
+        .limit(limit)
+        .subquery()
+    )
+    wanted = _HOLDS.add_columns(locked.c.locked_count).join(locked, locked.c.message_key == delivery.c.message_key)
+    rows = conn.execute(wanted.where(delivery.c.group_id == group.group_id).order_by(*most_attempts_first)).all()
+    shown = [LockedGroup(found, _behind(conn, found)) for found in map(_hold, rows)]
+    return LockedGroups(shown, rows[0].locked_count - len(shown) if rows else 0)
 
 
 def _hold(row: Any) -> Hold:

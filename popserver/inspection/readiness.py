@@ -14,6 +14,7 @@ from popserver.database.database import Database
 from popserver.engine.reader import Reader
 from popserver.engine.writer import Writer
 from popserver.inspection import disk
+from popserver.inspection.disk import DiskSpace
 from popserver.model.errors import PopError
 from popserver.model.retry import SECOND_MS
 from popserver.model.times import span
@@ -32,10 +33,14 @@ class ReadinessCheck(NamedTuple):
 
 
 class ReadinessReport(NamedTuple):
-    """The conditions of readiness, and what an operator should look at."""
+    """The conditions of readiness, and what an operator should look at.
+
+    `space`: that of a SQLite file; None for another database, and for one that did not answer.
+    """
 
     checks: Sequence[ReadinessCheck]
     warnings: Sequence[str]
+    space: DiskSpace | None
 
     @property
     def is_ready(self) -> bool:
@@ -54,7 +59,7 @@ class Readiness:
         self._writer = writer
         self._hints = hints
         self.leaving = asyncio.Event()  # the server stops
-        self._asking: asyncio.Task[Sequence[str]] | None = None
+        self._asking: asyncio.Task[DiskSpace | None] | None = None
         self._asked_at_s = 0.0
         self._report: ReadinessReport | None = None
         self._reported_at_s = 0.0
@@ -81,9 +86,11 @@ class Readiness:
     async def report(self) -> ReadinessReport:
         now_s = asyncio.get_running_loop().time()
         if self._report is None or self.leaving.is_set() or now_s - self._reported_at_s > REMEMBERED_MS / 1_000:
-            database, warnings = await self._database_check()
+            database, space = await self._database_check()
             checks = [self._leaving(), self.liveness(), self._pace(), database]
-            self._report = ReadinessReport(checks, [*warnings, *self._hints()])
+            file = self._database.file
+            warnings = disk.disk_warnings(file, space) if file is not None and space is not None else []
+            self._report = ReadinessReport(checks, [*warnings, *self._hints()], space)
             self._reported_at_s = asyncio.get_running_loop().time()
         return self._report
 
@@ -109,8 +116,8 @@ class Readiness:
             f" it; more than {span(TRANSACTION_MS)} means a slow disk, a lock, or a database that does not answer",
         )
 
-    async def _database_check(self) -> tuple[ReadinessCheck, Sequence[str]]:
-        """Ask the database, unless an earlier question is still without an answer."""
+    async def _database_check(self) -> tuple[ReadinessCheck, DiskSpace | None]:
+        """Ask the database and the disk below it, unless an earlier question is still without an answer."""
         loop = asyncio.get_running_loop()
         if self._asking is None:
             self._asked_at_s = loop.time()
@@ -119,11 +126,12 @@ class Readiness:
         await asyncio.wait([asking], timeout=ANSWER_MS / 1_000)
         took_ms = round((loop.time() - self._asked_at_s) * 1_000)
         if not asking.done():
-            return ReadinessCheck("database", False, f"{self._database.name} has not answered for {span(took_ms)}"), ()
+            sentence = f"{self._database.name} has not answered for {span(took_ms)}"
+            return ReadinessCheck("database", False, sentence), None
         if self._asking is asking:
             self._asking = None
         try:
-            warnings = asking.result()
+            space = asking.result()
         except PopError as error:
-            return ReadinessCheck("database", False, error.sentence), ()
-        return ReadinessCheck("database", True, f"{self._database.name} answered in {took_ms} ms"), warnings
+            return ReadinessCheck("database", False, error.sentence), None
+        return ReadinessCheck("database", True, f"{self._database.name} answered in {took_ms} ms"), space

@@ -24,11 +24,14 @@ from popserver.transport.calls import AnyMethod, Caller, Method
 class AdminMethods:
     """One method per RPC, in the proto's order."""
 
-    def __init__(self, operations: Inspection, readiness: Readiness, version: str, commits: Histogram) -> None:
+    def __init__(
+        self, operations: Inspection, readiness: Readiness, version: str, server_id: str, commits: Histogram
+    ) -> None:
         self._operations = operations
         self._readiness = readiness
         self._commits = commits
         self._version = version
+        self._server_id = server_id
         self.methods: dict[str, AnyMethod] = {
             "CreateTopic": Method(self.create_topic, rights.admin),
             "UpdateTopic": Method(self.update_topic, rights.admin),
@@ -191,7 +194,7 @@ class AdminMethods:
     ) -> wire.ListLockedMessageGroupsResponse:
         found = await self._operations.locked_groups(caller.resource(request.group), request.max)
         return wire.ListLockedMessageGroupsResponse(
-            status=status.OK, message_groups=map(inspection_convert.locked, found)
+            status=status.OK, message_groups=map(inspection_convert.locked, found.shown), more=found.more
         )
 
     async def try_filter(self, request: wire.TryFilterRequest, caller: Caller) -> wire.TryFilterResponse:
@@ -213,16 +216,19 @@ class AdminMethods:
             request.tag if request.HasField("tag") else None,
             request.where or None,
             convert.time_ms(request.since, "since") if request.HasField("since") else 0,
+            convert.time_ms(request.until, "until") if request.HasField("until") else None,
             request.max,
+            request.page,
         )
         topic = caller.resource(request.topic) if request.HasField("topic") else None
         found = await self._operations.find(topic, wish)
         return wire.FindMessagesResponse(
             status=status.OK,
             examined=found.examined,
-            matched=found.matched,
-            complete=found.complete,
-            messages=[inspection_convert.match(each, name) for name, each in found.newest],
+            matched=len(found.matches),
+            complete=not found.next_page,
+            messages=[inspection_convert.match(each, name) for name, each in found.matches],
+            next_page=found.next_page,
         )
 
     async def list_scheduled(self, request: wire.ListScheduledRequest, caller: Caller) -> wire.ListScheduledResponse:
@@ -243,7 +249,7 @@ class AdminMethods:
         return wire.CancelScheduledResponse(status=status.OK, message_ids=cancelled)
 
     async def get_status(self, _request: wire.GetStatusRequest, _caller: Caller) -> wire.GetStatusResponse:
-        now = await self._operations.status()
+        now, space = await self._operations.status(), (await self._readiness.report()).space
         return wire.GetStatusResponse(
             status=status.OK,
             version=self._version,
@@ -265,6 +271,8 @@ class AdminMethods:
             started_at=convert.timestamp(now.started_at_ms),
             now=convert.timestamp(now.now_ms),
             oldest_overdue=convert.duration(now.oldest_overdue_ms),
+            storage=inspection_convert.storage(now.counts.size_bytes, space),
+            servers=[inspection_convert.server(each, self._server_id) for each in now.counts.servers],
         )
 
     async def get_health(self, _request: wire.GetHealthRequest, _caller: Caller) -> wire.GetHealthResponse:

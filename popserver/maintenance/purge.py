@@ -136,7 +136,8 @@ def _purge_rows(tx: Transaction, key: Column[Any], *of_what_is_gone: ColumnEleme
         return 0
     these = _NAMES if isinstance(key.type, Text) else _KEYS
     if key.table is message:
-        keyed.remove(tx, key.in_(select(these.c.key)), names={"keys": encode_rows([(each,) for each in keys])})
+        rest = keyed.remove(tx, key.in_(select(these.c.key)), names={"keys": encode_rows([(each,) for each in keys])})
+        keys = [each for each in keys if rest is None or each < rest]
     removed = tx.conn.execute(
         delete(key.table).where(*of_what_is_gone, key.in_(select(these.c.key))),
         {"keys": encode_rows([(each,) for each in keys])},

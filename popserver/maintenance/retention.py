@@ -94,10 +94,12 @@ def _trim(tx: Transaction, place: _QueueRow, cutoff_ms: int) -> Removed | None:
     needed.append(tx.conn.execute(_FIRST_HANDED_BACK, bounds).scalar())
     needed.append(origins.first_delivered(tx.conn, bounds["first"], bounds["end"]))
     bounds["end"] = min([bounds["end"], *(key for key in needed if key is not None)])
+    rest = keyed.remove(tx, *_INSIDE, names=bounds)
+    if rest is not None:
+        bounds["end"] = rest  # the others have too many keys for one transaction
     for group_id in groups:
         _remove_ready(tx, group_id, bounds)
     newest_ms = tx.conn.execute(_NEWEST, bounds).scalar()
-    keyed.remove(tx, *_INSIDE, names=bounds)
     removed = tx.conn.execute(_REMOVE, bounds).rowcount
     tx.conn.execute(_MOVE_MIN, {"of_queue": place.queue_id, "to_offset": offset_of(bounds["end"])})
     if not removed:

@@ -1,5 +1,7 @@
 """The index of messages by their keys: one row for each key of an original, none for a message without keys.
 
+RocketMQ limits the bytes of a message's keys, not their number. Here the first `INDEXED_MAX` of them are in the index.
+
 A row is small: it has a 32-bit checksum of the key, and the message itself tells whether it has the key. The index has
 a part for each block of 4,096 offsets of a queue, so that new rows of a queue are neighbours: a transaction changes few
 pages, however large the index is. A search looks into each block that a queue stores.
@@ -9,8 +11,9 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import count, islice
+from typing import Any, ClassVar, NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, Integer, and_, bindparam, delete, select, tuple_
 
@@ -22,9 +25,21 @@ from popserver.engine.transaction import FinishOrder, Transaction
 from popserver.model.topic import message_key
 
 _SLOT_BITS = 12
-_SLOT_MASK = (1 << _SLOT_BITS) - 1
-# A query looks into so many blocks.
-BLOCKS_MAX = 10_000
+SLOTS = 1 << _SLOT_BITS
+_SLOT_MASK = SLOTS - 1
+# A statement reads all rows of a key in so many blocks. A search begins with one, and takes more while it finds little.
+BLOCKS_MAX = 128
+_GROWTH = 4
+# The work of a search in units of about 0.1 µs: to look into a block, to read one row of a key, and to return it.
+_UNITS_PER_BLOCK = 150
+_UNITS_PER_ROW = 3
+_UNITS_PER_PLACE = 40
+# So many keys of a message are in the index: the first ones. The others are stored with the message alone.
+INDEXED_MAX = 64
+# What a key counts in the size of a request: about the bytes of a row, with its share of pages and of the log.
+BYTES_OF_KEY = 128
+# One transaction removes so many rows, but at least those of one message.
+REMOVED_MAX = 8_192
 
 
 def key_hash(key: str) -> int:
@@ -40,38 +55,116 @@ class KeyedMessages:
     def __init__(self) -> None:
         self._rows: set[tuple[int, int, int]] = set()
 
-    def add(self, key: int, keys: Iterable[str]) -> None:
+    def add(self, key: int, keys: Sequence[str]) -> None:
         """The new message at this message key has these keys."""
-        self._rows.update(_rows_of(key, keys))
+        self._rows.update(_rows_of(key, keys[:INDEXED_MAX]))
 
     def finish(self, tx: Transaction) -> None:
         dialect_of(tx.conn).insert(tx.conn, keyed_message, sorted(self._rows))
 
 
-def remove(tx: Transaction, *these: ColumnElement[bool], names: dict[str, Any]) -> None:
-    """Remove the rows of these messages, which are removed next."""
+def remove(tx: Transaction, *these: ColumnElement[bool], names: dict[str, Any]) -> int | None:
+    """Remove the rows of these messages, which are removed next; of the first of them if they have many keys.
+
+    Returns the key of the first message whose rows stay for the next transaction; None if none stay.
+    """
     with_keys = select(message.c.message_key, message.c["keys"]).where(*these, message.c["keys"].is_not(None))
-    found = tx.conn.execute(with_keys, names)
-    rows = sorted({each for key, keys in found for each in _rows_of(key, json.loads(keys))})
+    rows: set[tuple[int, int, int]] = set()
+    rest = None
+    for key, keys in tx.conn.execute(with_keys.order_by(message.c.message_key), names).all():
+        # All keys, because a store of an earlier version may have a row for each.
+        its = _rows_of(key, json.loads(keys))
+        if rows and len(rows) + len(its) > REMOVED_MAX:
+            rest = key
+            break
+        rows.update(its)
     if rows:
-        tx.conn.execute(_REMOVE, {"rows": encode_rows(rows)})
+        tx.conn.execute(_REMOVE, {"rows": encode_rows(sorted(rows))})
+    return rest
 
 
-def blocks_of(queues: Iterable[QueueRow]) -> list[int]:
-    """The blocks of what these queues store, the newest ones of all queues first."""
-    blocks = []
-    for each in queues:
-        if each.min_offset < each.next_offset:
-            last = message_key(each.queue_id, each.next_offset - 1) >> _SLOT_BITS
-            first = message_key(each.queue_id, each.min_offset) >> _SLOT_BITS
-            blocks += [(last - block, block) for block in range(first, last + 1)]
-    return [block for _, block in sorted(blocks)]
+class IndexPlace(NamedTuple):
+    """A place in a search, which goes from the newest blocks of all queues to older ones: all before a slot of a block.
+
+    `distance` is the number of newer blocks in the block's queue. It only grows, so a search that goes on at a place
+    leaves no older message out.
+    """
+
+    distance: int
+    block: int
+    before_slot: int = SLOTS
+
+    @property
+    def message_key(self) -> int:
+        """The message at the slot where the place ends."""
+        return self.block << _SLOT_BITS | self.before_slot
 
 
-def with_key(conn: Connection, key: str, blocks: Sequence[int], limit: int) -> list[int]:
-    """The keys of up to `limit` messages in these blocks that have this key, or one with the same checksum."""
-    names = {"blocks": encode_rows([(block,) for block in blocks]), "of_hash": key_hash(key), "limit": limit}
-    return [row.block << _SLOT_BITS | row.slot for row in conn.execute(_WITH_KEY, names)]
+def blocks_of(queues: Iterable[QueueRow], start: IndexPlace | None = None) -> Iterator[IndexPlace]:
+    """The blocks of what these queues store, the newest ones of all queues first; from `start` on."""
+    spans = [
+        (
+            message_key(each.queue_id, each.next_offset - 1) >> _SLOT_BITS,
+            message_key(each.queue_id, each.min_offset) >> _SLOT_BITS,
+        )
+        for each in queues
+        if each.min_offset < each.next_offset
+    ]
+    return _walk(sorted(spans), start or IndexPlace(0, 0))
+
+
+def _walk(spans: list[tuple[int, int]], start: IndexPlace) -> Iterator[IndexPlace]:
+    """Each span is the last block of a queue and the first one."""
+    for distance in count(start.distance):
+        spans = [each for each in spans if each[0] - distance >= each[1]]
+        if not spans:
+            return
+        for last, _ in spans:
+            place = IndexPlace(distance, last - distance)
+            if place.block == start.block:
+                yield place._replace(before_slot=start.before_slot)
+            elif place > start:
+                yield place
+
+
+class KeySearch:
+    """A search for a key, from the newest messages to older ones, in steps of one statement.
+
+    `place` is where the next step begins; None if there is no more. `units`: the work of all steps.
+    """
+
+    def __init__(self, key: str, queues: Iterable[QueueRow], start: IndexPlace | None) -> None:
+        self._key = key
+        self._blocks = blocks_of(queues, start)
+        self._next = list(islice(self._blocks, 1))
+        self.units = 0
+
+    @property
+    def place(self) -> IndexPlace | None:
+        return self._next[0] if self._next else None
+
+    def step(self, conn: Connection, limit: int) -> list[IndexPlace]:
+        """The messages with the key in the next blocks, at most `limit`."""
+        blocks = self._next
+        found = with_key(conn, self._key, blocks, limit)
+        # A statement that reaches its limit has read all rows of its blocks: as many as there may be.
+        is_cut = len(found) == limit
+        rows = len(blocks) * SLOTS if is_cut else len(found)
+        self.units += len(blocks) * _UNITS_PER_BLOCK + rows * _UNITS_PER_ROW + len(found) * _UNITS_PER_PLACE
+        if is_cut:
+            self._next = [found[-1], *(each for each in blocks if each[:2] > found[-1][:2])]
+        elif len(found) < SLOTS // _GROWTH:
+            self._next = list(islice(self._blocks, min(BLOCKS_MAX, len(blocks) * _GROWTH)))
+        else:
+            self._next = list(islice(self._blocks, max(1, len(blocks) // _GROWTH)))
+        return found
+
+
+def with_key(conn: Connection, key: str, blocks: Sequence[IndexPlace], limit: int) -> list[IndexPlace]:
+    """The first `limit` messages in these blocks that have this key, or one with the same checksum. Each is a place at
+    which the search goes on after this message."""
+    names = {"blocks": encode_rows(blocks), "of_hash": key_hash(key), "limit": limit}
+    return [IndexPlace(*row) for row in conn.execute(_WITH_KEY, names)]
 
 
 def _rows_of(key: int, keys: Iterable[str]) -> list[tuple[int, int, int]]:
@@ -85,16 +178,18 @@ _REMOVE = delete(keyed_message).where(
         select(_ROWS.c.block, _ROWS.c.key_hash, _ROWS.c.slot)
     )
 )
-_BLOCKS = rows_parameter("blocks", "block")
+_BLOCKS = rows_parameter("blocks", "distance", "block", "before_slot")
 _WITH_KEY = (
-    select(keyed_message.c.block, keyed_message.c.slot)
+    select(_BLOCKS.c.distance, keyed_message.c.block, keyed_message.c.slot)
     .select_from(_BLOCKS)
     .join(
         keyed_message,
         and_(
             keyed_message.c.block == _BLOCKS.c.block,
             keyed_message.c.key_hash == bindparam("of_hash", type_=Integer),
+            keyed_message.c.slot < _BLOCKS.c.before_slot,
         ),
     )
+    .order_by(_BLOCKS.c.distance, keyed_message.c.block, keyed_message.c.slot.desc())
     .limit(bindparam("limit"))
 )

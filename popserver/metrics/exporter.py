@@ -134,6 +134,9 @@ class Exporter:
     def _collect(self, families: Families, server: ServerNumbers, store: StoreNumbers | None) -> Sequence[Metric]:
         left_out = LeftOut()
         add_server(families, server)
+        if self._client_meters is not None:
+            for why, points in self._client_meters.left_out.items():
+                families.add("popmq_client_metrics_left_out_total", points, why)
         if store is None:
             add_clients(families, server.clients)
         else:
@@ -142,18 +145,19 @@ class Exporter:
             add_groups(families, store)
             left_out.topics = add_sent(families, server.meters, names)
             left_out.pairs = add_delivered(families, server.meters, names)
-            if self._client_meters is not None:
-                self._client_meters.add_to(families, names)
             add_topics(families, store, left_out)
             add_clients(families, server.clients)
             add_pairs(families, store, names, left_out)
+            if self._client_meters is not None:
+                # Last: what clients send takes no room from the server's own numbers.
+                families.add("popmq_metrics_left_out", self._client_meters.add_to(families, names), "clients")
             families.add("popmq_metrics_left_out", left_out.topics, "topics")
             families.add("popmq_metrics_left_out", left_out.pairs, "pairs")
             self._log_left_out(left_out)
         return list(families.all())
 
     async def _server_numbers(self) -> ServerNumbers:
-        broker = self._broker
+        broker, ready = self._broker, await self._readiness.report()
         return ServerNumbers(
             meters=broker.meters,
             budgets=list(broker.budgets),
@@ -163,7 +167,8 @@ class Exporter:
             parked=broker.parked,
             discarded=broker.transactions.discarded,
             rejected=self._access.rejected,
-            is_ready=(await self._readiness.report()).is_ready,
+            is_ready=ready.is_ready,
+            space=ready.space,
             version=self._version,
             database=self._storage,
             durability=broker.database.durability,

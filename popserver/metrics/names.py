@@ -197,6 +197,11 @@ METRICS: tuple[Metric, ...] = (
         ("storage_type", "storage_medium"),
         "0: a message can be received from its commit on",
     ),
+    # The space of a SQLite file; Postgres alone knows its disk.
+    Metric("popmq_database_file_bytes", _GAUGE, _SERVER, (), "bytes of the SQLite file"),
+    Metric("popmq_wal_bytes", _GAUGE, _SERVER, (), "bytes of its WAL"),
+    Metric("popmq_disk_free_bytes", _GAUGE, _SERVER, (), "bytes that the server may still use of their disk"),
+    Metric("popmq_disk_bytes", _GAUGE, _SERVER, (), "bytes of their disk"),
     # The server.
     Metric(
         "rocketmq_rpc_latency",
@@ -306,7 +311,20 @@ METRICS: tuple[Metric, ...] = (
         "how old the numbers of the store are that were exported",
     ),
     Metric("popmq_store_metrics_query_seconds", _GAUGE, _SERVER, (), "seconds of the queries for them"),
-    Metric("popmq_metrics_left_out", _GAUGE, _SERVER, ("kind",), "topics, or pairs of topic and group, without series"),
+    Metric(
+        "popmq_metrics_left_out",
+        _GAUGE,
+        _SERVER,
+        ("kind",),
+        "topics, pairs of topic and group, or series of clients, that are not exported",
+    ),
+    Metric(
+        "popmq_client_metrics_left_out_total",
+        _COUNTER,
+        _CLIENTS,
+        ("reason",),
+        "points that clients sent: of an unknown topic or group, of a forbidden one, or with wrong numbers",
+    ),
 )
 
 BY_NAME = {each.name: each for each in METRICS}

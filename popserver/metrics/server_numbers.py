@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from popserver.engine.meters import Created, Delivered, Histogram, Meters
+from popserver.inspection.disk import DiskSpace
 from popserver.metrics.families import Families, is_true, merged
 from popserver.model.budget import Budget
 from popserver.model.names import RETRY_PREFIX, Resource, is_system_derived
@@ -21,6 +22,7 @@ _CREATE = {
     Created.TOPIC: "rocketmq_topic_create_execution_time",
     Created.GROUP: "rocketmq_consumer_group_create_execution_time",
 }
+_SPACE = ("popmq_database_file_bytes", "popmq_wal_bytes", "popmq_disk_free_bytes", "popmq_disk_bytes")
 _STORED = "PUT_OK"  # what RocketMQ calls the status of a row that is stored
 
 
@@ -49,6 +51,7 @@ class ServerNumbers(NamedTuple):
     discarded: int  # half messages
     rejected: int  # calls, for their signature
     is_ready: bool
+    space: DiskSpace | None
     version: str
     database: str
     durability: str
@@ -58,6 +61,9 @@ def add_server(families: Families, numbers: ServerNumbers) -> None:
     """Add what does not grow with the number of topics and groups."""
     families.add("popmq_build_info", 1, numbers.version, numbers.database, numbers.durability)
     families.add("popmq_ready", int(numbers.is_ready))
+    for name, size in zip(_SPACE, numbers.space or (), strict=False):
+        if size is not None:
+            families.add(name, size)
     families.add("rocketmq_broker_permission", 6)
     families.add("rocketmq_proxy_up", 1, "local")
     for processor, waiting in numbers.waiting.items():

@@ -6,10 +6,10 @@ lists each budget with its current use, its highest use, and how often a caller 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from popport import shares
 from popserver.model.errors import TooManyRequests
 
 
@@ -75,58 +75,14 @@ class Budgets:
         return budget
 
 
-class Shares:
-    """A budget whose holders may each use only a share of it.
-
-    `each`: a budget for the share of one holder. It shows the highest use of any holder, and counts the refusals of
-    holders that have their whole share. Without it these refusals count in `budget`.
-    """
-
-    def __init__(self, budget: Budget, share: int, each: Budget | None = None) -> None:
-        self.budget = budget
-        self.share = share
-        self.each = each
-        self._held: dict[str, int] = {}
-        self._holders: Counter[int] = Counter()  # the number of holders for each use; gives the highest use quickly
-
-    def has_all(self, holder: str) -> bool:
-        """Whether the holder has its whole share."""
-        return self._held.get(holder, 0) >= self.share
-
-    def take(self, holder: str) -> bool:
-        """Use one more for this holder. Returns False, and counts a refusal, if there is no room."""
-        if self.has_all(holder):
-            (self.each or self.budget).refused += 1
-            return False
-        if not self.budget.take():
-            return False
-        self._hold(holder, self._held.get(holder, 0) + 1)
-        return True
+class Shares(shares.Shares[Budget]):
+    """A budget whose holders may each use only a share of it."""
 
     def refusal(self, wanted: str, holder: str) -> TooManyRequests:
         """The error for a refused holder."""
         if self.has_all(holder):
             wanted = f"{wanted} of {holder}, which has {self.share} of them"
         return self.budget.refusal(wanted)
-
-    def give_back(self, holder: str) -> None:
-        """Free one that the holder took."""
-        self.budget.give_back()
-        self._hold(holder, self._held[holder] - 1)
-
-    def _hold(self, holder: str, now: int) -> None:
-        before = self._held.pop(holder, 0)
-        if now:
-            self._held[holder] = now
-        if self.each is None:
-            return
-        self._holders[before] -= 1
-        self._holders[now] += 1
-        if now > self.each.used or (before == self.each.used and not self._holders[before]):
-            self.each.used = now  # before and now differ by one, so no other holder has more
-            self.each.peak = max(self.each.peak, now)
-        if not self._holders[before]:
-            del self._holders[before]
 
 
 # Memory limits of the server. The limits for connections and calls are in `transport.limits`.

@@ -11,6 +11,7 @@ from popserver.catalog.flow import Catalog
 from popserver.engine.clock import Clock
 from popserver.engine.writer import Writer
 from popserver.messages import append
+from popserver.messages.keyed import BYTES_OF_KEY
 from popserver.model.errors import MessagePropertyConflictWithType, PopError, TopicNotFound
 from popserver.model.message import Message, SendResult, check
 from popserver.model.names import Resource
@@ -115,7 +116,7 @@ class Sending:
     async def _pend(self, topic: Topic, batch: list[Message], client_id: str) -> list[SendResult]:
         if any(message.message_type is MessageType.TRANSACTION for message in batch):
             self._transactions.producers.sends(client_id, topic.name)
-        size = sum(len(message.body) for message in batch)
+        size = sum([len(message.body) + BYTES_OF_KEY * len(message.keys) for message in batch])
         request = StorePending(topic, batch, client_id, self._transactions.policy, self._key_window_ms)
         try:
             stored = await self._writer.submit(request, size=size)
@@ -130,9 +131,10 @@ class Sending:
 
     async def _append(self, topic: Topic, batch: list[Message]) -> list[SendResult]:
         sizes = [len(message.body) for message in batch]
+        of_keys = BYTES_OF_KEY * sum([len(message.keys) for message in batch])
         request = append.Append(topic, batch, next(self._rotation), self._key_window_ms)
         try:
-            stored = await self._writer.submit(request, size=sum(sizes))
+            stored = await self._writer.submit(request, size=sum(sizes) + of_keys)
             sent = self._writer.meters.sent
             for message, size in zip(batch, sizes, strict=True):
                 counted = sent[topic.topic_id, message.message_type].sizes

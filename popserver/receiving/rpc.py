@@ -29,6 +29,8 @@ from popserver.transport.calls import Caller, NotTaken, poll_ms_of
 from popserver.transport.limits import CallLimits
 
 ATTEMPT_ID_LENGTH_MAX = 255
+REASON_HEADER = "popmq-reason-bin"
+REASON_LENGTH_MAX = 256  # of a failure; what is longer is cut, because a failure is never refused for its reason
 
 
 class HasAttemptId(Protocol):
@@ -121,6 +123,7 @@ class ConsumerMethods:
             duration_ms,
             give_back=request.suspend and duration_ms == 0,
             message_id=request.message_id,
+            reason=reason_of(caller),
         )
         return wire.ChangeInvisibleDurationResponse(status=status.OK, receipt_handle=handle)
 
@@ -133,6 +136,7 @@ class ConsumerMethods:
             caller.resource(request.topic),
             request.receipt_handle,
             request.message_id,
+            reason_of(caller),
         )
         return wire.ForwardMessageToDeadLetterQueueResponse(status=status.OK)
 
@@ -330,6 +334,12 @@ def attempt_id_of(request: HasAttemptId) -> str | None:
     if CONTROL.search(attempt_id):
         raise BadRequest(f"attempt id {attempt_id[:32]!r} contains a control character; leave it out")
     return attempt_id or None
+
+
+def reason_of(caller: Caller) -> str:
+    """Why an attempt failed, as its consumer says (protocol 1.6): one line; empty if it does not say it."""
+    said = (caller.binary(REASON_HEADER) or b"").decode(errors="replace")
+    return CONTROL.sub(" ", said).strip()[:REASON_LENGTH_MAX]
 
 
 def _too_large(invisible_ms: int, limits: CallLimits) -> IllegalInvisibleTime:

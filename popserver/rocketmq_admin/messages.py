@@ -48,7 +48,7 @@ class MessageAdminMethods:
         else:
             topic = (await self._operations.topic(name)).topic
             found = await search(self._reader, topic, query)
-            if query.key is not None and not found.messages:
+            if query.key is not None and not (found.messages or found.scroll_id or query.after):
                 raise MessageNotFound(f"topic '{name}' has no message with key '{query.key[:64]}' in this time range")
         return wire.ListMessageResponse(
             status=status.OK, messages=map(convert.found_message, found.messages), scroll_id=found.scroll_id

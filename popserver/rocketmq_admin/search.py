@@ -1,7 +1,7 @@
 """QueryMessage: stored messages of a topic in a time range, by id, by key, by tags, or all of them; page by page.
 
-Messages found by a key are the newest first. Messages that are scanned are ordered by queue and offset, because that
-order never changes, so a page can begin where the page before has ended.
+`inspection.find` finds the messages of a key: each page has its newest first. Messages that are scanned are ordered by
+queue and offset, because that order never changes, so a page can begin where the page before has ended.
 """
 
 from __future__ import annotations
@@ -76,22 +76,31 @@ async def search(reader: Reader, topic: Topic, query: Query) -> FoundPage:
 
 
 async def _by_key(reader: Reader, topic: Topic, query: Query) -> FoundPage:
-    wish = Wish(query.key, None, None, query.begin_ms, EXAMINED_MAX)
-    found = await find.find(reader, topic, wish)
-    matches = [
-        each
-        for _, each in found.newest
-        if each.stored_at_ms <= query.end_ms and query.queue_number in (None, each.queue_number)
-    ]
-    first = query.skip + (_skipped(query.after) if query.after else 0)
-    keys = [
-        message_key(queue_numbered(topic, each.queue_number).queue_id, each.offset)
-        for each in matches[first : first + query.limit]
-    ]
-    keys = await reader.read(partial(_fitting, keys=keys))
+    page = _page_of_key(query.after) if query.after else ""
+    wish = Wish(query.key, None, None, query.begin_ms, query.end_ms + 1, query.skip, page, query.queue_number)
+    if query.skip:
+        skipped = await find.find(reader, topic, wish)
+        if not skipped.next_page:
+            return FoundPage([], "")
+        if len(skipped.matches) < query.skip:
+            raise BadRequest(
+                f"the page begins after {query.skip} messages, and one request found {len(skipped.matches)} of them"
+                " before its work was done; begin with the first page, and go on by the scroll id of each answer"
+            )
+        wish = wish._replace(page=skipped.next_page)
+    limit = query.limit
+    while True:
+        found = await find.find(reader, topic, wish._replace(limit=limit))
+        keys = [
+            message_key(queue_numbered(topic, each.queue_number).queue_id, each.offset) for _, each in found.matches
+        ]
+        fitting = await reader.read(partial(_fitting, keys=keys))
+        if len(fitting) == len(keys):
+            break
+        # The search meets messages in another order, so its first ones may be larger than these; soon few enough fit.
+        limit = min(len(fitting), limit // 2)
     messages = await reader.read(partial(_load, topic=topic, keys=keys))
-    after = first + len(keys)
-    return FoundPage(messages, f"skip:{after}" if keys and after < len(matches) else "")
+    return FoundPage(messages, f"key:{found.next_page}" if found.next_page else "")
 
 
 async def _scan(reader: Reader, topic: Topic, query: Query) -> FoundPage:
@@ -163,7 +172,7 @@ def _fitting(conn: Connection, keys: list[int]) -> list[int]:
     """The first of these messages, as many as fit into an answer."""
     rows = _SIZES.rows(conn, {"keys": encode_rows([(key,) for key in keys])})
     sizes = {row.message_key: row.size for row in rows}
-    return read.within_a_page((key, sizes[key]) for key in keys if key in sizes)
+    return read.within_a_page((key, sizes.get(key, 0)) for key in keys)
 
 
 def _load(conn: Connection, topic: Topic, keys: list[int]) -> list[StoredMessage]:
@@ -181,24 +190,27 @@ def _step(conn: Connection, queue: MessageQueue, from_offset: int) -> list[_Scan
     return _FORWARDS.rows(conn, names | {"limit": STEP_MESSAGES})
 
 
-def _skipped(scroll_id: str) -> int:
-    (count,) = _numbers(scroll_id, "skip", 1)
-    return count
+def _page_of_key(scroll_id: str) -> str:
+    """The page of the search by a key. Raises `BadRequest` if this is the scroll id of another kind of request."""
+    kind, _, page = scroll_id.partition(":")
+    if kind != "key" or not page:
+        raise _foreign(scroll_id)
+    return page
 
 
 def _place(scroll_id: str) -> _Place:
-    return _Place(*_numbers(scroll_id, "at", 2))
+    """Raises `BadRequest` if no answer to a scan can have this scroll id."""
+    kind, *written = scroll_id.split(":")
+    if kind != "at" or len(written) != 2 or not all(each.isdecimal() and len(each) < 14 for each in written):
+        raise _foreign(scroll_id)
+    place = _Place(*map(int, written))
+    if max(place) > _OFFSET_MAX:
+        raise _foreign(scroll_id)
+    return place
 
 
-def _numbers(scroll_id: str, kind: str, count: int) -> list[int]:
-    """The numbers of a scroll id. Raises `BadRequest` if no answer to this kind of request can have it."""
-    named, *written = scroll_id.split(":")
-    if named != kind or len(written) != count or not all(each.isdecimal() and len(each) < 14 for each in written):
-        raise BadRequest(f"scroll id '{scroll_id[:64]}' is not of an answer to such a request; begin without one")
-    numbers = [int(each) for each in written]
-    if max(numbers) > _OFFSET_MAX:
-        raise BadRequest(f"scroll id '{scroll_id[:64]}' is not of an answer to such a request; begin without one")
-    return numbers
+def _foreign(scroll_id: str) -> BadRequest:
+    return BadRequest(f"scroll id '{scroll_id[:64]}' is not of an answer to such a request; begin without one")
 
 
 _KEYS = rows_parameter("keys", "message_key")

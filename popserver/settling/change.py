@@ -37,13 +37,17 @@ from popserver.settling.refusals import (
 
 @dataclass(frozen=True, slots=True)
 class ChangeInvisible(Request[Receipt]):
-    """Restart a hold for `duration_ms` from now. `give_back` ends the hold instead; its attempt does not count."""
+    """Restart a hold for `duration_ms` from now. `give_back` ends the hold instead; its attempt does not count.
+
+    `reason`: if the attempt failed, why, as its consumer says; empty if it does not say it.
+    """
 
     phase: ClassVar = Phase.CHANGE_INVISIBLE
     group: Group
     receipt: Receipt
     duration_ms: int
     give_back: bool = False
+    reason: str = ""
 
     def locks(self) -> Iterable[Locks]:
         return locks_in_order([self.receipt])
@@ -51,11 +55,12 @@ class ChangeInvisible(Request[Receipt]):
 
 @dataclass(frozen=True, slots=True)
 class Forward(Request[None]):
-    """A message that its holder gives up."""
+    """A message that its holder gives up; `reason`: why, as it says."""
 
     phase: ClassVar = Phase.FORWARD
     group: Group
     receipt: Receipt
+    reason: str = ""
 
     def locks(self) -> Iterable[Locks]:
         return locks_in_order([self.receipt])
@@ -82,7 +87,8 @@ def _change_one(tx: Transaction, request: ChangeInvisible) -> Receipt | PopError
     by_itself = when_visibility_changes(Holder(held.holder), held.attempt, group.retry)
     event = Event.GIVE_BACK if request.give_back else by_itself
     if event is Event.EXHAUST:
-        move_to_dead_letters(tx, group, [_candidate(held)], event, "failed, and no attempt remains")
+        why = _said("failed, and no attempt remains", request.reason)
+        move_to_dead_letters(tx, group, [_candidate(held)], event, why)
         _advance_groups_after(tx, group, held)
         return old
     end_ms = tx.now_ms + _wait_ms(event, request, held)
@@ -96,7 +102,7 @@ def _change_one(tx: Transaction, request: ChangeInvisible) -> Receipt | PopError
             "until_ms": end_ms,
         },
     )
-    record(tx, group, event, [moved(held)])
+    record(tx, group, event, [moved(held)], request.reason if event is Event.RETRY else "")
     if event is Event.GIVE_BACK:
         _advance_groups_after(tx, group, held)
         tx.ready_topics.add(held.topic_id)
@@ -134,13 +140,18 @@ def _successor(hold_id: int, duration_ms: int) -> int:
 def _forward_one(tx: Transaction, request: Forward) -> PopError | None:
     held = _held(tx, request.receipt)
     if held is not None:
-        move_to_dead_letters(tx, request.group, [_candidate(held)], Event.FORWARD_TO_DLQ, "forwarded by its consumer")
+        why = _said("forwarded by its consumer", request.reason)
+        move_to_dead_letters(tx, request.group, [_candidate(held)], Event.FORWARD_TO_DLQ, why)
         _advance_groups_after(tx, request.group, held)
         return None
     state = state_of(tx, request.receipt)
     if state in {State.DLQ, State.COMMIT}:
         return None
     return refusal(tx, request.group, request.receipt)
+
+
+def _said(what: str, reason: str) -> str:
+    return f"{what}: {reason}" if reason else what
 
 
 def _held(tx: Transaction, receipt: Receipt) -> HeldRow | None:

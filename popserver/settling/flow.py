@@ -63,24 +63,28 @@ class Settling:
         *,
         give_back: bool = False,
         message_id: str = "",
+        reason: str = "",
     ) -> str:
         """Restart the hold's time from now. Returns the new handle; the old one is no longer valid.
 
-        For a push consumer this is a failure: the message is delivered again after `duration_ms`. With `give_back` it
-        is READY at once and the attempt does not count. Raises `InvalidReceiptHandle` and then changes nothing.
+        For a push consumer this is a failure, and `reason` says why, if it does: the message is delivered again after
+        `duration_ms`. With `give_back` it is READY at once and the attempt does not count. Raises
+        `InvalidReceiptHandle` and then changes nothing.
         """
         group, topic = await self._catalog.for_receipt(group_name, topic_name)
         held = decode_receipt(handle, message_id)
         await self._check_place(handle, held, group, topic)
-        request = change.ChangeInvisible(group, held, duration_ms, give_back)
+        request = change.ChangeInvisible(group, held, duration_ms, give_back, reason)
         return encode_receipt(await self._writer.submit(request))
 
-    async def forward(self, group_name: Resource, topic_name: Resource, handle: str, message_id: str = "") -> None:
+    async def forward(
+        self, group_name: Resource, topic_name: Resource, handle: str, message_id: str = "", reason: str = ""
+    ) -> None:
         """Give a message up: it becomes a dead letter. No error if it is one already, or is committed."""
         group, topic = await self._catalog.for_receipt(group_name, topic_name)
         held = decode_receipt(handle, message_id)
         await self._check_place(handle, held, group, topic)
-        await self._writer.submit(change.Forward(group, held))
+        await self._writer.submit(change.Forward(group, held, reason))
 
     async def _check_place(self, handle: str, decoded: Receipt, group: Group, topic: Topic) -> None:
         """Raise `InvalidReceiptHandle` unless the group was given the handle for a message of the topic."""

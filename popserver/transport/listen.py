@@ -15,10 +15,15 @@ Mode = Literal["permissive", "plaintext", "tls"]
 
 
 class Listening(NamedTuple):
-    """How to listen. Every mode except plaintext needs a certificate."""
+    """How to listen. Every mode except plaintext needs a certificate.
+
+    `own_client`: a certificate, in PEM, with which this process is a client of itself; it is accepted besides those of
+    the CA for clients.
+    """
 
     mode: Mode
     certificate: Source | None = None
+    own_client: bytes = b""
 
 
 PLAINTEXT = Listening("plaintext")

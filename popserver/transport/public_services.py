@@ -14,6 +14,7 @@ from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
+from popport.addresses import network_of
 from popproto.pool import POOL
 from popserver.model.budget import Budgets, Shares
 from popserver.model.errors import BadRequest, PopError
@@ -105,7 +106,7 @@ def _shares(budgets: Budgets, name: str, limit: int) -> Shares:
 @contextmanager
 def _one_of(shares: Shares, call: Call) -> Iterator[None]:
     """Count this stream while it is open. Raises `TooManyRequests` if the address has too many."""
-    address = call.peer.rpartition(":")[0]
+    address = network_of(call.peer.rpartition(":")[0])
     if not shares.take(address):
         raise shares.refusal("one more stream", address)
     try:

@@ -20,7 +20,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from importlib import metadata
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 from starlette.responses import PlainTextResponse
@@ -28,6 +28,9 @@ from starlette.routing import BaseRoute, Router
 from starlette.types import Receive, Scope, Send
 
 from popserver.transport.listen import Mode
+
+if TYPE_CHECKING:
+    from popserver.front.certificate import Certificate
 
 GROUP = "popmq.http"
 
@@ -42,7 +45,8 @@ class Place(NamedTuple):
     must_sign: bool  # whether callers of the gRPC port must sign
     version: str
     hosts: frozenset[str] = frozenset()  # names of the HTTP port besides localhost and addresses, in lower case
-    needs_certificate: bool = False  # whether callers of the gRPC port must show one, which packages do not have
+    needs_certificate: bool = False  # whether callers of the gRPC port must show one
+    certificate: Certificate | None = None  # the one that packages may show there
 
 
 Mount = Callable[[Place], AbstractAsyncContextManager[Sequence[BaseRoute]]]

@@ -6,7 +6,7 @@ import hmac
 
 from starlette.requests import Request
 
-from popserver.config import is_loopback
+from popport.addresses import is_loopback
 
 HOW = "send the server's POPMQ_METRICS_TOKEN as the header 'Authorization: Bearer TOKEN'"
 NOT_HERE = (

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Sequence
-from functools import partial
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import structlog
 import uvicorn
 from starlette.routing import Route
 
+from popport.bodies import Bodies, room_for
+from popport.connections import Places
+from popport.serving import http_config
 from popserver.front.sockets import listening_sockets
-from popserver.model.budget import Budgets, Shares
+from popserver.model.budget import Budgets
 from popserver.model.errors import CannotListen
 from popserver.transport.listen import address_of
-from popserver.web.guard import BODY_BYTES_EACH, BODY_BYTES_MAX, Guard
+from popserver.web.guard import Guard
+from popserver.web.log import HttpLog
 from popserver.web.mounts import Mounts, Place, installed
 from popserver.web.pages import application
-from popserver.web.protocol import HEAD_BYTES_MAX, QUIET_S, HttpConnection, HttpLog, Places
 
 log = structlog.get_logger("popserver.web")
 
@@ -47,37 +49,36 @@ class WebServer:
         self.address = address_of(at.host, self._sockets[0].getsockname()[1])
         self._is_local = is_local
         connections = budgets.add("HTTP connections", connections_max, "connections", "max_http_connections")
-        self._places = Places(Shares(connections, max(1, connections_max // 2)))
-        bodies_max = max(BODY_BYTES_MAX, connections_max * BODY_BYTES_EACH)
-        self._bodies = budgets.add("HTTP requests", bodies_max, "bytes", "max_http_connections")
+        self._log = HttpLog()
+        self._places = Places(connections, self._log.tell_refused)
+        self._bodies = budgets.add("HTTP requests", room_for(connections_max), "bytes", "max_http_connections")
         self._mounts: Mounts
         self._server: uvicorn.Server
 
     async def start(self, place: Place, own: Sequence[Route]) -> None:
         """Serve the server's `own` routes, and what other packages mount."""
         entries = installed()
-        if place.needs_certificate and entries:
+        if place.needs_certificate and place.certificate is None and entries:
             log.warning(
                 "not served over HTTP",
                 packages=[each.name for each in entries],
-                reason="this server accepts only clients with a certificate (--tls-client-ca), and these have none; run"
-                " popmq console with --client-cert and --client-key",
+                reason="this server accepts only clients with a certificate (--tls-client-ca), and it has no users, so"
+                " nobody could be asked who it is here; give it users with --auth, or run popmq console with"
+                " --client-cert and --client-key",
             )
             entries = []
         self._mounts = Mounts(place, entries, [each.path for each in own])
-        config = uvicorn.Config(
-            Guard(application(own, self._mounts), self._bodies, is_local=self._is_local, hosts=place.hosts),
-            http=cast("type[HttpConnection]", partial(HttpConnection, self._places, HttpLog())),
-            ws="none",
+        served = Bodies(
+            application(own, self._mounts), self._bodies, ", or start the server with a higher --max-http-connections"
+        )
+        config = http_config(
+            Guard(served, is_local=self._is_local, hosts=place.hosts),
+            self._places,
+            self._log.logger,
             lifespan="off",
             log_config=None,
-            access_log=False,
-            server_header=False,
             date_header=False,
-            proxy_headers=False,
-            timeout_keep_alive=int(QUIET_S),
             timeout_graceful_shutdown=STOP_S,
-            h11_max_incomplete_event_size=HEAD_BYTES_MAX,
         )
         config.load()
         # Not `serve`, which takes the process's signals and wakes up ten times a second.

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import uvicorn
 
-import popconsole
 from popclient.config import ClientConfig
+from popconsole.app import app
 from popconsole.settings import Settings
 from tests.browser.world import World, world
 from tests.support.waiting import soon
@@ -25,7 +25,7 @@ PATIENCE_MS = 90_000  # for one fact; the console itself asks less often where a
 @contextmanager
 def console(settings: Settings) -> Iterator[tuple[str, Any]]:
     """A console that listens: its address, and its desk."""
-    made = popconsole.app(settings)
+    made = app(settings)
     config = uvicorn.Config(made, port=0, log_level="error")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlencode
 
+import grpc
 import pytest
 
 from popclient.config import ClientConfig
@@ -13,6 +16,7 @@ from popconsole.settings import Settings
 from popserver import embedded
 from tests.browser.conftest import console
 from tests.browser.world import World
+from tests.support.desk import Desk
 
 pytestmark = pytest.mark.browser
 
@@ -25,6 +29,31 @@ def test_the_plots_draw_what_happens(open_page: Open, address: str, flights: Wor
     flights.send_flights(20)
     for name in ("in", "out", "backlog"):
         page.wait_for_selector(f'[data-plot="{name}"] canvas')
+
+
+def test_a_topic_has_a_plot_of_what_is_sent_to_it(open_page: Open, address: str, flights: World) -> None:
+    page = open_page(f"{address}/topics/flights")
+    flights.send_flights(20)
+    page.wait_for_selector('[data-plot="in"] canvas')
+    assert "stored" in page.locator("#plots .u-legend").inner_text()
+
+
+def test_messages_are_found_by_time(open_page: Open, address: str, flights: World) -> None:
+    flights.producer.send("flights", "the newest", tag="timed")
+    page = open_page(f"{address}/messages", viewport={"width": 360, "height": 740})
+    for since, until, shown in (("15m", "", True), ("2026-01-01T00:00", "", True), ("6h", "15m", False)):
+        page.get_by_label("Topic").select_option("flights")
+        page.get_by_label("Tag").fill("timed")
+        page.get_by_label("Stored since").fill(since)
+        page.get_by_label("and before").fill(until)
+        page.get_by_role("button", name="Show").click()
+        page.get_by_text("examined").wait_for()
+        assert page.get_by_role("cell", name="timed").is_visible() is shown, (since, until)
+        assert page.get_by_label("Stored since").input_value() == since
+    page.get_by_label("Stored since").fill("yesterday")
+    page.get_by_role("button", name="Show").click()
+    page.get_by_role("alert").get_by_text("'yesterday' is no time").wait_for()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
 
 
 def test_dead_letters_go_back_from_the_page(open_page: Open, address: str, flights: World) -> None:
@@ -83,6 +112,20 @@ def test_an_id_is_copied(open_page: Open, address: str, flights: World) -> None:
     page.get_by_role("button", name="copy the id").click()
     page.get_by_role("button", name="copied").wait_for()
     assert page.evaluate("navigator.clipboard.readText()") == message_id
+
+
+@pytest.mark.parametrize("message_id", ["a%41", "..", "a/../b"])
+def test_a_message_with_an_odd_id_has_a_page_and_its_news(
+    open_page: Open, address: str, flights: World, message_id: str
+) -> None:
+    with grpc.insecure_channel(flights.endpoint) as channel:
+        Desk(flights.broker, channel).send("flights", message_id)
+    page = open_page(f"{address}/messages?{urlencode({'find': message_id})}")
+    assert page.locator("h1").inner_text() == message_id
+    with page.expect_response(lambda response: "hx-request" in response.request.headers) as news:
+        pass
+    assert news.value.ok
+    assert f"popmq why {shlex.quote(message_id)} " in news.value.text()
 
 
 def test_signing_in_and_a_session_that_ends(open_page: Open) -> None:

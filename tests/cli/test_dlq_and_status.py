@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import re
+from pathlib import Path
+
 import pytest
 
-from tests.support.shell import Shell
+from popserver import embedded
+from tests.support.shell import Shell, installed
+from tests.support.waiting import soon
 
 
 @pytest.fixture
@@ -68,6 +74,31 @@ def test_status(shell: Shell, dead: list[str]) -> None:
     assert lines[0].endswith(f"at {shell.endpoint}, up 31s")
     assert any(line.split() == ["messages", "5"] for line in lines)
     assert lines[-1].split()[:6] == ["counters", "flights", "1", "0", "0", "2"]
+
+
+def test_the_status_shows_the_space_of_the_database(shell: Shell) -> None:
+    """The server of these tests is in memory."""
+    storage = shell.json("status")["storage"]
+    assert storage.pop("database_bytes") > 100_000
+    assert storage == {"wal_bytes": None, "disk_free_bytes": None, "disk_bytes": None}
+    assert shell.json("status")["servers"] == []
+    (line,) = [line for line in shell.ok("status").lines if line.startswith("space")]
+    assert re.fullmatch(r"space +database \d+\.\d [KM]iB", line)
+
+
+def test_the_status_of_a_file_shows_its_disk(tmp_path: Path) -> None:
+    with embedded(tmp_path / "popmq.db") as broker:
+        lines = installed("--endpoint", broker.endpoint, "status").lines
+    (line,) = [line for line in lines if line.startswith("space")]
+    assert re.fullmatch(r"space +database .*, WAL .*B, \d.*B of \d.*B are free on its disk", line)
+
+
+def test_the_status_shows_the_servers_of_a_postgres(postgres_url: str) -> None:
+    with embedded(postgres_url) as one, embedded(postgres_url) as other:
+        soon(lambda: len(json.loads(installed("--json", "--endpoint", one.endpoint, "status").out)["servers"]) == 2)
+        said = installed("--endpoint", one.endpoint, "status")
+    rows = [line.split() for line in said.lines if " running " in line]
+    assert sorted(row[0] for row in rows) == sorted([one.endpoint, other.endpoint])
 
 
 def test_the_status_shows_the_budgets(shell: Shell) -> None:

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from popserver.inspection import find
 from tests.support.shell import Shell
 
 
@@ -104,7 +105,7 @@ def test_a_bad_expression_is_refused_with_its_place(shell: Shell) -> None:
     assert shell("filter", "test", "a > 3").status == 2
 
 
-def test_find(shell: Shell) -> None:
+def test_find(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     shell.ok("topic", "create", "orders", "--queues", "1")
     shell.ok("message", "send", "orders", "a", "--key", "o-1", "--key", "c-7", "--tag", "new", "--property", "a=1")
     shell.ok("message", "send", "orders", "b", "--key", "o-2", "--key", "c-7", "--property", "a=2")
@@ -114,9 +115,18 @@ def test_find(shell: Shell) -> None:
     assert row.endswith("o-1, c-7")
     found = shell.json("message", "find", "--key", "c-7", "--where", "a > 1", "--since", "2024-12-31")
     assert [each["keys"] for each in found["messages"]] == [["o-2", "c-7"]]
+    found = shell.json("message", "find", "--key", "c-7", "--until", "2024-12-31")
+    assert found["messages"] == []
     lines = shell.ok("message", "find", "--key", "c-7", "--max", "1").lines
-    assert lines[-1] == "the newest 1 of 2; show more with --max"
+    assert lines[-1].startswith("1 messages were examined, and there are more; go on with --page")
     assert shell.ok("message", "find", "--topic", "orders", "--tag", "old").lines == ["no message matches"]
+    monkeypatch.setattr(find, "EXAMINED_MAX", 1)
+    first = shell.ok("message", "find", "--key", "c-7")
+    page = re.search(r"--page (\S+),", first.lines[-1])
+    assert page, first.lines
+    assert first.lines[-1].startswith("1 messages were examined, and there are more; go on with --page")
+    second = shell.json("message", "find", "--key", "c-7", "--page", page[1])
+    assert [each["keys"] for each in second["messages"]] == [["o-1", "c-7"]]
     refused = shell("message", "find", "--tag", "new")
     assert refused.status == 1
     assert "name the topic, or give a key" in refused.err

@@ -128,6 +128,26 @@ def test_what_no_command_takes_leads_to_its_help(shell: Shell, words: list[str],
     assert said.err.endswith(f" (see {help_of} --help)\n")
 
 
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["serve", "--database", "sqlite:///a.db"], "; did you mean --database-url? ("),
+        (["serve", "--db=sqlite:///a.db"], "; did you mean --database-url? ("),
+        (["backup", "copy.db", "--url", "sqlite:///a.db"], "; did you mean --database-url? ("),
+        (["serve", "--hots", "0.0.0.0", "--prot", "1"], "; did you mean --host and --port? ("),
+        (["topic", "create", "t", "--queue", "3"], "; did you mean --queues? ("),
+        (["status", "--endpiont", "127.0.0.1:1"], "; did you mean --endpoint? ("),
+        (["serve", "--verbose"], "--verbose ("),
+        (["status", "now"], "now ("),
+    ],
+    ids=str,
+)
+def test_an_option_that_was_probably_meant_is_named(shell: Shell, words: list[str], hint: str) -> None:
+    said = shell(*words)
+    assert (said.status, said.out) == (2, "")
+    assert hint in said.err
+
+
 def test_a_malformed_environment_is_a_usage_error() -> None:
     said = installed("status", POPMQ_ENDPOINT="host:port:more stuff")
     assert (said.status, said.out) == (2, "")

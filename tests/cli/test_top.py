@@ -132,7 +132,13 @@ def test_it_needs_a_terminal(busy: Shell) -> None:
 def terminal(*words: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     """The command on a terminal of its own, and the other end of that."""
     ours, theirs = pty.openpty()
-    process = subprocess.Popen([POPMQ, *words], stdin=theirs, stdout=theirs, stderr=theirs, close_fds=True)
+
+    def as_in_a_shell() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # it is ignored where the tests run in the background
+
+    process = subprocess.Popen(
+        [POPMQ, *words], stdin=theirs, stdout=theirs, stderr=theirs, close_fds=True, preexec_fn=as_in_a_shell
+    )
     os.close(theirs)
     try:
         yield process, ours

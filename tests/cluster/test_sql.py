@@ -55,6 +55,22 @@ def test_servers_see_each_other_until_they_are_silent(servers: OpenStore) -> Non
     assert beat(servers, "a").others == ()
 
 
+def test_those_that_are_known_are_the_newest_of_each_address(servers: OpenStore) -> None:
+    def known() -> list[tuple[str, str, bool]]:
+        found = cluster_sql.known(servers.conn, servers.now_ms)
+        return [(each.server_id, each.address, each.is_running) for each in found]
+
+    beat(servers, "c")
+    a, b, c = ("a", "10.0.0.1:8081", True), ("b", "10.0.0.2:8081", True), ("c", "", True)
+    assert known() == [c, a, b]
+    servers.one(cluster_sql.leave, Leave("c"))
+    servers.now_ms += cluster_sql.SERVER_LAPSE_MS
+    beat(servers, "a", "10.0.0.1:8081")
+    assert known() == [a, ("b", "10.0.0.2:8081", False)], "b was killed, c has left"
+    beat(servers, "again", "10.0.0.2:8081")
+    assert known() == [a, ("again", "10.0.0.2:8081", True)]
+
+
 def test_one_that_has_left_is_at_no_address(servers: OpenStore) -> None:
     servers.one(cluster_sql.leave, Leave("b"))
     assert servers.words == {SERVERS}

@@ -7,13 +7,15 @@ import re
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import Any
+from urllib.parse import unquote
 
 import httpx2
 from starlette.testclient import TestClient
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-import popconsole
 import popserver
 from popclient.config import ClientConfig
+from popconsole.app import app
 from popconsole.settings import Settings
 from popserver import EmbeddedBroker
 
@@ -60,10 +62,24 @@ def csrf_on(page: str) -> str:
     return found[1]
 
 
+class DecodedOnce:
+    """Servers decode a path once; the test client does it twice."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            scope["path"] = unquote(scope["raw_path"].decode())
+        await self._app(scope, receive, send)
+
+
 @contextmanager
 def browsing(settings: Settings, address: str = ADDRESS) -> Iterator[TestClient]:
     """A browser at the console's door."""
-    with TestClient(popconsole.app(settings), address, client=("127.0.0.1", 50_000)) as browser:
+    made = app(settings)
+    made.add_middleware(DecodedOnce)
+    with TestClient(made, address, client=("127.0.0.1", 50_000)) as browser:
         yield browser
 
 

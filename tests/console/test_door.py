@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -163,6 +164,8 @@ def test_who_guesses_locks_out_nobody_else() -> None:
     for _ in range(TRIES_MAX):
         sessions.try_key("10.0.0.1", "root")
     assert sessions.try_key("10.0.0.2", "root") is not None
+    assert all(sessions.try_key(f"2001:db8::{each}", "root") for each in range(TRIES_MAX))
+    assert sessions.try_key("2001:db8::a:b", "root") is None, "it is of the same network"
     assert sessions.try_key("10.0.0.1", "alice") is not None
 
 
@@ -254,6 +257,23 @@ async def test_those_who_need_not_sign_end_no_signed_session() -> None:
     assert sessions.find(signed.token) is signed
     assert sessions.find(unsigned[0].token) is None
     assert sessions.find(unsigned[-1].token) is unsigned[-1]
+
+
+async def test_visitors_without_a_cookie_end_no_session_of_others() -> None:
+    now = itertools.count()
+    sessions = Sessions(Settings(ClientConfig("127.0.0.1:1"), idle_s=1e6, session_s=1e6), lambda: float(next(now)))
+    admin = Admin(ClientConfig("127.0.0.1:1"))
+    elsewhere = sessions.begin(admin, address="2001:db8::1")  # has not come back yet
+    kept = sessions.begin(admin, address="2001:db8:0:1::1")
+    assert sessions.find(kept.token) is kept
+    for each in range(SESSIONS_MAX):
+        sessions.begin(admin, address=f"2001:db8:0:1::{each:x}")
+    assert sessions.find(elsewhere.token) is elsewhere
+    assert sessions.find(kept.token) is kept
+    # Those who come back with each cookie end their own.
+    for _ in range(SESSIONS_MAX):
+        sessions.find(sessions.begin(admin, address="192.0.2.1").token)
+    assert sessions.find(elsewhere.token) is elsewhere
 
 
 def test_the_form_of_another_stranger_signs_nobody_in(guarded_site: Site) -> None:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import itertools
+import re
 from datetime import UTC, datetime, timedelta
+from html import unescape
 from urllib.parse import quote
 
 import pytest
 
 from popclient.admin import HistoryEntry, MessageState
+from popconsole.pages import messages
 from popconsole.pictures.timeline import timeline_of
+from popport.serving import HEAD_BYTES_MAX
 from popproto.v2 import definition_pb2 as pb
+from popserver.inspection import find
+from popserver.model.topic import QUEUE_COUNT_MAX
 from tests.console.site import Site
 from tests.support.desk import Desk, named
 
@@ -50,14 +56,50 @@ def test_the_search_leads_to_a_message_by_its_id(site: Site, desk: Desk) -> None
     assert "/messages/m1" in page and "/messages/m2" in page and "popmq message find --key UA-17" in page
 
 
-@pytest.mark.parametrize("message_id", ["a/b", "a?b#c", "a b&c=d", "//evil.example", "x/skip"])
+def test_a_search_goes_on_with_a_link(site: Site, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    made(desk)
+    desk.send("flights", "m0", "m1", keys=["UA 17"])
+    monkeypatch.setattr(find, "EXAMINED_MAX", 1)
+    page = site.get("/messages?find=UA 17")
+    assert "/messages/m1" in page and "/messages/m0" not in page and "of 1 examined; there are more." in page
+    page = site.get(next_link(page))
+    assert "/messages/m0" in page and "/messages/m1" not in page
+
+
+def next_link(page: str) -> str:
+    link = re.search(r'href="([^"]+)">Go on with the next messages', page)
+    assert link
+    return unescape(link[1])
+
+
+def test_the_link_of_a_topic_with_many_queues_is_short(site: Site, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk.call("CreateTopic", topic=named("wide"), queue_count=QUEUE_COUNT_MAX)
+    sent = [f"m{number}" for number in range(2 * QUEUE_COUNT_MAX)]
+    for first in range(0, len(sent), 32):
+        desk.send("wide", *sent[first : first + 32])
+    monkeypatch.setattr(messages, "FOUND_MAX", 3)
+    newest = site.get("/messages?topic=wide")
+    link = next_link(newest)
+    assert len(link) < HEAD_BYTES_MAX // 32, "the head of the next request has it again, as the referer"
+    shown = [re.findall(r'href="/messages/(m\d+)\?topic=wide"', page) for page in (newest, site.get(link))]
+    assert [len(set(each)) for each in shown] == [3, 3]
+    assert not set(shown[0]) & set(shown[1])
+
+
+@pytest.mark.parametrize(
+    "message_id", ["a/b", "a?b#c", "a b&c=d", "//evil.example", "x/skip", "a%41", "é%", ".", "..", "~.."]
+)
 def test_an_id_with_any_characters_has_a_page(site: Site, desk: Desk, message_id: str) -> None:
     made(desk)
     desk.send("flights", message_id)
     answer = site.browser.get("/messages", params={"find": message_id}, follow_redirects=False)
     path = answer.headers["location"]
-    assert (answer.status_code, path) == (303, f"/messages/{quote(message_id, safe='')}")
-    assert f'<h1 class="mono">{message_id}</h1>' in site.get(path)
+    assert answer.status_code == 303
+    if "." not in message_id[:3]:
+        assert path == f"/messages/{quote(message_id, safe='')}"
+    page = site.get(path)
+    assert f'<h1 class="mono">{message_id}</h1>' in page
+    assert f'hx-get="{path}"' in page, "its news"
     desk.receive("arrivals", "flights")
     desk.server.clock.advance("11s")
     answer = site.post(f"{path}/skip", form_on=path, group="arrivals", confirm="arrivals", topic="flights")
@@ -74,6 +116,44 @@ def test_messages_of_a_topic_by_condition(site: Site, desk: Desk) -> None:
     assert "/messages/m1" in page and "/messages/m0" not in page
     assert '<p class="bad" role="alert">' in site.get("/messages?topic=flights&where=distance >")
     assert "/messages/m0" in site.get("/messages?topic=flights")
+
+
+def test_messages_of_a_topic_between_two_times(site: Site, desk: Desk) -> None:
+    made(desk)
+    desk.send("flights", "m0")
+    desk.server.clock.advance("1h")
+    desk.send("flights", "m1")
+    noon = datetime.fromtimestamp(desk.server.clock.now_ms() / 1_000 - 1_800, UTC)
+    written = noon.replace(tzinfo=None).isoformat(timespec="minutes")
+    for asked, shown in (
+        ({"since": written}, ["m1"]),
+        ({"until": written}, ["m0"]),
+        ({"until": f"{written}+00:00"}, ["m0"]),
+        ({"since": "30m"}, ["m1"]),
+        ({"since": "3d", "until": "15m"}, ["m0"]),
+        ({"since": "3d"}, ["m0", "m1"]),
+    ):
+        page = site.get("/messages", params={"topic": "flights", **asked})
+        assert [each for each in ("m0", "m1") if f"/messages/{each}?" in page] == shown, asked
+    assert f"popmq message find --topic flights --since {noon.isoformat()}" in site.get(
+        f"/messages?topic=flights&since={written}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"since": "yesterday"}, "'yesterday' is no time"),
+        ({"until": "99999999999d"}, "how long ago: 15m, 6h, 3d"),
+        ({"since": "0001-01-01T00:00+14:00"}, "is no time"),
+        ({"since": "1h", "until": "2h"}, "exchange the two times"),
+    ],
+)
+def test_times_that_cannot_be_searched(site: Site, desk: Desk, asked: dict[str, str], said: str) -> None:
+    made(desk)
+    page = site.get("/messages", params={"topic": "flights", **asked})
+    assert said in page
+    assert all(f'value="{each}"' in page for each in asked.values()), "what was written is still there"
 
 
 def test_a_message_is_skipped_by_its_page(stored_site: Site, stored_desk: Desk) -> None:

@@ -53,7 +53,7 @@ class Relay(grpc.GenericRpcHandler):
 def _older(raw: bytes) -> bytes:
     """Without the fields that came later."""
     status = admin.GetStatusResponse.FromString(raw)
-    for name in ("commit_times", "budgets", "appended"):
+    for name in ("commit_times", "budgets", "appended", "storage", "servers"):
         status.ClearField(name)
     return status.SerializeToString()
 
@@ -162,6 +162,15 @@ def test_the_console_needs_a_free_port(capsys: pytest.CaptureFixture[str]) -> No
         assert popclient.cli.main(["console", "--http", f"127.0.0.1:{port}"]) == 2
     said = capsys.readouterr().err
     assert f"cannot listen on 127.0.0.1:{port}: address already in use; choose another address with --http" in said
+
+
+def test_a_name_for_others_is_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:  # so that the command ends
+        command = ["console", "--http", f"127.0.0.1:{taken.getsockname()[1]}"]
+        popclient.cli.main(command)
+        assert "--allow-host" not in capsys.readouterr().err
+        popclient.cli.main([*command, "--allow-host", "mq.example"])
+    assert "--allow-host lets others reach this console" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("written", ["8082", "here", "127.0.0.1:99999", "127.0.0.1:x"])

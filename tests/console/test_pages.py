@@ -10,9 +10,17 @@ from urllib.parse import quote
 import pytest
 
 from popclient import MessageView, PushConsumer
+from popclient.admin import Admin
+from popclient.config import ClientConfig
+from popconsole.pages import groups
+from popconsole.settings import Settings
 from popproto.v2 import definition_pb2 as pb
-from tests.console.site import Site
+from popserver import embedded
+from popserver.inspection import flow as inspection_flow
+from popserver.inspection import holds as inspection_holds
+from tests.console.site import Site, browsing
 from tests.support.desk import Desk, named
+from tests.support.waiting import soon
 
 
 @pytest.fixture
@@ -82,6 +90,29 @@ def test_a_group_is_paused_and_goes_on(stored_site: Site, made: Desk) -> None:
     assert "Nothing of it is delivered." in stored_site.get("/groups/arrivals")
     stored_site.post("/groups/arrivals/pause", form_on="/groups/arrivals", what="resume", topic="")
     assert "Nothing of it is delivered." not in stored_site.get("/groups/arrivals")
+
+
+def test_long_lists_are_cut_and_say_so(site: Site, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk.call("CreateTopic", topic=named("flights"), queue_count=1, accept_message_types=[pb.FIFO])
+    desk.make_group("arrivals")
+    for number in range(5):
+        desk.send("flights", f"m{number}", message_group=f"gate-{number}")
+    while desk.receive("arrivals", "flights"):
+        pass
+    for number in range(3):
+        desk.call("PauseGroup", group=named("arrivals"), topic=named("flights"), message_group=f"gate-{number}")
+    monkeypatch.setattr(inspection_flow, "PAGE_MAX", 2)
+    monkeypatch.setattr(groups, "PAUSES_MAX", 1)
+    page = site.get("/groups/arrivals")
+    assert page.count("Nothing of it is delivered.") == 1
+    assert "And 2 more pauses." in page
+    monkeypatch.setattr(inspection_flow, "PAGE_MAX", 1_000)
+    monkeypatch.setattr(inspection_holds, "MESSAGE_GROUPS_MAX", 3)
+    page = site.get("/groups/arrivals?tab=message-groups")
+    assert "gate-2" in page and "gate-3" not in page
+    monkeypatch.setattr(groups, "LOCKED_MAX", 2)
+    page = site.get("/groups/arrivals?tab=message-groups")
+    assert "gate-1</td>" in page and "gate-2</td>" not in page and "And 1 more." in page
 
 
 def test_a_topic_and_a_message_on_trial(stored_site: Site, made: Desk) -> None:
@@ -165,6 +196,24 @@ def test_users_policies_and_why(guarded_site: Site) -> None:
 def test_the_server(site: Site) -> None:
     page = site.get("/server")
     assert "sqlite://" in page and "--max-connections" in page and "nothing is overdue" in page
+
+
+def test_the_server_shows_the_space_of_its_database(stored_site: Site, database_url: str) -> None:
+    page = stored_site.get("/server")
+    assert re.search(r"<dt>Database size</dt><dd>\d", page)
+    on_file = database_url.startswith("sqlite")
+    assert bool(re.search(r"<dt>WAL</dt><dd>\d", page)) == on_file
+    assert bool(re.search(r"<dt>Free on its disk</dt><dd>\d.* of \d", page)) == on_file
+    assert "Servers of this database" not in page, "this one shares it with nobody"
+
+
+def test_the_servers_of_one_postgres_are_shown(postgres_url: str) -> None:
+    with embedded(postgres_url) as one, embedded(postgres_url) as other, Admin(one.endpoint) as admin:
+        soon(lambda: len(admin.status().servers) == 2)
+        with browsing(Settings(ClientConfig(one.endpoint), sample_s=3_600.0)) as browser:
+            page = Site(one, browser).get("/server")
+    assert f'<td class="name">{one.endpoint} <span class="soft">(this page shows it)' in page
+    assert f'<td class="name">{other.endpoint}</td><td>running</td>' in page
 
 
 def test_pages_without_anything_say_how_to_begin(site: Site) -> None:

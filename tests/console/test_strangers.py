@@ -14,7 +14,7 @@ EVIL = "<script>alert('1')</script>\"'><img src=x onerror=alert(2)>"
 def test_hostile_bodies_names_and_reasons_are_text(site: Site, desk: Desk) -> None:
     desk.call("CreateTopic", topic=named("flights"), queue_count=1, accept_message_types=[pb.NORMAL, pb.FIFO])
     desk.make_group("arrivals", history="all")
-    body = f'{{"{EVIL[:24]}": ["</script><script>alert(3)</script>", "{{{{ 7*7 }}}}"]}}'.encode()
+    body = f'{{"{EVIL[:24]}": ["</script><script>alert(3)</script>", "{{{{ 7919*7927 }}}}"]}}'.encode()
     desk.send("flights", EVIL, "m1", body=body, properties={"a<b>": EVIL}, tag="<b>x", message_group="<i>g</i>")
     for message in desk.receive("arrivals", "flights", 1):
         desk.give_up("arrivals", "flights", message)
@@ -40,12 +40,19 @@ def test_hostile_bodies_names_and_reasons_are_text(site: Site, desk: Desk) -> No
         f"/scheduled?topic={EVIL}",
     ):
         text = site.browser.get(path).text
-        for part in ("<script>alert", "<img src=x", "<b>x", "<i>g</i>", "a<b>", "<script>al", " 49"):
+        for part in ("<script>alert", "<img src=x", "<b>x", "<i>g</i>", "a<b>", "<script>al", "62773913"):
             assert part not in text, (path, part)
 
 
 @pytest.mark.parametrize(
-    "path", ["/messages?last=1h&topic=x", "/groups?from=x", "/dead-letters/g?after=x", "/topics/t?queue=x"]
+    "path",
+    [
+        "/messages?since=1h&topic=x",
+        "/messages?until=9999999999999d&topic=x",
+        "/groups?from=x",
+        "/dead-letters/g?after=x",
+        "/topics/t?queue=x",
+    ],
 )
 def test_wrong_addresses_are_refused_in_a_sentence(site: Site, path: str) -> None:
     answer = site.browser.get(path)

@@ -69,8 +69,8 @@ def environment_of(kind: str, **secrets: str) -> dict[str, str]:
     return found
 
 
-def words_of(kind: str) -> list[str]:
-    return [word.replace("$(POD_IP)", "127.0.0.1") for word in pod(kind)["containers"][0]["args"]]
+def words_of(kind: str, address: str = "127.0.0.1") -> list[str]:
+    return [word.replace("$(POD_IP)", address) for word in pod(kind)["containers"][0]["args"]]
 
 
 def drained_within(settings: Config) -> float:
@@ -118,6 +118,13 @@ def test_a_service_named_popmq_sets_no_options(monkeypatch: pytest.MonkeyPatch) 
     for kind, documents in MANIFESTS.items():
         assert [each["metadata"]["name"] for each in documents if each["kind"] == "Service"] == ["popmq"]
         assert pod(kind)["enableServiceLinks"] is False
+
+
+@pytest.mark.parametrize(
+    ("address", "advertised"), [("10.0.0.7", "10.0.0.7:8081"), ("fd00:10:244::5", "[fd00:10:244::5]:8081")]
+)
+def test_a_pod_is_reached_at_its_address(address: str, advertised: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert check_settings(words_of("postgres", address), {}, monkeypatch).advertise == advertised
 
 
 @pytest.mark.parametrize("kind", MANIFESTS)

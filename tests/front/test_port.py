@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 
 from popserver.front import port as module
 from popserver.front.connections import ConnectionLimits, Connections
-from popserver.front.port import PREFACE, TLS_HANDSHAKE, PortListener
+from popserver.front.port import PREFACE, TLS_HANDSHAKE, PortListener, TlsContexts
 from popserver.front.self_signed import make_certificate
 from popserver.front.source import StaticCertificate
 from popserver.front.turns import AT_ONCE as CONNECTIONS_AT_ONCE
@@ -130,8 +130,8 @@ async def listening(
         return stubs[-1]
 
     connections = Connections(limits or ConnectionLimits())
-    source = StaticCertificate(CERTIFICATE)
-    here = Here(PortListener(host, 0, kinds, source, connections, make, handshake_s), stubs)
+    tls = TlsContexts(StaticCertificate(CERTIFICATE))
+    here = Here(PortListener(host, 0, kinds, tls, connections, make, handshake_s), stubs)
     here.listener.start()
     try:
         yield here
@@ -289,10 +289,11 @@ async def test_an_address_that_has_its_share_drives_no_other_out() -> None:
         assert here.connections.connections.used == 8
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-async def test_the_server_sees_the_client_s_address(host: str) -> None:
+@pytest.mark.parametrize(("host", "counted"), [("127.0.0.1", "127.0.0.1"), ("::1", "::/64")])
+async def test_the_server_sees_the_client_s_address_and_counts_networks_of_ipv6(host: str, counted: str) -> None:
     async with listening(host=host) as here:
         assert await here.answers(await here.client(host))
+        assert [each.host for each in here.connections] == [counted]
 
 
 async def test_a_name_is_listened_at_under_all_its_addresses(monkeypatch: pytest.MonkeyPatch) -> None:

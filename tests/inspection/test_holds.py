@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from popproto.v2 import definition_pb2 as pb
+from popserver.inspection import holds as inspection_holds
 from tests.support.desk import Desk, named
 
 
@@ -57,6 +60,27 @@ def test_a_message_group_is_locked_by_its_first_message(stored_desk: Desk) -> No
     (found,) = locked(stored_desk)
     assert (found.message_group, found.first.message_id, found.behind) == ("a", "a0", 2)
     assert found.stored_at.ToMilliseconds() == stored_desk.server.clock.now_ms()
+
+
+def test_many_locked_message_groups_are_counted_and_some_are_shown(
+    stored_desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_topic(stored_desk)
+    for number in range(40):
+        stored_desk.send("flights", f"m{number}", message_group=f"group-{number:02}")
+    while stored_desk.receive("counters", "flights"):
+        pass
+
+    def shown(**fields: Any) -> tuple[list[str], int]:
+        answer = stored_desk.call("ListLockedMessageGroups", group=named("counters"), **fields)
+        return [each.message_group for each in answer.message_groups], answer.more
+
+    names = [f"group-{number:02}" for number in range(40)]
+    assert shown() == (names[:32], 8)
+    assert shown(max=40) == (names, 0)
+    monkeypatch.setattr(inspection_holds, "MESSAGE_GROUPS_MAX", 25)
+    assert shown(max=10) == (names[:10], 15), "the server looks at no more than 25"
+    assert stored_desk.call("ListLockedMessageGroups", group=named("counters"), max=1_001).status.code == pb.BAD_REQUEST
 
 
 def test_who_is_not_there_has_no_holds(stored_desk: Desk) -> None:

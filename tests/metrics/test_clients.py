@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -19,29 +20,22 @@ from opentelemetry.sdk.metrics.view import ExplicitBucketHistogramAggregation, V
 from structlog.testing import capture_logs
 
 from popproto.v2 import definition_pb2 as pb
+from popserver.access.users import Users
 from popserver.app import App
 from popserver.clients.settings import ask_for_metrics
-from popserver.engine.clock import ManualClock
-from popserver.metrics.client_numbers import (
-    FORGET_MS,
-    LIMITS_MS,
-    OLD_MS,
-    ClientGauge,
-    ClientHistogram,
-    ClientMeters,
-    series_of,
-)
-from popserver.model.budget import Budget
+from popserver.metrics.client_numbers import LIMITS_MS
+from popserver.metrics.rpc import MISSING_MAX
+from popserver.model.acl import Action, Effect, ResourceKind
 from popserver.model.group import NewGroup
 from popserver.model.names import Resource
 from popserver.model.topic import NewTopic
-from tests.metrics.test_exported import scraped, value
+from tests.metrics.test_exported import Samples, scraped, value
+from tests.support.signing import signed
 from tests.web.conftest import started
 
-TOPIC, GROUP = Resource("", "orders"), Resource("", "billing")
-SEND = series_of("rocketmq_send_cost_time", TOPIC, GROUP, "success")
-START_MS = 1_800_000_000_000
-LIMITS = LIMITS_MS["rocketmq_send_cost_time"]
+TOPIC, OTHER, GROUP = Resource("", "orders"), Resource("", "parcels"), Resource("", "billing")
+SECRET = "correct-horse"
+ADMIN: dict[str, Any] = {"auth": True, "admin_access_key": "root", "admin_secret": "a-long-secret-of-the-admin"}
 
 
 @contextmanager
@@ -90,13 +84,16 @@ async def test_numbers_of_all_clients_are_added_up(database_url: str) -> None:
     assert value(samples, "rocketmq_process_time_count", **pair, invocation_status="failure") == 2
     assert value(samples, "rocketmq_process_time_count", topic="no such topic") is None
     assert value(samples, "rocketmq_consumer_cached_messages", **pair) == 14
-    assert value(samples, "popmq_budget_used", budget="client metrics") == 8
+    assert value(samples, "popmq_budget_used", budget="client metrics") == 6
     assert not [name for name, _ in samples if name.startswith("something")]
 
 
-async def export(endpoint: str, request: wire.ExportMetricsServiceRequest) -> wire.ExportMetricsServiceResponse:
+async def export(
+    endpoint: str, request: wire.ExportMetricsServiceRequest, headers: dict[str, str] | None = None
+) -> wire.ExportMetricsServiceResponse:
     async with grpc.aio.insecure_channel(endpoint) as channel:
-        answer: wire.ExportMetricsServiceResponse = await MetricsServiceStub(channel).Export(request)
+        metadata = tuple((headers or {}).items())
+        answer: wire.ExportMetricsServiceResponse = await MetricsServiceStub(channel).Export(request, metadata=metadata)
         return answer
 
 
@@ -108,9 +105,26 @@ def a_request(points: int = 1, *, metric: str = "rocketmq_send_cost_time") -> wi
     return request
 
 
+def of_topics(*names: str, group: str = "", status: str = "success") -> wire.ExportMetricsServiceRequest:
+    """A send of each topic; with a group, a message of each topic that its listener took."""
+    metric = "rocketmq_process_time" if group else "rocketmq_send_cost_time"
+    request = a_request(len(names), metric=metric)
+    histogram = request.resource_metrics[0].scope_metrics[0].metrics[0].histogram
+    for name, point in zip(names, histogram.data_points, strict=True):
+        point.explicit_bounds[:] = LIMITS_MS[metric]
+        point.bucket_counts[:] = [1, *([0] * len(LIMITS_MS[metric]))]
+        point.start_time_unix_nano, point.time_unix_nano = 1, 2
+        for key, text in (("topic", name), ("consumer_group", group), ("invocation_status", status)):
+            point.attributes.add(key=key).value.string_value = text
+    return request
+
+
 async def test_requests_that_no_client_sends_are_refused(sqlite_url: str) -> None:
     async with started(sqlite_url, client_metrics=True) as app:
-        answer = await export(app.endpoint, a_request())
+        await app.broker.catalog.create_topic(NewTopic(TOPIC, 1))
+        wrong = of_topics("orders")
+        wrong.resource_metrics[0].scope_metrics[0].metrics[0].histogram.data_points[0].explicit_bounds[:] = [1.0]
+        answer = await export(app.endpoint, wrong)
         assert answer.partial_success.rejected_data_points == 1
         assert "other limits than 1, 5, 10" in answer.partial_success.error_message
         assert not (await export(app.endpoint, a_request(metric="rocketmq_consumer_cached_bytes"))).ByteSize()
@@ -134,8 +148,7 @@ async def test_off_there_is_no_such_service(sqlite_url: str) -> None:
 
 
 async def test_where_callers_sign_this_call_is_signed_too(sqlite_url: str) -> None:
-    secret = {"auth": True, "admin_access_key": "root", "admin_secret": "a-long-secret-of-the-admin"}
-    async with started(sqlite_url, client_metrics=True, **secret) as app:
+    async with started(sqlite_url, client_metrics=True, **ADMIN) as app:
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await export(app.endpoint, a_request())
         assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
@@ -148,6 +161,88 @@ async def test_without_the_extra_the_server_runs_and_says_so(sqlite_url: str, mo
         async with started(sqlite_url, client_metrics=True) as app:
             assert app.client_meters is None
     assert [each for each in said if "pip install 'popmq[otlp]'" in each["event"]]
+
+
+def left_out(samples: Samples) -> dict[str, float | None]:
+    return {
+        why: value(samples, "popmq_client_metrics_left_out_total", reason=why)
+        for why in ("unknown", "forbidden", "wrong")
+    }
+
+
+async def test_topics_and_groups_that_do_not_exist_are_left_out(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with started(database_url, client_metrics=True) as app:
+        catalog, asked = app.broker.catalog, list[Resource]()
+        await catalog.create_topic(NewTopic(TOPIC, 1))
+        find = catalog._find_topic
+
+        async def counted(name: Resource) -> object:
+            asked.append(name)
+            return await find(name)
+
+        monkeypatch.setattr(catalog, "_find_topic", counted)
+        answer = await export(app.endpoint, of_topics("orders", *(f"no-topic-{each}" for each in range(100)), "a b"))
+        assert answer.partial_success.rejected_data_points == 101
+        assert len(asked) == MISSING_MAX  # whatever callers name, the store is not asked for more
+        answer = await export(app.endpoint, of_topics("orders", group="nobody"))
+        assert "there is no consumer group 'nobody'" in answer.partial_success.error_message
+        samples = await scraped(app)
+        assert left_out(samples) == {"unknown": 102, "forbidden": 0, "wrong": 0}
+        assert value(samples, "rocketmq_send_cost_time_count", topic="orders") == 1
+        assert value(samples, "popmq_budget_used", budget="exported client metrics") == 1
+
+
+async def test_a_deleted_topic_gives_its_room_back(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with started(database_url, client_metrics=True) as app:
+        await app.broker.catalog.create_topic(NewTopic(TOPIC, 1))
+        await app.broker.catalog.create_topic(NewTopic(OTHER, 1))
+        assert not (await export(app.endpoint, of_topics("orders", "parcels"))).ByteSize()
+        await app.broker.catalog.delete_topic(OTHER)
+        assert app.client_meters is not None
+        monkeypatch.setattr(app.client_meters, "_swept_ms", 0)  # the last sweep is long ago
+        assert not (await export(app.endpoint, of_topics("orders"))).ByteSize()
+        samples = await scraped(app)
+        assert value(samples, "popmq_budget_used", budget="client metrics") == 1
+        assert value(samples, "popmq_budget_used", budget="exported client metrics") == 1
+
+
+async def test_a_caller_sends_numbers_of_what_it_may_use(database_url: str) -> None:
+    async with started(database_url, client_metrics=True, **ADMIN) as app:
+        for name in (TOPIC, OTHER):
+            await app.broker.catalog.create_topic(NewTopic(name, 1))
+        await app.broker.catalog.create_group(NewGroup(GROUP))
+        users = Users(app.broker.writer, app.broker.reader, app.access)
+        await users.add("alice", SECRET, is_admin=False)
+        pub, topics = (Action.PUB,), ResourceKind.TOPIC
+        await users.add_policy("alice", Effect.ALLOW, pub, topics, Resource("", "orders"))
+        alice = signed("alice", SECRET) | {"x-mq-client-id": "c1"}
+        answer = await export(app.endpoint, of_topics("orders", "parcels", "unknown"), alice)
+        assert answer.partial_success.rejected_data_points == 2
+        assert "may not PUB topic 'unknown'" in answer.partial_success.error_message
+        answer = await export(app.endpoint, of_topics("orders", group="billing"), alice)
+        assert "may not SUB topic 'orders'" in answer.partial_success.error_message
+        samples = await scraped(app)
+        assert left_out(samples) == {"unknown": 0, "forbidden": 3, "wrong": 0}
+        assert value(samples, "rocketmq_send_cost_time_count") == 1
+        admin = signed("root", ADMIN["admin_secret"]) | {"x-mq-client-id": "c2"}
+        assert not (await export(app.endpoint, of_topics("orders", "parcels", group="billing"), admin)).ByteSize()
+
+
+async def test_what_clients_send_takes_no_room_of_the_servers_own_numbers(sqlite_url: str) -> None:
+    async with started(sqlite_url, client_metrics=True, max_metric_series=500) as app:
+        names = [f"t{each:03}" for each in range(150)]
+        for name in names:
+            await app.broker.catalog.create_topic(NewTopic(Resource("", name), 1))
+        own = value(await scraped(app), "popmq_metrics_left_out", kind="topics")
+        answer = await export(app.endpoint, of_topics(*names))
+        assert answer.partial_success.rejected_data_points == 148  # half of a tenth of the samples is for one address
+        assert "--max-metric-series" in answer.partial_success.error_message
+        samples = await scraped(app)
+        assert value(samples, "popmq_metrics_left_out", kind="topics") == own
+        assert value(samples, "popmq_budget_limit", budget="exported client metrics") == 5
+        assert value(samples, "popmq_metrics_left_out", kind="clients") == 0
 
 
 @pytest.mark.parametrize(
@@ -168,85 +263,6 @@ def test_clients_that_can_send_them_are_asked(language: int, must_sign: bool, is
     merged.access_point.addresses.add(host="outside", port=2)
     ask_for_metrics(merged, own, must_sign=must_sign)
     assert (merged.metric.endpoints == merged.access_point) is is_asked
-
-
-def sent(
-    counts: list[int], total: float, *, client: str = "c1", started_ms: int = START_MS, is_total: bool = True
-) -> ClientHistogram:
-    """A histogram with these first counts."""
-    counts = counts + [0] * (len(LIMITS) + 1 - len(counts))
-    return ClientHistogram(client, SEND, LIMITS, counts, total, started_ms * 1_000_000, is_total)
-
-
-async def _nothing() -> None:
-    """Nothing has to settle."""
-
-
-def meters(clock: ManualClock, limit: int = 100) -> ClientMeters:
-    return ClientMeters(Budget("client metrics", limit, "series", "max_client_metric_series"), clock)
-
-
-def counted(clients: ClientMeters) -> tuple[int, float]:
-    return clients._totals[SEND].count, clients._totals[SEND].total
-
-
-def test_totals_are_counted_once_whatever_a_client_repeats() -> None:
-    clients = meters(ManualClock(START_MS))
-    for each in (sent([1], 1.0), sent([1], 1.0), sent([2, 1], 9.0), sent([3], 3.0, client="c2")):
-        assert clients.take(each) == ""
-    assert counted(clients) == (6, 12.0)
-    clients.take(sent([1], 1.0, started_ms=START_MS + 5))  # the client began anew
-    assert counted(clients) == (7, 13.0)
-    clients.take(sent([1], 1.0, is_total=False))
-    assert counted(clients) == (8, 14.0)
-
-
-def test_what_a_client_counted_before_the_server_started_does_not_count() -> None:
-    clients = meters(ManualClock(START_MS))
-    clients.take(sent([100], 100.0, started_ms=START_MS - 1))
-    assert counted(clients) == (0, 0.0)
-    clients.take(sent([101], 102.0, started_ms=START_MS - 1))
-    assert counted(clients) == (1, 2.0)
-
-
-async def test_there_is_room_for_so_many_clients_and_again_when_they_are_gone() -> None:
-    clock = ManualClock(START_MS)
-    clients = meters(clock, limit=2)
-    assert [bool(clients.take(sent([1], 1.0, client=f"c{number}"))) for number in range(3)] == [False, False, True]
-    assert "--max-client-metric-series" in clients.take(sent([1], 1.0, client="c3"))
-    await clock.advance(FORGET_MS + 1, _nothing)
-    assert clients.take(sent([1], 1.0, client="c3")) == ""
-    assert counted(clients) == (3, 3.0)
-
-
-async def test_what_is_cached_is_known_for_a_while() -> None:
-    clock = ManualClock(START_MS)
-    clients = meters(clock)
-    series = series_of("rocketmq_consumer_cached_bytes", TOPIC, GROUP, "")
-    assert clients.take(ClientGauge("c1", series, 5.0)) == ""
-    assert clients.take(ClientGauge("c2", series, 6.0)) == ""
-    assert clients._cached() == {series: 11.0}
-    await clock.advance(OLD_MS + 1, _nothing)
-    assert clients._cached() == {}
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        sent([1], -1.0),
-        sent([1], float("nan")),
-        sent([1 << 60], 1.0),
-        sent([1], 1.0, client="c" * 256),
-        sent([0] * 9, 1.0),
-        ClientGauge("c1", series_of("rocketmq_consumer_cached_bytes", TOPIC, GROUP, ""), -1.0),
-        ClientGauge("c1", series_of("rocketmq_consumer_cached_bytes", TOPIC, GROUP, ""), float("inf")),
-    ],
-)
-def test_numbers_that_cannot_be_are_left_out(wrong: ClientHistogram | ClientGauge) -> None:
-    clients = meters(ManualClock(START_MS))
-    assert clients.take(wrong)
-    assert not clients._totals
-    assert not clients._last
 
 
 def test_the_app_has_no_client_meters_by_default(sqlite_url: str) -> None:

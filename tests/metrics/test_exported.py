@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import shutil
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -30,6 +31,7 @@ from popserver.model.errors import StoreUnavailable
 from popserver.model.names import Resource
 from popserver.model.states import State
 from popserver.model.topic import MessageType, NewTopic
+from tests.support.health import hanging_database
 from tests.support.http import get
 from tests.web.conftest import started
 
@@ -150,7 +152,8 @@ async def test_each_metric_of_the_table_is_exported_with_its_labels(database_url
     async with busy(database_url) as app:
         page = await get(app.http_endpoint, "/metrics")
     found = {family.name: family for family in text_string_to_metric_families(page.text)}
-    ours_here = [each for each in METRICS if each.scope is not Scope.CLIENTS]
+    unknown = SPACE if database_url.startswith("postgresql") else ()
+    ours_here = [each for each in METRICS if each.scope is not Scope.CLIENTS and each.name not in unknown]
     for metric in ours_here:
         family = found[metric.name.removesuffix("_total") if metric.kind is Kind.COUNTER else metric.name]
         assert family.type == metric.kind
@@ -189,6 +192,36 @@ async def test_what_is_not_known_is_absent(database_url: str, monkeypatch: pytes
         assert app.exporter is not None
         monkeypatch.setattr(app.exporter._watch, "_next_s", 0.0)
         assert value(await scraped(app), "rocketmq_topic_number") == 0
+
+
+SPACE = ("popmq_database_file_bytes", "popmq_wal_bytes", "popmq_disk_free_bytes", "popmq_disk_bytes")
+
+
+async def test_the_space_of_a_file_is_that_of_the_disk(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with started(sqlite_url) as app:
+        await asyncio.to_thread(_send, app.endpoint, 50)
+        assert app.database is not None and app.database.file is not None
+        file = app.database.file
+        size, wal, free, disk = (value(samples, name) for samples in [await scraped(app)] for name in SPACE)
+        assert (size, wal) == (file.stat().st_size, file.with_name(f"{file.name}-wal").stat().st_size)
+        assert wal and wal > 50_000, "fifty messages"
+        assert free and disk and 0 < free < disk == shutil.disk_usage(file.parent).total
+        monkeypatch.setattr(exporters, "REMEMBERED_S", -1.0)
+        with hanging_database(monkeypatch):
+            samples = await scraped(app)
+        assert [value(samples, name) for name in SPACE] == [None] * 4
+
+
+async def test_the_disk_of_a_postgres_is_not_known(postgres_url: str) -> None:
+    async with started(postgres_url) as app:
+        samples = await scraped(app)
+    assert [value(samples, name) for name in SPACE] == [None] * 4
+    assert (value(samples, "rocketmq_storage_size", storage_type="postgres") or 0) > 1 << 20
+
+
+def _send(endpoint: str, count: int) -> None:
+    with popclient.Producer(endpoint) as producer:
+        producer.send_many([Message("orders", b"x" * 1_000) for _ in range(count)])
 
 
 async def test_a_scrape_does_not_wait_for_a_slow_read(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -285,3 +285,12 @@ async def test_a_topic_takes_only_its_types(door: Door) -> None:
     assert "topic 'ordered' takes FIFO messages, not NORMAL ones" in answer.status.message
     assert [entry.status.code for entry in answer.entries] == [answer.status.code] * 2
     assert await door.digest() == before
+
+
+@pytest.mark.parametrize("system", [{}, {"message_type": pb.TRANSACTION}], ids=["sent", "half"])
+async def test_a_key_counts_in_what_waits_to_be_stored(door: Door, system: dict[str, Any]) -> None:
+    await door.broker.catalog.create_topic(NewTopic(Resource("", "bills"), 1, tuple(MessageType)))
+    backlog = door.broker.budgets["send backlog"]
+    sent = await door.send(a_message(topic=topic("bills"), body=b"x", keys=["k"] * 50, **system))
+    assert sent.status.code == pb.OK
+    assert backlog.peak == 1 + 50 * 128, "a key of one byte has a row of the index"

@@ -8,6 +8,7 @@ import pytest
 
 from popproto.v1 import admin_pb2 as wire
 from popproto.v2 import definition_pb2 as pb
+from popserver.inspection import flow as inspection_flow
 from tests.support.builders import an_id
 from tests.support.desk import Desk, named
 
@@ -162,6 +163,32 @@ def test_pauses_and_resumes(desk: Desk, ids: list[str]) -> None:
     assert [(each.group.name, len(each.pauses)) for each in listed] == [("workers", 1)]
     assert desk.call("ResumeGroup", group=GROUP, topic=TOPIC).status.code == pb.OK
     assert len(desk.receive("workers", "jobs")) > 0
+
+
+def test_many_pauses_are_counted_and_some_are_shown(stored_desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = stored_desk
+    names = [f"topic-{number:02}" for number in range(15)]
+    for group in ("a", "b", "c"):
+        desk.make_group(group)
+    for name in names:
+        desk.call("CreateTopic", topic=named(name))
+        assert desk.call("PauseGroup", group=named("a"), topic=named(name)).status.code == pb.OK
+    desk.call("PauseGroup", group=named("b"))
+    listed = {each.group.name: each for each in desk.call("ListGroups").groups}
+    assert [each.topic.name for each in listed["a"].pauses] == names[:10]
+    assert {name: (len(each.pauses), each.more_pauses) for name, each in listed.items()} == {
+        "a": (10, 5),
+        "b": (1, 0),
+        "c": (0, 0),
+    }
+    found = desk.call("GetGroup", group=named("a")).group
+    assert ([each.topic.name for each in found.pauses], found.more_pauses) == (names, 0)
+    monkeypatch.setattr(inspection_flow, "PAGE_MAX", 12)
+    found = desk.call("GetGroup", group=named("a")).group
+    assert ([each.topic.name for each in found.pauses], found.more_pauses) == (names[:12], 3)
+    desk.call("PauseGroup", group=named("a"))
+    first = desk.call("GetGroup", group=named("a")).group.pauses[0]
+    assert not first.HasField("topic"), "the widest pause comes first"
 
 
 def test_a_topic_that_the_group_has_not_read_is_reset_only_by_force(desk: Desk, ids: list[str]) -> None:

@@ -65,6 +65,35 @@ def test_messages_by_key_the_newest_first(desk: Desk, ids: list[str]) -> None:
     assert desk.ask("QueryMessage", topic=TOPIC, message_key="no such").status.code == pb.MESSAGE_NOT_FOUND
 
 
+def test_pages_of_a_key_have_each_message_once(desk: Desk, ids: list[str]) -> None:
+    key = {"message_key": "every"}
+    both = [an_id() for _ in range(6)]
+    for each in both:
+        desk.send("jobs", each, keys=["every"])
+        desk.server.clock.advance("1s")
+    assert found(desk.ask("QueryMessage", topic=TOPIC, **key)) == both[::-1]
+    for size in (1, 2, 4):
+        pages = everything(desk, **key, page_size=size)
+        assert (sorted(each for page in pages for each in page), len(pages[0])) == (sorted(both), size)
+        numbered = [desk.ask("QueryMessage", topic=TOPIC, **key, page_size=size, page_num=each) for each in (1, 2)]
+        assert [found(each) for each in numbered] == pages[:2]
+    assert everything(desk, **key, queue_id=0, page_size=2) == [both[4::-2][:2], [both[0]]]
+    beyond = desk.ask("QueryMessage", topic=TOPIC, **key, page_size=6, page_num=3)
+    assert beyond.status.code == pb.MESSAGE_NOT_FOUND
+
+
+def test_a_search_by_key_ends_when_its_work_is_done(
+    desk: Desk, ids: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("popserver.inspection.find.EXAMINED_MAX", 2)
+    begin = {"seconds": START_S + 1}
+    pages = everything(desk, message_key="order-1", end_timestamp={"seconds": START_S + 5}, begin_timestamp=begin)
+    assert [each for page in pages for each in page] == [ids[5], ids[1]]
+    assert len(pages) > 1
+    status = desk.ask("QueryMessage", topic=TOPIC, message_key="order-1", page_size=3, page_num=2).status
+    assert (status.code, "one request found 2 of them" in status.message) == (pb.BAD_REQUEST, True), status
+
+
 def test_all_messages_by_queue_and_offset(desk: Desk, ids: list[str]) -> None:
     by_queue = [*ids[::2], *ids[1::2]]
     pages = everything(desk, max_message_nums=5)
@@ -127,6 +156,8 @@ def test_a_page_has_so_many_bytes(desk: Desk, ids: list[str], monkeypatch: pytes
         ({"topic": TOPIC, "scroll_id": f"at:0:{1 << 40}"}, pb.BAD_REQUEST, "scroll id"),
         ({"topic": TOPIC, "scroll_id": "at:0:-1"}, pb.BAD_REQUEST, "scroll id"),
         ({"topic": TOPIC, "message_key": "order-1", "scroll_id": "at:0:1"}, pb.BAD_REQUEST, "scroll id"),
+        ({"topic": TOPIC, "message_key": "order-1", "scroll_id": "key:"}, pb.BAD_REQUEST, "scroll id"),
+        ({"topic": TOPIC, "message_key": "order-1", "scroll_id": "key:1.2"}, pb.BAD_REQUEST, "'1.2' is not a page"),
         ({"topic": TOPIC, "queue_id": 2}, pb.BAD_REQUEST, "has no queue 2"),
         ({"topic": TOPIC, "begin_timestamp": {"seconds": 2}, "end_timestamp": {"seconds": 1}}, pb.BAD_REQUEST, "swap"),
         ({"topic": TOPIC, "begin_timestamp": {"seconds": 1 << 40}}, pb.BAD_REQUEST, "9999"),

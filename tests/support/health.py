@@ -18,9 +18,8 @@ def hanging_database(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Readiness gets no answer from the database within the block."""
     let_go = threading.Event()
 
-    def hang(_conn: Connection, _file: Path | None) -> list[str]:
+    def hang(_conn: Connection, _file: Path | None) -> None:
         assert let_go.wait(30)
-        return []
 
     with monkeypatch.context() as patch:
         patch.setattr(readiness, "ANSWER_MS", 50)

@@ -40,7 +40,7 @@ async def test_a_database_that_does_not_answer_makes_a_server_unready_but_not_de
 
 
 async def test_a_database_that_refuses_is_told_in_its_own_words(web: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_conn: Connection, _file: Path | None) -> list[str]:
+    def refuse(_conn: Connection, _file: Path | None) -> None:
         raise StoreUnavailable("orders-db does not answer (connection refused); check that it runs, and repeat")
 
     monkeypatch.setattr(disk, "look", refuse)
@@ -105,7 +105,16 @@ async def test_a_disk_that_fills_is_a_warning(
 
 def test_a_file_without_a_wal_has_no_warning(tmp_path: Path) -> None:
     (tmp_path / "popmq.db").touch()
-    assert disk.disk_warnings(tmp_path / "popmq.db") == []
+    space = disk.space_of(tmp_path / "popmq.db")
+    assert (space.file, space.wal) == (0, 0)
+    assert disk.disk_warnings(tmp_path / "popmq.db", space) == []
+
+
+def test_space_that_the_system_does_not_tell_is_unknown(tmp_path: Path) -> None:
+    missing = tmp_path / "gone" / "popmq.db"
+    space = disk.space_of(missing)
+    assert tuple(space) == (None, None, None, None)
+    assert disk.disk_warnings(missing, space) == []
 
 
 async def is_ready(app: App) -> bool:

@@ -6,6 +6,7 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from starlette.requests import Request
@@ -13,12 +14,14 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 from structlog.testing import capture_logs
 
+from popport import bodies, connections, serving
+from popport.addresses import is_loopback, network_of
 from popserver import __version__
 from popserver.app import App
-from popserver.config import Config, GivenConfig, is_loopback
-from popserver.web import guard, mounts, protocol, readers, server
+from popserver.config import Config, GivenConfig
+from popserver.web import mounts, readers, server
 from popserver.web.mounts import Place
-from tests.support.http import PATIENCE_S, answer, ask, connect, get
+from tests.support.http import PATIENCE_S, HttpAnswer, answer, ask, connect, get
 from tests.support.server_process import refused, served
 from tests.support.waiting import eventually
 from tests.web.conftest import started
@@ -133,6 +136,16 @@ async def test_a_page_of_the_internet_cannot_read_it_through_its_own_name(web: A
     assert "evil.example" in foreign.text
 
 
+@pytest.mark.parametrize(("options", "warned"), [({}, True), (SIGNED, False), ({"insecure": True}, False)])
+async def test_a_name_for_a_server_without_users_is_warned_of(
+    sqlite_url: str, options: dict[str, Any], warned: bool
+) -> None:
+    with capture_logs() as said:
+        async with started(sqlite_url, allow_host=["mq.example"], **options):
+            pass
+    assert any("--auth" in str(each.get("reason")) and each.get("hosts") for each in said) is warned
+
+
 async def test_a_name_can_be_allowed(sqlite_url: str) -> None:
     async with started(sqlite_url, allow_host=["MQ.example"]) as app:
         for name, status in (("mq.example", 200), ("mq.example:443", 200), ("evil.example", 421)):
@@ -161,35 +174,62 @@ async def test_a_public_port_has_any_name(sqlite_url: str) -> None:
 
 async def test_a_large_head_is_refused(web: App) -> None:
     reader, writer = await connect(web.http_endpoint)
-    writer.write(b"GET /livez HTTP/1.1\r\nx: " + b"y" * protocol.HEAD_BYTES_MAX)
+    writer.write(b"GET /livez HTTP/1.1\r\nx: " + b"y" * serving.HEAD_BYTES_MAX)
     assert (await answer(reader, writer)).status == 400
 
 
 @pytest.mark.parametrize("headers", [{"content-length": str(1 << 40)}, {"transfer-encoding": "chunked"}], ids=str)
 async def test_a_large_body_is_refused(web: App, headers: dict[str, str]) -> None:
-    body = b"%x\r\n%b\r\n" % (guard.BODY_BYTES_MAX + 1, bytes(guard.BODY_BYTES_MAX + 1))
+    body = b"%x\r\n%b\r\n" % (bodies.BODY_BYTES_MAX + 1, bytes(bodies.BODY_BYTES_MAX + 1))
     refused = await ask(
         web.http_endpoint, "POST /livez HTTP/1.1", headers, body if "transfer-encoding" in headers else b""
     )
     assert refused.status == 413
-    assert str(guard.BODY_BYTES_MAX) in refused.text
+    assert str(bodies.BODY_BYTES_MAX) in refused.text
     assert web.budgets["HTTP requests"].used == 0
 
 
 async def test_bodies_share_a_budget(web: App) -> None:
     budget = web.budgets["HTTP requests"]
     assert budget.take(budget.limit)
-    refused = await ask(web.http_endpoint, "POST /livez HTTP/1.1", {"content-length": "5"}, b"hello")
+    refused = await _post(web, bodies.BODY_BYTES_FREE + 1)
     assert refused.status == 503
     assert "--max-http-connections" in refused.text
+    assert (await _post(web, bodies.BODY_BYTES_FREE)).status == 405
     budget.give_back(budget.limit)
+
+
+async def test_who_stalls_in_large_bodies_keeps_no_small_ones_out_and_no_other_address(web: App) -> None:
+    budget = web.budgets["HTTP requests"]
+    size = bodies.BODY_BYTES_MAX
+    enough = budget.limit // size + 2  # of one address, to fill all room
+    stalled = [await _connect_from("127.0.0.2", web) for _ in range(enough)]
+    for _, writer in stalled:
+        writer.write(f"POST /livez HTTP/1.1\r\nhost: localhost\r\ncontent-length: {size}\r\n\r\n".encode())
+        writer.write(bytes(size - 1))
+    await eventually(lambda: _refused(web, 1), "a refusal", within_s=30)
+    assert (await _post(web, size)).status == 405
+    small = await _connect_from("127.0.0.2", web)
+    small[1].write(b"POST /livez HTTP/1.1\r\nhost: localhost\r\ncontent-length: 5\r\nconnection: close\r\n\r\nhello")
+    assert (await answer(*small)).status == 405
+    for _, writer in stalled:
+        writer.close()
+    await eventually(lambda: _has_bodies(web, 0), "no bytes", within_s=30)
+
+
+async def _post(app: App, size: int) -> HttpAnswer:
+    return await ask(app.http_endpoint, "POST /livez HTTP/1.1", {"content-length": str(size)}, bytes(size))
+
+
+async def _refused(app: App, at_least: int) -> bool:
+    return app.budgets["HTTP requests"].refused >= at_least
 
 
 async def test_a_chunked_body_takes_room_whatever_length_it_announces(web: App) -> None:
     budget = web.budgets["HTTP requests"]
     reader, writer = await connect(web.http_endpoint)
     writer.write(b"POST /livez HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\ncontent-length: 0\r\n\r\n")
-    writer.write(b"5\r\nhello\r\n")
+    writer.write(b"%x\r\n%b\r\n" % (bodies.BODY_BYTES_FREE + 5, bytes(bodies.BODY_BYTES_FREE + 5)))
     await eventually(lambda: _has_bodies(web, 5), "the bytes that arrived", within_s=30)
     writer.write(b"0\r\n\r\n")
     assert b"405" in await reader.readline()
@@ -199,14 +239,13 @@ async def test_a_chunked_body_takes_room_whatever_length_it_announces(web: App) 
 
 
 async def test_who_announces_bodies_and_sends_none_keeps_nobody_out(web: App) -> None:
-    many = web.budgets["HTTP requests"].limit // guard.BODY_BYTES_MAX
-    head = f"POST /livez HTTP/1.1\r\nhost: localhost\r\ncontent-length: {guard.BODY_BYTES_MAX}\r\n\r\nx".encode()
+    many = web.budgets["HTTP requests"].limit // bodies.BODY_BYTES_MAX
+    head = f"POST /livez HTTP/1.1\r\nhost: localhost\r\ncontent-length: {bodies.BODY_BYTES_MAX}\r\n\r\n".encode()
     silent = [await connect(web.http_endpoint) for _ in range(many)]
     for _, writer in silent:
-        writer.write(head)
+        writer.write(head + bytes(bodies.BODY_BYTES_FREE + 1))
     await eventually(lambda: _has_bodies(web, many), "a byte of each", within_s=30)
-    other = await ask(web.http_endpoint, "POST /livez HTTP/1.1", {"content-length": "5"}, b"hello")
-    assert other.status == 405
+    assert (await _post(web, bodies.BODY_BYTES_FREE + 1)).status == 405
     for _, writer in silent:
         writer.close()
     await eventually(lambda: _has_bodies(web, 0), "no bytes", within_s=30)
@@ -248,8 +287,9 @@ async def test_two_addresses_that_have_the_whole_port_keep_no_third_out(sqlite_u
         await eventually(lambda: _uses(app, 0), "no connection", within_s=30)
 
 
-async def test_a_connection_whose_request_is_being_answered_is_not_closed_for_another(
-    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("hosts", [["127.0.0.2", "127.0.0.3", "127.0.0.4", "127.0.0.5"], ["127.0.0.2", "127.0.0.3"]])
+async def test_a_request_that_is_being_answered_is_ended_only_for_an_address_with_fewer(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch, hosts: list[str]
 ) -> None:
     let_go, begun = asyncio.Event(), asyncio.Semaphore(0)
 
@@ -260,15 +300,40 @@ async def test_a_connection_whose_request_is_being_answered_is_not_closed_for_an
 
     _mount(monkeypatch, [Route("/slow", page)])
     async with started(sqlite_url, max_http_connections=4) as app:
-        taken = [await _connect_from(host, app) for host in ("127.0.0.2", "127.0.0.3") * 2]
+        taken = [await _connect_from(host, app) for host in (hosts * 4)[:4]]
         for _, writer in taken:
             writer.write(b"GET /slow HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
         for _ in taken:
             await asyncio.wait_for(begun.acquire(), PATIENCE_S)
-        with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
-            await get(app.http_endpoint, "/livez")
+        if len(hosts) == 4:
+            with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+                await get(app.http_endpoint, "/livez")
+        else:
+            assert (await get(app.http_endpoint, "/livez")).status == 200
+            reader, writer = taken.pop(0)
+            assert await _rest(reader) == b""
+            writer.close()
         let_go.set()
-        assert [(await answer(reader, writer)).text for reader, writer in taken] == ["done"] * 4
+        assert {(await answer(reader, writer)).text for reader, writer in taken} == {"done"}
+
+
+async def test_addresses_with_one_connection_each_keep_no_newcomer_out(sqlite_url: str) -> None:
+    async with started(sqlite_url, max_http_connections=4) as app:
+        taken = [await _connect_from(f"127.0.0.{number}", app) for number in range(2, 6)]
+        for reader, writer in taken[:3]:
+            writer.write(b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n")
+            assert b"200" in await reader.readline()
+        await eventually(lambda: _uses(app, 4), "a full port", within_s=30)
+        # First the one that never sent a request gives way, then the oldest of the others.
+        for host, gives_way in (("127.0.0.6", taken[3][0]), ("127.0.0.7", taken[0][0])):
+            reader, writer = await _connect_from(host, app)
+            taken.append((reader, writer))
+            writer.write(b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n")
+            assert b"200" in await reader.readline()
+            async with asyncio.timeout(PATIENCE_S):
+                await _rest(gives_way)
+        for _, writer in taken:
+            writer.close()
 
 
 async def _connect_from(host: str, app: App) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -285,7 +350,7 @@ async def _uses(app: App, count: int) -> bool:
     [b"", b"GET /livez HTTP/1.1\r\nhost: ", b"POST /livez HTTP/1.1\r\nhost: localhost\r\ncontent-length: 5\r\n\r\nhe"],
 )
 async def test_a_request_that_does_not_end_is_cut(web: App, monkeypatch: pytest.MonkeyPatch, begun: bytes) -> None:
-    monkeypatch.setattr(protocol, "REQUEST_S", 0.1)
+    monkeypatch.setattr(connections, "REQUEST_S", 0.1)
     reader, writer = await connect(web.http_endpoint)
     writer.write(begun)
     async with asyncio.timeout(PATIENCE_S):
@@ -297,7 +362,7 @@ async def test_a_second_request_that_does_not_end_is_cut(web: App, monkeypatch: 
     reader, writer = await connect(web.http_endpoint)
     writer.write(b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n")
     assert b"200" in await reader.readline()
-    monkeypatch.setattr(protocol, "REQUEST_S", 0.1)
+    monkeypatch.setattr(connections, "REQUEST_S", 0.1)
     writer.write(b"GET /livez HTTP/1.1\r\nhost: lo")
     async with asyncio.timeout(PATIENCE_S):
         await _rest(reader)
@@ -312,7 +377,7 @@ async def _rest(reader: asyncio.StreamReader) -> bytes:
 
 
 async def test_who_does_not_read_is_cut(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "UNREAD_S", 0.1)
+    monkeypatch.setattr(connections, "UNREAD_S", 0.1)
     ended = asyncio.Event()
 
     async def endless() -> AsyncIterator[bytes]:
@@ -332,6 +397,31 @@ async def test_who_does_not_read_is_cut(sqlite_url: str, monkeypatch: pytest.Mon
         reader._transport.pause_reading()  # type: ignore[attr-defined]
         writer.write(b"GET /endless HTTP/1.1\r\nhost: localhost\r\n\r\n")
         await asyncio.wait_for(ended.wait(), PATIENCE_S)
+        writer.transport.abort()
+
+
+async def test_who_does_not_read_the_little_that_is_left_is_cut(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "UNREAD_S", 0.1)
+
+    async def page(_: Request) -> Response:
+        assert app.web is not None
+        (connection,) = app.web._server.server_state.connections
+
+        async def parts() -> AsyncIterator[bytes]:
+            while not connection.transport.get_write_buffer_size():
+                yield bytes(16_384)
+
+        return StreamingResponse(parts())
+
+    _mount(monkeypatch, [Route("/page", page)])
+    async with started(sqlite_url) as app:
+        reader, writer = await connect(app.http_endpoint)
+        reader._transport.pause_reading()  # type: ignore[attr-defined]
+        writer.write(b"GET /page HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+        await eventually(lambda: _uses(app, 1), "a connection", within_s=30)
+        await eventually(lambda: _uses(app, 0), "no connection", within_s=30)
         writer.transport.abort()
 
 
@@ -437,6 +527,21 @@ async def test_pages_that_fail_are_logged_once_a_minute(sqlite_url: str, monkeyp
 
 def test_packages_are_found_by_their_entry_points() -> None:
     assert {each.group for each in mounts.installed()} <= {mounts.GROUP}
+
+
+@pytest.mark.parametrize(
+    ("host", "counted"),
+    [
+        ("203.0.113.7", "203.0.113.7"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("[2001:db8:1:2::9]", "2001:db8:1:2::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("::ffff:203.0.113.7", "203.0.113.7"),
+        ("unknown", "unknown"),
+    ],
+)
+def test_limits_per_address_count_networks_of_ipv6(host: str, counted: str) -> None:
+    assert network_of(host) == counted
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from popclient.admin.facts import (
     FilterTrial,
     FoundMessages,
     Hold,
-    LockedMessageGroup,
+    LockedMessageGroups,
     MessageFacts,
     ScheduledMessage,
     Why,
@@ -58,11 +58,11 @@ class Messages(Calls):
         answer = self._call(lambda link: link.admin.ListHolds, request)
         return [facts_of(Hold, each) for each in answer.holds]
 
-    def list_locked_message_groups(self, group: str, *, max_groups: int = PAGE) -> list[LockedMessageGroup]:
+    def list_locked_message_groups(self, group: str, *, max_groups: int = PAGE) -> LockedMessageGroups:
         """The message groups that wait for their first message; those with the most attempts come first."""
         request = wire.ListLockedMessageGroupsRequest(group=self._named(group), max=max_groups)
         answer = self._call(lambda link: link.admin.ListLockedMessageGroups, request)
-        return [facts_of(LockedMessageGroup, each) for each in answer.message_groups]
+        return facts_of(LockedMessageGroups, answer)
 
     def find_messages(
         self,
@@ -72,19 +72,30 @@ class Messages(Calls):
         tag: str | None = None,
         where: str = "",
         since: datetime | None = None,
+        until: datetime | None = None,
         max_messages: int = 10,
+        page: str = "",
     ) -> FoundMessages:
-        """Finds stored messages by what is given; the newest come first, without bodies.
+        """Finds stored messages by what is given, at most `max_messages`; the newest come first, without bodies.
 
-        where: a SQL filter. since: stored then or later. With a key any topic is searched, by an index; without one, at
-        most the newest 100,000 messages of `topic`. Dead letters and retries are not found. Raises BadRequest without
+        where: a SQL filter. since: stored then or later. until: stored before. With a key any topic is searched, by an
+        index; without one, `topic`. One call examines at most 10,000 messages with the key, or the newest 100,000 of
+        the topic in that time, and fewer with a costly filter. page: the `next_page` of the answer before, for the next
+        ones; all pages together have each match once. Dead letters and retries are not found. Raises BadRequest without
         key and topic, and for an illegal expression.
         """
         request = wire.FindMessagesRequest(
-            topic=None if topic is None else self._named(topic), key=key, tag=tag, where=where, max=max_messages
+            topic=None if topic is None else self._named(topic),
+            key=key,
+            tag=tag,
+            where=where,
+            max=max_messages,
+            page=page,
         )
         if since is not None:
             request.since.FromDatetime(since.astimezone(UTC))
+        if until is not None:
+            request.until.FromDatetime(until.astimezone(UTC))
         answer = self._call(lambda link: link.admin.FindMessages, request)
         return facts_of(FoundMessages, answer)
 

@@ -362,6 +362,7 @@ class Group(_message.Message):
     REDELIVERIES_FIELD_NUMBER: _builtins.int
     HINTS_FIELD_NUMBER: _builtins.int
     PAUSES_FIELD_NUMBER: _builtins.int
+    MORE_PAUSES_FIELD_NUMBER: _builtins.int
     max_attempts: _builtins.int
     """the first delivery included"""
     consume_from: _builtins.str
@@ -370,6 +371,8 @@ class Group(_message.Message):
     """none, errors or all"""
     mode: _builtins.str
     """POP or PULL; empty until first use fixes it"""
+    more_pauses: _builtins.int
+    """how many other pauses the group has"""
     @_builtins.property
     def group(self) -> _definition_pb2.Resource: ...
     @_builtins.property
@@ -404,7 +407,7 @@ class Group(_message.Message):
 
     @_builtins.property
     def pauses(self) -> _containers.RepeatedCompositeFieldContainer[Global___Pause]:
-        """only in GetGroup and ListGroups"""
+        """only in GetGroup, at most 1,000, and in ListGroups, at most 10 of a group"""
 
     def __init__(
         self,
@@ -423,10 +426,11 @@ class Group(_message.Message):
         redeliveries: Global___Redeliveries | None = ...,
         hints: _abc.Iterable[_builtins.str] | None = ...,
         pauses: _abc.Iterable[Global___Pause] | None = ...,
+        more_pauses: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "exponential_retry", b"exponential_retry", "fifo_retry_interval", b"fifo_retry_interval", "group", b"group", "redeliveries", b"redeliveries"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["consume_from", b"consume_from", "consumers", b"consumers", "created_at", b"created_at", "exponential_retry", b"exponential_retry", "fifo_retry_interval", b"fifo_retry_interval", "group", b"group", "hints", b"hints", "history", b"history", "lag", b"lag", "max_attempts", b"max_attempts", "mode", b"mode", "pauses", b"pauses", "redeliveries", b"redeliveries", "retry_intervals", b"retry_intervals"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consume_from", b"consume_from", "consumers", b"consumers", "created_at", b"created_at", "exponential_retry", b"exponential_retry", "fifo_retry_interval", b"fifo_retry_interval", "group", b"group", "hints", b"hints", "history", b"history", "lag", b"lag", "max_attempts", b"max_attempts", "mode", b"mode", "more_pauses", b"more_pauses", "pauses", b"pauses", "redeliveries", b"redeliveries", "retry_intervals", b"retry_intervals"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1280,6 +1284,9 @@ class ListLockedMessageGroupsResponse(_message.Message):
 
     STATUS_FIELD_NUMBER: _builtins.int
     MESSAGE_GROUPS_FIELD_NUMBER: _builtins.int
+    MORE_FIELD_NUMBER: _builtins.int
+    more: _builtins.int
+    """how many others are locked, of at most 10,000 message groups that the server looks at"""
     @_builtins.property
     def status(self) -> _definition_pb2.Status: ...
     @_builtins.property
@@ -1289,10 +1296,11 @@ class ListLockedMessageGroupsResponse(_message.Message):
         *,
         status: _definition_pb2.Status | None = ...,
         message_groups: _abc.Iterable[Global___LockedMessageGroup] | None = ...,
+        more: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["message_groups", b"message_groups", "status", b"status"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["message_groups", b"message_groups", "more", b"more", "status", b"status"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1322,8 +1330,10 @@ Global___Fact: _TypeAlias = Fact  # noqa: Y015
 
 @_typing.final
 class FindMessagesRequest(_message.Message):
-    """Finds stored messages. With a key, the index of keys is read; without one, a topic is needed, and at most its newest
-    100,000 messages are examined. Dead letters and retries are not found.
+    """Finds stored messages. With a key, the index of keys is read, which has the first 64 keys of a message; without one, a
+    topic is needed. One request ends when `max` matches are found. It examines at most 10,000 messages with the key, or
+    100,000 of the topic in the wanted time, and fewer with a costly filter; `next_page` leads to the others, so that all
+    pages have each match once. Dead letters and retries are not found.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -1334,12 +1344,16 @@ class FindMessagesRequest(_message.Message):
     WHERE_FIELD_NUMBER: _builtins.int
     SINCE_FIELD_NUMBER: _builtins.int
     MAX_FIELD_NUMBER: _builtins.int
+    UNTIL_FIELD_NUMBER: _builtins.int
+    PAGE_FIELD_NUMBER: _builtins.int
     key: _builtins.str
     tag: _builtins.str
     where: _builtins.str
     """a SQL filter on properties; empty: none"""
     max: _builtins.int
-    """how many of the newest to show: 1 to 100, 0: 10"""
+    """how many matches to show: 1 to 100, 0: 10"""
+    page: _builtins.str
+    """the `next_page` of an earlier answer, to the same request but for this; empty: begin"""
     @_builtins.property
     def topic(self) -> _definition_pb2.Resource:
         """absent: all topics"""
@@ -1347,6 +1361,10 @@ class FindMessagesRequest(_message.Message):
     @_builtins.property
     def since(self) -> _timestamp_pb2.Timestamp:
         """stored at this time or later"""
+
+    @_builtins.property
+    def until(self) -> _timestamp_pb2.Timestamp:
+        """stored before this time"""
 
     def __init__(
         self,
@@ -1357,10 +1375,12 @@ class FindMessagesRequest(_message.Message):
         where: _builtins.str = ...,
         since: _timestamp_pb2.Timestamp | None = ...,
         max: _builtins.int = ...,
+        until: _timestamp_pb2.Timestamp | None = ...,
+        page: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_key", b"_key", "_since", b"_since", "_tag", b"_tag", "_topic", b"_topic", "key", b"key", "since", b"since", "tag", b"tag", "topic", b"topic"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_key", b"_key", "_since", b"_since", "_tag", b"_tag", "_topic", b"_topic", "_until", b"_until", "key", b"key", "since", b"since", "tag", b"tag", "topic", b"topic", "until", b"until"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_key", b"_key", "_since", b"_since", "_tag", b"_tag", "_topic", b"_topic", "key", b"key", "max", b"max", "since", b"since", "tag", b"tag", "topic", b"topic", "where", b"where"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_key", b"_key", "_since", b"_since", "_tag", b"_tag", "_topic", b"_topic", "_until", b"_until", "key", b"key", "max", b"max", "page", b"page", "since", b"since", "tag", b"tag", "topic", b"topic", "until", b"until", "where", b"where"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__key: _TypeAlias = _typing.Literal["key"]  # noqa: Y015
     _WhichOneofArgType__key: _TypeAlias = _typing.Literal["_key", b"_key"]  # noqa: Y015
@@ -1370,6 +1390,8 @@ class FindMessagesRequest(_message.Message):
     _WhichOneofArgType__tag: _TypeAlias = _typing.Literal["_tag", b"_tag"]  # noqa: Y015
     _WhichOneofReturnType__topic: _TypeAlias = _typing.Literal["topic"]  # noqa: Y015
     _WhichOneofArgType__topic: _TypeAlias = _typing.Literal["_topic", b"_topic"]  # noqa: Y015
+    _WhichOneofReturnType__until: _TypeAlias = _typing.Literal["until"]  # noqa: Y015
+    _WhichOneofArgType__until: _TypeAlias = _typing.Literal["_until", b"_until"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__key) -> _WhichOneofReturnType__key | None: ...
     @_typing.overload
@@ -1378,6 +1400,8 @@ class FindMessagesRequest(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__tag) -> _WhichOneofReturnType__tag | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__topic) -> _WhichOneofReturnType__topic | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__until) -> _WhichOneofReturnType__until | None: ...
 
 Global___FindMessagesRequest: _TypeAlias = FindMessagesRequest  # noqa: Y015
 
@@ -1390,15 +1414,19 @@ class FindMessagesResponse(_message.Message):
     MATCHED_FIELD_NUMBER: _builtins.int
     COMPLETE_FIELD_NUMBER: _builtins.int
     MESSAGES_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_FIELD_NUMBER: _builtins.int
     examined: _builtins.int
     matched: _builtins.int
+    """the number of `messages`: how many others match is not known before the last page"""
     complete: _builtins.bool
-    """false: other messages were not examined"""
+    """false: there are other messages"""
+    next_page: _builtins.str
+    """where to go on if not `complete`; empty: there are no others"""
     @_builtins.property
     def status(self) -> _definition_pb2.Status: ...
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[_definition_pb2.Message]:
-        """the newest that match, newest first, without their bodies"""
+        """those that match, newest first, without their bodies"""
 
     def __init__(
         self,
@@ -1408,10 +1436,11 @@ class FindMessagesResponse(_message.Message):
         matched: _builtins.int = ...,
         complete: _builtins.bool = ...,
         messages: _abc.Iterable[_definition_pb2.Message] | None = ...,
+        next_page: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["complete", b"complete", "examined", b"examined", "matched", b"matched", "messages", b"messages", "status", b"status"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["complete", b"complete", "examined", b"examined", "matched", b"matched", "messages", b"messages", "next_page", b"next_page", "status", b"status"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3929,6 +3958,8 @@ class GetStatusResponse(_message.Message):
     BUDGETS_FIELD_NUMBER: _builtins.int
     APPENDED_FIELD_NUMBER: _builtins.int
     COMMIT_TIMES_FIELD_NUMBER: _builtins.int
+    STORAGE_FIELD_NUMBER: _builtins.int
+    SERVERS_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     store: _builtins.str
     """the database URL, without its password"""
@@ -3966,6 +3997,12 @@ class GetStatusResponse(_message.Message):
     def commit_times(self) -> Global___Histogram:
         """of the transactions of this server since its start, in seconds"""
 
+    @_builtins.property
+    def storage(self) -> Global___Storage: ...
+    @_builtins.property
+    def servers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Server]:
+        """those on this Postgres; none on SQLite, whose file has one server"""
+
     def __init__(
         self,
         *,
@@ -3989,10 +4026,12 @@ class GetStatusResponse(_message.Message):
         budgets: _abc.Iterable[Global___Budget] | None = ...,
         appended: _builtins.int = ...,
         commit_times: Global___Histogram | None = ...,
+        storage: Global___Storage | None = ...,
+        servers: _abc.Iterable[Global___Server] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["commit_times", b"commit_times", "now", b"now", "oldest_overdue", b"oldest_overdue", "started_at", b"started_at", "status", b"status"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["commit_times", b"commit_times", "now", b"now", "oldest_overdue", b"oldest_overdue", "started_at", b"started_at", "status", b"status", "storage", b"storage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["appended", b"appended", "budgets", b"budgets", "commit_times", b"commit_times", "connected_clients", b"connected_clients", "dead_letters", b"dead_letters", "discarded_transactions", b"discarded_transactions", "durability", b"durability", "groups", b"groups", "hints", b"hints", "lag", b"lag", "messages", b"messages", "now", b"now", "oldest_overdue", b"oldest_overdue", "parked_polls", b"parked_polls", "schema_revision", b"schema_revision", "started_at", b"started_at", "status", b"status", "store", b"store", "topics", b"topics", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["appended", b"appended", "budgets", b"budgets", "commit_times", b"commit_times", "connected_clients", b"connected_clients", "dead_letters", b"dead_letters", "discarded_transactions", b"discarded_transactions", "durability", b"durability", "groups", b"groups", "hints", b"hints", "lag", b"lag", "messages", b"messages", "now", b"now", "oldest_overdue", b"oldest_overdue", "parked_polls", b"parked_polls", "schema_revision", b"schema_revision", "servers", b"servers", "started_at", b"started_at", "status", b"status", "storage", b"storage", "store", b"store", "topics", b"topics", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -4000,8 +4039,6 @@ Global___GetStatusResponse: _TypeAlias = GetStatusResponse  # noqa: Y015
 
 @_typing.final
 class Histogram(_message.Message):
-    """A limit on what callers use at the same time."""
-
     DESCRIPTOR: _descriptor.Descriptor
 
     LIMITS_FIELD_NUMBER: _builtins.int
@@ -4030,7 +4067,94 @@ class Histogram(_message.Message):
 Global___Histogram: _TypeAlias = Histogram  # noqa: Y015
 
 @_typing.final
+class Storage(_message.Message):
+    """The space that the database takes. What is not set is not known: the disk of a Postgres, for example."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DATABASE_BYTES_FIELD_NUMBER: _builtins.int
+    WAL_BYTES_FIELD_NUMBER: _builtins.int
+    DISK_FREE_BYTES_FIELD_NUMBER: _builtins.int
+    DISK_BYTES_FIELD_NUMBER: _builtins.int
+    database_bytes: _builtins.int
+    """WAL included"""
+    wal_bytes: _builtins.int
+    disk_free_bytes: _builtins.int
+    disk_bytes: _builtins.int
+    def __init__(
+        self,
+        *,
+        database_bytes: _builtins.int | None = ...,
+        wal_bytes: _builtins.int | None = ...,
+        disk_free_bytes: _builtins.int | None = ...,
+        disk_bytes: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_database_bytes", b"_database_bytes", "_disk_bytes", b"_disk_bytes", "_disk_free_bytes", b"_disk_free_bytes", "_wal_bytes", b"_wal_bytes", "database_bytes", b"database_bytes", "disk_bytes", b"disk_bytes", "disk_free_bytes", b"disk_free_bytes", "wal_bytes", b"wal_bytes"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_database_bytes", b"_database_bytes", "_disk_bytes", b"_disk_bytes", "_disk_free_bytes", b"_disk_free_bytes", "_wal_bytes", b"_wal_bytes", "database_bytes", b"database_bytes", "disk_bytes", b"disk_bytes", "disk_free_bytes", b"disk_free_bytes", "wal_bytes", b"wal_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__database_bytes: _TypeAlias = _typing.Literal["database_bytes"]  # noqa: Y015
+    _WhichOneofArgType__database_bytes: _TypeAlias = _typing.Literal["_database_bytes", b"_database_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__disk_bytes: _TypeAlias = _typing.Literal["disk_bytes"]  # noqa: Y015
+    _WhichOneofArgType__disk_bytes: _TypeAlias = _typing.Literal["_disk_bytes", b"_disk_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__disk_free_bytes: _TypeAlias = _typing.Literal["disk_free_bytes"]  # noqa: Y015
+    _WhichOneofArgType__disk_free_bytes: _TypeAlias = _typing.Literal["_disk_free_bytes", b"_disk_free_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__wal_bytes: _TypeAlias = _typing.Literal["wal_bytes"]  # noqa: Y015
+    _WhichOneofArgType__wal_bytes: _TypeAlias = _typing.Literal["_wal_bytes", b"_wal_bytes"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__database_bytes) -> _WhichOneofReturnType__database_bytes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__disk_bytes) -> _WhichOneofReturnType__disk_bytes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__disk_free_bytes) -> _WhichOneofReturnType__disk_free_bytes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__wal_bytes) -> _WhichOneofReturnType__wal_bytes | None: ...
+
+Global___Storage: _TypeAlias = Storage  # noqa: Y015
+
+@_typing.final
+class Server(_message.Message):
+    """A server that uses the database, or used it until a short time ago."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SERVER_ID_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    LAST_SEEN_FIELD_NUMBER: _builtins.int
+    RUNNING_FIELD_NUMBER: _builtins.int
+    ASKED_FIELD_NUMBER: _builtins.int
+    server_id: _builtins.str
+    address: _builtins.str
+    """for clients; empty if it is not known"""
+    running: _builtins.bool
+    """the heartbeat is not late"""
+    asked: _builtins.bool
+    """it gave this answer"""
+    @_builtins.property
+    def last_seen(self) -> _timestamp_pb2.Timestamp:
+        """its last heartbeat"""
+
+    def __init__(
+        self,
+        *,
+        server_id: _builtins.str = ...,
+        address: _builtins.str = ...,
+        last_seen: _timestamp_pb2.Timestamp | None = ...,
+        running: _builtins.bool = ...,
+        asked: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["last_seen", b"last_seen"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "asked", b"asked", "last_seen", b"last_seen", "running", b"running", "server_id", b"server_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Server: _TypeAlias = Server  # noqa: Y015
+
+@_typing.final
 class Budget(_message.Message):
+    """A limit on what callers use at the same time."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
