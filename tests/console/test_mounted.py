@@ -48,13 +48,21 @@ def test_a_server_with_users_asks_for_them(tmp_path: Path, tls: str) -> None:
 ASKS: dict[str, Any] = {"tls": "tls", "auth": True, "admin_access_key": "root", "admin_secret": SECRET}
 
 
+@pytest.mark.parametrize("admin_at", ["", "127.0.0.1:0"], ids=["one port", "a port for the administration"])
 def test_visitors_of_a_server_that_asks_for_certificates_sign_in_by_key_and_secret(
-    tmp_path: Path, authority: Authority
+    tmp_path: Path, authority: Authority, admin_at: str
 ) -> None:
     shown = authority.issue("operator")
-    with popserver.embedded(http="127.0.0.1:0", tls_dir=tmp_path, tls_client_ca=authority.ca, **ASKS) as broker:
+    options: Any = {
+        "http": "127.0.0.1:0",
+        "admin": admin_at,
+        "tls_dir": tmp_path,
+        "tls_client_ca": authority.ca,
+        **ASKS,
+    }
+    with popserver.embedded(**options) as broker:
         tls = popclient.Tls(insecure=True, cert=shown.cert, key=shown.key)
-        with Admin(ClientConfig(broker.endpoint, tls=tls, access_key="root", access_secret=SECRET)) as admin:
+        with Admin(ClientConfig(broker.admin_endpoint, tls=tls, access_key="root", access_secret=SECRET)) as admin:
             admin.create_user("alice", SECRET)
         pages = {}
         for key, secret in (("root", SECRET), ("root", "wrong-secret"), ("alice", SECRET)):
