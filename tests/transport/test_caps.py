@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from popproto.v1 import admin_pb2, bulk_pb2, legacy_pb2
+from popproto.v2 import admin_pb2 as rocketmq_admin
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
 from popserver.clients.settings import EXPRESSIONS_LENGTH_MAX
@@ -16,7 +17,7 @@ from popserver.transport import entry_limits
 from popserver.transport.incoming import reader
 from tests.support.door import GROUP, TOPIC, Door, a_message
 
-MODULES = (wire, admin_pb2, bulk_pb2, legacy_pb2)
+MODULES = (wire, rocketmq_admin, admin_pb2, bulk_pb2, legacy_pb2)
 
 
 def methods() -> Iterator[tuple[str, Any, Any]]:
