@@ -7,7 +7,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from popport.addresses import network_of
-from popport.shares import Counted, Shares
+from popport.shares import Count, Shares
 
 BODY_BYTES_MAX = 1024 * 1024
 # The beginning of a body takes no room: the number of connections limits it. So nobody can keep small forms out.
@@ -23,7 +23,7 @@ def room_for(connections_max: int) -> int:
 class Bodies:
     """An ASGI layer. It reads a request to its end before the application gets it, and refuses what is too large."""
 
-    def __init__(self, app: ASGIApp, room: Counted, way_out: str = "") -> None:
+    def __init__(self, app: ASGIApp, room: Count, way_out: str = "") -> None:
         """`room`: the bytes of all bodies; an address gets half. `way_out`: what else to do if there is no room."""
         self._app = app
         self._shares = Shares(room, max(BODY_BYTES_MAX, room.limit // 2))

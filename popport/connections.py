@@ -15,7 +15,7 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from popport.addresses import network_of
-from popport.shares import Counted, Shares
+from popport.shares import Count, Shares
 
 REQUEST_S = 10.0  # from the first byte of a request, or from the start of the connection, to the request's end
 UNREAD_S = 30.0  # until a client has read what it was sent
@@ -95,7 +95,7 @@ class Places:
     addresses cannot keep supervisors out.
     """
 
-    def __init__(self, room: Counted, tell_refused: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(self, room: Count, tell_refused: Callable[[str], None] = lambda _: None) -> None:
         """`room`: how many places there are. `tell_refused` is called with the address of who gets none."""
         self._shares = Shares(room, max(1, room.limit // 2))
         self._tell_refused = tell_refused

@@ -4,34 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 
-class Counted(Protocol):
-    """A limit and its current use."""
-
-    limit: int
-    used: int
-    peak: int
-    refused: int  # how often there was no room
-
-    def take(self, amount: int = 1) -> bool:
-        """Use `amount` until `give_back`. Returns False, and counts a refusal, if there is no room."""
-
-    def give_back(self, amount: int = 1) -> None:
-        """Free an amount that was taken."""
-
-
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Count:
-    """A limit that nobody is shown."""
+    """A limit and its current use."""
 
     limit: int
     used: int = 0
     peak: int = 0
-    refused: int = 0
+    refused: int = 0  # how often there was no room
 
     def take(self, amount: int = 1) -> bool:
+        """Use `amount` until `give_back`. Returns False, and counts a refusal, if there is no room."""
         if self.used + amount > self.limit:
             self.refused += 1
             return False
@@ -40,10 +26,11 @@ class Count:
         return True
 
     def give_back(self, amount: int = 1) -> None:
+        """Free an amount that was taken."""
         self.used -= amount
 
 
-Whole = TypeVar("Whole", bound=Counted)
+Whole = TypeVar("Whole", bound=Count)
 
 
 class Shares(Generic[Whole]):
@@ -53,7 +40,7 @@ class Shares(Generic[Whole]):
     holders that have their whole share. Without it these refusals count in `budget`.
     """
 
-    def __init__(self, budget: Whole, share: int, each: Counted | None = None) -> None:
+    def __init__(self, budget: Whole, share: int, each: Count | None = None) -> None:
         self.budget = budget
         self.share = share
         self.each = each

@@ -41,11 +41,12 @@ class Kind(NamedTuple):
 
 
 class Counted(NamedTuple):
-    """What a selection has. is_all: none is left uncounted."""
+    """What a selection has. is_all: none is uncounted; kinds: the largest; kind_counts: how many kinds there are."""
 
     number: int
     is_all: bool
     kinds: dict[str, list[Kind]]
+    kind_counts: dict[str, int]
 
     @property
     def text(self) -> str:
@@ -85,7 +86,7 @@ async def dead_letters(visit: Visit) -> Response:
         group=group,
         chosen=chosen,
         query=urlencode(chosen),
-        counted=counted.value or Counted(0, True, {}),
+        counted=counted.value or Counted(0, True, {}, {}),
         letters=[(each, excerpt(each.message) if each.message else "(deleted)") for each in letters],
         next_after=page.value.next_after_id if page.value else None,
         failure=counted.failure or page.failure,
@@ -159,7 +160,7 @@ async def count(admin: Admin, selection: DeadLetterSelection, chosen: dict[str, 
         name: [_kind(name, value, times, chosen) for value, times in each.most_common(KINDS_MAX)]
         for name, each in counts.items()
     }
-    return Counted(number, is_all, kinds)
+    return Counted(number, is_all, kinds, {name: len(each) for name, each in counts.items()})
 
 
 def _kind(name: str, value: str, number: int, chosen: dict[str, str]) -> Kind:

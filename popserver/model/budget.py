@@ -13,34 +13,18 @@ from popport import shares
 from popserver.model.errors import TooManyRequests
 
 
-class Budget:
-    """A limit and its current use. Not thread-safe."""
+class Budget(shares.Count):
+    """A limit with a name, and its current use. Not thread-safe."""
 
     def __init__(self, name: str, limit: int, unit: str, option: str) -> None:
         """`unit`: what is counted ("bytes", "connections"); `option`: the setting of the limit ("max_connections")."""
+        super().__init__(limit)
         self.name = name
-        self.limit = limit
         self.unit = unit
         self.option = option
-        self.used = 0
-        self.peak = 0
-        self.refused = 0  # how often there was no room
 
     def __repr__(self) -> str:
         return f"<Budget {self.name} {self.used}/{self.limit} {self.unit}, {self.refused} refused>"
-
-    def take(self, amount: int = 1) -> bool:
-        """Use `amount` until `give_back`. Returns False, and counts a refusal, if there is no room."""
-        if self.used + amount > self.limit:
-            self.refused += 1
-            return False
-        self.used += amount
-        self.peak = max(self.peak, self.used)
-        return True
-
-    def give_back(self, amount: int = 1) -> None:
-        """Free an amount that was taken."""
-        self.used -= amount
 
     def refusal(self, wanted: str) -> TooManyRequests:
         """The error for a refused caller; `wanted` says what the caller asked for, such as "a message of 4 MiB"."""

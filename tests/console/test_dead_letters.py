@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from popclient.aio import Admin
+from popconsole.pages.dead_letters import KINDS_MAX
 from popproto.v2 import definition_pb2 as pb
 from tests.console.site import Site
 from tests.support.desk import Desk, named
@@ -48,6 +49,15 @@ def test_they_are_counted_by_kind_and_selected(stored_site: Site, made: Desk) ->
     assert '<p class="bad" role="alert">' in stored_site.get("/dead-letters/arrivals?where=distance >")
     assert "3" in stored_site.get("/dead-letters")
     stored_site.get("/dead-letters/nobody", 404)
+
+
+def test_kinds_that_are_not_shown_are_counted(stored_site: Site, made: Desk) -> None:
+    for number in range(KINDS_MAX + 2):
+        die(made, f"m{number}", tag=f"T{number}")
+    page = stored_site.get("/dead-letters/arrivals")
+    assert page.count('<span class="what">T') == KINDS_MAX
+    assert '<p class="said">and 2 more</p>' in page
+    assert ", 1 reason." in page
 
 
 def test_a_plan_moves_nothing_and_its_run_sends_all_back(stored_site: Site, made: Desk) -> None:
