@@ -11,6 +11,7 @@ from popserver.catalog import groups as catalog_groups
 from popserver.catalog import lookup
 from popserver.catalog import topics as catalog_topics
 from popserver.database.schema import queue
+from popserver.database.schema import topic as topic_table
 from popserver.model.errors import BadRequest
 from popserver.model.group import Group
 from popserver.model.names import Resource
@@ -30,6 +31,7 @@ class TopicFacts(NamedTuple):
 
     topic: Topic
     ranges: tuple[QueueRange, ...]
+    lite_topics: int = 0
 
     @property
     def message_count(self) -> int:
@@ -39,7 +41,7 @@ class TopicFacts(NamedTuple):
 def topic_facts(conn: Connection, name: Resource) -> TopicFacts:
     """One topic. Raises `TopicNotFound`."""
     topic = _topic(conn, name)
-    return TopicFacts(topic, _ranges(conn, [topic]).get(topic.topic_id, ()))
+    return TopicFacts(topic, _ranges(conn, [topic]).get(topic.topic_id, ()), _lite_topics(conn, topic))
 
 
 def list_topics(conn: Connection, namespace: str | None, limit: int) -> tuple[list[TopicFacts], int]:
@@ -48,7 +50,16 @@ def list_topics(conn: Connection, namespace: str | None, limit: int) -> tuple[li
         each for each in catalog_topics.list_topics(conn) if namespace is None or each.name.namespace == namespace
     ]
     ranges = _ranges(conn, topics[:limit])
-    return [TopicFacts(each, ranges.get(each.topic_id, ())) for each in topics[:limit]], len(topics)
+    listed = [TopicFacts(each, ranges.get(each.topic_id, ()), _lite_topics(conn, each)) for each in topics[:limit]]
+    return listed, len(topics)
+
+
+def _lite_topics(conn: Connection, topic: Topic) -> int:
+    """How many lite topics a topic has."""
+    if not topic.is_lite:
+        return 0
+    counted = select(topic_table.c.lite_topics).where(topic_table.c.topic_id == topic.topic_id)
+    return int(conn.execute(counted).scalar() or 0)
 
 
 def group(conn: Connection, name: Resource) -> Group:

@@ -110,7 +110,7 @@ class ConsumerMethods:
     ) -> wire.ChangeInvisibleDurationResponse:
         """Change the hold's end to 0 s to 12 h from now; the answer has the new handle.
 
-        `suspend` with a duration of 0 gives the message back unused.
+        `suspend` with a duration of 0 gives the message back unused; with a longer one it stops a lite topic.
         """
         duration_ms = convert.duration_ms(request.invisible_duration)
         check_change(duration_ms, self._limits)
@@ -120,6 +120,7 @@ class ConsumerMethods:
             request.receipt_handle,
             duration_ms,
             give_back=request.suspend and duration_ms == 0,
+            suspend=request.suspend,
             message_id=request.message_id,
         )
         return wire.ChangeInvisibleDurationResponse(status=status.OK, receipt_handle=handle)
