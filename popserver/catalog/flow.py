@@ -11,7 +11,7 @@ from popserver.database.notifications import GROUP, TOPIC, Invalidation
 from popserver.engine.meters import Created
 from popserver.engine.reader import Reader
 from popserver.engine.writer import Writer
-from popserver.model.errors import BadRequest
+from popserver.model.errors import BadRequest, TopicNotFound
 from popserver.model.group import Group, LiteModel, Mode, NewGroup
 from popserver.model.names import (
     Resource,
@@ -89,6 +89,21 @@ class Catalog:
             if changes == self._changes:
                 self._met.add((group.group_id, topic.topic_id))
         return group, topic
+
+    async def bind_topic(self, name: Resource) -> Topic:
+        """The topic of that name, which has lite topics; it is not created. Raises `TopicNotFound` and `BadRequest`."""
+        topic = await self.known_topic(name)
+        if topic is None:
+            raise TopicNotFound(
+                f"topic '{name}' does not exist, and lite consumers create none; create it with: popmq topic create"
+                f" {name.name} --type LITE"
+            )
+        if not topic.is_lite:
+            raise BadRequest(
+                f"topic '{name}' takes {' and '.join(topic.accepts)} messages and has no lite topics; create one that"
+                " does with: popmq topic create NAME --type LITE"
+            )
+        return topic
 
     async def lite_group(self, name: Resource, topic: Topic) -> Group:
         """The group of that name, for lite consumers of this bind topic. A group that was never used becomes SHARED.

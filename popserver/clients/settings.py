@@ -16,7 +16,6 @@ from popproto.v2 import definition_pb2 as pb
 from popserver.catalog.flow import Catalog
 from popserver.filters import Filter
 from popserver.filters.subscription import ClientKind, Role, subscription, topic_filters
-from popserver.lite.flow import check_bind_topic
 from popserver.lite.subscriptions import LITE_SUBSCRIPTIONS_MAX
 from popserver.members.flow import Membership
 from popserver.model.errors import (
@@ -227,8 +226,7 @@ async def _lite_group(sent: pb.Settings, name: Resource, namespace: str, catalog
     entries = sent.subscription.subscriptions
     if len(entries) != 1:
         raise BadRequest(f"a lite consumer subscribes to one topic of type LITE, not to {len(entries)} topics")
-    topic = await catalog.topic(convert.resource(entries[0].topic, namespace))
-    check_bind_topic(topic)
+    topic = await catalog.bind_topic(convert.resource(entries[0].topic, namespace))
     return await catalog.lite_group(name, topic)
 
 

@@ -110,8 +110,7 @@ class LiteSubscriptions:
         named = {each for each in lite_topics if each.strip()}
         for each in named:
             check_lite_topic(each)
-        topic = await self._catalog.topic(topic_name)
-        check_bind_topic(topic)
+        topic = await self._catalog.bind_topic(topic_name)
         group = await self._catalog.lite_group(group_name, topic)
         await self._catalog.subscription(group_name, topic_name)
         if group.lite is LiteModel.WILDCARD:
@@ -250,15 +249,6 @@ class LiteSubscriptions:
         if removed == STEP_ROWS_MAX:
             return now_ms
         return now_ms + EXPIRE_PERIOD_MS if are_any else None
-
-
-def check_bind_topic(topic: Topic) -> None:
-    """Raise `BadRequest` for a topic without lite topics."""
-    if not topic.is_lite:
-        raise BadRequest(
-            f"topic '{topic.name}' takes {' and '.join(topic.accepts)} messages and has no lite topics; create one that"
-            " does with: popmq topic create NAME --type LITE"
-        )
 
 
 def _check_wildcard(group: Group, action: LiteAction, named: Collection[str]) -> None:

@@ -184,8 +184,8 @@ def with_properties(properties: dict[str, str]) -> pb.Settings:
 
 BAD_SETTINGS = [
     ("no type", pb.Settings(), pb.UNRECOGNIZED_CLIENT_TYPE, "CLIENT_TYPE_UNSPECIFIED"),
-    ("lite push", consumer(pb.LITE_PUSH_CONSUMER), pb.BAD_REQUEST, "has no lite topics"),
-    ("lite simple", consumer(pb.LITE_SIMPLE_CONSUMER), pb.BAD_REQUEST, "has no lite topics"),
+    ("lite push", consumer(pb.LITE_PUSH_CONSUMER), pb.TOPIC_NOT_FOUND, "--type LITE"),
+    ("lite simple", consumer(pb.LITE_SIMPLE_CONSUMER), pb.TOPIC_NOT_FOUND, "--type LITE"),
     ("consumer publishing", pb.Settings(client_type=pb.PUSH_CONSUMER), pb.BAD_REQUEST, "no subscription"),
     (
         "producer subscribing",
