@@ -20,7 +20,7 @@ from popserver.engine import transaction
 from popserver.engine.clock import Clock
 from popserver.engine.meters import Meters
 from popserver.engine.transaction import Transaction
-from popserver.engine.writer import Effects
+from popserver.engine.wakeups import Effects
 from popserver.messages import append
 from popserver.model import handles
 from popserver.model.errors import PopError

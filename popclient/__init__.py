@@ -75,6 +75,7 @@ if TYPE_CHECKING:
     from popclient._queues.offsets import OffsetStore, ReadOffsetType
     from popclient._queues.start import ConsumeFromWhere
     from popclient._queues.statistics import TopicStatistics, consumer_statistics
+    from popclient._sync.lite_consumers import LitePushConsumer, LiteSimpleConsumer
     from popclient._sync.producer import Producer, Transaction
     from popclient._sync.pull_consumer import PullConsumer
     from popclient._sync.push_consumer import PushConsumer
@@ -104,6 +105,8 @@ _MODULE_OF = {
     "ConsumeOrderlyContext": "popclient._queues.listener",
     "ConsumeOrderlyStatus": "popclient._queues.listener",
     "KeepAlive": "popclient.keep_alive",
+    "LitePushConsumer": "popclient._sync.lite_consumers",
+    "LiteSimpleConsumer": "popclient._sync.lite_consumers",
     "LocalFileOffsetStore": "popclient._queues.local_offsets",
     "MachineRoomNearby": "popclient._queues.allocation",
     "MessageModel": "popclient._queue_push.options",
@@ -143,6 +146,8 @@ __all__ = [
     "Interceptor",
     "InvalidReceiptHandle",
     "KeepAlive",
+    "LitePushConsumer",
+    "LiteSimpleConsumer",
     "LocalFileOffsetStore",
     "MachineRoomNearby",
     "Message",

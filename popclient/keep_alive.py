@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import Any, Final, NamedTuple, Protocol, Self
 
 from popclient._loop import Here, LoopThread
 from popclient._version import log
@@ -24,6 +24,14 @@ class Held(Protocol):
 
     @property
     def invisible_until(self) -> datetime: ...
+
+
+class HoldRenewal(NamedTuple):
+    """How a consumer renews the holds of its messages."""
+
+    change: Callable[[Any, timedelta], Awaitable[None]]  # of a message's hold
+    length: timedelta
+    bridge: Here | LoopThread
 
 
 class KeepAlive:

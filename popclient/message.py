@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Final, Literal, NamedTuple, overload
 
 from popclient._arguments import as_timedelta
-from popclient._loop import Here, LoopThread
 from popclient.errors import MultipleResults, PopError
-from popclient.keep_alive import KeepAlive
+from popclient.keep_alive import HoldRenewal, KeepAlive
 from popproto.v2 import definition_pb2 as pb
 
 # The property that has a message's idempotency key.
@@ -75,7 +74,9 @@ class Message:
     message_group: messages of one group are delivered in the order in which they were sent.
     delivery_timestamp: an aware datetime; not delivered before. priority: 0 or more, higher first, a hint.
     delay: seconds or a timedelta from the moment of sending, by this machine's clock, until the message is delivered.
-        At most one of these four may be given.
+    lite_topic: a name within a topic of the type LITE; its messages go to the consumers that subscribe to it, in the
+        order in which they were sent.
+        At most one of these five may be given.
     trace_context: W3C traceparent, sent with the message.
     message_id: made up when empty. With an id that no other message has, a repeated send stores the message once.
     idempotency_key: your own name for the message's content, such as "order-42-paid". Within the server's window (24 h)
@@ -95,12 +96,14 @@ class Message:
     message_id: str = ""
     idempotency_key: str | None = None
     delay: float | timedelta | None = None
+    lite_topic: str | None = None
 
     def __post_init__(self) -> None:
         keys = (self.keys,) if isinstance(self.keys, str) else tuple(self.keys)
         object.__setattr__(self, "keys", keys)
-        if (self.message_group, self.delivery_timestamp, self.priority, self.delay).count(None) < 3:
-            names = ("message_group", "delivery_timestamp", "priority", "delay")
+        alone = (self.message_group, self.delivery_timestamp, self.priority, self.delay, self.lite_topic)
+        if alone.count(None) < len(alone) - 1:
+            names = ("message_group", "delivery_timestamp", "priority", "delay", "lite_topic")
             wanted = [name for name in names if getattr(self, name) is not None]
             raise ValueError(f"{' and '.join(wanted)} exclude each other; give one of them")
         if self.priority is not None and not 0 <= self.priority <= PRIORITY_MAX:
@@ -204,14 +207,6 @@ class SendResults(Sequence[SendReceipt | PopError]):
         return f"<SendResults stored={len(self.receipts)} failed={len(self.failures)}>"
 
 
-class HoldRenewal(NamedTuple):
-    """How a consumer renews the holds of its messages."""
-
-    change: Callable[[MessageView, timedelta], Awaitable[None]]
-    length: timedelta
-    bridge: Here | LoopThread
-
-
 class MessageView:
     """A received message. Read-only, except that its hold (`receipt_handle`, `invisible_until`) may be renewed.
 
@@ -290,6 +285,11 @@ class MessageView:
     def message_group(self) -> str | None:
         """Its messages come in order; None without one."""
         return self._system.message_group if self._system.HasField("message_group") else None
+
+    @property
+    def lite_topic(self) -> str | None:
+        """Its messages come in order too; None without one."""
+        return self._system.lite_topic if self._system.HasField("lite_topic") else None
 
     @property
     def priority(self) -> int | None:

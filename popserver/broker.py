@@ -16,6 +16,7 @@ from popserver.database.database import Database
 from popserver.database.notifications import (
     DUE,
     EVERYTHING,
+    LITE,
     NEW_TOPIC,
     PAUSES,
     PENDING,
@@ -30,6 +31,8 @@ from popserver.engine.undelivered import Undelivered
 from popserver.engine.wakeups import Wakeups
 from popserver.engine.writer import Writer
 from popserver.filters.memory import Filters
+from popserver.lite.flow import LiteSubscriptions
+from popserver.lite.registry import LiteClients
 from popserver.maintenance.flow import Maintenance
 from popserver.maintenance.timekeeper import JUMP_MS_MAX, Timekeeper
 from popserver.members.flow import GroupMembers, QueueLocks
@@ -123,6 +126,7 @@ class Broker:
             self.hold_release.extend_client_holds,
             self.hold_release.extend_client_holds if shared else None,
             self.group_members,
+            lambda client_id: self.lite.left(client_id),
         )
         self.takeover = Takeover(
             self.reader, self.background, self.maintenance, self.servers, self.clients, self.hold_release
@@ -137,6 +141,17 @@ class Broker:
             delay_ms_max=delay_ms_max,
         )
         self.redeliveries = Redeliveries(clock.now_ms(), self.meters.delivered)
+        self.lite = LiteSubscriptions(
+            self.reader,
+            self.writer,
+            self.catalog,
+            clock,
+            self.background,
+            LiteClients(self.reader, self.wakeups),
+            self.commands.lose_lite_topic,
+        )
+        self.writer.effects.on_ready_lite(self.lite.clients.wake, self.lite.clients.topics)
+        self.writer.effects.on_invalidated(LITE, self.lite.changed)
         filter_prefetch = FilterPrefetch(self.reader)
         filters = Filters(budgets.add("filters", limits.filter_bytes, "bytes", "max_filter_memory"))
         self.polls = Polls(
@@ -150,6 +165,7 @@ class Broker:
             filters,
             self.undelivered,
             self.paused,
+            self.lite,
         )
         self.settling = Settling(self.writer, self.catalog)
         self.offsets = Offsets(self.reader, self.writer, self.catalog)
@@ -206,6 +222,7 @@ class Broker:
         for client_id in await self.maintenance.start():
             self.clients.expect(client_id)
         await self.pending.start()
+        self.lite.start()
 
     async def settle(self) -> None:
         """Return when everything that is due now is done. With a manual clock nothing changes after that."""
@@ -214,6 +231,7 @@ class Broker:
             await self.background.idle()
             await self.maintenance.idle()
             await self.pending.idle()
+            await self.lite.idle()
             await self.transactions.idle()
             await self.pulls.parked.idle()
             await self.writer.idle()
@@ -234,6 +252,7 @@ class Broker:
         await self.background.close()
         await self.maintenance.close()
         await self.pending.close()
+        await self.lite.close()
         await self.transactions.close()
         await self.servers.close()
         await self.timekeeper.close()
@@ -243,6 +262,7 @@ class Broker:
     def _on_notification(self, notification: Notification) -> None:
         """Another server, or a user's own transaction, has committed something."""
         self.writer.effects.ready(notification.ready_topics)
+        self.writer.effects.ready_lite(notification.ready_lite)
         for what in notification.invalidations:
             self.catalog.invalidate(what)
         self.writer.effects.invalidations(notification.invalidations)
@@ -260,6 +280,7 @@ class Broker:
         self.group_members.notices.all_changed()
         self.wakeups.wake_all()
         self.pulls.parked.wake_all()
+        self.lite.read_all_again()
         self.users_changed()
         self._check_due()
 

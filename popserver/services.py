@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Never
+from typing import TYPE_CHECKING
 
 from popproto.v1 import admin_pb2 as wire
 from popproto.v1 import bulk_pb2 as bulk
@@ -31,8 +31,8 @@ from popserver.inspection.clients import ClientMethods
 from popserver.inspection.flow import Inspection
 from popserver.inspection.readiness import Readiness
 from popserver.inspection.rpc import AdminMethods
+from popserver.lite.rpc import LiteMethods, LiteTopicMethods
 from popserver.members.rpc import MemberMethods
-from popserver.model.errors import Unimplemented
 from popserver.producing.rpc import ProducerMethods
 from popserver.progress.flow import GroupProgress
 from popserver.progress.rpc import ProgressMethods
@@ -48,7 +48,7 @@ from popserver.rocketmq_admin.rpc import RocketmqAdminMethods, ServerFacts
 from popserver.rocketmq_admin.traffic import Traffic
 from popserver.transport import convert
 from popserver.transport.call import Door, Service, encode
-from popserver.transport.calls import AnyMethod, Caller, ConversationMethod, Method, StreamMethod, serve
+from popserver.transport.calls import AnyMethod, ConversationMethod, Method, StreamMethod, serve
 from popserver.transport.incoming import Incoming
 from popserver.transport.limits import CallLimits
 from popserver.transport.listen import PLAINTEXT, Listening, address_of
@@ -159,7 +159,8 @@ class Services:
         broker = self._broker
         routing = RouteMethods(broker.catalog, broker.clients, broker.servers, broker.group_members, self._own)
         producing = ProducerMethods(broker.sending, broker.transactions, broker.pending, broker.clock, self._limits)
-        return messaging_methods(routing, self.session, producing, self.consuming, self.pulling, self.offsets)
+        lite = LiteMethods(self._broker.lite)
+        return messaging_methods(routing, self.session, producing, self.consuming, self.pulling, self.offsets, lite)
 
     def legacy(self) -> dict[str, AnyMethod]:
         """Every method of popmq.v1.Legacy."""
@@ -202,6 +203,7 @@ class Services:
             **ClientMethods(clients, broker.commands, producers).methods,
             **DeadLetterMethods(Redrives(broker.reader, broker.writer)).methods,
             **ProgressMethods(self.progress()).methods,
+            **LiteTopicMethods(broker.reader).methods,
             **UserMethods(users.Users(broker.writer, broker.reader, access)).methods,
         }
 
@@ -313,13 +315,6 @@ def bulk_methods(bulk: BulkMethods) -> dict[str, AnyMethod]:
     }
 
 
-# Methods of the protocol that this version does not implement. Each answer says what to do instead.
-
-
-async def sync_lite_subscription(_request: service.SyncLiteSubscriptionRequest, _caller: Caller) -> Never:
-    raise Unimplemented("this version does not implement lite topics; subscribe to an ordinary topic")
-
-
 # popmq.v1.Legacy: methods for consumers that own whole queues, which MessagingService does not have.
 #
 # It has the same port and the same gate as MessagingService: callers need a client id and the rights of their requests.
@@ -366,6 +361,7 @@ def messaging_methods(
     consumer: ConsumerMethods,
     pulling: PullMethods,
     offsets: OffsetMethods,
+    lite: LiteMethods,
 ) -> dict[str, AnyMethod]:
     """Every method of the service."""
     return {
@@ -392,5 +388,5 @@ def messaging_methods(
             consumer.change_invisible_duration, rights.consume, refuse=receiving_rpc.refuse_to_change, echoes=True
         ),
         "RecallMessage": Method(producing.recall_message, rights.publish),
-        "SyncLiteSubscription": Method(sync_lite_subscription, rights.consume),
+        "SyncLiteSubscription": Method(lite.sync_lite_subscription, rights.consume),
     }

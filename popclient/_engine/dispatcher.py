@@ -81,7 +81,7 @@ class Dispatcher:
         for view in views:
             size = len(view._wire.body)
             self._budget.take(size)
-            held = self._backlog.put(view, size, (view.message_group or None) if in_order else None)
+            held = self._backlog.put(view, size, (view.message_group or view.lite_topic) if in_order else None)
             if held.group.is_stuck:
                 self._deadlines.watch(held)
             elif not held.group.ordered:

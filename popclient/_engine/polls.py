@@ -127,7 +127,7 @@ class Polls:
             self._stray(poll, brought)
             return []
         brought, rest = brought[: poll.asking.max_messages], brought[poll.asking.max_messages :]
-        if any(view.message_group is not None for view in rest):
+        if any(view.message_group or view.lite_topic for view in rest):
             # One receive at a time: a message must not follow one of its group that fails now.
             self._in_order.add(poll.topic)
             self._give_back(rest)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from datetime import timedelta
+from typing import ClassVar
 
 from popclient._engine.assignments import LONG_POLL, Polling
 from popclient._engine.dispatcher import Dispatcher
@@ -26,6 +27,8 @@ from popproto.v2 import definition_pb2 as pb
 class PushConsumerCore(ConsumerLife):
     """One push consumer. Belongs to one event loop."""
 
+    client_type: ClassVar[pb.ClientType.ValueType] = pb.PUSH_CONSUMER
+
     def __init__(
         self,
         config: ClientConfig,
@@ -37,7 +40,7 @@ class PushConsumerCore(ConsumerLife):
         self.options = options
         self.session = Session(
             config,
-            pb.PUSH_CONSUMER,
+            self.client_type,
             options.group,
             lambda: convert.subscription(options.group, options.topics, config.namespace, timedelta(seconds=LONG_POLL)),
         )

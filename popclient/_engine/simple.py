@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from popclient._engine.flow import RecentWork
 from popclient._engine.options import SimpleOptions
@@ -24,7 +24,8 @@ from popclient._tracing import receiving
 from popclient._version import log
 from popclient.config import ClientConfig
 from popclient.errors import ClientClosed, MultipleResults, PopError
-from popclient.message import HoldRenewal, MessageView
+from popclient.keep_alive import HoldRenewal
+from popclient.message import MessageView
 from popproto.v2 import definition_pb2 as pb
 
 SLACK: Final = 0.25  # seconds beyond the await duration for the answer to travel
@@ -35,6 +36,8 @@ HEDGE: Final = 0.01
 
 class SimpleConsumerCore:
     """Receives, acks and prolongs for one group."""
+
+    client_type: ClassVar[pb.ClientType.ValueType] = pb.SIMPLE_CONSUMER
 
     def __init__(
         self,
@@ -49,7 +52,7 @@ class SimpleConsumerCore:
         self.defaults = defaults = options.defaults
         self.session = Session(
             config,
-            pb.SIMPLE_CONSUMER,
+            self.client_type,
             group,
             lambda: convert.subscription(group, self.topics, config.namespace, defaults.await_duration),
         )

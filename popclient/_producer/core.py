@@ -82,7 +82,7 @@ class ProducerCore:
         self._checks = Checks(
             self._end_transaction, decide, as_timedelta("checker_timeout", checker_timeout, MILLISECOND).total_seconds()
         )
-        self.session.on_orphan = self._checks.asked
+        self.session.handlers["recover_orphaned_transaction_command"] = self._checks.asked
         self._sender = BatchSender(self.session, self._exchange)
         self._batcher: Batcher[Outbound] = Batcher(self._new_queue)
         self._opening: dict[str, list[Call[Outbound]]] = {}
@@ -207,7 +207,7 @@ class ProducerCore:
         return message.topic, message.kind, "" if self.batches else message.message_group
 
     def _new_queue(self, destination: tuple[str, int, str]) -> BatchQueue[Outbound]:
-        if destination[1] == pb.FIFO:
+        if destination[1] in (pb.FIFO, pb.LITE):
             return BatchQueue(self._sender.send_in_order, lambda: self._limits()._replace(in_flight=1))
         return BatchQueue(self._sender.send, self._limits)
 

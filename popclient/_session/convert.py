@@ -46,7 +46,7 @@ def outbound(message: Message, namespace: str) -> Outbound:
         return Outbound(
             message.topic,
             kind,
-            message.message_group or "",
+            message.message_group or message.lite_topic or "",
             message_id,
             len(body),
             _serialised(message, message_id, kind, body, namespace),
@@ -60,14 +60,15 @@ def _wrong_type(message: Message) -> str:
     where = f"in Message(topic={message.topic!r})"
     if not isinstance(message.body, bytes | str):
         return f"body must be bytes or str, got {type(message.body).__name__}, {where}"
-    return f"tag, keys, properties, message_group, message_id and trace_context must be str, times datetime, {where}"
+    texts = "tag, keys, properties, message_group, lite_topic, message_id and trace_context"
+    return f"{texts} must be str, times datetime, {where}"
 
 
 def half(message: Message, namespace: str, check_after: timedelta | None) -> Outbound:
     """The half of a transaction, on its way."""
     if (kind := _kind(message)) != pb.NORMAL:
         raise ValueError(
-            f"a message in a transaction has no message group, no delivery time and no priority, but this one is"
+            f"a message in a transaction has no message group, lite topic, delivery time or priority, but this one is"
             f" {pb.MessageType.Name(kind)}"
         )
     ordinary = outbound(message, namespace)
@@ -89,6 +90,7 @@ def _serialised(
         keys=message.keys,
         tag=message.tag,
         message_group=message.message_group,
+        lite_topic=message.lite_topic,
         priority=message.priority,
         trace_context=message.trace_context,
     )
@@ -109,6 +111,8 @@ def _serialised(
 def _kind(message: Message) -> pb.MessageType.ValueType:
     if message.message_group is not None:
         return pb.FIFO
+    if message.lite_topic is not None:
+        return pb.LITE
     if message.delivery_timestamp is not None or message.delay is not None:
         return pb.DELAY
     return pb.NORMAL if message.priority is None else pb.PRIORITY

@@ -15,7 +15,7 @@ import contextlib
 import random
 import sys
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 import grpc
 
@@ -77,7 +77,7 @@ class Session:
         self.client_properties: dict[str, str] = {}
         self.on_notice: Callable[[str], None] = lambda _: None
         self.on_refused: Callable[[PopError], None] = lambda _: None
-        self.on_orphan: Callable[[rpc.RecoverOrphanedTransactionCommand], None] = lambda _: None
+        self.handlers: dict[str, Callable[[Any], None]] = {}  # of further commands, by the name of their field
         self.on_trial: Callable[[pb.Message], Awaitable[pb.Status]] = no_trial
         self._client_type = client_type
         self._group_resource = None if group is None else convert.resource(group, config.namespace)
@@ -277,8 +277,8 @@ class Session:
             self._heed(error_of(command.status))
         elif kind == "settings":
             self._agreed(command.settings)
-        elif kind == "recover_orphaned_transaction_command":
-            self.on_orphan(command.recover_orphaned_transaction_command)
+        elif kind in self.handlers:
+            self.handlers[kind](getattr(command, kind))
         elif kind == "print_thread_stack_trace_command":
             await self._say(stack_traces(command.print_thread_stack_trace_command.nonce))
         elif kind == "verify_message_command":

@@ -22,7 +22,10 @@ class Queue:
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """`message_count` is what is stored now; `queues` is filled by `get_topic` alone."""
+    """`message_count` is what is stored now; `queues` is filled by `get_topic` alone.
+
+    lite_expiry: how long a lite topic lives after its last message; None: for ever.
+    """
 
     name: str
     namespace: str
@@ -31,6 +34,39 @@ class Topic:
     message_count: int
     created_at: datetime
     queues: tuple[Queue, ...]
+    lite_topic_count: int = 0
+    lite_expiry: timedelta | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LiteTopic:
+    """A lite topic of a topic; `newest` is when its last message was stored, None if it has none any more."""
+
+    name: str
+    queue_id: int
+    first_offset: int
+    created_at: datetime
+    newest: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class LiteTopicGroup:
+    """What a group does with a lite topic: its messages in each state, counted up to 1,000, and who subscribes."""
+
+    group: str
+    lite: str
+    ready: int
+    inflight: int
+    waiting_retry: int
+    client_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LiteTopicFacts:
+    """A lite topic, and the groups that read its topic."""
+
+    lite_topic: LiteTopic
+    groups: tuple[LiteTopicGroup, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +234,7 @@ class Group:
     or, empty then, retry_backoff.
     fifo_retry_interval: the same for a message of a message group, whose group waits with it.
     consume_from: EARLIEST or LATEST. history: none, errors or all. mode: POP or PULL, empty until first use.
+    lite: SHARED, EXCLUSIVE or WILDCARD, which lite topics its clients get; empty: it has ordinary consumers.
     Filled by `get_group` alone: lag, per topic; consumers, who works for it with the asked server; redeliveries;
     hints, a sentence for each thing that deserves a look. pauses, by `get_group` and `list_groups`: what operators have
     paused, at most 1,000 and 10 pauses; more_pauses: how many others there are.
@@ -219,6 +256,7 @@ class Group:
     retry_backoff: ExponentialBackoff | None = None
     pauses: tuple[Pause, ...] = ()
     more_pauses: int = 0
+    lite: str = ""
 
 
 @dataclass(frozen=True, slots=True)

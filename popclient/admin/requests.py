@@ -86,3 +86,8 @@ def set_intervals(request: Any, intervals: Iterable[float | timedelta] | Exponen
 def set_interval(request: Any, interval: float | timedelta | None) -> None:
     if interval is not None:
         request.fifo_retry_interval.FromTimedelta(as_timedelta("retry interval in order", interval))
+
+
+def set_expiry(request: Any, expiry: float | timedelta | None) -> None:
+    if expiry is not None:
+        request.lite_expiry.FromTimedelta(as_timedelta("lite expiry", expiry))

@@ -22,6 +22,7 @@ from popclient._queues.listener import (
     OrderlyListener,
 )
 from popclient.aio.admin.admin import Admin
+from popclient.aio.lite_consumers import LitePushConsumer, LiteSimpleConsumer
 from popclient.aio.producer import Producer, Transaction
 from popclient.aio.pull_consumer import PullConsumer
 from popclient.aio.push_consumer import PushConsumer
@@ -43,6 +44,8 @@ __all__ = [
     "Consumption",
     "FilterExpression",
     "Interceptor",
+    "LitePushConsumer",
+    "LiteSimpleConsumer",
     "Message",
     "MessageView",
     "OrderlyListener",

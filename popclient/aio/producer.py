@@ -79,6 +79,7 @@ class Producer(Face[ProducerCore]):
         priority: int | None = None,
         idempotency_key: str | None = None,
         delay: float | timedelta | None = None,
+        lite_topic: str | None = None,
     ) -> SendReceipt: ...
     async def send(self, message: Message | str, body: bytes | str = b"", /, **fields: object) -> SendReceipt:
         """Sends one message and returns once the server has stored it.

@@ -34,6 +34,7 @@ def add_commands(commands: Any) -> None:
     """Add the client's commands to the `popmq` command line."""
     _add_topic(add_actions(commands, "topic", "manage topics"))
     _add_group(add_actions(commands, "group", "manage consumer groups"))
+    _add_lite(add_actions(commands, "lite", "look at lite topics"))
     _add_client(add_actions(commands, "client", "list connected clients, and send them requests"))
     _add_message(add_actions(commands, "message", "send, receive and look at messages"))
     _add_filter(add_actions(commands, "filter", "try SQL filters"))
@@ -53,12 +54,14 @@ def _add_topic(actions: Any) -> None:
     create.add_argument("name", metavar="NAME")
     _add_queues(create, "message queues (8)")
     _add_types(create, "a message type that it accepts; may be repeated (NORMAL)")
+    _add_expiry(create, "how long a lite topic lives after its last message (for ever)")
     add_command(actions, "list", "list the topics", "topics:list_all")
     add_command(actions, "show", "show a topic and its queues", "topics:show").add_argument("name", metavar="NAME")
     update = add_command(actions, "update", "add queues, change the accepted message types", "topics:update")
     update.add_argument("name", metavar="NAME")
     _add_queues(update, "the new number of message queues; it can only grow")
     _add_types(update, "a message type that it accepts from now on; may be repeated")
+    _add_expiry(update, "how long a lite topic lives after its last message; 0s: for ever")
     _add_delete(actions, "delete a topic with its messages", "topics:delete")
 
 
@@ -71,6 +74,11 @@ def _add_group(actions: Any) -> None:
         choices=("earliest", "latest"),
         help="where it starts in a topic at its first receive (earliest)",
     )
+    create.add_argument(
+        "--lite",
+        choices=("shared", "exclusive", "wildcard"),
+        help="a group for lite topics: which of them each client gets (those it names, shared or alone; all)",
+    )
     add_command(actions, "list", "list the consumer groups", "groups:list_all")
     add_command(actions, "show", "show a group and its lag", "groups:show").add_argument("name", metavar="NAME")
     update = add_command(actions, "update", "change attempts, retry intervals or history", "groups:update")
@@ -78,6 +86,17 @@ def _add_group(actions: Any) -> None:
     _add_policy(update, "", "", "", "")
     _add_delete(actions, "delete a group with its progress and its dead letters", "groups:delete")
     _add_progress(actions)
+
+
+def _add_lite(actions: Any) -> None:
+    listed = add_command(actions, "list", "list the lite topics of a topic", "lite:list_all")
+    listed.add_argument("topic", metavar="TOPIC")
+    listed.add_argument("--prefix", default="", help="only those whose names begin so")
+    listed.add_argument("--after", default="", metavar="NAME", help="only those after this name")
+    _add_max(listed)
+    show = add_command(actions, "show", "show a lite topic, and what each group does with it", "lite:show")
+    show.add_argument("topic", metavar="TOPIC")
+    show.add_argument("lite_topic", metavar="NAME")
 
 
 def _add_client(actions: Any) -> None:
@@ -146,6 +165,7 @@ def _add_message(actions: Any) -> None:
         "--property", action="append", default=[], type=key_value, metavar="NAME=VALUE", help="may be repeated"
     )
     send.add_argument("--delay", type=duration, help="deliver it after this duration")
+    send.add_argument("--lite-topic", metavar="NAME", help="the lite topic, in a topic of the type LITE")
     send.add_argument("--count", type=number(1, SEND_MAX), default=1, help="how many times to send it (1)")
 
     receive = add_command(actions, "receive", "receive messages for a group", "messages:receive")
@@ -295,8 +315,12 @@ def _add_queues(parser: argparse.ArgumentParser, text: str) -> None:
 
 
 def _add_types(parser: argparse.ArgumentParser, text: str) -> None:
-    kinds = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY")
+    kinds = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "LITE")
     parser.add_argument("--type", action="append", default=[], type=str.upper, choices=kinds, dest="types", help=text)
+
+
+def _add_expiry(parser: argparse.ArgumentParser, text: str) -> None:
+    parser.add_argument("--lite-expires", type=duration, metavar="DURATION", help=text)
 
 
 def _add_policy(parser: argparse.ArgumentParser, attempts: str, retry: str, in_order: str, history: str) -> None:

@@ -24,6 +24,7 @@ def create(arguments: Namespace) -> int:
             fifo_retry_interval=arguments.fifo_retry,
             consume_from=(arguments.consume_from or "").upper(),
             history=arguments.history or "",
+            lite=(arguments.lite or "").upper(),
         )
     return say(arguments, _document(made), [f"made consumer group {made.name}: {_policy(made)}"])
 
@@ -61,6 +62,7 @@ def show(arguments: Namespace) -> int:
             ("consume from", group.consume_from),
             ("history", group.history),
             ("mode", group.mode or "unused"),
+            *([("lite", group.lite)] if group.lite else []),
             ("created", local(group.created_at)),
             ("retries", _share(group.redeliveries)),
             *(("paused", line.removeprefix("paused: ")) for line in pause_lines(group)),

@@ -30,6 +30,7 @@ def send(arguments: Namespace) -> int:
         keys=arguments.key,
         properties=dict(arguments.property),
         delay=arguments.delay,
+        lite_topic=arguments.lite_topic,
     )
     # The topic is looked up first: without a server or the topic, no send is repeated.
     with Producer(client_config(arguments), arguments.topic) as producer:

@@ -8,13 +8,16 @@ from typing import Any
 from popclient.admin import Admin, Topic
 from popclient.cli import OK, REFUSED
 from popclient.cli.arguments import UsageError, client_config, confirm
-from popclient.cli.output import fields, local, say, table, utc
+from popclient.cli.output import fields, local, say, table, utc, written
 
 
 def create(arguments: Namespace) -> int:
     with Admin(client_config(arguments)) as admin:
         made = admin.create_topic(
-            arguments.name, queue_count=arguments.queues or 0, accept_message_types=arguments.types
+            arguments.name,
+            queue_count=arguments.queues or 0,
+            accept_message_types=arguments.types,
+            lite_expiry=arguments.lite_expires,
         )
     return say(arguments, _document(made), [f"made topic {made.name} with {made.queue_count} queues"])
 
@@ -48,6 +51,7 @@ def show(arguments: Namespace) -> int:
             ("types", ", ".join(topic.accept_message_types)),
             ("messages", topic.message_count),
             ("created", local(topic.created_at)),
+            *_lite_fields(topic),
         ]
     )
     lines += ["", *table(["queue", "min offset", "max offset", "messages"], queues)]
@@ -55,10 +59,15 @@ def show(arguments: Namespace) -> int:
 
 
 def update(arguments: Namespace) -> int:
-    if arguments.queues is None and not arguments.types:
-        raise UsageError("nothing to change; give --queues or --type")
+    if arguments.queues is None and not arguments.types and arguments.lite_expires is None:
+        raise UsageError("nothing to change; give --queues, --type or --lite-expires")
     with Admin(client_config(arguments)) as admin:
-        changed = admin.update_topic(arguments.name, queue_count=arguments.queues, accept_message_types=arguments.types)
+        changed = admin.update_topic(
+            arguments.name,
+            queue_count=arguments.queues,
+            accept_message_types=arguments.types,
+            lite_expiry=arguments.lite_expires,
+        )
     types = ", ".join(changed.accept_message_types)
     return say(
         arguments, _document(changed), [f"topic {changed.name} has {changed.queue_count} queues and accepts {types}"]
@@ -73,6 +82,13 @@ def delete(arguments: Namespace) -> int:
     return say(arguments, {"name": arguments.name, "deleted": True}, [f"deleted topic {arguments.name}"]) or OK
 
 
+def _lite_fields(topic: Topic) -> list[tuple[str, object]]:
+    if "LITE" not in topic.accept_message_types:
+        return []
+    expiry = "never" if topic.lite_expiry is None else written(topic.lite_expiry)
+    return [("lite topics", topic.lite_topic_count), ("lite expiry", expiry)]
+
+
 def _document(topic: Topic, *, with_queues: bool = False) -> dict[str, Any]:
     document: dict[str, Any] = {
         "name": topic.name,
@@ -82,6 +98,10 @@ def _document(topic: Topic, *, with_queues: bool = False) -> dict[str, Any]:
         "message_count": topic.message_count,
         "created_at": utc(topic.created_at),
     }
+    if "LITE" in topic.accept_message_types:
+        expiry = topic.lite_expiry
+        document["lite_topic_count"] = topic.lite_topic_count
+        document["lite_expiry_s"] = None if expiry is None else expiry.total_seconds()
     if with_queues:
         document["queues"] = [
             {"id": each.id, "min_offset": each.min_offset, "max_offset": each.max_offset} for each in topic.queues

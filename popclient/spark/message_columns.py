@@ -56,7 +56,7 @@ def _micros(
     return read
 
 
-def _optional(name: Literal["tag", "message_group"]) -> Callable[[pb.Message], str | None]:
+def _optional(name: Literal["tag", "message_group", "lite_topic"]) -> Callable[[pb.Message], str | None]:
     def read(wire: pb.Message) -> str | None:
         system = wire.system_properties
         return getattr(system, name) if system.HasField(name) else None
@@ -74,6 +74,7 @@ SOURCES: Final[dict[str, Source]] = {
     "tag": Source(pa.string(), _optional("tag")),
     "keys": Source(pa.list_(pa.string()), lambda wire: list(wire.system_properties.keys)),
     "message_group": Source(pa.string(), _optional("message_group")),
+    "lite_topic": Source(pa.string(), _optional("lite_topic")),
     "message_type": Source(pa.string(), lambda wire: pb.MessageType.Name(wire.system_properties.message_type)),
     "queue_id": Source(pa.int32(), lambda wire: wire.system_properties.queue_id),
     "queue_offset": Source(pa.int64(), lambda wire: wire.system_properties.queue_offset),
@@ -124,6 +125,7 @@ _OWN: Final = tuple(
         "store_timestamp": "timestamp",
         "delivery_timestamp": "timestamp",
         "delivery_attempt": "int",
+        "lite_topic": "string",
     }.items()
 )
 _KAFKA: Final = (

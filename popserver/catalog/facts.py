@@ -11,6 +11,7 @@ from popserver.catalog import groups as catalog_groups
 from popserver.catalog import lookup
 from popserver.catalog import topics as catalog_topics
 from popserver.database.schema import queue
+from popserver.database.schema import topic as topic_table
 from popserver.model.errors import BadRequest
 from popserver.model.group import Group
 from popserver.model.names import Resource
@@ -30,6 +31,7 @@ class TopicFacts(NamedTuple):
 
     topic: Topic
     ranges: tuple[QueueRange, ...]
+    lite_topics: int = 0
 
     @property
     def message_count(self) -> int:
@@ -39,7 +41,7 @@ class TopicFacts(NamedTuple):
 def topic_facts(conn: Connection, name: Resource) -> TopicFacts:
     """One topic. Raises `TopicNotFound`."""
     topic = _topic(conn, name)
-    return TopicFacts(topic, _ranges(conn, [topic]).get(topic.topic_id, ()))
+    return TopicFacts(topic, _ranges(conn, [topic]).get(topic.topic_id, ()), _lite_topics(conn, topic))
 
 
 def list_topics(
@@ -48,7 +50,10 @@ def list_topics(
     """The next `limit` topics after this one, by namespace and name, and how many there are in all; in one namespace,
     or in all of them (None)."""
     page = catalog_topics.page_of_topics(conn, namespace, after, limit)
-    found = [TopicFacts(topic, tuple(QueueRange(*row[2:]) for row in queues)) for topic, queues in page]
+    found = [
+        TopicFacts(topic, tuple(QueueRange(*row[2:]) for row in queues), _lite_topics(conn, topic))
+        for topic, queues in page
+    ]
     return found, catalog_topics.count_topics(conn, namespace)
 
 
@@ -59,6 +64,14 @@ def topic_ids(conn: Connection, names: Iterable[Resource]) -> set[int]:
     if missing := wanted - found.keys():
         raise lookup.topic_not_found(min(missing))
     return set(found.values())
+
+
+def _lite_topics(conn: Connection, topic: Topic) -> int:
+    """How many lite topics a topic has."""
+    if not topic.is_lite:
+        return 0
+    counted = select(topic_table.c.lite_topics).where(topic_table.c.topic_id == topic.topic_id)
+    return int(conn.execute(counted).scalar() or 0)
 
 
 def group(conn: Connection, name: Resource) -> Group:

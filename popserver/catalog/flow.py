@@ -11,7 +11,8 @@ from popserver.database.notifications import GROUP, TOPIC, Invalidation
 from popserver.engine.meters import Created
 from popserver.engine.reader import Reader
 from popserver.engine.writer import Writer
-from popserver.model.group import Group, Mode, NewGroup
+from popserver.model.errors import BadRequest, TopicNotFound
+from popserver.model.group import Group, LiteModel, Mode, NewGroup
 from popserver.model.names import (
     Resource,
     check_group,
@@ -21,7 +22,7 @@ from popserver.model.names import (
     owner_of,
     retry_topic,
 )
-from popserver.model.topic import AUTO_CREATE_ACCEPTS, SYSTEM_QUEUES, MessageType, NewTopic, Topic
+from popserver.model.topic import AUTO_CREATE_ACCEPTS, SYSTEM_QUEUES, MessageType, NewTopic, Topic, check_lite
 
 
 class Catalog:
@@ -83,10 +84,37 @@ class Catalog:
         topic = self._topics.get(topic_name) or await self.topic(topic_name)
         if (group.group_id, topic.topic_id) not in self._met:
             changes = self._changes
+            check_subscribed(group, topic)
             await self._writer.submit(subscriptions.Subscribe(group, topic, Mode.POP))
             if changes == self._changes:
                 self._met.add((group.group_id, topic.topic_id))
         return group, topic
+
+    async def bind_topic(self, name: Resource) -> Topic:
+        """The topic of that name, which has lite topics; it is not created. Raises `TopicNotFound` and `BadRequest`."""
+        topic = await self.known_topic(name)
+        if topic is None:
+            raise TopicNotFound(
+                f"topic '{name}' does not exist, and lite consumers create none; create it with: popmq topic create"
+                f" {name.name} --type LITE"
+            )
+        if not topic.is_lite:
+            raise BadRequest(
+                f"topic '{name}' takes {' and '.join(topic.accepts)} messages and has no lite topics; create one that"
+                " does with: popmq topic create NAME --type LITE"
+            )
+        return topic
+
+    async def lite_group(self, name: Resource, topic: Topic) -> Group:
+        """The group of that name, for lite consumers of this bind topic. A group that was never used becomes SHARED.
+
+        Raises `BadRequest` for a group of ordinary consumers, and for a topic without lite topics.
+        """
+        group = await self.group(name)
+        if group.lite is None:
+            group = await self.update_group(groups.UpdateGroup(name, lite=LiteModel.SHARED))
+        check_subscribed(group, topic)
+        return group
 
     async def set_group_mode(self, group: Group, mode: Mode) -> None:
         """Set the group's mode at its first use. Raises `BadRequest` if it has the other mode."""
@@ -118,16 +146,25 @@ class Catalog:
     async def create_topic(self, new: NewTopic) -> Topic:
         """Create a topic. Raises `AlreadyExists`."""
         check_topic_to_send(new.name)
+        check_lite(new.name, new.accepts, new.lite_expires_ms)
         changes = self._changes
         topic = await self._writer.meters.creating(Created.TOPIC, self._writer.submit(topics.CreateTopic(new)))
         return self._remember_topic(new.name, topic, changes)
 
     async def update_topic(
-        self, name: Resource, *, queue_count: int | None = None, accepts: tuple[MessageType, ...] | None = None
+        self,
+        name: Resource,
+        *,
+        queue_count: int | None = None,
+        accepts: tuple[MessageType, ...] | None = None,
+        lite_expires_ms: int | None = None,
     ) -> Topic:
-        """Add queues, or change the accepted message types. Raises `BadRequest` for fewer queues."""
+        """Add queues, or change the accepted message types, or how long lite topics live (0: for ever).
+
+        Raises `BadRequest` for fewer queues.
+        """
         changes = self._changes
-        topic = await self._writer.submit(topics.UpdateTopic(name, queue_count, accepts))
+        topic = await self._writer.submit(topics.UpdateTopic(name, queue_count, accepts, lite_expires_ms))
         self.forget_topic(name)
         return self._remember_topic(name, topic, changes)
 
@@ -232,3 +269,12 @@ class Catalog:
             raise lookup.group_not_found(name)
         answer = self._writer.submit(groups.CreateGroup(NewGroup(name), or_find=True))
         return await self._writer.meters.creating(Created.GROUP, answer)
+
+
+def check_subscribed(group: Group, topic: Topic) -> None:
+    """Raise `BadRequest` if a group of lite consumers would read a topic without lite topics."""
+    if group.lite is not None and not topic.is_lite and owner_of(topic.name) is None:
+        raise BadRequest(
+            f"consumer group '{group.name}' is for lite topics, and topic '{topic.name}' takes"
+            f" {' and '.join(topic.accepts)} messages; use a topic of type LITE, or another group"
+        )

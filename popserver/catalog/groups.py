@@ -15,8 +15,8 @@ from popserver.database.notifications import GROUP, MEMBERS, Invalidation
 from popserver.database.rows import RowStatement
 from popserver.database.schema import consumer_group
 from popserver.engine.transaction import Phase, Request, Transaction, carries_out
-from popserver.model.errors import AlreadyExists, PopError
-from popserver.model.group import ConsumeFrom, Group, HistoryLevel, Mode, NewGroup
+from popserver.model.errors import AlreadyExists, BadRequest, PopError
+from popserver.model.group import ConsumeFrom, Group, HistoryLevel, LiteModel, Mode, NewGroup
 from popserver.model.names import Resource, dead_letter_topic, retry_topic
 from popserver.model.retry import Exponential, Intervals, RetryPolicy
 
@@ -33,6 +33,7 @@ class _GroupRow(NamedTuple):
     mode: str | None
     created_at_ms: int
     deleted_at_ms: int | None
+    lite: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,7 @@ class UpdateGroup(Request[Group]):
     intervals_ms: Intervals | None = None
     history: HistoryLevel | None = None
     fifo_interval_ms: int | None = None
+    lite: LiteModel | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +128,7 @@ def _create_group(tx: Transaction, request: CreateGroup) -> Group | PopError:
             "consume_from": new.consume_from.value,
             "history": new.history.value,
             "created_at_ms": tx.now_ms,
+            "lite": new.lite and new.lite.value,
         },
     )
     assert row is not None, "an INSERT returns its row"
@@ -136,6 +139,11 @@ def _create_group(tx: Transaction, request: CreateGroup) -> Group | PopError:
 
 def _update_group(tx: Transaction, request: UpdateGroup) -> Group | PopError:
     values: dict[str, Any] = {}
+    if request.lite is not None:
+        found = find_group(tx.conn, request.name)
+        if found is not None and found.lite is not request.lite and found.mode is not None:
+            return _used(found, request.lite)
+        values["lite"] = request.lite.value
     if request.max_attempts is not None:
         values["max_attempts"] = request.max_attempts
     if request.intervals_ms is not None:
@@ -148,6 +156,15 @@ def _update_group(tx: Transaction, request: UpdateGroup) -> Group | PopError:
         tx.conn.execute(update(consumer_group).where(*is_named(consumer_group, request.name)).values(**values))
         tx.invalidate(Invalidation(GROUP, *request.name))
     return find_group(tx.conn, request.name) or group_not_found(request.name)
+
+
+def _used(found: Group, wanted: LiteModel) -> BadRequest:
+    """A group that has received keeps its lite model: its positions say who gets what."""
+    known = "ordinary consumers" if found.lite is None else f"the lite model {found.lite}"
+    return BadRequest(
+        f"consumer group '{found.name}' has received messages as a group of {known}, and cannot become {wanted} now;"
+        f" use another group, created with: popmq group create NAME --lite {wanted.lower()}"
+    )
 
 
 def _delete_group(tx: Transaction, request: DeleteGroup) -> PopError | None:
@@ -171,6 +188,7 @@ def _group(row: _GroupRow) -> Group:
         HistoryLevel(row.history),
         Mode(row.mode) if row.mode else None,
         row.created_at_ms,
+        LiteModel(row.lite) if row.lite else None,
     )
 
 

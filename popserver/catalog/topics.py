@@ -28,7 +28,7 @@ from popserver.database.schema import topic as topic_table
 from popserver.engine.transaction import Phase, Request, Transaction, carries_out
 from popserver.model.errors import AlreadyExists, BadRequest, PopError
 from popserver.model.names import Resource
-from popserver.model.topic import MessageType, NewTopic, Topic
+from popserver.model.topic import MessageType, NewTopic, Topic, check_lite
 
 
 class _TopicRow(NamedTuple):
@@ -38,6 +38,7 @@ class _TopicRow(NamedTuple):
     accepts: str
     created_at_ms: int
     fifo_queues: int
+    lite_expires_ms: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +50,13 @@ class CreateTopic(Request[Topic]):
 
 @dataclass(frozen=True, slots=True)
 class UpdateTopic(Request[Topic]):
-    """None leaves a value unchanged."""
+    """None leaves a value unchanged. `lite_expires_ms` 0: lite topics do not expire."""
 
     phase: ClassVar = Phase.CATALOG
     name: Resource
     queue_count: int | None = None
     accepts: tuple[MessageType, ...] | None = None
+    lite_expires_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,37 +148,59 @@ def _insert_topic(tx: Transaction, new: NewTopic) -> Topic:
             "accepts": ",".join(new.accepts),
             "created_at_ms": tx.now_ms,
             "fifo_queues": new.queue_count,
+            "lite_expires_ms": new.lite_expires_ms,
         },
     ).scalar_one()
     insert_queues(tx, topic_id, range(new.queue_count))
     tx.invalidate(Invalidation(NEW_TOPIC, *new.name))  # pulls may still be held at a deleted one of that name
     queues = message_queues(queue_rows(tx.conn, topic_id))
-    return Topic(topic_id, new.name, queues, new.accepts, tx.now_ms, new.queue_count)
+    return Topic(topic_id, new.name, queues, new.accepts, tx.now_ms, new.queue_count, new.lite_expires_ms)
 
 
 def _update_topic(tx: Transaction, request: UpdateTopic) -> Topic | PopError:
     found = find_topic(tx.conn, request.name)
     if found is None:
         return topic_not_found(request.name)
+    if refusal := _refusal(found, request):
+        return refusal
     have = len(found.queues)
+    if request.queue_count is not None and request.queue_count > have:
+        insert_queues(tx, found.topic_id, range(have, request.queue_count))
+        subscribe_to_new_queues(tx, found.topic_id)
+    values: dict[str, object] = {}
+    if request.accepts is not None:
+        values["accepts"] = ",".join(request.accepts)
+    if request.lite_expires_ms is not None:
+        values["lite_expires_ms"] = request.lite_expires_ms or None
+    if values:
+        tx.conn.execute(update(topic_table).where(topic_table.c.topic_id == found.topic_id).values(**values))
+    tx.ready_topics.add(found.topic_id)
+    tx.invalidate(Invalidation(TOPIC, *found.name))
+    return find_topic(tx.conn, request.name) or topic_not_found(request.name)
+
+
+def _refusal(found: Topic, request: UpdateTopic) -> BadRequest | None:
+    """Why the topic cannot be changed like this; None if it can."""
+    have, accepts = len(found.queues), request.accepts or found.accepts
     if request.queue_count is not None and request.queue_count < have:
         return BadRequest(
             f"topic '{found.name}' has {have} queues, and their number only grows; {request.queue_count} are too few"
         )
-    if request.queue_count is not None and request.queue_count > have:
-        insert_queues(tx, found.topic_id, range(have, request.queue_count))
-        subscribe_to_new_queues(tx, found.topic_id)
-    if MessageType.FIFO in found.accepts and MessageType.FIFO not in (request.accepts or found.accepts):
+    if MessageType.FIFO in found.accepts and MessageType.FIFO not in accepts:
         return BadRequest(
             f"topic '{found.name}' accepts FIFO messages, and may have some whose order must be kept; keep FIFO among"
             " its types, or create another topic"
         )
-    if request.accepts is not None:
-        accepts = update(topic_table).where(topic_table.c.topic_id == found.topic_id)
-        tx.conn.execute(accepts.values(accepts=",".join(request.accepts)))
-    tx.ready_topics.add(found.topic_id)
-    tx.invalidate(Invalidation(TOPIC, *found.name))
-    return find_topic(tx.conn, request.name) or topic_not_found(request.name)
+    if found.is_lite != (MessageType.LITE in accepts):
+        return BadRequest(
+            f"topic '{found.name}' takes {' and '.join(found.accepts)} messages, and a topic neither becomes nor ceases"
+            " to be one of lite topics; create another topic"
+        )
+    try:
+        check_lite(found.name, accepts, request.lite_expires_ms or None)
+    except BadRequest as refusal:
+        return refusal
+    return None
 
 
 def delete_one_topic(tx: Transaction, name: Resource) -> PopError | None:
@@ -190,7 +214,8 @@ def delete_one_topic(tx: Transaction, name: Resource) -> PopError | None:
 def _topic(row: _TopicRow, queues: Iterable[QueueRow]) -> Topic:
     accepts = tuple(MessageType(kind) for kind in row.accepts.split(","))
     name = Resource(row.namespace, row.name)
-    return Topic(row.topic_id, name, message_queues(queues), accepts, row.created_at_ms, row.fifo_queues)
+    queues_of = message_queues(queues)
+    return Topic(row.topic_id, name, queues_of, accepts, row.created_at_ms, row.fifo_queues, row.lite_expires_ms)
 
 
 _existing = select(*(topic_table.c[name] for name in _TopicRow._fields)).where(topic_table.c.deleted_at_ms.is_(None))

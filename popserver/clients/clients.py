@@ -59,7 +59,8 @@ class Clients:
     """All clients of this server.
 
     `abandon` and `extend` end and prolong a client's push holds; `abandon` also gets whether the client said goodbye.
-    `attend` gets push consumers that are new on this server and may come from another one; None with one server.
+    `attach` gets push consumers that are new on this server and may come from another one; None with one server.
+    `leave_lite` gets clients that said goodbye: they have no lite topics any more.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class Clients:
         extend: Callable[[str], Awaitable[None]],
         attach: Callable[[str], Awaitable[None]] | None,
         group_members: GroupMembers,
+        leave_lite: Callable[[str], None],
     ) -> None:
         self._clock = clock
         self._background = background
@@ -77,6 +79,7 @@ class Clients:
         self._extend = extend
         self._attach = attach
         self._group_members = group_members
+        self._leave_lite = leave_lite
         self._known: dict[str, Client] = {}
         # Neither gone nor without its stream: if something is heard of such a client, only `last_seen_ms` changes.
         self.present: dict[str, Client] = {}
@@ -231,6 +234,7 @@ class Clients:
         if client is not None:
             client.has_left = True
             _cancel(client)
+        self._leave_lite(client_id)
         self._abandon_holds(client_id, said_goodbye=True)
 
     def close(self) -> None:

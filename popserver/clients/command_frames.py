@@ -6,9 +6,10 @@ from collections.abc import Awaitable, Callable
 
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
-from popserver.clients.commands import Command, Commands, Outcome, PrintThreads, TryMessage
+from popserver.clients.commands import Command, Commands, LoseLiteTopic, Outcome, PrintThreads, TryMessage
 from popserver.model.acl import Action, ResourceKind, Right
 from popserver.model.errors import NotFound
+from popserver.model.message import StoredMessage
 from popserver.transport import convert
 from popserver.transport.call import Write
 from popserver.transport.calls import Caller
@@ -28,6 +29,17 @@ def sender(caller: Caller, write: Write, store_host: str) -> Callable[[Command, 
             raise NotFound(f"client '{caller.client_id}' disconnected before it got the command") from None
 
     return send
+
+
+def orphan_check(stored: StoredMessage, transaction_id: str, store_host: str) -> wire.TelemetryCommand:
+    """The question to a producer whether to commit or roll back a half message (protocol 8.1)."""
+    topic = convert.as_resource(stored.message.topic)
+    command = wire.RecoverOrphanedTransactionCommand(
+        message=convert.unheld(stored, topic, store_host), transaction_id=transaction_id
+    )
+    return wire.TelemetryCommand(
+        status=pb.Status(code=pb.OK, message="OK"), recover_orphaned_transaction_command=command
+    )
 
 
 def take_answer(commands: Commands, client_id: str, frame: wire.TelemetryCommand) -> None:
@@ -53,6 +65,8 @@ def _frame(command: Command, nonce: str, store_host: str) -> wire.TelemetryComma
         frame.verify_message_command.message.MergeFrom(convert.unheld(command.stored, topic, store_host))
         # Several clients do not accept a message without it.
         frame.verify_message_command.message.system_properties.delivery_attempt = 1
+    elif isinstance(command, LoseLiteTopic):
+        frame.notify_unsubscribe_lite_command.lite_topic = command.lite_topic
     else:
         frame.reconnect_endpoints_command.nonce = nonce
     return frame

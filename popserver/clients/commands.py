@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import NamedTuple
 
 from popserver.model.errors import NoAnswer, NotFound, PopError, TooManyRequests
@@ -40,7 +41,13 @@ class Outcome(NamedTuple):
     sentence: str
 
 
-Command = PrintThreads | TryMessage | Reconnect
+class LoseLiteTopic(NamedTuple):
+    """Tell the client that another client of its exclusive group has this lite topic now. There is no answer."""
+
+    lite_topic: str
+
+
+Command = PrintThreads | TryMessage | Reconnect | LoseLiteTopic
 Answer = str | Outcome
 # Writes a command with its nonce to a client's stream; raises `PopError` if the client may not get it.
 SendCommand = Callable[[Command, str], Awaitable[None]]
@@ -83,6 +90,12 @@ class Commands:
             await asyncio.wait_for(known[1](command, nonce or uuid.uuid4().hex), WRITTEN_WITHIN_S)
         except TimeoutError:
             raise _no_answer(client_id, WRITTEN_WITHIN_S) from None
+
+    async def lose_lite_topic(self, client_id: str, lite_topic: str) -> None:
+        """Tell a client that it has lost a lite topic, if it has a session here. A lost notice is repeated when the
+        client names its lite topics again."""
+        with suppress(PopError):
+            await self.send(client_id, LoseLiteTopic(lite_topic))
 
     async def ask(self, client_id: str, command: Command, within_s: float) -> Answer:
         """The client's answer. Raises as `send` does, and `TooManyRequests`."""

@@ -18,7 +18,7 @@ from popserver.model.errors import BadRequest, Busy, ClientIdRequired, Internal,
 from popserver.model.names import check_group
 from popserver.producing.checks import Transactions
 from popserver.producing.half_messages import Check
-from popserver.transport import convert, status
+from popserver.transport import status
 from popserver.transport.call import Encodable, Write
 from popserver.transport.calls import Caller
 from popserver.transport.incoming import Frames
@@ -62,7 +62,7 @@ class SessionMethods:
             raise ClientIdRequired
         if request.group.name:
             check_group(caller.resource(request.group))
-        if request.client_type == pb.PUSH_CONSUMER:
+        if request.client_type in (pb.PUSH_CONSUMER, pb.LITE_PUSH_CONSUMER):
             self._clients.pushes(caller.client_id)
         return wire.HeartbeatResponse(status=status.OK)
 
@@ -136,7 +136,7 @@ class SessionMethods:
         async def ask(check: Check) -> None:
             # A check carries the message, so a producer that may no longer send to the topic is not asked.
             caller.require(rights.of_check(check.stored.message.topic))
-            await write(convert.orphan_check(check.stored, check.transaction_id, self._store_host))
+            await write(command_frames.orphan_check(check.stored, check.transaction_id, self._store_host))
 
         topics = [caller.resource(each) for each in agreed.publishing.topics]
         await self._transactions.joined(caller.client_id, stream, topics, ask)

@@ -16,6 +16,7 @@ from popproto.v2 import definition_pb2 as pb
 from popserver.catalog.flow import Catalog
 from popserver.filters import Filter
 from popserver.filters.subscription import ClientKind, Role, subscription, topic_filters
+from popserver.lite.subscriptions import LITE_SUBSCRIPTIONS_MAX
 from popserver.members.flow import Membership
 from popserver.model.errors import (
     BadRequest,
@@ -24,8 +25,8 @@ from popserver.model.errors import (
     UnrecognizedClientType,
     Unsupported,
 )
-from popserver.model.group import INTERVALS_MAX, Model
-from popserver.model.message import BATCH_SIZE_MAX, BODY_BYTES_MAX
+from popserver.model.group import INTERVALS_MAX, Group, Model
+from popserver.model.message import BATCH_SIZE_MAX, BODY_BYTES_MAX, LITE_TOPIC_BYTES_MAX
 from popserver.model.names import Resource, check_topic
 from popserver.model.retry import SECOND_MS, Exponential, Intervals, RetryPolicy, interval_ms
 from popserver.model.topic import MessageType, Topic
@@ -47,7 +48,7 @@ CLIENT_PROPERTIES_BYTES_MAX = 4 * 1024
 CLIENT_PROPERTY_NAME_LENGTH_MAX = 64
 CLIENT_PROPERTY_VALUE_LENGTH_MAX = 256
 SUBSCRIPTION_VERSION = "popmq.subscription_version"
-CAPABILITIES = ["admin", "batch", "legacy", "pull-batch", "receive-batch"]
+CAPABILITIES = ["admin", "batch", "legacy", "lite", "pull-batch", "receive-batch"]
 MODEL = "popmq.model"
 
 _SIGNS_METRICS = frozenset({pb.JAVA, pb.DOT_NET})
@@ -57,7 +58,10 @@ _CONSUMERS = {
     pb.PUSH_CONSUMER: ClientKind.PUSH,
     pb.SIMPLE_CONSUMER: ClientKind.SIMPLE,
     pb.PULL_CONSUMER: ClientKind.PULL,
+    pb.LITE_PUSH_CONSUMER: ClientKind.LITE_PUSH,
+    pb.LITE_SIMPLE_CONSUMER: ClientKind.LITE_SIMPLE,
 }
+_LITE = frozenset({pb.LITE_PUSH_CONSUMER, pb.LITE_SIMPLE_CONSUMER})
 
 
 def capabilities(*, has_idempotency_keys: bool) -> str:
@@ -82,7 +86,7 @@ async def merge(
     else:
         raise UnrecognizedClientType(
             f"client type {_type_name(sent.client_type)} is not supported;"
-            " use a producer, or a push, simple or pull consumer"
+            " use a producer, or a push, simple, pull or lite consumer"
         )
     merged.metric.Clear()
     merged.metric.on = False
@@ -198,7 +202,13 @@ async def _subscribe(merged: pb.Settings, namespace: str, catalog: Catalog, limi
     # The Node client ignores a ladder, and in ordered mode without one it does not retry: its first failure would be a
     # dead letter. So it is not told to work in order; it gets one message of a group at a time, and the server retries.
     subscription.fifo &= is_ours or merged.user_agent.language != pb.NODE_JS
-    group = await catalog.group(convert.resource(subscription.group, namespace))
+    group_name = convert.resource(subscription.group, namespace)
+    if merged.client_type in _LITE:
+        group = await _lite_group(merged, group_name, namespace, catalog)
+        subscription.lite_subscription_quota = LITE_SUBSCRIPTIONS_MAX
+        subscription.max_lite_topic_size = LITE_TOPIC_BYTES_MAX
+    else:
+        group = await catalog.group(group_name)
     subscription.receive_batch_size = BATCH_SIZE_MAX
     convert.set_ms(subscription.long_polling_timeout, limits.poll_ms_max)
     # The official Python client ignores exponential intervals and always waits a second. The Node client reads their
@@ -206,6 +216,18 @@ async def _subscribe(merged: pb.Settings, namespace: str, catalog: Catalog, limi
     takes_exponential = is_ours or merged.user_agent.language not in {pb.PYTHON, pb.NODE_JS}
     policy = group.retry if takes_exponential else _as_ladder(group.retry)
     _retry(merged.backoff_policy, policy, in_order=subscription.fifo and not is_ours)
+
+
+async def _lite_group(sent: pb.Settings, name: Resource, namespace: str, catalog: Catalog) -> Group:
+    """The group of a lite consumer, which becomes one of lite topics at its first use.
+
+    Raises `BadRequest` unless the consumer subscribes to one topic, which has lite topics.
+    """
+    entries = sent.subscription.subscriptions
+    if len(entries) != 1:
+        raise BadRequest(f"a lite consumer subscribes to one topic of type LITE, not to {len(entries)} topics")
+    topic = await catalog.bind_topic(convert.resource(entries[0].topic, namespace))
+    return await catalog.lite_group(name, topic)
 
 
 def _subscription_version(properties: Mapping[str, str]) -> int:
@@ -222,8 +244,11 @@ def _needs_order(topic: Topic | None, *, is_ours: bool) -> bool:
     Official clients then process all messages one at a time, whatever message group they are in. So they are told only
     for topics that have only messages with a message group. For other topics they get one message of a group at a time.
     """
-    if topic is None or MessageType.FIFO not in topic.accepts:
+    if topic is None or not (topic.is_lite or MessageType.FIFO in topic.accepts):
         return False
+    if topic.is_lite:
+        # Official clients then get one message of a lite topic at a time, and process different ones in parallel.
+        return is_ours
     return is_ours or MessageType.NORMAL not in topic.accepts
 
 

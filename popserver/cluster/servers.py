@@ -132,7 +132,7 @@ class Servers:
         """The notification to other servers for this transaction; empty for none. The writer's thread calls it."""
         if self._is_alone and not tx.signals:
             return ""
-        return notifications.encode(self.server_id, tx.ready_topics, tx.invalidations, tx.signals)
+        return notifications.encode(self.server_id, tx.ready_topics, tx.invalidations, tx.signals, tx.ready_lite)
 
     async def attach(self, client_id: str, *, inherits: bool = False) -> None:
         """A push consumer connected to this server. Its holds last while it lives, also those from other servers."""

@@ -27,7 +27,7 @@ from popserver.model.states import ACKED, Event, PendingKind, State, sources, ta
 from popserver.model.times import TIME_MS_MAX
 from popserver.model.topic import MessageType
 
-HEAD = "0007"
+HEAD = "0008"
 FIRST = "0007"  # older numbers are those of schemas before this one; no migration leads from them
 # Prevents that two servers that start at the same time both migrate. All servers must use this number.
 LOCK = f"SELECT pg_advisory_xact_lock({0x706F706D71})"
@@ -92,17 +92,14 @@ def _upgrading(database: Database) -> str:
 def create(conn: Connection) -> None:
     """Create all tables, views and functions in an empty database."""
     metadata.create_all(conn)
-    for name, query in VIEWS.items():
-        conn.exec_driver_sql(f"CREATE VIEW {name} AS {query}")
+    views_create(conn)
     functions_create(conn, script_location() / "functions.sql")
 
 
-def drop(conn: Connection) -> None:
-    """Drop everything that `create` creates."""
-    functions_drop(conn)
-    for name in reversed(VIEWS):
-        conn.exec_driver_sql(f"DROP VIEW {name}")
-    metadata.drop_all(conn)
+def views_create(conn: Connection) -> None:
+    """Create all views."""
+    for name, query in VIEWS.items():
+        conn.exec_driver_sql(f"CREATE VIEW {name} AS {query}")
 
 
 def _create(conn: Connection, name: str) -> None:

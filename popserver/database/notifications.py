@@ -8,7 +8,8 @@ send two signals: `due` and `pending`.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable
+import zlib
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 CHANNEL = "popmq"
@@ -18,6 +19,8 @@ EVERYTHING = "everything"  # wake all topics, clear all caches
 SERVERS = "servers"  # a server started or stopped
 DUE = "due"  # something is due earlier than servers know
 PENDING = "pending"  # a pending message was stored
+LITE_CLIENTS = "lite clients"  # a client has not named its lite topics for a while; only inside this server
+LITE_TOPICS = "lite topics"  # a lite topic may have expired; only inside this server
 CHECKS = "checks"  # a half message's check is due; only inside this server
 USERS = "users"  # a user or a policy was changed
 SIGNALS = frozenset({EVERYTHING, SERVERS, DUE, PENDING, USERS})
@@ -27,6 +30,7 @@ NEW_TOPIC = "new topic"  # created; an earlier topic may have had its name
 GROUP = "group"
 MEMBERS = "members"  # of a group that owns whole queues: members joined, left, or changed their subscriptions
 PAUSES = "pauses"  # an operator paused or resumed a group
+LITE = "lite"  # the lite topics of a client changed; its names are a group's and a topic's id, and the client's
 RESETS = "resets"  # of such a group: an operator moved its progress
 SUBSCRIPTIONS = "subscriptions"  # an operator deleted a group's subscription to a topic
 
@@ -40,23 +44,40 @@ class Invalidation(NamedTuple):
 
 
 class Notification(NamedTuple):
-    """`sender`: a server's id, empty for a user's transaction; `ready_topics`: ids of topics with new messages."""
+    """`sender`: a server's id, empty for a user's transaction; `ready_topics`: ids of topics with new messages.
+
+    `ready_lite`: by the id of their topic, the hashes of lite topics with new messages.
+    """
 
     sender: str
     ready_topics: frozenset[int] = frozenset()
     invalidations: frozenset[Invalidation] = frozenset()
     signals: frozenset[str] = frozenset()
+    ready_lite: Mapping[int, Collection[int]] = {}
+
+
+def hashes_of(lite_topics: Mapping[int, Iterable[str]]) -> dict[int, set[int]]:
+    """The hashes of lite topics, by the id of their topic: they are short, and two with the same do no harm."""
+    return {topic_id: {zlib.crc32(each.encode()) for each in names} for topic_id, names in lite_topics.items()}
 
 
 def encode(
-    sender: str, ready_topics: Collection[int], invalidations: Collection[Invalidation], signals: Collection[str]
+    sender: str,
+    ready_topics: Collection[int],
+    invalidations: Collection[Invalidation],
+    signals: Collection[str],
+    ready_lite: Mapping[int, Iterable[str]] = {},
 ) -> str:
     """A notification's payload: ASCII without SQL's quotation marks. Empty if there is nothing to send."""
-    if not (ready_topics or invalidations or signals):
+    if not (ready_topics or invalidations or signals or ready_lite):
         return ""
-    payload = _as_json([sender, sorted(ready_topics), sorted(invalidations), sorted(signals)])
+    listed = [[topic_id, *sorted(hashes)] for topic_id, hashes in sorted(hashes_of(ready_lite).items())]
+    payload = _as_json([sender, sorted(ready_topics), sorted(invalidations), sorted(signals), listed])
+    if len(payload) > PAYLOAD_BYTES_MAX and ready_lite:
+        # Without the lite topics: then all clients of these topics are woken.
+        return encode(sender, {*ready_topics, *ready_lite}, invalidations, signals)
     if len(payload) > PAYLOAD_BYTES_MAX:
-        payload = _as_json([sender, [], [], sorted({EVERYTHING, *signals})])
+        payload = _as_json([sender, [], [], sorted({EVERYTHING, *signals}), []])
     return payload
 
 
@@ -69,13 +90,16 @@ def decode(payload: str) -> Notification:
     if payload in SIGNALS:
         return Notification("", signals=frozenset({payload}))
     try:
-        sender, ready_topics, invalidations, signals = json.loads(payload)
+        sender, ready_topics, invalidations, signals, listed = json.loads(payload)
         changed = [Invalidation(*each) for each in invalidations]
         if not (
-            _are(int, ready_topics) and _are(str, [sender, *signals, *(text for each in changed for text in each)])
+            _are(int, [*ready_topics, *(number for each in listed for number in each)])
+            and all(listed)
+            and _are(str, [sender, *signals, *(text for each in changed for text in each)])
         ):
             return UNREADABLE
-        return Notification(sender, frozenset(ready_topics), frozenset(changed), frozenset(signals))
+        lite = {topic_id: hashes for topic_id, *hashes in listed}
+        return Notification(sender, frozenset(ready_topics), frozenset(changed), frozenset(signals), lite)
     except (ValueError, TypeError, RecursionError):
         return UNREADABLE
 

@@ -30,7 +30,7 @@ from sqlalchemy import (
 from popserver.database import states_of
 from popserver.database.dialect import NOT_INSERTED
 from popserver.database.states_of import OFFSET_MASK
-from popserver.model.group import HistoryLevel, Model
+from popserver.model.group import HistoryLevel, LiteModel, Model
 from popserver.model.retry import FIFO_INTERVAL_MS, Holder
 from popserver.model.states import (
     STORED,
@@ -44,7 +44,7 @@ from popserver.model.states import (
     State,
 )
 from popserver.model.times import TIME_MS_MAX
-from popserver.model.topic import OFFSET_BITS
+from popserver.model.topic import OFFSET_BITS, MessageType
 
 metadata = MetaData()
 
@@ -71,6 +71,8 @@ topic = Table(
     Column("deleted_at_ms", BigInteger),  # if set, it is deleted, and its rows are removed in steps
     # The number of queues for message groups: those it was created with, so that no message group moves.
     Column("fifo_queues", Integer, nullable=False, server_default="1"),
+    Column("lite_topics", Integer, nullable=False, server_default="0"),  # how many rows of `lite_topic` it has
+    Column("lite_expires_ms", BigInteger),  # how long a lite topic of it lives after its last message; NULL: for ever
     Index(
         "topic_name",
         "namespace",
@@ -111,6 +113,8 @@ consumer_group = Table(
     Column("created_at_ms", BigInteger, nullable=False),
     Column("deleted_at_ms", BigInteger),
     Column("fifo_interval_ms", Integer, nullable=False, server_default=str(FIFO_INTERVAL_MS)),
+    # Which lite topics its clients get; NULL: all of them, as any topic's messages.
+    Column("lite", Text, CheckConstraint(f"lite IN ({_listed(*LiteModel)})", name="consumer_group_lite")),
     CheckConstraint(f"history IN ({_listed(*HistoryLevel)})", name="consumer_group_history"),
     Index(
         "consumer_group_name",
@@ -279,6 +283,8 @@ message_group_progress = Table(
     Column("topic_id", BigInteger, nullable=False),
     Column("next_offset", BigInteger, nullable=False),
     Column("open_since_ms", BigInteger),
+    # Of a lite topic: a client that subscribes to it, NULL for none. Empty: it is for every client of the group.
+    Column("subscriber", Text, server_default=""),
     PrimaryKeyConstraint("group_id", "queue_id", "message_group", name="message_group_progress_pk"),
     sqlite_with_rowid=False,
     postgresql_with={"fillfactor": "70"},
@@ -288,9 +294,49 @@ Index(
     "message_group_open",
     message_group_progress.c.group_id,
     message_group_progress.c.topic_id,
+    message_group_progress.c.subscriber,
     message_group_progress.c.open_since_ms,
     sqlite_where=_OPEN,
     postgresql_where=_OPEN,
+)
+
+# The lite topics of a bind topic (docs/design/0021). Messages of that name before `first_key` are of an expired one.
+lite_topic = Table(
+    "lite_topic",
+    metadata,
+    Column("topic_id", BigInteger, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("first_key", BigInteger, nullable=False),
+    Column("created_at_ms", BigInteger, nullable=False),
+    PrimaryKeyConstraint("topic_id", "name", name="lite_topic_pk"),
+    sqlite_with_rowid=False,
+)
+
+# Which lite topics a client gets, and in which queue they are.
+lite_subscription = Table(
+    "lite_subscription",
+    metadata,
+    Column("group_id", BigInteger, nullable=False),
+    Column("topic_id", BigInteger, nullable=False),
+    Column("lite_topic", Text, nullable=False),
+    Column("client_id", Text, nullable=False),
+    Column("queue_id", BigInteger, nullable=False),
+    PrimaryKeyConstraint("group_id", "topic_id", "lite_topic", "client_id", name="lite_subscription_pk"),
+    Index("lite_subscription_of_client", "client_id", "group_id", "topic_id"),
+    sqlite_with_rowid=False,
+)
+
+# The lite consumers, and when each has named its lite topics last.
+lite_client = Table(
+    "lite_client",
+    metadata,
+    Column("group_id", BigInteger, nullable=False),
+    Column("topic_id", BigInteger, nullable=False),
+    Column("client_id", Text, nullable=False),
+    Column("synced_at_ms", BigInteger, nullable=False),
+    PrimaryKeyConstraint("client_id", "group_id", "topic_id", name="lite_client_pk"),
+    Index("lite_client_synced", "synced_at_ms"),
+    sqlite_with_rowid=False,
 )
 
 # A message that is held or waits. An ack deletes the row, so work depends on messages in flight, not on the backlog.
@@ -565,6 +611,10 @@ acl_policy = Table(
     sqlite_autoincrement=True,
 )
 
+# A lite topic is stored as a message group (docs/design/0021), and shown in a column of its own.
+_ORDERED_BY = f"""CASE WHEN m.message_type <> '{MessageType.LITE}' THEN m.message_group END AS message_group,
+       CASE WHEN m.message_type = '{MessageType.LITE}' THEN m.message_group END AS lite_topic"""
+
 # A message's state in each group that consumes its topic. For one message; too expensive for counting. A message that
 # was redriven to its group has the state of the message at its new place, if the group reads that queue (as mode PULL).
 MESSAGE_STATE = f"""
@@ -573,7 +623,7 @@ SELECT t.namespace AS topic_namespace, t.name AS topic, m.message_id, m.message_
        {states_of.state("m.message_key", states_of.shown("d.state"), states_of.shown("rd.state"))} AS state,
        COALESCE(d.attempt, rd.attempt, CASE WHEN l.redrive_state IS NULL THEN l.attempt END) AS attempt,
        COALESCE(d.visible_at_ms, rd.visible_at_ms) AS visible_at_ms, COALESCE(d.client_id, rd.client_id) AS client_id,
-       m.stored_at_ms, m.tag, m.keys, m.message_group
+       m.stored_at_ms, m.tag, m.keys, {_ORDERED_BY}
 FROM message m
 JOIN queue q ON q.queue_id = (m.message_key >> {OFFSET_BITS})
 JOIN topic t ON t.topic_id = q.topic_id
@@ -663,7 +713,7 @@ GROUP_LAG = group_lag()
 # For Spark and `popmq dlq`: the facts and the message in one row. A dead letter stays when its topic is deleted.
 DEAD_LETTERS = f"""
 SELECT l.dead_letter_id AS id, g.namespace AS group_namespace, g.name AS consumer_group,
-       t.namespace AS topic_namespace, t.name AS topic, m.message_id, m.tag, m.keys, m.message_group, m.message_type,
+       t.namespace AS topic_namespace, t.name AS topic, m.message_id, m.tag, m.keys, {_ORDERED_BY}, m.message_type,
        oq.number AS queue_id, l.origin_key & {OFFSET_MASK} AS queue_offset, l.origin_key, l.copy_key, m.properties,
        m.body_encoding, m.born_at_ms, m.stored_at_ms, l.dead_at_ms, l.attempt AS delivery_attempt, l.reason,
        l.redrive_state, l.plan_id, m.body

@@ -7,19 +7,24 @@ reads, decides and writes. Requests that name messages lock their rows at the st
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from sqlalchemy import (
     BigInteger,
+    ColumnElement,
     Connection,
+    FromClause,
     Select,
     Subquery,
     Text,
     and_,
     bindparam,
+    case,
     delete,
+    func,
     insert,
     literal_column,
     select,
@@ -29,12 +34,12 @@ from sqlalchemy import (
 
 from popserver.database.dialect import dialect_of
 from popserver.database.rows import RowQuery, encode_rows, rows_parameter
-from popserver.database.schema import delivery, in_states, pause, progress
+from popserver.database.schema import consumer_group, delivery, in_states, lite_subscription, pause, progress
 from popserver.database.schema import message_group_progress as behind
 from popserver.delivery import fifo
 from popserver.delivery.history import as_moved, record
 from popserver.engine.transaction import LockOrder, Locks, Transaction
-from popserver.model.group import Group
+from popserver.model.group import CHOOSING, Group
 from popserver.model.states import Event, sources, target
 from popserver.model.topic import queue_of
 
@@ -174,13 +179,17 @@ def _mark(tx: Transaction, group: Group, marked: Sequence[GroupRunRow]) -> None:
 def _open(tx: Transaction, group: Group, members: Sequence[MessageGroupKey]) -> None:
     """Open groups without held messages: their messages behind the scan come next. Groups without a row need none."""
     if members:
-        open_all(tx, _as_members(group, members), {member.topic_id for member in members})
+        open_all(tx, group, _as_members(group, members), {member.topic_id for member in members})
 
 
-def open_all(tx: Transaction, members: str, topic_ids: Collection[int]) -> None:
+def open_all(tx: Transaction, group: Group, members: str, topic_ids: Collection[int]) -> None:
     """Open those of these message groups that have a row. `members` are encoded rows: group, queue, topic, name.
     `topic_ids` are the topics to wake; one too many does no harm."""
     if tx.conn.execute(_OPEN, {"members": members, "now_ms": tx.now_ms}).rowcount:
+        if group.lite is not None:
+            for _, _, topic_id, lite_topic in json.loads(members):
+                tx.make_ready(topic_id, (lite_topic,))
+            return
         for topic_id in topic_ids:
             tx.ready_topics.add(topic_id)
 
@@ -192,12 +201,15 @@ def _open_again(tx: Transaction, group: Group, members: Sequence[MessageGroupKey
     names = {"members": _as_members(group, members), "now_ms": tx.now_ms}
     tx.conn.execute(_OPEN, names)
     tx.conn.execute(_MAKE_OPEN, names)
-    _wake(tx, members)
+    _wake(tx, group, members)
 
 
-def _wake(tx: Transaction, members: Sequence[MessageGroupKey]) -> None:
-    for topic_id in {member.topic_id for member in members}:
-        tx.ready_topics.add(topic_id)
+def _wake(tx: Transaction, group: Group, members: Sequence[MessageGroupKey]) -> None:
+    for member in members:
+        if group.lite is None:
+            tx.ready_topics.add(member.topic_id)
+        else:
+            tx.make_ready(member.topic_id, (member.message_group,))
 
 
 def _as_members(group: Group, members: Sequence[MessageGroupKey]) -> str:
@@ -288,7 +300,47 @@ _CLOSE_ONE = (
     )
     .values(open_since_ms=None)
 )
-_CLOSED_COLUMNS = ["group_id", "queue_id", "message_group", "topic_id", "next_offset"]
+
+
+def has_run(rows: FromClause) -> ColumnElement[int]:
+    """Whether messages of the message group in a row were granted before: 1 or 0."""
+    found = (
+        select(delivery.c.message_key)
+        .where(
+            delivery.c.group_id == bindparam("group_id"),
+            delivery.c.topic_id == bindparam("topic_id"),
+            delivery.c.message_group == rows.c.message_group,
+        )
+        .exists()
+    )
+    return case((found, literal_column("1")), else_=literal_column("0"))
+
+
+def subscriber_of(
+    group_id: ColumnElement[int], topic_id: ColumnElement[int], lite_topic: ColumnElement[str]
+) -> ColumnElement[str | None]:
+    """The client that gets this lite topic, NULL for none; empty for a group whose clients do not choose."""
+    chooses = (
+        select(literal_column("1"))
+        .where(
+            consumer_group.c.group_id == group_id,
+            consumer_group.c.lite.in_([literal_column(f"'{each}'") for each in CHOOSING]),
+        )
+        .exists()
+    )
+    first = (
+        select(func.min(lite_subscription.c.client_id))
+        .where(
+            lite_subscription.c.group_id == group_id,
+            lite_subscription.c.topic_id == topic_id,
+            lite_subscription.c.lite_topic == lite_topic,
+        )
+        .scalar_subquery()
+    )
+    return case((chooses, first), else_=literal_column("''")).label("subscriber")
+
+
+_CLOSED_COLUMNS = ["group_id", "queue_id", "message_group", "topic_id", "next_offset", "subscriber"]
 _PLACE_OF_ONE = progress.c.group_id == bindparam("for_group"), progress.c.queue_id == bindparam("of_queue")
 _INSERT_CLOSED = insert(behind).from_select(
     _CLOSED_COLUMNS,
@@ -298,22 +350,33 @@ _INSERT_CLOSED = insert(behind).from_select(
         bindparam("of_message_group", type_=Text),
         bindparam("of_topic", type_=BigInteger),
         progress.c.next_offset,
+        subscriber_of(
+            progress.c.group_id, bindparam("of_topic", type_=BigInteger), bindparam("of_message_group", type_=Text)
+        ),
     ).where(*_PLACE_OF_ONE),
 )
 _INSERT_PAUSED = insert(behind).from_select(
     _CLOSED_COLUMNS,
-    select(progress.c.group_id, progress.c.queue_id, pause.c.message_group, pause.c.topic_id, progress.c.next_offset)
+    select(
+        progress.c.group_id,
+        progress.c.queue_id,
+        pause.c.message_group,
+        pause.c.topic_id,
+        progress.c.next_offset,
+        subscriber_of(progress.c.group_id, pause.c.topic_id, pause.c.message_group),
+    )
     .join(pause, and_(pause.c.group_id == progress.c.group_id, pause.c.queue_id == progress.c.queue_id))
     .where(*_PLACE_OF_ONE),
 )
 _MAKE_OPEN = insert(behind).from_select(
-    ["group_id", "queue_id", "message_group", "topic_id", "next_offset", "open_since_ms"],
+    [*_CLOSED_COLUMNS, "open_since_ms"],
     select(
         _MEMBERS.c.group_id,
         _MEMBERS.c.queue_id,
         _MEMBERS.c.message_group,
         _MEMBERS.c.topic_id,
         progress.c.next_offset,
+        subscriber_of(_MEMBERS.c.group_id, _MEMBERS.c.topic_id, _MEMBERS.c.message_group),
         bindparam("now_ms", type_=BigInteger),
     )
     .join(progress, and_(progress.c.group_id == _MEMBERS.c.group_id, progress.c.queue_id == _MEMBERS.c.queue_id))

@@ -35,6 +35,7 @@ class BatchResult:
 
     outcomes: list[BatchOutcome] = field(default_factory=list)
     ready_topics: set[int] = field(default_factory=set)
+    ready_lite: dict[int, set[str]] = field(default_factory=dict)
     invalidations: set[Invalidation] = field(default_factory=set)
     due: dict[str, int] = field(default_factory=dict)
 

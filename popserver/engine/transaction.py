@@ -57,6 +57,9 @@ class Phase(IntEnum):
     ENQUEUE_DUE = auto()
     COMMIT_OFFSETS = auto()
     RESET = auto()
+    SYNC_LITE = auto()
+    TOUCH_LITE = auto()
+    LEAVE_LITE = auto()
     PAUSE = auto()
     CLONE = auto()
     SKIP = auto()
@@ -72,6 +75,7 @@ class Phase(IntEnum):
     RECEIVE = auto()
     RECEIVE_ATTEMPT = auto()
     END_DUE = auto()
+    EXPIRE_LITE = auto()
     RETAIN = auto()
     EXPIRE_KEYS = auto()
     PURGE = auto()
@@ -188,6 +192,8 @@ class Transaction:
     has_other_writers: bool = True  # so rows may be locked: further servers, or the transactions of users
     # The ids of topics with messages to deliver: after the commit, their polls are woken.
     ready_topics: set[int] = field(default_factory=set)
+    # Lite topics with messages to deliver, by the id of their topic, which need not be in `ready_topics` too.
+    ready_lite: dict[int, set[str]] = field(default_factory=dict)
     due: dict[str, int] = field(default_factory=dict)  # the earliest time for each word of `database.notifications`
     finishers: dict[type[Finisher], Finisher] = field(default_factory=dict)
     invalidations: set[Invalidation] = field(default_factory=set)
@@ -215,6 +221,10 @@ class Transaction:
     def expect(self, kind: str, at_ms: int) -> None:
         """After the commit, set the timer of this kind to `at_ms`, if that is earlier."""
         self.due[kind] = min(at_ms, self.due.get(kind, at_ms))
+
+    def make_ready(self, topic_id: int, lite_topics: Iterable[str]) -> None:
+        """After the commit, wake the clients of these lite topics, and the consumers of the whole topic."""
+        self.ready_lite.setdefault(topic_id, set()).update(lite_topics)
 
     def invalidate(self, what: Invalidation) -> None:
         """After the commit, make all servers drop what they remember about this topic or group."""

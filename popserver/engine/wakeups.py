@@ -1,4 +1,4 @@
-"""Parked long polls, and how they are woken.
+"""Parked long polls, how they are woken, and who else is told what transactions changed.
 
 Each topic has a wake number that grows with each wake-up. A poll reads the number *before* it asks the store, and parks
 only if the number is still the same. Otherwise a message became READY in between, and the poll would miss it. A wake-up
@@ -10,23 +10,36 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from enum import IntEnum
 from typing import NamedTuple
 
+from popserver.database.notifications import Invalidation
 from popserver.engine.clock import Clock
+from popserver.engine.timers import DueTimer
 from popserver.filters import Filter
 from popserver.model.cache import LruCache
+from popserver.model.names import Resource
 
 # As a RocketMQ proxy allows (requirement A9). Further polls are answered at once.
 PARKED_PER_TOPIC_AND_GROUP_MAX = 1_024
 PARKED_MAX = 100_000
 
 
+# What wakes a poll: a topic, by its id, or a client's lite topics in it.
+Place = int | tuple[int, str]
+
+
 class PollKey(NamedTuple):
-    """The group and the topic of a poll."""
+    """The group and the topic of a poll; and its client, if that gets only the lite topics that it subscribes to."""
 
     group_id: int
     topic_id: int
+    client_id: str = ""
+
+    @property
+    def place(self) -> Place:
+        return (self.topic_id, self.client_id) if self.client_id else self.topic_id
 
 
 class Woken(IntEnum):
@@ -42,11 +55,11 @@ class Wakeups:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._wake_numbers: dict[int, int] = {}
+        self._wake_numbers: dict[Place, int] = {}
         self._wakes_of_all = 0
-        self._parked: dict[int, dict[int, deque[asyncio.Future[Woken]]]] = {}
+        self._parked: dict[Place, dict[int, deque[asyncio.Future[Woken]]]] = {}
         self._empty: LruCache[tuple[PollKey, Filter], int] = LruCache()
-        self._found_empty: dict[int, int] = {}  # by topic id: the newest number at which any group found nothing
+        self._found_empty: dict[Place, int] = {}  # the newest number at which any group found nothing
         self._count = 0
         self._closed = False
 
@@ -54,30 +67,30 @@ class Wakeups:
     def parked(self) -> int:
         return self._count
 
-    def wake_number(self, topic_id: int) -> int:
-        return self._wake_numbers.get(topic_id, 0) + self._wakes_of_all
+    def wake_number(self, place: Place) -> int:
+        return self._wake_numbers.get(place, 0) + self._wakes_of_all
 
     def found_empty(self, key: PollKey, wanted: Filter, wake_number: int) -> None:
         """Remember that the group found no message for its filter `wanted` at this wake number."""
         self._empty.put((key, wanted), wake_number, wanted.memory)
-        self._found_empty[key.topic_id] = max(wake_number, self._found_empty.get(key.topic_id, 0))
+        self._found_empty[key.place] = max(wake_number, self._found_empty.get(key.place, 0))
 
     def is_known_empty(self, key: PollKey, wanted: Filter) -> bool:
-        number = self.wake_number(key.topic_id)
-        return self._found_empty.get(key.topic_id) == number and self._empty.get((key, wanted)) == number
+        number = self.wake_number(key.place)
+        return self._found_empty.get(key.place) == number and self._empty.get((key, wanted)) == number
 
     def has_room(self, key: PollKey) -> bool:
-        queue = self._parked.get(key.topic_id, {}).get(key.group_id, ())
+        queue = self._parked.get(key.place, {}).get(key.group_id, ())
         return len(queue) < PARKED_PER_TOPIC_AND_GROUP_MAX and self._count < PARKED_MAX
 
     async def park(self, key: PollKey, wake_number: int, until_ms: int) -> Woken:
         """Wait for a wake-up after `wake_number`. `NOT` if `until_ms` came first or the server is closing."""
         if self._closed:
             return Woken.NOT
-        if self.wake_number(key.topic_id) != wake_number:
+        if self.wake_number(key.place) != wake_number:
             return Woken.READY
         poll: asyncio.Future[Woken] = asyncio.get_running_loop().create_future()
-        queue = self._parked.setdefault(key.topic_id, {}).setdefault(key.group_id, deque())
+        queue = self._parked.setdefault(key.place, {}).setdefault(key.group_id, deque())
         queue.append(poll)
         self._count += 1
         alarm = self._clock.call_when_patience_ends(until_ms, lambda: _time_out(poll))
@@ -92,10 +105,10 @@ class Wakeups:
             alarm.cancel()
             self._leave(key, queue, poll)
 
-    def wake(self, topic_id: int, woken: Woken = Woken.READY) -> None:
-        """The topic has messages to deliver, or soon (`AHEAD`): wake one poll of each group."""
-        self._wake_numbers[topic_id] = self._wake_numbers.get(topic_id, 0) + 1
-        for queue in list(self._parked.get(topic_id, {}).values()):
+    def wake(self, place: Place, woken: Woken = Woken.READY) -> None:
+        """The place has messages to deliver, or soon (`AHEAD`): wake one poll of each group."""
+        self._wake_numbers[place] = self._wake_numbers.get(place, 0) + 1
+        for queue in list(self._parked.get(place, {}).values()):
             _wake_next(queue, woken)
 
     def wake_all(self) -> None:
@@ -107,7 +120,7 @@ class Wakeups:
 
     def pass_on(self, key: PollKey, woken: Woken = Woken.READY) -> None:
         """A poll left messages behind: wake the group's next poll."""
-        queue = self._parked.get(key.topic_id, {}).get(key.group_id)
+        queue = self._parked.get(key.place, {}).get(key.group_id)
         if queue:
             _wake_next(queue, woken)
 
@@ -123,10 +136,10 @@ class Wakeups:
         self._count -= 1
         if poll in queue:
             queue.remove(poll)
-        if not queue and self._parked.get(key.topic_id, {}).get(key.group_id) is queue:
-            del self._parked[key.topic_id][key.group_id]
-            if not self._parked[key.topic_id]:
-                del self._parked[key.topic_id]
+        if not queue and self._parked.get(key.place, {}).get(key.group_id) is queue:
+            del self._parked[key.place][key.group_id]
+            if not self._parked[key.place]:
+                del self._parked[key.place]
 
 
 def _time_out(poll: asyncio.Future[Woken]) -> None:
@@ -144,3 +157,64 @@ def _end_wait(poll: asyncio.Future[Woken], woken: Woken) -> bool:
         return False
     poll.set_result(woken)
     return True
+
+
+class Effects:
+    """Tells subscribers what committed transactions changed. Subscribers are called in the event loop."""
+
+    def __init__(self) -> None:
+        self._ready: list[tuple[Callable[[int], None], Container[int] | None]] = []
+        self._lite: tuple[Callable[[int, Collection[int] | None], None], Container[int]] = _no_lite_topics, ()
+        self._due: dict[str, DueTimer] = {}
+        self._invalidated: dict[str, Callable[[Resource], None]] = {}
+
+    def on_ready(self, callback: Callable[[int], None], among: Container[int] | None = None) -> None:
+        """`callback` gets the id of each topic that has messages to deliver, or of those in `among` only."""
+        self._ready.append((callback, among))
+
+    def on_ready_lite(self, callback: Callable[[int, Collection[int] | None], None], among: Container[int]) -> None:
+        """`callback` gets the id of a topic in `among`, and the hashes of its lite topics that have messages to
+        deliver; None: perhaps all of them."""
+        self._lite = callback, among
+
+    def on_due(self, kind: str, timer: DueTimer) -> None:
+        """`timer` is told when something of this kind is due earlier than it expects."""
+        self._due[kind] = timer
+
+    def on_invalidated(self, kind: str, callback: Callable[[Resource], None]) -> None:
+        """`callback` gets the name of each topic or group whose data of this kind changed."""
+        self._invalidated[kind] = callback
+
+    def ready(self, topic_ids: Iterable[int]) -> None:
+        of_lite_topics, with_clients = self._lite
+        for topic_id in topic_ids:
+            for callback, among in self._ready:
+                if among is None or topic_id in among:
+                    callback(topic_id)
+            if topic_id in with_clients:
+                of_lite_topics(topic_id, None)
+
+    def ready_lite(self, lite_topics: Mapping[int, Collection[int]]) -> None:
+        """Lite topics have messages to deliver: their hashes, by the id of their topic."""
+        of_lite_topics, with_clients = self._lite
+        for topic_id, hashes in lite_topics.items():
+            for callback, among in self._ready:
+                if among is None or topic_id in among:
+                    callback(topic_id)
+            if topic_id in with_clients:
+                of_lite_topics(topic_id, hashes)
+
+    def due(self, moments: Mapping[str, int]) -> None:
+        for kind, at_ms in moments.items():
+            timer = self._due.get(kind)
+            if timer is not None and (timer.due_ms is None or at_ms < timer.due_ms):
+                timer.expect(at_ms)
+
+    def invalidations(self, changed: Iterable[Invalidation]) -> None:
+        for kind, namespace, name in changed:
+            if kind in self._invalidated:
+                self._invalidated[kind](Resource(namespace, name))
+
+
+def _no_lite_topics(_topic_id: int, _hashes: Collection[int] | None) -> None:
+    """Nobody has subscribed to lite topics."""

@@ -15,7 +15,7 @@ import queue
 import threading
 import traceback
 from bisect import bisect_left
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import structlog
@@ -23,17 +23,16 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from popserver.database.database import Database, commit_error, is_serialization_failure, plain_error
-from popserver.database.notifications import Invalidation
+from popserver.database.notifications import hashes_of
 from popserver.database.statement import execute_text
 from popserver.engine.batch import BatchEntry, BatchOutcome, BatchResult
 from popserver.engine.batch_delay import ENOUGH, BatchDelay
 from popserver.engine.clock import Clock
 from popserver.engine.meters import Meters, now_s
-from popserver.engine.timers import DueTimer
 from popserver.engine.transaction import AFTER_RETRIES, FinishOrder, Phase, RepeatedId, Request, Transaction, lock
+from popserver.engine.wakeups import Effects
 from popserver.model.budget import Budget
 from popserver.model.errors import Internal, PopError
-from popserver.model.names import Resource
 
 BATCH_REQUESTS_MAX = 512
 BATCH_BYTES_MAX = 32 * 1024 * 1024
@@ -43,44 +42,6 @@ TRIES = 3  # of a batch that the database rolls back in favour of another transa
 S = TypeVar("S")
 
 log = structlog.get_logger("popserver.writer")
-
-
-class Effects:
-    """Tells subscribers what committed transactions changed. Subscribers are called in the event loop."""
-
-    def __init__(self) -> None:
-        self._ready: list[tuple[Callable[[int], None], Container[int] | None]] = []
-        self._due: dict[str, DueTimer] = {}
-        self._invalidated: dict[str, Callable[[Resource], None]] = {}
-
-    def on_ready(self, callback: Callable[[int], None], among: Container[int] | None = None) -> None:
-        """`callback` gets the id of each topic that has messages to deliver, or of those in `among` only."""
-        self._ready.append((callback, among))
-
-    def on_due(self, kind: str, timer: DueTimer) -> None:
-        """`timer` is told when something of this kind is due earlier than it expects."""
-        self._due[kind] = timer
-
-    def on_invalidated(self, kind: str, callback: Callable[[Resource], None]) -> None:
-        """`callback` gets the name of each topic or group whose data of this kind changed."""
-        self._invalidated[kind] = callback
-
-    def ready(self, topic_ids: Iterable[int]) -> None:
-        for topic_id in topic_ids:
-            for callback, among in self._ready:
-                if among is None or topic_id in among:
-                    callback(topic_id)
-
-    def due(self, moments: Mapping[str, int]) -> None:
-        for kind, at_ms in moments.items():
-            timer = self._due.get(kind)
-            if timer is not None and (timer.due_ms is None or at_ms < timer.due_ms):
-                timer.expect(at_ms)
-
-    def invalidations(self, changed: Iterable[Invalidation]) -> None:
-        for kind, namespace, name in changed:
-            if kind in self._invalidated:
-                self._invalidated[kind](Resource(namespace, name))
 
 
 class Writer:
@@ -221,7 +182,7 @@ class Writer:
         self.batch_began_s = None
         if self._batch_bytes:
             self._backlog.give_back(self._batch_bytes)
-        if result.ready_topics or result.invalidations or result.due:
+        if result.ready_topics or result.ready_lite or result.invalidations or result.due:
             self._announce(result)
         for entry, answer in result.outcomes:
             if entry.answer.done():
@@ -241,6 +202,8 @@ class Writer:
             # Nearly all transactions have effects of one kind, so there is a call for each kind only if it is needed.
             if result.ready_topics:
                 self.effects.ready(result.ready_topics)
+            if result.ready_lite:
+                self.effects.ready_lite(hashes_of(result.ready_lite))
             if result.invalidations:
                 self.effects.invalidations(result.invalidations)
             if result.due:
@@ -337,6 +300,8 @@ class Writer:
             outcomes = [each._replace(result=self._unknown(error, each.result)) for each in outcomes]
         result.outcomes += outcomes
         result.ready_topics |= tx.ready_topics
+        for topic_id, lite_topics in tx.ready_lite.items():
+            result.ready_lite.setdefault(topic_id, set()).update(lite_topics)
         result.invalidations |= tx.invalidations
         for kind, at_ms in tx.due.items():
             result.due[kind] = min(at_ms, result.due.get(kind, at_ms))

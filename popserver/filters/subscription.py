@@ -90,6 +90,8 @@ class ClientKind(StrEnum):
     PUSH = "PUSH"
     SIMPLE = "SIMPLE"
     PULL = "PULL"
+    LITE_PUSH = "LITE_PUSH"
+    LITE_SIMPLE = "LITE_SIMPLE"
 
 
 class Role(NamedTuple):

@@ -55,6 +55,10 @@ def intervals_ms(request: wire.CreateGroupRequest | wire.UpdateGroupRequest) -> 
     )
 
 
+def lite_expires_ms(request: wire.CreateTopicRequest | wire.UpdateTopicRequest) -> int | None:
+    return convert.duration_ms(request.lite_expiry) if request.HasField("lite_expiry") else None
+
+
 def fifo_interval_ms(request: wire.CreateGroupRequest | wire.UpdateGroupRequest) -> int | None:
     return convert.duration_ms(request.fifo_retry_interval) if request.HasField("fifo_retry_interval") else None
 
@@ -67,6 +71,8 @@ def topic(facts: TopicFacts) -> wire.Topic:
         accept_message_types=[pb.MessageType.Value(kind) for kind in topic.accepts],
         message_count=facts.message_count,
         created_at=convert.timestamp(topic.created_at_ms),
+        lite_topic_count=facts.lite_topics,
+        lite_expiry=None if topic.lite_expires_ms is None else convert.duration(topic.lite_expires_ms),
     )
 
 
@@ -79,6 +85,7 @@ def group(group: Group) -> wire.Group:
         mode=group.mode or "",
         fifo_retry_interval=convert.duration(group.retry.fifo_interval_ms),
         created_at=convert.timestamp(group.created_at_ms),
+        lite=group.lite or "",
     )
     settings.set_intervals(answer.exponential_retry, answer.retry_intervals, group.retry.intervals_ms)
     return answer

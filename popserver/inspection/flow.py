@@ -36,10 +36,9 @@ from popserver.members.flow import GroupMembers
 from popserver.messages import read
 from popserver.model.budget import Budget, Budgets
 from popserver.model.errors import BadRequest, Forbidden, IllegalMessageId
-from popserver.model.group import Group, HistoryLevel, NewGroup, check_interval, check_intervals, check_max_attempts
+from popserver.model.group import Group, NewGroup, check_interval, check_intervals, check_max_attempts
 from popserver.model.message import StoredMessage
 from popserver.model.names import Resource, check_group, check_topic, is_system_derived, owner_of
-from popserver.model.retry import Intervals
 from popserver.model.times import moment
 from popserver.model.topic import OFFSET_BITS, MessageType, NewTopic, check_queue_count
 from popserver.producing import pending_facts
@@ -169,13 +168,19 @@ class Inspection:
         return await self.topic(new.name)
 
     async def update_topic(
-        self, name: Resource, queue_count: int | None, accepts: tuple[MessageType, ...] | None
+        self,
+        name: Resource,
+        queue_count: int | None,
+        accepts: tuple[MessageType, ...] | None,
+        lite_expires_ms: int | None = None,
     ) -> TopicFacts:
-        """Add queues, or change which messages the topic accepts; None keeps a value."""
+        """Add queues, change which messages it accepts, or how long lite topics live; None keeps a value."""
         _check_own_topic(name)
         if queue_count is not None:
             check_queue_count(queue_count)
-        await self._catalog.update_topic(name, queue_count=queue_count, accepts=accepts)
+        await self._catalog.update_topic(
+            name, queue_count=queue_count, accepts=accepts, lite_expires_ms=lite_expires_ms
+        )
         return await self.topic(name)
 
     async def delete_topic(self, name: Resource) -> None:
@@ -198,25 +203,16 @@ class Inspection:
         check_interval(new.retry.fifo_interval_ms)
         return await self._catalog.create_group(new)
 
-    async def update_group(
-        self,
-        name: Resource,
-        max_attempts: int | None,
-        intervals_ms: Intervals | None,
-        history: HistoryLevel | None,
-        fifo_interval_ms: int | None = None,
-    ) -> Group:
-        """Change a group's attempts, intervals, interval for message groups, or history; None keeps a value."""
-        check_group(name)
-        if max_attempts is not None:
-            check_max_attempts(max_attempts)
-        if intervals_ms is not None:
-            check_intervals(intervals_ms)
-        if fifo_interval_ms is not None:
-            check_interval(fifo_interval_ms)
-        return await self._catalog.update_group(
-            UpdateGroup(name, max_attempts, intervals_ms, history, fifo_interval_ms)
-        )
+    async def update_group(self, change: UpdateGroup) -> Group:
+        """Change a group; None keeps a value. The limits are those of `create_group`."""
+        check_group(change.name)
+        if change.max_attempts is not None:
+            check_max_attempts(change.max_attempts)
+        if change.intervals_ms is not None:
+            check_intervals(change.intervals_ms)
+        if change.fifo_interval_ms is not None:
+            check_interval(change.fifo_interval_ms)
+        return await self._catalog.update_group(change)
 
     async def delete_group(self, name: Resource) -> None:
         check_group(name)

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, and_, select
+from sqlalchemy import Connection, and_, func, select
 
 from popserver.catalog import facts as catalog_facts
 from popserver.catalog import pauses
 from popserver.database import states_of
-from popserver.database.schema import dead_letter, delivery, message, pending, progress, queue, redrive
+from popserver.database.schema import (
+    dead_letter,
+    delivery,
+    lite_subscription,
+    message,
+    pending,
+    progress,
+    queue,
+    redrive,
+)
 from popserver.database.schema import topic as topic_table
 from popserver.delivery import history
 from popserver.delivery.history import HistoryStep
@@ -29,7 +38,7 @@ from popserver.model.group import Group, Mode
 from popserver.model.message import id_from_bytes, id_to_bytes
 from popserver.model.names import Resource
 from popserver.model.states import LetterState, PendingKind, State
-from popserver.model.topic import offset_of, queue_of
+from popserver.model.topic import MessageType, offset_of, queue_of
 
 
 class _AtRow(NamedTuple):
@@ -111,7 +120,8 @@ def _sent_back(conn: Connection, group: Group, origin_key: int, back: RedrivenFa
 def of_stored(conn: Connection, group: Group, key: int) -> MessageFacts:
     """The facts about a message that is in a queue."""
     at = _at(conn, group, key)
-    names = conn.execute(select(message.c.message_group, message.c.topic_id).where(message.c.message_key == key)).one()
+    named = select(message.c.message_group, message.c.topic_id, message.c.message_type)
+    names = conn.execute(named.where(message.c.message_key == key)).one()
     first_key = first_place(conn, group, key)
     death = _death(conn, group, first_key)
     hold = _first_hold(conn, group, delivery.c.message_key == key)
@@ -120,13 +130,26 @@ def of_stored(conn: Connection, group: Group, key: int) -> MessageFacts:
     if at is None:
         # A group that owns whole queues may have no committed offset yet.
         return MessageFacts(group, state, hold=hold, death=death, message_group=names.message_group, pause=pause)
+    is_lite = names.message_type == MessageType.LITE
+    subscribers = _subscribers(conn, group, names.topic_id, names.message_group) if is_lite and group.chooses else None
     ahead = head = None
     if state is State.READY and hold is None and offset_of(key) >= at.next_offset:
         ahead = offset_of(key) - max(at.next_offset, at.min_offset)
     if names.message_group is not None:
         in_group = delivery.c.topic_id == names.topic_id, delivery.c.message_group == names.message_group
         head = _first_hold(conn, group, *in_group, delivery.c.message_key <= key)
-    return MessageFacts(group, state, ahead, hold, death, names.message_group, head, pause=pause)
+    found = MessageFacts(group, state, ahead, hold, death, names.message_group, head, pause=pause)
+    return found._replace(is_lite=is_lite, subscribers=subscribers)
+
+
+def _subscribers(conn: Connection, group: Group, topic_id: int, lite_topic: str) -> int:
+    """How many clients of the group subscribe to a lite topic."""
+    counted = select(func.count()).where(
+        lite_subscription.c.group_id == group.group_id,
+        lite_subscription.c.topic_id == topic_id,
+        lite_subscription.c.lite_topic == lite_topic,
+    )
+    return int(conn.execute(counted).scalar_one())
 
 
 def _pause(conn: Connection, group: Group, topic_id: int, message_group: str | None) -> PauseFacts | None:

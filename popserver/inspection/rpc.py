@@ -9,12 +9,13 @@ from __future__ import annotations
 from popproto.v1 import admin_pb2 as wire
 from popproto.v2 import definition_pb2 as pb
 from popserver.access import rights
+from popserver.catalog.groups import UpdateGroup
 from popserver.engine.meters import Histogram
 from popserver.inspection import convert as inspection_convert
 from popserver.inspection.flow import PAGE_MAX, Inspection, Wish
 from popserver.inspection.readiness import Readiness
 from popserver.model.errors import AlreadyExists, BadRequest
-from popserver.model.group import ConsumeFrom, HistoryLevel, NewGroup
+from popserver.model.group import ConsumeFrom, HistoryLevel, LiteModel, NewGroup
 from popserver.model.retry import RetryPolicy
 from popserver.model.topic import NewTopic
 from popserver.transport import convert, status
@@ -62,6 +63,7 @@ class AdminMethods:
         new = default._replace(
             queue_count=request.queue_count or default.queue_count,
             accepts=inspection_convert.accepted_types(request.accept_message_types) or default.accepts,
+            lite_expires_ms=inspection_convert.lite_expires_ms(request),
         )
         try:
             facts = await self._operations.create_topic(new)
@@ -74,6 +76,7 @@ class AdminMethods:
             caller.resource(request.topic),
             request.queue_count if request.HasField("queue_count") else None,
             inspection_convert.accepted_types(request.accept_message_types) or None,
+            inspection_convert.lite_expires_ms(request),
         )
         return wire.UpdateTopicResponse(status=status.OK, topic=inspection_convert.topic(facts))
 
@@ -117,6 +120,7 @@ class AdminMethods:
             if request.consume_from
             else default.consume_from,
             convert.choice("history", request.history, HistoryLevel) if request.history else default.history,
+            convert.choice("lite", request.lite, LiteModel) if request.lite else None,
         )
         try:
             group = await self._operations.create_group(new)
@@ -125,13 +129,15 @@ class AdminMethods:
         return wire.CreateGroupResponse(status=status.OK, group=inspection_convert.group(group))
 
     async def update_group(self, request: wire.UpdateGroupRequest, caller: Caller) -> wire.UpdateGroupResponse:
-        group = await self._operations.update_group(
+        change = UpdateGroup(
             caller.resource(request.group),
             request.max_attempts if request.HasField("max_attempts") else None,
             inspection_convert.intervals_ms(request),
             convert.choice("history", request.history, HistoryLevel) if request.history else None,
             inspection_convert.fifo_interval_ms(request),
+            convert.choice("lite", request.lite, LiteModel) if request.lite else None,
         )
+        group = await self._operations.update_group(change)
         return wire.UpdateGroupResponse(status=status.OK, group=inspection_convert.group(group))
 
     async def delete_group(self, request: wire.DeleteGroupRequest, caller: Caller) -> wire.DeleteGroupResponse:

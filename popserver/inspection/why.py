@@ -70,7 +70,8 @@ class MessageFacts(NamedTuple):
     """All facts about one message in one group; if a `retry` has replaced it, about that retry message.
 
     `ahead` is how many messages the group reads before this one; None if it has read it. `head` is the message that its
-    message group waits for, `last_reason` the reason of the last step in the history.
+    message group waits for, `last_reason` the reason of the last step in the history. `is_lite`: the message group is a
+    lite topic; `subscribers` is how many clients of the group subscribe to it, None if its clients do not choose.
     """
 
     group: Group
@@ -85,6 +86,8 @@ class MessageFacts(NamedTuple):
     retry: RetryFacts | None = None
     redriven: RedrivenFacts | None = None
     pause: PauseFacts | None = None
+    is_lite: bool = False
+    subscribers: int | None = None
 
 
 def sentence(found: MessageFacts, when: When) -> str:
@@ -111,7 +114,8 @@ def _sentence(found: MessageFacts, when: When) -> str:
 def facts(found: MessageFacts, when: When) -> list[tuple[str, str]]:
     """The facts for the sentence, as (name, value)."""
     listed: list[tuple[str, object]] = [("group", found.group.name), ("state", found.state and found.state.shown)]
-    listed += [("message group", found.message_group), ("messages ahead", found.ahead)]
+    listed += [(_kind(found), found.message_group), ("messages ahead", found.ahead)]
+    listed.append(("clients that subscribe to it", found.subscribers))
     if found.retry is not None:
         listed += [("failed", f"{found.retry.failures} times"), ("retry topic", found.retry.topic_name)]
         listed.append(("offset there", found.retry.offset))
@@ -158,6 +162,8 @@ def _ready(found: MessageFacts, when: When) -> str:
         return f"READY, but {_paused(found, found.pause, when)}"
     if found.head is not None and found.head != found.hold:
         return f"READY, but {_its_group(found)} is locked: {_head(found, when)}"
+    if found.subscribers == 0:
+        return f"READY, but no client of group '{found.group.name}' subscribes to {_its_group(found)}"
     if found.hold is not None and not found.hold.attempt:
         return f"READY: the next receive of group '{found.group.name}' may take it"
     if found.hold is not None:
@@ -255,7 +261,11 @@ def _holder(hold: HoldFacts) -> str:
 
 
 def _its_group(found: MessageFacts) -> str:
-    return f"message group '{found.message_group}'"
+    return f"{_kind(found)} '{found.message_group}'"
+
+
+def _kind(found: MessageFacts) -> str:
+    return "lite topic" if found.is_lite else "message group"
 
 
 def _because(found: MessageFacts) -> str:

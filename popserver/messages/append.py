@@ -18,9 +18,10 @@ from popserver.engine.transaction import Phase, RepeatedId, Request, Transaction
 from popserver.filters import tag_hash
 from popserver.messages import duplicates, keys
 from popserver.messages.keyed import KeyedMessages
+from popserver.messages.lite_topics import NewLiteTopics
 from popserver.model.errors import PopError, TopicNotFound
 from popserver.model.message import WINDOW_MS, Message, SendResult, id_to_bytes
-from popserver.model.topic import MessageQueue, Topic, message_key, queue_for
+from popserver.model.topic import MessageQueue, MessageType, Topic, message_key, queue_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,9 @@ def append(tx: Transaction, requests: Sequence[Append]) -> list[list[SendResult]
     order = sorted(range(len(requests)), key=lambda index: requests[index].topic.topic_id)
     for _, indexes in groupby(order, key=lambda index: requests[index].topic.topic_id):
         several = list(indexes)
-        answers |= zip(several, _append_to_topic(tx, [requests[index] for index in several]), strict=True)
+        is_lite = MessageType.LITE in requests[several[0]].topic.accepts
+        append_all = _append_to_lite_topics if is_lite else _append_to_topic
+        answers |= zip(several, append_all(tx, [requests[index] for index in several]), strict=True)
     return [answers[index] for index in range(len(requests))]
 
 
@@ -65,7 +68,18 @@ def newest_stored_at_ms(conn: Connection) -> int:
     return newest or 0
 
 
-def _append_to_topic(tx: Transaction, requests: Sequence[Append]) -> list[list[SendResult] | PopError]:
+def _append_to_lite_topics(tx: Transaction, requests: Sequence[Append]) -> list[list[SendResult] | PopError]:
+    """Append to a bind topic: a request whose new lite topics are too many is refused."""
+    lite_topics = NewLiteTopics(tx, requests[0].topic, [request.messages for request in requests])
+    refusals = [lite_topics.refusal(request.messages) for request in requests]
+    allowed = [request for request, refusal in zip(requests, refusals, strict=True) if refusal is None]
+    stored = iter(_append_to_topic(tx, allowed, lite_topics) if allowed else ())
+    return [next(stored) if refusal is None else refusal for refusal in refusals]
+
+
+def _append_to_topic(
+    tx: Transaction, requests: Sequence[Append], lite_topics: NewLiteTopics | None = None
+) -> list[list[SendResult] | PopError]:
     topic = requests[0].topic
     batch = [each for request in requests for each in request.messages]
     known = keys.known(tx, topic, batch) if tx.careful else {}
@@ -94,7 +108,11 @@ def _append_to_topic(tx: Transaction, requests: Sequence[Append]) -> list[list[S
             keyed = tx.at_end(KeyedMessages)
             for key, each in enumerate(several, start=first_key):
                 keyed.add(key, each.keys)
-        tx.ready_topics.add(topic.topic_id)
+        if lite_topics is None:
+            tx.ready_topics.add(topic.topic_id)
+        else:
+            lite_topics.store(first_key, several)
+            tx.make_ready(topic.topic_id, (each.message_group for each in several if each.message_group is not None))
         places = enumerate(several, start=taken.first)
         for offset, each in places:
             known[each.message_id] = SendResult(each.message_id, chosen.number, offset, "", each.deliver_at_ms)

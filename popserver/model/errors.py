@@ -64,6 +64,10 @@ class IllegalMessageGroup(BadRequest):
     """The message group is illegal."""
 
 
+class IllegalLiteTopic(BadRequest):
+    """The lite topic's name is illegal."""
+
+
 class IllegalMessagePropertyKey(BadRequest):
     """A property of the message is illegal."""
 
@@ -190,6 +194,14 @@ class OffsetNotFound(NotFound):
 
 class TooManyRequests(Busy):
     """Too many requests at once; try again later."""
+
+
+class LiteTopicQuotaExceeded(Busy):
+    """The topic has as many lite topics as are allowed."""
+
+
+class LiteSubscriptionQuotaExceeded(Busy):
+    """The client subscribes to as many lite topics as are allowed."""
 
 
 class StoreUnavailable(Internal):

@@ -47,8 +47,20 @@ class Model(StrEnum):
     BROADCASTING = "BROADCASTING"
 
 
+class LiteModel(StrEnum):
+    """Which lite topics the clients of a group get (docs/design/0021).
+
+    SHARED: those that they subscribe to; several clients may share one. EXCLUSIVE: one client at a time has a lite
+    topic, the last that subscribed to it. WILDCARD: all.
+    """
+
+    SHARED = "SHARED"
+    EXCLUSIVE = "EXCLUSIVE"
+    WILDCARD = "WILDCARD"
+
+
 class Group(NamedTuple):
-    """A consumer group."""
+    """A consumer group. `lite` is None for a group of ordinary consumers."""
 
     group_id: int
     name: Resource
@@ -57,6 +69,16 @@ class Group(NamedTuple):
     history: HistoryLevel
     mode: Mode | None
     created_at_ms: int
+    lite: LiteModel | None = None
+
+    @property
+    def chooses(self) -> bool:
+        """Whether its clients get only the lite topics that they subscribe to."""
+        return self.lite in CHOOSING
+
+
+# The models in which clients subscribe to lite topics by name.
+CHOOSING = (LiteModel.SHARED, LiteModel.EXCLUSIVE)
 
 
 class NewGroup(NamedTuple):
@@ -66,6 +88,7 @@ class NewGroup(NamedTuple):
     retry: RetryPolicy = RetryPolicy()
     consume_from: ConsumeFrom = ConsumeFrom.EARLIEST
     history: HistoryLevel = HistoryLevel.ERRORS
+    lite: LiteModel | None = None
 
 
 def check_max_attempts(max_attempts: int) -> None:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from popserver.model.errors import (
     BadRequest,
+    IllegalLiteTopic,
     IllegalMessageGroup,
     IllegalMessageId,
     IllegalMessageKey,
@@ -26,6 +27,7 @@ BODY_BYTES_MAX = 4 * 1024 * 1024
 PROPERTIES_MAX = 128
 PROPERTIES_BYTES_MAX = 16 * 1024
 MESSAGE_GROUP_BYTES_MAX = 63
+LITE_TOPIC_BYTES_MAX = 64
 MESSAGE_ID_LENGTH_MAX = 255
 PRIORITY_MAX = 32_767
 
@@ -42,6 +44,7 @@ RESERVED_PROPERTIES = frozenset(
     """.split()
 )
 
+_LITE_TOPIC = re.compile(rf"[A-Za-z0-9_-]{{1,{LITE_TOPIC_BYTES_MAX}}}")
 _ID_V1 = re.compile(r"01[0-9A-F]{32}")
 
 
@@ -60,7 +63,7 @@ class Message(NamedTuple):
     keys: tuple[str, ...] = ()
     properties: Mapping[str, str] = {}
     message_type: MessageType = MessageType.NORMAL
-    message_group: str | None = None
+    message_group: str | None = None  # of a LITE message: its lite topic
     body_encoding: BodyEncoding = BodyEncoding.IDENTITY
     born_at_ms: int = 0
     born_host: str = ""
@@ -154,6 +157,15 @@ def check_message_group(message_group: str) -> None:
         )
     if CONTROL.search(message_group):
         raise IllegalMessageGroup(f"message group {message_group!r} has a control character; send it without")
+
+
+def check_lite_topic(lite_topic: str) -> None:
+    """Raise `IllegalLiteTopic` unless it is 1 to 64 letters, digits, _ and -."""
+    if not _LITE_TOPIC.fullmatch(lite_topic):
+        raise IllegalLiteTopic(
+            f"lite topic {lite_topic[:LITE_TOPIC_BYTES_MAX]!r} has {len(lite_topic)} characters; allowed: 1 to"
+            f" {LITE_TOPIC_BYTES_MAX} of A-Z a-z 0-9 _ -"
+        )
 
 
 def _illegal_id(message_id: str) -> IllegalMessageId:

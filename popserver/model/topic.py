@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Collection
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -26,6 +27,7 @@ class MessageType(StrEnum):
     DELAY = "DELAY"
     TRANSACTION = "TRANSACTION"
     PRIORITY = "PRIORITY"
+    LITE = "LITE"
 
 
 QUEUE_COUNT_DEFAULT = 8
@@ -44,7 +46,10 @@ class MessageQueue(NamedTuple):
 
 
 class Topic(NamedTuple):
-    """A topic. `accepts` lists its message types for routes. The number of queues only grows."""
+    """A topic. `accepts` lists its message types for routes. The number of queues only grows.
+
+    `lite_expires_ms` is how long a lite topic lives after its last message; None: for ever.
+    """
 
     topic_id: int
     name: Resource
@@ -52,6 +57,12 @@ class Topic(NamedTuple):
     accepts: tuple[MessageType, ...]
     created_at_ms: int
     fifo_queues: int = 1  # the number of queues for message groups: those that the topic was created with
+    lite_expires_ms: int | None = None
+
+    @property
+    def is_lite(self) -> bool:
+        """Whether it is a bind topic: its message groups are lite topics."""
+        return MessageType.LITE in self.accepts
 
     @property
     def generation(self) -> int:
@@ -69,15 +80,38 @@ class NewTopic(NamedTuple):
     name: Resource
     queue_count: int = QUEUE_COUNT_DEFAULT
     accepts: tuple[MessageType, ...] = (MessageType.NORMAL,)
+    lite_expires_ms: int | None = None
 
 
 # The message types of a topic that is created on first use: those that every official client knows (protocol 1.2).
 AUTO_CREATE_ACCEPTS = (MessageType.NORMAL, MessageType.FIFO, MessageType.DELAY, MessageType.TRANSACTION)
 
 
+LITE_EXPIRES_MS_MIN, LITE_EXPIRES_MS_MAX = 60_000, 30 * 24 * 3_600_000  # as in RocketMQ
+
+
 def check_queue_count(queue_count: int) -> None:
     if not 1 <= queue_count <= QUEUE_COUNT_MAX:
         raise BadRequest(f"a topic has 1 to {QUEUE_COUNT_MAX} message queues, not {queue_count}")
+
+
+def check_lite(topic: Resource, accepts: Collection[MessageType], lite_expires_ms: int | None) -> None:
+    """Raise `BadRequest` if the types of a topic, or the life of its lite topics, are not allowed."""
+    if MessageType.LITE in accepts and len(accepts) > 1:
+        others = " and ".join(each for each in accepts if each is not MessageType.LITE)
+        raise BadRequest(
+            f"topic '{topic}' takes LITE and {others} messages; a topic of lite topics takes LITE messages only, create"
+            " another topic for the others"
+        )
+    if lite_expires_ms is None:
+        return
+    if MessageType.LITE not in accepts:
+        raise BadRequest(f"topic '{topic}' has no lite topics that could expire; create it with the type LITE")
+    if not LITE_EXPIRES_MS_MIN <= lite_expires_ms <= LITE_EXPIRES_MS_MAX:
+        raise BadRequest(
+            f"lite topics of '{topic}' expire after {lite_expires_ms} ms without a message; allowed:"
+            f" {LITE_EXPIRES_MS_MIN} ms (a minute) to {LITE_EXPIRES_MS_MAX} ms (30 days)"
+        )
 
 
 def queue_for(topic: Topic, message_group: str | None, priority: int | None, rotation: int) -> MessageQueue:

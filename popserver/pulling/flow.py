@@ -149,7 +149,7 @@ class Pulls:
                 if (topic := await self._catalog.known_topic(request.topic.name)) is None:
                     raise
                 return await self._recreated(topic, request.queue.number)
-            if self._paused.covers(*key) and pulled.status is not PullStatus.OFFSET_ILLEGAL:
+            if self._paused.covers(key.group_id, key.topic_id) and pulled.status is not PullStatus.OFFSET_ILLEGAL:
                 pulled = pulled._replace(status=PullStatus.NO_NEW_MSG, messages=[], next_offset=request.offset)
                 if await self._paused.wait(group, until_ms):
                     continue

@@ -81,6 +81,15 @@ class QueueToScan(NamedTuple):
     has_open: int
 
 
+class Opened(NamedTuple):
+    """An open message group."""
+
+    queue_id: int
+    message_group: str
+    next_offset: int
+    has_run: int  # some of its messages were granted before
+
+
 class Candidate(NamedTuple):
     """A message that may be granted; `attempt` will be its delivery attempt."""
 

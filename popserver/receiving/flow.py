@@ -22,10 +22,13 @@ from popserver.engine.writer import Writer
 from popserver.filters import Filter, SqlFilter
 from popserver.filters.memory import Filters
 from popserver.filters.tags import EVERYTHING
-from popserver.model.errors import CommitUnknown, Internal, TooManyRequests
+from popserver.lite.flow import LiteSubscriptions
+from popserver.model.errors import BadRequest, CommitUnknown, Internal, TooManyRequests
+from popserver.model.group import CHOOSING
 from popserver.model.message import ONE_FRAME_BATCH_SIZE_MAX, Delivery, HeldMessage
 from popserver.model.names import Resource
 from popserver.model.retry import MINUTE_MS, PUSH_HOLD_MS_MAX, Holder
+from popserver.model.topic import MessageType, Topic
 from popserver.receiving import grant
 from popserver.receiving.filter_prefetch import FilterPrefetch
 from popserver.receiving.grant import Received
@@ -57,6 +60,7 @@ class Polls:
         filters: Filters,
         undelivered: Undelivered,
         paused: PausedGroups,
+        lite: LiteSubscriptions,
     ) -> None:
         self._writer = writer
         self._catalog = catalog
@@ -69,6 +73,7 @@ class Polls:
         self._filters = filters
         self._undelivered = undelivered
         self._paused = paused
+        self._lite = lite
         self._log_limit = LogLimit()
         # Separate from the rotation of sends: a client that sends and receives in turn must not skip every other queue.
         self._rotation = itertools.count()
@@ -96,6 +101,10 @@ class Polls:
         frame per message.
         """
         group, topic = await self._catalog.subscription(group_name, topic_name)
+        shares = False
+        if MessageType.LITE in topic.accepts:
+            check_lite_filter(topic, wanted)
+            shares = group.chooses and (await self._lite.know(group, topic, client_id)).shares
         request = grant.Receive(
             group=group,
             topic=topic,
@@ -108,6 +117,7 @@ class Polls:
             attempt_id=attempt_id,
             heads_only=heads_only,
             in_one_frame=in_one_frame,
+            shares=shares,
         )
         return await self.poll(request, poll_until_ms)
 
@@ -124,21 +134,23 @@ class Polls:
 
     async def _poll(self, request: grant.Receive, poll_until_ms: int) -> list[Delivery]:
         key, wakeups = PollKey(request.group.group_id, request.topic.topic_id), self._wakeups
+        if request.group.lite in CHOOSING and MessageType.LITE in request.topic.accepts:
+            key = key._replace(client_id=request.client_id)
         woken = Woken.NOT
         search_until_ms = max(poll_until_ms, self._clock.patience_ends_ms(SEARCH_MS))
         # A repeated receive gets the messages it holds, even if the topic is known to be empty.
         may_be_repeated = request.attempt_id is not None
         while True:
-            is_paused = bool(self._paused.topics) and self._paused.covers(*key)
+            is_paused = bool(self._paused.topics) and self._paused.covers(key.group_id, key.topic_id)
             if is_paused and not may_be_repeated:
                 if not await self._paused.wait(request.group, poll_until_ms):
                     return []
                 continue
-            wake_number = wakeups.wake_number(key.topic_id)
+            wake_number = wakeups.wake_number(key.place)
             if may_be_repeated or not wakeups.is_known_empty(key, request.wanted):
                 asked = replace(request, is_paused=True) if is_paused else request
                 try:
-                    received = await self._ask(asked, poll_until_ms, woken)
+                    received = await self._ask(asked, key, poll_until_ms, woken)
                 except _PauseBegan:
                     continue
                 if received is not None:
@@ -165,35 +177,33 @@ class Polls:
             if not woken:
                 return []
 
-    async def _ask(self, request: grant.Receive, poll_until_ms: int, woken: Woken) -> Received | None:
+    async def _ask(self, request: grant.Receive, key: PollKey, poll_until_ms: int, woken: Woken) -> Received | None:
         """Ask the database. None if that failed, and the poll was woken before its messages were committed."""
         try:
             if not self._undelivered.has_room:
                 await self._undelivered.wait(poll_until_ms)
             is_judged = isinstance(request.wanted, SqlFilter) and not request.is_paused
-            return await (self._take_judged(request) if is_judged else self._take(request))
+            return await (self._take_judged(request, key) if is_judged else self._take(request, key))
         except BaseException as error:
             if woken is Woken.AHEAD and isinstance(error, Internal):
                 return None
             if woken:
                 # Another poll takes over what this one was woken for; it must not wait for the next wake-up.
-                key = PollKey(request.group.group_id, request.topic.topic_id)
                 self._wakeups.pass_on(key, woken)
             raise
 
-    async def _take_judged(self, request: grant.Receive) -> Received:
+    async def _take_judged(self, request: grant.Receive, key: PollKey) -> Received:
         request = await self._filter_prefetch.ask(request)
         granted = 0
         try:
-            received = await self._take(request)
+            received = await self._take(request, key)
             granted = len(received.deliveries)
             return received
         finally:
             self._filter_prefetch.answered(request, granted)
 
-    async def _take(self, request: grant.Receive) -> Received:
-        key = PollKey(request.group.group_id, request.topic.topic_id)
-        if self._paused.topics and not request.is_paused and self._paused.covers(*key):
+    async def _take(self, request: grant.Receive, key: PollKey) -> Received:
+        if self._paused.topics and not request.is_paused and self._paused.covers(key.group_id, key.topic_id):
             raise _PauseBegan
         started_ms = self._clock.now_ms()
         frames = 0 if request.in_one_frame else request.batch_size
@@ -226,6 +236,15 @@ class Polls:
             self._hold_release.cancel_delivery(answer.result().deliveries)
             if answer.result().more:
                 self._wakeups.pass_on(key)
+
+
+def check_lite_filter(topic: Topic, wanted: Filter) -> None:
+    """Raise `BadRequest` for a filter on a topic of lite topics."""
+    if wanted != EVERYTHING:
+        raise BadRequest(
+            f"topic '{topic.name}' has lite topics, and a receive from it takes no filter; subscribe to lite topics by"
+            " their names, with the filter '*'"
+        )
 
 
 # The share of retries among a group's deliveries (requirement L16).

@@ -41,7 +41,8 @@ class Receive(Request[Received]):
     `attempt_id` names the receive: a repetition gets the messages that it holds. With `heads_only` at most one message
     of a message group is granted at a time, because the consumer would not process several in order. `in_one_frame`
     says how the answer is sent. With a SQL filter a first grant needs a message that the filter accepted in `judged`
-    (`receiving.filter_fetch`). With `is_paused` the receive gets only what it holds already.
+    (`receiving.filter_fetch`). With `is_paused` the receive gets only what it holds already. `shares`: other clients of
+    the group subscribe to some of the same lite topics.
     """
 
     phase: ClassVar = Phase.RECEIVE
@@ -58,12 +59,24 @@ class Receive(Request[Received]):
     in_one_frame: bool = False
     judged: Judged = NOTHING_JUDGED
     is_paused: bool = False
+    shares: bool = False
 
 
 class Grant(NamedTuple):
+    """A message that a receive gets."""
+
     found: Candidate
     receipt: Receipt
     request: Receive
+
+
+@dataclass(slots=True)
+class ReceiveSlot:
+    """One receive of a search: the room it has left, and its grants so far."""
+
+    request: Receive
+    room: int
+    grants: list[Grant]
 
 
 def new_holds(count: int) -> list[int]:

@@ -26,16 +26,16 @@ from sqlalchemy import (
 )
 
 from popserver.database.rows import RowQuery, encode_rows, rows_parameter
-from popserver.database.schema import IS_ORIGINAL, delivery, message
+from popserver.database.schema import IS_ORIGINAL, message
 from popserver.database.schema import message_group_progress as behind
 from popserver.delivery import fifo
-from popserver.delivery.message_groups import MessageGroupKey, by_member, runs_of
+from popserver.delivery.message_groups import MessageGroupKey, by_member, has_run, runs_of
 from popserver.engine.transaction import Transaction
 from popserver.filters import SqlFilter
 from popserver.messages.ranges import FilterQuery, Unjudged
 from popserver.messages.read import BY_KEY, MessageQuery, MessageRow
 from popserver.model.topic import message_key, offset_of, queue_of
-from popserver.receiving.batch import Candidate, QueueToScan, ReceiveBatch
+from popserver.receiving.batch import Candidate, Opened, QueueToScan, ReceiveBatch
 
 # A group gets at least this many messages together, if it has them: a group's cost does not depend on their number.
 SHARE_MIN = 8
@@ -68,13 +68,6 @@ class OpenGroups(NamedTuple):
     is_all: bool
 
 
-class _Opened(NamedTuple):
-    queue_id: int
-    message_group: str
-    next_offset: int
-    has_run: int  # some of its messages were granted before
-
-
 class _GroupBehindScan(NamedTuple):
     """A message before the scan's position that a filter has to judge."""
 
@@ -104,12 +97,31 @@ def open_groups(
     names: dict[str, Any] = {"queues": sorted(with_open), "limit": limit, "looked_at": limit + _OF_OTHERS_MAX}
     opened = _OPENED.rows(tx.conn, batch.names | names)
     share = 1 if heads_only else max(SHARE_MIN, limit // max(1, len(opened)))
-    runs = _again(tx, batch, [each for each in opened if each.has_run], share, min(for_again, limit))
+    runs = runs_of_opened(tx, batch, opened, with_open, share=share, limit=limit, for_again=for_again)
+    return OpenGroups(runs, is_all=len(runs) == len(opened) < limit)
+
+
+def runs_of_opened(
+    tx: Transaction,
+    batch: ReceiveBatch,
+    opened: Sequence[Opened],
+    places: dict[int, QueueToScan],
+    *,
+    share: int,
+    limit: int,
+    for_again: int | None = None,
+) -> list[GroupRun]:
+    """The runs of these groups, at most `share` messages of each and `limit` together; the others are left out.
+
+    At most `for_again` of the messages were granted before; None: any number.
+    """
+    most = limit if for_again is None else min(for_again, limit)
+    runs = _again(tx, batch, [each for each in opened if each.has_run], share, most)
     room = limit - sum(len(run.found) for run in runs)
-    runs += _untouched(tx, batch, [each for each in opened if not each.has_run], with_open, share, room)
+    runs += _untouched(tx, batch, [each for each in opened if not each.has_run], places, share, room)
     # Before the scan moves on: it skips messages of groups with a row, and would lose them when the row goes.
     _finish(tx, batch, (run.member for run in runs if run.next_offset is None))
-    return OpenGroups(runs, is_all=len(runs) == len(opened) < limit)
+    return runs
 
 
 def to_judge(
@@ -171,7 +183,7 @@ def _next_offset(run: GroupRun, beyond: int, granted: Collection[int]) -> int:
     return beyond if first is None else offset_of(first.row.message_key)
 
 
-def _again(tx: Transaction, batch: ReceiveBatch, opened: Sequence[_Opened], share: int, limit: int) -> list[GroupRun]:
+def _again(tx: Transaction, batch: ReceiveBatch, opened: Sequence[Opened], share: int, limit: int) -> list[GroupRun]:
     """Runs whose messages were granted before, each up to the first message that is still held."""
     if not opened:
         return []
@@ -199,15 +211,14 @@ def _again(tx: Transaction, batch: ReceiveBatch, opened: Sequence[_Opened], shar
 def _untouched(
     tx: Transaction,
     batch: ReceiveBatch,
-    opened: Sequence[_Opened],
+    opened: Sequence[Opened],
     places: dict[int, QueueToScan],
     share: int,
     limit: int,
 ) -> list[GroupRun]:
     """Runs of new messages between each group's position and the scan's. Groups without room are left out."""
     runs: list[GroupRun] = []
-    # This many groups are usually enough. If they have fewer messages than their share, the others are read too.
-    count = -(-limit // share)
+    count = -(-limit // share)  # usually enough; if they have fewer messages than their share, the others are read too
     for several in (opened[:count], opened[count:]):
         if several and limit > 0:
             parts, rows = _parts(tx, batch, several, places, share, limit)
@@ -224,7 +235,7 @@ def _run(part: _Part, rows: dict[int, MessageRow]) -> GroupRun:
 def _parts(
     tx: Transaction,
     batch: ReceiveBatch,
-    opened: Sequence[_Opened],
+    opened: Sequence[Opened],
     places: dict[int, QueueToScan],
     share: int,
     limit: int,
@@ -246,7 +257,7 @@ def _parts(
 
 def _shared_out(
     batch: ReceiveBatch,
-    opened: Sequence[_Opened],
+    opened: Sequence[Opened],
     places: dict[int, QueueToScan],
     rows: Sequence[MessageRow | _GroupBehindScan],
     share: int,
@@ -274,7 +285,7 @@ def _shared_out(
         elif len(scanned) == asked * share or is_last:
             next_offset = offset_of(scanned[-1].message_key) + 1
         else:
-            next_offset = _at_the_scan(places[each.queue_id], is_taken=bool(taken))
+            next_offset = _at_the_scan(places[each.queue_id], each, is_taken=bool(taken))
         parts.append(
             _Part(MessageGroupKey(batch.topic.topic_id, each.queue_id, each.message_group), taken, next_offset)
         )
@@ -283,19 +294,22 @@ def _shared_out(
     return parts
 
 
-def _at_the_scan(place: QueueToScan, *, is_taken: bool) -> int | None:
+def _at_the_scan(place: QueueToScan, each: Opened, *, is_taken: bool) -> int | None:
     """Where a group continues that has no message left up to the scan's position.
 
-    If the queue has unread messages, the scan will probably find more of the group: the row stays for them.
+    If the queue has unread messages, the scan will probably find more of the group: the row stays for them. So it does
+    if a client has moved a lite topic beyond the scan.
     """
+    if each.next_offset > place.next_offset:
+        return each.next_offset
     return place.next_offset if is_taken and place.next_offset < place.end_offset else None
 
 
-def _member(batch: ReceiveBatch, each: _Opened) -> MessageGroupKey:
+def _member(batch: ReceiveBatch, each: Opened) -> MessageGroupKey:
     return MessageGroupKey(batch.topic.topic_id, each.queue_id, each.message_group)
 
 
-def _bounds(number: int, each: _Opened, place: QueueToScan) -> tuple[int | str, ...]:
+def _bounds(number: int, each: Opened, place: QueueToScan) -> tuple[int | str, ...]:
     start = max(each.next_offset, place.min_offset)
     first, end = message_key(each.queue_id, start), message_key(each.queue_id, place.next_offset)
     return number, first, end, each.message_group
@@ -313,28 +327,20 @@ _OLDEST = (
     .where(
         behind.c.group_id == bindparam("group_id"),
         behind.c.topic_id == bindparam("topic_id"),
+        behind.c.subscriber == literal_column("''"),
         behind.c.open_since_ms.is_not(None),
     )
     .order_by(behind.c.open_since_ms)
     .limit(bindparam("looked_at"))
     .subquery("oldest")
 )
-_HAS_RUN = (
-    select(delivery.c.message_key)
-    .where(
-        delivery.c.group_id == bindparam("group_id"),
-        delivery.c.topic_id == bindparam("topic_id"),
-        delivery.c.message_group == _OLDEST.c.message_group,
-    )
-    .exists()
-)
 _OPENED = RowQuery(
-    _Opened,
+    Opened,
     select(
         _OLDEST.c.queue_id,
         _OLDEST.c.message_group,
         _OLDEST.c.next_offset,
-        case((_HAS_RUN, literal_column("1")), else_=literal_column("0")).label("has_run"),
+        has_run(_OLDEST).label("has_run"),
     )
     .where(_OLDEST.c.queue_id.in_(bindparam("queues", expanding=True)))
     .order_by(_OLDEST.c.open_since_ms)

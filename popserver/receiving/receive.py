@@ -11,18 +11,17 @@ message group go to one receive, in order, or wait.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import zip_longest
 from typing import NamedTuple
 
-from sqlalchemy import bindparam, func, select
+from sqlalchemy import bindparam, select
 
-from popserver.database.rows import RowQuery, RowStatement, encode_rows, rows_parameter
-from popserver.database.schema import delivery, in_states, message
+from popserver.database.rows import RowStatement, encode_rows
+from popserver.database.schema import delivery, in_states
 from popserver.delivery.message_groups import MessageGroupKey
 from popserver.engine.transaction import STEP_ROWS_MAX, Transaction, carries_out
 from popserver.filters import Filter
-from popserver.messages.read import BY_KEY, DEFERRED, Bodies, MessageSize, stored_messages
+from popserver.messages.read import BY_KEY, DEFERRED, Bodies, stored_messages
 from popserver.model import handles
 from popserver.model.errors import PopError
 from popserver.model.handles import Receipt
@@ -30,18 +29,16 @@ from popserver.model.message import Delivery, StoredMessage
 from popserver.model.names import SYSTEM_DERIVED
 from popserver.model.states import State
 from popserver.model.topic import MessageType
-from popserver.receiving import message_groups, repeat, scan
+from popserver.receiving import lite, message_groups, repeat, scan
+from popserver.receiving.answer_size import keep_within_bytes
 from popserver.receiving.batch import Candidate, QueueToScan, ReceiveBatch
-from popserver.receiving.grant import Grant, Receive, Received, new_holds, write_grants
+from popserver.receiving.grant import Grant, Receive, Received, ReceiveSlot, new_holds, write_grants
 from popserver.receiving.message_groups import GroupRun
 from popserver.receiving.repeat import HeldDelivery
-from popserver.settling import release
 
 # One of this many searches of a topic with priorities ignores them, so that urgent messages do not starve the rest.
 FAIR_EVERY = 8
 _NEW_OF_ROOM = 8
-# Bytes of bodies in one answer; a single message may be larger.
-RECEIVE_BYTES_MAX = 4 * 1024 * 1024
 
 
 class AttemptResult(NamedTuple):
@@ -54,15 +51,6 @@ class AttemptResult(NamedTuple):
 class _AgainRow(NamedTuple):
     message_key: int
     attempt: int
-
-
-@dataclass(slots=True)
-class ReceiveSlot:
-    """One receive of a search: the room it has left, and its grants so far."""
-
-    request: Receive
-    room: int
-    grants: list[Grant]
 
 
 class _Search(NamedTuple):
@@ -174,67 +162,21 @@ def _serve(tx: Transaction, batch: ReceiveBatch, several: Sequence[Receive]) -> 
     if tx.answer_bytes <= 0:
         return [Received([], more=True) for _ in several]
     slots, left_over = _find_and_grant(tx, batch, several)
-    has_left = _keep_within_bytes(tx, slots)
-    return _answers(tx, batch, slots, left_over=left_over or has_left)
-
-
-def _keep_within_bytes(tx: Transaction, slots: Sequence[ReceiveSlot]) -> bool:
-    """Give back grants that exceed the size of an answer, and fetch the bodies of the rest.
-
-    Returns whether any were given back. An answer has at least one message while this transaction may grant any.
-    """
-    excess: list[Receipt] = []
     bodies = [grant.found.row.body for slot in slots for grant in slot.grants]
-    if not any(body is DEFERRED for body in bodies):
+    if any(body is DEFERRED for body in bodies):
+        left_over = keep_within_bytes(tx, slots) or left_over
+    else:
         # All bodies are small: a few bytes over the limit do no harm.
         tx.answer_bytes -= sum(map(len, bodies))
-        return False
-    sizes = _sizes(tx, slots)
-    for slot in slots:
-        kept = _fitting(tx, [sizes[grant.receipt.message_key] for grant in slot.grants])
-        excess += [grant.receipt for grant in slot.grants[kept:]]
-        del slot.grants[kept:]
-    if excess:
-        release.cancel_delivery(tx, [release.CancelDelivery(excess)])
-    for slot in slots:
-        _fetch_bodies(tx, slot)
-    return bool(excess)
-
-
-def _sizes(tx: Transaction, slots: Sequence[ReceiveSlot]) -> dict[int, int]:
-    named = {"keys": encode_rows([(grant.receipt.message_key,) for slot in slots for grant in slot.grants])}
-    return {row.message_key: row.size for row in _SIZES.rows(tx.conn, named)}
-
-
-def _fitting(tx: Transaction, sizes: Sequence[int]) -> int:
-    """How many of the first messages with these sizes (in bytes) fit into one answer."""
-    room = RECEIVE_BYTES_MAX
-    for kept, size in enumerate(sizes):
-        if tx.answer_bytes <= 0 or (kept and size > min(room, tx.answer_bytes)):
-            return kept
-        room -= size
-        tx.answer_bytes -= size
-    return len(sizes)
-
-
-def _fetch_bodies(tx: Transaction, slot: ReceiveSlot) -> None:
-    large = [grant.receipt.message_key for grant in slot.grants if grant.found.row.body is DEFERRED]
-    if not large:
-        return
-    rows = BY_KEY.rows(tx.conn, {"keys": encode_rows([(key,) for key in large])})
-    bodies = {row.message_key: row.body for row in rows}
-    slot.grants = [
-        grant._replace(found=grant.found._replace(row=grant.found.row._replace(body=bodies[grant.receipt.message_key])))
-        if grant.receipt.message_key in bodies
-        else grant
-        for grant in slot.grants
-    ]
+    return _answers(tx, batch, slots, left_over=left_over)
 
 
 def _find_and_grant(tx: Transaction, batch: ReceiveBatch, several: Sequence[Receive]) -> tuple[list[ReceiveSlot], bool]:
     """The grants of each request, and whether messages may be left."""
     if several[0].is_paused:
         return [ReceiveSlot(request, request.batch_size, []) for request in several], False
+    if MessageType.LITE in batch.topic.accepts:
+        return _find_and_grant_lite(tx, batch, several)
     places = scan.lock_places(tx, batch)
     is_any_again = not places or places[0].ready_since_ms is not None
     # Messages without a message group that are READY again, the longest waiting first.
@@ -256,6 +198,31 @@ def _find_and_grant(tx: Transaction, batch: ReceiveBatch, several: Sequence[Rece
         scan.store_left_over(tx, batch, [each for each in left if each.member not in members])
     write_grants(tx, batch, grants)
     return slots, left_over or (not grants and _is_hidden(tx, batch))
+
+
+def _find_and_grant_lite(
+    tx: Transaction, batch: ReceiveBatch, several: Sequence[Receive]
+) -> tuple[list[ReceiveSlot], bool]:
+    """The same for a topic of lite topics."""
+    clients = lite.clients_of(batch, several)
+    found = lite.find(tx, batch, clients)
+    slots: dict[int, ReceiveSlot] = {}
+    left: list[Candidate] = []
+    for client_id, receives in clients.items():
+        again = _load(tx, batch, found.again.get(client_id, ()))
+        theirs = [*again, *(each for run in found.runs.get(client_id, ()) for each in run.found)]
+        of_client, rest = _distribute(tx, receives, theirs)
+        slots |= {id(each): slot for each, slot in zip(receives, of_client, strict=True)}
+        left += rest
+    in_order = [slots[id(each)] for each in several]
+    grants = [grant for slot in in_order for grant in slot.grants]
+    runs = [run for several_runs in found.runs.values() for run in several_runs]
+    granted = {grant.receipt.message_key for grant in grants}
+    left_over = message_groups.advance(tx, runs, batch.group.group_id, granted) or found.left_over or bool(left)
+    members = {run.member for run in runs if run.next_offset is not None}
+    scan.store_left_over(tx, batch, [each for each in left if each.member not in members])
+    write_grants(tx, batch, grants)
+    return in_order, left_over
 
 
 def _old_and_new(
@@ -312,7 +279,7 @@ def _room_for_old(batch: ReceiveBatch, *, new_waits: bool) -> int:
     return batch.room // 2 or batch.rotation % 2
 
 
-def _load(tx: Transaction, batch: ReceiveBatch, ready_again: Sequence[_AgainRow]) -> list[Candidate]:
+def _load(tx: Transaction, batch: ReceiveBatch, ready_again: Sequence[_AgainRow | lite.RedrivenRow]) -> list[Candidate]:
     if not ready_again:
         return []
     attempts = {row.message_key: row.attempt + 1 for row in ready_again}
@@ -376,13 +343,6 @@ def _delivery(held: Receipt, stored: StoredMessage, attempt: int) -> Delivery:
     return Delivery(stored, handles.encode_receipt(held, stored.message.message_id), attempt, held.ends_at_ms)
 
 
-_KEYS = rows_parameter("keys", "message_key")
-_SIZES = RowQuery(
-    MessageSize,
-    select(message.c.message_key, func.length(message.c.body).label("size")).where(
-        message.c.message_key.in_(select(_KEYS.c.message_key))
-    ),
-)
 _READY_AGAIN = RowStatement(
     _AgainRow,
     select(delivery.c.message_key, delivery.c.attempt)

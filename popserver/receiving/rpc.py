@@ -112,7 +112,7 @@ class ConsumerMethods:
     ) -> wire.ChangeInvisibleDurationResponse:
         """Change the hold's end to 0 s to 12 h from now; the answer has the new handle.
 
-        `suspend` with a duration of 0 gives the message back unused.
+        `suspend` with a duration of 0 gives the message back unused; with a longer one it stops a lite topic.
         """
         duration_ms = convert.duration_ms(request.invisible_duration)
         check_change(duration_ms, self._limits)
@@ -122,6 +122,7 @@ class ConsumerMethods:
             request.receipt_handle,
             duration_ms,
             give_back=request.suspend and duration_ms == 0,
+            suspend=request.suspend,
             message_id=request.message_id,
             reason=reason_of(caller),
         )

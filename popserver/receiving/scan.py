@@ -31,7 +31,7 @@ from popserver.database.rows import RowStatement, encode_rows, rows_parameter
 from popserver.database.schema import delivery, in_states, message, progress, queue
 from popserver.database.schema import message_group_progress as behind
 from popserver.database.statement import Statement
-from popserver.delivery.message_groups import MessageGroupKey
+from popserver.delivery.message_groups import MessageGroupKey, subscriber_of
 from popserver.engine.transaction import Transaction
 from popserver.filters import SqlFilter, TagFilter
 from popserver.filters.tags import EVERYTHING
@@ -215,6 +215,7 @@ _HAS_OPEN = (
     .where(
         behind.c.group_id == bindparam("group_id"),
         behind.c.topic_id == bindparam("topic_id"),
+        behind.c.subscriber == literal_column("''"),
         behind.c.open_since_ms.is_not(None),
     )
     .exists()
@@ -337,13 +338,15 @@ _STORE_LOCKED = insert(behind).from_select(
     .group_by(message.c.message_group),
 )
 _LEFT = rows_parameter("left", "queue_id", "next_offset", text=("message_group",))
+_GROUP_ID, _TOPIC_ID = bindparam("group_id", type_=BigInteger), bindparam("topic_id", type_=BigInteger)
 _STORE_LEFT_OVER = insert(behind).from_select(
-    _BEHIND_COLUMNS,
+    [*_BEHIND_COLUMNS, "subscriber"],
     select(
-        bindparam("group_id", type_=BigInteger),
+        _GROUP_ID,
         _LEFT.c.queue_id,
         _LEFT.c.message_group,
-        bindparam("topic_id", type_=BigInteger),
+        _TOPIC_ID,
         _LEFT.c.next_offset,
+        subscriber_of(_GROUP_ID, _TOPIC_ID, _LEFT.c.message_group),
     ),
 )

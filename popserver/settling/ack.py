@@ -199,7 +199,7 @@ def ack_whole_runs(tx: Transaction, group: Group, receipts: Sequence[Receipt]) -
     assert row is not None, "an aggregate has one row"
     if row.held < len(named) or row.all_of_runs > row.held or row.topics > 2:
         return False
-    message_groups.open_all(tx, row.members, {row.first_topic, row.last_topic})
+    message_groups.open_all(tx, group, row.members, {row.first_topic, row.last_topic})
     tx.conn.execute(_END, {"holds": holds})
     return True
 

@@ -40,6 +40,7 @@ class ChangeInvisible(Request[Receipt]):
     """Restart a hold for `duration_ms` from now. `give_back` ends the hold instead; its attempt does not count.
 
     `reason`: if the attempt failed, why, as its consumer says; empty if it does not say it.
+    `suspend`: the consumer stops this lite topic for so long; the attempt does not count either.
     """
 
     phase: ClassVar = Phase.CHANGE_INVISIBLE
@@ -48,6 +49,7 @@ class ChangeInvisible(Request[Receipt]):
     duration_ms: int
     give_back: bool = False
     reason: str = ""
+    suspend: bool = False
 
     def locks(self) -> Iterable[Locks]:
         return locks_in_order([self.receipt])
@@ -86,6 +88,8 @@ def _change_one(tx: Transaction, request: ChangeInvisible) -> Receipt | PopError
         return _repeated(tx, old, successor) or refusal(tx, group, old)
     by_itself = when_visibility_changes(Holder(held.holder), held.attempt, group.retry)
     event = Event.GIVE_BACK if request.give_back else by_itself
+    if request.suspend and event is Event.EXHAUST:
+        event = Event.RETRY
     if event is Event.EXHAUST:
         why = _said("failed, and no attempt remains", request.reason)
         move_to_dead_letters(tx, group, [_candidate(held)], event, why)
@@ -97,7 +101,7 @@ def _change_one(tx: Transaction, request: ChangeInvisible) -> Receipt | PopError
         _named(tx, old)
         | {
             "to_state": target(event).value,
-            "to_attempt": held.attempt - 1 if event is Event.GIVE_BACK else held.attempt,
+            "to_attempt": held.attempt - 1 if event is Event.GIVE_BACK or request.suspend else held.attempt,
             "successor": successor,
             "until_ms": end_ms,
         },
@@ -105,7 +109,8 @@ def _change_one(tx: Transaction, request: ChangeInvisible) -> Receipt | PopError
     record(tx, group, event, [moved(held)], request.reason if event is Event.RETRY else "")
     if event is Event.GIVE_BACK:
         _advance_groups_after(tx, group, held)
-        tx.ready_topics.add(held.topic_id)
+        if held.message_group is None:
+            tx.ready_topics.add(held.topic_id)
     else:
         tx.expect(DUE, end_ms)
     return old._replace(hold_id=successor, ends_at_ms=end_ms)
@@ -114,6 +119,8 @@ def _change_one(tx: Transaction, request: ChangeInvisible) -> Receipt | PopError
 def _wait_ms(event: Event, request: ChangeInvisible, held: HeldRow) -> int:
     if event is Event.GIVE_BACK:
         return 0
+    if request.suspend:
+        return request.duration_ms
     if event is Event.RETRY and held.message_group is not None:
         # A fixed interval, whatever the client asks for: the message group waits during it (requirement L6).
         return interval_ms(request.group.retry, held.attempt, in_order=True)

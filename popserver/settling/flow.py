@@ -62,19 +62,22 @@ class Settling:
         duration_ms: int,
         *,
         give_back: bool = False,
+        suspend: bool = False,
         message_id: str = "",
         reason: str = "",
     ) -> str:
         """Restart the hold's time from now. Returns the new handle; the old one is no longer valid.
 
         For a push consumer this is a failure, and `reason` says why, if it does: the message is delivered again after
-        `duration_ms`. With `give_back` it is READY at once and the attempt does not count. Raises
-        `InvalidReceiptHandle` and then changes nothing.
+        `duration_ms`. With `give_back` it is READY at once and the attempt does not count. With `suspend` the lite
+        topic of the message stops for `duration_ms`, and the attempt does not count. Raises `InvalidReceiptHandle` and
+        then changes nothing.
         """
         group, topic = await self._catalog.for_receipt(group_name, topic_name)
         held = decode_receipt(handle, message_id)
         await self._check_place(handle, held, group, topic)
-        request = change.ChangeInvisible(group, held, duration_ms, give_back, reason)
+        suspends = suspend and topic.is_lite and not give_back
+        request = change.ChangeInvisible(group, held, duration_ms, give_back, reason, suspends)
         return encode_receipt(await self._writer.submit(request))
 
     async def forward(

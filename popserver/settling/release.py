@@ -128,7 +128,7 @@ def _give_back_unused(tx: Transaction, group: Group, rows: Sequence[GrantedRow])
     if in_groups:
         runs = by_member(runs_of(tx.conn, group.group_id, in_groups))
         advance_groups(tx, group, {member: runs.get(member, []) for member in in_groups})
-    for topic_id in {row.topic_id for row in rows}:
+    for topic_id in {row.topic_id for row in rows if not row.message_group}:
         tx.ready_topics.add(topic_id)
 
 

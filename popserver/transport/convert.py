@@ -27,10 +27,17 @@ from popserver.model.errors import (
     MessageCorrupted,
     MessagePropertiesTooLarge,
     MessagePropertyConflictWithType,
-    Unimplemented,
     Unsupported,
 )
-from popserver.model.message import BodyEncoding, Delivery, Message, StoredMessage, attempt_of, check_message_group
+from popserver.model.message import (
+    BodyEncoding,
+    Delivery,
+    Message,
+    StoredMessage,
+    attempt_of,
+    check_lite_topic,
+    check_message_group,
+)
 from popserver.model.names import Resource
 from popserver.model.topic import MessageType, Topic
 
@@ -52,7 +59,7 @@ BORN_HOST_LENGTH_MAX = 255
 TRACE_CONTEXT_LENGTH_MAX = 1_024
 
 # Module constants, because looking up an enum member in its class costs more than converting a field.
-_NORMAL, _DELAY, _PRIORITY = MessageType.NORMAL, MessageType.DELAY, MessageType.PRIORITY
+_NORMAL, _DELAY, _PRIORITY, _LITE = MessageType.NORMAL, MessageType.DELAY, MessageType.PRIORITY, MessageType.LITE
 _GZIP = BodyEncoding.GZIP
 _TYPES = {
     MessageType.NORMAL: pb.NORMAL,
@@ -60,17 +67,18 @@ _TYPES = {
     MessageType.DELAY: pb.DELAY,
     MessageType.TRANSACTION: pb.TRANSACTION,
     MessageType.PRIORITY: pb.PRIORITY,
+    MessageType.LITE: pb.LITE,
 }
-# Each of these properties decides the message's type. Lite topics have no type, because they are not implemented.
+# Each of these properties decides the message's type.
 _Exclusive = Literal["delivery_timestamp", "message_group", "priority", "lite_topic"]
-_EXCLUSIVE: dict[_Exclusive, MessageType | None] = {
+_EXCLUSIVE: dict[_Exclusive, MessageType] = {
     "delivery_timestamp": MessageType.DELAY,
     "message_group": MessageType.FIFO,
     "priority": MessageType.PRIORITY,
-    "lite_topic": None,
+    "lite_topic": MessageType.LITE,
 }
 _OF_TRANSACTION = "message_type TRANSACTION"
-_KINDS: dict[str, MessageType | None] = dict(_EXCLUSIVE.items())
+_KINDS: dict[str, MessageType] = dict(_EXCLUSIVE.items())
 _KINDS[_OF_TRANSACTION] = MessageType.TRANSACTION
 # The digest of a body, in hexadecimal digits.
 _DIGESTS: dict[int, Callable[[bytes], str]] = {
@@ -213,17 +221,6 @@ def unheld(stored: StoredMessage, topic: pb.Resource, store_host: str = "") -> p
     return filled
 
 
-def orphan_check(stored: StoredMessage, transaction_id: str, store_host: str) -> wire.TelemetryCommand:
-    """The question to a producer whether to commit or roll back a half message (protocol 8.1)."""
-    topic = as_resource(stored.message.topic)
-    command = wire.RecoverOrphanedTransactionCommand(
-        message=unheld(stored, topic, store_host), transaction_id=transaction_id
-    )
-    return wire.TelemetryCommand(
-        status=pb.Status(code=pb.OK, message="OK"), recover_orphaned_transaction_command=command
-    )
-
-
 def delivered_at(now_ms: int) -> wire.ReceiveMessageResponse:
     """The last frame of a receive. Without it a client drops the batch (protocol 1.7)."""
     answer = wire.ReceiveMessageResponse()
@@ -308,7 +305,10 @@ def _fill(filled: pb.Message, stored: StoredMessage, common: pb.Message) -> None
     system.queue_id = stored.queue_number
     system.queue_offset = stored.offset
     if sent.message_group is not None:
-        system.message_group = sent.message_group
+        if sent.message_type is _LITE:
+            system.lite_topic = sent.message_group
+        else:
+            system.message_group = sent.message_group
     if sent.priority is not None:
         system.priority = sent.priority
     if sent.deliver_at_ms is not None:
@@ -320,7 +320,7 @@ def _fill(filled: pb.Message, stored: StoredMessage, common: pb.Message) -> None
 
 
 def _kind(system: pb.SystemProperties) -> tuple[MessageType, str | None]:
-    """The message's type, from its properties (protocol 4.3), and its message group."""
+    """The message's type, from its properties (protocol 4.3), and its message group or lite topic."""
     # Not a list made by a loop: this is run for each message sent, and most have none of the properties.
     has, transaction = system.HasField, system.message_type == pb.TRANSACTION
     if not (transaction or has("message_group") or has("delivery_timestamp") or has("priority") or has("lite_topic")):
@@ -331,8 +331,9 @@ def _kind(system: pb.SystemProperties) -> tuple[MessageType, str | None]:
     if len(named) > 1:
         raise MessagePropertyConflictWithType(f"{' and '.join(named)} exclude each other; send the message with one")
     message_type = _KINDS[named[0]]
-    if message_type is None:
-        raise Unimplemented("this version does not implement lite topics; send to an ordinary topic")
+    if message_type is _LITE:
+        check_lite_topic(system.lite_topic)
+        return message_type, system.lite_topic
     if message_type is not MessageType.FIFO:
         return message_type, None
     check_message_group(system.message_group)

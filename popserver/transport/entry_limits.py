@@ -26,7 +26,7 @@ ENTRIES_MAX = {
     "Publishing.topics": 1_024,
     "Subscription.subscriptions": 1_024,
     "Settings.client_properties": 64,
-    "SyncLiteSubscriptionRequest.lite_topic_set": 1_024,
+    "SyncLiteSubscriptionRequest.lite_topic_set": 4_096,
     "CreateTopicRequest.accept_message_types": 16,
     "UpdateTopicRequest.accept_message_types": 16,
     "CreateGroupRequest.retry_intervals": 128,

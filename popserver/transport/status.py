@@ -16,6 +16,7 @@ CODES: dict[type[PopError], pb.Code.ValueType] = {
     errors.IllegalMessageTag: pb.ILLEGAL_MESSAGE_TAG,
     errors.IllegalMessageKey: pb.ILLEGAL_MESSAGE_KEY,
     errors.IllegalMessageGroup: pb.ILLEGAL_MESSAGE_GROUP,
+    errors.IllegalLiteTopic: pb.ILLEGAL_LITE_TOPIC,
     errors.IllegalMessagePropertyKey: pb.ILLEGAL_MESSAGE_PROPERTY_KEY,
     errors.IllegalMessageId: pb.ILLEGAL_MESSAGE_ID,
     errors.IllegalDeliveryTime: pb.ILLEGAL_DELIVERY_TIME,
@@ -51,6 +52,8 @@ CODES: dict[type[PopError], pb.Code.ValueType] = {
     # The server cannot do it.
     errors.Busy: pb.TOO_MANY_REQUESTS,
     errors.TooManyRequests: pb.TOO_MANY_REQUESTS,
+    errors.LiteTopicQuotaExceeded: pb.LITE_TOPIC_QUOTA_EXCEEDED,
+    errors.LiteSubscriptionQuotaExceeded: pb.LITE_SUBSCRIPTION_QUOTA_EXCEEDED,
     errors.Internal: pb.INTERNAL_SERVER_ERROR,
     errors.CannotListen: pb.INTERNAL_SERVER_ERROR,
     errors.CommitUnknown: pb.INTERNAL_SERVER_ERROR,

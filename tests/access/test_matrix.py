@@ -140,7 +140,7 @@ BULK = [
 ADMIN_METHODS = """
     CreateTopic UpdateTopic DeleteTopic GetTopic ListTopics CreateGroup UpdateGroup DeleteGroup GetGroup ListGroups
     PeekMessages GetMessage ListScheduled CancelScheduled Why TryFilter ListDeadLetters GetDeadLetter PurgeDeadLetters
-    FindMessages ListHolds ListLockedMessageGroups
+    FindMessages GetLiteTopic ListLiteTopics ListHolds ListLockedMessageGroups
     PlanRedrive RunRedrive CancelRedrive RedriveDeadLetters ListRedrivePlans ListRedrives ListLag ResetOffsets
     SkipMessage PauseGroup ResumeGroup CloneOffsets ImportOffsets CreateUser UpdateUser DeleteUser ListUsers AddPolicy
     RemovePolicy ConfirmClock ListPolicies ExplainAccess ListClients ReconnectClient

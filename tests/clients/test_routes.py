@@ -55,7 +55,9 @@ async def test_a_route_keeps_the_namespace_as_written(door: Door) -> None:
     assert {queue.topic.resource_namespace for queue in await route(door, inside)} == {"north"}
 
 
-@pytest.mark.parametrize("accepts", [(MessageType.NORMAL,), (MessageType.FIFO,), tuple(MessageType)])
+@pytest.mark.parametrize(
+    "accepts", [(MessageType.NORMAL,), (MessageType.LITE,), (MessageType.NORMAL, MessageType.FIFO)]
+)
 async def test_a_route_lists_what_the_topic_was_made_for(door: Door, accepts: tuple[MessageType, ...]) -> None:
     await door.broker.catalog.create_topic(NewTopic(Resource("", "made"), 1, accepts))
     (queue,) = await route(door, pb.Resource(name="made"))

@@ -166,7 +166,7 @@ async def test_our_own_client_learns_what_the_server_offers(door: Door) -> None:
     assert dict(answer.client_properties) == {
         "popmq.client": "0.1.0",
         "popmq.server": VERSION,
-        "popmq.capabilities": "admin,batch,legacy,pull-batch,receive-batch,bulk,idempotency",
+        "popmq.capabilities": "admin,batch,legacy,lite,pull-batch,receive-batch,bulk,idempotency",
     }
 
 
@@ -184,8 +184,8 @@ def with_properties(properties: dict[str, str]) -> pb.Settings:
 
 BAD_SETTINGS = [
     ("no type", pb.Settings(), pb.UNRECOGNIZED_CLIENT_TYPE, "CLIENT_TYPE_UNSPECIFIED"),
-    ("lite push", consumer(pb.LITE_PUSH_CONSUMER), pb.UNRECOGNIZED_CLIENT_TYPE, "LITE_PUSH_CONSUMER"),
-    ("lite simple", consumer(pb.LITE_SIMPLE_CONSUMER), pb.UNRECOGNIZED_CLIENT_TYPE, "LITE_SIMPLE_CONSUMER"),
+    ("lite push", consumer(pb.LITE_PUSH_CONSUMER), pb.TOPIC_NOT_FOUND, "--type LITE"),
+    ("lite simple", consumer(pb.LITE_SIMPLE_CONSUMER), pb.TOPIC_NOT_FOUND, "--type LITE"),
     ("consumer publishing", pb.Settings(client_type=pb.PUSH_CONSUMER), pb.BAD_REQUEST, "no subscription"),
     (
         "producer subscribing",

@@ -70,9 +70,9 @@ CASES: list[tuple[str, Any, int, tuple[str, ...]]] = [
     ("CreateTopic", admin.CreateTopicRequest(topic=named("new"), queue_count=1025), pb.BAD_REQUEST, ("1025", "1024")),
     (
         "CreateTopic",
-        admin.CreateTopicRequest(topic=named("new"), accept_message_types=[pb.LITE]),
+        admin.CreateTopicRequest(topic=named("new"), accept_message_types=[pb.LITE, pb.FIFO]),
         pb.BAD_REQUEST,
-        ("type 5", "NORMAL (1)"),
+        ("LITE and FIFO", "LITE messages only"),
     ),
     (
         "CreateTopic",

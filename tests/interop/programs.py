@@ -61,7 +61,7 @@ def _java(sources: Path, made: Path) -> list[str]:
     jars = made / "jars"
     pom = str(sources / "pom.xml")
     do(["mvn", "-q", "-B", "-f", pom, "dependency:copy-dependencies", f"-DoutputDirectory={jars}"], made)
-    do(["javac", "-cp", f"{jars}/*", "-d", str(made), str(sources / "OfficialClient.java")], made)
+    do(["javac", "-cp", f"{jars}/*", "-d", str(made), *map(str, sorted(sources.glob("*.java")))], made)
     return ["java", "-Xmx256m", "-cp", f"{jars}/*:{made}", "-Drocketmq.log.root={log}", "OfficialClient"]
 
 

@@ -22,7 +22,7 @@ MISSING = "consumer group 'missing' does not exist; create it with: popmq group 
 RESERVED = "consumer group name 'CID_RMQ_SYS_x' is reserved for the system; choose another"
 NO_RIGHT = "user 'alice' may not SUB group 'others': no policy allows it"
 BAD_FILTER = "the SQL expression is illegal at line 1, column 4"
-WRONG_TYPE = "client type LITE_PUSH_CONSUMER is not supported"
+WRONG_TYPE = "takes NORMAL messages and has no lite topics"
 
 # The Rust client has no push consumer, and no lite one.
 KINDS = {"python": ["push", "simple"], "node": ["push", "simple"], "java": ["push", "simple"], "go": ["push", "simple"]}

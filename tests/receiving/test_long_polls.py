@@ -9,6 +9,7 @@ import pytest
 import structlog
 
 from popserver.engine import wakeups
+from popserver.engine.wakeups import PollKey
 from popserver.model.errors import CommitUnknown, Internal, TooManyRequests
 from popserver.model.names import Resource
 from popserver.model.retry import RetryPolicy
@@ -155,7 +156,7 @@ async def test_an_idle_poll_that_comes_again_does_not_ask_the_store(broker: Runn
     await broker.receive()
     asked: list[object] = []
     receive = broker.broker.polls._take
-    broker.broker.polls._take = lambda request: asked.append(request) or receive(request)  # type: ignore[method-assign]
+    broker.broker.polls._take = lambda *given: asked.append(given) or receive(*given)  # type: ignore[method-assign]
     for _ in range(5):
         assert await broker.receive() == []
     assert asked == []
@@ -269,14 +270,14 @@ async def test_a_woken_poll_that_dies_hands_on_what_it_was_woken_for(broker: Run
     dying, next_one = await broker.poll(client_id="dying"), await broker.poll(client_id="next")
     look, looking = broker.broker.polls._take, asyncio.Event()
 
-    async def die(request: grant.Receive) -> grant.Received:
+    async def die(_request: grant.Receive, _key: PollKey) -> grant.Received:
         broker.broker.polls._take = look  # type: ignore[method-assign]
         looking.set()
         if end == "its look fails":
             raise Internal
         return await asyncio.Future()
 
-    broker.broker.polls._take = die  # type: ignore[method-assign]
+    broker.broker.polls._take = die  # type: ignore[method-assign, assignment]
     (sent,) = await broker.send()
     await looking.wait()
     dying.cancel()

@@ -63,14 +63,6 @@ async def test_an_endless_client_id_is_refused(door: Door) -> None:
     assert "256 characters, at most 255" in status.message
 
 
-async def test_what_is_not_offered_says_so(door: Door) -> None:
-    before = await door.digest()
-    (status,) = await door.statuses("SyncLiteSubscription", wire.SyncLiteSubscriptionRequest())
-    assert status.code == pb.NOT_IMPLEMENTED
-    assert "does not implement" in status.message
-    assert await door.digest() == before
-
-
 @pytest.mark.parametrize("language", ["", "HTTP", "KLINGON"])
 async def test_headers_may_be_odd(door: Door, language: str) -> None:
     odd = {"x-mq-language": language, "x-mq-date-time": "yesterday", "authorization": "MQv2-HMAC-SHA1 Credential="}

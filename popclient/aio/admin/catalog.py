@@ -6,9 +6,18 @@ from collections.abc import Iterable
 from datetime import timedelta
 from typing import Final
 
-from popclient.admin.answers import OUTCOMES, client_facts_of, group_of, topic_of, trial_of
-from popclient.admin.facts import ClientFacts, ExponentialBackoff, Group, Topic, Trial
-from popclient.admin.requests import message_types, set_interval, set_intervals
+from popclient.admin.answers import OUTCOMES, client_facts_of, facts_of, group_of, topic_of, trial_of
+from popclient.admin.facts import (
+    ClientFacts,
+    ExponentialBackoff,
+    Group,
+    LiteTopic,
+    LiteTopicFacts,
+    LiteTopicGroup,
+    Topic,
+    Trial,
+)
+from popclient.admin.requests import message_types, set_expiry, set_interval, set_intervals
 from popclient.aio.admin.calls import Calls
 from popproto.v1 import admin_pb2 as wire
 from popproto.v2 import admin_pb2 as rocketmq
@@ -17,21 +26,42 @@ from popproto.v2 import admin_pb2 as rocketmq
 class Topics(Calls):
     """The calls about topics."""
 
-    async def create_topic(self, name: str, *, queue_count: int = 0, accept_message_types: Iterable[str] = ()) -> Topic:
-        """Creates a topic. 0 queues and no types: the server's defaults. Types are NORMAL, FIFO, DELAY, TRANSACTION."""
+    async def create_topic(
+        self,
+        name: str,
+        *,
+        queue_count: int = 0,
+        accept_message_types: Iterable[str] = (),
+        lite_expiry: float | timedelta | None = None,
+    ) -> Topic:
+        """Creates a topic. 0 queues and no types: the server's defaults.
+
+        Types are NORMAL, FIFO, DELAY, TRANSACTION, PRIORITY, or LITE alone. lite_expiry: how long (seconds or a
+        timedelta) a lite topic lives after its last message; None: for ever.
+        """
         request = wire.CreateTopicRequest(
             topic=self._named(name), queue_count=queue_count, accept_message_types=message_types(accept_message_types)
         )
+        set_expiry(request, lite_expiry)
         answer = await self._call(lambda link: link.admin.CreateTopic, request)
         return topic_of(answer.topic)
 
     async def update_topic(
-        self, name: str, *, queue_count: int | None = None, accept_message_types: Iterable[str] = ()
+        self,
+        name: str,
+        *,
+        queue_count: int | None = None,
+        accept_message_types: Iterable[str] = (),
+        lite_expiry: float | timedelta | None = None,
     ) -> Topic:
-        """Changes a topic; what is not given stays as it is. The number of queues can only grow."""
+        """Changes a topic; what is not given stays as it is. The number of queues can only grow.
+
+        lite_expiry: as in `create_topic`; 0: lite topics do not expire any more.
+        """
         request = wire.UpdateTopicRequest(
             topic=self._named(name), queue_count=queue_count, accept_message_types=message_types(accept_message_types)
         )
+        set_expiry(request, lite_expiry)
         answer = await self._call(lambda link: link.admin.UpdateTopic, request)
         return topic_of(answer.topic)
 
@@ -57,6 +87,21 @@ class Topics(Calls):
                 return topics[:max_topics]
             request.after.CopyFrom(answer.next_after)
 
+    async def list_lite_topics(
+        self, topic: str, *, prefix: str = "", after: str = "", max_topics: int = 1_000
+    ) -> list[LiteTopic]:
+        """The lite topics of a topic by name: those that begin with `prefix`, after the name `after`; at most 1,000."""
+        request = wire.ListLiteTopicsRequest(topic=self._named(topic), prefix=prefix, after=after, max=max_topics)
+        answer = await self._call(lambda link: link.admin.ListLiteTopics, request)
+        return [facts_of(LiteTopic, each) for each in answer.lite_topics]
+
+    async def get_lite_topic(self, topic: str, lite_topic: str) -> LiteTopicFacts:
+        """A lite topic, and what each group does with it. Raises NotFound."""
+        request = wire.GetLiteTopicRequest(topic=self._named(topic), lite_topic=lite_topic)
+        answer = await self._call(lambda link: link.admin.GetLiteTopic, request)
+        groups = tuple(facts_of(LiteTopicGroup, each, group=each.group.name) for each in answer.groups)
+        return LiteTopicFacts(facts_of(LiteTopic, answer.lite_topic), groups)
+
 
 class Groups(Calls):
     """The calls about consumer groups."""
@@ -70,10 +115,14 @@ class Groups(Calls):
         fifo_retry_interval: float | timedelta | None = None,
         consume_from: str = "",
         history: str = "",
+        lite: str = "",
     ) -> Group:
-        """Creates a group; what is not given is a default. Intervals: seconds, timedeltas, or exponential."""
+        """Creates a group; what is not given is a default. Intervals: seconds, timedeltas, or exponential.
+
+        lite: SHARED, EXCLUSIVE or WILDCARD for lite consumers; empty: ordinary ones.
+        """
         request = wire.CreateGroupRequest(
-            group=self._named(name), max_attempts=max_attempts, consume_from=consume_from, history=history
+            group=self._named(name), max_attempts=max_attempts, consume_from=consume_from, history=history, lite=lite
         )
         set_intervals(request, retry_intervals)
         set_interval(request, fifo_retry_interval)
@@ -88,9 +137,12 @@ class Groups(Calls):
         retry_intervals: Iterable[float | timedelta] | ExponentialBackoff = (),
         fifo_retry_interval: float | timedelta | None = None,
         history: str | None = None,
+        lite: str = "",
     ) -> Group:
-        """Changes a group; what is not given stays as it is."""
-        request = wire.UpdateGroupRequest(group=self._named(name), max_attempts=max_attempts, history=history)
+        """Changes a group; what is not given stays as it is. `lite` changes only if the group was never used."""
+        request = wire.UpdateGroupRequest(
+            group=self._named(name), max_attempts=max_attempts, history=history, lite=lite
+        )
         set_intervals(request, retry_intervals)
         set_interval(request, fifo_retry_interval)
         answer = await self._call(lambda link: link.admin.UpdateGroup, request)

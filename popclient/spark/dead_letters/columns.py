@@ -145,6 +145,7 @@ DEAD_LETTERS: Final = View(
         _text("redrive_state"),
         _text("plan_id"),
         _bigint("id"),
+        _text("lite_topic"),
     ),
 )
 LINEAGE: Final = View(

@@ -72,6 +72,7 @@ COLUMNS: Final = {
     "tag": ("string",),
     "keys": ("array<string>",),
     "message_group": ("string",),
+    "lite_topic": ("string",),
     "delivery_timestamp": ("timestamp",),
     "priority": ("int", "smallint", "tinyint"),
     "properties": ("map<string,string>",),
@@ -145,6 +146,9 @@ class Rows:
             "delivery_timestamp": _time(row.get("delivery_timestamp")),
             "priority": row.get("priority"),
         }
+        if row.get("lite_topic") is not None:
+            # Only then, so that the ids of all other rows stay as they were before there were lite topics.
+            fields["lite_topic"] = row["lite_topic"]
         content = body.encode() if isinstance(body, str) else body
         message_id = row.get("message_id") or self._ids.of(content, json.dumps([topic, *fields.values()], default=str))
         return Message(topic, content, message_id=message_id, **fields)

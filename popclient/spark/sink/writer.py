@@ -137,14 +137,18 @@ def _pieces(rows: Iterable[Row]) -> Iterator[list[Row]]:
     size, in_order = 0, False
     for row in rows:
         size += len(row.message.body)
-        in_order = in_order or row.message.message_group is not None
+        in_order = in_order or _is_in_order(row)
         rows_max, bytes_max = (MESSAGES_PER_REQUEST, BODIES_PER_REQUEST) if in_order else (ROWS_AT_ONCE, BYTES_AT_ONCE)
         if piece and (len(piece) >= rows_max or size > bytes_max):
             yield piece
-            piece, size, in_order = [], len(row.message.body), row.message.message_group is not None
+            piece, size, in_order = [], len(row.message.body), _is_in_order(row)
         piece.append(row)
     if piece:
         yield piece
+
+
+def _is_in_order(row: Row) -> bool:
+    return row.message.message_group is not None or row.message.lite_topic is not None
 
 
 def _task() -> TaskContext:

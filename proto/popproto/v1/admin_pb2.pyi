@@ -34,9 +34,12 @@ class Topic(_message.Message):
     MESSAGE_COUNT_FIELD_NUMBER: _builtins.int
     CREATED_AT_FIELD_NUMBER: _builtins.int
     QUEUES_FIELD_NUMBER: _builtins.int
+    LITE_TOPIC_COUNT_FIELD_NUMBER: _builtins.int
+    LITE_EXPIRY_FIELD_NUMBER: _builtins.int
     queue_count: _builtins.int
     message_count: _builtins.int
     """stored now"""
+    lite_topic_count: _builtins.int
     @_builtins.property
     def topic(self) -> _definition_pb2.Resource: ...
     @_builtins.property
@@ -47,6 +50,10 @@ class Topic(_message.Message):
     def queues(self) -> _containers.RepeatedCompositeFieldContainer[Global___Queue]:
         """only in GetTopic"""
 
+    @_builtins.property
+    def lite_expiry(self) -> _duration_pb2.Duration:
+        """how long a lite topic lives after its last message; absent: for ever"""
+
     def __init__(
         self,
         *,
@@ -56,10 +63,12 @@ class Topic(_message.Message):
         message_count: _builtins.int = ...,
         created_at: _timestamp_pb2.Timestamp | None = ...,
         queues: _abc.Iterable[Global___Queue] | None = ...,
+        lite_topic_count: _builtins.int = ...,
+        lite_expiry: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "topic", b"topic"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "lite_expiry", b"lite_expiry", "topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accept_message_types", b"accept_message_types", "created_at", b"created_at", "message_count", b"message_count", "queue_count", b"queue_count", "queues", b"queues", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accept_message_types", b"accept_message_types", "created_at", b"created_at", "lite_expiry", b"lite_expiry", "lite_topic_count", b"lite_topic_count", "message_count", b"message_count", "queue_count", b"queue_count", "queues", b"queues", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -99,6 +108,7 @@ class CreateTopicRequest(_message.Message):
     TOPIC_FIELD_NUMBER: _builtins.int
     QUEUE_COUNT_FIELD_NUMBER: _builtins.int
     ACCEPT_MESSAGE_TYPES_FIELD_NUMBER: _builtins.int
+    LITE_EXPIRY_FIELD_NUMBER: _builtins.int
     queue_count: _builtins.int
     """0: the server's default"""
     @_builtins.property
@@ -107,16 +117,21 @@ class CreateTopicRequest(_message.Message):
     def accept_message_types(self) -> _containers.RepeatedScalarFieldContainer[_definition_pb2.MessageType.ValueType]:
         """none: the server's default"""
 
+    @_builtins.property
+    def lite_expiry(self) -> _duration_pb2.Duration:
+        """absent: lite topics do not expire"""
+
     def __init__(
         self,
         *,
         topic: _definition_pb2.Resource | None = ...,
         queue_count: _builtins.int = ...,
         accept_message_types: _abc.Iterable[_definition_pb2.MessageType.ValueType] | None = ...,
+        lite_expiry: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["topic", b"topic"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["lite_expiry", b"lite_expiry", "topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accept_message_types", b"accept_message_types", "queue_count", b"queue_count", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accept_message_types", b"accept_message_types", "lite_expiry", b"lite_expiry", "queue_count", b"queue_count", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -153,6 +168,7 @@ class UpdateTopicRequest(_message.Message):
     TOPIC_FIELD_NUMBER: _builtins.int
     QUEUE_COUNT_FIELD_NUMBER: _builtins.int
     ACCEPT_MESSAGE_TYPES_FIELD_NUMBER: _builtins.int
+    LITE_EXPIRY_FIELD_NUMBER: _builtins.int
     queue_count: _builtins.int
     """it only grows"""
     @_builtins.property
@@ -161,16 +177,21 @@ class UpdateTopicRequest(_message.Message):
     def accept_message_types(self) -> _containers.RepeatedScalarFieldContainer[_definition_pb2.MessageType.ValueType]:
         """none: unchanged"""
 
+    @_builtins.property
+    def lite_expiry(self) -> _duration_pb2.Duration:
+        """absent: unchanged; 0: lite topics do not expire"""
+
     def __init__(
         self,
         *,
         topic: _definition_pb2.Resource | None = ...,
         queue_count: _builtins.int | None = ...,
         accept_message_types: _abc.Iterable[_definition_pb2.MessageType.ValueType] | None = ...,
+        lite_expiry: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_queue_count", b"_queue_count", "queue_count", b"queue_count", "topic", b"topic"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_queue_count", b"_queue_count", "lite_expiry", b"lite_expiry", "queue_count", b"queue_count", "topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_queue_count", b"_queue_count", "accept_message_types", b"accept_message_types", "queue_count", b"queue_count", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_queue_count", b"_queue_count", "accept_message_types", b"accept_message_types", "lite_expiry", b"lite_expiry", "queue_count", b"queue_count", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__queue_count: _TypeAlias = _typing.Literal["queue_count"]  # noqa: Y015
     _WhichOneofArgType__queue_count: _TypeAlias = _typing.Literal["_queue_count", b"_queue_count"]  # noqa: Y015
@@ -363,6 +384,7 @@ class Group(_message.Message):
     HINTS_FIELD_NUMBER: _builtins.int
     PAUSES_FIELD_NUMBER: _builtins.int
     MORE_PAUSES_FIELD_NUMBER: _builtins.int
+    LITE_FIELD_NUMBER: _builtins.int
     max_attempts: _builtins.int
     """the first delivery included"""
     consume_from: _builtins.str
@@ -373,6 +395,8 @@ class Group(_message.Message):
     """POP or PULL; empty until first use fixes it"""
     more_pauses: _builtins.int
     """how many other pauses the group has"""
+    lite: _builtins.str
+    """SHARED, EXCLUSIVE or WILDCARD: which lite topics its clients get; empty: ordinary consumers"""
     @_builtins.property
     def group(self) -> _definition_pb2.Resource: ...
     @_builtins.property
@@ -427,10 +451,11 @@ class Group(_message.Message):
         hints: _abc.Iterable[_builtins.str] | None = ...,
         pauses: _abc.Iterable[Global___Pause] | None = ...,
         more_pauses: _builtins.int = ...,
+        lite: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "exponential_retry", b"exponential_retry", "fifo_retry_interval", b"fifo_retry_interval", "group", b"group", "redeliveries", b"redeliveries"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["consume_from", b"consume_from", "consumers", b"consumers", "created_at", b"created_at", "exponential_retry", b"exponential_retry", "fifo_retry_interval", b"fifo_retry_interval", "group", b"group", "hints", b"hints", "history", b"history", "lag", b"lag", "max_attempts", b"max_attempts", "mode", b"mode", "more_pauses", b"more_pauses", "pauses", b"pauses", "redeliveries", b"redeliveries", "retry_intervals", b"retry_intervals"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consume_from", b"consume_from", "consumers", b"consumers", "created_at", b"created_at", "exponential_retry", b"exponential_retry", "fifo_retry_interval", b"fifo_retry_interval", "group", b"group", "hints", b"hints", "history", b"history", "lag", b"lag", "lite", b"lite", "max_attempts", b"max_attempts", "mode", b"mode", "more_pauses", b"more_pauses", "pauses", b"pauses", "redeliveries", b"redeliveries", "retry_intervals", b"retry_intervals"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -624,12 +649,15 @@ class CreateGroupRequest(_message.Message):
     HISTORY_FIELD_NUMBER: _builtins.int
     EXPONENTIAL_RETRY_FIELD_NUMBER: _builtins.int
     FIFO_RETRY_INTERVAL_FIELD_NUMBER: _builtins.int
+    LITE_FIELD_NUMBER: _builtins.int
     max_attempts: _builtins.int
     """0: the server's default"""
     consume_from: _builtins.str
     """empty: EARLIEST"""
     history: _builtins.str
     """empty: errors"""
+    lite: _builtins.str
+    """empty: ordinary consumers, until a lite consumer uses it first"""
     @_builtins.property
     def group(self) -> _definition_pb2.Resource: ...
     @_builtins.property
@@ -654,10 +682,11 @@ class CreateGroupRequest(_message.Message):
         history: _builtins.str = ...,
         exponential_retry: _definition_pb2.ExponentialBackoff | None = ...,
         fifo_retry_interval: _duration_pb2.Duration | None = ...,
+        lite: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_fifo_retry_interval", b"_fifo_retry_interval", "exponential_retry", b"exponential_retry", "fifo_retry_interval", b"fifo_retry_interval", "group", b"group"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fifo_retry_interval", b"_fifo_retry_interval", "consume_from", b"consume_from", "exponential_retry", b"exponential_retry", "fifo_retry_interval", b"fifo_retry_interval", "group", b"group", "history", b"history", "max_attempts", b"max_attempts", "retry_intervals", b"retry_intervals"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fifo_retry_interval", b"_fifo_retry_interval", "consume_from", b"consume_from", "exponential_retry", b"exponential_retry", "fifo_retry_interval", b"fifo_retry_interval", "group", b"group", "history", b"history", "lite", b"lite", "max_attempts", b"max_attempts", "retry_intervals", b"retry_intervals"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__fifo_retry_interval: _TypeAlias = _typing.Literal["fifo_retry_interval"]  # noqa: Y015
     _WhichOneofArgType__fifo_retry_interval: _TypeAlias = _typing.Literal["_fifo_retry_interval", b"_fifo_retry_interval"]  # noqa: Y015
@@ -701,8 +730,11 @@ class UpdateGroupRequest(_message.Message):
     HISTORY_FIELD_NUMBER: _builtins.int
     EXPONENTIAL_RETRY_FIELD_NUMBER: _builtins.int
     FIFO_RETRY_INTERVAL_FIELD_NUMBER: _builtins.int
+    LITE_FIELD_NUMBER: _builtins.int
     max_attempts: _builtins.int
     history: _builtins.str
+    lite: _builtins.str
+    """empty: unchanged; only of a group that was never used"""
     @_builtins.property
     def group(self) -> _definition_pb2.Resource: ...
     @_builtins.property
@@ -724,10 +756,11 @@ class UpdateGroupRequest(_message.Message):
         history: _builtins.str | None = ...,
         exponential_retry: _definition_pb2.ExponentialBackoff | None = ...,
         fifo_retry_interval: _duration_pb2.Duration | None = ...,
+        lite: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_fifo_retry_interval", b"_fifo_retry_interval", "_history", b"_history", "_max_attempts", b"_max_attempts", "exponential_retry", b"exponential_retry", "fifo_retry_interval", b"fifo_retry_interval", "group", b"group", "history", b"history", "max_attempts", b"max_attempts"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fifo_retry_interval", b"_fifo_retry_interval", "_history", b"_history", "_max_attempts", b"_max_attempts", "exponential_retry", b"exponential_retry", "fifo_retry_interval", b"fifo_retry_interval", "group", b"group", "history", b"history", "max_attempts", b"max_attempts", "retry_intervals", b"retry_intervals"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fifo_retry_interval", b"_fifo_retry_interval", "_history", b"_history", "_max_attempts", b"_max_attempts", "exponential_retry", b"exponential_retry", "fifo_retry_interval", b"fifo_retry_interval", "group", b"group", "history", b"history", "lite", b"lite", "max_attempts", b"max_attempts", "retry_intervals", b"retry_intervals"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__fifo_retry_interval: _TypeAlias = _typing.Literal["fifo_retry_interval"]  # noqa: Y015
     _WhichOneofArgType__fifo_retry_interval: _TypeAlias = _typing.Literal["_fifo_retry_interval", b"_fifo_retry_interval"]  # noqa: Y015
@@ -1305,6 +1338,193 @@ class ListLockedMessageGroupsResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListLockedMessageGroupsResponse: _TypeAlias = ListLockedMessageGroupsResponse  # noqa: Y015
+
+@_typing.final
+class LiteTopic(_message.Message):
+    """A lite topic of a bind topic."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    QUEUE_ID_FIELD_NUMBER: _builtins.int
+    FIRST_OFFSET_FIELD_NUMBER: _builtins.int
+    CREATED_AT_FIELD_NUMBER: _builtins.int
+    NEWEST_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    queue_id: _builtins.int
+    first_offset: _builtins.int
+    """of its first message in the queue"""
+    @_builtins.property
+    def created_at(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def newest(self) -> _timestamp_pb2.Timestamp:
+        """when its last message was stored; absent if it has none any more"""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        queue_id: _builtins.int = ...,
+        first_offset: _builtins.int = ...,
+        created_at: _timestamp_pb2.Timestamp | None = ...,
+        newest: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "newest", b"newest"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "first_offset", b"first_offset", "name", b"name", "newest", b"newest", "queue_id", b"queue_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LiteTopic: _TypeAlias = LiteTopic  # noqa: Y015
+
+@_typing.final
+class ListLiteTopicsRequest(_message.Message):
+    """The lite topics of a topic by name, from `after` on."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PREFIX_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    MAX_FIELD_NUMBER: _builtins.int
+    prefix: _builtins.str
+    after: _builtins.str
+    max: _builtins.int
+    """at most 1,000"""
+    @_builtins.property
+    def topic(self) -> _definition_pb2.Resource: ...
+    def __init__(
+        self,
+        *,
+        topic: _definition_pb2.Resource | None = ...,
+        prefix: _builtins.str = ...,
+        after: _builtins.str = ...,
+        max: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["topic", b"topic"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "max", b"max", "prefix", b"prefix", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListLiteTopicsRequest: _TypeAlias = ListLiteTopicsRequest  # noqa: Y015
+
+@_typing.final
+class ListLiteTopicsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    LITE_TOPICS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def status(self) -> _definition_pb2.Status: ...
+    @_builtins.property
+    def lite_topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___LiteTopic]: ...
+    def __init__(
+        self,
+        *,
+        status: _definition_pb2.Status | None = ...,
+        lite_topics: _abc.Iterable[Global___LiteTopic] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lite_topics", b"lite_topics", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListLiteTopicsResponse: _TypeAlias = ListLiteTopicsResponse  # noqa: Y015
+
+@_typing.final
+class GetLiteTopicRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    LITE_TOPIC_FIELD_NUMBER: _builtins.int
+    lite_topic: _builtins.str
+    @_builtins.property
+    def topic(self) -> _definition_pb2.Resource: ...
+    def __init__(
+        self,
+        *,
+        topic: _definition_pb2.Resource | None = ...,
+        lite_topic: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["topic", b"topic"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lite_topic", b"lite_topic", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetLiteTopicRequest: _TypeAlias = GetLiteTopicRequest  # noqa: Y015
+
+@_typing.final
+class LiteTopicGroup(_message.Message):
+    """What a group does with a lite topic."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    LITE_FIELD_NUMBER: _builtins.int
+    READY_FIELD_NUMBER: _builtins.int
+    INFLIGHT_FIELD_NUMBER: _builtins.int
+    WAITING_RETRY_FIELD_NUMBER: _builtins.int
+    CLIENT_IDS_FIELD_NUMBER: _builtins.int
+    lite: _builtins.str
+    """the group's model"""
+    ready: _builtins.int
+    """counted up to 1,000"""
+    inflight: _builtins.int
+    waiting_retry: _builtins.int
+    @_builtins.property
+    def group(self) -> _definition_pb2.Resource: ...
+    @_builtins.property
+    def client_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """who subscribes to it"""
+
+    def __init__(
+        self,
+        *,
+        group: _definition_pb2.Resource | None = ...,
+        lite: _builtins.str = ...,
+        ready: _builtins.int = ...,
+        inflight: _builtins.int = ...,
+        waiting_retry: _builtins.int = ...,
+        client_ids: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["group", b"group"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_ids", b"client_ids", "group", b"group", "inflight", b"inflight", "lite", b"lite", "ready", b"ready", "waiting_retry", b"waiting_retry"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LiteTopicGroup: _TypeAlias = LiteTopicGroup  # noqa: Y015
+
+@_typing.final
+class GetLiteTopicResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    LITE_TOPIC_FIELD_NUMBER: _builtins.int
+    GROUPS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def status(self) -> _definition_pb2.Status: ...
+    @_builtins.property
+    def lite_topic(self) -> Global___LiteTopic: ...
+    @_builtins.property
+    def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___LiteTopicGroup]: ...
+    def __init__(
+        self,
+        *,
+        status: _definition_pb2.Status | None = ...,
+        lite_topic: Global___LiteTopic | None = ...,
+        groups: _abc.Iterable[Global___LiteTopicGroup] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["lite_topic", b"lite_topic", "status", b"status"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups", b"groups", "lite_topic", b"lite_topic", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetLiteTopicResponse: _TypeAlias = GetLiteTopicResponse  # noqa: Y015
 
 @_typing.final
 class Fact(_message.Message):

@@ -120,6 +120,16 @@ class AdminStub(object):
                 request_serializer=popmq_dot_v1_dot_admin__pb2.ListLockedMessageGroupsRequest.SerializeToString,
                 response_deserializer=popmq_dot_v1_dot_admin__pb2.ListLockedMessageGroupsResponse.FromString,
                 _registered_method=True)
+        self.ListLiteTopics = channel.unary_unary(
+                '/popmq.v1.Admin/ListLiteTopics',
+                request_serializer=popmq_dot_v1_dot_admin__pb2.ListLiteTopicsRequest.SerializeToString,
+                response_deserializer=popmq_dot_v1_dot_admin__pb2.ListLiteTopicsResponse.FromString,
+                _registered_method=True)
+        self.GetLiteTopic = channel.unary_unary(
+                '/popmq.v1.Admin/GetLiteTopic',
+                request_serializer=popmq_dot_v1_dot_admin__pb2.GetLiteTopicRequest.SerializeToString,
+                response_deserializer=popmq_dot_v1_dot_admin__pb2.GetLiteTopicResponse.FromString,
+                _registered_method=True)
         self.FindMessages = channel.unary_unary(
                 '/popmq.v1.Admin/FindMessages',
                 request_serializer=popmq_dot_v1_dot_admin__pb2.FindMessagesRequest.SerializeToString,
@@ -377,6 +387,18 @@ class AdminServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ListLockedMessageGroups(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListLiteTopics(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetLiteTopic(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -657,6 +679,16 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.ListLockedMessageGroups,
                     request_deserializer=popmq_dot_v1_dot_admin__pb2.ListLockedMessageGroupsRequest.FromString,
                     response_serializer=popmq_dot_v1_dot_admin__pb2.ListLockedMessageGroupsResponse.SerializeToString,
+            ),
+            'ListLiteTopics': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListLiteTopics,
+                    request_deserializer=popmq_dot_v1_dot_admin__pb2.ListLiteTopicsRequest.FromString,
+                    response_serializer=popmq_dot_v1_dot_admin__pb2.ListLiteTopicsResponse.SerializeToString,
+            ),
+            'GetLiteTopic': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetLiteTopic,
+                    request_deserializer=popmq_dot_v1_dot_admin__pb2.GetLiteTopicRequest.FromString,
+                    response_serializer=popmq_dot_v1_dot_admin__pb2.GetLiteTopicResponse.SerializeToString,
             ),
             'FindMessages': grpc.unary_unary_rpc_method_handler(
                     servicer.FindMessages,
@@ -1273,6 +1305,60 @@ class Admin(object):
             '/popmq.v1.Admin/ListLockedMessageGroups',
             popmq_dot_v1_dot_admin__pb2.ListLockedMessageGroupsRequest.SerializeToString,
             popmq_dot_v1_dot_admin__pb2.ListLockedMessageGroupsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListLiteTopics(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/popmq.v1.Admin/ListLiteTopics',
+            popmq_dot_v1_dot_admin__pb2.ListLiteTopicsRequest.SerializeToString,
+            popmq_dot_v1_dot_admin__pb2.ListLiteTopicsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetLiteTopic(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/popmq.v1.Admin/GetLiteTopic',
+            popmq_dot_v1_dot_admin__pb2.GetLiteTopicRequest.SerializeToString,
+            popmq_dot_v1_dot_admin__pb2.GetLiteTopicResponse.FromString,
             options,
             channel_credentials,
             insecure,

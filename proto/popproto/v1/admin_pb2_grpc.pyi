@@ -51,6 +51,8 @@ class AdminStub:
     Why: _grpc.UnaryUnaryMultiCallable[_admin_pb2.WhyRequest, _admin_pb2.WhyResponse]
     ListHolds: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListHoldsRequest, _admin_pb2.ListHoldsResponse]
     ListLockedMessageGroups: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListLockedMessageGroupsRequest, _admin_pb2.ListLockedMessageGroupsResponse]
+    ListLiteTopics: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListLiteTopicsRequest, _admin_pb2.ListLiteTopicsResponse]
+    GetLiteTopic: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetLiteTopicRequest, _admin_pb2.GetLiteTopicResponse]
     FindMessages: _grpc.UnaryUnaryMultiCallable[_admin_pb2.FindMessagesRequest, _admin_pb2.FindMessagesResponse]
     TryFilter: _grpc.UnaryUnaryMultiCallable[_admin_pb2.TryFilterRequest, _admin_pb2.TryFilterResponse]
     ListDeadLetters: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListDeadLettersRequest, _admin_pb2.ListDeadLettersResponse]
@@ -106,6 +108,8 @@ class AdminAsyncStub(AdminStub):
     Why: _aio.UnaryUnaryMultiCallable[_admin_pb2.WhyRequest, _admin_pb2.WhyResponse]  # type: ignore[assignment]
     ListHolds: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListHoldsRequest, _admin_pb2.ListHoldsResponse]  # type: ignore[assignment]
     ListLockedMessageGroups: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListLockedMessageGroupsRequest, _admin_pb2.ListLockedMessageGroupsResponse]  # type: ignore[assignment]
+    ListLiteTopics: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListLiteTopicsRequest, _admin_pb2.ListLiteTopicsResponse]  # type: ignore[assignment]
+    GetLiteTopic: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetLiteTopicRequest, _admin_pb2.GetLiteTopicResponse]  # type: ignore[assignment]
     FindMessages: _aio.UnaryUnaryMultiCallable[_admin_pb2.FindMessagesRequest, _admin_pb2.FindMessagesResponse]  # type: ignore[assignment]
     TryFilter: _aio.UnaryUnaryMultiCallable[_admin_pb2.TryFilterRequest, _admin_pb2.TryFilterResponse]  # type: ignore[assignment]
     ListDeadLetters: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListDeadLettersRequest, _admin_pb2.ListDeadLettersResponse]  # type: ignore[assignment]
@@ -260,6 +264,20 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.ListLockedMessageGroupsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.ListLockedMessageGroupsResponse, _abc.Awaitable[_admin_pb2.ListLockedMessageGroupsResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def ListLiteTopics(
+        self,
+        request: _admin_pb2.ListLiteTopicsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ListLiteTopicsResponse, _abc.Awaitable[_admin_pb2.ListLiteTopicsResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def GetLiteTopic(
+        self,
+        request: _admin_pb2.GetLiteTopicRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.GetLiteTopicResponse, _abc.Awaitable[_admin_pb2.GetLiteTopicResponse]]: ...
 
     @_abc_1.abstractmethod
     def FindMessages(

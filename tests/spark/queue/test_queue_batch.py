@@ -39,6 +39,7 @@ def test_every_message_once_with_all_that_it_says(seen: Seen, admin: Admin) -> N
             "tag": message.tag,
             "keys": list(message.keys),
             "message_group": None,
+            "lite_topic": None,
             "message_type": "NORMAL",
             "queue_id": message.queue_id,
             "queue_offset": message.queue_offset,

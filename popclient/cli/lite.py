@@ -1,0 +1,63 @@
+"""`popmq lite …`"""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from typing import Any
+
+from popclient.admin import Admin, LiteTopic
+from popclient.cli.arguments import client_config
+from popclient.cli.output import fields, local, say, table, utc
+
+
+def list_all(arguments: Namespace) -> int:
+    with Admin(client_config(arguments)) as admin:
+        found = admin.list_lite_topics(
+            arguments.topic, prefix=arguments.prefix, after=arguments.after, max_topics=arguments.max
+        )
+    columns = ["lite topic", "queue", "first offset", "created", "last message"]
+    rows = [(each.name, each.queue_id, each.first_offset, local(each.created_at), local(each.newest)) for each in found]
+    return say(arguments, [_document(each) for each in found], table(columns, rows, "no lite topics"))
+
+
+def show(arguments: Namespace) -> int:
+    with Admin(client_config(arguments)) as admin:
+        found = admin.get_lite_topic(arguments.topic, arguments.lite_topic)
+    one = found.lite_topic
+    lines = fields(
+        [
+            ("lite topic", one.name),
+            ("queue", one.queue_id),
+            ("first offset", one.first_offset),
+            ("created", local(one.created_at)),
+            ("last message", local(one.newest)),
+        ]
+    )
+    columns = ["group", "model", "ready", "inflight", "waiting retry", "clients"]
+    rows = [
+        (each.group, each.lite or "all", each.ready, each.inflight, each.waiting_retry, ", ".join(each.client_ids))
+        for each in found.groups
+    ]
+    groups = [
+        {
+            "group": each.group,
+            "lite": each.lite,
+            "ready": each.ready,
+            "inflight": each.inflight,
+            "waiting_retry": each.waiting_retry,
+            "client_ids": list(each.client_ids),
+        }
+        for each in found.groups
+    ]
+    document = {**_document(one), "groups": groups}
+    return say(arguments, document, [*lines, "", *table(columns, rows, "no group has met the topic")])
+
+
+def _document(each: LiteTopic) -> dict[str, Any]:
+    return {
+        "name": each.name,
+        "queue_id": each.queue_id,
+        "first_offset": each.first_offset,
+        "created_at": utc(each.created_at),
+        "newest": utc(each.newest),
+    }

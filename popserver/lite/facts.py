@@ -1,0 +1,148 @@
+"""What operators see of lite topics (reads only)."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, bindparam, func, literal_column, select, text
+
+from popserver.catalog import facts as catalog_facts
+from popserver.catalog import groups
+from popserver.database.rows import RowStatement
+from popserver.database.schema import (
+    IS_ORIGINAL,
+    KEY_SHIFT,
+    lite_subscription,
+    lite_topic,
+    message,
+    progress,
+)
+from popserver.model.errors import BadRequest, NotFound
+from popserver.model.group import Group
+from popserver.model.names import Resource
+from popserver.model.states import State
+from popserver.model.topic import Topic, message_key, queue_of
+
+COUNTED_MAX = 1_000
+
+
+class LiteTopic(NamedTuple):
+    """A lite topic: the key of its first message, and when its newest one was stored (None: it has none any more)."""
+
+    name: str
+    first_key: int
+    created_at_ms: int
+    newest_ms: int | None
+
+
+class LiteTopicGroup(NamedTuple):
+    """What a group does with a lite topic; messages are counted up to 1,000."""
+
+    group: Group
+    counts: dict[State, int]
+    client_ids: list[str]
+
+
+class LiteTopicFacts(NamedTuple):
+    """A lite topic, in which queue it is, and its groups."""
+
+    lite_topic: LiteTopic
+    queue_number: int
+    groups: list[LiteTopicGroup]
+
+
+def list_lite_topics(
+    conn: Connection, topic_name: Resource, prefix: str, after: str, limit: int
+) -> tuple[Topic, list[LiteTopic]]:
+    """Lite topics by name. Raises `TopicNotFound`, and `BadRequest` for a topic without lite topics."""
+    topic = _bind_topic(conn, topic_name)
+    first = max(prefix, after)
+    names = {"of_topic": topic.topic_id, "first": first, "limit": limit, "prefix": prefix, "length": len(prefix)}
+    found = _LISTED.rows(conn, names)
+    return topic, [each for each in found if each.name != after]
+
+
+def lite_topic_facts(conn: Connection, topic_name: Resource, name: str) -> LiteTopicFacts:
+    """One lite topic. Raises as `list_lite_topics` does, and `NotFound`."""
+    topic = _bind_topic(conn, topic_name)
+    names = {"of_topic": topic.topic_id, "named": name}
+    found = _ONE.first(conn, names)
+    if found is None:
+        raise NotFound(f"topic '{topic_name}' has no lite topic '{name[:64]}'; list them with: popmq lite list NAME")
+    queue_id = queue_of(found.first_key)
+    bounds = {**names, "first": found.first_key, "end": message_key(queue_id + 1, 0), "limit": COUNTED_MAX}
+    group_ids = conn.execute(_GROUPS, {"of_queue": queue_id}).scalars().all()
+    known = groups.groups_by_id(conn, group_ids)
+    number = next((each.number for each in topic.queues if each.queue_id == queue_id), 0)
+    return LiteTopicFacts(
+        found,
+        number,
+        [
+            LiteTopicGroup(
+                each.group,
+                _counts(conn, each.group, bounds),
+                list(conn.execute(_CLIENTS, {**names, "for_group": each.group.group_id}).scalars()),
+            )
+            for _, each in sorted(known.items())
+            if not each.is_deleted
+        ],
+    )
+
+
+def _bind_topic(conn: Connection, name: Resource) -> Topic:
+    topic = catalog_facts.topic_facts(conn, name).topic
+    if not topic.is_lite:
+        raise BadRequest(f"topic '{name}' takes {' and '.join(topic.accepts)} messages and has no lite topics")
+    return topic
+
+
+def _counts(conn: Connection, group: Group, bounds: dict[str, Any]) -> dict[State, int]:
+    names = {**bounds, "group_namespace": group.name.namespace, "group_name": group.name.name}
+    return {State(state): count for state, count in conn.execute(_COUNTS, names)}
+
+
+_NEWEST_MS = (
+    select(message.c.stored_at_ms)
+    .where(
+        IS_ORIGINAL,
+        message.c.message_group == lite_topic.c.name,
+        message.c.message_key >= lite_topic.c.first_key,
+        message.c.message_key < (lite_topic.c.first_key.op(">>")(KEY_SHIFT) + 1).op("<<")(KEY_SHIFT),
+    )
+    .order_by(message.c.message_key.desc())
+    .limit(1)
+    .correlate(lite_topic)
+    .scalar_subquery()
+)
+_columns = select(lite_topic.c.name, lite_topic.c.first_key, lite_topic.c.created_at_ms, _NEWEST_MS.label("newest_ms"))
+_OF_TOPIC = lite_topic.c.topic_id == bindparam("of_topic")
+_LISTED = RowStatement(
+    LiteTopic,
+    _columns.where(
+        _OF_TOPIC,
+        lite_topic.c.name >= bindparam("first"),
+        func.substr(lite_topic.c.name, literal_column("1"), bindparam("length")) == bindparam("prefix"),
+    )
+    .order_by(lite_topic.c.name)
+    .limit(bindparam("limit")),
+)
+_ONE = RowStatement(LiteTopic, _columns.where(_OF_TOPIC, lite_topic.c.name == bindparam("named")))
+_GROUPS = select(progress.c.group_id).where(progress.c.queue_id == bindparam("of_queue"))
+_CLIENTS = (
+    select(lite_subscription.c.client_id)
+    .where(
+        lite_subscription.c.group_id == bindparam("for_group"),
+        lite_subscription.c.topic_id == bindparam("of_topic"),
+        lite_subscription.c.lite_topic == bindparam("named"),
+    )
+    .order_by(lite_subscription.c.client_id)
+)
+# The newest messages of the lite topic, through the view that says a message's state.
+_COUNTS = text("""
+    SELECT s.state, COUNT(*) FROM (
+        SELECT m.message_key FROM message m
+        WHERE m.message_group = :named AND m.copy_of IS NULL AND m.message_key >= :first AND m.message_key < :end
+        ORDER BY m.message_key DESC LIMIT :limit) m
+    JOIN message_state s ON s.message_key = m.message_key
+    WHERE s.group_namespace = :group_namespace AND s.consumer_group = :group_name
+    GROUP BY s.state""")

@@ -1,0 +1,260 @@
+"""SyncLiteSubscription: a client says which lite topics it gets (protocol 8.4)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+
+import structlog
+
+from popserver.catalog import groups, topics
+from popserver.catalog.flow import Catalog
+from popserver.database.notifications import LITE_CLIENTS, LITE_TOPICS
+from popserver.engine.clock import Clock
+from popserver.engine.reader import Reader
+from popserver.engine.timers import BackgroundTasks, DueTimer
+from popserver.engine.transaction import STEP_ROWS_MAX
+from popserver.engine.wakeups import PollKey
+from popserver.engine.writer import Writer
+from popserver.lite.expire import ExpireLite, expiring, has_lite_topics
+from popserver.lite.offsets import OffsetOption
+from popserver.lite.registry import LiteClient, LiteClients
+from popserver.lite.subscriptions import (
+    SILENT_MS,
+    LeaveLite,
+    SilentClient,
+    Synced,
+    SyncLite,
+    TouchLite,
+    longest_silent_ms,
+    silent_clients,
+)
+from popserver.messages.lite_topics import EXPIRE_PERIOD_MS
+from popserver.model.errors import BadRequest, PopError
+from popserver.model.group import Group, LiteModel
+from popserver.model.message import check_lite_topic
+from popserver.model.names import Resource
+from popserver.model.retry import SECOND_MS
+from popserver.model.topic import Topic
+
+RETRY_MS = 1 * SECOND_MS  # after a failure of the database
+
+log = structlog.get_logger("popserver.lite")
+
+
+class LiteAction(StrEnum):
+    """What a client does with the lite topics that it names."""
+
+    PARTIAL_ADD = "PARTIAL_ADD"
+    PARTIAL_REMOVE = "PARTIAL_REMOVE"
+    COMPLETE_ADD = "COMPLETE_ADD"
+    COMPLETE_REMOVE = "COMPLETE_REMOVE"
+
+
+class LiteSubscriptions:
+    """Which client gets which lite topics."""
+
+    def __init__(
+        self,
+        reader: Reader,
+        writer: Writer,
+        catalog: Catalog,
+        clock: Clock,
+        background: BackgroundTasks,
+        clients: LiteClients,
+        notify: Callable[[str, str], Awaitable[None]],
+    ) -> None:
+        """`notify` tells a client (id) that it does not get a lite topic any more; it never fails."""
+        self._reader = reader
+        self._writer = writer
+        self._catalog = catalog
+        self._clock = clock
+        self._background = background
+        self.clients = clients
+        self._notify = notify
+        self._changing: Counter[PollKey] = Counter()
+        self._looker = DueTimer(clock, self._look_for_silent)
+        writer.effects.on_due(LITE_CLIENTS, self._looker)
+        self._expirer = DueTimer(clock, self._expire)
+        writer.effects.on_due(LITE_TOPICS, self._expirer)
+
+    def start(self) -> None:
+        """Begin to look for clients that are gone, and for lite topics that expire."""
+        self._looker.expect(self._clock.now_ms())
+        self._expirer.expect(self._clock.now_ms())
+
+    async def idle(self) -> None:
+        await self._looker.idle()
+        await self._expirer.idle()
+
+    async def close(self) -> None:
+        await self._looker.close()
+        await self._expirer.close()
+
+    async def sync(
+        self,
+        group_name: Resource,
+        topic_name: Resource,
+        client_id: str,
+        action: LiteAction,
+        lite_topics: Collection[str],
+        offset: OffsetOption | None = None,
+    ) -> None:
+        """Change a client's lite topics. Blank names are skipped.
+
+        Raises `IllegalLiteTopic`, `LiteSubscriptionQuotaExceeded`, and `BadRequest` for a topic without lite topics, a
+        group of ordinary consumers, and a group whose clients get all lite topics if they would choose.
+        """
+        named = {each for each in lite_topics if each.strip()}
+        for each in named:
+            check_lite_topic(each)
+        topic = await self._catalog.bind_topic(topic_name)
+        group = await self._catalog.lite_group(group_name, topic)
+        await self._catalog.subscription(group_name, topic_name)
+        if group.lite is LiteModel.WILDCARD:
+            _check_wildcard(group, action, named)
+            return
+        key = PollKey(group.group_id, topic.topic_id, client_id)
+        if action is LiteAction.COMPLETE_REMOVE:
+            await self._leave(group, topic, client_id)
+        elif action is LiteAction.COMPLETE_ADD and self._has(group, key, named):
+            await self._writer.submit(TouchLite(*key))
+        else:
+            await self._change(group, topic, key, action, named, offset)
+
+    async def know(self, group: Group, topic: Topic, client_id: str) -> LiteClient:
+        """The client's lite topics, before it receives: its polls are woken from now on."""
+        return await self.clients.know(PollKey(group.group_id, topic.topic_id, client_id))
+
+    def left(self, client_id: str) -> None:
+        """The client said goodbye."""
+        for key in self.clients.keys_of(client_id):
+            self._background.submit(client_id, lambda key=key: self._end(key, None))  # type: ignore[misc]
+
+    def changed(self, name: Resource) -> None:
+        """A transaction, perhaps of another server, has changed the lite topics of a client."""
+        group_id, _, topic_id = name.namespace.partition("/")
+        if not (group_id.isdecimal() and topic_id.isdecimal()):
+            return
+        key = PollKey(int(group_id), int(topic_id), name.name)
+        if self.clients.get(key) is not None and not self._changing[key]:
+            self._background.submit(f"lite {key}", lambda: self._read_again(key))
+
+    def read_all_again(self) -> None:
+        """Notifications of other servers may have been missed."""
+        for keys in list(self.clients.topics.values()):
+            for key in keys:
+                self._background.submit(f"lite {key}", lambda key=key: self._read_again(key))  # type: ignore[misc]
+
+    def _has(self, group: Group, key: PollKey, named: set[str]) -> bool:
+        """Whether the client has exactly these. In an exclusive group only the database knows."""
+        known = self.clients.get(key)
+        return known is not None and known.lite_topics == named and group.lite is LiteModel.SHARED
+
+    async def _change(
+        self,
+        group: Group,
+        topic: Topic,
+        key: PollKey,
+        action: LiteAction,
+        named: set[str],
+        offset: OffsetOption | None,
+    ) -> None:
+        adds = action is not LiteAction.PARTIAL_REMOVE
+        request = SyncLite(
+            group,
+            topic,
+            key.client_id,
+            add=named if adds else (),
+            remove=() if adds else named,
+            is_complete=action is LiteAction.COMPLETE_ADD,
+            offset=offset if action is LiteAction.PARTIAL_ADD else None,
+        )
+        await self.clients.know(key)
+        with self._changes(key):
+            synced: Synced = await self._writer.submit(request)
+        client = self.clients.change(key, synced.added, synced.removed)
+        client.shares = client.shares or synced.shares
+        # A commit after the change, before this line, did not know the new ones.
+        self.clients.wake_one(key)
+        for lite_topic in synced.refused:
+            await self._notify(key.client_id, lite_topic)
+
+    @contextmanager
+    def _changes(self, key: PollKey) -> Iterator[None]:
+        """What this server changes itself, it does not read again."""
+        self._changing[key] += 1
+        try:
+            yield
+        finally:
+            self._changing[key] -= 1
+            if not self._changing[key]:
+                del self._changing[key]
+
+    async def _leave(self, group: Group, topic: Topic, client_id: str, unless_after_ms: int | None = None) -> None:
+        key = PollKey(group.group_id, topic.topic_id, client_id)
+        with self._changes(key):
+            has_left = await self._writer.submit(LeaveLite(group, topic, client_id, unless_after_ms))
+        if has_left:
+            self.clients.forget(key)
+
+    async def _end(self, key: PollKey, unless_after_ms: int | None) -> None:
+        """The client is gone: its lite topics of one topic go to others, or wait."""
+        found_groups, found_topics = await self._reader.read(
+            lambda conn: (groups.groups_by_id(conn, [key.group_id]), topics.topics_by_id(conn, [key.topic_id]))
+        )
+        group, topic = found_groups.get(key.group_id), found_topics.get(key.topic_id)
+        if group is not None and topic is not None:
+            await self._leave(group.group, topic, key.client_id, unless_after_ms)
+        else:
+            self.clients.forget(key)
+
+    async def _read_again(self, key: PollKey) -> None:
+        known = self.clients.get(key)
+        if known is None:
+            return
+        before = set(known.lite_topics)
+        lost = before - (await self.clients.read(key)).lite_topics
+        # Another server may have given them to another client, and this one may have the client's stream.
+        for lite_topic in sorted(lost):
+            await self._notify(key.client_id, lite_topic)
+
+    async def _look_for_silent(self) -> int | None:
+        """Remove what clients subscribe to that are gone. Returns when the next one may be gone."""
+        now_ms = self._clock.now_ms()
+        try:
+            found: list[SilentClient] = await self._reader.read(lambda conn: silent_clients(conn, now_ms - SILENT_MS))
+            for each in found:
+                await self._end(PollKey(each.group_id, each.topic_id, each.client_id), now_ms - SILENT_MS)
+            oldest_ms = await self._reader.read(longest_silent_ms)
+        except PopError as error:
+            log.warning("removing the lite topics of clients that are gone is delayed", reason=error.sentence)
+            return now_ms + RETRY_MS
+        return None if oldest_ms is None else max(oldest_ms + SILENT_MS + 1, now_ms + RETRY_MS)
+
+    async def _expire(self) -> int | None:
+        """One step. Returns when the next is due."""
+        now_ms = self._clock.now_ms()
+        try:
+            found = await self._reader.read(lambda conn: expiring(conn, self._clock.aged_ms()))
+            removed = await self._writer.submit(ExpireLite(found)) if found else 0
+            are_any = await self._reader.read(has_lite_topics)
+        except PopError as error:
+            log.warning("removing expired lite topics is delayed", reason=error.sentence)
+            return now_ms + EXPIRE_PERIOD_MS
+        if removed:
+            log.info("expired lite topics removed", count=removed)
+        if removed == STEP_ROWS_MAX:
+            return now_ms
+        return now_ms + EXPIRE_PERIOD_MS if are_any else None
+
+
+def _check_wildcard(group: Group, action: LiteAction, named: Collection[str]) -> None:
+    """Raise `BadRequest` if a client of a group that gets all lite topics would add some."""
+    if action is LiteAction.PARTIAL_ADD:
+        raise BadRequest(
+            f"consumer group '{group.name}' has the lite model WILDCARD: its clients get all lite topics, and cannot"
+            f" subscribe to {len(named)} by name; use a group of the model SHARED or EXCLUSIVE"
+        )

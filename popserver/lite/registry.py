@@ -1,0 +1,109 @@
+"""The lite topics of the clients that ask this server: so a commit wakes those clients only that have news.
+
+The database has the truth; what is here only says whom to wake. Other servers tell when they change a client's lite
+topics, and then they are read again.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+
+from popserver.engine.reader import Reader
+from popserver.engine.wakeups import PollKey, Wakeups
+from popserver.lite import subscriptions
+
+
+@dataclass(slots=True)
+class LiteClient:
+    """A client's lite topics in one topic, and whether it shares some with other clients of its group."""
+
+    lite_topics: set[str] = field(default_factory=set)
+    shares: bool = False
+
+
+class LiteClients:
+    """The lite consumers of this server."""
+
+    def __init__(self, reader: Reader, wakeups: Wakeups) -> None:
+        self._reader = reader
+        self._wakeups = wakeups
+        self._known: dict[PollKey, LiteClient] = {}
+        self.topics: dict[int, set[PollKey]] = {}  # the clients of each topic
+        self._by_hash: dict[tuple[int, int], tuple[PollKey, ...]] = {}
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def get(self, key: PollKey) -> LiteClient | None:
+        return self._known.get(key)
+
+    def keys_of(self, client_id: str) -> list[PollKey]:
+        """Where the client has subscribed."""
+        return [key for key in self._known if key.client_id == client_id]
+
+    async def know(self, key: PollKey) -> LiteClient:
+        """The client; read from the database if this server does not know it."""
+        return self._known.get(key) or await self.read(key)
+
+    async def read(self, key: PollKey) -> LiteClient:
+        """Read the client's lite topics from the database, and wake it if they changed."""
+        lite_topics, shares = await self._reader.read(
+            lambda conn: (subscriptions.lite_topics_of(conn, key), subscriptions.is_shared(conn, key))
+        )
+        known = self._known.get(key)
+        before = set() if known is None else known.lite_topics
+        client = self.change(key, lite_topics - before, before - lite_topics)
+        client.shares = shares
+        self._wakeups.wake(key.place)
+        return client
+
+    def change(self, key: PollKey, added: Iterable[str], removed: Iterable[str]) -> LiteClient:
+        """The client has these lite topics more, and those less."""
+        client = self._known.get(key)
+        if client is None:
+            client = self._known[key] = LiteClient()
+            self.topics.setdefault(key.topic_id, set()).add(key)
+        for name in removed:
+            client.lite_topics.discard(name)
+            self._drop(key, name)
+        for name in added:
+            client.lite_topics.add(name)
+            place = (key.topic_id, zlib.crc32(name.encode()))
+            if key not in self._by_hash.get(place, ()):
+                self._by_hash[place] = (*self._by_hash.get(place, ()), key)
+        return client
+
+    def forget(self, key: PollKey) -> None:
+        """The client is gone. A parked poll of it goes on, because nothing would wake it."""
+        client = self._known.pop(key, None)
+        if client is None:
+            return
+        self.topics[key.topic_id].discard(key)
+        if not self.topics[key.topic_id]:
+            del self.topics[key.topic_id]
+        for name in client.lite_topics:
+            self._drop(key, name)
+        self._wakeups.wake(key.place)
+
+    def wake_one(self, key: PollKey) -> None:
+        """The client's lite topics have changed."""
+        self._wakeups.wake(key.place)
+
+    def wake(self, topic_id: int, hashes: Collection[int] | None) -> None:
+        """Lite topics with these hashes have messages to deliver; None: perhaps all of the topic."""
+        if hashes is None:
+            woken = set(self.topics.get(topic_id, ()))
+        else:
+            woken = {key for each in hashes for key in self._by_hash.get((topic_id, each), ())}
+        for key in woken:
+            self._wakeups.wake(key.place)
+
+    def _drop(self, key: PollKey, name: str) -> None:
+        place = (key.topic_id, zlib.crc32(name.encode()))
+        left = tuple(each for each in self._by_hash.get(place, ()) if each != key)
+        if left:
+            self._by_hash[place] = left
+        else:
+            self._by_hash.pop(place, None)

@@ -1,0 +1,42 @@
+"""popmq lite …, and what topics and groups say about lite topics"""
+
+from __future__ import annotations
+
+from popclient import LiteSimpleConsumer, Message, Producer
+from tests.support.shell import Shell
+
+
+def test_list_and_show(shell: Shell) -> None:
+    made = shell.json("topic", "create", "sessions", "--type", "lite", "--lite-expires", "1d")
+    assert (made["message_types"], made["lite_topic_count"], made["lite_expiry_s"]) == (["LITE"], 0, 86_400.0)
+    shell.ok("group", "create", "owners", "--lite", "exclusive")
+    assert shell.ok("lite", "list", "sessions").lines == ["no lite topics"]
+    with (
+        Producer(shell.endpoint, "sessions") as producer,
+        LiteSimpleConsumer(shell.endpoint, "owners", "sessions", "ada") as consumer,
+    ):
+        producer.send_many([Message("sessions", "x", lite_topic=name) for name in ("ada", "ada", "ben")])
+        (held,) = consumer.receive(1, await_duration=1)
+        assert held.lite_topic == "ada"
+        listed = shell.json("lite", "list", "sessions")
+        assert [each["name"] for each in listed] == ["ada", "ben"]
+        assert [each["name"] for each in shell.json("lite", "list", "sessions", "--prefix", "b")] == ["ben"]
+        assert [each["name"] for each in shell.json("lite", "list", "sessions", "--after", "ada")] == ["ben"]
+        (group,) = shell.json("lite", "show", "sessions", "ada")["groups"]
+        assert (group["group"], group["lite"], group["ready"], group["inflight"]) == ("owners", "EXCLUSIVE", 1, 1)
+        assert group["client_ids"] == [consumer.client_id]
+        assert any(line.split()[:4] == ["owners", "EXCLUSIVE", "1", "1"] for line in _shown(shell))
+    assert "lite topics  2" in shell.ok("topic", "show", "sessions").lines
+    assert "lite            EXCLUSIVE" in shell.ok("group", "show", "owners").lines
+
+
+def _shown(shell: Shell) -> list[str]:
+    return shell.ok("lite", "show", "sessions", "ada").lines
+
+
+def test_refusals(shell: Shell) -> None:
+    shell.ok("topic", "create", "flights")
+    assert "has no lite topics" in shell("lite", "list", "flights").err
+    shell.ok("topic", "create", "sessions", "--type", "lite")
+    assert "has no lite topic 'ada'" in shell("lite", "show", "sessions", "ada").err
+    assert "takes LITE messages only" in shell("topic", "create", "both", "--type", "lite", "--type", "fifo").err

@@ -1,0 +1,121 @@
+"""popclient's consumers of lite topics, against a server on each database."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Iterator
+
+import pytest
+
+from popclient import ConsumeResult, LitePushConsumer, LiteSimpleConsumer, Message, Producer, aio
+from popclient.admin import Admin
+from popclient.errors import BadRequest, QuotaExceeded
+from popclient.message import MessageView
+from popserver import embedded
+
+PATIENCE_S = 30
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def endpoint(request: pytest.FixtureRequest) -> Iterator[str]:
+    with embedded(request.getfixturevalue("postgres_url") if request.param == "postgres" else "sqlite://") as server:
+        with Admin(server.endpoint) as admin:
+            admin.create_topic("sessions", accept_message_types=["LITE"])
+        yield server.endpoint
+
+
+def send(endpoint: str, *names: str) -> None:
+    with Producer(endpoint, "sessions") as producer:
+        batch = [Message("sessions", f"{name}{number}", lite_topic=name) for number, name in enumerate(names)]
+        producer.send_many(batch).raise_for_failures()
+
+
+def taken(consumer: LiteSimpleConsumer) -> list[str]:
+    got = consumer.receive(await_duration=1)
+    consumer.ack(got)
+    return sorted(view.text for view in got)
+
+
+def test_a_simple_consumer_gets_its_lite_topics(endpoint: str) -> None:
+    with LiteSimpleConsumer(endpoint, "agents", "sessions", "a") as consumer:
+        send(endpoint, "a", "b", "c")
+        assert taken(consumer) == ["a0"]
+        consumer.subscribe_lite(["b", "c"])
+        assert consumer.lite_topics == {"a", "b", "c"}
+        assert taken(consumer) == ["b1", "c2"]
+        consumer.unsubscribe_lite("a")
+        send(endpoint, "a", "b")
+        assert taken(consumer) == ["b1"]
+        consumer.subscribe_lite("a", begin="min")
+        assert taken(consumer) == ["a0", "a0"]
+        with pytest.raises(BadRequest, match="allowed: 1 to 64 of"):
+            consumer.subscribe_lite("no/name")
+        with pytest.raises(QuotaExceeded, match="at most 2000 are allowed"):
+            consumer.subscribe_lite(f"t{number}" for number in range(2_001))
+        assert consumer.lite_topics == {"a", "b", "c"}
+
+
+def test_a_suspended_message_comes_again_with_the_same_attempt(endpoint: str) -> None:
+    with LiteSimpleConsumer(endpoint, "agents", "sessions", "a") as consumer:
+        send(endpoint, "a")
+        (held,) = consumer.receive()
+        consumer.suspend(held, 0.1)
+        (again,) = consumer.receive()
+        assert (again.message_id, again.delivery_attempt) == (held.message_id, 1)
+        assert again.lite_topic == "a"
+        assert again.message_group is None
+
+
+def test_a_push_consumer_gets_each_lite_topic_in_order(endpoint: str) -> None:
+    got: queue.Queue[str] = queue.Queue()
+
+    def listener(message: MessageView) -> ConsumeResult:
+        got.put(message.text)
+        return ConsumeResult.SUCCESS
+
+    with LitePushConsumer(endpoint, "agents", "sessions", listener, ["a", "b"]) as consumer:
+        send(endpoint, *"abababx")
+        texts = [got.get(timeout=PATIENCE_S) for _ in range(6)]
+        assert [text for text in texts if text[0] == "a"] == ["a0", "a2", "a4"]
+        assert [text for text in texts if text[0] == "b"] == ["b1", "b3", "b5"]
+        consumer.subscribe_lite("x")
+        assert got.get(timeout=PATIENCE_S) == "x6"
+        consumer.unsubscribe_lite("x")
+        assert consumer.lite_topics == {"a", "b"}
+
+
+def test_an_exclusive_group_tells_who_has_lost_a_lite_topic(endpoint: str) -> None:
+    with Admin(endpoint) as admin:
+        assert admin.create_group("owners", lite="EXCLUSIVE").lite == "EXCLUSIVE"
+    with (
+        LiteSimpleConsumer(endpoint, "owners", "sessions", ["a", "b"]) as one,
+        LiteSimpleConsumer(endpoint, "owners", "sessions") as two,
+    ):
+        two.subscribe_lite("a")
+        send(endpoint, "a", "b")
+        assert taken(two) == ["a0"]
+        assert taken(one) == ["b1"]
+        for _ in range(1_000):
+            if one.lite_topics == {"b"}:
+                break
+            one.receive(await_duration=0)
+        assert one.lite_topics == {"b"}
+
+
+async def test_the_asyncio_ones_too(endpoint: str) -> None:
+    async with (
+        aio.Producer(endpoint, "sessions") as producer,
+        aio.LiteSimpleConsumer(endpoint, "agents", "sessions", ["a"]) as consumer,
+    ):
+        await producer.send("sessions", "hello", lite_topic="a")
+        (got,) = await consumer.receive()
+        assert (got.text, got.lite_topic) == ("hello", "a")
+        await consumer.ack(got)
+        await consumer.subscribe_lite("b")
+        await consumer.unsubscribe_lite("b")
+        assert consumer.lite_topics == {"a"}
+
+
+def test_a_message_has_one_of_group_and_lite_topic() -> None:
+    with pytest.raises(ValueError, match="message_group and lite_topic exclude each other"):
+        Message("sessions", "x", message_group="g", lite_topic="a")

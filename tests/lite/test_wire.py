@@ -1,0 +1,112 @@
+"""Lite topics at the door: what is told, sent and received."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from popproto.v2 import definition_pb2 as pb
+from popproto.v2 import service_pb2 as wire
+from popserver.model.group import LiteModel, NewGroup
+from popserver.model.names import Resource
+from popserver.model.topic import MessageType, NewTopic
+from tests.support.door import GROUP, TOPIC, Door, a_message, handle_of, receive_request
+
+
+async def made(door: Door) -> None:
+    await door.broker.catalog.create_topic(NewTopic(Resource("", TOPIC.name), 1, (MessageType.LITE,)))
+
+
+async def sync(door: Door, *names: str, client_id: str = "one", **more: Any) -> pb.Status:
+    request = wire.SyncLiteSubscriptionRequest(topic=TOPIC, group=GROUP, lite_topic_set=names, **more)
+    status: pb.Status = (await door.call("SyncLiteSubscription", request, client_id=client_id)).status
+    return status
+
+
+async def told(stream: Any, client_type: pb.ClientType.ValueType) -> wire.TelemetryCommand:
+    settings = pb.Settings(client_type=client_type, user_agent=pb.UA(language=pb.JAVA))
+    settings.subscription.group.CopyFrom(GROUP)
+    settings.subscription.subscriptions.add(expression=pb.FilterExpression(expression="*")).topic.CopyFrom(TOPIC)
+    await stream.write(wire.TelemetryCommand(settings=settings))
+    answer: wire.TelemetryCommand = await stream.read()
+    return answer
+
+
+@pytest.mark.parametrize("client_type", [pb.LITE_PUSH_CONSUMER, pb.LITE_SIMPLE_CONSUMER])
+async def test_a_lite_consumer_is_told_its_quotas(door: Door, client_type: pb.ClientType.ValueType) -> None:
+    await made(door)
+    async with door.telemetry("one") as stream:
+        answer = await told(stream, client_type)
+    assert answer.status.code == pb.OK
+    subscription = answer.settings.subscription
+    assert (subscription.lite_subscription_quota, subscription.max_lite_topic_size) == (2_000, 64)
+    assert not subscription.fifo
+    assert (await door.broker.catalog.group(Resource("", GROUP.name))).lite is LiteModel.SHARED
+
+
+async def test_a_message_carries_its_lite_topic(either_door: Door) -> None:
+    door = either_door
+    await made(door)
+    assert (await sync(door, "session-1")).code == pb.OK
+    answer = await door.send(a_message("m1", lite_topic="session-1"), a_message("m2", lite_topic="session-2"))
+    assert answer.status.code == pb.OK
+    (got,) = await received(door, "one")
+    system = got.system_properties
+    assert (system.message_id, system.lite_topic, system.message_type) == ("m1", "session-1", pb.LITE)
+    assert not system.HasField("message_group")
+    entry = wire.AckMessageEntry(message_id="m1", receipt_handle=handle_of(got), lite_topic="session-1")
+    acked = await door.call("AckMessage", wire.AckMessageRequest(group=GROUP, topic=TOPIC, entries=[entry]))
+    assert acked.status.code == pb.OK
+
+
+async def received(door: Door, client_id: str) -> list[pb.Message]:
+    frames = await door.frames("ReceiveMessage", receive_request(), client_id=client_id)
+    return [frame.message for frame in frames if frame.HasField("message")]
+
+
+async def test_who_loses_a_lite_topic_is_told(door: Door) -> None:
+    await made(door)
+    await door.broker.catalog.create_group(NewGroup(Resource("", GROUP.name), lite=LiteModel.EXCLUSIVE))
+    async with door.telemetry("one") as stream:
+        await told(stream, pb.LITE_PUSH_CONSUMER)
+        assert (await sync(door, "a", "b")).code == pb.OK
+        assert (await sync(door, "a", client_id="two")).code == pb.OK
+        notice = await stream.read()
+        assert notice.notify_unsubscribe_lite_command.lite_topic == "a"
+        assert (await sync(door, "a", "b", action=pb.COMPLETE_ADD)).code == pb.OK
+        again = await stream.read()
+        assert again.notify_unsubscribe_lite_command.lite_topic == "a"
+
+
+async def test_refusals_have_their_codes(door: Door) -> None:
+    await made(door)
+    assert (await sync(door, "no/name")).code == pb.ILLEGAL_LITE_TOPIC
+    many = [f"t{number}" for number in range(1_000)]
+    assert (await sync(door, *many)).code == pb.OK
+    assert (await sync(door, *(f"u{number}" for number in range(1_000)))).code == pb.OK
+    over = await sync(door, "one-more")
+    assert over.code == pb.LITE_SUBSCRIPTION_QUOTA_EXCEEDED
+    assert "at most 2000 are allowed" in over.message
+    assert (await sync(door, "a", action=9)).code == pb.BAD_REQUEST
+    sent = await door.send(a_message("m1", lite_topic=" "))
+    assert sent.entries[0].status.code == pb.ILLEGAL_LITE_TOPIC
+    both = await door.send(a_message("m1", lite_topic="a", message_group="g"))
+    assert both.entries[0].status.code == pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
+    plain = pb.Resource(name="plain")
+    await door.broker.catalog.create_topic(NewTopic(Resource("", "plain"), 1))
+    request = wire.SyncLiteSubscriptionRequest(topic=plain, group=GROUP, lite_topic_set=["a"])
+    refused = await door.call("SyncLiteSubscription", request)
+    assert refused.status.code == pb.BAD_REQUEST
+    assert "has no lite topics; create one that does" in refused.status.message
+
+
+async def test_an_offset_option_moves_the_group(door: Door) -> None:
+    await made(door)
+    await sync(door, "a")
+    await door.send(a_message("m1", lite_topic="b"), a_message("m2", lite_topic="b"))
+    option = pb.OffsetOption(policy=pb.OffsetOption.MAX)
+    assert (await sync(door, "b", offset_option=option)).code == pb.OK
+    assert await received(door, "one") == []
+    negative = await sync(door, "c", offset_option=pb.OffsetOption(tail_n=-1))
+    assert negative.code == pb.BAD_REQUEST
