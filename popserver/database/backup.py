@@ -200,6 +200,9 @@ def _checked(file: Path, revision: str) -> str:
 def _copy_sqlite(source: Path, target: Path) -> None:
     """Copy one consistent state. Readers and the server's writer go on meanwhile."""
     with _open(source) as conn:
+        (page,) = conn.execute("PRAGMA page_size").fetchone()
+        if source.stat().st_size % page:  # SQLite would read zeros for the missing part, without an error
+            raise StoreUnavailable(f"{source} ends in the middle of a page; it was not copied whole")
         conn.execute("VACUUM INTO ?", (str(target),))
     with _open(target) as conn:
         (found,) = conn.execute("PRAGMA quick_check(1)").fetchone()

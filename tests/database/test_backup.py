@@ -131,7 +131,7 @@ def test_a_backup_that_breaks_off_replaces_nothing(filled: OpenStore, database_u
     before, file = filled.digest(), tmp_path / "copy"
     backup(database_url, file, replace=False)
     stopped(filled)
-    for kept in (99.9, 90, 50):
+    for kept in (99.99, 99.9, 90, 50):
         broken = tmp_path / "broken"
         broken.write_bytes(file.read_bytes()[: int(file.stat().st_size * kept / 100)])
         with pytest.raises(StoreUnavailable):

@@ -84,7 +84,7 @@ BAD_MESSAGES = [
     bad("priority", pb.BAD_REQUEST, "the priority is -1, allowed: 0 to 32767", priority=-1),
     bad("a priority on the way", pb.TOPIC_NOT_FOUND, "takes no PRIORITY messages; create it with: popmq topic create",
         priority=1),
-    bad("lite topic", pb.NOT_IMPLEMENTED, "lite", lite_topic="l"),
+    bad("lite topic on the way", pb.TOPIC_NOT_FOUND, "takes no LITE messages", lite_topic="l"),
     bad("group and priority", pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "message_group and priority",
         message_group="g", priority=1),
     bad("group and lite topic", pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "lite_topic",
@@ -289,7 +289,7 @@ async def test_a_topic_takes_only_its_types(door: Door) -> None:
 
 @pytest.mark.parametrize("system", [{}, {"message_type": pb.TRANSACTION}], ids=["sent", "half"])
 async def test_a_key_counts_in_what_waits_to_be_stored(door: Door, system: dict[str, Any]) -> None:
-    await door.broker.catalog.create_topic(NewTopic(Resource("", "bills"), 1, tuple(MessageType)))
+    await door.broker.catalog.create_topic(NewTopic(Resource("", "bills"), 1, (MessageType.NORMAL, MessageType.TRANSACTION)))
     backlog = door.broker.budgets["send backlog"]
     sent = await door.send(a_message(topic=topic("bills"), body=b"x", keys=["k"] * 50, **system))
     assert sent.status.code == pb.OK
