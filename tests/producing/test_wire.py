@@ -289,7 +289,8 @@ async def test_a_topic_takes_only_its_types(door: Door) -> None:
 
 @pytest.mark.parametrize("system", [{}, {"message_type": pb.TRANSACTION}], ids=["sent", "half"])
 async def test_a_key_counts_in_what_waits_to_be_stored(door: Door, system: dict[str, Any]) -> None:
-    await door.broker.catalog.create_topic(NewTopic(Resource("", "bills"), 1, (MessageType.NORMAL, MessageType.TRANSACTION)))
+    taken = (MessageType.NORMAL, MessageType.TRANSACTION)
+    await door.broker.catalog.create_topic(NewTopic(Resource("", "bills"), 1, taken))
     backlog = door.broker.budgets["send backlog"]
     sent = await door.send(a_message(topic=topic("bills"), body=b"x", keys=["k"] * 50, **system))
     assert sent.status.code == pb.OK
