@@ -23,6 +23,7 @@ from popserver.inspection.readiness import Readiness
 from popserver.model import budget
 from popserver.model.budget import Budgets
 from popserver.model.errors import CannotListen
+from popserver.postgres import starting
 from popserver.producing.rules import CheckPolicy
 from popserver.services import PopServer, build
 from popserver.transport.limits import CallLimits
@@ -99,6 +100,8 @@ class App:
             check_http_exposure(split_address(config.http, port_min=0)[0], auth=config.auth, insecure=config.insecure)
         self.database = Database(config.database_url, durability=config.durability, own_process=self.own_process)
         try:
+            if self.database.is_shared:
+                await starting.check(self.database.connections, self.database.name)
             migrate.upgrade(self.database)
             self.broker = Broker(
                 self.database,

@@ -16,10 +16,10 @@ SLEEP_S_MAX = 0.2
 
 # A room may import the rooms before it, and itself. The last ones put the server together.
 ROOMS = (
-    "model", "filters", "database", "engine", "front", "transport", "http2", "access", "catalog", "messages", "members",
-    "cluster", "delivery", "lite", "producing", "settling", "maintenance", "clients", "pulling", "dead_letters",
-    "receiving", "inspection", "rocketmq_admin", "bulk", "progress", "config", "broker", "metrics", "web", "services",
-    "app", "in_process", "offline", "cli", "pytest_plugin",
+    "model", "filters", "postgres", "database", "engine", "front", "transport", "http2", "access", "catalog",
+    "messages", "members", "cluster", "delivery", "lite", "producing", "settling", "maintenance", "clients",
+    "pulling", "dead_letters", "receiving", "inspection", "rocketmq_admin", "bulk", "progress", "config", "broker",
+    "metrics", "web", "services", "app", "in_process", "offline", "cli", "pytest_plugin",
 )  # fmt: skip
 # What operators and Spark use can be taken away: only what puts the server together knows these rooms.
 # The same for the client. An `__init__` may hand out what comes later.

@@ -16,6 +16,7 @@ import structlog
 from popserver.database.database import Database
 from popserver.database.notifications import CHANNEL, UNREADABLE, Notification, decode
 from popserver.model.errors import StoreUnavailable
+from popserver.postgres.connections import first_line
 
 if TYPE_CHECKING:
     from psycopg import AsyncConnection
@@ -134,10 +135,10 @@ class NotificationConnection:
 
 async def listen(database: Database) -> NotificationConnection:
     """Connect and listen. Raises `StoreUnavailable` if Postgres does not answer."""
-    from psycopg import AsyncConnection, Error
+    from psycopg import Error
 
     try:
-        conn = await AsyncConnection.connect(autocommit=True, **database.driver_arguments())
+        conn = await database.connections.connect_async()
         try:
             await conn.execute(f"LISTEN {CHANNEL}")
         except BaseException:
@@ -149,5 +150,4 @@ async def listen(database: Database) -> NotificationConnection:
 
 
 def _unavailable(name: str, error: Exception) -> StoreUnavailable:
-    lines = str(error).strip().splitlines()
-    return StoreUnavailable(f"{name} sends no notifications ({lines[0] if lines else type(error).__name__})")
+    return StoreUnavailable(f"{name} sends no notifications ({first_line(error)})")

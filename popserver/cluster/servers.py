@@ -15,6 +15,7 @@ from typing import NamedTuple
 import structlog
 
 from popserver.cluster import sql
+from popserver.cluster.failover import FailoverWatch
 from popserver.cluster.listen import NotificationFeed
 from popserver.cluster.sql import (
     HEARTBEAT_MS,
@@ -72,6 +73,7 @@ class Servers:
         self._other_addresses: set[str] = set()
         self.address = ""
         self._feed = NotificationFeed(database, self._on_notification, self._on_missed) if shared else None
+        self._failover = FailoverWatch(database, writer) if shared else None
         # The writer's thread reads it. Until the first heartbeat there may be other servers.
         self._is_alone = not shared
         self._present_since_ms: int | None = None
@@ -90,6 +92,8 @@ class Servers:
     async def start(self, events: ServerEvents) -> None:
         """Announce this server. From then on it gets all notifications."""
         self._events = events
+        if self._failover is not None:
+            self._failover.start()
         if self._feed is not None:
             await self._feed.start()
             await self._heartbeat()
@@ -117,6 +121,8 @@ class Servers:
             await self._writer.submit(sql.Leave(self.server_id))
         except PopError as error:
             log.warning("the other servers could not be told that this server stops", reason=error.sentence)
+        if self._failover is not None:
+            await self._failover.close()
 
     def reachable(self) -> list[Server]:
         """The servers for routes, including this one; sorted by address, each address once."""

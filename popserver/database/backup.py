@@ -24,6 +24,7 @@ from popserver.database.check import check_unused
 from popserver.database.database import Database, give, lock_file, owner_of, parse_url, plain_errors
 from popserver.database.schema import VIEWS, metadata
 from popserver.model.errors import StoreUnavailable
+from popserver.postgres.urls import TARGET
 
 PARTIAL = ".partial"
 
@@ -47,7 +48,7 @@ def backup(url: str, file: Path, *, replace: bool) -> dict[str, Any]:
             _copy_sqlite(_existing(Path(source.database or "")), partial)
             revision = _revision_of(partial)
         else:
-            database = Database(url)
+            database = Database(url, only_reads=True)
             try:
                 migrate.check(database)
                 revision = migrate.HEAD
@@ -271,14 +272,15 @@ def _address(database: Database) -> tuple[str, dict[str, str]]:
             f"{database.name} has the option {_KEY_PASSWORD}, which client programs of Postgres take only where others"
             " can see it; put it into a connection service file (PGSERVICEFILE), and give the URL ?service=NAME"
         )
-    password = database.driver_arguments().get("password")
+    arguments = database.connections.arguments
+    password = arguments.get("password")
     open_part = URL.create(
         "postgresql",
         username=database.url.username,
         host=database.url.host,
         port=database.url.port,
         database=database.url.database,
-        query=database.url.difference_update_query(["password"]).query,
+        query=database.url.difference_update_query(["password"]).query | {TARGET: arguments[TARGET]},
     )
     return open_part.render_as_string(hide_password=False), {"PGPASSWORD": str(password)} if password else {}
 

@@ -1,7 +1,7 @@
 """Opens the database, and turns errors of its driver into plain sentences.
 
 SQLite: a file has one writing connection (WAL and synchronous=FULL, which are verified) and readers that cannot write.
-A second server on the same file is refused. Postgres: any number of servers use one database. Connections are in
+A second server on the same file is refused. Postgres: any number of servers use one database. PrimaryConnections are in
 autocommit mode, and the writer begins and ends its transactions itself.
 """
 
@@ -24,23 +24,17 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.pool import NullPool, QueuePool, StaticPool
 
 from popserver.database.notifications import CHANNEL
+from popserver.database.statement import READ_ONLY
 from popserver.model.errors import CommitUnknown, Internal, PopError, StoreFull, StoreUnavailable
+from popserver.postgres.commits import CommitWarnings
+from popserver.postgres.connections import PrimaryConnections
+from popserver.postgres.urls import check_target, readable, shown, with_lists
 
 BUSY_TIMEOUT_MS = 5_000
-# If Postgres disappears, its connection is given up after 10 s without an acknowledgement, or 25 s without a packet.
-_POSTGRES_ARGUMENTS = {
-    "connect_timeout": 5,
-    "options": "-c lock_timeout=5s -c application_name=popmq",
-    "tcp_user_timeout": 10_000,  # ms; the next three are seconds, seconds and packets
-    "keepalives_idle": 10,
-    "keepalives_interval": 5,
-    "keepalives_count": 3,
-}
 READERS_MAX = 3
 IN_BINARY = "popmq_in_binary"  # execution option: Postgres sends the result in its binary format
 # A deadlock, which is possible only with a user's own transaction; a serialization failure.
 _SERIALIZATION_FAILURES = {"40P01", "40001"}
-_SECRET_OPTIONS = ("password", "sslpassword")  # Postgres also accepts these in a URL's query
 _PASSWORD = re.compile(r":.*@", re.DOTALL)  # everything between the first colon and the host
 _MEMORY_NUMBER = itertools.count()
 
@@ -48,22 +42,34 @@ _MEMORY_NUMBER = itertools.count()
 class Database:
     """One writing connection and a few reading connections to a database."""
 
+    connections: PrimaryConnections  # only of Postgres
+
     def __init__(
-        self, url: str, *, durability: str = "full", must_exist: bool = False, own_process: bool = False
+        self,
+        url: str,
+        *,
+        durability: str = "full",
+        must_exist: bool = False,
+        own_process: bool = False,
+        only_reads: bool = False,
     ) -> None:
         """Connects lazily. Creates a SQLite file, readable only by this user, unless it `must_exist`.
 
         `own_process`: only the server uses SQLite in this process, so it may use the newer SQLite of `pysqlite3`.
+        `only_reads`: a standby of Postgres will do if the URL asks for one.
         Raises `StoreUnavailable`.
         """
         self.url = parse_url(url)
         self._must_exist = must_exist
         self.durability = durability
         self._lock_file: int | None = None
+        self._warnings = CommitWarnings()
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         if self.is_sqlite:
             self.writing, self.reading = self._open_sqlite(sqlite_module(own_process=own_process))
         else:
+            if not only_reads:
+                check_target(self.url)
             self.writing, self.reading = self._open_postgres()
 
     @property
@@ -84,7 +90,7 @@ class Database:
     @property
     def name(self) -> str:
         """The URL without its password, for log lines and error sentences."""
-        return _shown(self.url)
+        return shown(self.url)
 
     def connect_writer(self) -> Connection:
         """This server's only writing connection. Raises `StoreUnavailable` if the database cannot be reached."""
@@ -115,22 +121,25 @@ class Database:
         conn.exec_driver_sql(self.begin_statement)
 
     def commit(self, conn: Connection, notification: str = "") -> None:
-        """Commit the transaction. The `notification` is sent to listeners when it is durable."""
+        """Commit the transaction. The `notification` is sent to listeners when it is durable.
+
+        Raises `CommitUnknown` if Postgres committed with a warning (`postgres.commits`).
+        """
         if not notification:
             conn.exec_driver_sql("COMMIT")
-            return
-        # Both statements in one round trip, without parameters. The payload has no quotation marks.
-        told = f"NOTIFY {CHANNEL}, '{notification}'; COMMIT"
-        conn.exec_driver_sql(told, execution_options={"no_parameters": True})
+        else:
+            # Both statements in one round trip, without parameters. The payload has no quotation marks.
+            told = f"NOTIFY {CHANNEL}, '{notification}'; COMMIT"
+            conn.exec_driver_sql(told, execution_options={"no_parameters": True})
+        if (said := self._warnings.take()) is not None:
+            raise CommitUnknown(
+                f"{self.name} committed with a warning ({said}); after a failover the change could be missing, repeat"
+                " the request: messages that are stored already are not stored twice"
+            )
 
     def has_rolled_back(self, conn: Connection) -> bool:
         """Whether the database rolled the transaction back by itself, as SQLite does if the disk is full."""
         return self.is_sqlite and not getattr(conn.connection.dbapi_connection, "in_transaction", True)
-
-    def driver_arguments(self) -> dict[str, Any]:
-        """The arguments with which psycopg connects to this Postgres, for a connection outside of the engines."""
-        _, arguments = self.writing.dialect.create_connect_args(self.writing.url)
-        return {**arguments, **_POSTGRES_ARGUMENTS}
 
     def close(self) -> None:
         self.writing.dispose()
@@ -171,11 +180,13 @@ class Database:
     def _open_postgres(self) -> tuple[Engine, Engine]:
         url = self.url.set(drivername="postgresql+psycopg")
         shared: dict[str, Any] = {"isolation_level": "AUTOCOMMIT", "hide_parameters": True}
-        shared["connect_args"] = _POSTGRES_ARGUMENTS
+        shared["creator"] = lambda: self.connections.connect()
         try:
             writing = create_engine(url, poolclass=NullPool, **shared)
         except ModuleNotFoundError:
             raise StoreUnavailable("Postgres needs its driver: pip install 'popmq[postgres]'") from None
+        _, arguments = writing.dialect.create_connect_args(url)
+        self.connections = PrimaryConnections(arguments, self.name)
         reading = create_engine(url, pool_size=READERS_MAX, pool_pre_ping=True, **shared)
         event.listen(writing, "connect", self._prepare_postgres)
         event.listen(reading, "before_cursor_execute", _choose_format)
@@ -193,8 +204,7 @@ class Database:
         dbapi.execute("PRAGMA temp_store = MEMORY")
 
     def _prepare_postgres(self, dbapi: Any, _record: object) -> None:
-        commit = {"full": "on", "relaxed": "off"}[self.durability]
-        dbapi.execute(f"SET synchronous_commit = {commit}")
+        self._warnings.prepare(dbapi, self.durability)
 
 
 def sqlite_module(*, own_process: bool) -> ModuleType:
@@ -247,6 +257,8 @@ def plain_error(error: DBAPIError, name: str) -> PopError:
         return StoreUnavailable(f"{name} is locked by another program ({words}); end that program and repeat")
     if "unable to open" in words or "readonly" in words:
         return StoreUnavailable(f"{name} cannot be written ({words}); choose a file in a writable folder")
+    if getattr(error.orig, "sqlstate", None) == READ_ONLY:
+        return StoreUnavailable(f"{name} accepts no writes now ({words}); repeat, or see which host is the primary")
     if error.connection_invalidated or "connection" in words:
         return StoreUnavailable(f"{name} does not answer ({words}); check that it runs, and repeat")
     return Internal(f"{name} refused a statement ({words}); whether it took effect is unknown, repeat the request")
@@ -257,11 +269,13 @@ def is_serialization_failure(error: DBAPIError) -> bool:
     return getattr(error.orig, "sqlstate", None) in _SERIALIZATION_FAILURES
 
 
-def commit_error(error: DBAPIError, name: str, outcome: Any) -> PopError:
+def commit_error(error: DBAPIError | CommitUnknown, name: str, outcome: Any) -> PopError:
     """The `PopError` for a failed COMMIT. If the connection broke, it is unknown whether the commit took effect.
 
     `outcome` is the result of the request if it did.
     """
+    if isinstance(error, CommitUnknown):
+        return CommitUnknown(error.sentence, outcome)
     if not error.connection_invalidated:
         plain = plain_error(error, name)
         return CommitUnknown(plain.sentence, outcome) if type(plain) is Internal else plain
@@ -275,21 +289,16 @@ def commit_error(error: DBAPIError, name: str, outcome: Any) -> PopError:
 def parse_url(url: str) -> URL:
     """The URL of a database that PopMQ can use. Raises `StoreUnavailable`."""
     try:
-        parsed = make_url(url)
-    except ArgumentError:
+        parsed = make_url(readable(url))
+    except (ArgumentError, ValueError):
         raise StoreUnavailable(
             f"database URL '{_PASSWORD.sub(':***@', url)}' is malformed; write sqlite:///popmq.db or postgresql://user@host/name"
         ) from None
     if parsed.get_backend_name() not in {"sqlite", "postgresql"}:
         raise StoreUnavailable(
-            f"database URL '{_shown(parsed)}' is for '{parsed.get_backend_name()}';"
-            " PopMQ supports sqlite and postgresql"
+            f"database URL '{shown(parsed)}' is for '{parsed.get_backend_name()}'; PopMQ supports sqlite and postgresql"
         )
-    return parsed
-
-
-def _shown(url: URL) -> str:
-    return url.difference_update_query(_SECRET_OPTIONS).render_as_string(hide_password=True)
+    return with_lists(parsed) if parsed.get_backend_name() == "postgresql" else parsed
 
 
 def _is_memory(url: URL) -> bool:

@@ -18,6 +18,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql.compiler import SQLCompiler
 
 Names = Mapping[str, Any]
+READ_ONLY = "25006"  # the SQLSTATE of a write in a read-only transaction
 
 
 class Cursor(Protocol):
@@ -100,7 +101,9 @@ def _converts(conn: Connection, kind: Any) -> bool:
 
 def raise_as_sqlalchemy_does(conn: Connection, driver: Any, error: Exception) -> NoReturn:
     """Raise SQLAlchemy's error for an error of the driver."""
-    is_lost = conn.dialect.is_disconnect(error, driver, None)  # type: ignore[arg-type]
+    # A session that accepts no writes any more is no use: a former primary, or a disk that a provider found full.
+    is_read_only = getattr(error, "sqlstate", None) == READ_ONLY
+    is_lost = is_read_only or conn.dialect.is_disconnect(error, driver, None)  # type: ignore[arg-type]
     if is_lost:
         conn.invalidate(error)
     raise DBAPIError.instance(

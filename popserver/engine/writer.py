@@ -32,7 +32,7 @@ from popserver.engine.meters import Meters, now_s
 from popserver.engine.transaction import AFTER_RETRIES, FinishOrder, Phase, RepeatedId, Request, Transaction, lock
 from popserver.engine.wakeups import Effects
 from popserver.model.budget import Budget
-from popserver.model.errors import Internal, PopError
+from popserver.model.errors import CommitUnknown, Internal, PopError
 
 BATCH_REQUESTS_MAX = 512
 BATCH_BYTES_MAX = 32 * 1024 * 1024
@@ -292,10 +292,10 @@ class Writer:
             took_s = now_s() - began_s
             commits.counts[bisect_left(commits.limits, took_s)] += 1
             commits.total += took_s
-        except DBAPIError as error:
+        except (DBAPIError, CommitUnknown) as error:
             # It is unknown whether the transaction is stored, and the connection may be broken.
             self._disconnect()
-            log.error("a commit failed", reason=self._plain(error).sentence)
+            log.error("a commit failed", reason=self._unknown(error, None).sentence)
             # The effects are still announced, because the rows may be stored. An unneeded wake-up does no harm.
             outcomes = [each._replace(result=self._unknown(error, each.result)) for each in outcomes]
         result.outcomes += outcomes
@@ -306,7 +306,7 @@ class Writer:
         for kind, at_ms in tx.due.items():
             result.due[kind] = min(at_ms, result.due.get(kind, at_ms))
 
-    def _unknown(self, error: DBAPIError, result: object) -> PopError:
+    def _unknown(self, error: DBAPIError | CommitUnknown, result: object) -> PopError:
         return commit_error(error, self._database.name, result)
 
     def _connect(self) -> Connection:

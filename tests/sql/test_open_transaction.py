@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, Engine, create_engine, make_url, text
 
-from popserver.database import database
 from popserver.maintenance import retention
 from popserver.model.message import Delivery
 from popserver.model.names import Resource
 from popserver.model.states import State
 from popserver.model.topic import MessageType, NewTopic
+from popserver.postgres import connections
 from popserver.settling import release
 from tests.support.builders import GROUP, TOPIC, a_message
 from tests.support.running_broker import RunningBroker, ids, running_broker
@@ -28,7 +28,7 @@ HOLD_MS = 30_000
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(database._POSTGRES_ARGUMENTS, "options", f"-c lock_timeout={LOCK_TIMEOUT_S}s")
+    monkeypatch.setattr(connections, "LOCK_TIMEOUT_S", LOCK_TIMEOUT_S)
 
 
 @pytest.fixture

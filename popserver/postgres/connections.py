@@ -1,0 +1,278 @@
+"""PrimaryConnections to the primary of a Postgres that may have several hosts and may fail over.
+
+A new connection goes to the first host that accepts writes, first of all to the one where the last connection was. It
+asks for two numbers:
+
+- The system identifier, which all servers of one Postgres cluster share. Hosts with different ones are refused.
+- The timeline, which grows with each failover. A connection with a newer timeline than known cuts all older ones. A
+  host with an older one is a former primary that does not know of the failover, and is not used.
+
+A frozen host keeps its connections open and silent. The operating system confirms what is sent to it, so no timeout of
+TCP ends them. `newer_primary` finds the new primary beside such a host.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import threading
+import weakref
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from popserver.model.errors import StoreUnavailable
+from popserver.postgres.urls import TARGET, WRITABLE, Host, hosts_of
+
+if TYPE_CHECKING:
+    from psycopg import AsyncConnection, Connection, Error
+
+    AnyConnection = Connection[Any] | AsyncConnection[Any]
+
+# If a host disappears, its connection is given up after 10 s without an acknowledgement, or 25 s without a packet.
+DEFAULTS: Mapping[str, Any] = {
+    "connect_timeout": 5,
+    "application_name": "popmq",
+    "tcp_user_timeout": 10_000,  # ms; the next three are seconds, seconds and packets
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    TARGET: WRITABLE[0],
+}
+# With several hosts: 2 s are the least that libpq allows, and a frozen host must not delay the next one for longer.
+CONNECT_TIMEOUT_OF_SEVERAL_S = 2
+ANSWER_S = 2.0  # within which a host says who it is
+LOCK_TIMEOUT_S = 5
+_IDENTITY = (
+    "SELECT system_identifier::text, CASE WHEN pg_is_in_recovery() THEN NULL"
+    " ELSE substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) END FROM pg_control_system()"
+)
+
+
+class PostgresIdentity(NamedTuple):
+    """Who answers at a host."""
+
+    system: str  # the cluster's identifier
+    timeline: int  # 0 for a standby
+
+    @classmethod
+    def of(cls, row: Sequence[Any] | None) -> PostgresIdentity:
+        assert row is not None, "the query has one row"
+        system, timeline = row
+        return cls(system, int(timeline or "0", 16))
+
+
+class PrimaryConnections:
+    """Makes connections to the primary, and knows those that are open."""
+
+    def __init__(self, arguments: Mapping[str, Any], name: str) -> None:
+        """`arguments` of psycopg for all hosts; `name`: the URL without its password."""
+        self._name = name
+        self.hosts = hosts_of(arguments)
+        several = {"connect_timeout": CONNECT_TIMEOUT_OF_SEVERAL_S} if len(self.hosts) > 1 else {}
+        self._arguments = {**DEFAULTS, **several, **arguments}
+        self._system: tuple[str, Host] | None = None
+        self._timeline = 0
+        self._order = list(self.hosts)
+        self._open: weakref.WeakKeyDictionary[Any, PostgresIdentity | None] = weakref.WeakKeyDictionary()
+        self._lock = threading.Lock()  # threads of the writer and the readers connect
+
+    @property
+    def arguments(self) -> Mapping[str, Any]:
+        """Of psycopg, for all hosts."""
+        return self._arguments
+
+    def connect(self) -> Connection[Any]:
+        """A connection to the primary, in autocommit mode. Raises psycopg's errors and `StoreUnavailable`."""
+        from psycopg import Connection, Error
+
+        refusals: list[tuple[Host, Exception]] = []
+        for host in tuple(self._order):
+            try:
+                conn = Connection.connect(autocommit=True, **self._at(host))
+                try:
+                    self._opened(conn)
+                    conn.execute(_settings())
+                    if self._accepts(conn, host, _identity(conn)):
+                        return conn
+                except BaseException:
+                    conn.close()
+                    raise
+                conn.close()
+                refusals.append((host, _former()))
+            except Error as error:
+                refusals.append((host, error))
+        raise _together(refusals)
+
+    async def connect_async(self) -> AsyncConnection[Any]:
+        """The same for the event loop."""
+        from psycopg import AsyncConnection, Error
+
+        refusals: list[tuple[Host, Exception]] = []
+        for host in tuple(self._order):
+            try:
+                conn = await AsyncConnection.connect(autocommit=True, **self._at(host))
+                try:
+                    self._opened(conn)
+                    await conn.execute(_settings())
+                    if self._accepts(conn, host, await _identity_async(conn)):
+                        return conn
+                except BaseException:
+                    await conn.close()
+                    raise
+                await conn.close()
+                refusals.append((host, _former()))
+            except Error as error:
+                refusals.append((host, error))
+        raise _together(refusals)
+
+    async def check_hosts(self) -> Sequence[tuple[Host, str]]:
+        """Ask all hosts who they are. Returns those that do not say, with reasons.
+
+        Raises `StoreUnavailable` if they belong to different clusters.
+        """
+        silent = []
+        for host, answer in zip(self.hosts, await self._ask_all(any_state=True), strict=True):
+            if isinstance(answer, PostgresIdentity):
+                self._check_system(answer, host)
+            else:
+                silent.append((host, answer))
+        return silent
+
+    async def newer_primary(self) -> Host | None:
+        """Look for a primary that has replaced the known one, and cut all connections to that one. None: no newer."""
+        answers = await self._ask_all(any_state=False)
+        found = [
+            (each, host) for host, each in zip(self.hosts, answers, strict=True) if isinstance(each, PostgresIdentity)
+        ]
+        if not found:
+            return None
+        newest, host = max(found, key=lambda each: each[0].timeline)
+        self._check_system(newest, host)
+        return host if self._is_newer(newest, host) else None
+
+    def _at(self, host: Host) -> dict[str, Any]:
+        if len(self.hosts) == 1:
+            return dict(self._arguments)  # a host may be in a service file, which libpq reads
+        given = {name: value for name, value in self._arguments.items() if name not in {"host", "port", "hostaddr"}}
+        parts = {"host": host.host, "port": host.port, "hostaddr": host.address}
+        return {**given, **{name: value for name, value in parts.items() if value}}
+
+    async def _ask_all(self, *, any_state: bool) -> list[PostgresIdentity | str]:
+        return await asyncio.gather(*(self._ask(host, any_state=any_state) for host in self.hosts))
+
+    async def _ask(self, host: Host, *, any_state: bool) -> PostgresIdentity | str:
+        """Who answers at a host, or why nobody does."""
+        from psycopg import AsyncConnection, Error
+
+        arguments = {**self._at(host), **({TARGET: "any"} if any_state else {})}
+        try:
+            async with asyncio.timeout(ANSWER_S), await AsyncConnection.connect(autocommit=True, **arguments) as conn:
+                return await _identity_async(conn) or "it does not permit pg_control_system()"
+        except TimeoutError:
+            return f"no answer within {ANSWER_S:.0f} s"
+        except Error as error:
+            return first_line(error)
+
+    def _opened(self, conn: AnyConnection) -> None:
+        with self._lock:
+            self._open[conn] = None
+
+    def _accepts(self, conn: AnyConnection, host: Host, identity: PostgresIdentity | None) -> bool:
+        """Whether a connection is one to the newest primary that is known."""
+        if identity is None:
+            return True
+        self._check_system(identity, host)
+        if identity.timeline < self._timeline:
+            return False
+        with self._lock:
+            self._open[conn] = identity
+            self._order.sort(key=lambda each: each != host)
+        self._is_newer(identity, host)
+        return True
+
+    def _check_system(self, identity: PostgresIdentity, host: Host) -> None:
+        with self._lock:
+            if self._system is None:
+                self._system = identity.system, host
+            system, known = self._system
+        if system != identity.system:
+            raise StoreUnavailable(
+                f"the hosts of {self._name} are different databases: {known} has the system identifier {system}, {host}"
+                f" has {identity.system}; name only servers of one Postgres cluster, the primary and its standbys"
+            )
+
+    def _is_newer(self, identity: PostgresIdentity, host: Host) -> bool:
+        """If so, this host is the primary now, and connections to the former one are cut."""
+        with self._lock:
+            if identity.timeline <= self._timeline:
+                return False
+            self._timeline = identity.timeline
+            self._order.sort(key=lambda each: each != host)
+            former = [conn for conn, own in self._open.items() if own is None or own.timeline < identity.timeline]
+        for conn in former:
+            _cut(conn)
+        return True
+
+
+def _settings() -> str:
+    """Not a startup parameter: PgBouncer refuses those."""
+    return f"SET lock_timeout = '{LOCK_TIMEOUT_S}s'"
+
+
+def first_line(error: Exception) -> str:
+    """What a driver's error says, without its details."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
+def _identity(conn: Connection[Any]) -> PostgresIdentity | None:
+    """None if Postgres does not permit the question, as some that are not the original."""
+    from psycopg import errors
+
+    try:
+        return PostgresIdentity.of(conn.execute(_IDENTITY, prepare=False).fetchone())
+    except (errors.InsufficientPrivilege, errors.UndefinedFunction, errors.FeatureNotSupported):
+        return None
+
+
+async def _identity_async(conn: AsyncConnection[Any]) -> PostgresIdentity | None:
+    from psycopg import errors
+
+    try:
+        return PostgresIdentity.of(await (await conn.execute(_IDENTITY, prepare=False)).fetchone())
+    except (errors.InsufficientPrivilege, errors.UndefinedFunction, errors.FeatureNotSupported):
+        return None
+
+
+def _former() -> Error:
+    from psycopg import OperationalError
+
+    return OperationalError("connection refused by PopMQ: this is a former primary, which another one has replaced")
+
+
+def _together(refusals: Sequence[tuple[Host, Exception]]) -> Exception:
+    """One error for those of all hosts."""
+    if len(refusals) == 1:
+        return refusals[0][1]
+    from psycopg import OperationalError
+
+    reasons = "; ".join(f"{host}: {_reason(error)}" for host, error in refusals)
+    return OperationalError(f"no connection to a host that accepts writes: {reasons}")
+
+
+def _reason(error: Exception) -> str:
+    """libpq's reason without the address, which is said before it."""
+    line = first_line(error)
+    return line.rpartition(" failed: ")[2] or line
+
+
+def _cut(conn: AnyConnection) -> None:
+    """End a connection that another thread may be waiting for: it gets an error."""
+    with suppress(Exception):  # it was closed meanwhile
+        copy = os.dup(conn.fileno())
+        with socket.socket(fileno=copy) as line:
+            # If it was closed before the copy was made, the number may belong to another file.
+            if not conn.closed:
+                line.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,70 @@
+"""What a server checks before it uses a Postgres: its hosts, and a pooler in front of it, such as PgBouncer.
+
+PopMQ needs sessions: it listens to notifications, sets parameters, and its driver prepares statements. A pooler in
+session mode keeps them. In transaction mode each transaction may run in another session, and all of that gets lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import structlog
+
+from popserver.model.errors import StoreUnavailable
+from popserver.postgres.connections import PrimaryConnections
+
+TRIES = 5  # another user of the pooler may take the session between two statements
+PATIENCE_S = 5.0  # a pooler that has no session left lets callers wait
+
+log = structlog.get_logger("popserver.postgres")
+
+
+async def check(connections: PrimaryConnections, name: str) -> None:
+    """Raise `StoreUnavailable` for hosts that are different databases, and for a pooler that shares sessions."""
+    if len(connections.hosts) > 1:
+        for host, reason in await connections.check_hosts():
+            log.warning("a host of the database does not say which database it has", host=str(host), reason=reason)
+    await _check_sessions(connections, name)
+
+
+async def _check_sessions(connections: PrimaryConnections, name: str) -> None:
+    """Raise `StoreUnavailable` if a pooler gives the sessions of one connection to others meanwhile."""
+    from psycopg import Error
+
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            shares = await _shares_sessions(connections)
+    except TimeoutError:
+        return  # two connections had no two sessions: so they do not share one
+    except Error:
+        return  # it does not answer; those who connect next say so
+    if shares:
+        raise StoreUnavailable(
+            f"{name} leads to a pooler that shares sessions between connections, such as PgBouncer with"
+            " pool_mode=transaction, but PopMQ needs sessions of its own (LISTEN, prepared statements, settings); set"
+            " pool_mode=session for this database in the pooler, or name Postgres itself"
+        )
+
+
+async def _shares_sessions(connections: PrimaryConnections) -> bool:
+    """Whether a transaction of another connection runs in the session where ours was just before."""
+    async with await connections.connect_async() as conn:
+        own = await _session(conn)
+        # Postgres gives out the number of its process for cancelling, and a pooler invents one.
+        if own == conn.info.backend_pid:
+            return False
+        async with await connections.connect_async() as other:
+            for _ in range(TRIES):
+                await other.execute("BEGIN", prepare=False)
+                theirs = await _session(other)
+                await other.execute("ROLLBACK", prepare=False)
+                if theirs == own or await _session(conn) != own:
+                    return True
+    return False
+
+
+async def _session(conn: Any) -> int:
+    """The number of the process of Postgres that carries out statements of this connection."""
+    (pid,) = await (await conn.execute("SELECT pg_backend_pid()", prepare=False)).fetchone()
+    return int(pid)
