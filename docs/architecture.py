@@ -24,7 +24,8 @@ STOREYS: dict[str, tuple[str, ...]] = {
     "what happens to messages": ("producing", "settling", "pulling", "maintenance", "clients", "receiving", "bulk"),
     "what operators ask for": ("dead_letters", "inspection", "rocketmq_admin", "progress", "metrics", "web"),
 }
-TOP = "app.py and services.py"
+TOP = "serve, app.py and services.py"
+ABOVE = {"serve"}  # rooms that belong to the top
 
 
 def storeys() -> dict[str, tuple[str, ...]]:
@@ -39,7 +40,7 @@ def rooms() -> list[str]:
     """The folders of popserver, in the order in which they may import each other."""
     tables = [node for node in ast.parse(HOUSE.read_text()).body if isinstance(node, ast.Assign)]
     [order] = [ast.literal_eval(node.value) for node in tables if ast.unparse(node.targets[0]) == "ROOMS"]
-    return [room for room in order if (ROOT / "popserver" / room / "__init__.py").exists()]
+    return [room for room in order if (ROOT / "popserver" / room / "__init__.py").exists() and room not in ABOVE]
 
 
 def picture() -> str:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import logging
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TextIO, cast
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -20,6 +18,7 @@ from popserver.database import migrate
 from popserver.database.database import Database
 from popserver.engine.clock import ManualClock, SystemClock
 from popserver.inspection.readiness import Readiness
+from popserver.logs import set_level
 from popserver.model import budget
 from popserver.model.budget import Budgets
 from popserver.model.errors import CannotListen
@@ -359,41 +358,3 @@ class App:
             return self.config.tls_dir, ""
         file = self.database.file
         return (None, "") if file is None else (file.parent, f"{file.name}.")
-
-
-# Log lines have ids, sizes and reasons, but never a body, a property's value or a secret.
-
-
-def configure(level: str, form: Literal["console", "json"]) -> None:
-    """Log lines of `level` and above to standard error."""
-    renderer: structlog.typing.Processor = (
-        structlog.processors.JSONRenderer() if form == "json" else structlog.dev.ConsoleRenderer(colors=False)
-    )
-    structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            renderer,
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
-        logger_factory=structlog.PrintLoggerFactory(cast("TextIO", _StandardError())),
-    )
-
-
-def set_level(level: str) -> None:
-    """From now on, log lines of `level` and above."""
-    structlog.configure(
-        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()])
-    )
-
-
-class _StandardError:
-    """Looks `sys.stderr` up for each line, because pytest replaces it for each test and closes it."""
-
-    def write(self, words: str) -> None:
-        sys.stderr.write(words)
-
-    def flush(self) -> None:
-        sys.stderr.flush()

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import structlog
 
-from popserver import app
+from popserver import logs
 from popserver.app import App
 from popserver.config import Config, GivenConfig
 from popserver.engine.clock import ManualClock, SystemClock
@@ -87,7 +87,7 @@ class EmbeddedBroker:
         """Returns when it serves; `embedded` calls it."""
         if not structlog.is_configured():
             # Unconfigured, structlog writes all lines, even debug lines, to the program's standard output.
-            app.configure("info", "console")
+            logs.configure("info", "console")
         self._thread.start()
         self.run(self.app.start())
 

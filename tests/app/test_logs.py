@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from popserver import app
+from popserver import logs
 from tests.support.server_process import clean_environment, serve_command
 
 
@@ -29,7 +29,7 @@ def test_it_follows_the_standard_error_of_the_program(monkeypatch: pytest.Monkey
     """pytest replaces it for each test, and closes the one before."""
     first, second = io.StringIO(), io.StringIO()
     monkeypatch.setattr(sys, "stderr", first)
-    app.configure("info", "console")
+    logs.configure("info", "console")
     structlog.get_logger().warning("one")
     said = first.getvalue()
     first.close()

@@ -13,7 +13,7 @@ import structlog
 from popproto.v2 import admin_pb2 as admin
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2.admin_pb2_grpc import AdminStub
-from popserver import app, services
+from popserver import logs, services
 from popserver.access.flow import Rules
 from popserver.engine.clock import ManualClock
 from popserver.engine.meters import Meters
@@ -120,8 +120,8 @@ def configured() -> Iterator[None]:
 
 
 async def test_the_log_level_is_changed(tmp_path: Path, configured: None, capsys: pytest.CaptureFixture[str]) -> None:
-    app.configure("info", "json")
-    async with opened(tmp_path, administered=True, set_log_level=app.set_level) as door:
+    logs.configure("info", "json")
+    async with opened(tmp_path, administered=True, set_log_level=logs.set_level) as door:
         change, log = AdminStub(door.channel).ChangeLogLevel, structlog.get_logger("popserver")
         for level, said, is_shown in (("TRACE", "debug", True), ("WARN", "warning", False), ("ERROR", "error", False)):
             number = admin.ChangeLogLevelRequest.Level.Value(level)

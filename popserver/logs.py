@@ -1,0 +1,47 @@
+"""The log of a server that has its own process: lines to standard error.
+
+Log lines have ids, sizes and reasons, but never a body, a property's value or a secret.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Literal, TextIO, cast
+
+import structlog
+
+
+def configure(level: str, form: Literal["console", "json"]) -> None:
+    """Log lines of `level` and above to standard error."""
+    renderer: structlog.typing.Processor = (
+        structlog.processors.JSONRenderer() if form == "json" else structlog.dev.ConsoleRenderer(colors=False)
+    )
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
+        logger_factory=structlog.PrintLoggerFactory(cast("TextIO", _StandardError())),
+    )
+
+
+def set_level(level: str) -> None:
+    """From now on, log lines of `level` and above."""
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()])
+    )
+
+
+class _StandardError:
+    """Looks `sys.stderr` up for each line, because pytest replaces it for each test and closes it."""
+
+    def write(self, words: str) -> None:
+        sys.stderr.write(words)
+
+    def flush(self) -> None:
+        sys.stderr.flush()
