@@ -17,6 +17,7 @@ from popserver.config import OFF, Config, check_exposure, check_http_exposure
 from popserver.database import migrate
 from popserver.database.database import Database
 from popserver.engine.clock import ManualClock, SystemClock
+from popserver.front.sockets import NONE_GIVEN, GivenSockets
 from popserver.inspection.readiness import Readiness
 from popserver.logs import set_level
 from popserver.model import budget
@@ -50,9 +51,18 @@ class App:
     """One broker with one port. Call `start` and `stop` in the same event loop."""
 
     def __init__(
-        self, config: Config, clock: SystemClock | ManualClock | None = None, *, own_process: bool = False
+        self,
+        config: Config,
+        clock: SystemClock | ManualClock | None = None,
+        *,
+        own_process: bool = False,
+        worker: int = 0,
+        given: GivenSockets = NONE_GIVEN,
     ) -> None:
+        """`worker`: its number among the processes of one `popmq serve`. `given`: sockets that are bound already."""
         self.config = config
+        self.worker = worker
+        self._given = given
         self.own_process = own_process  # see `Database`
         self.clock = clock or SystemClock()
         self.budgets = Budgets()  # of this server
@@ -117,6 +127,7 @@ class App:
                 ),
                 # A manual clock cannot follow the database's clock, so it allows no other servers.
                 shared=self.database.is_shared and isinstance(self.clock, SystemClock),
+                worker=self.worker,
                 budgets=self.budgets,
                 limits=budget.BrokerLimits(
                     send_backlog_bytes=config.send_backlog * MIB,
@@ -128,6 +139,12 @@ class App:
         except BaseException:
             self.database.close()
             raise
+
+    def stop_accepting(self) -> None:
+        """Accept no more connections, for a successor has the sockets too. Open ones are served."""
+        self.server.stop_accepting()
+        if self.web is not None:
+            self.web.stop_accepting()
 
     async def stop(self) -> None:
         """Let running calls finish, complete waiting work, close the store."""
@@ -169,6 +186,7 @@ class App:
                 access=self.access,
                 client_meters=self._count_client_metrics(),
                 set_log_level=set_level if self.own_process else None,
+                given=self._given,
             )
             self.web = self._open_web()
             await self.broker.servers.list_at(self.config.advertise or self._own_address())
@@ -200,7 +218,9 @@ class App:
 
         at = HttpAddress(*split_address(config.http, port_min=0))
         try:
-            return WebServer(at, self.budgets, config.max_http_connections, is_local=is_loopback(at.host))
+            return WebServer(
+                at, self.budgets, config.max_http_connections, self._given.http, is_local=is_loopback(at.host)
+            )
         except CannotListen as refusal:
             if "http" in config.model_fields_set:
                 raise
@@ -252,7 +272,8 @@ class App:
 
     @property
     def _node_id(self) -> str:
-        return self.config.advertise or self.server.address
+        address = self.config.advertise or self.server.address
+        return f"{address}/{self.worker}" if self.worker else address
 
     def _count_client_metrics(self) -> ClientMeters | None:
         if not self.config.client_metrics:

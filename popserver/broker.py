@@ -70,10 +70,11 @@ class Broker:
         delay_ms_max: int = DELAY_MS_MAX,
         checks: CheckPolicy = CHECKS,
         shared: bool = False,
+        worker: int = 0,
         budgets: Budgets | None = None,
         limits: BrokerLimits = LIMITS,
     ) -> None:
-        """`shared`: other servers may use the database; only for Postgres.
+        """`shared`: other servers may use the database; only for Postgres. `worker`: see `Servers`.
 
         The broker adds its own budgets, with these limits, to the server's `budgets`.
         """
@@ -108,7 +109,7 @@ class Broker:
         self.pending = Pending(self.reader, self.writer, self.catalog, clock, self.wakeups, key_window_ms)
         self.transactions = Transactions(self.reader, self.writer, self.catalog, clock, checks)
         self.background = BackgroundTasks(clock)
-        self.servers = Servers(database, self.reader, self.writer, clock, shared=shared)
+        self.servers = Servers(database, self.reader, self.writer, clock, shared=shared, worker=worker)
         self.commands = Commands()
         self.hold_release = HoldRelease(self.writer, clock, self.background, self.servers)
         self.group_members = GroupMembers(

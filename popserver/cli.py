@@ -25,8 +25,8 @@ def add_commands(commands: Any) -> None:
 
 
 _SERVE = (
-    "Run a broker: one process, one port. Every option can also be set as POPMQ_<OPTION> in the environment"
-    " (POPMQ_DATABASE_URL) or as a key in ./popmq.toml (database_url)."
+    "Run a broker: one port, and one process unless --workers asks for more. Every option can also be set as"
+    " POPMQ_<OPTION> in the environment (POPMQ_DATABASE_URL) or as a key in ./popmq.toml (database_url)."
 )
 
 

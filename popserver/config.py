@@ -17,10 +17,11 @@ from pydantic_settings import (
 from popport.addresses import is_loopback
 from popserver.model.errors import CannotListen
 from popserver.model.times import parse_duration_ms
-from popserver.transport.listen import address_of, split_address
+from popserver.transport.listen import PORT_MAX, address_of, split_address
 
 FILE = Path("popmq.toml")
 OFF = "off"
+WORKERS_MAX = 64  # each has five connections to Postgres, which by default takes 100
 _OF_NAMES = frozenset("abcdefghijklmnopqrstuvwxyz0123456789.-_")
 SECRET = frozenset({"admin_secret", "database_url", "metrics_token"})  # settings whose values are never shown
 
@@ -31,7 +32,8 @@ class Config(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="POPMQ_", toml_file=FILE, extra="forbid", frozen=True)
 
     host: str = "127.0.0.1"
-    port: int = Field(default=8081, ge=0, le=65_535)
+    port: int = Field(default=8081, ge=0, le=PORT_MAX)
+    workers: int = Field(default=1, ge=1, le=WORKERS_MAX)  # processes that share the port; more than one: on Postgres
     http: str = "127.0.0.1:8082"  # HOST:PORT of metrics, health and console; "off": none
     admin: str = ""  # HOST:PORT of the administration, which the port for clients then does not serve; empty: that port
     advertise: str = ""  # this server's HOST:PORT for clients of other servers on the same Postgres
@@ -157,6 +159,22 @@ class Config(BaseSettings):
             )
         return self
 
+    @model_validator(mode="after")
+    def _check_workers(self) -> Self:
+        if self.workers > 1 and self.database_url.startswith("sqlite"):
+            raise ValueError(
+                f"workers={self.workers} needs Postgres: a SQLite file has one writer, so one process serves it; give"
+                " --database-url postgresql://user@host/name, or leave --workers out"
+            )
+        for name, address in (("http", self.http), ("admin", self.admin)):
+            port = 0 if address in ("", OFF) else split_address(address, port_min=0)[1]
+            if port + self.workers - 1 > PORT_MAX:
+                raise ValueError(
+                    f"{name}={address} leaves no ports for workers={self.workers}: each worker takes the port after"
+                    f" that of the one before; choose a port up to {PORT_MAX - self.workers + 1}"
+                )
+        return self
+
     @property
     def auto_create_enabled(self) -> bool:
         return is_loopback(self.host) if self.auto_create is None else self.auto_create
@@ -179,6 +197,13 @@ class GivenConfig(Config):
     model_config = SettingsConfigDict(toml_file=None)
 
     http: str = OFF
+
+    @field_validator("workers")
+    @classmethod
+    def _is_one_process(cls, workers: int) -> int:
+        if workers > 1:
+            raise ValueError("an embedded broker is one process; start several with popmq serve --workers")
+        return workers
 
     @classmethod
     def settings_customise_sources(

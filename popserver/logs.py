@@ -7,19 +7,25 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import Literal, TextIO, cast
+from collections.abc import MutableMapping
+from typing import Any, Literal, TextIO, cast
 
 import structlog
 
 
-def configure(level: str, form: Literal["console", "json"]) -> None:
-    """Log lines of `level` and above to standard error."""
+def configure(level: str, form: Literal["console", "json"], *, worker: int = 0) -> None:
+    """Log lines of `level` and above to standard error. `worker`: the number that each line has; 0: none."""
+
+    def name_worker(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        return {**event, "worker": worker} if worker else event
+
     renderer: structlog.typing.Processor = (
         structlog.processors.JSONRenderer() if form == "json" else structlog.dev.ConsoleRenderer(colors=False)
     )
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
+            name_worker,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,

@@ -25,7 +25,7 @@ from popserver.clients.rpc import SessionMethods
 from popserver.clients.settings import ask_for_metrics
 from popserver.dead_letters.flow import Redrives
 from popserver.dead_letters.rpc import DeadLetterMethods
-from popserver.front.sockets import connections_max
+from popserver.front.sockets import NONE_GIVEN, GivenSockets, connections_max
 from popserver.http2.door import Http2Door
 from popserver.inspection.clients import ClientMethods
 from popserver.inspection.flow import Inspection
@@ -87,6 +87,11 @@ class PopServer:
     async def start(self) -> None:
         for door in self._doors:
             await door.start()
+
+    def stop_accepting(self) -> None:
+        """Accept no more connections. Open ones stay, and their calls are served."""
+        for door in self._doors:
+            door.stop_accepting()
 
     async def drain(self, timeout_s: float) -> None:
         """Stop: the server is not ready any more, waiting polls end, running calls finish, then the port is closed.
@@ -245,20 +250,22 @@ def build(
     admin_at: tuple[str, int] | None = None,
     client_meters: ClientMeters | None = None,
     set_log_level: Callable[[str], None] | None = None,
+    given: GivenSockets = NONE_GIVEN,
 ) -> PopServer:
     """A server that is bound to host and port (0: any free port, see `.port`). Call it in the running event loop.
 
     Without `access` callers need not sign. The two services Admin exist only with `is_administered`; with `admin_at` on
     that host and port, otherwise beside messages. The service for metrics of clients exists only with `client_meters`.
-    `set_log_level`: None if the log is not the server's own. Raises `CannotListen` if an address cannot be bound.
+    `set_log_level`: None if the log is not the server's own. `given`: sockets that are bound already. Raises
+    `CannotListen` if an address cannot be bound.
     """
     access = access or Access(broker.reader, broker.clock)
     door = admin_door = Http2Door(limits, min(limits.connections_max, connections_max()), must_sign=access.is_on)
-    port = door.listen(host, port, listening)
+    port = door.listen(host, port, listening, given.clients)
     admin_address = address_of(host, port)
     if admin_at is not None:
         admin_door = Http2Door(limits, limits.admin_connections_max, must_sign=access.is_on, purpose="admin")
-        admin_address = address_of(admin_at[0], admin_door.listen(*admin_at, listening))
+        admin_address = address_of(admin_at[0], admin_door.listen(*admin_at, listening, given.admin))
     doors = list(dict.fromkeys([door, admin_door]))
     for each in doors:
         for budget in each.connections.budgets:

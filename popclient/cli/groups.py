@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import timedelta
@@ -295,8 +296,14 @@ def _space(storage: Storage | None) -> str:
 
 def _server_lines(status: Status) -> list[str]:
     """The servers, if there are several."""
+    uses = Counter(each.address for each in status.servers)
     rows = [
-        (each.address or each.server_id, "running" if each.running else "silent", written(status.now - each.last_seen))
+        # Workers of one `popmq serve` have one address.
+        (
+            each.address if each.address and uses[each.address] == 1 else f"{each.address} {each.server_id}".strip(),
+            "running" if each.running else "silent",
+            written(status.now - each.last_seen),
+        )
         for each in status.servers
     ]
     return ["", *table(["server", "state", "last seen ago"], rows)] if len(rows) > 1 else []

@@ -60,8 +60,11 @@ class ServerEvents(NamedTuple):
 class Servers:
     """This server among the others. Without a shared database it is always alone."""
 
-    def __init__(self, database: Database, reader: Reader, writer: Writer, clock: Clock, *, shared: bool) -> None:
-        self.server_id = secrets.token_hex(6)
+    def __init__(
+        self, database: Database, reader: Reader, writer: Writer, clock: Clock, *, shared: bool, worker: int = 0
+    ) -> None:
+        """`worker`: its number among the processes that have one address; 0: it has its address alone."""
+        self.server_id = secrets.token_hex(6) + (f"-{worker}" if worker else "")
         self.others: tuple[Server, ...] = ()
         self._database = database
         self._reader = reader

@@ -13,7 +13,7 @@ import os
 import socket
 import ssl
 import tempfile
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -62,15 +62,16 @@ class PortListener:
         connections: Connections,
         make: MakeProtocol,
         handshake_s: float,
+        given: Sequence[socket.socket] = (),
     ) -> None:
-        """`kinds`: the first bytes that are accepted."""
+        """`kinds`: the first bytes that are accepted. `given`: sockets that are bound there already."""
         self.kinds = kinds
         self.connections = connections
         self.make = make
         self.handshake_s = handshake_s
         self.turns = Turns()
         self._tls = tls
-        self._sockets = listening_sockets(host, port)
+        self._sockets = list(given) or listening_sockets(host, port)
         self.port: int = self._sockets[0].getsockname()[1]
         self._retries: dict[socket.socket, asyncio.TimerHandle] = {}
 
@@ -88,6 +89,11 @@ class PortListener:
 
     def close(self) -> None:
         """Accept no more connections. Open connections stay open, except those without a first byte."""
+        self.stop_accepting()
+        self.connections.end_silent()
+
+    def stop_accepting(self) -> None:
+        """Accept no more connections. Those that wait are left to other processes that have the sockets too."""
         loop = asyncio.get_running_loop()
         for retry in self._retries.values():
             retry.cancel()
@@ -95,7 +101,6 @@ class PortListener:
             loop.remove_reader(listening)
             listening.close()
         self._sockets.clear()
-        self.connections.end_silent()
 
     def _accept_again(self, loop: asyncio.AbstractEventLoop, listening: socket.socket) -> None:
         loop.add_reader(listening, self._accept, loop, listening)

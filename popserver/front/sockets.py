@@ -6,14 +6,28 @@ import errno
 import os
 import resource
 import socket
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 
-def listening_sockets(host: str, port: int) -> list[socket.socket]:
+class GivenSockets(NamedTuple):
+    """Sockets that another process has bound for this one, by what listens on them; empty: this process binds them."""
+
+    clients: Sequence[socket.socket] = ()
+    admin: Sequence[socket.socket] = ()
+    http: Sequence[socket.socket] = ()
+
+
+NONE_GIVEN = GivenSockets()
+
+
+def listening_sockets(host: str, port: int, *, is_shared: bool = False) -> list[socket.socket]:
     """One bound socket for each address of the host, all on one port (0: any free port).
 
-    Unsupported address families are left out. Raises `OSError` if there is none that can be bound.
+    `is_shared`: other sockets of this user may have the same port, and the system spreads connections over those that
+    listen (SO_REUSEPORT). Unsupported address families are left out. Raises `OSError` if there is none that can be
+    bound.
     """
     places = dict.fromkeys(
         (family, place) for family, _, _, _, place in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -23,7 +37,7 @@ def listening_sockets(host: str, port: int) -> list[socket.socket]:
     for family, place in places:
         wanted = listening[0].getsockname()[1] if listening else port
         try:
-            listening.append(_bound(family, (place[0], wanted, *place[2:])))
+            listening.append(_bound(family, (place[0], wanted, *place[2:]), is_shared=is_shared))
         except OSError as error:
             if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
                 for each in listening:
@@ -43,11 +57,13 @@ def address_of_peer(name: Any) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _bound(family: int, place: tuple[Any, ...]) -> socket.socket:
+def _bound(family: int, place: tuple[Any, ...], *, is_shared: bool) -> socket.socket:
     # With the protocol given, asyncio switches Nagle's algorithm off, which delays quiet connections by 40 ms.
     bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if is_shared:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         if family == socket.AF_INET6:
             # "::" stands for every address of the machine, IPv4 too, as in gRPC.
             bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if place[0] == "::" else 1)

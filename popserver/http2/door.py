@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable, Sequence
 
 import structlog
@@ -54,15 +55,15 @@ class Http2Door:
         self._look: asyncio.TimerHandle | None = None
         self._end_worst: asyncio.TimerHandle | None = None
 
-    def listen(self, host: str, port: int, listening: Listening) -> int:
-        """Bind host and port (0: any free port), and return the port.
+    def listen(self, host: str, port: int, listening: Listening, given: Sequence[socket.socket] = ()) -> int:
+        """Bind host and port (0: any free port), and return the port. `given`: sockets that are bound there already.
 
         Raises `CannotListen` if the address cannot be bound.
         """
         kinds, source = _KINDS[listening.mode], listening.certificate
         tls = None if source is None else TlsContexts(source, listening.own_client)
         try:
-            listener = PortListener(host, port, kinds, tls, self.connections, self._protocol, self._handshake_s)
+            listener = PortListener(host, port, kinds, tls, self.connections, self._protocol, self._handshake_s, given)
         except OSError:
             raise cannot_listen(host, port, self._option) from None
         self._listeners.append(listener)
@@ -77,6 +78,10 @@ class Http2Door:
         for listener in self._listeners:
             listener.start()
         self._look = asyncio.get_running_loop().call_later(LOOK_S, self._look_at_all)
+
+    def stop_accepting(self) -> None:
+        for listener in self._listeners:
+            listener.stop_accepting()
 
     async def stop(self, timeout_s: float) -> None:
         """Accept no more calls. After the timeout, cancel the calls that still run."""

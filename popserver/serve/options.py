@@ -16,6 +16,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", help="address to listen on (127.0.0.1)")
     parser.add_argument("--port", type=int, help="port to listen on (8081); 0: any free port")
     parser.add_argument(
+        "--workers", type=int, metavar="N", help="processes that share the port, to use more cores; on Postgres (1)"
+    )
+    parser.add_argument(
         "--advertise", metavar="HOST:PORT", help="this server's address for clients of other servers on its Postgres"
     )
     parser.add_argument(

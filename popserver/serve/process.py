@@ -1,4 +1,4 @@
-"""`popmq serve`: one server in this process."""
+"""One server in this process, from its settings to its exit code."""
 
 from __future__ import annotations
 
@@ -9,30 +9,49 @@ import json
 import signal
 import sys
 import time
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from popserver.serve.settings import OK, REFUSED, USAGE, read_config
 
+if TYPE_CHECKING:
+    from popserver.app import App
+    from popserver.config import Config
+
+Facts = Mapping[str, Any]  # what the ready line says
+
 
 def serve(arguments: argparse.Namespace) -> int:
+    """`popmq serve`: returns the exit code when the server has stopped."""
     started = time.monotonic()
     # Before the imports: imported objects stay, so collecting them only takes time.
-    _tune_garbage_collector()
-    from popserver import logs
-    from popserver.front import sockets
-
+    tune_garbage_collector()
     config = read_config(arguments)
     if config is None:
         return USAGE
-    logs.configure(config.log_level, config.log_format)
+    as_json = arguments.json or config.log_format == "json"
+    if config.workers > 1:
+        # Loaded here, because a server in one process does not need it.
+        from popserver.serve.supervisor import supervise
+
+        return supervise(config, arguments, started, as_json=as_json)
+    prepare(config)
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        return runner.run(_run_alone(config, started, as_json=as_json))
+
+
+def prepare(config: Config, *, worker: int = 0) -> None:
+    """Load the server's code, and make this process ready for it."""
+    from popserver import app as _  # noqa: F401 - loaded before the event loop runs
+    from popserver import logs
+    from popserver.front import sockets
+
+    logs.configure(config.log_level, config.log_format, worker=worker)
     sockets.raise_limit()
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        return runner.run(_run_server(config, started, as_json=arguments.json or config.log_format == "json"))
 
 
-async def _run_server(config: Any, started: float, *, as_json: bool) -> int:
+async def _run_alone(config: Config, started: float, *, as_json: bool) -> int:
     from popserver.app import App
-    from popserver.database.migrate import HEAD
     from popserver.front.sockets import tell_supervisor
     from popserver.model.errors import PopError
 
@@ -40,12 +59,30 @@ async def _run_server(config: Any, started: float, *, as_json: bool) -> int:
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, stopping.set)
     app = App(config, own_process=True)
+
+    def say_ready(facts: Facts) -> None:
+        words = announce(facts, as_json=as_json)
+        tell_supervisor(f"READY=1\nSTATUS={words}")
+
     try:
-        await app.start()
+        await start(app, started, say_ready)
     except PopError as error:
         print(f"popmq: {error.sentence}", file=sys.stderr)
         return REFUSED
+    await stopping.wait()
+    tell_supervisor("STOPPING=1")
+    announce_drain(as_json=as_json)
+    await app.stop()
+    return OK
+
+
+async def start(app: App, started: float, say_ready: Callable[[Facts], None]) -> None:
+    """Start the server, and tell the facts of its ready line. Raises a `PopError` that says why it cannot start."""
+    from popserver.database.migrate import HEAD
+
+    await app.start()
     assert app.database is not None
+    config = app.config
     facts = {
         "grpc": app.endpoint,
         "http": app.http_endpoint or "off",
@@ -54,26 +91,39 @@ async def _run_server(config: Any, started: float, *, as_json: bool) -> int:
         "store": app.database.name,
         "durability": config.durability,
         "schema": HEAD,
-        "ready_after_ms": round((time.monotonic() - started) * 1_000),
+        "ready_after_ms": since_ms(started),
     }
-    words = "popserver ready  " + "  ".join(f"{name}={value}" for name, value in facts.items())
     gc.collect()
     gc.freeze()
+    say_ready(facts)
+
+
+def since_ms(started: float) -> int:
+    return round((time.monotonic() - started) * 1_000)
+
+
+def monotonic_us() -> int:
+    """What systemd compares a reload with (man sd_notify)."""
+    return time.monotonic_ns() // 1_000
+
+
+def announce(facts: Facts, *, as_json: bool) -> str:
+    """Print the ready line. Returns it as words."""
+    words = "popserver ready  " + "  ".join(f"{name}={value}" for name, value in facts.items())
     print(json.dumps(facts) if as_json else f"{words}  (RocketMQ 5 protocol)", flush=True)
-    tell_supervisor(f"READY=1\nSTATUS={words}")
-    await stopping.wait()
-    tell_supervisor("STOPPING=1")
+    return words
+
+
+def announce_drain(*, as_json: bool) -> None:
     print('{"event": "draining"}' if as_json else "popserver draining", file=sys.stderr, flush=True)
-    await app.stop()
-    return OK
 
 
-def _tune_garbage_collector() -> None:
+def tune_garbage_collector() -> None:
     """Collect less often: a batch makes thousands of short-lived objects."""
     gc.set_threshold(50_000, 20, 100)
 
 
-def _loop_factory() -> Any:
+def loop_factory() -> Any:
     """uvloop if it is installed, because it is faster. The `server` extra installs it where there are wheels."""
     try:
         import uvloop

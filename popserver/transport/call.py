@@ -6,6 +6,7 @@ ends the call. `http2.door` is the built-in door.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from enum import IntEnum
 from typing import NamedTuple, Protocol
@@ -123,8 +124,8 @@ class Service(NamedTuple):
 class Door(Protocol):
     """Accepts calls and runs their handlers."""
 
-    def listen(self, host: str, port: int, listening: Listening) -> int:
-        """Bind host and port (0: any free port), and return the port.
+    def listen(self, host: str, port: int, listening: Listening, given: Sequence[socket.socket] = ()) -> int:
+        """Bind host and port (0: any free port), and return the port. `given`: sockets that are bound there already.
 
         Raises `CannotListen` if the address cannot be bound.
         """
@@ -132,6 +133,9 @@ class Door(Protocol):
     def serve(self, services: Sequence[Service]) -> None: ...
 
     async def start(self) -> None: ...
+
+    def stop_accepting(self) -> None:
+        """Accept no more connections. Open ones stay, and their calls are served."""
 
     async def stop(self, timeout_s: float) -> None:
         """Accept no more calls. After the timeout, cancel the calls that still run."""

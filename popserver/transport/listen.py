@@ -37,6 +37,13 @@ def cannot_listen(host: str, port: int, option: str) -> CannotListen:
     )
 
 
+def cannot_listen_for_http(host: str, port: int, error: OSError) -> CannotListen:
+    return CannotListen(
+        f"cannot listen for HTTP on {address_of(host, port)} ({error.strerror or error}); stop the other server, give"
+        " another address with --http HOST:PORT, or serve no HTTP with --http off"
+    )
+
+
 def address_of(host: str, port: int) -> str:
     """`HOST:PORT`, with an IPv6 host in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

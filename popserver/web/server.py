@@ -15,8 +15,7 @@ from popport.connections import Places
 from popport.serving import http_config
 from popserver.front.sockets import listening_sockets
 from popserver.model.budget import Budgets
-from popserver.model.errors import CannotListen
-from popserver.transport.listen import address_of
+from popserver.transport.listen import address_of, cannot_listen_for_http
 from popserver.web.guard import Guard
 from popserver.web.log import HttpLog
 from popserver.web.mounts import Mounts, Place, installed
@@ -37,15 +36,23 @@ class HttpAddress(NamedTuple):
 class WebServer:
     """The HTTP port. Make it inside the running event loop."""
 
-    def __init__(self, at: HttpAddress, budgets: Budgets, connections_max: int, *, is_local: bool) -> None:
-        """Bind the address. `is_local`: only this machine can reach it. Raises `CannotListen`."""
+    def __init__(
+        self,
+        at: HttpAddress,
+        budgets: Budgets,
+        connections_max: int,
+        given: Sequence[socket.socket] = (),
+        *,
+        is_local: bool,
+    ) -> None:
+        """Bind the address, unless it is that of `given`. `is_local`: only this machine can reach it.
+
+        Raises `CannotListen`.
+        """
         try:
-            self._sockets: list[socket.socket] = listening_sockets(*at)
+            self._sockets = list(given) or listening_sockets(*at)
         except OSError as error:
-            raise CannotListen(
-                f"cannot listen for HTTP on {address_of(*at)} ({error.strerror or error}); stop the other server, give"
-                " another address with --http HOST:PORT, or serve no HTTP with --http off"
-            ) from None
+            raise cannot_listen_for_http(*at, error) from None
         self.address = address_of(at.host, self._sockets[0].getsockname()[1])
         self._is_local = is_local
         connections = budgets.add("HTTP connections", connections_max, "connections", "max_http_connections")
@@ -90,6 +97,11 @@ class WebServer:
         """Give the address back, if `start` was not called."""
         for each in self._sockets:
             each.close()
+
+    def stop_accepting(self) -> None:
+        """Accept no more connections. Open ones are served."""
+        for server in self._server.servers:
+            server.close()
 
     async def stop(self) -> None:
         """Let running requests finish, but not for longer than a second."""

@@ -1,0 +1,57 @@
+"""What a supervisor and its workers tell each other: lines of JSON on the worker's standard input and output.
+
+The first line to a worker is its `Order`, later `LEAVE` may follow; the end of the input means that the supervisor is
+gone. The worker answers with one line: a `Report`.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Self
+
+from popserver.front.sockets import GivenSockets
+from popserver.serve.settings import OK
+
+LEAVE = b"leave\n"  # accept no more connections: a successor does
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a worker needs to start: settings that count before environment and file, and the sockets by number."""
+
+    worker: int
+    settings: Mapping[str, Any]
+    sockets: Mapping[str, list[int]]  # the fields of `GivenSockets`
+
+    def line(self) -> bytes:
+        return json.dumps(asdict(self)).encode() + b"\n"
+
+    @classmethod
+    def read(cls, line: bytes) -> Self:
+        return cls(**json.loads(line))
+
+    def take_sockets(self) -> GivenSockets:
+        """The sockets, which this process has inherited."""
+        return GivenSockets(
+            **{name: [socket.socket(fileno=each) for each in numbers] for name, numbers in self.sockets.items()}
+        )
+
+
+@dataclass(frozen=True)
+class Report:
+    """A worker is ready, with the facts of its ready line; or it ends with a sentence that says why."""
+
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    drain_s: float = 0.0  # how long it takes to stop, at most
+    refusal: str = ""
+    exit_code: int = OK
+
+    def line(self) -> bytes:
+        return json.dumps(asdict(self)).encode() + b"\n"
+
+    @classmethod
+    def read(cls, line: bytes) -> Self:
+        return cls(**json.loads(line))

@@ -1,0 +1,232 @@
+"""`popmq serve --workers N`: starts, watches, restarts, replaces and stops N servers that share one port.
+
+The supervisor serves nothing itself. It holds the sockets (`slots`), and each worker is a process of its own. See
+docs/design/0022-workers.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import structlog
+
+from popserver import logs
+from popserver.config import OFF, Config
+from popserver.front.sockets import listening_sockets, tell_supervisor
+from popserver.model.errors import CannotListen
+from popserver.serve.process import Facts, announce, announce_drain, monotonic_us, since_ms
+from popserver.serve.rules import FAILURES_MAX
+from popserver.serve.settings import OK, REFUSED, given_settings
+from popserver.serve.slots import Slot, Worker, WorkerFailed, open_slots
+
+# Connections that an old worker has just accepted become calls in this time, before it is told to stop.
+LEAVE_S = 1.0
+
+log = structlog.get_logger("popserver.workers")
+
+
+def supervise(config: Config, arguments: argparse.Namespace, started: float, *, as_json: bool) -> int:
+    """Run all workers until this process is told to stop. Returns the exit code."""
+    logs.configure(config.log_level, config.log_format)
+    try:
+        slots = open_slots(config)
+    except CannotListen as refusal:
+        print(f"popmq: {refusal.sentence}", file=sys.stderr)
+        return REFUSED
+    # What the sockets decide counts before the environment and popmq.toml, which workers read anew at each start.
+    settings = {
+        **given_settings(vars(arguments)),
+        "host": config.host,
+        "port": slots[0].port,
+        "workers": config.workers,
+    }
+    return asyncio.run(Supervisor(slots, settings, started, as_json=as_json).run())
+
+
+class Supervisor:
+    """The workers of one `popmq serve`."""
+
+    def __init__(self, slots: Sequence[Slot], settings: dict[str, Any], started: float, *, as_json: bool) -> None:
+        self._slots = slots
+        self._settings = settings
+        self._open_port = partial(listening_sockets, settings["host"], settings["port"], is_shared=True)
+        self._started = started
+        self._as_json = as_json
+        self._words = ""  # the ready line
+        self._alive: dict[Worker, asyncio.Task[None]] = {}  # all workers that run, each with the task that watches it
+        self._given_up: asyncio.Future[WorkerFailed]
+        self._stopping = asyncio.Event()
+        self._reloading = asyncio.Event()
+
+    async def run(self) -> int:
+        self._given_up = asyncio.get_running_loop().create_future()
+        self._take_signals()
+        serving = asyncio.create_task(self._serve())
+        stopping = asyncio.create_task(self._stopping.wait())
+        await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if not serving.done():
+            return await self._stop(serving)
+        failed = serving.result()
+        print(f"popmq: {failed}", file=sys.stderr, flush=True)
+        await self._stop(stopping)
+        return failed.exit_code
+
+    def _take_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for name in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(name, self._stopping.set)
+        # A terminal that is closed ends what it has started.
+        hangs_up = self._stopping if sys.stdin is not None and sys.stdin.isatty() else self._reloading
+        loop.add_signal_handler(signal.SIGHUP, hangs_up.set)
+
+    async def _serve(self) -> WorkerFailed:
+        """Start all workers, then reload whenever asked to. Returns only if they fail, and why."""
+        first, *others = self._slots
+        try:
+            await self._start(first)  # alone, because it may upgrade the schema, or say why none can start
+            await asyncio.gather(*map(self._start, others))
+        except WorkerFailed as failed:
+            return failed
+        self._announce()
+        reloads = asyncio.create_task(self._reload_when_asked())
+        try:
+            return await self._given_up
+        finally:
+            reloads.cancel()
+
+    def _announce(self) -> None:
+        workers = [slot.worker.report.facts for slot in self._slots if slot.worker is not None]
+        facts: dict[str, Any] = {**workers[0], "workers": len(workers), "ready_after_ms": since_ms(self._started)}
+        for name in ("http", "admin"):
+            if name in facts:
+                facts[name] = ",".join(dict.fromkeys(_addresses(workers, name))) or OFF
+        self._words = announce(facts, as_json=self._as_json)
+        tell_supervisor(f"READY=1\nSTATUS={self._words}")
+
+    # One worker.
+
+    async def _start(self, slot: Slot) -> None:
+        self._adopt(slot, await self._started_for(slot))
+
+    async def _started_for(self, slot: Slot) -> Worker:
+        """A new worker for this slot, which is ready. Raises `WorkerFailed`."""
+        try:
+            worker = await Worker.spawn(slot.order(self._settings, self._open_port))
+        except OSError as error:
+            raise WorkerFailed(f"worker {slot.number} cannot be started ({error})") from None
+        self._alive[worker] = asyncio.create_task(self._watch(slot, worker))
+        try:
+            await worker.ready()
+        except asyncio.CancelledError:
+            worker.end()
+            raise
+        log.info("worker ready", worker=slot.number, pid=worker.pid)
+        return worker
+
+    def _adopt(self, slot: Slot, worker: Worker) -> None:
+        """From now on the worker is the one of the slot."""
+        if slot.restarting is not None and slot.restarting is not asyncio.current_task():
+            slot.restarting.cancel()
+        slot.restarting = None
+        slot.worker = worker
+        if worker not in self._alive:
+            self._restart(slot, worker, "it ended at once")
+
+    async def _watch(self, slot: Slot, worker: Worker) -> None:
+        how = await worker.ended()
+        del self._alive[worker]
+        if slot.worker is worker and not self._stopping.is_set():
+            self._restart(slot, worker, how)
+
+    def _restart(self, slot: Slot, worker: Worker, how: str) -> None:
+        pause_s = slot.restarts.ended(worker.served_s)
+        slot.worker = None
+        log.warning("worker ended", worker=slot.number, pid=worker.pid, reason=how, next_in_s=pause_s)
+        self._judge(f"worker {slot.number}: {how}")
+        slot.restarting = asyncio.create_task(self._keep_starting(slot, pause_s))
+
+    async def _keep_starting(self, slot: Slot, pause_s: float) -> None:
+        while True:
+            if pause_s:
+                slot.close_port()
+                await asyncio.sleep(pause_s)
+            try:
+                await self._start(slot)
+            except WorkerFailed as failed:
+                pause_s = slot.restarts.ended(0.0)
+                log.error("worker cannot start", worker=slot.number, reason=str(failed), next_in_s=pause_s)
+                self._judge(str(failed))
+            else:
+                return
+
+    def _judge(self, reason: str) -> None:
+        """Give up when no worker stays: a supervisor of this process, or an operator, has to act."""
+        if all(slot.keeps_failing for slot in self._slots) and not self._given_up.done():
+            sentence = f"the workers keep ending, each {FAILURES_MAX} times or more; the last reason was: {reason}"
+            self._given_up.set_result(WorkerFailed(f"{sentence}; the log has the others"))
+
+    # All workers.
+
+    async def _reload_when_asked(self) -> None:
+        while True:
+            await self._reloading.wait()
+            self._reloading.clear()
+            tell_supervisor(f"RELOADING=1\nMONOTONIC_USEC={monotonic_us()}")
+            log.info("reloading")
+            try:
+                await self._reload()
+            except WorkerFailed as failed:
+                log.error("not reloaded: the workers that run stay as they are", reason=str(failed))
+            else:
+                log.info("reloaded")
+            tell_supervisor(f"READY=1\nSTATUS={self._words}")
+
+    async def _reload(self) -> None:
+        """Replace all workers: when every new one is ready, the old ones leave, one after the other.
+
+        So a setting that is wrong replaces none, and clients of old workers are spread over new ones only. A slot
+        whose worker is being started again needs no successor.
+        """
+        successors: dict[Slot, Worker] = {}
+        try:
+            for slot in self._slots:
+                if slot.worker is not None:
+                    successors[slot] = await self._started_for(slot)
+        except WorkerFailed:
+            await asyncio.gather(*(worker.stop() for worker in successors.values()))
+            raise
+        old = [slot.worker for slot in successors if slot.worker is not None]
+        for slot, successor in successors.items():
+            slot.restarts.failures = 0
+            self._adopt(slot, successor)
+        for worker in old:
+            worker.leave()
+        await asyncio.sleep(LEAVE_S)
+        for worker in old:
+            await worker.stop()
+
+    async def _stop(self, waiting: asyncio.Task[Any]) -> int:
+        """Stop all workers at once. Returns 0 if all of them finished in time."""
+        self._stopping.set()
+        tell_supervisor("STOPPING=1")
+        if self._words:
+            announce_drain(as_json=self._as_json)
+        restarting = [slot.restarting for slot in self._slots if slot.restarting is not None]
+        for task in (waiting, *restarting):
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+        in_time = await asyncio.gather(*(worker.stop() for worker in list(self._alive)))
+        await asyncio.gather(*self._alive.values())
+        return OK if all(in_time) else REFUSED
+
+
+def _addresses(workers: Sequence[Facts], name: str) -> list[str]:
+    return [facts[name] for facts in workers if facts[name] != OFF]
