@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from popserver.serve.options import add_database_url, add_options
-from popserver.serve.process import serve
+from popserver.serve.process import begin, run_alone
 from popserver.serve.settings import OK, REFUSED, USAGE, read_config
 
 
@@ -18,7 +18,7 @@ def add_commands(commands: Any) -> None:
     """Add the server's commands to the `popmq` command line."""
     serving = commands.add_parser("serve", help="run a broker", description=_SERVE)
     add_options(serving)
-    serving.set_defaults(run=serve)
+    serving.set_defaults(run=_serve)
     _add_backup(commands.add_parser("backup", help="copy the database into a file"))
     _add_restore(commands.add_parser("restore", help="make the database what a backup has, while no server runs"))
     _add_db(commands.add_parser("db", help="check, upgrade or compact the database"))
@@ -60,6 +60,21 @@ def _add_restore(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--force", action="store_true", help="replace the database if it exists")
     add_database_url(parser)
     parser.set_defaults(run=_restore)
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    """One server in this process, or several workers that it watches."""
+    started = begin()
+    config = read_config(arguments)
+    if config is None:
+        return USAGE
+    as_json = arguments.json or config.log_format == "json"
+    if config.workers == 1:
+        return run_alone(config, started, as_json=as_json)
+    # Loaded here, because a server in one process does not need it.
+    from popserver.serve.supervisor import supervise
+
+    return supervise(config, arguments, started, as_json=as_json)
 
 
 def _upgrade(arguments: argparse.Namespace) -> int:

@@ -145,13 +145,17 @@ def clock_ms(conn: Connection) -> float:
 
 
 def known(conn: Connection, now_ms: int) -> list[KnownServer]:
-    """The servers by address: of each address the newest, without those that said that they stop."""
-    rows = conn.execute(_KNOWN, {"since_ms": now_ms - SERVER_LAPSE_MS})
-    by_address: dict[str, KnownServer] = {}
-    for row in rows:
+    """The servers by address, without those that said that they stop.
+
+    Of each address those that run, which are several if they are workers; if none runs, the one that was seen last.
+    """
+    by_address: dict[str, list[KnownServer]] = {}
+    for row in conn.execute(_KNOWN, {"since_ms": now_ms - SERVER_LAPSE_MS}):
         found = KnownServer(row.server_id, row.address, row.last_seen_ms, row.last_seen_ms > now_ms - SERVER_LAPSE_MS)
-        by_address.setdefault(row.address or row.server_id, found)
-    return list(by_address.values())
+        there = by_address.setdefault(row.address or row.server_id, [])
+        if found.is_running or not there:
+            there.append(found)
+    return [each for there in by_address.values() for each in there]
 
 
 def unattended_push_clients(conn: Connection) -> list[str]:

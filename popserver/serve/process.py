@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import gc
 import json
@@ -12,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from popserver.serve.settings import OK, REFUSED, USAGE, read_config
+from popserver.serve.settings import OK, REFUSED
 
 if TYPE_CHECKING:
     from popserver.app import App
@@ -21,20 +20,17 @@ if TYPE_CHECKING:
 Facts = Mapping[str, Any]  # what the ready line says
 
 
-def serve(arguments: argparse.Namespace) -> int:
-    """`popmq serve`: returns the exit code when the server has stopped."""
-    started = time.monotonic()
-    # Before the imports: imported objects stay, so collecting them only takes time.
-    tune_garbage_collector()
-    config = read_config(arguments)
-    if config is None:
-        return USAGE
-    as_json = arguments.json or config.log_format == "json"
-    if config.workers > 1:
-        # Loaded here, because a server in one process does not need it.
-        from popserver.serve.supervisor import supervise
+def begin() -> float:
+    """Call it before the server's code is loaded. Returns the moment from which the start is measured.
 
-        return supervise(config, arguments, started, as_json=as_json)
+    Collects garbage less often: a batch makes thousands of short-lived objects, and what is imported stays.
+    """
+    gc.set_threshold(50_000, 20, 100)
+    return time.monotonic()
+
+
+def run_alone(config: Config, started: float, *, as_json: bool) -> int:
+    """Run a server until this process is told to stop. Returns the exit code."""
     prepare(config)
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         return runner.run(_run_alone(config, started, as_json=as_json))
@@ -116,11 +112,6 @@ def announce(facts: Facts, *, as_json: bool) -> str:
 
 def announce_drain(*, as_json: bool) -> None:
     print('{"event": "draining"}' if as_json else "popserver draining", file=sys.stderr, flush=True)
-
-
-def tune_garbage_collector() -> None:
-    """Collect less often: a batch makes thousands of short-lived objects."""
-    gc.set_threshold(50_000, 20, 100)
 
 
 def loop_factory() -> Any:

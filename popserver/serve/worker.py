@@ -10,10 +10,9 @@ import asyncio
 import os
 import signal
 import sys
-import time
 
 from popserver.serve.order import LEAVE, Order, Report
-from popserver.serve.process import Facts, loop_factory, prepare, start, tune_garbage_collector
+from popserver.serve.process import Facts, begin, loop_factory, prepare, start
 from popserver.serve.rules import share_of
 from popserver.serve.settings import OK, REFUSED, USAGE, WrongSettings, load_config
 
@@ -21,8 +20,7 @@ STDIN, STDOUT = 0, 1
 
 
 def main() -> int:
-    started = time.monotonic()
-    tune_garbage_collector()
+    started = begin()
     order = Order.read(_first_line())
     try:
         config = load_config(order.settings)

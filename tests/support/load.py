@@ -268,6 +268,10 @@ def _named(client_id: str) -> tuple[tuple[str, str], ...]:
 
 @asynccontextmanager
 async def stub_of(endpoint: str) -> AsyncIterator[Any]:
-    options = [("grpc.initial_reconnect_backoff_ms", 50), ("grpc.max_reconnect_backoff_ms", 200)]
+    options = [
+        ("grpc.initial_reconnect_backoff_ms", 50),
+        ("grpc.max_reconnect_backoff_ms", 200),
+        ("grpc.use_local_subchannel_pool", 1),  # a connection of its own
+    ]
     async with grpc.aio.insecure_channel(endpoint, options=options) as channel:
         yield MessagingServiceStub(channel)

@@ -64,7 +64,7 @@ class PostgresServer:
 
     def kill(self) -> None:
         """`kill -9` for the postmaster and every child of it, at once."""
-        everyone = [self.pid, *_children(self.pid)]
+        everyone = [self.pid, *children(self.pid)]
         for pid in everyone:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -220,7 +220,7 @@ def _new_folder() -> Path:
     return folder
 
 
-def _children(parent: int) -> list[int]:
+def children(parent: int) -> list[int]:
     """Its child processes, as the kernel knows them."""
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):

@@ -27,7 +27,7 @@ class ServerProcess:
         self._options = options
         self._under = under
         self._process: asyncio.subprocess.Process | None = None
-        self._reading: asyncio.Task[bytes] | None = None
+        self._reading: asyncio.Task[None] | None = None
         self._port = 0
         self.endpoint = ""
         self.ready_line = ""
@@ -45,7 +45,8 @@ class ServerProcess:
         )
         assert self._process.stdout is not None
         assert self._process.stderr is not None
-        self._reading = asyncio.create_task(self._process.stderr.read())
+        self.stderr = ""
+        self._reading = asyncio.create_task(self._read(self._process.stderr))
         try:
             line = (await asyncio.wait_for(self._process.stdout.readline(), READY_TIMEOUT_S)).decode()
         except TimeoutError:
@@ -87,8 +88,12 @@ class ServerProcess:
     async def _ended(self) -> int:
         assert self._process is not None
         assert self._reading is not None
-        self.stderr = (await self._reading).decode()
+        await self._reading
         return await self._process.wait()
+
+    async def _read(self, stderr: asyncio.StreamReader) -> None:
+        while line := await stderr.readline():
+            self.stderr += line.decode()
 
 
 @asynccontextmanager

@@ -1,0 +1,88 @@
+"""`popmq serve --workers N` as a test runs it: one supervisor, and the workers that it started."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.support.postgres import children
+from tests.support.server_process import ServerProcess
+from tests.support.waiting import eventually
+
+WITHIN_S = 60.0
+WORKER = b"popserver.serve.worker"
+
+
+class Workers(ServerProcess):
+    """A supervisor with its workers."""
+
+    def __init__(self, database_url: str, count: int, *options: str) -> None:
+        super().__init__(database_url, "--workers", str(count), "--log-format", "json", *options)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The ready line."""
+        facts: dict[str, Any] = json.loads(self.ready_line)
+        return facts
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def running(self) -> dict[int, int]:
+        """The workers that run: their numbers by process id."""
+        found = {}
+        for pid in children(self.pid):
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            if WORKER in words:
+                found[pid] = int(words[words.index(WORKER) + 1])
+        return found
+
+    def lines(self, event: str) -> list[dict[str, Any]]:
+        """What the log says of this."""
+        documents = [json.loads(line) for line in self.stderr.splitlines() if line.startswith("{")]
+        return [each for each in documents if each.get("event") == event]
+
+    async def logged(self, event: str, count: int = 1) -> dict[str, Any]:
+        """Wait until the log has so many lines of this; the last one."""
+
+        async def is_there() -> bool:
+            assert self.is_running, self.stderr
+            return len(self.lines(event)) >= count
+
+        await eventually(is_there, f"{count} times '{event}' in the log", within_s=WITHIN_S)
+        return self.lines(event)[-1]
+
+    async def reload(self) -> None:
+        """Replace all workers; returns when it is done."""
+        count = len(self.lines("reloaded"))
+        self.signal(signal.SIGHUP)
+        await self.logged("reloaded", count + 1)
+
+    async def ended(self) -> int:
+        """Wait until it has ended by itself; its exit code."""
+        return await self._ended()
+
+    def kill_worker(self, pid: int) -> None:
+        os.kill(pid, signal.SIGKILL)
+
+    def signal(self, number: signal.Signals) -> None:
+        self._signal(number)
+
+
+@asynccontextmanager
+async def workers(database_url: str, count: int = 2, *options: str) -> AsyncIterator[Workers]:
+    """Running workers, killed afterwards if they still run."""
+    server = Workers(database_url, count, *options)
+    await server.start()
+    try:
+        yield server
+    finally:
+        if server.is_running:
+            await server.kill()
