@@ -21,7 +21,7 @@ import psycopg
 import pytest
 
 from tests.support.line import Lines
-from tests.support.postgres import _as_unprivileged, _binaries, _children, _free_port, _new_folder
+from tests.support.postgres import _as_unprivileged, _binaries, _free_port, _new_folder, children
 from tests.support.waiting import eventually
 
 START_S = 120.0
@@ -95,12 +95,12 @@ class Node:
 
     def freeze(self) -> None:
         assert self._patroni is not None
-        _signal([self._patroni.pid, *_children(self._patroni.pid), *self._postgres()], signal.SIGSTOP)
+        _signal([self._patroni.pid, *children(self._patroni.pid), *self._postgres()], signal.SIGSTOP)
 
     def thaw(self) -> None:
         """Postgres first: it goes on as the primary that it was, until its Patroni notices."""
         assert self._patroni is not None
-        _signal([*self._postgres(), *_children(self._patroni.pid), self._patroni.pid], signal.SIGCONT)
+        _signal([*self._postgres(), *children(self._patroni.pid), self._patroni.pid], signal.SIGCONT)
 
     def timeline(self) -> int:
         """Of a primary that can be written; 0 for all others."""
@@ -131,7 +131,7 @@ class Node:
         with suppress(OSError, IndexError, ValueError):
             postmaster = int((self._data / "postmaster.pid").read_text().splitlines()[0])
             if str(self._data) in Path(f"/proc/{postmaster}/cmdline").read_text():
-                return [postmaster, *_children(postmaster)]
+                return [postmaster, *children(postmaster)]
         return []
 
 
