@@ -120,6 +120,7 @@ class App:
                     send_backlog_bytes=config.send_backlog * MIB,
                     filter_bytes=config.max_filter_memory * MIB,
                     undelivered_bytes=config.max_undelivered * MIB,
+                    lite_subscriptions=config.max_lite_subscriptions,
                 ),
             )
             await self._start_broker()

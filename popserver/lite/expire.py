@@ -73,10 +73,13 @@ def _expire(tx: Transaction, lite_topics: Iterable[ExpiringLiteTopic]) -> int:
 
 
 def _expire_in_queue(tx: Transaction, queue_id: int, lite_topics: Sequence[ExpiringLiteTopic]) -> int:
+    topic_id = lite_topics[0].topic_id
+    # Without waiting, as for the queue: a send that creates lite topics locks the topic, and then waits for the queue.
+    if tx.conn.execute(_LOCK_TOPIC, {"of_topic": topic_id}).first() is None:
+        return 0
     groups = lock_queue(tx, queue_id)
     if groups is None:
         return 0
-    topic_id = lite_topics[0].topic_id
     named = _names(each.name for each in lite_topics)
     # Somebody may have sent to them since they were found.
     still = set(tx.conn.execute(_STILL, {"of_topic": topic_id, "names": named, "now_ms": tx.now_ms}).scalars())
@@ -97,6 +100,11 @@ def _names(names: Collection[str] | Iterable[str]) -> str:
     return encode_rows([(each,) for each in sorted(names)])
 
 
+_LOCK_TOPIC = (
+    select(topic_table.c.topic_id)
+    .where(topic_table.c.topic_id == bindparam("of_topic"))
+    .with_for_update(skip_locked=True)
+)
 _NEWEST_MS = (
     select(message.c.stored_at_ms)
     .where(

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
+from functools import partial
 
 import structlog
 
@@ -119,9 +120,7 @@ class LiteSubscriptions:
         key = PollKey(group.group_id, topic.topic_id, client_id)
         if action is LiteAction.COMPLETE_REMOVE:
             await self._leave(group, topic, client_id)
-        elif action is LiteAction.COMPLETE_ADD and self._has(group, key, named):
-            await self._writer.submit(TouchLite(*key))
-        else:
+        elif not (action is LiteAction.COMPLETE_ADD and self._has(group, key, named) and await self._touch(key)):
             await self._change(group, topic, key, action, named, offset)
 
     async def know(self, group: Group, topic: Topic, client_id: str) -> LiteClient:
@@ -139,8 +138,13 @@ class LiteSubscriptions:
         if not (group_id.isdecimal() and topic_id.isdecimal()):
             return
         key = PollKey(int(group_id), int(topic_id), name.name)
-        if self.clients.get(key) is not None and not self._changing[key]:
+        if self.clients.is_asking(key) and not self._changing[key]:
             self._background.submit(f"lite {key}", lambda: self._read_again(key))
+
+    def lost(self, name: Resource) -> None:
+        """Other clients of an exclusive group have lite topics that a client had or names."""
+        for lite_topic in name.namespace.split(","):
+            self._background.submit(f"lost {name.name}", partial(self._notify, name.name, lite_topic))
 
     def read_all_again(self) -> None:
         """Notifications of other servers may have been missed."""
@@ -152,6 +156,11 @@ class LiteSubscriptions:
         """Whether the client has exactly these. In an exclusive group only the database knows."""
         known = self.clients.get(key)
         return known is not None and known.lite_topics == named and group.lite is LiteModel.SHARED
+
+    async def _touch(self, key: PollKey) -> bool:
+        """Note that the client is there. False if another server has just removed it."""
+        is_there: bool = await self._writer.submit(TouchLite(*key))
+        return is_there
 
     async def _change(
         self,
@@ -172,15 +181,12 @@ class LiteSubscriptions:
             is_complete=action is LiteAction.COMPLETE_ADD,
             offset=offset if action is LiteAction.PARTIAL_ADD else None,
         )
-        await self.clients.know(key)
-        with self._changes(key):
+        known = await self.clients.know(key)
+        with self.clients.room(len(named - known.lite_topics) if adds else 0, key.client_id), self._changes(key):
             synced: Synced = await self._writer.submit(request)
+        # Commits after the change, before this line, did not wake it for the new ones.
         client = self.clients.change(key, synced.added, synced.removed)
         client.shares = client.shares or synced.shares
-        # A commit after the change, before this line, did not know the new ones.
-        self.clients.wake_one(key)
-        for lite_topic in synced.refused:
-            await self._notify(key.client_id, lite_topic)
 
     @contextmanager
     def _changes(self, key: PollKey) -> Iterator[None]:
@@ -212,14 +218,8 @@ class LiteSubscriptions:
             self.clients.forget(key)
 
     async def _read_again(self, key: PollKey) -> None:
-        known = self.clients.get(key)
-        if known is None:
-            return
-        before = set(known.lite_topics)
-        lost = before - (await self.clients.read(key)).lite_topics
-        # Another server may have given them to another client, and this one may have the client's stream.
-        for lite_topic in sorted(lost):
-            await self._notify(key.client_id, lite_topic)
+        if self.clients.is_asking(key):
+            await self.clients.read(key)
 
     async def _look_for_silent(self) -> int | None:
         """Remove what clients subscribe to that are gone. Returns when the next one may be gone."""

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
-from sqlalchemy import BigInteger, bindparam, select, true, update
+from sqlalchemy import BigInteger, bindparam, insert, select, update
 
-from popserver.database.dialect import Dialect, PerDialect
 from popserver.database.notifications import LITE_TOPICS
 from popserver.database.rows import encode_rows, rows_parameter
 from popserver.database.schema import lite_topic
@@ -28,9 +26,16 @@ class NewLiteTopics:
         self._tx = tx
         self._topic = topic
         names = sorted({each.message_group for batch in batches for each in batch if each.message_group is not None})
-        found = tx.conn.execute(_MISSING, {"of_topic": topic.topic_id, "names": _as_rows(names)})
-        self._missing: set[str | None] = set(found.scalars())
+        self._missing = self._find_missing(names)
+        if self._missing and tx.has_other_writers:
+            # Another server may create them now, and each counts once.
+            tx.conn.execute(_LOCK_TOPIC, {"of_topic": topic.topic_id})
+            self._missing = self._find_missing(names)
         self._created: set[str | None] = set()
+
+    def _find_missing(self, names: Iterable[str]) -> set[str | None]:
+        found = self._tx.conn.execute(_MISSING, {"of_topic": self._topic.topic_id, "names": _as_rows(names)})
+        return set(found.scalars())
 
     def refusal(self, batch: Iterable[Message]) -> LiteTopicQuotaExceeded | None:
         """Count the lite topics that the batch creates; a refusal if the topic may not have so many."""
@@ -59,7 +64,7 @@ class NewLiteTopics:
         if first:
             rows = encode_rows([(self._topic.topic_id, key, name) for name, key in sorted(first.items())])
             self._tx.expect(LITE_TOPICS, self._tx.now_ms + EXPIRE_PERIOD_MS)
-            self._tx.conn.execute(_INSERT.of(self._tx.conn), {"new": rows, "now_ms": self._tx.now_ms})
+            self._tx.conn.execute(_INSERT, {"new": rows, "now_ms": self._tx.now_ms})
 
 
 def _as_rows(names: Iterable[str]) -> str:
@@ -72,6 +77,7 @@ _MISSING = select(_NAMES.c.name).where(
     .where(lite_topic.c.topic_id == bindparam("of_topic"), lite_topic.c.name == _NAMES.c.name)
     .exists()
 )
+_LOCK_TOPIC = select(topic_table.c.topic_id).where(topic_table.c.topic_id == bindparam("of_topic")).with_for_update()
 _COUNT = (
     update(topic_table)
     .where(
@@ -83,13 +89,7 @@ _COUNT = (
 _NEW = rows_parameter("new", "topic_id", "first_key", text=("name",))
 
 
-def _insert(dialect: Dialect) -> Any:
-    values = select(_NEW.c.topic_id, _NEW.c.name, _NEW.c.first_key, bindparam("now_ms", type_=BigInteger))
-    columns = ["topic_id", "name", "first_key", "created_at_ms"]
-    # With a WHERE, because SQLite would read ON as a part of a join.
-    new = dialect.upsert(lite_topic).from_select(columns, values.where(true()))
-    # Another server may have created one of them a moment ago.
-    return new.on_conflict_do_nothing()
-
-
-_INSERT = PerDialect(_insert)
+_INSERT = insert(lite_topic).from_select(
+    ["topic_id", "name", "first_key", "created_at_ms"],
+    select(_NEW.c.topic_id, _NEW.c.name, _NEW.c.first_key, bindparam("now_ms", type_=BigInteger)),
+)
