@@ -24,8 +24,8 @@ from popserver.database.schema import keyed_message, message
 from popserver.engine.transaction import FinishOrder, Transaction
 from popserver.model.topic import message_key
 
-_SLOT_BITS = 12
-SLOTS = 1 << _SLOT_BITS
+SLOT_BITS = 12
+SLOTS = 1 << SLOT_BITS
 _SLOT_MASK = SLOTS - 1
 # A statement reads all rows of a key in so many blocks. A search begins with one, and takes more while it finds little.
 BLOCKS_MAX = 128
@@ -97,15 +97,15 @@ class IndexPlace(NamedTuple):
     @property
     def message_key(self) -> int:
         """The message at the slot where the place ends."""
-        return self.block << _SLOT_BITS | self.before_slot
+        return self.block << SLOT_BITS | self.before_slot
 
 
 def blocks_of(queues: Iterable[QueueRow], start: IndexPlace | None = None) -> Iterator[IndexPlace]:
     """The blocks of what these queues store, the newest ones of all queues first; from `start` on."""
     spans = [
         (
-            message_key(each.queue_id, each.next_offset - 1) >> _SLOT_BITS,
-            message_key(each.queue_id, each.min_offset) >> _SLOT_BITS,
+            message_key(each.queue_id, each.next_offset - 1) >> SLOT_BITS,
+            message_key(each.queue_id, each.min_offset) >> SLOT_BITS,
         )
         for each in queues
         if each.min_offset < each.next_offset
@@ -168,7 +168,7 @@ def with_key(conn: Connection, key: str, blocks: Sequence[IndexPlace], limit: in
 
 
 def _rows_of(key: int, keys: Iterable[str]) -> list[tuple[int, int, int]]:
-    block, slot = key >> _SLOT_BITS, key & _SLOT_MASK
+    block, slot = key >> SLOT_BITS, key & _SLOT_MASK
     return [(block, key_hash(each), slot) for each in keys]
 
 
