@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -88,7 +89,7 @@ def test_the_lag_of_the_first_groups_is_that_of_the_view(desk: Desk) -> None:
     whole = [(row.consumer_group, row.topic, int(row.ready), int(row.inflight)) for row in desk.server.run(read(view))]
     assert len(whole) == 6
     for limit in (1, 2, 3, 4, 5, 6, 7):
-        found = desk.server.run(read(lambda conn, limit=limit: facts.group_lag(conn, None, limit)))
+        found = desk.server.run(read(partial(facts.group_lag, group_id=None, limit=limit)))
         assert [(each.group.name, each.topic.name, each.ready, each.inflight) for each in found] == whole[:limit]
 
     def of_b(conn: Any) -> list[facts.Lag]:
