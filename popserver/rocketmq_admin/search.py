@@ -83,10 +83,7 @@ async def _by_key(reader: Reader, topic: Topic, query: Query) -> FoundPage:
         if not skipped.next_page:
             return FoundPage([], "")
         if len(skipped.matches) < query.skip:
-            raise BadRequest(
-                f"the page begins after {query.skip} messages, and one request found {len(skipped.matches)} of them"
-                " before its work was done; begin with the first page, and go on by the scroll id of each answer"
-            )
+            raise _not_reached(query, len(skipped.matches))
         wish = wish._replace(page=skipped.next_page)
     limit = query.limit
     while True:
@@ -112,6 +109,8 @@ async def _scan(reader: Reader, topic: Topic, query: Query) -> FoundPage:
             begin = partial(_begin, topic=topic, queue=each, query=query, place=place)
             end = await _scan_queue(reader, each, await reader.read(begin), found)
             if end is not None:
+                if found.to_skip:
+                    raise _not_reached(query, query.skip - found.to_skip)
                 return await _page(reader, topic, found.keys, f"at:{each.number}:{end}")
     return await _page(reader, topic, found.keys, "")
 
@@ -135,20 +134,21 @@ async def _scan_queue(reader: Reader, queue: MessageQueue, at: int, found: _Scan
 
 
 class _Scanned:
-    """The messages of a page: their keys and the sizes of their bodies; and how many were examined for it."""
+    """The messages of a page: their keys and the sizes of their bodies; how many were examined for it, and how many
+    that match are still to be skipped before it begins."""
 
     def __init__(self, query: Query) -> None:
         self.query = query
         self.keys: list[tuple[int, int]] = []
         self.examined = 0
-        self._to_skip = query.skip
+        self.to_skip = query.skip
 
     def take(self, row: _ScannedRow) -> bool:
         """Examine a message. False if it belongs to the next page, because this one is full."""
         wanted = self.query.tags
         if wanted.wants_all or row.tag in wanted.tags:
-            if self._to_skip:
-                self._to_skip -= 1
+            if self.to_skip:
+                self.to_skip -= 1
             elif len(self.keys) == self.query.limit:
                 return False
             else:
@@ -166,6 +166,14 @@ async def _page(reader: Reader, topic: Topic, found: list[tuple[int, int]], scro
     rest, _ = found[len(keys)]
     numbers = {each.queue_id: each.number for each in topic.queues}
     return FoundPage(messages, f"at:{numbers[rest >> OFFSET_BITS]}:{offset_of(rest)}")
+
+
+def _not_reached(query: Query, skipped: int) -> BadRequest:
+    """A scroll id cannot say how many messages are still to be skipped, and the client counts pages."""
+    return BadRequest(
+        f"the page begins after {query.skip} messages, and one request found {skipped} of them before its work was"
+        " done; begin with the first page, and go on by the scroll id of each answer"
+    )
 
 
 def _fitting(conn: Connection, keys: list[int]) -> list[int]:
