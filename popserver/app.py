@@ -144,6 +144,7 @@ class App:
 
     async def _start_broker(self) -> None:
         self.broker.writer.start()
+        opened: list[PopServer | WebServer] = []
         try:
             await self.broker.timekeeper.start()
             await self.broker.start()
@@ -169,7 +170,9 @@ class App:
                 client_meters=self._count_client_metrics(),
                 set_log_level=set_level if self.own_process else None,
             )
+            opened.append(self.server)
             self.web = self._open_web()
+            opened += [self.web] if self.web else []
             await self.broker.servers.list_at(self.config.advertise or self._own_address())
             await self.server.start()
             await self._serve_web()
@@ -177,8 +180,8 @@ class App:
             self._log_lowered_limit(self.server.connections_max)
             self._push_metrics()
         except BaseException:
-            if self.web is not None:
-                self.web.close()
+            for each in opened:
+                each.close()
             await self.broker.stop()
             raise
 

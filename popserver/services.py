@@ -88,6 +88,11 @@ class PopServer:
         for door in self._doors:
             await door.start()
 
+    def close(self) -> None:
+        """Free the addresses at once, if the server cannot start."""
+        for door in self._doors:
+            door.close()
+
     async def drain(self, timeout_s: float) -> None:
         """Stop: the server is not ready any more, waiting polls end, running calls finish, then the port is closed.
 
@@ -159,7 +164,7 @@ class Services:
         broker = self._broker
         routing = RouteMethods(broker.catalog, broker.clients, broker.servers, broker.group_members, self._own)
         producing = ProducerMethods(broker.sending, broker.transactions, broker.pending, broker.clock, self._limits)
-        lite = LiteMethods(self._broker.lite)
+        lite = LiteMethods(broker.lite)
         return messaging_methods(routing, self.session, producing, self.consuming, self.pulling, self.offsets, lite)
 
     def legacy(self) -> dict[str, AnyMethod]:
@@ -258,7 +263,11 @@ def build(
     admin_address = address_of(host, port)
     if admin_at is not None:
         admin_door = Http2Door(limits, limits.admin_connections_max, must_sign=access.is_on, purpose="admin")
-        admin_address = address_of(admin_at[0], admin_door.listen(*admin_at, listening))
+        try:
+            admin_address = address_of(admin_at[0], admin_door.listen(*admin_at, listening))
+        except BaseException:
+            door.close()
+            raise
     doors = list(dict.fromkeys([door, admin_door]))
     for each in doors:
         for budget in each.connections.budgets:
@@ -300,8 +309,6 @@ def build(
 
 ADMIN = wire.DESCRIPTOR.services_by_name["Admin"]
 ROCKETMQ_ADMIN = rocketmq_admin.DESCRIPTOR.services_by_name["Admin"]
-
-
 BULK = bulk.DESCRIPTOR.services_by_name["Bulk"]
 
 

@@ -133,6 +133,9 @@ class Door(Protocol):
 
     async def start(self) -> None: ...
 
+    def close(self) -> None:
+        """Free the address at once, for a server that cannot start."""
+
     async def stop(self, timeout_s: float) -> None:
         """Accept no more calls. After the timeout, cancel the calls that still run."""
 

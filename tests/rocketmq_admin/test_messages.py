@@ -131,12 +131,12 @@ def test_a_numbered_page_that_one_request_does_not_reach(
 ) -> None:
     monkeypatch.setattr("popserver.rocketmq_admin.search.EXAMINED_MAX", 4)
     monkeypatch.setattr("popserver.rocketmq_admin.search.STEP_MESSAGES", 2)
-    numbered = {"topic": TOPIC, "subscription": "A", "page_size": 1}
+    numbered: dict[str, Any] = {"topic": TOPIC, "subscription": "A", "page_size": 1}
     second = desk.ask("QueryMessage", **numbered, page_num=2)
     assert (found(second), bool(second.scroll_id)) == ([ids[6]], True)
     third = desk.ask("QueryMessage", **numbered, page_num=3)
     assert found(third) == []
-    rest = {"topic": TOPIC, "subscription": "A", "page_size": 2}
+    rest: dict[str, Any] = {"topic": TOPIC, "subscription": "A", "page_size": 2}
     assert found(desk.ask("QueryMessage", **rest, scroll_id=third.scroll_id)) == [ids[3]]
     fourth = desk.ask("QueryMessage", **numbered, page_num=4).status
     assert (fourth.code, "after 3 messages, and one request found 2 of them" in fourth.message) == (
