@@ -18,6 +18,7 @@ from popserver.database.notifications import (
     EVERYTHING,
     LITE,
     LITE_LOST,
+    LITE_SHARED,
     NEW_TOPIC,
     PAUSES,
     PENDING,
@@ -156,6 +157,7 @@ class Broker:
         )
         self.writer.effects.on_ready_lite(self.lite.clients.wake, self.lite.clients.topics)
         self.writer.effects.on_invalidated(LITE, self.lite.changed)
+        self.writer.effects.on_invalidated(LITE_SHARED, self.lite.shared)
         self.writer.effects.on_invalidated(LITE_LOST, self.lite.lost)
         filter_prefetch = FilterPrefetch(self.reader)
         filters = Filters(budgets.add("filters", limits.filter_bytes, "bytes", "max_filter_memory"))

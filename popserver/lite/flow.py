@@ -21,7 +21,7 @@ from popserver.engine.wakeups import PollKey
 from popserver.engine.writer import Writer
 from popserver.lite.expire import ExpireLite, expiring, has_lite_topics
 from popserver.lite.offsets import OffsetOption
-from popserver.lite.registry import LiteClient, LiteClients
+from popserver.lite.registry import LiteClients
 from popserver.lite.subscriptions import (
     SILENT_MS,
     LeaveLite,
@@ -33,7 +33,7 @@ from popserver.lite.subscriptions import (
     silent_clients,
 )
 from popserver.messages.lite_topics import EXPIRE_PERIOD_MS
-from popserver.model.errors import BadRequest, PopError
+from popserver.model.errors import BadRequest, CommitUnknown, PopError
 from popserver.model.group import Group, LiteModel
 from popserver.model.message import check_lite_topic
 from popserver.model.names import Resource
@@ -123,10 +123,6 @@ class LiteSubscriptions:
         elif not (action is LiteAction.COMPLETE_ADD and self._has(group, key, named) and await self._touch(key)):
             await self._change(group, topic, key, action, named, offset)
 
-    async def know(self, group: Group, topic: Topic, client_id: str) -> LiteClient:
-        """The client's lite topics, before it receives: its polls are woken from now on."""
-        return await self.clients.know(PollKey(group.group_id, topic.topic_id, client_id))
-
     def left(self, client_id: str) -> None:
         """The client said goodbye."""
         for key in self.clients.keys_of(client_id):
@@ -134,12 +130,15 @@ class LiteSubscriptions:
 
     def changed(self, name: Resource) -> None:
         """A transaction, perhaps of another server, has changed the lite topics of a client."""
-        group_id, _, topic_id = name.namespace.partition("/")
-        if not (group_id.isdecimal() and topic_id.isdecimal()):
-            return
-        key = PollKey(int(group_id), int(topic_id), name.name)
-        if self.clients.is_asking(key) and not self._changing[key]:
-            self._background.submit(f"lite {key}", lambda: self._read_again(key))
+        key = _key_of(name)
+        if key is not None and not self._changing[key]:
+            self._look_again(key)
+
+    def shared(self, name: Resource) -> None:
+        """A transaction for another client of the group has changed whether a client shares, or has, lite topics."""
+        key = _key_of(name)
+        if key is not None:
+            self._look_again(key)
 
     def lost(self, name: Resource) -> None:
         """Other clients of an exclusive group have lite topics that a client had or names."""
@@ -150,7 +149,11 @@ class LiteSubscriptions:
         """Notifications of other servers may have been missed."""
         for keys in list(self.clients.topics.values()):
             for key in keys:
-                self._background.submit(f"lite {key}", lambda key=key: self._read_again(key))  # type: ignore[misc]
+                self._look_again(key)
+
+    def _look_again(self, key: PollKey) -> None:
+        if self.clients.is_asking(key):
+            self._background.submit(f"lite {key}", lambda: self._read_again(key))
 
     def _has(self, group: Group, key: PollKey, named: set[str]) -> bool:
         """Whether the client has exactly these. In an exclusive group only the database knows."""
@@ -183,7 +186,11 @@ class LiteSubscriptions:
         )
         known = await self.clients.know(key)
         with self.clients.room(len(named - known.lite_topics) if adds else 0, key.client_id), self._changes(key):
-            synced: Synced = await self._writer.submit(request)
+            try:
+                synced: Synced = await self._writer.submit(request)
+            except CommitUnknown:
+                self._look_again(key)
+                raise
         # Commits after the change, before this line, did not wake it for the new ones.
         client = self.clients.change(key, synced.added, synced.removed)
         client.shares = client.shares or synced.shares
@@ -249,6 +256,11 @@ class LiteSubscriptions:
         if removed == STEP_ROWS_MAX:
             return now_ms
         return now_ms + EXPIRE_PERIOD_MS if are_any else None
+
+
+def _key_of(name: Resource) -> PollKey | None:
+    group_id, _, topic_id = name.namespace.partition("/")
+    return PollKey(int(group_id), int(topic_id), name.name) if group_id.isdecimal() and topic_id.isdecimal() else None
 
 
 def _check_wildcard(group: Group, action: LiteAction, named: Collection[str]) -> None:

@@ -55,6 +55,11 @@ class LiteClients:
         """Where the client has subscribed."""
         return [key for key in self._known if key.client_id == client_id]
 
+    def shares(self, key: PollKey) -> bool:
+        """Whether other clients of its group subscribe to some of the client's lite topics."""
+        client = self._known.get(key)
+        return client is not None and client.shares
+
     def is_asking(self, key: PollKey) -> bool:
         """Whether this server has to know the client's lite topics."""
         return key in self._known or self._wakeups.has_parked(key.place)
@@ -101,14 +106,13 @@ class LiteClients:
             client = self._known[key] = LiteClient()
             self.topics.setdefault(key.topic_id, set()).add(key)
         count = len(client.lite_topics)
-        for name in removed:
+        for name in client.lite_topics.intersection(removed):
             client.lite_topics.discard(name)
             self._drop(key, name)
-        for name in added:
+        for name in set(added) - client.lite_topics:
             client.lite_topics.add(name)
             place = (key.topic_id, zlib.crc32(name.encode()))
-            if key not in self._by_hash.get(place, ()):
-                self._by_hash[place] = (*self._by_hash.get(place, ()), key)
+            self._by_hash[place] = (*self._by_hash.get(place, ()), key)
         self._budget.add(len(client.lite_topics) - count)
         if client.lite_topics:
             self._wakeups.wake(key.place)
@@ -145,8 +149,10 @@ class LiteClients:
 
     def _drop(self, key: PollKey, name: str) -> None:
         place = (key.topic_id, zlib.crc32(name.encode()))
-        left = tuple(each for each in self._by_hash.get(place, ()) if each != key)
+        # Once: the client may have another name with the same hash.
+        left = list(self._by_hash[place])
+        left.remove(key)
         if left:
-            self._by_hash[place] = left
+            self._by_hash[place] = tuple(left)
         else:
-            self._by_hash.pop(place, None)
+            del self._by_hash[place]

@@ -14,7 +14,7 @@ from sqlalchemy import BigInteger, Connection, Text, bindparam, delete, func, in
 
 from popserver.catalog.lookup import group_not_found, topic_not_found
 from popserver.database.dialect import Dialect, PerDialect
-from popserver.database.notifications import LITE, LITE_CLIENTS, LITE_LOST, Invalidation
+from popserver.database.notifications import LITE, LITE_CLIENTS, LITE_LOST, LITE_SHARED, Invalidation
 from popserver.database.rows import RowStatement, encode_rows, rows_parameter
 from popserver.database.schema import consumer_group, lite_client, lite_subscription
 from popserver.database.schema import message_group_progress as behind
@@ -169,10 +169,10 @@ def _sync(tx: Transaction, request: SyncLite) -> Synced | PopError:
         _subscribe(tx, request, new)
         if request.offset is not None:
             move(tx, request.group, request.topic, sorted(new), request.offset)
-        tx.invalidate(_changed(request, request.client_id))
+        tx.invalidate(_changed(LITE, request, request.client_id))
     shares = bool(others) and request.group.lite is LiteModel.SHARED
     for client_id in {client_id for client_id, _ in others}:
-        tx.invalidate(_changed(request, client_id))
+        tx.invalidate(_changed(LITE_SHARED, request, client_id))
     tx.conn.execute(_SEEN.of(tx.conn), {**_of_client(request), "now_ms": tx.now_ms})
     tx.expect(LITE_CLIENTS, tx.now_ms + SILENT_MS)
     return Synced(frozenset(new), frozenset(gone), shares)
@@ -253,7 +253,7 @@ def _unsubscribe(tx: Transaction, request: SyncLite | LeaveLite, gone: Collectio
     for some in _steps(sorted(gone)):
         tx.conn.execute(_REMOVE, {**_of_client(request), "names": encode_rows(some)})
     _name_again(tx, request, gone)
-    tx.invalidate(_changed(request, request.client_id))
+    tx.invalidate(_changed(LITE, request, request.client_id))
 
 
 def _name_again(tx: Transaction, request: SyncLite | LeaveLite, lite_topics: Collection[str]) -> None:
@@ -283,8 +283,8 @@ def _named(key: PollKey | TouchLite) -> dict[str, Any]:
     return {"for_group": key.group_id, "for_topic": key.topic_id, "for_client": key.client_id}
 
 
-def _changed(request: SyncLite | LeaveLite, client_id: str) -> Invalidation:
-    return Invalidation(LITE, f"{request.group.group_id}/{request.topic.topic_id}", client_id)
+def _changed(kind: str, request: SyncLite | LeaveLite, client_id: str) -> Invalidation:
+    return Invalidation(kind, f"{request.group.group_id}/{request.topic.topic_id}", client_id)
 
 
 _THERE = select(
