@@ -10,7 +10,7 @@ from popserver.database.notifications import LITE_TOPICS
 from popserver.database.rows import encode_rows, rows_parameter
 from popserver.database.schema import lite_topic
 from popserver.database.schema import topic as topic_table
-from popserver.engine.transaction import Transaction
+from popserver.engine.transaction import Outdated, Transaction
 from popserver.model.errors import LiteTopicQuotaExceeded
 from popserver.model.message import Message
 from popserver.model.topic import Topic
@@ -32,6 +32,7 @@ class NewLiteTopics:
             tx.conn.execute(_LOCK_TOPIC, {"of_topic": topic.topic_id})
             self._missing = self._find_missing(names)
         self._created: set[str | None] = set()
+        self._count: int = tx.conn.execute(_COUNT, {"of_topic": topic.topic_id}).scalar() or 0 if self._missing else 0
 
     def _find_missing(self, names: Iterable[str]) -> set[str | None]:
         found = self._tx.conn.execute(_MISSING, {"of_topic": self._topic.topic_id, "names": _as_rows(names)})
@@ -42,8 +43,7 @@ class NewLiteTopics:
         new = {each.message_group for each in batch} & self._missing
         if not new:
             return None
-        names = {"of_topic": self._topic.topic_id, "count": len(new), "most": LITE_TOPICS_MAX}
-        if not self._tx.conn.execute(_COUNT, names).rowcount:
+        if self._count + len(new) > LITE_TOPICS_MAX:
             return LiteTopicQuotaExceeded(
                 f"topic '{self._topic.name}' has {LITE_TOPICS_MAX} lite topics, and may have no more; use another"
                 " topic, or let idle lite topics expire: popmq topic update NAME --lite-expires 1d"
@@ -51,20 +51,26 @@ class NewLiteTopics:
         # The next batch may name them too.
         self._missing -= new
         self._created |= new
+        self._count += len(new)
         return None
 
     def store(self, first_key: int, batch: Iterable[Message]) -> None:
-        """Store those of the lite topics that messages of the batch created. Its keys begin with `first_key`."""
-        if not self._created:
-            return
+        """Store those of the lite topics that messages of the batch create. Its keys begin with `first_key`, and their
+        queue is locked. Raises `Outdated` if a lite topic that was there has expired meanwhile."""
         first: dict[str, int] = {}
         for key, each in enumerate(batch, start=first_key):
-            if each.message_group in self._created and each.message_group is not None:
+            if each.message_group is not None:
                 first.setdefault(each.message_group, key)
-        if first:
-            rows = encode_rows([(self._topic.topic_id, key, name) for name, key in sorted(first.items())])
+        # Expiry locks the queue too. Before that, another server may have removed lite topics that were found.
+        found = sorted(first.keys() - self._created)
+        if found and self._tx.has_other_writers and self._find_missing(found):
+            raise Outdated
+        new = sorted(first.keys() & self._created)
+        if new:
+            rows = encode_rows([(self._topic.topic_id, first[name], name) for name in new])
             self._tx.expect(LITE_TOPICS, self._tx.now_ms + EXPIRE_PERIOD_MS)
             self._tx.conn.execute(_INSERT, {"new": rows, "now_ms": self._tx.now_ms})
+            self._tx.conn.execute(_ADD, {"of_topic": self._topic.topic_id, "added": len(new)})
 
 
 def _as_rows(names: Iterable[str]) -> str:
@@ -77,15 +83,10 @@ _MISSING = select(_NAMES.c.name).where(
     .where(lite_topic.c.topic_id == bindparam("of_topic"), lite_topic.c.name == _NAMES.c.name)
     .exists()
 )
-_LOCK_TOPIC = select(topic_table.c.topic_id).where(topic_table.c.topic_id == bindparam("of_topic")).with_for_update()
-_COUNT = (
-    update(topic_table)
-    .where(
-        topic_table.c.topic_id == bindparam("of_topic"),
-        topic_table.c.lite_topics + bindparam("count") <= bindparam("most"),
-    )
-    .values(lite_topics=topic_table.c.lite_topics + bindparam("count"))
-)
+_IS_TOPIC = topic_table.c.topic_id == bindparam("of_topic")
+_LOCK_TOPIC = select(topic_table.c.topic_id).where(_IS_TOPIC).with_for_update()
+_COUNT = select(topic_table.c.lite_topics).where(_IS_TOPIC)
+_ADD = update(topic_table).where(_IS_TOPIC).values(lite_topics=topic_table.c.lite_topics + bindparam("added"))
 _NEW = rows_parameter("new", "topic_id", "first_key", text=("name",))
 
 

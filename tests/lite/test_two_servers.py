@@ -8,13 +8,14 @@ from collections.abc import Awaitable, Callable
 import pytest
 from structlog.testing import capture_logs
 
+from popserver.lite.expire import ExpireLite, expiring
 from popserver.lite.flow import LiteAction
 from popserver.lite.subscriptions import SILENT_MS
 from popserver.model.group import LiteModel
 from popserver.model.names import Resource
 from popserver.model.topic import MessageType, NewTopic
 from tests.support.builders import TOPIC
-from tests.support.lite import LiteBroker
+from tests.support.lite import LiteBroker, lite_messages
 from tests.support.running_broker import ids, until, watched
 from tests.support.several_brokers import SeveralBrokers
 
@@ -160,3 +161,37 @@ async def test_expiry_waits_for_no_send(pair: Pair) -> None:
     assert (await pair.a.query(count))[0].n == 1
     await pair.servers.advance(60_001)
     assert (await pair.a.query(count))[0].n == 0
+
+
+async def test_a_message_that_is_sent_while_its_lite_topic_expires_is_delivered(pair: Pair) -> None:
+    await pair.a.sync("a")
+    await pair.a.send_lite("a")
+    await pair.a.take()
+    await pair.servers.advance(600_000)
+    await pair.a.sync("a")
+    await pair.a.broker.catalog.update_topic(TOPIC, lite_expires_ms=60_000)
+    loop, b = asyncio.get_running_loop(), pair.b.broker
+    removed: list[int] = []
+
+    async def expire() -> None:
+        found = await b.reader.read(lambda conn: expiring(conn, b.clock.aged_ms()))
+        removed.append(await b.writer.submit(ExpireLite(found)))
+
+    def meanwhile() -> None:
+        if not removed:
+            asyncio.run_coroutine_threadsafe(expire(), loop).result(20)
+
+    # After the lite topic was found, before the queue is locked.
+    with watched(pair.a.broker.database, "UPDATE queue", meanwhile):
+        sent = await pair.a.send_lite("a")
+    assert removed == [1]
+    assert await pair.a.take() == sent
+
+
+async def test_a_repeated_send_to_an_expired_lite_topic_creates_none(pair: Pair) -> None:
+    await pair.a.broker.catalog.update_topic(TOPIC, lite_expires_ms=60_000)
+    message = lite_messages("a")
+    await pair.a.send(message)
+    await pair.servers.advance(180_000)
+    await pair.a.send(message)
+    assert await pair.a.query("SELECT lite_topics FROM topic WHERE lite_topics <> 0") == []
