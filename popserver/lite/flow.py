@@ -78,6 +78,7 @@ class LiteSubscriptions:
         self._changing: Counter[PollKey] = Counter()
         self._looker = DueTimer(clock, self._look_for_silent)
         writer.effects.on_due(LITE_CLIENTS, self._looker)
+        self._expired_until = 0, ""  # topic id and name of the last lite topic that the step before has seen
         self._expirer = DueTimer(clock, self._expire)
         writer.effects.on_due(LITE_TOPICS, self._expirer)
 
@@ -245,7 +246,8 @@ class LiteSubscriptions:
         """One step. Returns when the next is due."""
         now_ms = self._clock.now_ms()
         try:
-            found = await self._reader.read(lambda conn: expiring(conn, self._clock.aged_ms()))
+            after = self._expired_until
+            found = await self._reader.read(lambda conn: expiring(conn, self._clock.aged_ms(), after))
             removed = await self._writer.submit(ExpireLite(found)) if found else 0
             are_any = await self._reader.read(has_lite_topics)
         except PopError as error:
@@ -253,8 +255,11 @@ class LiteSubscriptions:
             return now_ms + EXPIRE_PERIOD_MS
         if removed:
             log.info("expired lite topics removed", count=removed)
-        if removed == STEP_ROWS_MAX:
+        if len(found) == STEP_ROWS_MAX:
+            # Those that stay, because a message is held, must not hide the others.
+            self._expired_until = found[-1].topic_id, found[-1].name
             return now_ms
+        self._expired_until = 0, ""
         return now_ms + EXPIRE_PERIOD_MS if are_any else None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from popserver.lite import expire, flow
 from popserver.model.errors import BadRequest
 from popserver.model.names import Resource
 from popserver.model.states import State
@@ -88,3 +89,16 @@ async def test_the_types_and_the_life_of_a_topic_are_checked(lite: LiteBroker) -
     await catalog.update_topic(TOPIC, lite_expires_ms=0)
     assert (await catalog.topic(TOPIC)).lite_expires_ms is None
     assert GROUP.name == "billing"
+
+
+async def test_those_that_stay_do_not_hide_the_others(lite: LiteBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (expire, flow):
+        monkeypatch.setattr(module, "STEP_ROWS_MAX", 2)
+    await lite.broker.catalog.update_topic(TOPIC, lite_expires_ms=HOUR_MS)
+    await lite.sync("a", "b", "c", "d")
+    await lite.send_lite("a", "b")
+    assert len(await lite.receive(invisible_ms=9 * HOUR_MS)) == 2
+    await lite.send_lite("c", "d")
+    await lite.take()
+    await lite.advance(2 * HOUR_MS)
+    assert await names(lite) == ["a", "b"]
