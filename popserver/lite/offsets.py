@@ -22,7 +22,7 @@ class OffsetPolicy(StrEnum):
     """LAST: where the group is; the others move it."""
 
     LAST = "LAST"
-    MIN = "MIN"  # to the first stored message
+    MIN = "MIN"  # to the first message
     MAX = "MAX"  # after the last one
     OFFSET = "OFFSET"  # to the message with this offset in the queue
     TAIL = "TAIL"  # so many messages back
