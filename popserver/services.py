@@ -293,9 +293,9 @@ def build(
         refused = [serve(each, table, AdminElsewhere(), incoming) for each, table in tables.items()]
         services += administration if door is admin_door else refused
     anybody = PublicServices(incoming, broker.budgets, limits, [service.name for service in services], readiness)
-    services += anybody.services
+    services += anybody.beside(services)
     if door is not admin_door:
-        admin_door.serve([*administration, *anybody.services])
+        admin_door.serve([*administration, *anybody.beside(administration)])
     if client_meters is not None:
         # Loaded here, because it needs OpenTelemetry's messages.
         from popserver.metrics.rpc import ClientMetricMethods
