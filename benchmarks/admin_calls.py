@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -19,8 +20,9 @@ from popproto.v2 import definition_pb2 as pb
 from popproto.v2.admin_pb2_grpc import AdminStub as RocketmqAdminStub
 from popserver.database import migrate
 from popserver.database.database import Database
-from popserver.database.schema import consumer_group, message, progress, queue
+from popserver.database.schema import consumer_group, keyed_message, message, progress, queue
 from popserver.database.schema import topic as topic_table
+from popserver.messages.keyed import SLOT_BITS, SLOTS, key_hash
 from popserver.model.topic import message_key
 
 GROUPS, QUEUES, MESSAGES = 10, 8, 2
@@ -61,6 +63,7 @@ def _calls(channel: grpc.Channel, number: int, several: int) -> dict[str, Callab
     """The calls that read, and two that write, by name; in RocketMQ's service, then in ours. `number`: of a topic."""
     theirs, own = RocketmqAdminStub(channel), AdminStub(channel)
     topic, many = _named(number), [_named(each) for each in range(1, several + 1)]
+    stored = _id(_key(number, 0, 0))
 
     def ask(stub: Any, module: Any, method: str, request: str = "", **fields: Any) -> Callable[[], Any]:
         made = getattr(module, request or f"{method}Request")(**fields)
@@ -86,7 +89,8 @@ def _calls(channel: grpc.Channel, number: int, several: int) -> dict[str, Callab
         ),
         "QueryTimeSpan": rocketmq_call("QueryTimeSpan", group=_GROUP),
         "QueryTimeSpan of many topics": rocketmq_call("QueryTimeSpan", group=_GROUP, topics=many),
-        "QueryMessage by id": rocketmq_call("QueryMessage", query, topic=topic, message_id=_id(_key(number, 0, 0))),
+        "QueryMessage by id": rocketmq_call("QueryMessage", query, topic=topic, message_id=stored),
+        "QueryMessage by key": rocketmq_call("QueryMessage", query, topic=topic, message_key=_keyed(number)),
         "QueryMessage of a topic": rocketmq_call("QueryMessage", query, topic=topic),
         "ResetGroupOffset": rocketmq_call(
             "ResetGroupOffset", group=_GROUP, topic=topic, reset_timestamp={"seconds": 1}
@@ -100,6 +104,15 @@ def _calls(channel: grpc.Channel, number: int, several: int) -> dict[str, Callab
         "ListLag": own_call("ListLag", group=_GROUP),
         "ListLag of a topic": own_call("ListLag", group=_GROUP, topic=topic),
         "GetStatus": own_call("GetStatus"),
+        "GetTopic": own_call("GetTopic", topic=topic),
+        "GetMessage in all topics": own_call("GetMessage", message_id=stored),
+        "Why": own_call("Why", group=_GROUP, message_id=stored),
+        "PeekMessages": own_call("PeekMessages", topic=topic),
+        "FindMessages of a topic": own_call("FindMessages", topic=topic),
+        "FindMessages by key": own_call("FindMessages", topic=topic, key=_keyed(number)),
+        "FindMessages by key in all topics": own_call("FindMessages", key=_keyed(number)),
+        "ListHolds": own_call("ListHolds", group=_GROUP),
+        "ListDeadLetters": own_call("ListDeadLetters", selection={"group": _GROUP}),
     }
 
 
@@ -134,12 +147,17 @@ def fill_catalog(database_url: str, count: int) -> None:
         messages = [
             {"message_key": key, "topic_id": number, "message_id": bytes.fromhex(_id(key)), "tag_hash": 0}
             | {"stored_at_ms": now_ms, "born_at_ms": now_ms, "message_type": "NORMAL", "body_encoding": "IDENTITY"}
-            | {"born_host": "bench", "body": b"x"}
+            | {"born_host": "bench", "body": b"x", "keys": json.dumps([_keyed(number)])}
             for number, each, _ in places
             for key in (_key(number, each, offset) for offset in range(MESSAGES))
         ]
         _insert(database, [(topic_table, topics), (queue, queues), (consumer_group, groups), (progress, read)])
-        _insert(database, [(message, messages)])
+        keyed = [
+            {"block": key >> SLOT_BITS, "key_hash": key_hash(_keyed(number)), "slot": key & (SLOTS - 1)}
+            for number, each, _ in places
+            for key in (_key(number, each, offset) for offset in range(MESSAGES))
+        ]
+        _insert(database, [(message, messages), (keyed_message, keyed)])
     finally:
         database.close()
 
@@ -156,6 +174,11 @@ def _insert(database: Database, tables: Sequence[tuple[Any, list[dict[str, Any]]
 
 def _named(number: int) -> pb.Resource:
     return pb.Resource(name=f"topic-{number:05}")
+
+
+def _keyed(number: int) -> str:
+    """The key of a topic's messages."""
+    return f"order-{number}"
 
 
 def _queue_id(number: int, queue_number: int) -> int:

@@ -29,6 +29,11 @@ class Count:
         """Free an amount that was taken."""
         self.used -= amount
 
+    def add(self, amount: int) -> None:
+        """Use `amount` whether there is room or not, because it is there already."""
+        self.used += amount
+        self.peak = max(self.peak, self.used)
+
 
 Whole = TypeVar("Whole", bound=Count)
 

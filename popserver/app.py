@@ -25,7 +25,8 @@ from popserver.model.budget import Budgets
 from popserver.model.errors import CannotListen
 from popserver.postgres import starting
 from popserver.producing.rules import CheckPolicy
-from popserver.services import PopServer, build
+from popserver.server import PopServer
+from popserver.services import build
 from popserver.transport.limits import CallLimits
 from popserver.transport.listen import PLAINTEXT, Listening, address_of, split_address
 from popserver.transport.status import code_names
@@ -133,6 +134,7 @@ class App:
                     send_backlog_bytes=config.send_backlog * MIB,
                     filter_bytes=config.max_filter_memory * MIB,
                     undelivered_bytes=config.max_undelivered * MIB,
+                    lite_subscriptions=config.max_lite_subscriptions,
                 ),
             )
             await self._start_broker()
@@ -162,6 +164,7 @@ class App:
 
     async def _start_broker(self) -> None:
         self.broker.writer.start()
+        opened: list[PopServer | WebServer] = []
         try:
             await self.broker.timekeeper.start()
             await self.broker.start()
@@ -188,7 +191,9 @@ class App:
                 set_log_level=set_level if self.own_process else None,
                 given=self._given,
             )
+            opened.append(self.server)
             self.web = self._open_web()
+            opened += [self.web] if self.web else []
             await self.broker.servers.list_at(self.config.advertise or self._own_address())
             await self.server.start()
             await self._serve_web()
@@ -196,8 +201,8 @@ class App:
             self._log_lowered_limit(self.server.connections_max)
             self._push_metrics()
         except BaseException:
-            if self.web is not None:
-                self.web.close()
+            for each in opened:
+                each.close()
             await self.broker.stop()
             raise
 

@@ -17,6 +17,8 @@ from popserver.database.notifications import (
     DUE,
     EVERYTHING,
     LITE,
+    LITE_LOST,
+    LITE_SHARED,
     NEW_TOPIC,
     PAUSES,
     PENDING,
@@ -142,17 +144,22 @@ class Broker:
             delay_ms_max=delay_ms_max,
         )
         self.redeliveries = Redeliveries(clock.now_ms(), self.meters.delivered)
+        subscribed = budgets.add(
+            "lite subscriptions", limits.lite_subscriptions, "lite topics", "max_lite_subscriptions"
+        )
         self.lite = LiteSubscriptions(
             self.reader,
             self.writer,
             self.catalog,
             clock,
             self.background,
-            LiteClients(self.reader, self.wakeups),
+            LiteClients(self.reader, self.wakeups, subscribed),
             self.commands.lose_lite_topic,
         )
         self.writer.effects.on_ready_lite(self.lite.clients.wake, self.lite.clients.topics)
         self.writer.effects.on_invalidated(LITE, self.lite.changed)
+        self.writer.effects.on_invalidated(LITE_SHARED, self.lite.shared)
+        self.writer.effects.on_invalidated(LITE_LOST, self.lite.lost)
         filter_prefetch = FilterPrefetch(self.reader)
         filters = Filters(budgets.add("filters", limits.filter_bytes, "bytes", "max_filter_memory"))
         self.polls = Polls(

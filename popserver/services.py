@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -46,8 +45,9 @@ from popserver.rocketmq_admin.messages import MessageAdminMethods
 from popserver.rocketmq_admin.online import OnlineConsumers
 from popserver.rocketmq_admin.rpc import RocketmqAdminMethods, ServerFacts
 from popserver.rocketmq_admin.traffic import Traffic
+from popserver.server import PopServer
 from popserver.transport import convert
-from popserver.transport.call import Door, Service, encode
+from popserver.transport.call import Service, encode
 from popserver.transport.calls import AnyMethod, ConversationMethod, Method, StreamMethod, serve
 from popserver.transport.incoming import Incoming
 from popserver.transport.limits import CallLimits
@@ -56,55 +56,6 @@ from popserver.transport.public_services import PublicServices
 
 if TYPE_CHECKING:
     from popserver.metrics.client_numbers import ClientMeters
-
-
-class PopServer:
-    """A listening server. It answers no call before `start`. `drain` ends the waiting polls.
-
-    `admin_address` is where the administration is served; the same as `address` if it has no port of its own.
-    """
-
-    def __init__(
-        self,
-        doors: Sequence[Door],
-        address: str,
-        admin_address: str,
-        port: int,
-        drain: Callable[[], Awaitable[None]],
-        session: SessionMethods,
-        readiness: Readiness,
-        connections_max: int,
-    ) -> None:
-        self.port = port
-        self.readiness = readiness
-        self.connections_max = connections_max
-        self.address = address
-        self.admin_address = admin_address
-        self._doors = doors
-        self._drain = drain
-        self._session = session
-
-    async def start(self) -> None:
-        for door in self._doors:
-            await door.start()
-
-    def stop_accepting(self) -> None:
-        """Accept no more connections. Open ones stay, and their calls are served."""
-        for door in self._doors:
-            door.stop_accepting()
-
-    async def drain(self, timeout_s: float) -> None:
-        """Stop: the server is not ready any more, waiting polls end, running calls finish, then the port is closed.
-
-        Calls that still run after `timeout_s` seconds are cancelled.
-        """
-        self.readiness.leave()
-        await self._drain()
-        stopping = asyncio.gather(*(door.stop(timeout_s) for door in self._doors))
-        await asyncio.sleep(0)
-        # Last, because clients reconnect at once when their stream ends, and the server must refuse them then.
-        self._session.close()
-        await stopping
 
 
 class Services:
@@ -164,7 +115,7 @@ class Services:
         broker = self._broker
         routing = RouteMethods(broker.catalog, broker.clients, broker.servers, broker.group_members, self._own)
         producing = ProducerMethods(broker.sending, broker.transactions, broker.pending, broker.clock, self._limits)
-        lite = LiteMethods(self._broker.lite)
+        lite = LiteMethods(broker.lite)
         return messaging_methods(routing, self.session, producing, self.consuming, self.pulling, self.offsets, lite)
 
     def legacy(self) -> dict[str, AnyMethod]:
@@ -265,7 +216,11 @@ def build(
     admin_address = address_of(host, port)
     if admin_at is not None:
         admin_door = Http2Door(limits, limits.admin_connections_max, must_sign=access.is_on, purpose="admin")
-        admin_address = address_of(admin_at[0], admin_door.listen(*admin_at, listening, given.admin))
+        try:
+            admin_address = address_of(admin_at[0], admin_door.listen(*admin_at, listening, given.admin))
+        except BaseException:
+            door.close()
+            raise
     doors = list(dict.fromkeys([door, admin_door]))
     for each in doors:
         for budget in each.connections.budgets:
@@ -291,9 +246,9 @@ def build(
         refused = [serve(each, table, AdminElsewhere(), incoming) for each, table in tables.items()]
         services += administration if door is admin_door else refused
     anybody = PublicServices(incoming, broker.budgets, limits, [service.name for service in services], readiness)
-    services += anybody.services
+    services += anybody.beside(services)
     if door is not admin_door:
-        admin_door.serve([*administration, *anybody.services])
+        admin_door.serve([*administration, *anybody.beside(administration)])
     if client_meters is not None:
         # Loaded here, because it needs OpenTelemetry's messages.
         from popserver.metrics.rpc import ClientMetricMethods
@@ -307,8 +262,6 @@ def build(
 
 ADMIN = wire.DESCRIPTOR.services_by_name["Admin"]
 ROCKETMQ_ADMIN = rocketmq_admin.DESCRIPTOR.services_by_name["Admin"]
-
-
 BULK = bulk.DESCRIPTOR.services_by_name["Bulk"]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from datetime import timedelta
 from typing import ClassVar, Final, Literal
 
@@ -35,11 +36,16 @@ class LiteSubscriptions:
         self.on_lost: Callable[[str], None] = lambda _: None
         self._tasks = Tasks()
         self._is_kept = False
+        self._is_back = asyncio.Event()
+        # One call after the other: a complete set that overtakes a subscription would end it.
+        self._turn = asyncio.Lock()
+        session.on_back = self._is_back.set
         session.handlers["notify_unsubscribe_lite_command"] = self._lost
 
     async def start(self) -> None:
-        """Tells the server the whole set, and again each 30 s. Raises its refusal of the first one."""
-        await self._sync(pb.COMPLETE_ADD, self.lite_topics)
+        """Tells the server the whole set, again each 30 s and after a lost session. Raises its refusal of the first."""
+        async with self._turn:
+            await self._sync(pb.COMPLETE_ADD, self.lite_topics)
         if not self._is_kept:
             self._is_kept = True
             self._tasks.spawn(self._keep())
@@ -47,13 +53,15 @@ class LiteSubscriptions:
     async def subscribe(self, names: Collection[str], begin: Begin | None) -> None:
         """Adds lite topics. Raises the server's refusal, and then adds none."""
         option = None if begin is None else pb.OffsetOption(policy=_BEGINNINGS[begin])
-        await self._sync(pb.PARTIAL_ADD, names, option)
-        self.lite_topics |= set(names)
+        async with self._turn:
+            await self._sync(pb.PARTIAL_ADD, names, option)
+            self.lite_topics |= set(names)
 
     async def unsubscribe(self, names: Collection[str]) -> None:
         """Removes lite topics."""
-        self.lite_topics -= set(names)
-        await self._sync(pb.PARTIAL_REMOVE, names)
+        async with self._turn:
+            self.lite_topics -= set(names)
+            await self._sync(pb.PARTIAL_REMOVE, names)
 
     def end(self) -> None:
         """Tells the server no more; its goodbye ends the subscriptions."""
@@ -61,9 +69,12 @@ class LiteSubscriptions:
 
     async def _keep(self) -> None:
         while True:
-            await asyncio.sleep(SYNC_INTERVAL)
+            self._is_back.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._is_back.wait(), SYNC_INTERVAL)
             try:
-                await self._sync(pb.COMPLETE_ADD, self.lite_topics)
+                async with self._turn:
+                    await self._sync(pb.COMPLETE_ADD, self.lite_topics)
             except PopError as failure:
                 log.info("the lite topics of %s were not told; the next try follows: %s", self._group.name, failure)
 

@@ -57,6 +57,7 @@ class Session:
     client_properties: further properties of the settings, for PopMQ servers.
     on_notice: called with the name of each of NOTICES whose value has changed.
     on_refused: called with a refusal that comes after the session was up.
+    on_back: called when the session is up again.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class Session:
         self.client_properties: dict[str, str] = {}
         self.on_notice: Callable[[str], None] = lambda _: None
         self.on_refused: Callable[[PopError], None] = lambda _: None
+        self.on_back: Callable[[], None] = lambda: None
         self.handlers: dict[str, Callable[[Any], None]] = {}  # of further commands, by the name of their field
         self.on_trial: Callable[[pb.Message], Awaitable[pb.Status]] = no_trial
         self._client_type = client_type
@@ -311,6 +313,7 @@ class Session:
             self._tasks.spawn(self._heartbeat())
             if self._ever_connected:
                 log.info("session of %s is back", self.client_id)
+                self.on_back()
                 call_back(self.config.on_reconnect)
         if self._ever_connected:
             for notice in changed_notices(before, settings):
@@ -335,10 +338,7 @@ class Session:
         judgement = self._judgement
         if judgement is None or judgement.done():
             return False
-        if refusal is None:
-            judgement.set_result(None)
-        else:
-            judgement.set_exception(refusal)
+        judgement.set_result(None) if refusal is None else judgement.set_exception(refusal)
         return True
 
     def _lost(self, reason: Exception) -> None:
@@ -367,10 +367,9 @@ class Session:
 
     async def _heartbeat(self) -> None:
         request = rpc.HeartbeatRequest(group=self._group_resource, client_type=self._client_type)
+        limit = self.config.request_timeout
         try:
-            answer = await self.transport.unary(
-                lambda link: link.messaging.Heartbeat, request, self.config.request_timeout
-            )
+            answer = await self.transport.unary(lambda link: link.messaging.Heartbeat, request, limit)
         except PopError as failure:
             log.debug("heartbeat failed: %s", failure)
             return

@@ -17,11 +17,12 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from popclient._loop import loop_thread
+from popclient._queues.wire import open_session
 from popclient._session import convert
 from popclient._session.session import Session
 from popclient._tasks import Tasks
 from popclient.config import ClientConfig
-from popclient.errors import PopError, Unreachable
+from popclient.errors import PopError, Unreachable, UnsupportedByServer
 from popproto.v2 import definition_pb2 as pb
 
 Answer = TypeVar("Answer")
@@ -54,13 +55,16 @@ class ServerLink:
         async def has(session: Session) -> bool:
             return capability in session.capabilities
 
-        return self.ask(has)
+        try:
+            return self.ask(has)
+        except UnsupportedByServer:
+            return False
 
     def ask(self, work: Callable[[Session], Awaitable[Answer]], patience: float | None = None) -> Answer:
         """The result of `work(session)`, repeated while its failure is a temporary one.
 
         patience: seconds for all tries; by default those of the option requestTimeout. A server may restart meanwhile.
-        Raises the last failure, a PopError.
+        Raises the last failure, a PopError; UnsupportedByServer at once if the server has no session for this type.
         """
         return self.run(lambda: self._patiently(work, patience or self.config.request_timeout))
 
@@ -107,7 +111,7 @@ class ServerLink:
             self._session = Session(self.config, pb.PULL_CONSUMER, self.group, subscription)
         session = self._session
         if not session.settled:
-            await session.start()
+            await open_session(session)
         return session
 
     def _rest(self) -> None:

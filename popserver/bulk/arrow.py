@@ -14,7 +14,7 @@ from popserver.bulk.rules import CHUNK_BYTES_MAX
 from popserver.database.columns import Columns
 from popserver.model.message import RECONSUME_TIME
 from popserver.model.names import RETRY_PREFIX
-from popserver.model.topic import offset_of, queue_of
+from popserver.model.topic import MessageType, offset_of, queue_of
 
 # A body that would unpack to more than this is sent packed: 4 MiB can unpack to 4 GiB. popclient has the same limit.
 UNPACKED_BYTES_MAX = 64 * 1024 * 1024
@@ -26,6 +26,7 @@ _FIELDS: dict[str, pa.DataType] = {
     "tag": pa.string(),
     "keys": pa.list_(pa.string()),
     "message_group": pa.string(),
+    "lite_topic": pa.string(),
     "message_type": pa.string(),
     "queue_id": pa.int32(),
     "queue_offset": pa.int64(),
@@ -100,6 +101,10 @@ class Chunks:
                 return pa.array(self._attempts_of(found), pa.int32())
             case "body":
                 return _binaries(found.bodies, found.body_sizes)
+            case "message_group":
+                return _strings(_groups(found, are_lite=False))
+            case "lite_topic":
+                return _strings(_groups(found, are_lite=True))
         return _MAKERS.get(name, pa.array)(found.values[_SOURCES.get(name, name)])
 
     def _attempts_of(self, found: Columns) -> list[int]:
@@ -108,6 +113,16 @@ class Chunks:
         if not self._topic_name.startswith(RETRY_PREFIX):
             return [1] * len(found.keys)
         return [1 + int(each.get(RECONSUME_TIME, "0")) for each in found.values["properties"]]
+
+
+def _groups(found: Columns, *, are_lite: bool) -> Sequence[str | None]:
+    """The message group of each message, or with `are_lite` its lite topic, which is stored in the same column."""
+    kinds, groups = found.values["message_type"], found.values["message_group"]
+    if MessageType.LITE not in kinds:
+        return [None] * len(groups) if are_lite else groups
+    return [
+        group if (kind == MessageType.LITE) == are_lite else None for kind, group in zip(kinds, groups, strict=True)
+    ]
 
 
 def _part(found: Columns, start: int, bodies: Sequence[bytes]) -> Columns:
@@ -169,7 +184,6 @@ _MAKERS: dict[str, Callable[..., pa.Array]] = {
     "message_id": _strings,
     "tag": _strings,
     "keys": _lists,
-    "message_group": _strings,
     "message_type": _strings,
     "properties": _maps,
     "born_timestamp": _times,

@@ -22,12 +22,15 @@ CHUNK_BYTES_MAX = 1024 * 1024
 RECEIVE_MESSAGES_MAX = 1_000
 RECEIVE_BYTES_MAX = 64 * 1024 * 1024
 
+# A message of a lite topic is stored with that as its message group.
+GROUP_SOURCES = ("message_type", "message_group")
 SOURCES: Mapping[str, tuple[str, ...]] = {
     "message_id": ("message_id",),
     "topic": (),
     "tag": ("tag",),
     "keys": ("keys",),
-    "message_group": ("message_group",),
+    "message_group": GROUP_SOURCES,
+    "lite_topic": GROUP_SOURCES,
     "message_type": ("message_type",),
     "queue_id": (),
     "queue_offset": (),

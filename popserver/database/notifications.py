@@ -31,6 +31,8 @@ GROUP = "group"
 MEMBERS = "members"  # of a group that owns whole queues: members joined, left, or changed their subscriptions
 PAUSES = "pauses"  # an operator paused or resumed a group
 LITE = "lite"  # the lite topics of a client changed; its names are a group's and a topic's id, and the client's
+LITE_SHARED = "lite shared"  # other clients have some of a client's lite topics now, too or instead; the same names
+LITE_LOST = "lite lost"  # other clients have lite topics now: their names with commas between them, and the client's id
 RESETS = "resets"  # of such a group: an operator moved its progress
 SUBSCRIPTIONS = "subscriptions"  # an operator deleted a group's subscription to a topic
 

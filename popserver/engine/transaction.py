@@ -177,6 +177,10 @@ class RepeatedId(Exception):
     """A run without checks found a message id that is stored already. The batch must run again with `careful`."""
 
 
+class Outdated(Exception):
+    """Another server has changed what the run has read, before the run had locked it. The batch must run again."""
+
+
 @dataclass(slots=True)
 class Transaction:
     """A connection inside a transaction, its time in epoch ms, and its effects after COMMIT.

@@ -55,8 +55,9 @@ class Wakeups:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
+        self._wakes = 0  # of all places together, so that no place has a number again
         self._wake_numbers: dict[Place, int] = {}
-        self._wakes_of_all = 0
+        self._wake_of_all = 0  # the number of places that were not woken since
         self._parked: dict[Place, dict[int, deque[asyncio.Future[Woken]]]] = {}
         self._empty: LruCache[tuple[PollKey, Filter], int] = LruCache()
         self._found_empty: dict[Place, int] = {}  # the newest number at which any group found nothing
@@ -68,10 +69,15 @@ class Wakeups:
         return self._count
 
     def wake_number(self, place: Place) -> int:
-        return self._wake_numbers.get(place, 0) + self._wakes_of_all
+        return max(self._wake_numbers.get(place, 0), self._wake_of_all)
 
     def found_empty(self, key: PollKey, wanted: Filter, wake_number: int) -> None:
-        """Remember that the group found no message for its filter `wanted` at this wake number."""
+        """Remember that the group found no message for its filter `wanted` at this wake number.
+
+        Of a client only if it has been woken: nothing is kept for names that callers make up.
+        """
+        if key.client_id and key.place not in self._wake_numbers:
+            return
         self._empty.put((key, wanted), wake_number, wanted.memory)
         self._found_empty[key.place] = max(wake_number, self._found_empty.get(key.place, 0))
 
@@ -107,16 +113,28 @@ class Wakeups:
 
     def wake(self, place: Place, woken: Woken = Woken.READY) -> None:
         """The place has messages to deliver, or soon (`AHEAD`): wake one poll of each group."""
-        self._wake_numbers[place] = self._wake_numbers.get(place, 0) + 1
+        self._wakes += 1
+        self._wake_numbers[place] = self._wakes
         for queue in list(self._parked.get(place, {}).values()):
             _wake_next(queue, woken)
 
     def wake_all(self) -> None:
         """Wake one poll of each group and topic: notifications of other servers may have been missed."""
-        self._wakes_of_all += 1
+        self._wakes += 1
+        self._wake_of_all = self._wakes
         for groups in list(self._parked.values()):
             for queue in list(groups.values()):
                 _wake_next(queue, Woken.READY)
+
+    def forget(self, place: Place) -> None:
+        """The place is gone. Its parked polls go on, because nothing would wake them."""
+        self.wake(place)
+        del self._wake_numbers[place]
+        self._found_empty.pop(place, None)
+
+    def has_parked(self, place: Place) -> bool:
+        """Whether a poll waits there."""
+        return place in self._parked
 
     def pass_on(self, key: PollKey, woken: Woken = Woken.READY) -> None:
         """A poll left messages behind: wake the group's next poll."""

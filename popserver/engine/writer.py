@@ -29,7 +29,16 @@ from popserver.engine.batch import BatchEntry, BatchOutcome, BatchResult
 from popserver.engine.batch_delay import ENOUGH, BatchDelay
 from popserver.engine.clock import Clock
 from popserver.engine.meters import Meters, now_s
-from popserver.engine.transaction import AFTER_RETRIES, FinishOrder, Phase, RepeatedId, Request, Transaction, lock
+from popserver.engine.transaction import (
+    AFTER_RETRIES,
+    FinishOrder,
+    Outdated,
+    Phase,
+    RepeatedId,
+    Request,
+    Transaction,
+    lock,
+)
 from popserver.engine.wakeups import Effects
 from popserver.model.budget import Budget
 from popserver.model.errors import CommitUnknown, Internal, PopError
@@ -263,6 +272,8 @@ class Writer:
         if isinstance(error, RepeatedId) or (isinstance(error, IntegrityError) and not careful):
             # A repeated message id, or probably one: the careful run looks before it inserts.
             self._run(batch, result, careful=True)
+        elif isinstance(error, Outdated):
+            self._run(batch, result, careful=careful, tries=tries)
         elif not isinstance(error, DBAPIError):
             verbs = sorted({entry.request.operation.__name__ for entry in batch})
             log.error("a request failed", verbs=verbs, exception="".join(traceback.format_exception(error)))

@@ -93,6 +93,11 @@ class ClientKind(StrEnum):
     LITE_PUSH = "LITE_PUSH"
     LITE_SIMPLE = "LITE_SIMPLE"
 
+    @property
+    def is_lite(self) -> bool:
+        """Whether it subscribes to lite topics."""
+        return self in (ClientKind.LITE_PUSH, ClientKind.LITE_SIMPLE)
+
 
 class Role(NamedTuple):
     """What a consumer declares: its group, its kind, its subscription, and its message model."""

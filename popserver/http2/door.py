@@ -83,6 +83,15 @@ class Http2Door:
         for listener in self._listeners:
             listener.stop_accepting()
 
+    def close(self) -> None:
+        """Free the address at once, for a server that cannot start."""
+        for listener in self._listeners:
+            listener.close()
+        if self._look is not None:
+            self._look.cancel()
+        for each in self.connections:
+            each.turn_away("the server does not start")
+
     async def stop(self, timeout_s: float) -> None:
         """Accept no more calls. After the timeout, cancel the calls that still run."""
         for listener in self._listeners:

@@ -7,9 +7,9 @@ The cost does not grow with the backlog: counts are computed from offsets, lists
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, bindparam, func, not_, or_, select, text
+from sqlalchemy import Connection, TextClause, bindparam, case, func, or_, select, text
 
 from popserver.catalog.facts import _topic
 from popserver.cluster import sql
@@ -80,21 +80,30 @@ class Counts(NamedTuple):
 def group_lag(conn: Connection, group_id: int | None, limit: int) -> list[Lag]:
     """The lag per group and topic, of one group or (None) of all; the first `limit` by group and topic."""
     groups = _first_groups(conn, limit) if group_id is None else [group_id]
-    return [
-        Lag(
-            Resource(row.group_namespace, row.consumer_group),
-            Resource(row.topic_namespace, row.topic),
-            # Postgres's sum of integers is a decimal.
-            int(row.ready),
-            int(row.inflight),
-            int(row.waiting_retry),
-            int(row.dead_letters),
-            row.oldest_ready_ms,
-            int(row.stored),
-            int(row.appended),
-        )
-        for row in conn.execute(_LAG, {"groups": groups, "limit": limit})
-    ]
+    rows: list[Any] = []
+    if groups[:-1]:
+        rows += conn.execute(_LAG, {"groups": groups[:-1], "limit": limit})
+    if groups and len(rows) < limit:
+        # Only the last group may have many more topics than are listed: the lag in these is not computed.
+        last, left = groups[-1], limit - len(rows)
+        topics = conn.execute(_FIRST_TOPICS, {"for_group": last, "limit": left}).scalars().all()
+        rows += conn.execute(_LAG_IN_TOPICS, {"groups": [last], "topics": topics, "limit": left})
+    return [_lag(row) for row in rows]
+
+
+def _lag(row: Any) -> Lag:
+    return Lag(
+        Resource(row.group_namespace, row.consumer_group),
+        Resource(row.topic_namespace, row.topic),
+        # Postgres's sum of integers is a decimal.
+        int(row.ready),
+        int(row.inflight),
+        int(row.waiting_retry),
+        int(row.dead_letters),
+        row.oldest_ready_ms,
+        int(row.stored),
+        int(row.appended),
+    )
 
 
 def _first_groups(conn: Connection, limit: int) -> list[int]:
@@ -129,19 +138,18 @@ def find_message(conn: Connection, topic_name: Resource | None, message_id: str)
 def counts(conn: Connection, now_ms: int) -> Counts:
     topics = conn.execute(_COUNT_TOPICS).scalar_one()
     groups = conn.execute(_COUNT_GROUPS).scalar_one()
-    messages = conn.execute(_COUNT_MESSAGES).scalar_one()
+    messages = conn.execute(_COUNT_MESSAGES).one()
     dead_letters = conn.execute(_COUNT_DEAD_LETTERS).scalar_one()
     revision = conn.execute(text("SELECT version_num FROM alembic_version")).scalar_one()
     next_ms = [each for each in (expire.next_due_ms(conn), enqueue.next_due_ms(conn)) if each is not None]
-    appended = int(conn.execute(_COUNT_APPENDED).scalar_one())
     return Counts(
         topics,
         groups,
-        int(messages),
+        int(messages.stored),
         dead_letters,
         revision,
         min(next_ms, default=None),
-        appended,
+        int(messages.appended),
         dialect_of(conn).size_bytes(conn),
         sql.known(conn, now_ms),
     )
@@ -160,12 +168,25 @@ def _message_states(conn: Connection, key: int) -> list[MessageState]:
     ]
 
 
-# First the page: what its topics ever stored is added up for these topics alone.
 _IN_ORDER = "ORDER BY group_namespace, consumer_group, topic_namespace, topic"
-_LAG = text(
-    "SELECT p.*, (SELECT SUM(q.next_offset) FROM queue q WHERE q.topic_id = p.topic_id) AS appended"  # noqa: S608
-    f" FROM (SELECT l.* FROM ({schema.group_lag(of_groups='IN :groups')}) l {_IN_ORDER} LIMIT :limit) p {_IN_ORDER}"
-).bindparams(bindparam("groups", expanding=True))
+
+
+def _lag_query(of_topics: str = "") -> TextClause:
+    # First the page: what its topics ever stored is added up for these topics alone.
+    lag = schema.group_lag(of_groups="IN :groups", of_topics=of_topics)
+    return text(
+        "SELECT p.*, (SELECT SUM(q.next_offset) FROM queue q WHERE q.topic_id = p.topic_id) AS appended"  # noqa: S608
+        f" FROM (SELECT l.* FROM ({lag}) l {_IN_ORDER} LIMIT :limit) p {_IN_ORDER}"
+    ).bindparams(bindparam("groups", expanding=True))
+
+
+_LAG = _lag_query()
+_LAG_IN_TOPICS = _lag_query("IN :topics").bindparams(bindparam("topics", expanding=True))
+_FIRST_TOPICS = text(
+    "SELECT t.topic_id FROM topic t WHERE t.deleted_at_ms IS NULL AND t.topic_id IN"
+    " (SELECT q.topic_id FROM progress p JOIN queue q ON q.queue_id = p.queue_id WHERE p.group_id = :for_group)"
+    " ORDER BY t.namespace, t.name LIMIT :limit"
+)
 # Each topic has a queue with the number 0, in which nearly every group that consumes it has progress.
 _TOPICS_OF_GROUPS = text(
     "SELECT g.group_id, g.namespace, g.name, (SELECT COUNT(*) FROM (SELECT 1 FROM progress p"
@@ -180,16 +201,23 @@ _MESSAGE_STATES = text(
 )
 _COUNT_TOPICS = select(func.count()).select_from(topic_table).where(topic_table.c.deleted_at_ms.is_(None))
 _COUNT_GROUPS = select(func.count()).select_from(consumer_group).where(consumer_group.c.deleted_at_ms.is_(None))
-_COUNT_MESSAGES = (
-    select(func.coalesce(func.sum(queue.c.next_offset - queue.c.min_offset), 0))
-    .join(topic_table, topic_table.c.topic_id == queue.c.topic_id)
-    .where(topic_table.c.deleted_at_ms.is_(None))
-)
 _IS_OF_A_GROUP = or_(*(func.substr(topic_table.c.name, 1, len(each)) == each for each in (DLQ_PREFIX, RETRY_PREFIX)))
-_COUNT_APPENDED = (
-    select(func.coalesce(func.sum(queue.c.next_offset), 0))
-    .join(topic_table, topic_table.c.topic_id == queue.c.topic_id)
-    .where(topic_table.c.deleted_at_ms.is_(None), not_(_IS_OF_A_GROUP))
+_OF_TOPIC = (
+    select(
+        queue.c.topic_id,
+        func.sum(queue.c.next_offset - queue.c.min_offset).label("stored"),
+        func.sum(queue.c.next_offset).label("appended"),
+    )
+    .group_by(queue.c.topic_id)
+    .subquery()
+)
+_COUNT_MESSAGES = (
+    select(
+        func.coalesce(func.sum(_OF_TOPIC.c.stored), 0).label("stored"),
+        func.coalesce(func.sum(case((_IS_OF_A_GROUP, 0), else_=_OF_TOPIC.c.appended)), 0).label("appended"),
+    )
+    .join(topic_table, topic_table.c.topic_id == _OF_TOPIC.c.topic_id)
+    .where(topic_table.c.deleted_at_ms.is_(None))
 )
 _COUNT_DEAD_LETTERS = (
     select(func.count(dead_letter.c.dead_letter_id))

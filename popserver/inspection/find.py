@@ -11,12 +11,11 @@ import json
 import re
 from collections.abc import Sequence
 from functools import partial
-from itertools import chain
 from typing import NamedTuple
 
 from sqlalchemy import Connection, and_, select
 
-from popserver.catalog.lookup import QueueRow, all_queue_rows, queue_rows
+from popserver.catalog.lookup import QueueRow, queue_rows
 from popserver.database.rows import RowStatement, encode_rows, rows_parameter
 from popserver.database.schema import KEY_SHIFT, message, queue
 from popserver.database.schema import topic as topic_table
@@ -25,7 +24,7 @@ from popserver.filters import SqlFilter
 from popserver.filters import sql as filters_sql
 from popserver.inspection import filter_trial
 from popserver.inspection.filter_trial import UNITS_MAX, Match, QueueShare
-from popserver.messages.keyed import IndexPlace, KeySearch
+from popserver.messages.keyed import IndexPlace, KeySearch, spans_of, spans_of_all
 from popserver.messages.ranges import Work
 from popserver.messages.seek import offset_at
 from popserver.model.errors import BadRequest
@@ -195,8 +194,8 @@ async def _by_key(reader: Reader, topic: Topic | None, key: str, wish: Wish, wan
 
 def _search(conn: Connection, topic: Topic | None, key: str, wish: Wish, start: IndexPlace | None) -> KeySearch:
     if topic is not None:
-        return KeySearch(key, _queues(conn, topic, wish), start)
-    return KeySearch(key, chain.from_iterable(all_queue_rows(conn).values()), start)
+        return KeySearch(key, spans_of(_queues(conn, topic, wish)), start)
+    return KeySearch(key, spans_of_all(conn), start)
 
 
 def _judge(

@@ -10,6 +10,7 @@ from popserver.catalog import facts as catalog_facts
 from popserver.catalog import pauses
 from popserver.database import states_of
 from popserver.database.schema import (
+    IS_ORIGINAL,
     dead_letter,
     delivery,
     lite_subscription,
@@ -19,6 +20,7 @@ from popserver.database.schema import (
     queue,
     redrive,
 )
+from popserver.database.schema import message_group_progress as behind
 from popserver.database.schema import topic as topic_table
 from popserver.delivery import history
 from popserver.delivery.history import HistoryStep
@@ -31,6 +33,7 @@ from popserver.inspection.why import (
     PendingFacts,
     RedrivenFacts,
     RetryFacts,
+    SubscriberFacts,
 )
 from popserver.messages import origins, read
 from popserver.model.errors import MessageNotFound
@@ -38,7 +41,10 @@ from popserver.model.group import Group, Mode
 from popserver.model.message import id_from_bytes, id_to_bytes
 from popserver.model.names import Resource
 from popserver.model.states import LetterState, PendingKind, State
-from popserver.model.topic import MessageType, offset_of, queue_of
+from popserver.model.topic import MessageType, message_key, offset_of, queue_of
+
+AHEAD_MAX = 1_000
+SUBSCRIBERS_MAX = 3  # named in an answer
 
 
 class _AtRow(NamedTuple):
@@ -130,25 +136,47 @@ def of_stored(conn: Connection, group: Group, key: int) -> MessageFacts:
     if at is None:
         # A group that owns whole queues may have no committed offset yet.
         return MessageFacts(group, state, hold=hold, death=death, message_group=names.message_group, pause=pause)
-    is_lite = names.message_type == MessageType.LITE
-    subscribers = _subscribers(conn, group, names.topic_id, names.message_group) if is_lite and group.chooses else None
     ahead = head = None
     if state is State.READY and hold is None and offset_of(key) >= at.next_offset:
         ahead = offset_of(key) - max(at.next_offset, at.min_offset)
     if names.message_group is not None:
         in_group = delivery.c.topic_id == names.topic_id, delivery.c.message_group == names.message_group
         head = _first_hold(conn, group, *in_group, delivery.c.message_key <= key)
-    found = MessageFacts(group, state, ahead, hold, death, names.message_group, head, pause=pause)
-    return found._replace(is_lite=is_lite, subscribers=subscribers)
+    is_lite = names.message_type == MessageType.LITE
+    found = MessageFacts(group, state, ahead, hold, death, names.message_group, head, pause=pause, is_lite=is_lite)
+    if not (is_lite and group.chooses):
+        return found
+    if state is State.READY and hold is None:
+        found = found._replace(ahead=_ahead_in_lite_topic(conn, group, key, names.message_group, at))
+    return found._replace(subscribers=_subscribers(conn, group, names.topic_id, names.message_group))
 
 
-def _subscribers(conn: Connection, group: Group, topic_id: int, lite_topic: str) -> int:
-    """How many clients of the group subscribe to a lite topic."""
-    counted = select(func.count()).where(
+def _subscribers(conn: Connection, group: Group, topic_id: int, lite_topic: str) -> SubscriberFacts:
+    """Which clients of the group subscribe to a lite topic."""
+    of_lite_topic = (
         lite_subscription.c.group_id == group.group_id,
         lite_subscription.c.topic_id == topic_id,
         lite_subscription.c.lite_topic == lite_topic,
     )
+    count = conn.execute(select(func.count()).where(*of_lite_topic)).scalar_one()
+    first = select(lite_subscription.c.client_id).where(*of_lite_topic).order_by(lite_subscription.c.client_id)
+    return SubscriberFacts(int(count), tuple(conn.execute(first.limit(SUBSCRIBERS_MAX)).scalars()))
+
+
+def _ahead_in_lite_topic(conn: Connection, group: Group, key: int, lite_topic: str, at: _AtRow) -> int:
+    """How many messages of the lite topic the group reads before this one, up to 1,000."""
+    of_group = behind.c.group_id == group.group_id, behind.c.queue_id == queue_of(key)
+    position = conn.execute(
+        select(behind.c.next_offset).where(*of_group, behind.c.message_group == lite_topic)
+    ).scalar()
+    first = message_key(queue_of(key), max(at.next_offset if position is None else position, at.min_offset))
+    before = select(message.c.message_key).where(
+        IS_ORIGINAL,
+        message.c.message_group == lite_topic,
+        message.c.message_key >= first,
+        message.c.message_key < key,
+    )
+    counted = select(func.count()).select_from(before.limit(AHEAD_MAX).subquery())
     return int(conn.execute(counted).scalar_one())
 
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from popserver.model.group import Group, HistoryLevel, Mode
 from popserver.model.names import Resource
+from popserver.model.retry import SUSPENDED
 from popserver.model.states import ACKED, State
 
 When = Callable[[int], str]  # epoch milliseconds
@@ -66,12 +67,20 @@ class RedrivenFacts(NamedTuple):
     target: str | None
 
 
+class SubscriberFacts(NamedTuple):
+    """How many clients of a group subscribe to a lite topic, and the first of them by name."""
+
+    number: int
+    client_ids: tuple[str, ...]
+
+
 class MessageFacts(NamedTuple):
     """All facts about one message in one group; if a `retry` has replaced it, about that retry message.
 
     `ahead` is how many messages the group reads before this one; None if it has read it. `head` is the message that its
     message group waits for, `last_reason` the reason of the last step in the history. `is_lite`: the message group is a
-    lite topic; `subscribers` is how many clients of the group subscribe to it, None if its clients do not choose.
+    lite topic; `subscribers` are the clients of the group that get it, None if its clients do not choose. `ahead` then
+    counts the messages of the lite topic, up to 1,000.
     """
 
     group: Group
@@ -87,7 +96,7 @@ class MessageFacts(NamedTuple):
     redriven: RedrivenFacts | None = None
     pause: PauseFacts | None = None
     is_lite: bool = False
-    subscribers: int | None = None
+    subscribers: SubscriberFacts | None = None
 
 
 def sentence(found: MessageFacts, when: When) -> str:
@@ -115,7 +124,9 @@ def facts(found: MessageFacts, when: When) -> list[tuple[str, str]]:
     """The facts for the sentence, as (name, value)."""
     listed: list[tuple[str, object]] = [("group", found.group.name), ("state", found.state and found.state.shown)]
     listed += [(_kind(found), found.message_group), ("messages ahead", found.ahead)]
-    listed.append(("clients that subscribe to it", found.subscribers))
+    if found.subscribers is not None:
+        listed.append(("clients that subscribe to it", found.subscribers.number))
+        listed += [("subscriber", each) for each in found.subscribers.client_ids]
     if found.retry is not None:
         listed += [("failed", f"{found.retry.failures} times"), ("retry topic", found.retry.topic_name)]
         listed.append(("offset there", found.retry.offset))
@@ -162,16 +173,26 @@ def _ready(found: MessageFacts, when: When) -> str:
         return f"READY, but {_paused(found, found.pause, when)}"
     if found.head is not None and found.head != found.hold:
         return f"READY, but {_its_group(found)} is locked: {_head(found, when)}"
-    if found.subscribers == 0:
+    if found.subscribers is not None and not found.subscribers.number:
         return f"READY, but no client of group '{found.group.name}' subscribes to {_its_group(found)}"
+    who = _who_gets(found)
     if found.hold is not None and not found.hold.attempt:
-        return f"READY: the next receive of group '{found.group.name}' may take it"
+        return f"READY: the next receive of {who} may take it"
     if found.hold is not None:
-        return f"READY again after attempt {found.hold.attempt}{_because(found)}; the next receive may take it"
+        of_whom = f" of {who}" if found.subscribers else ""
+        return f"READY again after attempt {found.hold.attempt}{_because(found)}; the next receive{of_whom} may take it"
     if found.ahead:
-        return f"READY: group '{found.group.name}' has {found.ahead} messages to read before it"
+        of_what = f" of {_its_group(found)}" if found.subscribers else ""
+        return f"READY: {who} has {found.ahead} messages{of_what} to read before it"
     verb = "pull" if found.group.mode is Mode.PULL else "receive"
-    return f"READY: the next {verb} of group '{found.group.name}' may take it"
+    return f"READY: the next {verb} of {who} may take it"
+
+
+def _who_gets(found: MessageFacts) -> str:
+    if found.subscribers is None:
+        return f"group '{found.group.name}'"
+    number, client_ids = found.subscribers
+    return f"client '{client_ids[0]}'" if number == 1 else f"one of {number} clients"
 
 
 def _paused(found: MessageFacts, pause: PauseFacts, when: When) -> str:
@@ -214,6 +235,8 @@ def _acked_in_transaction(_found: MessageFacts, _when: When) -> str:
 
 def _waiting_retry(found: MessageFacts, when: When) -> str:
     assert found.hold is not None, "what waits is stored"
+    if _is_suspended(found.hold) or found.last_reason == SUSPENDED:
+        return f"WAITING_RETRY: its consumer has suspended {_its_group(found)} until {when(found.hold.visible_at_ms)}"
     attempts = f"attempt {found.hold.attempt} of {found.group.retry.max_attempts}"
     words = f"WAITING_RETRY: {attempts} failed{_because(found)}; the next attempt is {when(found.hold.visible_at_ms)}"
     return words if found.pause is None else f"{words}, but {_paused(found, found.pause, when)}"
@@ -246,6 +269,8 @@ def _head(found: MessageFacts, when: When) -> str:
 
 
 def _held(hold: HoldFacts, group: Group, when: When) -> str:
+    if _is_suspended(hold):
+        return f"{hold.state}: {_holder(hold)} has suspended it until {when(hold.visible_at_ms)}"
     attempts = f"attempt {hold.attempt} of {group.retry.max_attempts}"
     if hold.state is State.INFLIGHT:
         return f"INFLIGHT: {_holder(hold)} has it, {attempts}, until {when(hold.visible_at_ms)}"
@@ -254,6 +279,11 @@ def _held(hold: HoldFacts, group: Group, when: When) -> str:
     if hold.state is State.ACKED_IN_TRANSACTION:
         return _ACKED_IN_TRANSACTION
     return f"READY again after {attempts}"
+
+
+def _is_suspended(hold: HoldFacts) -> bool:
+    """Its first attempt did not count. A later one looks like a failure."""
+    return not hold.attempt and hold.state in (State.INFLIGHT, State.WAITING_RETRY)
 
 
 def _holder(hold: HoldFacts) -> str:

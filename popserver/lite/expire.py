@@ -10,7 +10,20 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, and_, bindparam, delete, func, or_, select, tuple_, update
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Text,
+    and_,
+    bindparam,
+    delete,
+    func,
+    or_,
+    select,
+    tuple_,
+    update,
+)
 
 from popserver.database.rows import RowQuery, encode_rows, rows_parameter
 from popserver.database.schema import (
@@ -55,9 +68,10 @@ def expire(tx: Transaction, requests: Sequence[ExpireLite]) -> list[int]:
     return [_expire(tx, request.lite_topics) for request in requests]
 
 
-def expiring(conn: Connection, now_ms: int) -> list[ExpiringLiteTopic]:
-    """Lite topics that have expired, in steps of at most 1,000."""
-    return _EXPIRING.rows(conn, {"now_ms": now_ms, "limit": STEP_ROWS_MAX})
+def expiring(conn: Connection, now_ms: int, after: tuple[int, str] = (0, "")) -> list[ExpiringLiteTopic]:
+    """The next 1,000 lite topics at most that have expired, after this topic id and name."""
+    names = {"now_ms": now_ms, "after_topic": after[0], "after_name": after[1], "limit": STEP_ROWS_MAX}
+    return _EXPIRING.rows(conn, names)
 
 
 def has_lite_topics(conn: Connection) -> bool:
@@ -73,10 +87,13 @@ def _expire(tx: Transaction, lite_topics: Iterable[ExpiringLiteTopic]) -> int:
 
 
 def _expire_in_queue(tx: Transaction, queue_id: int, lite_topics: Sequence[ExpiringLiteTopic]) -> int:
+    topic_id = lite_topics[0].topic_id
+    # Without waiting, as for the queue: a send that creates lite topics locks the topic, and then waits for the queue.
+    if tx.conn.execute(_LOCK_TOPIC, {"of_topic": topic_id}).first() is None:
+        return 0
     groups = lock_queue(tx, queue_id)
     if groups is None:
         return 0
-    topic_id = lite_topics[0].topic_id
     named = _names(each.name for each in lite_topics)
     # Somebody may have sent to them since they were found.
     still = set(tx.conn.execute(_STILL, {"of_topic": topic_id, "names": named, "now_ms": tx.now_ms}).scalars())
@@ -97,6 +114,11 @@ def _names(names: Collection[str] | Iterable[str]) -> str:
     return encode_rows([(each,) for each in sorted(names)])
 
 
+_LOCK_TOPIC = (
+    select(topic_table.c.topic_id)
+    .where(topic_table.c.topic_id == bindparam("of_topic"))
+    .with_for_update(skip_locked=True)
+)
 _NEWEST_MS = (
     select(message.c.stored_at_ms)
     .where(
@@ -125,7 +147,12 @@ _EXPIRING = RowQuery(
     select(lite_topic.c.topic_id, lite_topic.c.first_key, lite_topic.c.name)
     .select_from(lite_topic)
     .join(topic_table, topic_table.c.topic_id == lite_topic.c.topic_id)
-    .where(_IS_OLD)
+    .where(
+        _IS_OLD,
+        tuple_(lite_topic.c.topic_id, lite_topic.c.name)
+        > tuple_(bindparam("after_topic", type_=BigInteger), bindparam("after_name", type_=Text)),
+    )
+    .order_by(lite_topic.c.topic_id, lite_topic.c.name)
     .limit(bindparam("limit")),
 )
 _NAMED = rows_parameter("names", text=("name",))

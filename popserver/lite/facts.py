@@ -35,11 +35,19 @@ class LiteTopic(NamedTuple):
     newest_ms: int | None
 
 
+class LiteCounts(NamedTuple):
+    """Of the newest 1,000 messages of a lite topic, how many are in each state, and when the oldest READY one was
+    stored."""
+
+    states: dict[State, int]
+    oldest_ready_ms: int | None
+
+
 class LiteTopicGroup(NamedTuple):
-    """What a group does with a lite topic; messages are counted up to 1,000."""
+    """What a group does with a lite topic."""
 
     group: Group
-    counts: dict[State, int]
+    counts: LiteCounts
     client_ids: list[str]
 
 
@@ -65,12 +73,9 @@ def list_lite_topics(
 def lite_topic_facts(conn: Connection, topic_name: Resource, name: str) -> LiteTopicFacts:
     """One lite topic. Raises as `list_lite_topics` does, and `NotFound`."""
     topic = _bind_topic(conn, topic_name)
+    found = _found(conn, topic, name)
+    queue_id, bounds = queue_of(found.first_key), _bounds(found)
     names = {"of_topic": topic.topic_id, "named": name}
-    found = _ONE.first(conn, names)
-    if found is None:
-        raise NotFound(f"topic '{topic_name}' has no lite topic '{name[:64]}'; list them with: popmq lite list NAME")
-    queue_id = queue_of(found.first_key)
-    bounds = {**names, "first": found.first_key, "end": message_key(queue_id + 1, 0), "limit": COUNTED_MAX}
     group_ids = conn.execute(_GROUPS, {"of_queue": queue_id}).scalars().all()
     known = groups.groups_by_id(conn, group_ids)
     number = next((each.number for each in topic.queues if each.queue_id == queue_id), 0)
@@ -89,6 +94,37 @@ def lite_topic_facts(conn: Connection, topic_name: Resource, name: str) -> LiteT
     )
 
 
+def counts_of_lite_topic(conn: Connection, group_name: Resource, topic_name: Resource, name: str) -> LiteCounts:
+    """What a group has not consumed of a lite topic. Raises as `lite_topic_facts` does, and `ConsumerGroupNotFound`."""
+    group = catalog_facts.group(conn, group_name)
+    found = _found(conn, _bind_topic(conn, topic_name), name)
+    return _counts(conn, group, _bounds(found))
+
+
+def clients_of_lite_topic(conn: Connection, group_name: Resource, topic_name: Resource, name: str) -> set[str] | None:
+    """The clients of a group that get a lite topic; None: all of them, because they do not choose.
+
+    Raises `ConsumerGroupNotFound`, `TopicNotFound`, and `BadRequest` for a topic without lite topics.
+    """
+    group, topic = catalog_facts.group(conn, group_name), _bind_topic(conn, topic_name)
+    if not group.chooses:
+        return None
+    names = {"of_topic": topic.topic_id, "named": name, "for_group": group.group_id}
+    return set(conn.execute(_CLIENTS, names).scalars())
+
+
+def _found(conn: Connection, topic: Topic, name: str) -> LiteTopic:
+    found = _ONE.first(conn, {"of_topic": topic.topic_id, "named": name})
+    if found is None:
+        raise NotFound(f"topic '{topic.name}' has no lite topic '{name[:64]}'; list them with: popmq lite list NAME")
+    return found
+
+
+def _bounds(found: LiteTopic) -> dict[str, Any]:
+    end = message_key(queue_of(found.first_key) + 1, 0)
+    return {"named": found.name, "first": found.first_key, "end": end, "limit": COUNTED_MAX}
+
+
 def _bind_topic(conn: Connection, name: Resource) -> Topic:
     topic = catalog_facts.topic_facts(conn, name).topic
     if not topic.is_lite:
@@ -96,9 +132,11 @@ def _bind_topic(conn: Connection, name: Resource) -> Topic:
     return topic
 
 
-def _counts(conn: Connection, group: Group, bounds: dict[str, Any]) -> dict[State, int]:
+def _counts(conn: Connection, group: Group, bounds: dict[str, Any]) -> LiteCounts:
     names = {**bounds, "group_namespace": group.name.namespace, "group_name": group.name.name}
-    return {State(state): count for state, count in conn.execute(_COUNTS, names)}
+    rows = {State(row.state): row for row in conn.execute(_COUNTS, names)}
+    ready = rows.get(State.READY)
+    return LiteCounts({state: row.messages for state, row in rows.items()}, None if ready is None else ready.oldest_ms)
 
 
 _NEWEST_MS = (
@@ -139,8 +177,8 @@ _CLIENTS = (
 )
 # The newest messages of the lite topic, through the view that says a message's state.
 _COUNTS = text("""
-    SELECT s.state, COUNT(*) FROM (
-        SELECT m.message_key FROM message m
+    SELECT s.state, COUNT(*) AS messages, MIN(m.stored_at_ms) AS oldest_ms FROM (
+        SELECT m.message_key, m.stored_at_ms FROM message m
         WHERE m.message_group = :named AND m.copy_of IS NULL AND m.message_key >= :first AND m.message_key < :end
         ORDER BY m.message_key DESC LIMIT :limit) m
     JOIN message_state s ON s.message_key = m.message_key

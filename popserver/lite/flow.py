@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
+from functools import partial
 
 import structlog
 
@@ -20,7 +21,7 @@ from popserver.engine.wakeups import PollKey
 from popserver.engine.writer import Writer
 from popserver.lite.expire import ExpireLite, expiring, has_lite_topics
 from popserver.lite.offsets import OffsetOption
-from popserver.lite.registry import LiteClient, LiteClients
+from popserver.lite.registry import LiteClients
 from popserver.lite.subscriptions import (
     SILENT_MS,
     LeaveLite,
@@ -32,7 +33,7 @@ from popserver.lite.subscriptions import (
     silent_clients,
 )
 from popserver.messages.lite_topics import EXPIRE_PERIOD_MS
-from popserver.model.errors import BadRequest, PopError
+from popserver.model.errors import BadRequest, CommitUnknown, PopError
 from popserver.model.group import Group, LiteModel
 from popserver.model.message import check_lite_topic
 from popserver.model.names import Resource
@@ -77,6 +78,7 @@ class LiteSubscriptions:
         self._changing: Counter[PollKey] = Counter()
         self._looker = DueTimer(clock, self._look_for_silent)
         writer.effects.on_due(LITE_CLIENTS, self._looker)
+        self._expired_until = 0, ""  # topic id and name of the last lite topic that the step before has seen
         self._expirer = DueTimer(clock, self._expire)
         writer.effects.on_due(LITE_TOPICS, self._expirer)
 
@@ -119,14 +121,8 @@ class LiteSubscriptions:
         key = PollKey(group.group_id, topic.topic_id, client_id)
         if action is LiteAction.COMPLETE_REMOVE:
             await self._leave(group, topic, client_id)
-        elif action is LiteAction.COMPLETE_ADD and self._has(group, key, named):
-            await self._writer.submit(TouchLite(*key))
-        else:
+        elif not (action is LiteAction.COMPLETE_ADD and self._has(group, key, named) and await self._touch(key)):
             await self._change(group, topic, key, action, named, offset)
-
-    async def know(self, group: Group, topic: Topic, client_id: str) -> LiteClient:
-        """The client's lite topics, before it receives: its polls are woken from now on."""
-        return await self.clients.know(PollKey(group.group_id, topic.topic_id, client_id))
 
     def left(self, client_id: str) -> None:
         """The client said goodbye."""
@@ -135,23 +131,40 @@ class LiteSubscriptions:
 
     def changed(self, name: Resource) -> None:
         """A transaction, perhaps of another server, has changed the lite topics of a client."""
-        group_id, _, topic_id = name.namespace.partition("/")
-        if not (group_id.isdecimal() and topic_id.isdecimal()):
-            return
-        key = PollKey(int(group_id), int(topic_id), name.name)
-        if self.clients.get(key) is not None and not self._changing[key]:
-            self._background.submit(f"lite {key}", lambda: self._read_again(key))
+        key = _key_of(name)
+        if key is not None and not self._changing[key]:
+            self._look_again(key)
+
+    def shared(self, name: Resource) -> None:
+        """A transaction for another client of the group has changed whether a client shares, or has, lite topics."""
+        key = _key_of(name)
+        if key is not None:
+            self._look_again(key)
+
+    def lost(self, name: Resource) -> None:
+        """Other clients of an exclusive group have lite topics that a client had or names."""
+        for lite_topic in name.namespace.split(","):
+            self._background.submit(f"lost {name.name}", partial(self._notify, name.name, lite_topic))
 
     def read_all_again(self) -> None:
         """Notifications of other servers may have been missed."""
         for keys in list(self.clients.topics.values()):
             for key in keys:
-                self._background.submit(f"lite {key}", lambda key=key: self._read_again(key))  # type: ignore[misc]
+                self._look_again(key)
+
+    def _look_again(self, key: PollKey) -> None:
+        if self.clients.is_asking(key):
+            self._background.submit(f"lite {key}", lambda: self._read_again(key))
 
     def _has(self, group: Group, key: PollKey, named: set[str]) -> bool:
         """Whether the client has exactly these. In an exclusive group only the database knows."""
         known = self.clients.get(key)
         return known is not None and known.lite_topics == named and group.lite is LiteModel.SHARED
+
+    async def _touch(self, key: PollKey) -> bool:
+        """Note that the client is there. False if another server has just removed it."""
+        is_there: bool = await self._writer.submit(TouchLite(*key))
+        return is_there
 
     async def _change(
         self,
@@ -172,15 +185,16 @@ class LiteSubscriptions:
             is_complete=action is LiteAction.COMPLETE_ADD,
             offset=offset if action is LiteAction.PARTIAL_ADD else None,
         )
-        await self.clients.know(key)
-        with self._changes(key):
-            synced: Synced = await self._writer.submit(request)
+        known = await self.clients.know(key)
+        with self.clients.room(len(named - known.lite_topics) if adds else 0, key.client_id), self._changes(key):
+            try:
+                synced: Synced = await self._writer.submit(request)
+            except CommitUnknown:
+                self._look_again(key)
+                raise
+        # Commits after the change, before this line, did not wake it for the new ones.
         client = self.clients.change(key, synced.added, synced.removed)
         client.shares = client.shares or synced.shares
-        # A commit after the change, before this line, did not know the new ones.
-        self.clients.wake_one(key)
-        for lite_topic in synced.refused:
-            await self._notify(key.client_id, lite_topic)
 
     @contextmanager
     def _changes(self, key: PollKey) -> Iterator[None]:
@@ -212,14 +226,8 @@ class LiteSubscriptions:
             self.clients.forget(key)
 
     async def _read_again(self, key: PollKey) -> None:
-        known = self.clients.get(key)
-        if known is None:
-            return
-        before = set(known.lite_topics)
-        lost = before - (await self.clients.read(key)).lite_topics
-        # Another server may have given them to another client, and this one may have the client's stream.
-        for lite_topic in sorted(lost):
-            await self._notify(key.client_id, lite_topic)
+        if self.clients.is_asking(key):
+            await self.clients.read(key)
 
     async def _look_for_silent(self) -> int | None:
         """Remove what clients subscribe to that are gone. Returns when the next one may be gone."""
@@ -238,7 +246,8 @@ class LiteSubscriptions:
         """One step. Returns when the next is due."""
         now_ms = self._clock.now_ms()
         try:
-            found = await self._reader.read(lambda conn: expiring(conn, self._clock.aged_ms()))
+            after = self._expired_until
+            found = await self._reader.read(lambda conn: expiring(conn, self._clock.aged_ms(), after))
             removed = await self._writer.submit(ExpireLite(found)) if found else 0
             are_any = await self._reader.read(has_lite_topics)
         except PopError as error:
@@ -246,9 +255,17 @@ class LiteSubscriptions:
             return now_ms + EXPIRE_PERIOD_MS
         if removed:
             log.info("expired lite topics removed", count=removed)
-        if removed == STEP_ROWS_MAX:
+        if len(found) == STEP_ROWS_MAX:
+            # Those that stay, because a message is held, must not hide the others.
+            self._expired_until = found[-1].topic_id, found[-1].name
             return now_ms
+        self._expired_until = 0, ""
         return now_ms + EXPIRE_PERIOD_MS if are_any else None
+
+
+def _key_of(name: Resource) -> PollKey | None:
+    group_id, _, topic_id = name.namespace.partition("/")
+    return PollKey(int(group_id), int(topic_id), name.name) if group_id.isdecimal() and topic_id.isdecimal() else None
 
 
 def _check_wildcard(group: Group, action: LiteAction, named: Collection[str]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import BigInteger, Text, bindparam, case, delete, func, insert, select, update
 
 from popserver.database.rows import encode_rows
-from popserver.database.schema import IS_ORIGINAL, delivery, message, progress, queue
+from popserver.database.schema import IS_ORIGINAL, delivery, lite_topic, message, progress, queue
 from popserver.database.schema import message_group_progress as behind
 from popserver.delivery.message_groups import MessageGroupKey, open_all, subscriber_of
 from popserver.engine.transaction import Transaction
@@ -22,7 +22,7 @@ class OffsetPolicy(StrEnum):
     """LAST: where the group is; the others move it."""
 
     LAST = "LAST"
-    MIN = "MIN"  # to the first stored message
+    MIN = "MIN"  # to the first message
     MAX = "MAX"  # after the last one
     OFFSET = "OFFSET"  # to the message with this offset in the queue
     TAIL = "TAIL"  # so many messages back
@@ -54,18 +54,22 @@ def move(tx: Transaction, group: Group, topic: Topic, lite_topics: Sequence[str]
 
 
 def _target(tx: Transaction, member: MessageGroupKey, names: dict[str, Any], option: OffsetOption) -> int | None:
-    """The offset to move to; None if the group does not move."""
-    bounds = {"first": message_key(member.queue_id, 0), "end": message_key(member.queue_id + 1, 0)}
-    end_offset: int = tx.conn.execute(_END, names).scalar_one()
+    """The offset to move to; None if the group does not move. Messages of an expired lite topic never come again."""
+    found = tx.conn.execute(_ENDS, names).first()
+    if found is None:
+        return None
+    first_key, end_offset = int(found.first_key), int(found.next_offset)
+    first_offset = offset_of(first_key)
+    bounds = {"first": first_key, "end": message_key(member.queue_id + 1, 0)}
     if option.policy is OffsetPolicy.MIN:
-        return 0
+        return first_offset
     if option.policy is OffsetPolicy.MAX:
         return end_offset
     if option.policy is OffsetPolicy.OFFSET:
-        return max(0, min(option.number, end_offset))
+        return max(first_offset, min(option.number, end_offset))
     if option.policy is OffsetPolicy.TIMESTAMP:
-        found = tx.conn.execute(_SINCE, names | bounds | {"since_ms": option.number}).scalar()
-        return end_offset if found is None else offset_of(found)
+        since = tx.conn.execute(_SINCE, names | bounds | {"since_ms": option.number}).scalar()
+        return end_offset if since is None else offset_of(since)
     now = tx.conn.execute(_NOW, names).scalar()
     if now is None or option.number <= 0:
         return None
@@ -80,7 +84,15 @@ _OF_LITE_TOPIC = (
     message.c.message_key >= bindparam("first"),
     message.c.message_key < bindparam("end"),
 )
-_END = select(queue.c.next_offset).where(queue.c.queue_id == bindparam("of_queue"))
+_ENDS = (
+    select(lite_topic.c.first_key, queue.c.next_offset)
+    .join(queue, queue.c.topic_id == lite_topic.c.topic_id)
+    .where(
+        lite_topic.c.topic_id == bindparam("of_topic"),
+        lite_topic.c.name == bindparam("named"),
+        queue.c.queue_id == bindparam("of_queue"),
+    )
+)
 _SINCE = select(func.min(message.c.message_key)).where(*_OF_LITE_TOPIC, message.c.stored_at_ms >= bindparam("since_ms"))
 _last = select(message.c.message_key).where(*_OF_LITE_TOPIC).order_by(message.c.message_key.desc())
 _BACK = select(func.min(_last.limit(bindparam("limit")).subquery("last").c.message_key))

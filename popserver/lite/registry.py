@@ -1,18 +1,20 @@
 """The lite topics of the clients that ask this server: so a commit wakes those clients only that have news.
 
 The database has the truth; what is here only says whom to wake. Other servers tell when they change a client's lite
-topics, and then they are read again.
+topics, and then they are read again. A client without lite topics is not kept: it has nothing to be woken for.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from popserver.engine.reader import Reader
 from popserver.engine.wakeups import PollKey, Wakeups
 from popserver.lite import subscriptions
+from popserver.model.budget import Budget
 
 
 @dataclass(slots=True)
@@ -23,13 +25,23 @@ class LiteClient:
     shares: bool = False
 
 
-class LiteClients:
-    """The lite consumers of this server."""
+@dataclass(slots=True, eq=False)
+class _Read:
+    """A read of a client's lite topics that is under way."""
 
-    def __init__(self, reader: Reader, wakeups: Wakeups) -> None:
+    is_outdated: bool = False
+
+
+class LiteClients:
+    """The lite consumers of this server that subscribe to something."""
+
+    def __init__(self, reader: Reader, wakeups: Wakeups, budget: Budget) -> None:
+        """`budget`: of the lite topics of all clients."""
         self._reader = reader
         self._wakeups = wakeups
+        self._budget = budget
         self._known: dict[PollKey, LiteClient] = {}
+        self._reads: dict[PollKey, list[_Read]] = {}
         self.topics: dict[int, set[PollKey]] = {}  # the clients of each topic
         self._by_hash: dict[tuple[int, int], tuple[PollKey, ...]] = {}
 
@@ -43,40 +55,73 @@ class LiteClients:
         """Where the client has subscribed."""
         return [key for key in self._known if key.client_id == client_id]
 
+    def shares(self, key: PollKey) -> bool:
+        """Whether other clients of its group subscribe to some of the client's lite topics."""
+        client = self._known.get(key)
+        return client is not None and client.shares
+
+    def is_asking(self, key: PollKey) -> bool:
+        """Whether this server has to know the client's lite topics."""
+        return key in self._known or self._wakeups.has_parked(key.place)
+
+    @contextmanager
+    def room(self, count: int, client_id: str) -> Iterator[None]:
+        """Room for so many more lite topics of a client, until they are counted. Raises `TooManyRequests`."""
+        if not self._budget.take(count):
+            raise self._budget.refusal(f"{count} lite topics of client '{client_id[:64]}'")
+        try:
+            yield
+        finally:
+            self._budget.give_back(count)
+
     async def know(self, key: PollKey) -> LiteClient:
         """The client; read from the database if this server does not know it."""
         return self._known.get(key) or await self.read(key)
 
     async def read(self, key: PollKey) -> LiteClient:
-        """Read the client's lite topics from the database, and wake it if they changed."""
-        lite_topics, shares = await self._reader.read(
-            lambda conn: (subscriptions.lite_topics_of(conn, key), subscriptions.is_shared(conn, key))
-        )
+        """Read the client's lite topics from the database, and wake it."""
+        while True:
+            read = _Read()
+            self._reads.setdefault(key, []).append(read)
+            try:
+                lite_topics, shares = await self._reader.read(
+                    lambda conn: (subscriptions.lite_topics_of(conn, key), subscriptions.is_shared(conn, key))
+                )
+            finally:
+                self._end_read(key, read)
+            if not read.is_outdated:
+                break
         known = self._known.get(key)
         before = set() if known is None else known.lite_topics
         client = self.change(key, lite_topics - before, before - lite_topics)
         client.shares = shares
-        self._wakeups.wake(key.place)
         return client
 
     def change(self, key: PollKey, added: Iterable[str], removed: Iterable[str]) -> LiteClient:
-        """The client has these lite topics more, and those less."""
+        """The client has these lite topics more, and those less. Wake it: it looks again."""
+        for read in self._reads.get(key, ()):
+            read.is_outdated = True
         client = self._known.get(key)
         if client is None:
             client = self._known[key] = LiteClient()
             self.topics.setdefault(key.topic_id, set()).add(key)
-        for name in removed:
+        count = len(client.lite_topics)
+        for name in client.lite_topics.intersection(removed):
             client.lite_topics.discard(name)
             self._drop(key, name)
-        for name in added:
+        for name in set(added) - client.lite_topics:
             client.lite_topics.add(name)
             place = (key.topic_id, zlib.crc32(name.encode()))
-            if key not in self._by_hash.get(place, ()):
-                self._by_hash[place] = (*self._by_hash.get(place, ()), key)
+            self._by_hash[place] = (*self._by_hash.get(place, ()), key)
+        self._budget.add(len(client.lite_topics) - count)
+        if client.lite_topics:
+            self._wakeups.wake(key.place)
+        else:
+            self.forget(key)
         return client
 
     def forget(self, key: PollKey) -> None:
-        """The client is gone. A parked poll of it goes on, because nothing would wake it."""
+        """The client is gone, or has no lite topics. A parked poll of it goes on, because nothing would wake it."""
         client = self._known.pop(key, None)
         if client is None:
             return
@@ -85,11 +130,8 @@ class LiteClients:
             del self.topics[key.topic_id]
         for name in client.lite_topics:
             self._drop(key, name)
-        self._wakeups.wake(key.place)
-
-    def wake_one(self, key: PollKey) -> None:
-        """The client's lite topics have changed."""
-        self._wakeups.wake(key.place)
+        self._budget.give_back(len(client.lite_topics))
+        self._wakeups.forget(key.place)
 
     def wake(self, topic_id: int, hashes: Collection[int] | None) -> None:
         """Lite topics with these hashes have messages to deliver; None: perhaps all of the topic."""
@@ -100,10 +142,17 @@ class LiteClients:
         for key in woken:
             self._wakeups.wake(key.place)
 
+    def _end_read(self, key: PollKey, read: _Read) -> None:
+        self._reads[key].remove(read)
+        if not self._reads[key]:
+            del self._reads[key]
+
     def _drop(self, key: PollKey, name: str) -> None:
         place = (key.topic_id, zlib.crc32(name.encode()))
-        left = tuple(each for each in self._by_hash.get(place, ()) if each != key)
+        # Once: the client may have another name with the same hash.
+        left = list(self._by_hash[place])
+        left.remove(key)
         if left:
-            self._by_hash[place] = left
+            self._by_hash[place] = tuple(left)
         else:
-            self._by_hash.pop(place, None)
+            del self._by_hash[place]

@@ -121,8 +121,8 @@ def _group(found: facts.LiteTopicGroup) -> admin.LiteTopicGroup:
     return admin.LiteTopicGroup(
         group=convert.as_resource(found.group.name),
         lite=found.group.lite or "",
-        ready=found.counts.get(State.READY, 0),
-        inflight=found.counts.get(State.INFLIGHT, 0),
-        waiting_retry=found.counts.get(State.WAITING_RETRY, 0),
+        ready=found.counts.states.get(State.READY, 0),
+        inflight=found.counts.states.get(State.INFLIGHT, 0),
+        waiting_retry=found.counts.states.get(State.WAITING_RETRY, 0),
         client_ids=found.client_ids,
     )

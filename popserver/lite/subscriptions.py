@@ -12,11 +12,13 @@ from typing import Any, ClassVar, NamedTuple
 
 from sqlalchemy import BigInteger, Connection, Text, bindparam, delete, func, insert, select, tuple_, update
 
+from popserver.catalog.lookup import group_not_found, topic_not_found
 from popserver.database.dialect import Dialect, PerDialect
-from popserver.database.notifications import LITE, LITE_CLIENTS, Invalidation
+from popserver.database.notifications import LITE, LITE_CLIENTS, LITE_LOST, LITE_SHARED, Invalidation
 from popserver.database.rows import RowStatement, encode_rows, rows_parameter
-from popserver.database.schema import lite_client, lite_subscription
+from popserver.database.schema import consumer_group, lite_client, lite_subscription
 from popserver.database.schema import message_group_progress as behind
+from popserver.database.schema import topic as topic_table
 from popserver.delivery.message_groups import GroupQueueKey, locks_of, subscriber_of
 from popserver.engine.transaction import STEP_ROWS_MAX, Locks, Phase, Request, Transaction, carries_out
 from popserver.engine.wakeups import PollKey
@@ -29,18 +31,16 @@ from popserver.model.topic import Topic, queue_for
 LITE_SUBSCRIPTIONS_MAX = 2_000  # of a client, as in RocketMQ
 # A client names its lite topics each 30 s. One that has not for this long is gone.
 SILENT_MS = 90 * SECOND_MS
+# Of a client in a transaction, because the notification to other servers has a limit.
+NOTICES_MAX = 50
 
 
 class Synced(NamedTuple):
-    """What changed: the lite topics that the client has more and less, and whether others share some of the new ones.
-
-    `refused` are those that a client of an exclusive group does not get, because another one has them.
-    """
+    """The lite topics that the client has more and less, and whether other clients share some of the new ones."""
 
     added: frozenset[str]
     removed: frozenset[str]
     shares: bool
-    refused: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +78,8 @@ class LeaveLite(Request[bool]):
 
 
 @dataclass(frozen=True, slots=True)
-class TouchLite(Request[None]):
-    """A client has named the lite topics that it has already."""
+class TouchLite(Request[bool]):
+    """A client has named the lite topics that it has already. The result is false if it is gone."""
 
     phase: ClassVar = Phase.TOUCH_LITE
     group_id: int
@@ -94,13 +94,9 @@ def sync(tx: Transaction, requests: Sequence[SyncLite]) -> list[Synced | PopErro
 
 
 @carries_out(TouchLite)
-def touch(tx: Transaction, requests: Sequence[TouchLite]) -> list[None]:
+def touch(tx: Transaction, requests: Sequence[TouchLite]) -> list[bool]:
     """Note that the clients are there."""
-    for each in requests:
-        names = {"for_group": each.group_id, "for_topic": each.topic_id, "for_client": each.client_id}
-        tx.conn.execute(_SEEN.of(tx.conn), {**names, "now_ms": tx.now_ms})
-        tx.expect(LITE_CLIENTS, tx.now_ms + SILENT_MS)
-    return [None] * len(requests)
+    return [bool(tx.conn.execute(_SEEN_AGAIN, {**_named(each), "now_ms": tx.now_ms}).rowcount) for each in requests]
 
 
 @carries_out(LeaveLite)
@@ -122,14 +118,12 @@ def _leave(tx: Transaction, request: LeaveLite) -> bool:
 
 def lite_topics_of(conn: Connection, key: PollKey) -> set[str]:
     """The lite topics that the client subscribes to."""
-    names = {"for_group": key.group_id, "for_topic": key.topic_id, "for_client": key.client_id}
-    return set(conn.execute(_CURRENT, names).scalars())
+    return set(conn.execute(_CURRENT, _named(key)).scalars())
 
 
 def is_shared(conn: Connection, key: PollKey) -> bool:
     """Whether another client of the group subscribes to one of the client's lite topics."""
-    names = {"for_group": key.group_id, "for_topic": key.topic_id, "for_client": key.client_id}
-    return conn.execute(_SHARED, names).first() is not None
+    return conn.execute(_SHARED, _named(key)).first() is not None
 
 
 class SilentClient(NamedTuple):
@@ -153,6 +147,8 @@ def longest_silent_ms(conn: Connection) -> int | None:
 
 
 def _sync(tx: Transaction, request: SyncLite) -> Synced | PopError:
+    if refusal := _gone(tx, request):
+        return refusal
     named = set(request.add) | set(request.remove)
     current = lite_topics_of(tx.conn, _key(request)) if request.is_complete else _those_of(tx, request, named)
     new = set(request.add) - current
@@ -167,20 +163,27 @@ def _sync(tx: Transaction, request: SyncLite) -> Synced | PopError:
             )
     _unsubscribe(tx, request, gone)
     others = _owners(tx, request, new)
-    refused: list[str] = []
     if others and request.group.lite is LiteModel.EXCLUSIVE:
-        refused = _take_over(tx, request, others)
-        new -= set(refused)
+        new -= _take_over(tx, request, others)
     if new:
         _subscribe(tx, request, new)
         if request.offset is not None:
             move(tx, request.group, request.topic, sorted(new), request.offset)
-        tx.invalidate(_changed(request, request.client_id))
+        tx.invalidate(_changed(LITE, request, request.client_id))
     shares = bool(others) and request.group.lite is LiteModel.SHARED
     for client_id in {client_id for client_id, _ in others}:
-        tx.invalidate(_changed(request, client_id))
-    touch(tx, [TouchLite(*_key(request))])
-    return Synced(frozenset(new), frozenset(gone), shares, refused)
+        tx.invalidate(_changed(LITE_SHARED, request, client_id))
+    tx.conn.execute(_SEEN.of(tx.conn), {**_of_client(request), "now_ms": tx.now_ms})
+    tx.expect(LITE_CLIENTS, tx.now_ms + SILENT_MS)
+    return Synced(frozenset(new), frozenset(gone), shares)
+
+
+def _gone(tx: Transaction, request: SyncLite) -> PopError | None:
+    """The group or the topic may have been deleted a moment ago. The purge removes what was there before."""
+    there = tx.conn.execute(_THERE, _of_client(request)).one()
+    if not there.group_is_there:
+        return group_not_found(request.group.name)
+    return None if there.topic_is_there else topic_not_found(request.topic.name)
 
 
 def _those_of(tx: Transaction, request: SyncLite, named: Collection[str]) -> set[str]:
@@ -201,18 +204,30 @@ def _owners(tx: Transaction, request: SyncLite, new: Collection[str]) -> list[tu
     ]
 
 
-def _take_over(tx: Transaction, request: SyncLite, others: Sequence[tuple[str, str]]) -> list[str]:
-    """Take lite topics from other clients. Returns those that the client does not get.
+def _take_over(tx: Transaction, request: SyncLite, others: Sequence[tuple[str, str]]) -> set[str]:
+    """Take lite topics from other clients. Returns those that the client does not get. Who has none is told.
 
     A client that adds some takes them. One that repeats its complete set has perhaps not heard that it lost some: it
     gets only those that nobody has.
     """
     if request.is_complete:
-        return sorted({name for _, name in others})
+        refused = {name for _, name in others}
+        _tell(tx, request.client_id, refused)
+        return refused
+    by_client: dict[str, list[str]] = {}
     for client_id, lite_topic in others:
-        names = {**_of_client(request), "for_client": client_id, "names": encode_rows([(lite_topic,)])}
-        tx.conn.execute(_REMOVE, names)
-    return []
+        by_client.setdefault(client_id, []).append(lite_topic)
+    for client_id, lost in by_client.items():
+        for some in _steps(sorted(lost)):
+            tx.conn.execute(_REMOVE, {**_of_client(request), "for_client": client_id, "names": encode_rows(some)})
+        _tell(tx, client_id, lost)
+    return set()
+
+
+def _tell(tx: Transaction, client_id: str, lost: Iterable[str]) -> None:
+    """After the commit, the server that has the client's session tells it. It will be told of more when it names its
+    complete set again."""
+    tx.invalidate(Invalidation(LITE_LOST, ",".join(sorted(lost)[:NOTICES_MAX]), client_id))
 
 
 def _subscribe(tx: Transaction, request: SyncLite, new: Collection[str]) -> None:
@@ -238,7 +253,7 @@ def _unsubscribe(tx: Transaction, request: SyncLite | LeaveLite, gone: Collectio
     for some in _steps(sorted(gone)):
         tx.conn.execute(_REMOVE, {**_of_client(request), "names": encode_rows(some)})
     _name_again(tx, request, gone)
-    tx.invalidate(_changed(request, request.client_id))
+    tx.invalidate(_changed(LITE, request, request.client_id))
 
 
 def _name_again(tx: Transaction, request: SyncLite | LeaveLite, lite_topics: Collection[str]) -> None:
@@ -261,12 +276,27 @@ def _key(request: SyncLite | LeaveLite) -> PollKey:
 
 
 def _of_client(request: SyncLite | LeaveLite) -> dict[str, Any]:
-    key = _key(request)
+    return _named(_key(request))
+
+
+def _named(key: PollKey | TouchLite) -> dict[str, Any]:
     return {"for_group": key.group_id, "for_topic": key.topic_id, "for_client": key.client_id}
 
 
-def _changed(request: SyncLite | LeaveLite, client_id: str) -> Invalidation:
-    return Invalidation(LITE, f"{request.group.group_id}/{request.topic.topic_id}", client_id)
+def _changed(kind: str, request: SyncLite | LeaveLite, client_id: str) -> Invalidation:
+    return Invalidation(kind, f"{request.group.group_id}/{request.topic.topic_id}", client_id)
+
+
+_THERE = select(
+    select(consumer_group.c.group_id)
+    .where(consumer_group.c.group_id == bindparam("for_group"), consumer_group.c.deleted_at_ms.is_(None))
+    .exists()
+    .label("group_is_there"),
+    select(topic_table.c.topic_id)
+    .where(topic_table.c.topic_id == bindparam("for_topic"), topic_table.c.deleted_at_ms.is_(None))
+    .exists()
+    .label("topic_is_there"),
+)
 
 
 class _OwnerRow(NamedTuple):
@@ -320,6 +350,7 @@ _CLIENT = (
     lite_client.c.topic_id == bindparam("for_topic"),
 )
 _SYNCED_AT = select(lite_client.c.synced_at_ms).where(*_CLIENT)
+_SEEN_AGAIN = update(lite_client).where(*_CLIENT).values(synced_at_ms=bindparam("now_ms"))
 _END_CLIENT = delete(lite_client).where(*_CLIENT)
 _LONGEST_SILENT = select(func.min(lite_client.c.synced_at_ms))
 _SILENT = RowStatement(

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from sqlalchemy import Column, ColumnElement, Text, bindparam, delete, func, select, tuple_
+from sqlalchemy import Column, ColumnElement, FromClause, Text, and_, bindparam, delete, func, select, tuple_
 
 from popserver.catalog.lookup import queue_rows
+from popserver.database.notifications import LITE, Invalidation
 from popserver.database.rows import encode_rows, rows_parameter
 from popserver.database.schema import (
     consumer_group,
@@ -16,6 +17,9 @@ from popserver.database.schema import (
     delivery,
     history,
     idempotency,
+    lite_client,
+    lite_subscription,
+    lite_topic,
     member,
     message,
     message_group_progress,
@@ -72,6 +76,8 @@ def _purge_groups(tx: Transaction) -> int:
         removed = _purge_rows(tx, key, key.table.c.group_id == group_id)
         if removed:
             return removed
+    if removed := _purge_lite_clients(tx, lite_client.c.group_id == group_id):
+        return removed
     tx.conn.execute(delete(pause).where(pause.c.group_id == group_id))
     return tx.conn.execute(delete(consumer_group).where(consumer_group.c.group_id == group_id)).rowcount
 
@@ -94,6 +100,7 @@ def _purge_topics(tx: Transaction) -> int:
         return 0
     removed = _purge_rows(tx, pending.c.pending_id, pending.c.topic_id == topic_id)
     removed = removed or _purge_rows(tx, idempotency.c.idempotency_key, idempotency.c.topic_id == topic_id)
+    removed = removed or _purge_rows(tx, lite_topic.c.name, lite_topic.c.topic_id == topic_id)
     if removed:
         return removed
     for each in queue_rows(tx.conn, topic_id):
@@ -103,6 +110,8 @@ def _purge_topics(tx: Transaction) -> int:
         return tx.conn.execute(delete(queue).where(queue.c.queue_id == each.queue_id)).rowcount
     # The delivery of a redriven message is at a place in another topic; it is looked up once, at the end.
     if removed := _purge_deliveries(tx, delivery.c.topic_id == topic_id):
+        return removed
+    if removed := _purge_lite_clients(tx, lite_client.c.topic_id == topic_id):
         return removed
     tx.conn.execute(delete(pause).where(pause.c.topic_id == topic_id))
     return tx.conn.execute(delete(topic_table).where(topic_table.c.topic_id == topic_id)).rowcount
@@ -127,6 +136,19 @@ def _purge_queue(tx: Transaction, queue_id: int) -> int:
         if removed:
             return removed
     return 0
+
+
+def _purge_lite_clients(tx: Transaction, of_what_is_gone: ColumnElement[bool]) -> int:
+    """Remove lite consumers, each with what it subscribes to, until the step is full."""
+    removed = 0
+    for row in tx.conn.execute(_LITE_CLIENTS.where(of_what_is_gone)).all():
+        names = {"of_group": row.group_id, "of_topic": row.topic_id, "of_client": row.client_id}
+        removed += tx.conn.execute(_END_SUBSCRIPTIONS, names).rowcount
+        removed += tx.conn.execute(_END_LITE_CLIENT, names).rowcount
+        tx.invalidate(Invalidation(LITE, f"{row.group_id}/{row.topic_id}", row.client_id))
+        if removed >= STEP_ROWS_MAX:
+            break
+    return removed
 
 
 def _purge_rows(tx: Transaction, key: Column[Any], *of_what_is_gone: ColumnElement[bool]) -> int:
@@ -163,6 +185,19 @@ _DELIVERIES = rows_parameter("deliveries", "group_id", "message_key")
 _END_DELIVERIES = delete(delivery).where(
     tuple_(delivery.c.group_id, delivery.c.message_key).in_(select(_DELIVERIES.c.group_id, _DELIVERIES.c.message_key))
 )
+_LITE_CLIENTS = select(lite_client.c.group_id, lite_client.c.topic_id, lite_client.c.client_id).limit(STEP_ROWS_MAX)
+
+
+def _of_client(table: FromClause) -> ColumnElement[bool]:
+    return and_(
+        table.c.client_id == bindparam("of_client"),
+        table.c.group_id == bindparam("of_group"),
+        table.c.topic_id == bindparam("of_topic"),
+    )
+
+
+_END_SUBSCRIPTIONS = delete(lite_subscription).where(_of_client(lite_subscription))
+_END_LITE_CLIENT = delete(lite_client).where(_of_client(lite_client))
 _A_PLAN = select(redrive_plan.c.plan_id).where(redrive_plan.c.group_id == bindparam("of_group")).limit(1)
 _ITS_RECORDS = (
     select(redrive.c.dead_letter_id)

@@ -15,17 +15,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import count, islice
 from typing import Any, ClassVar, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, Integer, and_, bindparam, delete, select, tuple_
+from sqlalchemy import ColumnElement, Connection, Integer, and_, bindparam, delete, literal_column, select, tuple_
 
 from popserver.catalog.lookup import QueueRow
 from popserver.database.dialect import dialect_of
-from popserver.database.rows import encode_rows, rows_parameter
-from popserver.database.schema import keyed_message, message
+from popserver.database.rows import RowStatement, encode_rows, rows_parameter
+from popserver.database.schema import KEY_SHIFT, keyed_message, message, queue
 from popserver.engine.transaction import FinishOrder, Transaction
 from popserver.model.topic import message_key
 
-_SLOT_BITS = 12
-SLOTS = 1 << _SLOT_BITS
+SLOT_BITS = 12
+SLOTS = 1 << SLOT_BITS
 _SLOT_MASK = SLOTS - 1
 # A statement reads all rows of a key in so many blocks. A search begins with one, and takes more while it finds little.
 BLOCKS_MAX = 128
@@ -97,24 +97,39 @@ class IndexPlace(NamedTuple):
     @property
     def message_key(self) -> int:
         """The message at the slot where the place ends."""
-        return self.block << _SLOT_BITS | self.before_slot
+        return self.block << SLOT_BITS | self.before_slot
 
 
-def blocks_of(queues: Iterable[QueueRow], start: IndexPlace | None = None) -> Iterator[IndexPlace]:
-    """The blocks of what these queues store, the newest ones of all queues first; from `start` on."""
-    spans = [
-        (
-            message_key(each.queue_id, each.next_offset - 1) >> _SLOT_BITS,
-            message_key(each.queue_id, each.min_offset) >> _SLOT_BITS,
+class Span(NamedTuple):
+    """The last block and the first block of what a queue stores."""
+
+    last: int
+    first: int
+
+
+def spans_of(queues: Iterable[QueueRow]) -> list[Span]:
+    """The blocks of these queues, without empty queues."""
+    return sorted(
+        Span(
+            message_key(each.queue_id, each.next_offset - 1) >> SLOT_BITS,
+            message_key(each.queue_id, each.min_offset) >> SLOT_BITS,
         )
         for each in queues
         if each.min_offset < each.next_offset
-    ]
-    return _walk(sorted(spans), start or IndexPlace(0, 0))
+    )
 
 
-def _walk(spans: list[tuple[int, int]], start: IndexPlace) -> Iterator[IndexPlace]:
-    """Each span is the last block of a queue and the first one."""
+def spans_of_all(conn: Connection) -> list[Span]:
+    """The blocks of all queues, also of deleted topics: the messages there tell that their topic is deleted."""
+    return _SPANS.rows(conn, {})
+
+
+def blocks_of(spans: list[Span], start: IndexPlace | None = None) -> Iterator[IndexPlace]:
+    """The blocks of what these queues store, the newest ones of all queues first; from `start` on."""
+    return _walk(spans, start or IndexPlace(0, 0))
+
+
+def _walk(spans: list[Span], start: IndexPlace) -> Iterator[IndexPlace]:
     for distance in count(start.distance):
         spans = [each for each in spans if each[0] - distance >= each[1]]
         if not spans:
@@ -133,9 +148,9 @@ class KeySearch:
     `place` is where the next step begins; None if there is no more. `units`: the work of all steps.
     """
 
-    def __init__(self, key: str, queues: Iterable[QueueRow], start: IndexPlace | None) -> None:
+    def __init__(self, key: str, spans: list[Span], start: IndexPlace | None) -> None:
         self._key = key
-        self._blocks = blocks_of(queues, start)
+        self._blocks = blocks_of(spans, start)
         self._next = list(islice(self._blocks, 1))
         self.units = 0
 
@@ -168,7 +183,7 @@ def with_key(conn: Connection, key: str, blocks: Sequence[IndexPlace], limit: in
 
 
 def _rows_of(key: int, keys: Iterable[str]) -> list[tuple[int, int, int]]:
-    block, slot = key >> _SLOT_BITS, key & _SLOT_MASK
+    block, slot = key >> SLOT_BITS, key & _SLOT_MASK
     return [(block, key_hash(each), slot) for each in keys]
 
 
@@ -177,6 +192,17 @@ _REMOVE = delete(keyed_message).where(
     tuple_(keyed_message.c.block, keyed_message.c.key_hash, keyed_message.c.slot).in_(
         select(_ROWS.c.block, _ROWS.c.key_hash, _ROWS.c.slot)
     )
+)
+_BLOCK_SHIFT: ColumnElement[int] = literal_column(str(SLOT_BITS))
+_FIRST_KEY = queue.c.queue_id.op("<<")(KEY_SHIFT)
+_SPANS = RowStatement(
+    Span,
+    select(
+        _FIRST_KEY.op("|")(queue.c.next_offset - 1).op(">>")(_BLOCK_SHIFT).label("last"),
+        _FIRST_KEY.op("|")(queue.c.min_offset).op(">>")(_BLOCK_SHIFT).label("first"),
+    )
+    .where(queue.c.min_offset < queue.c.next_offset)
+    .order_by(queue.c.queue_id),
 )
 _BLOCKS = rows_parameter("blocks", "distance", "block", "before_slot")
 _WITH_KEY = (

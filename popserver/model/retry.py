@@ -41,6 +41,7 @@ DELAY_LEVELS_MS: tuple[int, ...] = (
 
 FIFO_INTERVAL_MS = 3 * SECOND_MS  # for messages of a message group, the same for every attempt (requirement L6)
 ORPHAN_DELAY_MS = 1 * SECOND_MS  # then the messages of a gone client are READY (protocol 5.1, requirement L11)
+SUSPENDED = "its consumer suspended the lite topic"  # the reason of a retry that is no failure
 PUSH_HOLD_MS_MAX = 3 * HOUR_MS  # a push consumer's hold lasts while the client lives, at most this (requirement L15)
 # A client without a heartbeat for this long is gone. More than 30 s, because some clients send one every 30 s
 # (protocol 1.1).

@@ -9,7 +9,10 @@ from sqlalchemy import Connection, TextClause, bindparam, text
 
 from popserver.catalog import facts as catalog_facts
 from popserver.database.schema import group_lag
+from popserver.lite import facts as lite_facts
+from popserver.model.errors import BadRequest
 from popserver.model.names import Resource, retry_topic
+from popserver.model.states import ACKED, State
 
 TOPICS_MAX = 1_000  # in an answer about all topics of a group
 
@@ -55,6 +58,24 @@ def accumulation(conn: Connection, group_name: Resource, topic_names: Iterable[R
     first = rows[0]
     total = _accumulation(first.all_ready, first.all_inflight, first.all_waiting, first.all_oldest)
     return GroupAccumulation(total, topics, int(first.listed) - len(topics))
+
+
+def of_lite_topic(
+    conn: Connection, group_name: Resource, topic_names: Iterable[Resource], lite_topic: str
+) -> Accumulation:
+    """Of the newest 1,000 messages of a lite topic, in the topic of these that has lite topics.
+
+    Raises `BadRequest` unless it is one topic, and `NotFound` if it has no such lite topic.
+    """
+    named = [each for each in topic_names if catalog_facts.topic_facts(conn, each).topic.is_lite]
+    if len(named) != 1:
+        raise BadRequest(
+            f"the request asks for lite topic '{lite_topic[:64]}', and {len(named)} of its topics have lite topics;"
+            " name one topic of type LITE"
+        )
+    states, oldest_ms = lite_facts.counts_of_lite_topic(conn, group_name, named[0], lite_topic)
+    inflight = sum(states.get(each, 0) for each in (State.INFLIGHT, *ACKED))
+    return Accumulation(states.get(State.READY, 0), inflight, states.get(State.WAITING_RETRY, 0), oldest_ms)
 
 
 def _accumulation(ready: int, inflight: int, waiting: int, oldest_ms: int | None) -> Accumulation:

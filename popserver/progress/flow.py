@@ -27,7 +27,7 @@ from popserver.model.states import State
 from popserver.model.times import moment
 from popserver.model.topic import MessageType, QueueName, Topic, queue_numbered
 from popserver.progress import rules
-from popserver.progress.accumulation import GroupAccumulation, accumulation
+from popserver.progress.accumulation import Accumulation, GroupAccumulation, accumulation, of_lite_topic
 from popserver.progress.clone import Clone, consumes, topic_ids
 from popserver.progress.lag import QueueLag, queue_lag
 from popserver.progress.pause import SetPause
@@ -90,6 +90,13 @@ class GroupProgress:
         """What the group has not consumed, in these topics or (none) in all; lists at most 1,000 of all topics."""
         _check(group_name, topic_names)
         return await self._reader.read(lambda conn: accumulation(conn, group_name, topic_names))
+
+    async def accumulation_of_lite_topic(
+        self, group_name: Resource, topic_names: Sequence[Resource], lite_topic: str
+    ) -> Accumulation:
+        """What the group has not consumed of a lite topic of one of these topics, counted up to 1,000."""
+        _check(group_name, topic_names)
+        return await self._reader.read(lambda conn: of_lite_topic(conn, group_name, topic_names, lite_topic))
 
     async def time_spans(self, group_name: Resource, topic_names: Sequence[Resource]) -> list[QueueTimeSpan]:
         """When the messages around the group's progress were stored, in these topics or (none) in all.

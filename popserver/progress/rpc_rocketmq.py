@@ -51,6 +51,10 @@ class GroupAdminMethods:
         _fill(answer.accumulation, found.total, now_ms)
         for topic, counted in found.topics:
             _fill(answer.topic_accumulation[_key(topic, group)], counted, now_ms)
+        if request.lite_topic:
+            topics = [caller.resource(each) for each in request.topics] or [topic for topic, _ in found.topics]
+            counted = await self._progress.accumulation_of_lite_topic(group, topics, request.lite_topic)
+            _fill(answer.lite_topic_accumulation[request.lite_topic], counted, now_ms)
         return answer
 
     async def reset_group_offset(

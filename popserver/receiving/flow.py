@@ -24,7 +24,6 @@ from popserver.filters.memory import Filters
 from popserver.filters.tags import EVERYTHING
 from popserver.lite.flow import LiteSubscriptions
 from popserver.model.errors import BadRequest, CommitUnknown, Internal, TooManyRequests
-from popserver.model.group import CHOOSING
 from popserver.model.message import ONE_FRAME_BATCH_SIZE_MAX, Delivery, HeldMessage
 from popserver.model.names import Resource
 from popserver.model.retry import MINUTE_MS, PUSH_HOLD_MS_MAX, Holder
@@ -101,10 +100,8 @@ class Polls:
         frame per message.
         """
         group, topic = await self._catalog.subscription(group_name, topic_name)
-        shares = False
         if MessageType.LITE in topic.accepts:
             check_lite_filter(topic, wanted)
-            shares = group.chooses and (await self._lite.know(group, topic, client_id)).shares
         request = grant.Receive(
             group=group,
             topic=topic,
@@ -117,7 +114,6 @@ class Polls:
             attempt_id=attempt_id,
             heads_only=heads_only,
             in_one_frame=in_one_frame,
-            shares=shares,
         )
         return await self.poll(request, poll_until_ms)
 
@@ -134,8 +130,9 @@ class Polls:
 
     async def _poll(self, request: grant.Receive, poll_until_ms: int) -> list[Delivery]:
         key, wakeups = PollKey(request.group.group_id, request.topic.topic_id), self._wakeups
-        if request.group.lite in CHOOSING and MessageType.LITE in request.topic.accepts:
+        if MessageType.LITE in request.topic.accepts and request.group.chooses:
             key = key._replace(client_id=request.client_id)
+            await self._lite.clients.know(key)
         woken = Woken.NOT
         search_until_ms = max(poll_until_ms, self._clock.patience_ends_ms(SEARCH_MS))
         # A repeated receive gets the messages it holds, even if the topic is known to be empty.
@@ -148,7 +145,9 @@ class Polls:
                 continue
             wake_number = wakeups.wake_number(key.place)
             if may_be_repeated or not wakeups.is_known_empty(key, request.wanted):
-                asked = replace(request, is_paused=True) if is_paused else request
+                # It may have begun to share lite topics while it waited.
+                shares = bool(key.client_id) and self._lite.clients.shares(key)
+                asked = replace(request, is_paused=is_paused, shares=shares) if is_paused or shares else request
                 try:
                     received = await self._ask(asked, key, poll_until_ms, woken)
                 except _PauseBegan:

@@ -12,6 +12,7 @@ from popserver.clients.commands import ANSWER_WITHIN_S, VERIFIED_WITHIN_S, Comma
 from popserver.engine.reader import Reader
 from popserver.filters.subscription import ClientKind, TopicFilter
 from popserver.inspection.flow import Inspection
+from popserver.lite.facts import clients_of_lite_topic
 from popserver.model.errors import BadRequest
 from popserver.model.group import Mode, Model
 from popserver.model.names import Resource, check_group, check_topic
@@ -27,6 +28,8 @@ _CONSUME_TYPES = {
     ClientKind.PUSH: "CONSUME_PASSIVELY",
     ClientKind.SIMPLE: "CONSUME_POP",
     ClientKind.PULL: "CONSUME_ACTIVELY",
+    ClientKind.LITE_PUSH: "CONSUME_PASSIVELY",
+    ClientKind.LITE_SIMPLE: "CONSUME_POP",
 }
 
 
@@ -89,6 +92,14 @@ class ConsumerAdminMethods:
         check_group(group)
         await self._reader.read(partial(subscriptions.check_known, group_name=group, topic_name=topic))
         found = self._online.of(group, topic)
+        if request.liteTopic:
+            if topic is None:
+                raise BadRequest(
+                    f"the request names lite topic '{request.liteTopic[:64]}' and no topic; name its topic"
+                )
+            getting = partial(clients_of_lite_topic, group_name=group, topic_name=topic, name=request.liteTopic)
+            client_ids = await self._reader.read(getting)
+            found = [each for each in found if client_ids is None or each.client.client_id in client_ids]
         return wire.ListConsumerConnectionResponse(
             status=_listed(len(found), "clients"), client_info=map(_client, found[:LISTED_MAX])
         )
@@ -136,12 +147,12 @@ class ConsumerAdminMethods:
             group=convert.as_resource(found.group),
             topic=convert.as_resource(found.topic),
             online=declared is not None,
-            message_model=wire.CLUSTERING if found.mode is Mode.POP else wire.MESSAGE_MODEL_UNSPECIFIED,
+            message_model=_stored_model(found),
             subscription_consistency=self._online.are_alike(found.group),
         )
         if declared is not None:
             info.expression.CopyFrom(convert.subscription_entry(declared.filter).expression)
-            info.message_model = _MODELS[declared.model]
+            info.message_model = wire.LITE_SELECTIVE if found.is_lite else _MODELS[declared.model]
             convert.set_ms(info.last_update_timestamp, declared.last_seen_ms)
         return info
 
@@ -152,7 +163,7 @@ class ConsumerAdminMethods:
             expression=convert.subscription_entry(declared).expression,
             online=True,
             last_update_timestamp=convert.timestamp(consumer.client.last_seen_ms),
-            message_model=_MODELS[consumer.role.model],
+            message_model=_model(consumer),
             subscription_consistency=self._online.are_alike(consumer.role.group),
         )
 
@@ -193,8 +204,18 @@ def _client(consumer: OnlineConsumer) -> wire.ClientInfo:
         language=client.language,
         hostname=client.hostname,
         egress_ip=client.address,
-        message_model=_MODELS[consumer.role.model],
+        message_model=_model(consumer),
     )
+
+
+def _model(consumer: OnlineConsumer) -> wire.MessageModel.ValueType:
+    return wire.LITE_SELECTIVE if consumer.role.kind.is_lite else _MODELS[consumer.role.model]
+
+
+def _stored_model(found: Subscribed) -> wire.MessageModel.ValueType:
+    if found.is_lite:
+        return wire.LITE_SELECTIVE
+    return wire.CLUSTERING if found.mode is Mode.POP else wire.MESSAGE_MODEL_UNSPECIFIED
 
 
 def _key(topic: Resource, group: Resource) -> str:

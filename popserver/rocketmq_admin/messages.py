@@ -11,8 +11,8 @@ from popserver.engine.clock import Clock
 from popserver.engine.reader import Reader
 from popserver.filters import tags
 from popserver.inspection.flow import Inspection
-from popserver.model.errors import BadRequest, MessageNotFound, PopError, Unimplemented
-from popserver.model.message import BODY_BYTES_MAX, StoredMessage
+from popserver.model.errors import BadRequest, MessageNotFound, PopError
+from popserver.model.message import BODY_BYTES_MAX, StoredMessage, check_lite_topic
 from popserver.model.names import check_topic
 from popserver.model.topic import MessageType
 from popserver.producing.send import Sending
@@ -40,7 +40,7 @@ class MessageAdminMethods:
         }
 
     async def query_message(self, request: wire.ListMessageRequest, caller: Caller) -> wire.ListMessageResponse:
-        """By id or key, by the tags of a subscription, or (without a search key) all of a time range."""
+        """By id, by key, by the tags of a subscription, of a lite topic, or (without a search key) all."""
         name, query = caller.resource(request.topic), _query(request)
         check_topic(name)
         if request.WhichOneof("search_key") == "message_id":
@@ -82,7 +82,7 @@ def _query(request: wire.ListMessageRequest) -> Query:
     """Raises `BadRequest` for what does not fit together."""
     kind = request.WhichOneof("search_key")
     if kind == "lite_topic":
-        raise Unimplemented("this version does not search in lite topics; search the topic by time or key")
+        check_lite_topic(request.lite_topic)
     if kind in ("message_id", "message_key") and not getattr(request, kind):
         raise BadRequest(f"{kind} is empty; give one, or leave it out to get all messages of the time range")
     begin_ms = convert.time_ms(request.begin_timestamp, "begin_timestamp") if request.HasField("begin_timestamp") else 0
@@ -104,6 +104,7 @@ def _query(request: wire.ListMessageRequest) -> Query:
         _skip(request, limit),
         limit,
         request.scroll_id,
+        request.lite_topic if kind == "lite_topic" else None,
     )
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from sqlalchemy import Connection, bindparam, func, select
 
 from popserver.database.rows import RowQuery, RowStatement, encode_rows, rows_parameter
-from popserver.database.schema import message
+from popserver.database.schema import IS_ORIGINAL, message
 from popserver.engine.reader import Reader
 from popserver.filters import TagFilter
 from popserver.inspection import find
@@ -21,7 +21,7 @@ from popserver.messages import read, seek
 from popserver.messages.read import MessageSize
 from popserver.model.errors import BadRequest
 from popserver.model.message import StoredMessage
-from popserver.model.topic import OFFSET_BITS, MessageQueue, Topic, message_key, offset_of, queue_numbered
+from popserver.model.topic import OFFSET_BITS, MessageQueue, Topic, message_key, offset_of, queue_for, queue_numbered
 
 PAGE_DEFAULT = 32
 PAGE_MAX = 1_000
@@ -32,8 +32,9 @@ _OFFSET_MAX = (1 << OFFSET_BITS) - 1
 
 
 class Query(NamedTuple):
-    """What to look for. `key` None: by tags. Stored from `begin_ms` to `end_ms`, both included.
+    """What to look for: by `key`, or all of `lite_topic`, or (both None) by tags.
 
+    Stored from `begin_ms` to `end_ms`, both included.
     `skip` messages that match are left out, then up to `limit` are returned.
     """
 
@@ -45,6 +46,7 @@ class Query(NamedTuple):
     skip: int
     limit: int
     after: str  # the scroll id of the page before; empty for the first page
+    lite_topic: str | None = None
 
 
 class FoundPage(NamedTuple):
@@ -72,6 +74,8 @@ async def search(reader: Reader, topic: Topic, query: Query) -> FoundPage:
     """One page. Raises `BadRequest` for a queue that the topic does not have, and for a foreign scroll id."""
     if query.queue_number is not None:
         queue_numbered(topic, query.queue_number)
+    if query.lite_topic is not None and not topic.is_lite:
+        raise BadRequest(f"topic '{topic.name}' has no lite topics; search it by time, by key or by tags")
     return await (_scan(reader, topic, query) if query.key is None else _by_key(reader, topic, query))
 
 
@@ -83,10 +87,7 @@ async def _by_key(reader: Reader, topic: Topic, query: Query) -> FoundPage:
         if not skipped.next_page:
             return FoundPage([], "")
         if len(skipped.matches) < query.skip:
-            raise BadRequest(
-                f"the page begins after {query.skip} messages, and one request found {len(skipped.matches)} of them"
-                " before its work was done; begin with the first page, and go on by the scroll id of each answer"
-            )
+            raise _not_reached(query, len(skipped.matches))
         wish = wish._replace(page=skipped.next_page)
     limit = query.limit
     while True:
@@ -106,12 +107,16 @@ async def _by_key(reader: Reader, topic: Topic, query: Query) -> FoundPage:
 async def _scan(reader: Reader, topic: Topic, query: Query) -> FoundPage:
     place = _place(query.after) if query.after else _Place(0, 0)
     found = _Scanned(query)
-    queues = [each for each in topic.queues if query.queue_number in (None, each.number)]
+    # A lite topic is in one queue.
+    among = topic.queues if query.lite_topic is None else [queue_for(topic, query.lite_topic, None, 0)]
+    queues = [each for each in among if query.queue_number in (None, each.number)]
     for each in sorted(queues, key=lambda queue: queue.number):
         if each.number >= place.number:
             begin = partial(_begin, topic=topic, queue=each, query=query, place=place)
             end = await _scan_queue(reader, each, await reader.read(begin), found)
             if end is not None:
+                if found.to_skip:
+                    raise _not_reached(query, query.skip - found.to_skip)
                 return await _page(reader, topic, found.keys, f"at:{each.number}:{end}")
     return await _page(reader, topic, found.keys, "")
 
@@ -122,7 +127,7 @@ async def _scan_queue(reader: Reader, queue: MessageQueue, at: int, found: _Scan
     Returns the offset where the next page begins; None if the queue has no more messages of the time range.
     """
     while found.examined < EXAMINED_MAX:
-        rows = await reader.read(partial(_step, queue=queue, from_offset=at))
+        rows = await reader.read(partial(_step, queue=queue, from_offset=at, lite_topic=found.query.lite_topic))
         for row in rows:
             if row.stored_at_ms > found.query.end_ms:
                 return None
@@ -135,20 +140,21 @@ async def _scan_queue(reader: Reader, queue: MessageQueue, at: int, found: _Scan
 
 
 class _Scanned:
-    """The messages of a page: their keys and the sizes of their bodies; and how many were examined for it."""
+    """The messages of a page: their keys and the sizes of their bodies; how many were examined for it, and how many
+    that match are still to be skipped before it begins."""
 
     def __init__(self, query: Query) -> None:
         self.query = query
         self.keys: list[tuple[int, int]] = []
         self.examined = 0
-        self._to_skip = query.skip
+        self.to_skip = query.skip
 
     def take(self, row: _ScannedRow) -> bool:
         """Examine a message. False if it belongs to the next page, because this one is full."""
         wanted = self.query.tags
         if wanted.wants_all or row.tag in wanted.tags:
-            if self._to_skip:
-                self._to_skip -= 1
+            if self.to_skip:
+                self.to_skip -= 1
             elif len(self.keys) == self.query.limit:
                 return False
             else:
@@ -168,6 +174,14 @@ async def _page(reader: Reader, topic: Topic, found: list[tuple[int, int]], scro
     return FoundPage(messages, f"at:{numbers[rest >> OFFSET_BITS]}:{offset_of(rest)}")
 
 
+def _not_reached(query: Query, skipped: int) -> BadRequest:
+    """A scroll id cannot say how many messages are still to be skipped, and the client counts pages."""
+    return BadRequest(
+        f"the page begins after {query.skip} messages, and one request found {skipped} of them before its work was"
+        " done; begin with the first page, and go on by the scroll id of each answer"
+    )
+
+
 def _fitting(conn: Connection, keys: list[int]) -> list[int]:
     """The first of these messages, as many as fit into an answer."""
     rows = _SIZES.rows(conn, {"keys": encode_rows([(key,) for key in keys])})
@@ -185,8 +199,10 @@ def _begin(conn: Connection, topic: Topic, queue: MessageQueue, query: Query, pl
     return max(offset, seek.offset_at(conn, topic, queue, query.begin_ms))
 
 
-def _step(conn: Connection, queue: MessageQueue, from_offset: int) -> list[_ScannedRow]:
+def _step(conn: Connection, queue: MessageQueue, from_offset: int, lite_topic: str | None) -> list[_ScannedRow]:
     names = {"first": message_key(queue.queue_id, from_offset), "end": message_key(queue.queue_id + 1, 0)}
+    if lite_topic is not None:
+        return _FORWARDS_OF_LITE_TOPIC.rows(conn, names | {"limit": STEP_MESSAGES, "named": lite_topic})
     return _FORWARDS.rows(conn, names | {"limit": STEP_MESSAGES})
 
 
@@ -220,10 +236,13 @@ _SIZES = RowQuery(
         message.c.message_key.in_(select(_KEYS.c.message_key))
     ),
 )
-_FORWARDS = RowStatement(
-    _ScannedRow,
+_forwards = (
     select(message.c.message_key, message.c.stored_at_ms, message.c.tag, func.length(message.c.body).label("size"))
     .where(message.c.message_key >= bindparam("first"), message.c.message_key < bindparam("end"))
     .order_by(message.c.message_key)
-    .limit(bindparam("limit")),
+    .limit(bindparam("limit"))
+)
+_FORWARDS = RowStatement(_ScannedRow, _forwards)
+_FORWARDS_OF_LITE_TOPIC = RowStatement(
+    _ScannedRow, _forwards.where(IS_ORIGINAL, message.c.message_group == bindparam("named"))
 )

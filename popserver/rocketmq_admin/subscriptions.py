@@ -24,17 +24,19 @@ _LIMIT = LISTED_MAX + 2  # one more shows that there are more; and the topic of 
 
 
 class Subscribed(NamedTuple):
-    """A group that consumes a topic; `mode` is the group's."""
+    """A group that consumes a topic; `mode` is the group's. `is_lite`: its clients subscribe to lite topics."""
 
     group: Resource
     topic: Resource
     mode: Mode | None
+    is_lite: bool = False
 
 
 class _ConsumingRow(NamedTuple):
     namespace: str
     name: str
     mode: str | None
+    lite: str | None
 
 
 class _ConsumedRow(NamedTuple):
@@ -56,7 +58,9 @@ def of_group(
         topics |= {Resource(*row) for row in rows} - {retry_topic(group_name)}
     elif _IS_SUBSCRIBED.first(conn, _names(conn, topic_name) | {"for_group": group.group_id}) is not None:
         topics.add(topic_name)
-    return [Subscribed(group_name, each, group.mode) for each in sorted(topics)[: LISTED_MAX + 1]]
+    return [
+        Subscribed(group_name, each, group.mode, group.lite is not None) for each in sorted(topics)[: LISTED_MAX + 1]
+    ]
 
 
 def of_topic(conn: Connection, topic_name: Resource, declared: Iterable[Resource]) -> list[Subscribed]:
@@ -65,13 +69,17 @@ def of_topic(conn: Connection, topic_name: Resource, declared: Iterable[Resource
     At most one more than `LISTED_MAX`. Raises `TopicNotFound`.
     """
     stored = _GROUPS.rows(conn, _names(conn, topic_name) | {"limit": _LIMIT})
-    modes = {Resource(row.namespace, row.name): None if row.mode is None else Mode(row.mode) for row in stored}
-    for name in sorted(set(declared) - modes.keys())[:_LIMIT]:
+    known = {
+        name: Subscribed(name, topic_name, None if row.mode is None else Mode(row.mode), row.lite is not None)
+        for row in stored
+        if (name := Resource(row.namespace, row.name))
+    }
+    for name in sorted(set(declared) - known.keys())[:_LIMIT]:
         group = find_group(conn, name)
         if group is not None:
-            modes[name] = group.mode
-    groups = [each for each in sorted(modes) if retry_topic(each) != topic_name]
-    return [Subscribed(each, topic_name, modes[each]) for each in groups[: LISTED_MAX + 1]]
+            known[name] = Subscribed(name, topic_name, group.mode, group.lite is not None)
+    groups = [each for each in sorted(known) if retry_topic(each) != topic_name]
+    return [known[each] for each in groups[: LISTED_MAX + 1]]
 
 
 def check_known(conn: Connection, group_name: Resource | None, topic_name: Resource | None) -> None:
@@ -110,7 +118,7 @@ _IS_SUBSCRIBED = RowStatement(
 )
 _GROUPS = RowStatement(
     _ConsumingRow,
-    select(consumer_group.c.namespace, consumer_group.c.name, consumer_group.c.mode)
+    select(consumer_group.c.namespace, consumer_group.c.name, consumer_group.c.mode, consumer_group.c.lite)
     .where(
         consumer_group.c.deleted_at_ms.is_(None),
         exists(_PROGRESS.where(progress.c.group_id == consumer_group.c.group_id)),

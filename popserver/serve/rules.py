@@ -18,6 +18,7 @@ _DIVIDED = {
     "max_connections": 2,
     "max_connections_per_address": 1,
     "max_watches": 2,
+    "max_lite_subscriptions": 1,
     "max_client_metric_series": 1,
 }
 

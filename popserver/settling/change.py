@@ -20,7 +20,7 @@ from popserver.engine.transaction import Locks, Phase, Request, Transaction, car
 from popserver.model.errors import PopError
 from popserver.model.group import Group
 from popserver.model.handles import Receipt
-from popserver.model.retry import Holder, interval_ms, when_visibility_changes
+from popserver.model.retry import SUSPENDED, Holder, interval_ms, when_visibility_changes
 from popserver.model.states import Event, State, sources, target
 from popserver.model.topic import queue_of
 from popserver.settling.refusals import (
@@ -101,12 +101,13 @@ def _change_one(tx: Transaction, request: ChangeInvisible) -> Receipt | PopError
         _named(tx, old)
         | {
             "to_state": target(event).value,
-            "to_attempt": held.attempt - 1 if event is Event.GIVE_BACK or request.suspend else held.attempt,
+            "to_attempt": _attempt_after(event, request, held),
             "successor": successor,
             "until_ms": end_ms,
         },
     )
-    record(tx, group, event, [moved(held)], request.reason if event is Event.RETRY else "")
+    why = request.reason or (SUSPENDED if request.suspend else "")
+    record(tx, group, event, [moved(held)], why if event is Event.RETRY else "")
     if event is Event.GIVE_BACK:
         _advance_groups_after(tx, group, held)
         if held.message_group is None:
@@ -114,6 +115,13 @@ def _change_one(tx: Transaction, request: ChangeInvisible) -> Receipt | PopError
     else:
         tx.expect(DUE, end_ms)
     return old._replace(hold_id=successor, ends_at_ms=end_ms)
+
+
+def _attempt_after(event: Event, request: ChangeInvisible, held: HeldRow) -> int:
+    if event is Event.GIVE_BACK:
+        return held.attempt - 1
+    # A simple consumer may suspend the lite topic for longer, with the handle that it got when it suspended it.
+    return max(0, held.attempt - 1) if request.suspend else held.attempt
 
 
 def _wait_ms(event: Event, request: ChangeInvisible, held: HeldRow) -> int:

@@ -137,6 +137,9 @@ class Door(Protocol):
     def stop_accepting(self) -> None:
         """Accept no more connections. Open ones stay, and their calls are served."""
 
+    def close(self) -> None:
+        """Free the address at once, for a server that cannot start."""
+
     async def stop(self, timeout_s: float) -> None:
         """Accept no more calls. After the timeout, cancel the calls that still run."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Protocol, TypeVar
 
 from google.protobuf.message import Message
@@ -35,20 +36,20 @@ class PublicServices:
     def __init__(
         self, incoming: Incoming, budgets: Budgets, limits: CallLimits, names: Sequence[str], condition: ServerCondition
     ) -> None:
-        """`names` are the names of the other services; reflection lists them, and health knows them."""
+        """`names` are the names of the other services, which health knows."""
         for file in (health_pb2.DESCRIPTOR, reflection_pb2.DESCRIPTOR):
             POOL.AddSerializedFile(file.serialized_pb)
-        self._names = [*names, _HEALTH, _REFLECTION]
-        self._health = Health(condition, self._names)
+        self._health = Health(condition, [*names, _HEALTH, _REFLECTION])
         self._incoming = incoming
         self._watches = _shares(budgets, "health watches", limits.watches_max)
         self._reflections = _shares(budgets, "reflection streams", limits.watches_max)
 
-    @property
-    def services(self) -> list[Service]:
+    def beside(self, services: Sequence[Service]) -> list[Service]:
+        """Both services, for a port that has these other ones: reflection lists what its port serves."""
+        names = [*(each.name for each in services), _HEALTH, _REFLECTION]
         check = Route(_refusable(self._check), encode, streams=False)
         watch = Route(_refusable(self._watch), encode, streams=True)
-        reflect = Route(_refusable(self._reflect), encode, streams=True)
+        reflect = Route(_refusable(partial(self._reflect, names=names)), encode, streams=True)
         return [
             Service(_HEALTH, {"Check": check, "Watch": watch}),
             Service(_REFLECTION, {"ServerReflectionInfo": reflect}),
@@ -66,12 +67,12 @@ class PublicServices:
             request = await self._asked(call)
             await self._health.watch(request.service, call.write)
 
-    async def _reflect(self, call: Call) -> None:
+    async def _reflect(self, call: Call, names: Sequence[str]) -> None:
         # gRPC's library loads slowly, and few servers are asked.
         from grpc_reflection.v1alpha.reflection import ReflectionServicer
 
         with _one_of(self._reflections, call):
-            servicer = ReflectionServicer(self._names, pool=POOL)
+            servicer = ReflectionServicer(names, pool=POOL)
             while (question := await self._next(call, _read_reflection)) is not None:
                 for answer in servicer.ServerReflectionInfo(iter([question]), None):
                     await call.write(answer)

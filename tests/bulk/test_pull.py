@@ -25,7 +25,7 @@ from popserver.bulk import rules as bulk_rules
 from popserver.bulk.arrow import Chunks
 from popserver.database import columns
 from popserver.engine.transaction import Phase, Request, Transaction, carries_out
-from popserver.model.topic import AUTO_CREATE_ACCEPTS, NewTopic
+from popserver.model.topic import AUTO_CREATE_ACCEPTS, MessageType, NewTopic
 from popserver.transport import convert
 from tests.support.door import CLIENT, GROUP, TOPIC, Door, a_message, headers
 from tests.support.running_broker import until
@@ -38,6 +38,7 @@ FIELDS = {
     "tag": pa.string(),
     "keys": pa.list_(pa.string()),
     "message_group": pa.string(),
+    "lite_topic": pa.string(),
     "message_type": pa.string(),
     "queue_id": pa.int32(),
     "queue_offset": pa.int64(),
@@ -81,6 +82,7 @@ async def test_every_column_says_what_a_pull_says(either_door: Door) -> None:
             "tag": system.tag if system.HasField("tag") else None,
             "keys": list(system.keys),
             "message_group": system.message_group if system.HasField("message_group") else None,
+            "lite_topic": None,
             "message_type": pb.MessageType.Name(system.message_type),
             "queue_id": system.queue_id,
             "queue_offset": system.queue_offset,
@@ -92,6 +94,13 @@ async def test_every_column_says_what_a_pull_says(either_door: Door) -> None:
             "delivery_attempt": 1,
         }
         assert dict(row["properties"]) == dict(message.user_properties)
+
+
+async def test_a_lite_topic_is_no_message_group(either_door: Door) -> None:
+    await either_door.broker.catalog.create_topic(NewTopic(convert.resource(TOPIC, ""), 1, (MessageType.LITE,)))
+    await either_door.send(a_message("m0", lite_topic="UA1545"))
+    answer = await pull_bulk(either_door, columns=["message_group", "lite_topic"])
+    assert answer.rows == [{"message_group": None, "lite_topic": "UA1545"}]
 
 
 async def test_status_and_ends_come_first_then_chunks(either_door: Door) -> None:

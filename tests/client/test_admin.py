@@ -90,7 +90,7 @@ def test_a_server_without_a_call_is_told_from_one_without_administration(capsys:
         assert main(["--endpoint", f"127.0.0.1:{port}", "client", "stack", "c"]) == REFUSED
     finally:
         server.stop(0).wait()
-    assert "is an older PopMQ, which does not offer this; update the server" in capsys.readouterr().err
+    assert "is an older PopMQ, which does not offer PrintThreadStackTrace; update the server" in capsys.readouterr().err
 
 
 def test_whoever_listens_may_take_his_time() -> None:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import queue
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from popclient import ConsumeResult, LitePushConsumer, LiteSimpleConsumer, Message, Producer, aio
+from popclient._session.transport import Transport
 from popclient.admin import Admin
 from popclient.errors import BadRequest, QuotaExceeded
 from popclient.message import MessageView
+from popproto.v2 import definition_pb2 as pb
+from popproto.v2 import service_pb2 as rpc
 from popserver import embedded
+from tests.support.scripted_server import until
 
 PATIENCE_S = 30
 
@@ -119,3 +125,31 @@ async def test_the_asyncio_ones_too(endpoint: str) -> None:
 def test_a_message_has_one_of_group_and_lite_topic() -> None:
     with pytest.raises(ValueError, match="message_group and lite_topic exclude each other"):
         Message("sessions", "x", message_group="g", lite_topic="a")
+
+
+async def test_the_complete_set_does_not_overtake_a_subscription(
+    endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client tells it by itself, while the answer to the subscription is on its way."""
+    told: list[tuple[int, list[str]]] = []
+    answered = asyncio.Event()
+    unary = Transport.unary
+
+    async def slow(self: Transport, method: Any, request: Any, timeout: Any) -> Any:
+        if isinstance(request, rpc.SyncLiteSubscriptionRequest):
+            told.append((request.action, list(request.lite_topic_set)))
+            if request.action == pb.PARTIAL_ADD:
+                await answered.wait()
+        return await unary(self, method, request, timeout)
+
+    monkeypatch.setattr(Transport, "unary", slow)
+    async with aio.LiteSimpleConsumer(endpoint, "agents", "sessions") as consumer:
+        told.clear()
+        subscribing = asyncio.create_task(consumer.subscribe_lite("a"))
+        await until(lambda: bool(told))
+        consumer._core.session.on_back()
+        await asyncio.sleep(0.05)
+        answered.set()
+        await subscribing
+        await until(lambda: len(told) == 2)
+    assert told == [(pb.PARTIAL_ADD, ["a"]), (pb.COMPLETE_ADD, ["a"])]

@@ -153,7 +153,7 @@ def test_an_older_server_refuses_in_a_sentence_what_it_cannot_do(older: Any) -> 
     data = {"csrf": csrf_on(older.get("/groups/arrivals?tab=policy").text), "confirm": "arrivals", "topic": ""}
     answer = older.post("/groups/arrivals/pause", data=data)
     assert answer.status_code == 501
-    assert "is an older PopMQ, which does not offer this; update the server" in answer.text
+    assert "is an older PopMQ, which does not offer PauseGroup; update the server" in answer.text
 
 
 def test_the_console_needs_a_free_port(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,8 +13,8 @@ import pytest
 import popserver
 from popserver.engine.transaction import Phase, Request
 
-# Both take the lock of the catalog before anything else.
-SHARED = {Phase.CATALOG, Phase.SUBSCRIBE}
+# All operations of these take a lock before anything else: that of the catalog, or of the places that they move.
+SHARED = {Phase.CATALOG, Phase.SUBSCRIBE, Phase.RESET}
 
 
 def subclasses(kind: type[Any]) -> Iterator[type[Request[Any]]]:

@@ -107,13 +107,13 @@ def test_every_block_of_a_long_queue_is_searched(store: OpenStore, monkeypatch: 
         store.conn.exec_driver_sql(f"UPDATE queue SET next_offset = {offset}")
         store.send(topic, 2, keys=("far",))
     queues = queue_rows(store.conn, topic.topic_id)
-    blocks = list(keyed.blocks_of(queues))
+    blocks = list(keyed.blocks_of(keyed.spans_of(queues)))
     first = topic.queues[0].queue_id << 40
     assert [each.block - (first >> 12) for each in blocks] == list(range(12, -1, -1)), "the newest first"
     found = keyed.with_key(store.conn, "far", blocks[-6:], 10)
     assert [each.message_key - first for each in found] == [20_001, 20_000, 4_096, 4_095]
     store.conn.exec_driver_sql("UPDATE queue SET min_offset = 50000")
-    assert list(keyed.blocks_of(queue_rows(store.conn, topic.topic_id))) == blocks[:1]
+    assert list(keyed.blocks_of(keyed.spans_of(queue_rows(store.conn, topic.topic_id)))) == blocks[:1]
 
 
 def pages(desk: Desk, **wish: Any) -> list[list[str]]:
@@ -200,7 +200,7 @@ def test_the_index_is_read_in_statements_of_limited_size(
         store.conn.exec_driver_sql(f"UPDATE queue SET next_offset = {offset}")
         store.send(topic, 3, keys=("busy",), rotation=offset)
     queues = queue_rows(store.conn, topic.topic_id)
-    everything = keyed.with_key(store.conn, "busy", list(keyed.blocks_of(queues)), 100)
+    everything = keyed.with_key(store.conn, "busy", list(keyed.blocks_of(keyed.spans_of(queues))), 100)
     assert len(everything) == 30
     looked = []
 
@@ -211,7 +211,7 @@ def test_the_index_is_read_in_statements_of_limited_size(
     with_key = keyed.with_key
     monkeypatch.setattr(keyed, "with_key", recorded)
     monkeypatch.setattr(keyed, "BLOCKS_MAX", 6)
-    search = KeySearch("busy", queues, None)
+    search = KeySearch("busy", keyed.spans_of(queues), None)
     found: list[IndexPlace] = []
     while search.place is not None:
         before = search.units
@@ -251,10 +251,10 @@ def test_a_search_leaves_nothing_out_when_a_queue_has_a_new_block(store: OpenSto
     topic = store.topic(queues=2)
     for number in range(2):
         store.send(topic, 2, keys=("k",), rotation=number)
-    blocks = list(keyed.blocks_of(queue_rows(store.conn, topic.topic_id)))
+    blocks = list(keyed.blocks_of(keyed.spans_of(queue_rows(store.conn, topic.topic_id))))
     *_, place = keyed.with_key(store.conn, "k", blocks, 3)
     store.conn.exec_driver_sql("UPDATE queue SET next_offset = 5000")
-    blocks = list(keyed.blocks_of(queue_rows(store.conn, topic.topic_id), place))
+    blocks = list(keyed.blocks_of(keyed.spans_of(queue_rows(store.conn, topic.topic_id)), place))
     assert keyed.with_key(store.conn, "k", blocks, 10)[-1].message_key == place.message_key - 1
 
 
@@ -372,7 +372,7 @@ def test_the_index_is_used(store: OpenStore) -> None:
     store.send(topic, 3, keys=("k",))
     if store.conn.dialect.name == "postgresql":
         store.conn.exec_driver_sql("SET enable_seqscan = off")
-    blocks = list(keyed.blocks_of(queue_rows(store.conn, topic.topic_id)))
+    blocks = list(keyed.blocks_of(keyed.spans_of(queue_rows(store.conn, topic.topic_id))))
     assert len(keyed.with_key(store.conn, "k", blocks, 10)) == 3
     explain = "EXPLAIN QUERY PLAN" if store.conn.dialect.name == "sqlite" else "EXPLAIN"
     plan = str(store.rows(f"{explain} SELECT slot FROM keyed_message WHERE block = 1 AND key_hash = 1"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -9,7 +10,9 @@ from sqlalchemy import text
 
 from popclient.admin import Admin
 from popproto.v2 import definition_pb2 as pb
+from popserver.catalog import facts as catalog_facts
 from popserver.inspection import facts
+from popserver.model.names import Resource
 from tests.support.builders import an_id
 from tests.support.desk import Desk, named
 
@@ -71,7 +74,7 @@ def test_the_client_gets_all_of_them(desk: Desk) -> None:
 
 
 def test_the_lag_of_the_first_groups_is_that_of_the_view(desk: Desk) -> None:
-    """Only the groups that are shown are counted."""
+    """Only the groups and topics that are shown are counted."""
     for group, topics in (("a", ["x"]), ("b", ["x", "y", "z"]), ("c", ["x"]), ("unused", []), ("eu/a", ["y"])):
         desk.make_group(group)
         for topic in topics:
@@ -86,8 +89,14 @@ def test_the_lag_of_the_first_groups_is_that_of_the_view(desk: Desk) -> None:
     whole = [(row.consumer_group, row.topic, int(row.ready), int(row.inflight)) for row in desk.server.run(read(view))]
     assert len(whole) == 6
     for limit in (1, 2, 3, 4, 5, 6, 7):
-        found = desk.server.run(read(lambda conn, limit=limit: facts.group_lag(conn, None, limit)))
+        found = desk.server.run(read(partial(facts.group_lag, group_id=None, limit=limit)))
         assert [(each.group.name, each.topic.name, each.ready, each.inflight) for each in found] == whole[:limit]
+
+    def of_b(conn: Any) -> list[facts.Lag]:
+        found = catalog_facts.group(conn, Resource("", "b"))
+        return facts.group_lag(conn, found.group_id, 2)
+
+    assert [(each.group.name, each.topic.name) for each in desk.server.run(read(of_b))] == [("b", "x"), ("b", "y")]
 
 
 def test_the_lag_of_queues_is_cut(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:

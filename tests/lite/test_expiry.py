@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from popserver.lite import expire, flow
+from popserver.lite.offsets import OffsetOption, OffsetPolicy
 from popserver.model.errors import BadRequest
 from popserver.model.names import Resource
 from popserver.model.states import State
@@ -49,6 +51,28 @@ async def test_a_group_that_has_not_read_so_far_gets_no_expired_ones(lite: LiteB
     assert await lite.take() == later
 
 
+async def test_an_offset_option_leads_to_no_message_of_an_expired_one(lite: LiteBroker) -> None:
+    await lite.broker.catalog.update_topic(TOPIC, lite_expires_ms=HOUR_MS)
+    await lite.sync("a")
+    await lite.send_lite("a", "a")
+    await lite.take()
+    await lite.advance(HOUR_MS + 60_001)
+    assert await names(lite) == []
+    options = [
+        OffsetOption(OffsetPolicy.MIN),
+        OffsetOption(OffsetPolicy.OFFSET, 1),
+        OffsetOption(OffsetPolicy.TAIL, 5),
+        OffsetOption(OffsetPolicy.TIMESTAMP, 0),
+    ]
+    for number, option in enumerate(options):
+        await lite.sync("a", client_id=f"before-{number}", offset=option)
+        assert await lite.got(f"before-{number}") == [], option
+    later = await lite.send_lite("a")
+    for number, option in enumerate(options):
+        await lite.sync("a", client_id=f"after-{number}", offset=option)
+        assert await lite.take(f"after-{number}") == later, option
+
+
 async def test_a_lite_topic_whose_message_is_held_stays(lite: LiteBroker) -> None:
     await lite.broker.catalog.update_topic(TOPIC, lite_expires_ms=HOUR_MS)
     await lite.sync("a")
@@ -88,3 +112,16 @@ async def test_the_types_and_the_life_of_a_topic_are_checked(lite: LiteBroker) -
     await catalog.update_topic(TOPIC, lite_expires_ms=0)
     assert (await catalog.topic(TOPIC)).lite_expires_ms is None
     assert GROUP.name == "billing"
+
+
+async def test_those_that_stay_do_not_hide_the_others(lite: LiteBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (expire, flow):
+        monkeypatch.setattr(module, "STEP_ROWS_MAX", 2)
+    await lite.broker.catalog.update_topic(TOPIC, lite_expires_ms=HOUR_MS)
+    await lite.sync("a", "b", "c", "d")
+    await lite.send_lite("a", "b")
+    assert len(await lite.receive(invisible_ms=9 * HOUR_MS)) == 2
+    await lite.send_lite("c", "d")
+    await lite.take()
+    await lite.advance(2 * HOUR_MS)
+    assert await names(lite) == ["a", "b"]

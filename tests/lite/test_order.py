@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from popserver.database.check import check_integrity
 from popserver.lite.offsets import OffsetOption, OffsetPolicy
 from popserver.model.states import State
 from tests.support.builders import GROUP, TOPIC
@@ -99,7 +100,28 @@ async def test_a_subscription_may_begin_after_what_nobody_has_read(lite: LiteBro
     await lite.sync("b")
     await lite.send_lite("a", "a")
     await lite.sync("a", offset=OffsetOption(OffsetPolicy.MAX))
+    await lite.broker.reader.read(check_integrity)
     assert await lite.got() == []
     later = await lite.send_lite("a")
     assert await lite.take() == later
     assert set((await lite.states()).values()) == {State.COMMIT}
+
+
+async def test_an_offset_leads_to_no_message_of_an_expired_lite_topic(lite: LiteBroker) -> None:
+    await lite.broker.catalog.update_topic(TOPIC, lite_expires_ms=60_000)
+    await lite.send_lite("a", "a")
+    await lite.advance(180_000)
+    options = [
+        OffsetOption(OffsetPolicy.MIN),
+        OffsetOption(OffsetPolicy.OFFSET, 0),
+        OffsetOption(OffsetPolicy.TAIL, 9),
+        OffsetOption(OffsetPolicy.TIMESTAMP, 0),
+    ]
+    for option in options:
+        await lite.sync("a", client_id=f"c-{option}", offset=option)
+        assert await lite.take(f"c-{option}") == [], option
+    later = await lite.send_lite("a")
+    assert await lite.take(f"c-{options[0]}") == later
+    for option in options:
+        await lite.sync("a", client_id=f"d-{option}", offset=option)
+        assert await lite.take(f"d-{option}") == later, option

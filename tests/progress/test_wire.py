@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from popproto.v2 import definition_pb2 as pb
 from popserver.inspection import flow as inspection_flow
 from tests.support.builders import an_id
 from tests.support.desk import Desk, named
+from tests.support.waiting import soon
 
 GROUP, TOPIC = named("workers"), named("jobs")
 
@@ -156,13 +158,20 @@ def test_one_import_names_no_queue_twice(desk: Desk, ids: list[str]) -> None:
 
 def test_pauses_and_resumes(desk: Desk, ids: list[str]) -> None:
     assert desk.call("PauseGroup", group=GROUP, topic=TOPIC).status.code == pb.OK
-    assert desk.receive("workers", "jobs") == []
+    with ThreadPoolExecutor() as threads:
+        receiving = threads.submit(desk.receive, "workers", "jobs")
+        soon(lambda: desk.call("GetStatus").parked_polls == 1)
+        _check_pause(desk)
+        assert not receiving.done()
+        assert desk.call("ResumeGroup", group=GROUP, topic=TOPIC).status.code == pb.OK
+        assert len(receiving.result()) == 7
+
+
+def _check_pause(desk: Desk) -> None:
     (pause,) = desk.call("GetGroup", group=GROUP).group.pauses
     assert (pause.topic.name, pause.HasField("message_group"), pause.paused_by) == ("jobs", False, "")
     listed = desk.call("ListGroups").groups
     assert [(each.group.name, len(each.pauses)) for each in listed] == [("workers", 1)]
-    assert desk.call("ResumeGroup", group=GROUP, topic=TOPIC).status.code == pb.OK
-    assert len(desk.receive("workers", "jobs")) > 0
 
 
 def test_many_pauses_are_counted_and_some_are_shown(stored_desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import grpc
@@ -25,6 +27,7 @@ from popserver.config import GivenConfig
 from popserver.model.errors import CannotListen
 from tests.support.desk import REQUESTS, opened
 from tests.support.http import get
+from tests.support.waiting import soon
 
 
 @pytest.fixture
@@ -74,6 +77,47 @@ def test_its_connections_have_a_limit_of_their_own(server: EmbeddedBroker) -> No
     assert (budgets["admin connections"].limit, budgets["admin connections"].used) == (256, 1)
     assert budgets["admin connections"].option == "max_admin_connections"
     assert budgets["connections"].used == 0
+
+
+def test_one_address_gets_half_of_its_connections() -> None:
+    with ExitStack() as stack:
+        server = stack.enter_context(popserver.embedded(admin="127.0.0.1:0", max_admin_connections=4))
+        host, _, port = server.admin_endpoint.rpartition(":")
+
+        def connect(source: str) -> socket.socket:
+            made = socket.create_connection((host, int(port)), source_address=(source, 0), timeout=20)
+            return stack.enter_context(made)
+
+        stays = [connect("127.0.0.1") for _ in range(2)]
+        assert connect("127.0.0.1").recv(1) == b"", "the third has no place"
+        other = connect("127.0.0.2")
+        budgets = {each.name: each for each in server.app.budgets}
+        soon(lambda: budgets["admin connections"].used == 3)
+        share = budgets["admin connections of one address"]
+        assert (share.limit, share.used, share.refused, share.option) == (2, 2, 1, "max_admin_connections")
+        assert budgets["connections"].used == 0
+        for each in (*stays, other):
+            each.close()
+        soon(lambda: budgets["admin connections"].used == 0)
+
+
+@pytest.mark.parametrize("option", ["admin", "http"])
+def test_a_taken_address_frees_the_port_for_clients_at_once(option: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken, socket.socket() as probe:
+        at = "{}:{}".format(*taken.getsockname())
+        options: dict[str, Any] = {option: at}
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+        probe.close()
+        with (
+            pytest.raises(CannotListen, match=rf"{at}.*another (port|address) with --{option}") as refused,
+            popserver.embedded(port=port, **options),
+        ):
+            pass
+        # What the error keeps alive would keep a forgotten socket open.
+        assert refused.tb is not None
+        with socket.create_server(("127.0.0.1", port)):
+            pass
 
 
 def test_without_the_option_both_are_one_port() -> None:

@@ -126,6 +126,25 @@ def test_a_request_examines_so_many_messages(desk: Desk, ids: list[str], monkeyp
     assert [each for page in pages for each in page] == [ids[0], ids[6], ids[3], ids[9]]
 
 
+def test_a_numbered_page_that_one_request_does_not_reach(
+    desk: Desk, ids: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("popserver.rocketmq_admin.search.EXAMINED_MAX", 4)
+    monkeypatch.setattr("popserver.rocketmq_admin.search.STEP_MESSAGES", 2)
+    numbered: dict[str, Any] = {"topic": TOPIC, "subscription": "A", "page_size": 1}
+    second = desk.ask("QueryMessage", **numbered, page_num=2)
+    assert (found(second), bool(second.scroll_id)) == ([ids[6]], True)
+    third = desk.ask("QueryMessage", **numbered, page_num=3)
+    assert found(third) == []
+    rest: dict[str, Any] = {"topic": TOPIC, "subscription": "A", "page_size": 2}
+    assert found(desk.ask("QueryMessage", **rest, scroll_id=third.scroll_id)) == [ids[3]]
+    fourth = desk.ask("QueryMessage", **numbered, page_num=4).status
+    assert (fourth.code, "after 3 messages, and one request found 2 of them" in fourth.message) == (
+        pb.BAD_REQUEST,
+        True,
+    )
+
+
 def test_a_page_has_so_many_bytes(desk: Desk, ids: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("popserver.messages.read.PAGE_BYTES_MAX", 10)
     by_queue = [*ids[::2], *ids[1::2]]

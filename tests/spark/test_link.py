@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
+import grpc
 import pytest
 
 pytest.importorskip("pyspark", reason="spark: pip install 'popmq[spark]'")
 
-from popclient import ClientConfig, FilterExpression, PopError, Producer
+from popclient import ClientConfig, FilterExpression, PopError, Producer, UnsupportedByServer
+from popclient._session import session as sessions
 from popclient._session.session import Session
 from popclient.admin import Admin
 from popclient.message import MessageQueue
@@ -17,7 +19,7 @@ from popclient.spark import link as links
 from popclient.spark.link import link_to
 from popserver.in_process import EmbeddedBroker
 from tests.spark.queue.seen import Seen
-from tests.support.scripted_server import until_in_thread
+from tests.support.scripted_server import ServerThread, StreamEnd, until_in_thread
 
 ALL = FilterExpression()
 
@@ -30,6 +32,19 @@ def test_a_session_that_is_not_used_ends_and_the_next_question_opens_another(
     for _ in range(2):
         assert link.ask(_is_open)
         until_in_thread(lambda: link._session is None)
+
+
+def test_a_server_without_such_a_session_offers_nothing_and_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As RocketMQ's proxy answers this type of client."""
+    monkeypatch.setattr(sessions, "HANDSHAKE_PATIENCE", 0.5)
+    with ServerThread(capabilities="") as server:
+        server.server.answers["Telemetry"] = lambda _: StreamEnd(
+            grpc.StatusCode.INTERNAL, "Client type is not consumer"
+        )
+        link = link_to(ClientConfig(server.endpoints), "reports")
+        assert not link.offers("bulk")
+        with pytest.raises(UnsupportedByServer, match="QueryOffset is not offered"):
+            link.ask(_is_open)
 
 
 def test_a_session_stays_while_somebody_asks(pop_server: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:

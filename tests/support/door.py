@@ -23,6 +23,7 @@ from popserver.access.users import Users
 from popserver.database import migrate, schema
 from popserver.database.database import Database
 from popserver.engine.clock import ManualClock, SystemClock
+from popserver.server import PopServer
 from popserver.transport import convert
 from popserver.transport.limits import CallLimits
 from popserver.transport.listen import PLAINTEXT, Listening
@@ -39,9 +40,7 @@ METHODS = list(services.MESSAGING.methods)
 class Door:
     """One running server and a client's end of it."""
 
-    def __init__(
-        self, broker: TestedBroker, running: services.PopServer, channel: grpc.aio.Channel, users: Users
-    ) -> None:
+    def __init__(self, broker: TestedBroker, running: PopServer, channel: grpc.aio.Channel, users: Users) -> None:
         self.broker = broker
         self.server = running
         self.channel = channel

@@ -174,8 +174,8 @@ async def until(fact: Callable[[], bool]) -> None:
 
 
 @contextmanager
-def watched(database: Database, word: str, act: Any) -> Iterator[None]:
-    """Call `act` in the writer's thread before each statement that starts with `word`."""
+def watched(database: Database, word: str | tuple[str, ...], act: Any) -> Iterator[None]:
+    """Call `act` in the writer's thread before each statement that starts with `word` (or one of them)."""
 
     def before(_conn: Any, _cursor: Any, statement: str, *_: Any) -> None:
         if statement.startswith(word):

@@ -61,21 +61,25 @@ class Calls:
         try:
             answer = await self._bridge.run(lambda: self._transport.unary(pick, request, patience))
         except UnsupportedByServer as refusal:
-            raise UnsupportedByServer(await self._what_is_missing(patience), name=refusal.name) from None
+            call = type(request).__name__.removesuffix("Request")
+            raise UnsupportedByServer(await self._what_is_missing(call, patience), name=refusal.name) from None
         if answer.status.code not in but:
             check(answer.status)
         return answer
 
-    async def _what_is_missing(self, patience: float) -> str:
-        """Of a server that does not know a call: is it an older PopMQ, or none at all?"""
+    async def _what_is_missing(self, call: str, patience: float) -> str:
+        """Of a server that does not know the call: is it an older PopMQ, or none at all?"""
         where = self._transport.where
         try:
             await self._bridge.run(
                 lambda: self._transport.unary(lambda link: link.admin.GetStatus, wire.GetStatusRequest(), patience)
             )
         except UnsupportedByServer:
-            return f"the server at {where} has no popmq.v1.Admin; only PopMQ offers it"
-        return f"the server at {where} is an older PopMQ, which does not offer this; update the server"
+            return (
+                f"the server at {where} has no popmq.v1.Admin; only PopMQ offers it, and with it {call};"
+                " RocketMQ's servers are administered with its mqadmin"
+            )
+        return f"the server at {where} is an older PopMQ, which does not offer {call}; update the server"
 
     async def _patience(self, takes: float = 0.0) -> float:
         """Seconds for the next call: a missing server is noticed early, an answer may take longer."""

@@ -38,11 +38,12 @@ FAULTS: tuple[Fault, ...] = (
         " connection. Let it speak plaintext, which PopMQ's port takes too unless `--tls tls` forbids it.",
     ),
     Fault(
-        "kill",
+        "restart kill",
         "java node popclient",
         (ROCKETMQ,),
         "RocketMQ stores the progress of groups every 5 s (`flushConsumerOffsetInterval`), so after `kill -9` messages"
-        " come again that were acked in the last seconds. At PopMQ an ack is on the disk before its answer.",
+        " come again that were acked in the last seconds; seldom after an orderly restart too. At PopMQ an ack is on"
+        " the disk before its answer.",
         is_constant=False,
     ),
     Fault(

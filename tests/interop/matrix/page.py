@@ -31,8 +31,8 @@ class Tables:
         titles = {title: language for language, title in TITLES.items()}
         language = ""
         for line in text.splitlines():
-            if line.startswith("### "):
-                language = titles.get(line.removeprefix("### "), "")
+            if line.startswith("## "):
+                language = titles.get(line.removeprefix("## "), "")
             elif language and line.startswith("| ") and not line.startswith("| |"):
                 scenario, *outcomes = [each.strip() for each in line.strip("|").split("|")]
                 for server, outcome in zip(self._servers, outcomes, strict=True):
@@ -64,7 +64,7 @@ class Tables:
 
     def _tables(self) -> Iterator[str]:
         for language, title in TITLES.items():
-            yield f"\n### {title}\n"
+            yield f"\n## {title}\n"
             yield f"| | {' | '.join(self._servers)} |"
             yield "|---" * (1 + len(self._servers)) + "|"
             for scenario in SCENARIOS:
@@ -74,7 +74,7 @@ class Tables:
     @staticmethod
     def _reasons() -> Iterator[str]:
         if FAULTS:
-            yield "\n### Reasons\n"
+            yield "\n## Reasons\n"
             yield from (f"{number}. {each.reason}" for number, each in enumerate(FAULTS, 1))
 
 

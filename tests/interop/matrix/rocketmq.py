@@ -31,7 +31,16 @@ BROKER = {
     "mappedFileSizeCommitLog": 64 << 20,
     "mappedFileSizeTimerLog": 16 << 20,
 }
-JOURNAL = "journal"  # a topic for Spark
+# The topics of popclient's own tests, which have the names of those tests; each has a group.
+OWN = {
+    "journal": "NORMAL",
+    "written": "NORMAL",
+    "batches": "FIFO",
+    "kept": "NORMAL",
+    "forwarded": "NORMAL",
+    "decided": "TRANSACTION",
+    "named": "NORMAL",
+}
 AUTH = "org.apache.rocketmq.auth.authentication"
 
 
@@ -98,18 +107,28 @@ def running(
 
 
 def tables_of(scenes: Iterable[tuple[str, str, Scene]]) -> Tables:
-    topics: dict[str, dict[str, object]] = {JOURNAL: {}}
-    groups: dict[str, dict[str, object]] = {DOCTORS: {}, f"group-of-{JOURNAL}": {}}
+    topics: dict[str, dict[str, object]] = {name: _accepting(accepts) for name, accepts in OWN.items()}
+    groups: dict[str, dict[str, object]] = {DOCTORS: {}}
+    groups |= {group_of(topic): {"consumeMessageOrderly": accepts == "FIFO"} for topic, accepts in OWN.items()}
     soon = {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [1_000]}}
     for scenario, language, scene in scenes:
         topic, group = names_of(scenario, language)
-        topics[topic] = {"attributes": {"message.type": scene.accepts}}
+        topics[topic] = _accepting(scene.accepts)
         groups[group] = {
             "retryMaxTimes": scene.max_attempts - 1,
             "groupRetryPolicy": soon,
             "consumeMessageOrderly": scene.accepts == "FIFO",
         }
     return Tables(topics, groups)
+
+
+def _accepting(kind: str) -> dict[str, object]:
+    return {"attributes": {"message.type": kind}}
+
+
+def group_of(topic: str) -> str:
+    """The group of a topic of OWN."""
+    return f"group-of-{topic}"
 
 
 def _signatures(metadata: str) -> dict[str, object]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 
@@ -172,15 +173,15 @@ def retry(stage: Stage) -> None:
 @scenario(Scene(max_attempts=2))
 def dlq(stage: Stage) -> None:
     """A message out of attempts becomes a dead letter, and is read as a message of the dead letter topic."""
-    producer, dead = stage.producer(), f"%DLQ%{stage.group}"
+    producer, found = stage.producer(), list[Received]()
     producer.send(stage.topic, "UA1545", tag="UA", keys=["1545"])
     try:
         stage.push(fail=99)
-        until(lambda: _exists(stage, dead), DYING_S)
+        until(lambda: _has_died(stage, found), DYING_S)
     except NoSuchCall:
         consumer = stage.simple()
-        until(lambda: _exists(stage, dead) or _ignored(consumer, stage.servers.shortest_hold_s), DYING_S)
-    (letter,) = stage.collect(stage.program.simple(DOCTORS, dead, await_s=AWAIT_S), 1)
+        until(lambda: _has_died(stage, found) or _ignored(consumer, stage.servers.shortest_hold_s), DYING_S)
+    (letter,) = found
     assert (letter.body, letter.tag, letter.keys) == ("UA1545", "UA", ["1545"])
 
 
@@ -230,7 +231,9 @@ def signed(stage: Stage) -> None:
 def refused(stage: Stage) -> None:
     """A consumer of a group that does not exist is told so, by an error or in its log."""
     opened = stage.program.open("simple", ABSENT, stage.topic)
-    until(opened.done)
+    until(lambda: opened.done() or _says_so(stage.program.log))
+    if not opened.done():
+        return  # the Node client goes on trying where RocketMQ refuses it
     error = opened.exception()
     if error is None:
         asked = stage.program.ask("receive", client="simple", count=1, invisible_s=15)
@@ -240,6 +243,10 @@ def refused(stage: Stage) -> None:
     said = error.words + stage.program.log
     assert ABSENT in said, said
     assert "does not exist" in said or "not found" in said, said
+
+
+def _says_so(log: str) -> bool:
+    return any(ABSENT in line and "group not found" in line for line in log.splitlines())
 
 
 @scenario()
@@ -268,7 +275,7 @@ def _under_load(stage: Stage, end: Callable[[], None]) -> None:
         traffic.send_no_more()
         until(lambda: traffic.sent <= traffic.acked | traffic.in_doubt)
         stage.settles()
-    assert traffic.came_back == []
+    assert not traffic.came_back, traffic.came_back
 
 
 def _goes_on(traffic: Traffic) -> None:
@@ -284,15 +291,18 @@ def _first(consumer: OfficialSimpleConsumer, invisible_s: int) -> Received:
 
 
 def _ignored(consumer: OfficialSimpleConsumer, invisible_s: int) -> bool:
-    """Receives and does not ack."""
-    consumer.receive(1, invisible_s)
+    """Receives and does not ack; whether a single poll is answered is of no interest here."""
+    with suppress(Refused):
+        consumer.receive(1, invisible_s)
     return False
 
 
-def _exists(stage: Stage, topic: str) -> bool:
-    """Can the client consume the topic?"""
-    try:
-        stage.program.simple(DOCTORS, topic, await_s=AWAIT_S).close()
-    except Refused:
-        return False
-    return True
+def _has_died(stage: Stage, found: list[Received]) -> bool:
+    """Has a new consumer found dead letters? Their topic comes with the first one; till then some clients fail to start
+    and others to receive."""
+    with suppress(Refused):
+        doctor = stage.program.simple(DOCTORS, f"%DLQ%{stage.group}", await_s=AWAIT_S)
+        with suppress(Refused):
+            found += stage.take(doctor)
+        doctor.close()
+    return bool(found)

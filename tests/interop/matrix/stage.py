@@ -100,13 +100,18 @@ class Stage:
         found: list[Received] = []
 
         def more() -> bool:
-            for message in consumer.receive(at_once, self.servers.shortest_hold_s + 10):
-                consumer.ack(message)
-                found.append(message)
+            found.extend(self.take(consumer, at_once=at_once))
             return len(found) >= count
 
         until(more)
         return found
+
+    def take(self, consumer: OfficialSimpleConsumer, *, at_once: int = 16) -> list[Received]:
+        """The messages of one poll, acked."""
+        messages = consumer.receive(at_once, self.servers.shortest_hold_s + 10)
+        for message in messages:
+            consumer.ack(message)
+        return messages
 
     def consume(self, count: int, expression: str = "*", *, sql: bool = False) -> list[Received]:
         """The next `count` messages, by a push consumer if the client has one, else by a simple one."""

@@ -1,20 +1,36 @@
-"""popclient at RocketMQ itself: a journal of Spark, and what only PopMQ has. Scenarios are in `test_clients.py`."""
+"""popclient at RocketMQ itself: what the scenarios of `test_clients.py` do not have, and what only PopMQ has."""
 
 from __future__ import annotations
 
+import queue
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from popclient import Message, Producer, PullConsumer, QueuePushConsumer, UnsupportedByServer
+from popclient import (
+    ClientConfig,
+    ConsumeResult,
+    FilterExpression,
+    Message,
+    MessageView,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    QueuePushConsumer,
+    SimpleConsumer,
+    TransactionResolution,
+    UnsupportedByServer,
+)
 from popclient.admin import Admin
 from tests.interop.matrix import rocketmq
 from tests.interop.matrix.conftest import Get
-from tests.interop.matrix.rocketmq import JOURNAL
-from tests.interop.matrix.stage import DOCTORS
+from tests.interop.matrix.rocketmq import group_of
+from tests.interop.matrix.stage import AWAIT_S, DOCTORS
+from tests.interop.seen import until
 from tests.spark.stream_job import Job, send
 
 if TYPE_CHECKING:
@@ -29,49 +45,172 @@ pytestmark = [
 QUEUES = Path(__file__).parents[3] / "docs" / "queues.md"
 # What holds a consumer together, not what it can be told.
 INNARDS = {"log", "defaultMQPushConsumerImpl"}
+HOLD_S = 10  # RocketMQ has no shorter one
+PATIENCE_S = 60  # for what RocketMQ does in its own time
 
 
 @pytest.fixture
-def endpoint(servers: Get) -> str:
-    return servers(rocketmq.NAME, False).endpoint
+def at(servers: Get) -> ClientConfig:
+    """RocketMQ, and patience for a busy machine."""
+    return ClientConfig(servers(rocketmq.NAME, False).endpoint, request_timeout=30.0)
 
 
-def test_a_journal_has_each_message_once(spark: SparkSession, endpoint: str, tmp_path: Path) -> None:
+def simple(at: ClientConfig, topic: str) -> SimpleConsumer:
+    return SimpleConsumer(at, group_of(topic), topic, await_duration=AWAIT_S)
+
+
+def received(consumer: SimpleConsumer, count: int, hold_s: float = 60) -> list[MessageView]:
+    found: list[MessageView] = []
+
+    def is_all() -> bool:
+        found.extend(consumer.receive(32, hold_s))
+        return len(found) >= count
+
+    until(is_all, PATIENCE_S)
+    return found
+
+
+# ---- Beside the scenarios ----
+
+
+def test_batches_of_a_message_group_come_in_order(at: ClientConfig) -> None:
+    heard: queue.SimpleQueue[list[str]] = queue.SimpleQueue()
+
+    def listener(messages: Any) -> ConsumeResult:
+        heard.put([each.text for each in messages])
+        return ConsumeResult.SUCCESS
+
+    sent = [str(number) for number in range(40)]
+    with Producer(at) as producer:
+        producer.send_many([Message("batches", body, message_group="UA") for body in sent]).raise_for_failures()
+    came: list[str] = []
+    with PushConsumer(at, group_of("batches"), "batches", listener, batch_size=8):
+        while len(came) < len(sent):
+            came += heard.get(timeout=PATIENCE_S)
+    assert came == sent
+
+
+def test_a_hold_is_kept(at: ClientConfig) -> None:
+    with Producer(at) as producer, simple(at, "kept") as consumer:
+        producer.send("kept", "UA1545")
+        (message,) = received(consumer, 1, HOLD_S)
+        first_end = message.invisible_until
+        with message.keep_alive():
+            until(lambda: message.invisible_until > first_end, PATIENCE_S)
+        consumer.ack(message)
+
+
+def test_a_message_is_given_up(at: ClientConfig) -> None:
+    with Producer(at) as producer, simple(at, "forwarded") as consumer:
+        sent = producer.send(Message("forwarded", "UA1545", tag="UA"))
+        (message,) = received(consumer, 1)
+        consumer.forward_to_dead_letter_queue(message, "no such flight")
+    with SimpleConsumer(at, DOCTORS, f"%DLQ%{group_of('forwarded')}", await_duration=AWAIT_S) as doctor:
+        (letter,) = received(doctor, 1)
+        doctor.ack(letter)
+    assert (letter.text, letter.tag) == ("UA1545", "UA")
+    assert sent.message_id in (letter.message_id, letter.properties.get("DLQ_ORIGIN_MESSAGE_ID"))
+
+
+def test_a_block_that_raises_sends_nothing(at: ClientConfig) -> None:
+    def checker(half: MessageView) -> TransactionResolution:
+        raise AssertionError(f"{half} was decided")
+
+    with Producer(at, "decided", checker=checker) as producer, simple(at, "decided") as consumer:
+        with pytest.raises(ZeroDivisionError), producer.transaction(Message("decided", "never")):
+            raise ZeroDivisionError
+        with producer.transaction(Message("decided", "committed")):
+            pass
+        assert [each.text for each in received(consumer, 1)] == ["committed"]
+
+
+def test_a_namespace_means_nothing_to_it(at: ClientConfig) -> None:
+    """As docs/compatibility.md warns."""
+    with Producer(replace(at, namespace="team")) as producer:
+        producer.send("named", "UA1545")
+    with simple(at, "named") as consumer:
+        (message,) = received(consumer, 1)
+        consumer.ack(message)
+    assert (message.topic, message.text) == ("named", "UA1545")
+
+
+# ---- Spark ----
+
+
+def test_a_journal_has_each_message_once(spark: SparkSession, at: ClientConfig, tmp_path: Path) -> None:
     more = {"mode": "journal", "journalPath": str(tmp_path / "journal"), "quietPeriod": "6s"}
-    job = Job(spark, tmp_path, endpoint, JOURNAL, **more)
-    sent = send(endpoint, JOURNAL, range(300), keys="a", tag="b", properties={"c": "d"})
+    job = Job(spark, tmp_path, at.endpoints, "journal", **more)
+    sent = send(at.endpoints, "journal", range(300), keys="a", tag="b", properties={"c": "d"})
     assert job.run(maxMessagesPerTrigger=100) == sent
-    sent += send(endpoint, JOURNAL, range(300, 310))
+    sent += send(at.endpoints, "journal", range(300, 310))
     assert job.run() == sent
 
 
-def _pull(endpoint: str) -> None:
-    with PullConsumer(endpoint, DOCTORS) as consumer:
-        consumer.assign(JOURNAL)
-        consumer.poll(timeout=5)
-
-
-def _queue_push(endpoint: str) -> None:
-    QueuePushConsumer(endpoint, DOCTORS, JOURNAL, lambda messages, context: None).start()
-
-
-def _key(endpoint: str) -> None:
-    with Producer(endpoint) as producer:
-        producer.send(Message(JOURNAL, b"once", idempotency_key="1"))
-
-
-def _admin(endpoint: str) -> None:
-    with Admin(endpoint) as admin:
-        admin.list_topics()
+def test_rows_are_sent(spark: SparkSession, at: ClientConfig) -> None:
+    rows = spark.range(0, 300, 1, 3).selectExpr("concat('row ', id) AS body", "'UA' AS tag")
+    rows.write.format("popmq").option("endpoints", at.endpoints).option("topic", "written").mode("append").save()
+    with SimpleConsumer(at, group_of("written"), {"written": FilterExpression("UA")}, await_duration=AWAIT_S) as it:
+        assert {each.text for each in received(it, 300)} == {f"row {number}" for number in range(300)}
 
 
 @pytest.mark.parametrize(
-    ("call", "name"),
-    [(_pull, "QueryOffset"), (_queue_push, "Legacy"), (_key, "idempotency key"), (_admin, "popmq.v1.Admin")],
+    ("mode", "more", "lacks"),
+    [("queue", {}, "cannot read by offsets"), ("lease", {"leaseOwner": "job"}, "popmq.v1.Bulk")],
 )
-def test_what_only_popmq_has_is_refused_by_name(endpoint: str, call: Callable[[str], Any], name: str) -> None:
-    with pytest.raises(UnsupportedByServer, match=name):
-        call(endpoint)
+def test_other_modes_name_the_one_that_works(
+    spark: SparkSession, at: ClientConfig, tmp_path: Path, mode: str, more: dict[str, str], lacks: str
+) -> None:
+    job = Job(spark, tmp_path, at.endpoints, "journal", mode=mode, **more)
+    with pytest.raises(Exception, match=rf"(?s)UnsupportedByServer.*{lacks}.*mode='?journal"):
+        job.run()
+
+
+# ---- What only PopMQ has ----
+
+
+def _pull(at: ClientConfig) -> None:
+    with PullConsumer(at, DOCTORS) as consumer:
+        consumer.assign("journal")
+        consumer.poll(timeout=5)
+
+
+def _queue_push(at: ClientConfig) -> None:
+    QueuePushConsumer(at, DOCTORS, "journal", lambda messages, context: None).start()
+
+
+def _key(at: ClientConfig) -> None:
+    with Producer(at) as producer:
+        producer.send(Message("journal", b"once", idempotency_key="1"))
+
+
+def _list(at: ClientConfig) -> None:
+    with Admin(at) as admin:
+        admin.list_topics()
+
+
+def _stack(at: ClientConfig) -> None:
+    with Admin(at) as admin:
+        admin.print_threads("c")
+
+
+@pytest.mark.parametrize(
+    ("call", "name", "way_out"),
+    [
+        (_pull, "QueryOffset", "SimpleConsumer or PushConsumer"),
+        (_queue_push, "QueryOffset", "SimpleConsumer or PushConsumer"),
+        (_key, "idempotency key", "leave the key out"),
+        (_list, "ListTopics", "mqadmin"),
+        (_stack, "PrintThreadStackTrace", "mqadmin"),
+    ],
+)
+def test_what_only_popmq_has_is_refused_by_name(
+    at: ClientConfig, call: Callable[[ClientConfig], None], name: str, way_out: str
+) -> None:
+    with pytest.raises(UnsupportedByServer, match=f"{name}.*{way_out}"):
+        call(at)
+
+
+# ---- RocketMQ 4 ----
 
 
 @pytest.mark.parametrize("of", ["client.consumer.DefaultMQPushConsumer", "client.ClientConfig"])

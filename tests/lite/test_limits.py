@@ -1,0 +1,72 @@
+"""What callers can make a server keep of lite topics has limits."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from popserver.lite.flow import LiteAction
+from popserver.lite.subscriptions import SILENT_MS
+from popserver.model.errors import TooManyRequests
+from tests.support.lite import LiteBroker
+
+
+async def test_the_lite_topics_of_all_clients_have_a_budget(lite: LiteBroker) -> None:
+    budget = lite.broker.lite.clients._budget
+    budget.limit = 3
+    await lite.sync("a", "b", client_id="one")
+    assert budget.used == 2
+    with pytest.raises(TooManyRequests, match="no room for 2 lite topics of client 'two': 2 of 3 lite topics"):
+        await lite.sync("a", "b", client_id="two")
+    await lite.sync("a", client_id="two")
+    await lite.sync("a", "b", client_id="one", action=LiteAction.COMPLETE_ADD)
+    assert (budget.used, budget.refused) == (3, 1)
+    await lite.sync("a", client_id="one", action=LiteAction.PARTIAL_REMOVE)
+    await lite.sync(action=LiteAction.COMPLETE_REMOVE, client_id="two")
+    assert budget.used == 1
+    await lite.advance(SILENT_MS + 1_000)
+    assert (budget.used, len(lite.broker.lite.clients)) == (0, 0)
+
+
+def kept(lite: LiteBroker) -> tuple[int, int, int]:
+    wakeups = lite.broker.wakeups
+    return len(lite.broker.lite.clients), len(wakeups._wake_numbers), len(wakeups._found_empty)
+
+
+async def test_nothing_is_kept_of_clients_that_subscribe_to_nothing(lite: LiteBroker) -> None:
+    await lite.sync("a", client_id="known")
+    before = (
+        len(lite.broker.lite.clients),
+        len(lite.broker.wakeups._wake_numbers),
+        len(lite.broker.wakeups._found_empty),
+    )
+    for number in range(5):
+        assert await lite.got(f"made-up-{number}") == []
+        await lite.sync("a", client_id=f"made-up-{number}", action=LiteAction.PARTIAL_REMOVE)
+    assert kept(lite) == before
+    await lite.sync("a", client_id="known", action=LiteAction.COMPLETE_REMOVE)
+    assert len(lite.broker.lite.clients) == 0
+    assert not any(isinstance(place, tuple) for place in lite.broker.wakeups._wake_numbers)
+
+
+async def test_a_change_during_a_read_is_not_lost(lite: LiteBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    await lite.sync("z")
+    key = lite.broker.lite.clients.keys_of("c1")[0]
+    clients = lite.broker.lite.clients
+    read, may_end, began = clients._reader.read, asyncio.Event(), asyncio.Event()
+
+    async def slow(query: Any) -> Any:
+        found: Any = await read(query)
+        began.set()
+        await may_end.wait()
+        return found
+
+    monkeypatch.setattr(clients._reader, "read", slow)
+    reading = asyncio.create_task(clients.read(key))
+    await began.wait()
+    monkeypatch.undo()
+    await lite.sync("a", "b")
+    may_end.set()
+    assert (await reading).lite_topics == {"a", "b", "z"}
