@@ -24,7 +24,7 @@ ROOMS = (
 # What operators and Spark use can be taken away: only what puts the server together knows these rooms.
 # The same for the client. An `__init__` may hand out what comes later.
 CLIENT_ROOMS = (
-    "errors", "_arguments", "_version", "_tasks", "_loop", "keep_alive", "offset_file", "config", "message",
+    "errors", "_arguments", "_urls", "_version", "_tasks", "_loop", "keep_alive", "offset_file", "config", "message",
     "listening", "otel", "_tracing", "_session", "_producer", "_engine", "_queues", "_pull", "_queue_push", "admin",
     "aio", "_sync", "sql", "spark", "cli",
 )  # fmt: skip

@@ -12,7 +12,7 @@ from typing import Any
 import structlog
 
 from popserver.model.errors import StoreUnavailable
-from popserver.postgres.connections import PrimaryConnections
+from popserver.postgres.connections import PrimaryConnections, first_line
 
 TRIES = 5  # another user of the pooler may take the session between two statements
 PATIENCE_S = 5.0  # a pooler that has no session left lets callers wait
@@ -37,8 +37,9 @@ async def _check_sessions(connections: PrimaryConnections, name: str) -> None:
             shares = await _shares_sessions(connections)
     except TimeoutError:
         return  # two connections had no two sessions: so they do not share one
-    except Error:
-        return  # it does not answer; those who connect next say so
+    except Error as error:
+        # "transaction blocks not allowed in statement pooling mode". Other errors come again when the server connects.
+        shares = "pooling" in first_line(error)
     if shares:
         raise StoreUnavailable(
             f"{name} leads to a pooler that shares sessions between connections, such as PgBouncer with"

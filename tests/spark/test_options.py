@@ -88,6 +88,13 @@ def test_a_database_that_cannot_be_reached_is_named_without_its_password(url: st
     assert not re.findall("hun|ter2", str(refused.value))
 
 
+def test_several_hosts() -> None:
+    url = parse({"url": "postgresql://u:hunter2@h1:1,h2:2/db"}).url
+    hosts = "host=h1%3A1&host=h2%3A2&target_session_attrs=read-write"
+    assert url == f"postgresql+psycopg://u:hunter2@/db?{hosts}"
+    assert "standby" in parse({"url": "postgresql://u@h1,h2/db?target_session_attrs=prefer-standby"}).url
+
+
 def test_what_is_no_secret_is_quoted_whole() -> None:
     for value in ("sqlite:////data/popmq.db", "h:1;g:2", "user@host", '{"a": {"0": -1}}', "user=u&ssl=1"):
         assert shown(value) == repr(value)

@@ -18,6 +18,7 @@ class Lines:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
+        self._lines: list[Line] = []
         self._thread = threading.Thread(target=self._loop.run_forever, name="lines", daemon=True)
         self._thread.start()
 
@@ -25,12 +26,17 @@ class Lines:
         """A new line to this port."""
         line = Line(port, self._loop)
         asyncio.run_coroutine_threadsafe(line.start(), self._loop).result()
+        self._lines.append(line)
         return line
 
     def close(self) -> None:
         async def end() -> None:
-            for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            for line in self._lines:
+                line.close()
+            running = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in running:
                 task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
 
         asyncio.run_coroutine_threadsafe(end(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -51,6 +57,9 @@ class Line:
     async def start(self) -> None:
         self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
         self.port = self._server.sockets[0].getsockname()[1]
+
+    def close(self) -> None:
+        self._server.close()
 
     def cut(self) -> None:
         self._loop.call_soon_threadsafe(self._open.clear)

@@ -1,4 +1,4 @@
-"""Postgres under Patroni and etcd: three nodes on this machine, each with a line to etcd and one for its standbys.
+"""Postgres under Patroni and etcd: nodes on this machine, each with a line to etcd and one for its standbys.
 
 The programs are Debian's packages `patroni`, `etcd-server` and `postgresql`; tests without them are skipped. They run
 as an unprivileged user in a folder that is removed afterwards.
@@ -26,7 +26,6 @@ from tests.support.waiting import eventually
 
 START_S = 120.0
 TTL_S = 6  # after which a silent primary is replaced; Patroni's own default is 30
-NODES = 3
 _PROGRAMS = {"patroni": "patroni", "patronictl": "patroni", "etcd": "etcd-server"}
 
 
@@ -53,7 +52,7 @@ class Node:
             "etcd3": {"proxy": f"http://127.0.0.1:{self.to_etcd.port}"},
             "bootstrap": {
                 "dcs": {"ttl": TTL_S, "loop_wait": 1, "retry_timeout": 2, **settings},
-                "initdb": [{"encoding": "UTF8"}, {"auth": "trust"}, "no-sync"],
+                "initdb": [{"encoding": "UTF8"}, {"auth": "trust"}, "no-sync", "data-checksums"],
             },
             "postgresql": {
                 "listen": f"127.0.0.1:{self.port}",
@@ -64,6 +63,10 @@ class Node:
                 "authentication": {role: {"username": user, "password": "x"} for role, user in users.items()},
                 "pg_hba": ["host all all 127.0.0.1/32 trust", "host replication all 127.0.0.1/32 trust"],
                 "parameters": {"unix_socket_directories": str(self._folder)},
+                # A node that has more than the new primary goes back, or begins anew.
+                "use_pg_rewind": True,
+                "remove_data_directory_on_rewind_failure": True,
+                "remove_data_directory_on_diverged_timelines": True,
             },
         }
         (self._folder / "patroni.yml").write_text(json.dumps(document))
@@ -71,6 +74,11 @@ class Node:
     @property
     def configuration(self) -> Path:
         return self._folder / "patroni.yml"
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its Patroni runs, or is frozen."""
+        return self._patroni is not None
 
     def start(self) -> None:
         with (self._folder / "log").open("ab") as log:
@@ -136,14 +144,14 @@ class Node:
 
 
 class PatroniCluster:
-    """Three nodes; `url` has all of them."""
+    """Some nodes; `url` has all of them."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, nodes: int) -> None:
         self._folder = folder
         self._etcd_port = _free_port()
         self._etcd: subprocess.Popen[bytes] | None = None
         self._lines = Lines()
-        self.nodes = [Node(f"node{number}", folder, self._lines, self._etcd_port) for number in range(1, NODES + 1)]
+        self.nodes = [Node(f"node{number}", folder, self._lines, self._etcd_port) for number in range(1, nodes + 1)]
 
     @property
     def url(self) -> str:
@@ -175,9 +183,9 @@ class PatroniCluster:
             members = await asyncio.to_thread(self.members)
             roles = sorted(each["Role"] for each in members if each["State"] in {"running", "streaming"})
             first = "Sync Standby" if is_synchronous else "Replica"
-            return roles == sorted(["Leader", first, *["Replica"] * (NODES - 2)])
+            return roles == sorted(["Leader", first, *["Replica"] * (len(self.nodes) - 2)])
 
-        await self._wait(is_whole, "three nodes that run")
+        await self._wait(is_whole, "all nodes in the cluster")
 
     def members(self) -> list[dict[str, Any]]:
         done = self._control("list", "--format", "json")
@@ -246,13 +254,13 @@ class PatroniCluster:
 
 
 @asynccontextmanager
-async def patroni_cluster(**settings: Any) -> AsyncIterator[PatroniCluster]:
+async def patroni_cluster(*, nodes: int = 3, **settings: Any) -> AsyncIterator[PatroniCluster]:
     """A running cluster with a synchronous standby, gone afterwards. `settings` are Patroni's dynamic ones."""
     missing = {package for program, package in _PROGRAMS.items() if shutil.which(program) is None}
     if missing:
         pytest.skip(f"Debian's packages {', '.join(sorted(missing))} are not installed")
     folder = _new_folder()
-    cluster = PatroniCluster(folder)
+    cluster = PatroniCluster(folder, nodes)
     try:
         await cluster.start({"synchronous_mode": True, "primary_start_timeout": 0, **settings})
         yield cluster

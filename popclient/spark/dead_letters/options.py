@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
+from popclient._urls import readable
 from popclient.spark.dead_letters.columns import JSON, MAP, view_of
 from popclient.spark.options import OptionReader, OptionTable, choice, number, shown, special, text, time_ms
 
@@ -89,7 +90,7 @@ def _driver(given: OptionReader) -> str:
 def _url(given: OptionReader) -> str:
     written = given.needed("url", f"the database to read dead letters from; {_WRITE_URL}")
     try:
-        url = make_url(written)
+        url = make_url(readable(written))
     except (ArgumentError, ValueError):
         raise ValueError(f"option url={shown(written)} is no database URL; {_WRITE_URL}") from None
     if url.get_backend_name() not in BACKENDS:

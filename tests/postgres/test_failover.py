@@ -1,0 +1,186 @@
+"""A Postgres that fails over under load: nothing acknowledged is lost, and the server goes on by itself.
+
+`make test-failover` runs all of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.support.aftermath import final, looking, unfinished
+from tests.support.checker import Outcome, Send, check
+from tests.support.load import Load, now_ms
+from tests.support.patroni import Node, PatroniCluster, patroni_cluster
+from tests.support.server_process import ServerProcess, served
+from tests.support.waiting import eventually
+
+TOPIC, GROUPS = "orders", ("billing", "shipping")
+LOADED_S = 0.15  # by chance up to so long before an accident
+RESUMED_S = 5.0
+DRAINED_S = 120.0
+
+Accident = Callable[[PatroniCluster, Node], Awaitable[None]]
+
+
+async def killed_postgres(_cluster: PatroniCluster, leader: Node) -> None:
+    leader.kill_postgres()
+
+
+async def killed_node(_cluster: PatroniCluster, leader: Node) -> None:
+    leader.kill()
+
+
+async def switched_over(cluster: PatroniCluster, leader: Node) -> None:
+    await asyncio.to_thread(cluster.switch_over, leader)
+
+
+async def cut_off(_cluster: PatroniCluster, leader: Node) -> None:
+    """From etcd and from its standbys, but not from the server, which goes on writing to it."""
+    leader.to_etcd.cut()
+    leader.to_standbys.cut()
+
+
+async def frozen(_cluster: PatroniCluster, leader: Node) -> None:
+    leader.freeze()
+
+
+async def repaired(cluster: PatroniCluster, leader: Node) -> None:
+    """Whatever was done to the former primary ends: what was frozen goes on where it was."""
+    leader.to_etcd.mend()
+    leader.to_standbys.mend()
+    with suppress(AssertionError):
+        leader.thaw()
+    if not leader.is_running:
+        leader.start()
+
+
+@pytest.mark.timeout(240)
+async def test_a_killed_primary(tmp_path: Path) -> None:
+    async with patroni_cluster(nodes=2) as cluster:
+        await _survive(cluster, tmp_path, [killed_postgres], come_back=False)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1_200)
+@pytest.mark.parametrize("servers", [1, 2])
+async def test_every_accident(tmp_path: Path, servers: int) -> None:
+    accidents = [killed_postgres, killed_node, switched_over, cut_off, frozen]
+    async with patroni_cluster() as cluster:
+        await _survive(cluster, tmp_path, accidents, come_back=True, servers=servers)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+async def test_what_an_asynchronous_standby_loses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Measured, not promised: what was acknowledged while the standbys heard nothing is gone."""
+    async with patroni_cluster(synchronous_mode=False) as cluster:
+        leader = await asyncio.to_thread(cluster.leader)
+        timeline = leader.timeline()
+        load = Load(TOPIC, GROUPS, producers=2, consumers=1, seed=1)
+        async with served(cluster.libpq_url, "--min-invisible", "0s") as server:
+            working = asyncio.create_task(load.run(server.endpoint))
+            await _sent(load, now_ms())
+            leader.to_standbys.cut()
+            cut_ms = now_ms()
+            await _sent(load, cut_ms)
+            leader.kill()
+            killed_ms = now_ms()
+            await cluster.new_leader(timeline)
+            await _sent(load, now_ms())
+            load.stop()
+            await working
+        with looking(cluster.url) as conn:
+            stored = {each.message_id for each in final(conn, TOPIC).stored}
+    sent = [call for call in load.history.calls if isinstance(call, Send) and call.outcome is Outcome.OK]
+    late = [call for call in sent if cut_ms < call.completed_ms <= killed_ms]
+    lost = [call for call in sent if call.message_id not in stored]
+    with capsys.disabled():
+        print(f"\nasynchronous: {len(lost)} of {len(late)} acknowledged in {killed_ms - cut_ms:.0f} ms are lost")
+    assert lost, "the standby had everything, so this measured nothing"
+
+
+async def _survive(
+    cluster: PatroniCluster, folder: Path, accidents: Sequence[Accident], *, come_back: bool, servers: int = 1
+) -> None:
+    seed = random.SystemRandom().randrange(1 << 32)
+    chance = random.Random(seed)
+    load = Load(TOPIC, GROUPS, producers=2, consumers=2, seed=seed)
+    async with served(cluster.libpq_url, "--min-invisible", "0s") as one:
+        if servers == 1:
+            await _each([one], cluster, load, accidents, chance, come_back=come_back)
+        else:
+            async with served(cluster.url, "--min-invisible", "0s") as other:
+                await _each([one, other], cluster, load, accidents, chance, come_back=come_back)
+    load.history.write(folder / "history.jsonl")
+    with looking(cluster.url) as conn:
+        violations = check(load.history, final(conn, TOPIC))
+    assert not violations, f"seed {seed}, history in {folder}:\n" + "\n".join(map(str, violations[:20]))
+
+
+async def _each(
+    servers: list[ServerProcess],
+    cluster: PatroniCluster,
+    load: Load,
+    accidents: Sequence[Accident],
+    chance: random.Random,
+    *,
+    come_back: bool,
+) -> None:
+    endpoints = [server.endpoint for server in servers]
+    for accident in accidents:
+        leader = await asyncio.to_thread(cluster.leader)
+        working = asyncio.create_task(load.run(*endpoints))
+        await _sent(load, now_ms())
+        await asyncio.sleep(chance.uniform(0, LOADED_S))
+        resumed_s = await _accident(cluster, load, accident, leader)
+        print(f"{accident.__name__}: resumed {resumed_s:.2f} s after the new primary")
+        if come_back:
+            assert resumed_s < RESUMED_S, f"{accident.__name__}: {resumed_s:.1f} s"
+            await repaired(cluster, leader)
+            await cluster.whole()
+        load.stop()
+        await working
+        assert all(server.is_running for server in servers)
+    working = asyncio.create_task(load.run_consumers(*endpoints))
+    await eventually(lambda: asyncio.to_thread(_all_done, cluster.url), "all consumed", within_s=DRAINED_S)
+    load.stop()
+    await working
+    for server in servers:
+        assert await server.stop() == 0
+
+
+async def _accident(cluster: PatroniCluster, load: Load, accident: Accident, leader: Node) -> float:
+    """How many seconds after the new primary accepts writes the first send is answered OK."""
+    timeline = leader.timeline()
+    known = len(load.history.calls)
+    looking_out = asyncio.create_task(cluster.new_leader(timeline))
+    await accident(cluster, leader)
+    await looking_out
+    writable_ms = now_ms()
+    await _sent(load, writable_ms)
+    calls = load.history.calls[known:]
+    return (min(each.completed_ms for each in calls if _is_ok(each, writable_ms)) - writable_ms) / 1_000
+
+
+async def _sent(load: Load, since_ms: float) -> None:
+    """Wait for an answer to a send that is so."""
+
+    async def is_there() -> bool:
+        return any(_is_ok(call, since_ms) for call in load.history.calls[-1_000:])
+
+    await eventually(is_there, "a send that is OK", within_s=120)
+
+
+def _is_ok(call: object, since_ms: float) -> bool:
+    return isinstance(call, Send) and call.outcome is Outcome.OK and call.completed_ms >= since_ms
+
+
+def _all_done(url: str) -> bool:
+    with looking(url) as conn:
+        return unfinished(conn, TOPIC) == 0

@@ -1,0 +1,62 @@
+"""With a synchronous standby nothing is answered OK before the standby has it, whatever ends the wait."""
+
+from __future__ import annotations
+
+import asyncio
+
+import psycopg
+
+from popproto.v2 import definition_pb2 as pb
+from tests.support.knocking import assert_says, knocking
+from tests.support.postgres import PostgresServer
+from tests.support.server_process import served
+from tests.support.waiting import eventually
+
+_WAITING = "SELECT pid FROM pg_stat_activity WHERE application_name = 'popmq' AND wait_event = 'SyncRep'"
+
+
+async def test_a_wait_that_is_cancelled_is_not_ok(own_postgres: PostgresServer) -> None:
+    """Postgres itself says OK then, with a warning; and shows the message to the request that repeats it."""
+    async with served(own_postgres.url) as server, knocking(server.endpoint) as client:
+        assert (await client.send("before")).code == pb.OK
+        _set(own_postgres, "synchronous_standby_names = 'nobody'")
+        sending = asyncio.create_task(client.send("m"))
+        await eventually(lambda: _waits(own_postgres), "a commit that waits for a standby", within_s=30)
+        while not sending.done():  # a heartbeat's commit may have waited first
+            _execute(own_postgres, f"SELECT pg_cancel_backend(pid) FROM ({_WAITING}) AS waiting")
+            await asyncio.sleep(0.1)
+        assert_says(await sending, "with a warning", "repeat the request")
+        again = asyncio.create_task(client.send("m"))
+        await eventually(lambda: _waits(own_postgres), "the repeated one waits as well", within_s=30)
+        assert not again.done()
+        _set(own_postgres, "synchronous_standby_names = ''")
+        assert (await again).code == pb.OK
+        assert set(await client.drain(2)) == {"before", "m"}
+
+
+async def test_a_statement_timeout_does_not_end_the_wait(own_postgres: PostgresServer) -> None:
+    _execute(own_postgres, "ALTER ROLE postgres SET statement_timeout = '200ms'")
+    async with served(own_postgres.url) as server, knocking(server.endpoint) as client:
+        _set(own_postgres, "synchronous_standby_names = 'nobody'")
+        sending = asyncio.create_task(client.send("m"))
+        await eventually(lambda: _waits(own_postgres), "a commit that waits for a standby", within_s=30)
+        done, _ = await asyncio.wait({sending}, timeout=0.6)
+        assert not done
+        _set(own_postgres, "synchronous_standby_names = ''")
+        assert (await sending).code == pb.OK
+
+
+async def _waits(postgres: PostgresServer) -> bool:
+    with psycopg.connect(postgres.url) as conn:
+        return conn.execute(_WAITING.encode()).fetchone() is not None
+
+
+def _set(postgres: PostgresServer, setting: str) -> None:
+    _execute(postgres, f"ALTER SYSTEM SET {setting}")
+    _execute(postgres, "SELECT pg_reload_conf()")
+
+
+def _execute(postgres: PostgresServer, statement: str) -> None:
+    with psycopg.connect(postgres.url, autocommit=True) as conn:
+        conn.execute("SET synchronous_commit = local")
+        conn.execute(statement.encode())
