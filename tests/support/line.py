@@ -37,6 +37,8 @@ class Lines:
             for task in running:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
+            for _ in range(3):  # what was aborted is closed in the next turns
+                await asyncio.sleep(0)
 
         asyncio.run_coroutine_threadsafe(end(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -69,16 +71,22 @@ class Line:
         self._loop.call_soon_threadsafe(self._open.set)
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(OSError, asyncio.CancelledError):
+        ends = [writer]
+        try:
             await self._open.wait()
             far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._target)
-            there = asyncio.create_task(self._forward(reader, far_writer))
-            back = asyncio.create_task(self._forward(far_reader, writer))
-            await asyncio.wait({there, back}, return_when=asyncio.FIRST_COMPLETED)
-            there.cancel()
-            back.cancel()
-            far_writer.close()
-        writer.close()
+            ends.append(far_writer)
+            async with asyncio.TaskGroup() as both:
+                there = both.create_task(self._forward(reader, far_writer))
+                back = both.create_task(self._forward(far_reader, writer))
+                await asyncio.wait({there, back}, return_when=asyncio.FIRST_COMPLETED)
+                there.cancel()
+                back.cancel()
+        except (OSError, asyncio.CancelledError):
+            pass
+        finally:
+            for end in ends:
+                end.transport.abort()
 
     async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError):
