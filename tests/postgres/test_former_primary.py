@@ -1,0 +1,82 @@
+"""Two hosts that both accept writes after a failover that the first one has not noticed: the second one is right."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psycopg
+
+from popproto.v2 import definition_pb2 as pb
+from tests.support.knocking import assert_says, knocking
+from tests.support.postgres import PostgresServer, _new_folder, _run, children
+from tests.support.server_process import served
+from tests.support.waiting import eventually
+
+
+async def test_a_frozen_primary_is_left_for_good(own_postgres: PostgresServer) -> None:
+    """Nothing makes it a standby here, so when it thaws it accepts writes as before."""
+    with _standby(own_postgres) as standby:
+        url = f"postgresql://postgres@127.0.0.1:{own_postgres._port},127.0.0.1:{standby._port}/postgres"
+        async with served(url) as server, knocking(server.endpoint) as client:
+            assert (await client.send("first")).code == pb.OK
+            await eventually(lambda: _caught_up(own_postgres, standby), "a standby that has it", within_s=60)
+            frozen = [own_postgres.pid, *children(own_postgres.pid)]
+            _signal(frozen, signal.SIGSTOP)
+            _execute(standby, "SELECT pg_promote()")
+
+            async def is_back() -> bool:
+                return (await client.send("second")).code == pb.OK
+
+            await eventually(is_back, "a send that is OK", within_s=60)
+            _signal(frozen, signal.SIGCONT)
+            assert (await client.send("third")).code == pb.OK
+            standby.kill()
+
+            async def is_refused() -> bool:
+                return "former primary" in (await client.send("fourth")).message
+
+            await eventually(is_refused, "the refusal of the former primary", within_s=60)
+            assert_says(await client.send("fourth"), "former primary", "check that it runs")
+            standby.restart()
+            await eventually(is_back, "a send that is OK", within_s=60)
+            assert set(await client.drain(3)) == {"first", "second", "third"}
+        assert _stored(own_postgres) == 1, "the former primary got nothing"
+
+
+@contextmanager
+def _standby(primary: PostgresServer) -> Iterator[PostgresServer]:
+    folder = _new_folder()
+    standby = PostgresServer(folder, durable=False)
+    try:
+        _run("pg_basebackup", "-d", primary.url, "-D", str(standby._data), "-R", "--checkpoint=fast", "--no-sync")
+        standby.restart()
+        yield standby
+    finally:
+        standby.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+async def _caught_up(primary: PostgresServer, standby: PostgresServer) -> bool:
+    return _stored(primary) == _stored(standby) == 1
+
+
+def _stored(postgres: PostgresServer) -> int:
+    with psycopg.connect(postgres.url) as conn:
+        if conn.execute("SELECT to_regclass('message')").fetchone() == (None,):
+            return 0
+        row = conn.execute("SELECT count(*) FROM message").fetchone()
+        return row[0] if row else 0
+
+
+def _execute(postgres: PostgresServer, statement: str) -> None:
+    with psycopg.connect(postgres.url, autocommit=True) as conn:
+        conn.execute(statement.encode())
+
+
+def _signal(processes: list[int], number: signal.Signals) -> None:
+    for pid in processes:
+        os.kill(pid, number)
