@@ -6,7 +6,7 @@ import os
 import shutil
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import psycopg
 
@@ -24,15 +24,13 @@ async def test_a_frozen_primary_is_left_for_good(own_postgres: PostgresServer) -
         async with served(url) as server, knocking(server.endpoint) as client:
             assert (await client.send("first")).code == pb.OK
             await eventually(lambda: _caught_up(own_postgres, standby), "a standby that has it", within_s=60)
-            frozen = [own_postgres.pid, *children(own_postgres.pid)]
-            _signal(frozen, signal.SIGSTOP)
-            _execute(standby, "SELECT pg_promote()")
 
             async def is_back() -> bool:
                 return (await client.send("second")).code == pb.OK
 
-            await eventually(is_back, "a send that is OK", within_s=60)
-            _signal(frozen, signal.SIGCONT)
+            with _frozen(own_postgres):
+                _execute(standby, "SELECT pg_promote()")
+                await eventually(is_back, "a send that is OK", within_s=60)
             assert (await client.send("third")).code == pb.OK
             standby.kill()
 
@@ -77,6 +75,19 @@ def _execute(postgres: PostgresServer, statement: str) -> None:
         conn.execute(statement.encode())
 
 
+@contextmanager
+def _frozen(postgres: PostgresServer) -> Iterator[None]:
+    """The postmaster first, which then makes no more children."""
+    os.kill(postgres.pid, signal.SIGSTOP)
+    everyone = [postgres.pid, *children(postgres.pid)]
+    try:
+        _signal(everyone, signal.SIGSTOP)
+        yield
+    finally:
+        _signal(everyone, signal.SIGCONT)
+
+
 def _signal(processes: list[int], number: signal.Signals) -> None:
     for pid in processes:
-        os.kill(pid, number)
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+from pathlib import Path
+
 import pytest
 
+from popserver.database import migrate
+from popserver.database.backup import backup, restore
 from popserver.database.database import Database
 from popserver.model.errors import StoreUnavailable
+from tests.support.postgres import PostgresServer
 
 LIBPQ = "postgresql://u@h1:5001,h2:5002/db?target_session_attrs=read-write"
 
@@ -53,7 +59,16 @@ def test_refused(written: str, words: tuple[str, ...]) -> None:
     assert all(word in refused.value.sentence for word in words), refused.value.sentence
 
 
-async def test_an_error_names_all_hosts(closed_port: int, other_closed_port: int) -> None:
+def test_a_backup_finds_the_host_that_answers(closed_port: int, own_postgres: PostgresServer, tmp_path: Path) -> None:
+    url = f"postgresql://postgres@127.0.0.1:{closed_port},127.0.0.1:{own_postgres._port}/postgres"
+    with closing(Database(url)) as database:
+        migrate.upgrade(database)
+    facts = backup(url, tmp_path / "copy", replace=False)
+    assert facts["schema"] == migrate.HEAD
+    assert restore(url, tmp_path / "copy", replace=True)["schema"] == migrate.HEAD
+
+
+def test_an_error_names_all_hosts(closed_port: int, other_closed_port: int) -> None:
     database = Database(f"postgresql://u@127.0.0.1:{closed_port},127.0.0.1:{other_closed_port}/db")
     with pytest.raises(StoreUnavailable) as refused, database.read():
         pass
