@@ -7,7 +7,7 @@ import errno
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -122,6 +122,7 @@ async def listening(
     host: str = "127.0.0.1",
     kinds: Collection[int] = (PREFACE, TLS_HANDSHAKE),
     handshake_s: float = PATIENCE_S,
+    given: Collection[socket.socket] = (),
 ) -> AsyncIterator[Here]:
     stubs: list[Stub] = []
 
@@ -131,7 +132,7 @@ async def listening(
 
     connections = Connections(limits or ConnectionLimits())
     tls = TlsContexts(StaticCertificate(CERTIFICATE))
-    here = Here(PortListener(host, 0, kinds, tls, connections, make, handshake_s), stubs)
+    here = Here(PortListener(host, 0, kinds, tls, connections, make, handshake_s, list(given)), stubs)
     here.listener.start()
     try:
         yield here
@@ -342,6 +343,29 @@ async def test_closing_lets_nobody_in_and_whoever_is_in_goes_on() -> None:
         with pytest.raises(OSError):
             await here.client()
         assert await here.answers(client)
+
+
+async def test_who_stops_accepting_still_hears_those_who_are_in() -> None:
+    async with listening() as here:
+        (client, _), silent = await here.joined(), await here.client()
+        assert await here.answers(await here.client())  # so the silent one before it is accepted
+        here.listener.stop_accepting()
+        assert await here.answers(silent)
+        assert await here.answers(client)
+
+
+async def test_whoever_waits_to_be_accepted_is_left_to_the_next_listener() -> None:
+    """Sockets that are kept open from one listener to the next reset no connection."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as kept:
+        kept.setblocking(False)
+        async with listening(given=[kept.dup()]) as former:
+            assert await former.answers(await former.client())
+            former.listener.stop_accepting()
+            reader, writer = await asyncio.open_connection(*kept.getsockname())
+            writer.write(WORDS)
+            async with listening(given=[kept.dup()]):
+                assert await asyncio.wait_for(reader.read(100), PATIENCE_S) != b""
+                writer.transport.abort()
 
 
 async def test_a_flood_of_connections_from_one_address_leaves_others_their_turn() -> None:

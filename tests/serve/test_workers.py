@@ -14,14 +14,17 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from urllib.request import urlopen
 
+import grpc
 import pytest
 
-from popclient import Message, Producer, SimpleConsumer
+from popclient import Producer, SimpleConsumer
 from popclient.admin import Admin
 from popclient.config import ClientConfig
+from popproto.v2 import definition_pb2 as pb
+from popproto.v2 import service_pb2 as wire
 from tests.support.aftermath import final, looking, unfinished
 from tests.support.checker import Call, Outcome, Receive, Send, check
-from tests.support.load import Load
+from tests.support.load import Load, stub_of
 from tests.support.server_process import refused
 from tests.support.waiting import eventually
 from tests.support.workers import Workers, workers
@@ -159,14 +162,19 @@ class TestReloading:
         _judge(load, postgres_url, tmp_path, seed)
 
     async def test_who_connects_anew_for_each_call_is_served(self, postgres_url: str) -> None:
-        """A connection that waits to be accepted, or was accepted a moment ago, is not closed with its worker."""
+        """A connection that waits to be accepted, or was accepted a moment ago, is not closed with its worker.
+
+        gRPC's library does not repeat a call whose new connection is closed.
+        """
+        calls = _Calls()
         async with workers(postgres_url, 2, *PLAIN) as server:
-            with _connecting(server.endpoint, threads=4) as made:
-                await _is_done(lambda: made.count > 20, "calls on connections of their own")
-                await server.reload()
-                before = made.count
-                await _is_done(lambda: made.count > before + 20, "calls on connections of their own")
-            assert made.failures == []
+            working = [asyncio.create_task(calls.make(server.endpoint)) for _ in range(8)]
+            await calls.more()
+            await server.reload()
+            await calls.more()
+            calls.is_over = True
+            await asyncio.gather(*working)
+        assert calls.failures == []
 
     async def test_settings_are_read_anew_and_a_wrong_one_changes_nothing(
         self, postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -238,22 +246,31 @@ def _sending(endpoint: str) -> Iterator[_Numbers]:
         yield numbers
 
 
-@contextmanager
-def _connecting(endpoint: str, threads: int) -> Iterator[_Numbers]:
+class _Calls:
     """Clients that make a connection for each call."""
-    numbers = _Numbers()
 
-    def call() -> None:
-        while not numbers.stopping.is_set():
-            try:
-                with Producer(endpoint) as producer:
-                    producer.send_many([Message(TOPIC, "one")])
-                numbers.count += 1
-            except Exception as error:  # noqa: BLE001 - whatever it is, the test shows it
-                numbers.failures.append(repr(error))
+    def __init__(self) -> None:
+        self.count = 0
+        self.failures: list[str] = []
+        self.is_over = False
 
-    with _running(numbers, *[call] * threads):
-        yield numbers
+    async def make(self, endpoint: str) -> None:
+        request = wire.QueryRouteRequest(topic=pb.Resource(name=TOPIC))
+        while not self.is_over:
+            async with stub_of(endpoint) as stub:
+                try:
+                    await stub.QueryRoute(request, metadata=(("x-mq-client-id", "anew"),), timeout=30)
+                except grpc.aio.AioRpcError as error:
+                    self.failures.append(f"{error.code()}: {error.details()}")
+            self.count += 1
+
+    async def more(self) -> None:
+        before = self.count
+
+        async def made() -> bool:
+            return self.count > before + 50
+
+        await eventually(made, "calls on connections of their own", within_s=60.0)
 
 
 @contextmanager
