@@ -10,7 +10,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -175,6 +175,23 @@ class TestReloading:
             calls.is_over = True
             await asyncio.gather(*working)
         assert calls.failures == []
+
+    async def test_systemd_hears_of_it_from_the_supervisor_alone(
+        self, postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with closing(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)) as systemd:
+            systemd.bind(str(tmp_path / "notify"))
+            systemd.setblocking(False)
+            monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+            async with workers(postgres_url, 2, *PLAIN) as server:
+                await server.reload()
+                assert await server.stop() == 0
+            heard = []
+            with suppress(BlockingIOError):
+                while True:
+                    heard.append(systemd.recv(4_096).decode().splitlines())
+        assert [each[0] for each in heard] == ["READY=1", "RELOADING=1", "READY=1", "STOPPING=1"]
+        assert heard[1][1].startswith("MONOTONIC_USEC=")
 
     async def test_settings_are_read_anew_and_a_wrong_one_changes_nothing(
         self, postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
