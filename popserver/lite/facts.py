@@ -64,10 +64,8 @@ def list_lite_topics(
 ) -> tuple[Topic, list[LiteTopic]]:
     """Lite topics by name. Raises `TopicNotFound`, and `BadRequest` for a topic without lite topics."""
     topic = _bind_topic(conn, topic_name)
-    first = max(prefix, after)
-    names = {"of_topic": topic.topic_id, "first": first, "limit": limit, "prefix": prefix, "length": len(prefix)}
-    found = _LISTED.rows(conn, names)
-    return topic, [each for each in found if each.name != after]
+    names = {"of_topic": topic.topic_id, "after": after, "limit": limit, "prefix": prefix, "length": len(prefix)}
+    return topic, _LISTED.rows(conn, names)
 
 
 def lite_topic_facts(conn: Connection, topic_name: Resource, name: str) -> LiteTopicFacts:
@@ -158,7 +156,8 @@ _LISTED = RowStatement(
     LiteTopic,
     _columns.where(
         _OF_TOPIC,
-        lite_topic.c.name >= bindparam("first"),
+        lite_topic.c.name >= bindparam("prefix"),
+        lite_topic.c.name > bindparam("after"),
         func.substr(lite_topic.c.name, literal_column("1"), bindparam("length")) == bindparam("prefix"),
     )
     .order_by(lite_topic.c.name)
