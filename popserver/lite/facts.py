@@ -92,6 +92,19 @@ def lite_topic_facts(conn: Connection, topic_name: Resource, name: str) -> LiteT
     )
 
 
+class LiteGroupFacts(NamedTuple):
+    """How many clients of a group subscribe to lite topics, and to how many, added up."""
+
+    clients: int
+    subscriptions: int
+
+
+def lite_group_facts(conn: Connection, group: Group) -> LiteGroupFacts:
+    if not group.chooses:
+        return LiteGroupFacts(0, 0)
+    return LiteGroupFacts(*conn.execute(_OF_GROUP, {"for_group": group.group_id}).one())
+
+
 def counts_of_lite_topic(conn: Connection, group_name: Resource, topic_name: Resource, name: str) -> LiteCounts:
     """What a group has not consumed of a lite topic. Raises as `lite_topic_facts` does, and `ConsumerGroupNotFound`."""
     group = catalog_facts.group(conn, group_name)
@@ -174,6 +187,9 @@ _CLIENTS = (
     )
     .order_by(lite_subscription.c.client_id)
 )
+_OF_GROUP = select(
+    func.count(lite_subscription.c.client_id.distinct()), func.count(lite_subscription.c.client_id)
+).where(lite_subscription.c.group_id == bindparam("for_group"))
 # The newest messages of the lite topic, through the view that says a message's state.
 _COUNTS = text("""
     SELECT s.state, COUNT(*) AS messages, MIN(m.stored_at_ms) AS oldest_ms FROM (
