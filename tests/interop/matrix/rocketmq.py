@@ -28,6 +28,7 @@ BROKER = {
     "recallMessageEnable": "true",
     "transactionTimeOut": 3_000,
     "transactionCheckInterval": 3_000,
+    "osPageCacheBusyTimeOutMills": 30_000,  # else a machine that pauses makes it refuse messages
     "mappedFileSizeCommitLog": 64 << 20,
     "mappedFileSizeTimerLog": 16 << 20,
 }
