@@ -35,8 +35,10 @@ from popserver.receiving.lite import EVERY_CLIENT, LiteFound
 
 # One search reads at most so many new messages: those of clients that do not ask cost a row each.
 _SCANNED_MAX = 2 * WINDOW_OFFSETS
-# A look reads so many for each one that the clients may get, because some are of others.
-_READ_PER_WANTED = 2
+# The rest of what the clients ask for, if each has something and most of the messages that are passed are of others.
+_REST = 1 / 8
+# A look reads so many for each one that the clients may get. Some are of others, so there may be another look.
+_READ_PER_WANTED = 1
 _READ_MIN = 64
 
 
@@ -85,7 +87,7 @@ def read_on(tx: Transaction, batch: ReceiveBatch, clients: dict[str, list[Receiv
         # On Postgres `end_offset` may be older than the locked progress row: never move back to it.
         if place.next_offset >= place.end_offset:
             continue
-        if search.wanted <= 0 or read >= _SCANNED_MAX:
+        if search.is_enough or read >= _SCANNED_MAX:
             left_over = True
             break
         first = max(place.next_offset, place.min_offset)
@@ -159,8 +161,15 @@ class _LiteSearch:
         }
         self._keys: dict[str, list[tuple[int, MessageGroupKey]]] = {each: [] for each in clients}
         self.wanted = sum(max(0, room) for room in passed.rooms.values())
+        self._rest = _REST * sum(each.batch_size for several in clients.values() for each in several)
+        self._without = {each for each in clients if not (passed.runs.get(each) or passed.again.get(each))}
         self.waiting: dict[MessageGroupKey, _Waiting] = {}
         self.with_row: set[MessageGroupKey] = set()
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether reading on is not worth while: for the last few messages, many of other clients would get a row."""
+        return self.wanted <= 0 or (self.wanted <= self._rest and len(self.waiting) > self.wanted and not self._without)
 
     def take(self, queue_id: int, rows: Sequence[_NewRow]) -> int:
         """Give messages of one queue to clients, or let them wait. Returns how many were looked at."""
@@ -172,7 +181,7 @@ class _LiteSearch:
             elif (known := self.waiting.get(member)) is not None:
                 known.is_single = False
             elif row.is_taken == _FREE and self._is_given(member, row):
-                if not self.wanted:
+                if self.is_enough:
                     return number
             else:
                 offset = offset_of(row.message_key)
@@ -188,6 +197,7 @@ class _LiteSearch:
         self._owners[member] = client_id
         self._rooms[client_id] -= 1
         self.wanted -= 1
+        self._without.discard(client_id)
         self._keys[client_id].append((row.message_key, member))
         return True
 
