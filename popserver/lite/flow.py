@@ -251,8 +251,9 @@ class LiteSubscriptions:
         now_ms = self._clock.now_ms()
         try:
             found: list[SilentClient] = await self._reader.read(lambda conn: silent_clients(conn, now_ms - SILENT_MS))
-            for each in found:
-                await self._end(PollKey(each.group_id, each.topic_id, each.client_id), now_ms - SILENT_MS)
+            # Together, so that they share a transaction.
+            ends = (self._end(PollKey(*each[:3]), now_ms - SILENT_MS) for each in found)
+            await asyncio.gather(*ends)
             oldest_ms = await self._reader.read(longest_silent_ms)
         except PopError as error:
             log.warning("removing the lite topics of clients that are gone is delayed", reason=error.sentence)
