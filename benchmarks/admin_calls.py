@@ -28,6 +28,8 @@ from popserver.model.topic import message_key
 GROUPS, QUEUES, MESSAGES = 10, 8, 2
 REPEATS = 7
 _ROWS = 20_000
+# It looks into each queue of the server, and its work has a limit of its own, about 2 s.
+_SEARCH_OF_ALL = "FindMessages by key in all topics"
 
 _GROUP = pb.Resource(name="group-3")
 
@@ -45,7 +47,7 @@ def admin_calls(bench: Bench) -> Rounds:
 
 def _measured(channel: grpc.Channel, topics: int) -> Figures:
     took = {name: _ms(call) for name, call in _calls(channel, topics // 2, min(topics, 1_024)).items()}
-    return {"slowest_ms": max(took.values()), **took}
+    return {"slowest_ms": max(ms for name, ms in took.items() if name != _SEARCH_OF_ALL), **took}
 
 
 def _ms(call: Callable[[], Any]) -> float:
@@ -110,7 +112,7 @@ def _calls(channel: grpc.Channel, number: int, several: int) -> dict[str, Callab
         "PeekMessages": own_call("PeekMessages", topic=topic),
         "FindMessages of a topic": own_call("FindMessages", topic=topic),
         "FindMessages by key": own_call("FindMessages", topic=topic, key=_keyed(number)),
-        "FindMessages by key in all topics": own_call("FindMessages", key=_keyed(number)),
+        _SEARCH_OF_ALL: own_call("FindMessages", key=_keyed(number)),
         "ListHolds": own_call("ListHolds", group=_GROUP),
         "ListDeadLetters": own_call("ListDeadLetters", selection={"group": _GROUP}),
     }

@@ -11,6 +11,7 @@ from benchmarks.bench import Bench
 from benchmarks.case import CALLERS, CONSUMERS, STOCK_TOPIC, Case, Figures, Rounds, in_turns, window
 from benchmarks.filling import TAGS
 from benchmarks.installed_cases import INSTALLED_CASES
+from benchmarks.lite import CLIENTS, lite
 from benchmarks.noop_server import ECHO_TOPIC, EMPTY_TOPIC
 from benchmarks.peer_cases import PEER_CASES
 from benchmarks.queue_cases import bulk_pull, churn, on_large_backlog, pull, rebalance
@@ -284,6 +285,7 @@ CASES: dict[str, Case] = {
     "fifo_many": Case(
         f"receive 32 + batch ack, 100,000 message groups, {CONSUMERS} consumers", _fifo(100_000, 1_000, "of_few")
     ),
+    "lite": Case(f"receive 32 + batch ack, 100,000 lite topics, {CLIENTS} clients; sends too", lite),
     "door": Case(f"TLS or not: send 1 per request, {CALLERS} callers", door(CALLERS, 1)),
     "door_x1": Case("TLS or not: send 1 per request, 1 caller", door(1, 1)),
     "door_32": Case(f"TLS or not: send 32 per request, {CALLERS} callers", door(CALLERS, 32)),

@@ -31,6 +31,7 @@ class Plan(NamedTuple):
     churns: int = 200  # a member joins or leaves, and nobody waits
     starts: int = 3
     admin_topics: int = 10_000  # that 10 groups consume
+    lite_topics: int = 100_000  # that 50 clients share
     insert_seconds: float = 1.0
     dead_letters: int = 1_000_000
     micro_batches: int = 40
@@ -63,6 +64,7 @@ QUICK = Plan(
     member_changes=4,
     churns=20,
     starts=1,
+    lite_topics=20_000,
     insert_seconds=0.3,
     dead_letters=100_000,
     micro_batches=15,

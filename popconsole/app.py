@@ -15,7 +15,7 @@ from starlette.staticfiles import StaticFiles
 from popclient.config import ClientConfig, Tls
 from popconsole.desk import Desk
 from popconsole.guard import Guard
-from popconsole.pages import dead_letters, groups, messages, overview, redrives, server, topics, users
+from popconsole.pages import dead_letters, groups, lite_topics, messages, overview, redrives, server, topics, users
 from popconsole.pages.sign_in import SignIn
 from popconsole.rendering import STATIC
 from popconsole.settings import Settings
@@ -106,6 +106,8 @@ def routes_of(desk: Desk) -> list[Route | Mount]:
         "/topics": topics.topics,
         "/topics/{topic}": topics.topic,
         "/topics/{topic}/activity": topics.activity,
+        "/topics/{topic}/lite": lite_topics.lite_topics,
+        "/topics/{topic}/lite/{lite_topic}": lite_topics.lite_topic,
         "/topics/{topic}/delete": topics.delete_preview,
         "/scheduled": topics.scheduled,
         "/clients": server.clients,

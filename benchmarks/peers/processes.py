@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-START_S = 60
-STOP_S = 30
+START_S = 300  # on a busy machine; one that has ended is noticed at once
+STOP_S = 120
 
 
 @contextmanager

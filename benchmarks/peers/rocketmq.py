@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
@@ -135,10 +136,22 @@ def _broker(folder: Path, names_port: int) -> dict[str, object]:
         "brokerName": "bench",
         "brokerIP1": "127.0.0.1",
         "namesrvAddr": f"127.0.0.1:{names_port}",
-        "listenPort": free_port(),
+        "listenPort": _broker_port(),
         "haListenPort": free_port(),
         "storePathRootDir": folder / "store",
     }
+
+
+def _broker_port() -> int:
+    """A broker also listens two ports below."""
+    while True:
+        port = free_port()
+        try:
+            with socket.socket() as below:
+                below.bind(("127.0.0.1", port - 2))
+        except OSError:
+            continue
+        return port
 
 
 def _proxy(names_port: int, grpc_port: int) -> dict[str, object]:

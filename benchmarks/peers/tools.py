@@ -76,11 +76,22 @@ class Tools:
         folder.mkdir(exist_ok=True)
         wanted = _pom(name, artifacts)
         pom, found = folder / "pom.xml", folder / "classpath"
-        if not found.exists() or pom.read_text() != wanted:
+        if not (found.exists() and pom.read_text() == wanted and _all_exist(found.read_text())):
+            found.unlink(missing_ok=True)
             pom.write_text(wanted)
             quiet = ["mvn", "--batch-mode", "--quiet", "--file", str(pom)]
-            _run([*quiet, "dependency:build-classpath", f"-Dmdep.outputFile={found.absolute()}"])
+            try:
+                _run([*quiet, "dependency:build-classpath", f"-Dmdep.outputFile={found.absolute()}"])
+            except subprocess.CalledProcessError:
+                raise Missing(
+                    f"Maven did not get {', '.join(artifacts)}; it needs Maven Central, or a mirror"
+                ) from None
         return found.read_text().strip()
+
+
+def _all_exist(classpath: str) -> bool:
+    """Maven's repository may have been emptied since."""
+    return all(Path(each).exists() for each in classpath.strip().split(os.pathsep))
 
 
 def _run(command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:

@@ -25,6 +25,7 @@ _CHANGES = (
     "ALTER TABLE consumer_group ADD COLUMN lite TEXT"
     " CONSTRAINT consumer_group_lite CHECK (lite IN ('SHARED', 'EXCLUSIVE', 'WILDCARD'))",
     "ALTER TABLE message_group_progress ADD COLUMN subscriber TEXT DEFAULT ''",
+    "ALTER TABLE message_group_progress ADD COLUMN is_single SMALLINT DEFAULT '0' NOT NULL",
     "DROP INDEX message_group_open",
     "CREATE INDEX message_group_open ON message_group_progress (group_id, topic_id, subscriber, open_since_ms)"
     " WHERE open_since_ms IS NOT NULL",
@@ -62,7 +63,8 @@ def downgrade() -> None:
     for name in ("lite_topic", "lite_client", "lite_subscription"):
         conn.exec_driver_sql(f"DROP TABLE {name}")
     conn.exec_driver_sql("DROP INDEX message_group_open")
-    conn.exec_driver_sql("ALTER TABLE message_group_progress DROP COLUMN subscriber")
+    for column in ("is_single", "subscriber"):
+        conn.exec_driver_sql(f"ALTER TABLE message_group_progress DROP COLUMN {column}")
     conn.exec_driver_sql("ALTER TABLE consumer_group DROP COLUMN lite")
     for column in ("lite_expires_ms", "lite_topics"):
         conn.exec_driver_sql(f"ALTER TABLE topic DROP COLUMN {column}")

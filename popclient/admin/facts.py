@@ -235,7 +235,8 @@ class Group:
     fifo_retry_interval: the same for a message of a message group, whose group waits with it.
     consume_from: EARLIEST or LATEST. history: none, errors or all. mode: POP or PULL, empty until first use.
     lite: SHARED, EXCLUSIVE or WILDCARD, which lite topics its clients get; empty: it has ordinary consumers.
-    Filled by `get_group` alone: lag, per topic; consumers, who works for it with the asked server; redeliveries;
+    Filled by `get_group` alone: lite_clients, how many clients subscribe to lite topics, and lite_subscriptions, to how
+    many, added up; lag, per topic; consumers, who works for it with the asked server; redeliveries;
     hints, a sentence for each thing that deserves a look. pauses, by `get_group` and `list_groups`: what operators have
     paused, at most 1,000 and 10 pauses; more_pauses: how many others there are.
     """
@@ -257,6 +258,8 @@ class Group:
     pauses: tuple[Pause, ...] = ()
     more_pauses: int = 0
     lite: str = ""
+    lite_clients: int = 0
+    lite_subscriptions: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,6 +50,13 @@ def list_all(arguments: Namespace) -> int:
     return say(arguments, [_document(each) for each in groups], table(columns, rows, "no consumer groups"))
 
 
+def _lite_fields(group: Group) -> list[tuple[str, object]]:
+    if not group.lite:
+        return []
+    chosen = f"{group.lite_subscriptions} lite topics, of {group.lite_clients} clients together"
+    return [("lite", group.lite), ("subscribed", "all lite topics" if group.lite == "WILDCARD" else chosen)]
+
+
 def show(arguments: Namespace) -> int:
     with Admin(client_config(arguments)) as admin:
         group = admin.get_group(arguments.name)
@@ -63,7 +70,7 @@ def show(arguments: Namespace) -> int:
             ("consume from", group.consume_from),
             ("history", group.history),
             ("mode", group.mode or "unused"),
-            *([("lite", group.lite)] if group.lite else []),
+            *_lite_fields(group),
             ("created", local(group.created_at)),
             ("retries", _share(group.redeliveries)),
             *(("paused", line.removeprefix("paused: ")) for line in pause_lines(group)),
@@ -73,6 +80,8 @@ def show(arguments: Namespace) -> int:
         **_document(group),
         "redeliveries": _share_document(group.redeliveries),
         "consumers": list(map(_consumer_document, group.consumers)),
+        "lite_clients": group.lite_clients,
+        "lite_subscriptions": group.lite_subscriptions,
         "hints": list(group.hints),
         "lag": lag_documents(group.lag),
     }

@@ -23,7 +23,7 @@ OWN: Final = ("%DLQ%", "%RETRY%")
 SHOWN: Final = 25
 SCHEDULED_MAX: Final = 500
 BODIES_MAX: Final = 32 * 1024 * 1024  # bytes; no further topic or queue is asked beyond
-TYPES: Final = ("NORMAL", "FIFO", "DELAY", "TRANSACTION")
+TYPES: Final = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "LITE")
 
 
 class QueueBar(NamedTuple):
@@ -130,6 +130,7 @@ async def publish(visit: Visit) -> Response:
         keys=visit.given("keys").split(),
         properties=_properties(visit.given("properties")),
         message_group=visit.given("message_group").strip() or None,
+        lite_topic=visit.given("lite_topic").strip() or None,
         delay=timedelta(seconds=_number(delay, "delay in seconds")) if delay else None,
     )
     async with Producer(visit.session.config) as producer:

@@ -216,6 +216,8 @@ async def _subscribe(merged: pb.Settings, namespace: str, catalog: Catalog, limi
     takes_exponential = is_ours or merged.user_agent.language not in {pb.PYTHON, pb.NODE_JS}
     policy = group.retry if takes_exponential else _as_ladder(group.retry)
     _retry(merged.backoff_policy, policy, in_order=subscription.fifo and not is_ours)
+    if merged.client_type == pb.LITE_PUSH_CONSUMER and merged.user_agent.language == pb.NODE_JS and not is_ours:
+        _retry_in_place_of_node(merged.backoff_policy, group.retry)
 
 
 async def _lite_group(sent: pb.Settings, name: Resource, namespace: str, catalog: Catalog) -> Group:
@@ -261,6 +263,14 @@ def _retry(backoff: pb.RetryPolicy, retry: RetryPolicy, *, in_order: bool) -> No
     fixed = (in_place_ms,) * min(retry.max_attempts, INTERVALS_MAX)
     intervals = fixed if in_order else retry.intervals_ms
     set_intervals(backoff.exponential_backoff, backoff.customized_backoff.next, intervals)
+
+
+def _retry_in_place_of_node(backoff: pb.RetryPolicy, retry: RetryPolicy) -> None:
+    """The Node client retries messages of lite topics by itself, and only with exponential intervals, whose seconds it
+    reads as milliseconds. Without them the first failure would be a dead letter."""
+    as_read_ms = SECOND_MS * retry.fifo_interval_ms
+    backoff.ClearField("strategy")
+    set_intervals(backoff.exponential_backoff, backoff.customized_backoff.next, Exponential(as_read_ms, as_read_ms, 1))
 
 
 def _as_ladder(retry: RetryPolicy) -> RetryPolicy:

@@ -285,6 +285,8 @@ message_group_progress = Table(
     Column("open_since_ms", BigInteger),
     # Of a lite topic: a client that subscribes to it, NULL for none. Empty: it is for every client of the group.
     Column("subscriber", Text, server_default=""),
+    # 1: of the messages up to the scan only the one at `next_offset` is READY, so the others need not be looked for.
+    Column("is_single", SmallInteger, nullable=False, server_default="0"),
     PrimaryKeyConstraint("group_id", "queue_id", "message_group", name="message_group_progress_pk"),
     sqlite_with_rowid=False,
     postgresql_with={"fillfactor": "70"},

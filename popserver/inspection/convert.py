@@ -122,6 +122,7 @@ def group_facts(facts: GroupFacts) -> wire.Group:
         answer.redeliveries.retries = facts.redeliveries.retries
         convert.set_ms(answer.redeliveries.over, facts.redeliveries.over_ms)
     answer.hints.extend(facts.hints)
+    answer.lite_clients, answer.lite_subscriptions = facts.lite
     _add_pauses(answer, facts.pauses)
     return answer
 

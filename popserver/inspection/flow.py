@@ -31,6 +31,7 @@ from popserver.inspection.facts import Counts, FoundMessage, Lag, MessageState
 from popserver.inspection.filter_trial import SHOWN_DEFAULT, FilterTrial, Match
 from popserver.inspection.find import FoundMessages, Wish
 from popserver.inspection.holds import Hold, LockedGroup, LockedGroups
+from popserver.lite.facts import LiteGroupFacts, lite_group_facts
 from popserver.maintenance.timekeeper import Timekeeper
 from popserver.members.flow import GroupMembers
 from popserver.messages import read
@@ -91,6 +92,7 @@ class GroupFacts(NamedTuple):
     redeliveries: Share
     hints: list[str]
     pauses: FirstPauses
+    lite: LiteGroupFacts
 
 
 class Consumer(NamedTuple):
@@ -220,13 +222,13 @@ class Inspection:
 
     async def group(self, name: Resource) -> GroupFacts:
         check_group(name)
-        group, lag, pauses = await self._reader.read(lambda conn: _group_and_lag(conn, name))
+        group, lag, pauses, lite = await self._reader.read(lambda conn: _group_and_lag(conn, name))
         clients = self._clients
         share = self._redeliveries.share(group.group_id, self._clock.now_ms())
         idle = await self._group_members.idle_hint(name)
         hints = [clients.disagreement(name), receiving_flow.hint(group.name, share), idle]
         consumers = [_consumer(each) for each in clients.consumers_of(name)]
-        return GroupFacts(group, lag, consumers, share, [hint for hint in hints if hint], pauses)
+        return GroupFacts(group, lag, consumers, share, [hint for hint in hints if hint], pauses, lite)
 
     async def groups(self, namespace: str | None, after: Resource | None) -> GroupPage:
         """The next 1,000 groups, likewise, the first 10 pauses of each by group id, and how many groups there are."""
@@ -357,10 +359,11 @@ class Inspection:
         return receiving_flow.hint(group.name, self._redeliveries.share(group.group_id, now_ms))
 
 
-def _group_and_lag(conn: Connection, name: Resource) -> tuple[Group, list[Lag], FirstPauses]:
+def _group_and_lag(conn: Connection, name: Resource) -> tuple[Group, list[Lag], FirstPauses, LiteGroupFacts]:
     found = catalog_facts.group(conn, name)
     lag = facts.group_lag(conn, found.group_id, PAGE_MAX)
-    return found, lag, catalog_pauses.pauses_of(conn, [found.group_id], PAGE_MAX)[found.group_id]
+    pauses = catalog_pauses.pauses_of(conn, [found.group_id], PAGE_MAX)[found.group_id]
+    return found, lag, pauses, lite_group_facts(conn, found)
 
 
 def _groups(conn: Connection, namespace: str | None, after: Resource | None) -> GroupPage:

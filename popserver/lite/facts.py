@@ -64,10 +64,8 @@ def list_lite_topics(
 ) -> tuple[Topic, list[LiteTopic]]:
     """Lite topics by name. Raises `TopicNotFound`, and `BadRequest` for a topic without lite topics."""
     topic = _bind_topic(conn, topic_name)
-    first = max(prefix, after)
-    names = {"of_topic": topic.topic_id, "first": first, "limit": limit, "prefix": prefix, "length": len(prefix)}
-    found = _LISTED.rows(conn, names)
-    return topic, [each for each in found if each.name != after]
+    names = {"of_topic": topic.topic_id, "after": after, "limit": limit, "prefix": prefix, "length": len(prefix)}
+    return topic, _LISTED.rows(conn, names)
 
 
 def lite_topic_facts(conn: Connection, topic_name: Resource, name: str) -> LiteTopicFacts:
@@ -92,6 +90,19 @@ def lite_topic_facts(conn: Connection, topic_name: Resource, name: str) -> LiteT
             if not each.is_deleted
         ],
     )
+
+
+class LiteGroupFacts(NamedTuple):
+    """How many clients of a group subscribe to lite topics, and to how many, added up."""
+
+    clients: int
+    subscriptions: int
+
+
+def lite_group_facts(conn: Connection, group: Group) -> LiteGroupFacts:
+    if not group.chooses:
+        return LiteGroupFacts(0, 0)
+    return LiteGroupFacts(*conn.execute(_OF_GROUP, {"for_group": group.group_id}).one())
 
 
 def counts_of_lite_topic(conn: Connection, group_name: Resource, topic_name: Resource, name: str) -> LiteCounts:
@@ -158,7 +169,8 @@ _LISTED = RowStatement(
     LiteTopic,
     _columns.where(
         _OF_TOPIC,
-        lite_topic.c.name >= bindparam("first"),
+        lite_topic.c.name >= bindparam("prefix"),
+        lite_topic.c.name > bindparam("after"),
         func.substr(lite_topic.c.name, literal_column("1"), bindparam("length")) == bindparam("prefix"),
     )
     .order_by(lite_topic.c.name)
@@ -175,6 +187,9 @@ _CLIENTS = (
     )
     .order_by(lite_subscription.c.client_id)
 )
+_OF_GROUP = select(
+    func.count(lite_subscription.c.client_id.distinct()), func.count(lite_subscription.c.client_id)
+).where(lite_subscription.c.group_id == bindparam("for_group"))
 # The newest messages of the lite topic, through the view that says a message's state.
 _COUNTS = text("""
     SELECT s.state, COUNT(*) AS messages, MIN(m.stored_at_ms) AS oldest_ms FROM (

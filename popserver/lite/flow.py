@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from functools import partial
+from weakref import WeakValueDictionary
 
 import structlog
 
@@ -76,6 +78,7 @@ class LiteSubscriptions:
         self.clients = clients
         self._notify = notify
         self._changing: Counter[PollKey] = Counter()
+        self._turns: WeakValueDictionary[tuple[Resource, Resource, str], asyncio.Lock] = WeakValueDictionary()
         self._looker = DueTimer(clock, self._look_for_silent)
         writer.effects.on_due(LITE_CLIENTS, self._looker)
         self._expired_until = 0, ""  # topic id and name of the last lite topic that the step before has seen
@@ -112,6 +115,20 @@ class LiteSubscriptions:
         named = {each for each in lite_topics if each.strip()}
         for each in named:
             check_lite_topic(each)
+        # In the order in which they came: the Node client tells its complete set at the start, and does not wait for
+        # the answer before it subscribes. A set that was carried out late would end that subscription.
+        async with self._turns.setdefault((group_name, topic_name, client_id), asyncio.Lock()):
+            await self._sync(group_name, topic_name, client_id, action, named, offset)
+
+    async def _sync(
+        self,
+        group_name: Resource,
+        topic_name: Resource,
+        client_id: str,
+        action: LiteAction,
+        named: set[str],
+        offset: OffsetOption | None,
+    ) -> None:
         topic = await self._catalog.bind_topic(topic_name)
         group = await self._catalog.lite_group(group_name, topic)
         await self._catalog.subscription(group_name, topic_name)
@@ -234,8 +251,9 @@ class LiteSubscriptions:
         now_ms = self._clock.now_ms()
         try:
             found: list[SilentClient] = await self._reader.read(lambda conn: silent_clients(conn, now_ms - SILENT_MS))
-            for each in found:
-                await self._end(PollKey(each.group_id, each.topic_id, each.client_id), now_ms - SILENT_MS)
+            # Together, so that they share a transaction.
+            ends = (self._end(PollKey(*each[:3]), now_ms - SILENT_MS) for each in found)
+            await asyncio.gather(*ends)
             oldest_ms = await self._reader.read(longest_silent_ms)
         except PopError as error:
             log.warning("removing the lite topics of clients that are gone is delayed", reason=error.sentence)

@@ -108,7 +108,7 @@ _RELEASE = delete(delivery).where(
     delivery.c.topic_id == bindparam("of_topic"),
     delivery.c.message_group == bindparam("named"),
 )
-_MOVE = update(behind).where(*_IS_IT).values(next_offset=bindparam("to_offset"))
+_MOVE = update(behind).where(*_IS_IT).values(next_offset=bindparam("to_offset"), is_single=0)
 
 _GROUP_ID, _TOPIC_ID = bindparam("for_group", type_=BigInteger), bindparam("of_topic", type_=BigInteger)
 _NAMED = bindparam("named", type_=Text)

@@ -173,9 +173,18 @@ def _sync(tx: Transaction, request: SyncLite) -> Synced | PopError:
     shares = bool(others) and request.group.lite is LiteModel.SHARED
     for client_id in {client_id for client_id, _ in others}:
         tx.invalidate(_changed(LITE_SHARED, request, client_id))
-    tx.conn.execute(_SEEN.of(tx.conn), {**_of_client(request), "now_ms": tx.now_ms})
-    tx.expect(LITE_CLIENTS, tx.now_ms + SILENT_MS)
+    _note(tx, request)
     return Synced(frozenset(new), frozenset(gone), shares)
+
+
+def _note(tx: Transaction, request: SyncLite) -> None:
+    """Note that the client is there, if it has lite topics: nothing is kept of others, whose ids may be made up."""
+    names = _of_client(request)
+    if tx.conn.execute(_CURRENT.limit(1), names).first() is None:
+        tx.conn.execute(_END_CLIENT, names)
+        return
+    tx.conn.execute(_SEEN.of(tx.conn), {**names, "now_ms": tx.now_ms})
+    tx.expect(LITE_CLIENTS, tx.now_ms + SILENT_MS)
 
 
 def _gone(tx: Transaction, request: SyncLite) -> PopError | None:

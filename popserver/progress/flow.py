@@ -21,7 +21,7 @@ from popserver.members.flow import GroupMembers
 from popserver.messages import read
 from popserver.model.errors import BadRequest, IllegalMessageId
 from popserver.model.group import Group, Mode
-from popserver.model.message import check_message_group
+from popserver.model.message import check_lite_topic, check_message_group
 from popserver.model.names import Resource, check_group, check_topic, is_system_derived
 from popserver.model.states import State
 from popserver.model.times import moment
@@ -199,9 +199,10 @@ class GroupProgress:
         if message_group is None:
             group, topics = await self._reader.read(lambda conn: _to_pause(conn, group_name, topic_name))
             return SetPause(group, topics, None, paused_by)
-        check_message_group(message_group)
         group, topics = await self._reader.read(lambda conn: _known(conn, group_name, topic_name))
-        topics = [each for each in topics if topic_name is not None or MessageType.FIFO in each.accepts]
+        topics = [each for each in topics if topic_name is not None or each.is_lite or MessageType.FIFO in each.accepts]
+        is_lite = bool(topics) and all(each.is_lite for each in topics)
+        (check_lite_topic if is_lite else check_message_group)(message_group)
         if group.mode is Mode.PULL:
             raise BadRequest(
                 f"consumer group '{group_name}' consumes whole queues, in order, so a message group cannot be paused"

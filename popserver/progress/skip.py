@@ -171,7 +171,7 @@ _GROUP_HERE = (
     behind.c.message_group == bindparam("of_message_group"),
 )
 _GROUP_AT = select(behind.c.next_offset).where(*_GROUP_HERE)
-_MOVE_GROUP = update(behind).where(*_GROUP_HERE).values(next_offset=bindparam("beyond"))
+_MOVE_GROUP = update(behind).where(*_GROUP_HERE).values(next_offset=bindparam("beyond"), is_single=0)
 _FIRST = select(func.min(message.c.message_key)).where(
     message.c.message_key >= bindparam("first"), message.c.message_key <= bindparam("last")
 )

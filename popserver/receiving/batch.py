@@ -88,6 +88,7 @@ class Opened(NamedTuple):
     message_group: str
     next_offset: int
     has_run: int  # some of its messages were granted before
+    is_single: int  # only the message at `next_offset` is READY
 
 
 class Candidate(NamedTuple):

@@ -1,7 +1,8 @@
 """Receives from a topic of lite topics: each client gets those that it subscribes to (docs/design/0021).
 
-First, lite topics with new messages get a row that names a client (`_assign`), and the group's progress moves on. Then
-the open lite topics of the clients that ask are read. All receives of a group share this, whichever client they are of.
+First the open lite topics of the clients that ask are read, here. Then the group's progress moves on, in `lite_scan`,
+until these clients have as many messages as they ask for. All receives of a group share this, whichever client they are
+of.
 """
 
 from __future__ import annotations
@@ -9,27 +10,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import BigInteger, Select, and_, bindparam, case, func, insert, literal_column, or_, select, update
+from sqlalchemy import Select, and_, bindparam, func, literal_column, or_, select
 
 from popserver.database.rows import RowStatement, encode_rows, rows_parameter
 from popserver.database.schema import (
-    KEY_SHIFT,
     delivery,
     in_states,
     lite_subscription,
-    lite_topic,
     message,
     progress,
     queue,
 )
 from popserver.database.schema import message_group_progress as behind
-from popserver.delivery.message_groups import has_run, subscriber_of
+from popserver.delivery.message_groups import MessageGroupKey, has_run
 from popserver.engine.transaction import Transaction
-from popserver.messages.ranges import WINDOW_OFFSETS
+from popserver.messages.read import BY_KEY
 from popserver.model.states import State
-from popserver.model.topic import OFFSET_BITS
+from popserver.model.topic import message_key
 from popserver.receiving import message_groups
-from popserver.receiving.batch import Opened, QueueToScan, ReceiveBatch
+from popserver.receiving.batch import Candidate, Opened, QueueToScan, ReceiveBatch
 from popserver.receiving.grant import Receive
 from popserver.receiving.message_groups import SHARE_MIN, GroupRun
 
@@ -45,10 +44,15 @@ class RedrivenRow(NamedTuple):
 
 
 class LiteFound(NamedTuple):
-    """What was found for each client. `left_over` says whether messages may be left."""
+    """What was found for each client. `rooms` says how many more it may get, and `left_over` whether some are left.
 
+    `places` are the queues that no other server reads.
+    """
+
+    places: Sequence[QueueToScan]
     runs: dict[str, list[GroupRun]]
     again: dict[str, list[RedrivenRow]]
+    rooms: dict[str, int]
     left_over: bool
 
 
@@ -63,19 +67,18 @@ def clients_of(batch: ReceiveBatch, several: Sequence[Receive]) -> dict[str, lis
 
 
 def find(tx: Transaction, batch: ReceiveBatch, clients: dict[str, list[Receive]]) -> LiteFound:
-    """The messages that the clients may get, at most as many as each asks for."""
+    """The messages that the scan has passed and the clients may get, at most as many as each asks for."""
     names = _names(batch, clients)
     places = _PLACES.rows(tx.conn, names)
     if not places:
-        return LiteFound({}, {}, left_over=_is_hidden(tx, names))
-    places, is_cut = _assign(tx, batch, places)
-    opened: dict[str, list[Opened]] = {}
-    by_queue = {place.queue_id: place for place in places}
-    left_over = is_cut
+        return LiteFound([], {}, {}, {}, left_over=_is_hidden(tx, names))
     again: dict[str, list[RedrivenRow]] = {}
     if places[0].ready_since_ms is not None:
         again = _redriven_to(tx, batch, clients, names)
     rooms = {each: sum(one.batch_size for one in clients[each]) - len(again.get(each, ())) for each in clients}
+    by_queue = {place.queue_id: _as_read(place) for place in places}
+    opened: dict[str, list[Opened]] = {}
+    left_over = bool(again)
     for client_id, several in clients.items():
         room = rooms[client_id]
         names["subscriber"], names["limit"] = client_id, room
@@ -83,7 +86,16 @@ def find(tx: Transaction, batch: ReceiveBatch, clients: dict[str, list[Receive]]
         # Another server reads the other queues now.
         opened[client_id] = [row for row in rows if row.queue_id in by_queue]
         left_over = left_over or len(rows) == room or len(opened[client_id]) < len(rows)
-    return LiteFound(_read(tx, batch, clients, opened, rooms, by_queue), again, left_over or bool(again))
+    runs = _read(tx, batch, clients, opened, rooms, by_queue)
+    if len(places) < len(batch.topic.queues):
+        left_over = left_over or _is_hidden(tx, names)
+    return LiteFound(places, runs, again, rooms, left_over)
+
+
+def _as_read(place: QueueToScan) -> QueueToScan:
+    """The place as if the scan had read all: a lite topic with nothing left up to there needs no row, however much
+    the scan has to read. The next message is probably of another one."""
+    return place._replace(end_offset=place.next_offset)
 
 
 def _redriven_to(
@@ -112,31 +124,6 @@ def _is_hidden(tx: Transaction, names: dict[str, Any]) -> bool:
     return tx.has_other_writers and tx.conn.execute(_IS_MORE, names).first() is not None
 
 
-def _assign(tx: Transaction, batch: ReceiveBatch, places: Sequence[QueueToScan]) -> tuple[list[QueueToScan], bool]:
-    """Give lite topics with new messages a row, and move the group's progress on. Returns the places as they are then,
-    and whether a queue was not read to its end."""
-    moved: list[QueueToScan] = []
-    ranges: list[tuple[int, int, int]] = []
-    for place in places:
-        start = max(place.next_offset, place.min_offset)
-        end = min(place.end_offset, start + WINDOW_OFFSETS)
-        # On Postgres `end_offset` may be older than the locked progress row: never move back to it.
-        if place.next_offset < place.end_offset:
-            queue_key = place.queue_id << OFFSET_BITS
-            ranges.append((place.queue_id, queue_key + start, queue_key + end))
-            place = place._replace(next_offset=end)
-        moved.append(place)
-    if ranges:
-        names = {**batch.names, "ranges": encode_rows(ranges), "now_ms": tx.now_ms}
-        tx.conn.execute(_ASSIGN, names)
-        tx.conn.execute(_MOVE_ON, {"for_group": batch.group.group_id, "ranges": names["ranges"]})
-    is_cut = any(place.next_offset < place.end_offset for place in moved)
-    if is_cut:
-        # Some of these clients may have found nothing before, because nobody had read so far.
-        tx.ready_topics.add(batch.topic.topic_id)
-    return moved, is_cut
-
-
 def _read(
     tx: Transaction,
     batch: ReceiveBatch,
@@ -145,27 +132,54 @@ def _read(
     rooms: dict[str, int],
     places: dict[int, QueueToScan],
 ) -> dict[str, list[GroupRun]]:
-    """The runs of each client's lite topics: first several messages of few, then fewer messages of the others."""
+    """The runs of each client's lite topics: those with one message, then several messages of few, then fewer messages
+    of the others.
+
+    Their messages are subtracted from `rooms`.
+    """
     mine = _each_once(opened)
-    left = dict(rooms)
     runs: dict[str, list[GroupRun]] = {each: [] for each in mine}
+
+    def read(some: Sequence[tuple[str, Opened]], share: int) -> None:
+        owner = {(row.queue_id, row.message_group): client_id for client_id, row in some}
+        rows = [row for _, row in some]
+        limit = share * len(rows)
+        for run in message_groups.runs_of_opened(tx, batch, rows, places, share=share, limit=limit):
+            client_id = owner[run.member.queue_id, run.member.message_group]
+            runs[client_id].append(run)
+            rooms[client_id] -= len(run.found)
+
+    single = [(each, row) for each, rows in mine.items() for row in rows if row.is_single and not row.has_run]
+    if single:
+        for (client_id, _), run in zip(single, _runs_of_one(tx, batch, [row for _, row in single]), strict=True):
+            runs[client_id].append(run)
+            rooms[client_id] -= len(run.found)
+        mine = {each: [row for row in rows if row.has_run or not row.is_single] for each, rows in mine.items()}
     for is_first in (True, False):
         alike: dict[int, list[tuple[str, Opened]]] = {}
         for client_id, rows in mine.items():
-            some = rows[: max(1, left[client_id] // SHARE_MIN) if is_first else left[client_id]]
+            room = max(0, rooms[client_id])
+            some = rows[: -(-room // SHARE_MIN) if is_first else room]
             mine[client_id] = rows[len(some) :]
             if some:
-                share = _share(clients[client_id], left[client_id], len(some))
+                share = _share(clients[client_id], room, len(some))
                 alike.setdefault(share, []).extend((client_id, row) for row in some)
         for share, several in alike.items():
-            owner = {(row.queue_id, row.message_group): client_id for client_id, row in several}
-            rows = [row for _, row in several]
-            limit = share * len(rows)
-            for run in message_groups.runs_of_opened(tx, batch, rows, places, share=share, limit=limit):
-                client_id = owner[run.member.queue_id, run.member.message_group]
-                runs[client_id].append(run)
-                left[client_id] -= len(run.found)
+            read(several, share)
     return runs
+
+
+def _runs_of_one(tx: Transaction, batch: ReceiveBatch, single: Sequence[Opened]) -> list[GroupRun]:
+    """The run of each lite topic with one message; it is empty if retention has removed the message."""
+    keys = [message_key(each.queue_id, each.next_offset) for each in single]
+    rows = BY_KEY.rows(tx.conn, {"keys": encode_rows([(key,) for key in keys])}, bodies=batch.bodies)
+    by_key = {row.message_key: row for row in rows}
+    members = [MessageGroupKey(batch.topic.topic_id, each.queue_id, each.message_group) for each in single]
+    message_groups.finish(tx, batch, members)
+    return [
+        GroupRun(member, [Candidate(by_key[key], 1, member)] if key in by_key else [], None, stays_open=True)
+        for member, key in zip(members, keys, strict=True)
+    ]
 
 
 def _each_once(opened: dict[str, list[Opened]]) -> dict[str, list[Opened]]:
@@ -260,6 +274,7 @@ _COLUMNS = (
     behind.c.message_group,
     behind.c.next_offset,
     has_run(behind).label("has_run"),
+    behind.c.is_single,
 )
 _OPENED = RowStatement(
     Opened,
@@ -271,57 +286,6 @@ _OPENED = RowStatement(
 _OPENED_OF_ALL = RowStatement(
     Opened,
     _OPEN_OF_CLIENT.with_only_columns(*_COLUMNS).order_by(behind.c.open_since_ms).limit(bindparam("limit")),
-)
-_RANGES = rows_parameter("ranges", "queue_id", "from_key", "to_key")
-_GROUP_ID, _TOPIC_ID = bindparam("group_id", type_=BigInteger), bindparam("topic_id", type_=BigInteger)
-_IS_HELD = (
-    select(delivery.c.message_key)
-    .where(
-        delivery.c.group_id == _GROUP_ID,
-        delivery.c.topic_id == _TOPIC_ID,
-        delivery.c.message_group == message.c.message_group,
-    )
-    .exists()
-)
-_HAS_ROW = (
-    select(behind.c.queue_id)
-    .where(
-        behind.c.group_id == _GROUP_ID,
-        behind.c.queue_id == _RANGES.c.queue_id,
-        behind.c.message_group == message.c.message_group,
-    )
-    .exists()
-)
-# Messages of an expired lite topic are passed over, and so consumed.
-_LIVES = (
-    select(lite_topic.c.name)
-    .where(
-        lite_topic.c.topic_id == _TOPIC_ID,
-        lite_topic.c.name == message.c.message_group,
-        lite_topic.c.first_key <= message.c.message_key,
-    )
-    .exists()
-)
-_ASSIGN = insert(behind).from_select(
-    ["group_id", "queue_id", "message_group", "topic_id", "next_offset", "subscriber", "open_since_ms"],
-    select(
-        _GROUP_ID,
-        _RANGES.c.queue_id,
-        message.c.message_group,
-        _TOPIC_ID,
-        func.min(message.c.message_key) - _RANGES.c.queue_id.op("<<")(KEY_SHIFT),
-        subscriber_of(_GROUP_ID, _TOPIC_ID, message.c.message_group),
-        case((_IS_HELD, None), else_=bindparam("now_ms", type_=BigInteger)),
-    )
-    .select_from(_RANGES)
-    .join(message, and_(message.c.message_key >= _RANGES.c.from_key, message.c.message_key < _RANGES.c.to_key))
-    .where(message.c.message_group.is_not(None), message.c.copy_of.is_(None), _LIVES, ~_HAS_ROW)
-    .group_by(_RANGES.c.queue_id, message.c.message_group),
-)
-_MOVE_ON = (
-    update(progress)
-    .where(progress.c.group_id == bindparam("for_group"), progress.c.queue_id == _RANGES.c.queue_id)
-    .values(next_offset=_RANGES.c.to_key - _RANGES.c.queue_id.op("<<")(KEY_SHIFT))
 )
 _redriven = (
     select(delivery.c.message_key, delivery.c.attempt)

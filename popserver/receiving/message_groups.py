@@ -11,23 +11,12 @@ from collections.abc import Collection, Iterable, Sequence
 from itertools import takewhile
 from typing import Any, NamedTuple
 
-from sqlalchemy import (
-    Connection,
-    Select,
-    and_,
-    bindparam,
-    case,
-    delete,
-    func,
-    literal_column,
-    select,
-    tuple_,
-    update,
-)
+from sqlalchemy import Connection, Select, and_, bindparam, case, delete, func, literal_column, select, tuple_, update
 
 from popserver.database.rows import RowQuery, encode_rows, rows_parameter
 from popserver.database.schema import IS_ORIGINAL, message
 from popserver.database.schema import message_group_progress as behind
+from popserver.database.statement import Statement
 from popserver.delivery import fifo
 from popserver.delivery.message_groups import MessageGroupKey, by_member, has_run, runs_of
 from popserver.engine.transaction import Transaction
@@ -120,7 +109,7 @@ def runs_of_opened(
     room = limit - sum(len(run.found) for run in runs)
     runs += _untouched(tx, batch, [each for each in opened if not each.has_run], places, share, room)
     # Before the scan moves on: it skips messages of groups with a row, and would lose them when the row goes.
-    _finish(tx, batch, (run.member for run in runs if run.next_offset is None))
+    finish(tx, batch, (run.member for run in runs if run.next_offset is None))
     return runs
 
 
@@ -170,10 +159,11 @@ def advance(tx: Transaction, runs: Sequence[GroupRun], group_id: int, granted: C
     return still_open
 
 
-def _finish(tx: Transaction, batch: ReceiveBatch, members: Iterable[MessageGroupKey]) -> None:
+def finish(tx: Transaction, batch: ReceiveBatch, members: Iterable[MessageGroupKey]) -> None:
+    """Remove the rows of these message groups."""
     finished = [(batch.group.group_id, each.queue_id, each.message_group) for each in members]
     if finished:
-        tx.conn.execute(_FINISH, {"finished": encode_rows(finished)})
+        _FINISH.execute(tx.conn, {"finished": encode_rows(finished)})
 
 
 def _next_offset(run: GroupRun, beyond: int, granted: Collection[int]) -> int:
@@ -323,7 +313,12 @@ def _is_wanted(batch: ReceiveBatch, row: MessageRow | _GroupBehindScan) -> bool 
 
 
 _OLDEST = (
-    select(behind.c.queue_id, behind.c.message_group, behind.c.next_offset, behind.c.open_since_ms)
+    select(
+        behind.c.queue_id,
+        behind.c.message_group,
+        behind.c.next_offset,
+        behind.c.open_since_ms,
+    )
     .where(
         behind.c.group_id == bindparam("group_id"),
         behind.c.topic_id == bindparam("topic_id"),
@@ -341,6 +336,7 @@ _OPENED = RowQuery(
         _OLDEST.c.message_group,
         _OLDEST.c.next_offset,
         has_run(_OLDEST).label("has_run"),
+        literal_column("0").label("is_single"),
     )
     .where(_OLDEST.c.queue_id.in_(bindparam("queues", expanding=True)))
     .order_by(_OLDEST.c.open_since_ms)
@@ -389,12 +385,15 @@ _MOVE = (
     )
     .values(
         next_offset=_MOVES.c.next_offset,
+        is_single=0,
         open_since_ms=case((_MOVES.c.is_open == 1, behind.c.open_since_ms), else_=None),
     )
 )
 _FINISHED = rows_parameter("finished", "group_id", "queue_id", text=("message_group",))
-_FINISH = delete(behind).where(
-    tuple_(behind.c.group_id, behind.c.queue_id, behind.c.message_group).in_(
-        select(_FINISHED.c.group_id, _FINISHED.c.queue_id, _FINISHED.c.message_group)
+_FINISH = Statement(
+    delete(behind).where(
+        tuple_(behind.c.group_id, behind.c.queue_id, behind.c.message_group).in_(
+            select(_FINISHED.c.group_id, _FINISHED.c.queue_id, _FINISHED.c.message_group)
+        )
     )
 )

@@ -29,10 +29,9 @@ from popserver.model.message import Delivery, StoredMessage
 from popserver.model.names import SYSTEM_DERIVED
 from popserver.model.states import State
 from popserver.model.topic import MessageType
-from popserver.receiving import lite, message_groups, repeat, scan
-from popserver.receiving.answer_size import keep_within_bytes
+from popserver.receiving import lite, lite_scan, message_groups, repeat, scan
 from popserver.receiving.batch import Candidate, QueueToScan, ReceiveBatch
-from popserver.receiving.grant import Grant, Receive, Received, ReceiveSlot, new_holds, write_grants
+from popserver.receiving.grant import Grant, Receive, Received, ReceiveSlot, keep_within_bytes, new_holds, write_grants
 from popserver.receiving.message_groups import GroupRun
 from popserver.receiving.repeat import HeldDelivery
 
@@ -206,23 +205,26 @@ def _find_and_grant_lite(
     """The same for a topic of lite topics."""
     clients = lite.clients_of(batch, several)
     found = lite.find(tx, batch, clients)
+    fresh = lite_scan.read_on(tx, batch, clients, found)
     slots: dict[int, ReceiveSlot] = {}
-    left: list[Candidate] = []
+    left: list[tuple[str, Candidate]] = []
     for client_id, receives in clients.items():
         again = _load(tx, batch, found.again.get(client_id, ()))
-        theirs = [*again, *(each for run in found.runs.get(client_id, ()) for each in run.found)]
+        in_runs = [each for run in found.runs.get(client_id, ()) for each in run.found]
+        theirs = [*again, *in_runs, *fresh.found.get(client_id, ())]
         of_client, rest = _distribute(tx, receives, theirs)
         slots |= {id(each): slot for each, slot in zip(receives, of_client, strict=True)}
-        left += rest
+        left += ((client_id, each) for each in rest)
     in_order = [slots[id(each)] for each in several]
     grants = [grant for slot in in_order for grant in slot.grants]
     runs = [run for several_runs in found.runs.values() for run in several_runs]
     granted = {grant.receipt.message_key for grant in grants}
-    left_over = message_groups.advance(tx, runs, batch.group.group_id, granted) or found.left_over or bool(left)
-    members = {run.member for run in runs if run.next_offset is not None}
-    scan.store_left_over(tx, batch, [each for each in left if each.member not in members])
+    left_over = message_groups.advance(tx, runs, batch.group.group_id, granted) or found.left_over or fresh.left_over
+    with_row = {run.member for run in runs if run.next_offset is not None}
+    without_row = [(client_id, each) for client_id, each in left if each.member not in with_row]
+    lite_scan.store_waiting(tx, batch, fresh, without_row, {grant.found.member for grant in grants})
     write_grants(tx, batch, grants)
-    return in_order, left_over
+    return in_order, left_over or bool(left)
 
 
 def _old_and_new(

@@ -11,6 +11,7 @@ from sqlalchemy import Select, and_, any_, bindparam, case, delete, distinct, fu
 
 from popserver.database.rows import RowStatement, encode_rows, rows_as_json, rows_parameter
 from popserver.database.schema import delivery, in_states
+from popserver.database.schema import message_group_progress as behind
 from popserver.database.statement import Statement
 from popserver.delivery import message_groups
 from popserver.delivery.history import record
@@ -175,11 +176,14 @@ _PRESENT = select(delivery.c.message_key).where(
 
 
 class _Runs(NamedTuple):
-    """How many of the deliveries are held; the total length of their runs, the members, and the number of topics."""
+    """How many of the deliveries are held; the total length of their runs, and the number of topics.
+
+    `members` are those message groups that have a row, because messages of them wait; empty or null for none.
+    """
 
     held: int
     all_of_runs: int
-    members: str
+    members: str | None
     topics: int
     first_topic: int
     last_topic: int
@@ -199,7 +203,8 @@ def ack_whole_runs(tx: Transaction, group: Group, receipts: Sequence[Receipt]) -
     assert row is not None, "an aggregate has one row"
     if row.held < len(named) or row.all_of_runs > row.held or row.topics > 2:
         return False
-    message_groups.open_all(tx, group, row.members, {row.first_topic, row.last_topic})
+    if row.members not in (None, "[]"):
+        message_groups.open_all(tx, group, row.members, {row.first_topic, row.last_topic})
     tx.conn.execute(_END, {"holds": holds})
     return True
 
@@ -242,12 +247,22 @@ _RUN_LENGTH = (
     .correlate(_TOUCHED)
     .scalar_subquery()
 )
+_ROW_BEHIND = (
+    select(behind.c.queue_id)
+    .where(
+        behind.c.group_id == _TOUCHED.c.group_id,
+        behind.c.queue_id == _TOUCHED.c.queue_id,
+        behind.c.message_group == _TOUCHED.c.message_group,
+    )
+    .correlate(_TOUCHED)
+    .scalar_subquery()
+)
 _FIND_RUNS = RowStatement(
     _Runs,
     select(
         _HELD.scalar_subquery().label("held"),
         func.sum(_RUN_LENGTH).label("all_of_runs"),
-        rows_as_json(*_TOUCHED.c).label("members"),
+        select(rows_as_json(*_TOUCHED.c)).where(_ROW_BEHIND.is_not(None)).scalar_subquery().label("members"),
         func.count(distinct(_TOUCHED.c.topic_id)).label("topics"),
         func.min(_TOUCHED.c.topic_id).label("first_topic"),
         func.max(_TOUCHED.c.topic_id).label("last_topic"),

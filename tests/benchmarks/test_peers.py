@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
@@ -150,6 +151,15 @@ def test_what_cannot_be_had_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyP
         installing.go("example.com/server/v2@v2.0.0")
     with pytest.raises(Missing, match="Java 17 and Maven"):
         installing.maven("some", ["a:b:1"])
+    monkeypatch.setattr("shutil.which", lambda command: command)
+    monkeypatch.setattr(tools, "_run", _fails)
+    for _ in range(2):
+        with pytest.raises(Missing, match="Maven did not get a:b:1; it needs Maven Central"):
+            installing.maven("some", ["a:b:1"])
+
+
+def _fails(command: list[str]) -> None:
+    raise subprocess.CalledProcessError(1, command)
 
 
 def test_what_is_installed_is_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

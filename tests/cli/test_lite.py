@@ -22,6 +22,9 @@ def test_list_and_show(shell: Shell) -> None:
         assert [each["name"] for each in listed] == ["ada", "ben"]
         assert [each["name"] for each in shell.json("lite", "list", "sessions", "--prefix", "b")] == ["ben"]
         assert [each["name"] for each in shell.json("lite", "list", "sessions", "--after", "ada")] == ["ben"]
+        assert [each["name"] for each in shell.json("lite", "list", "sessions", "--after", "ada", "--max", "1")] == [
+            "ben"
+        ]
         (group,) = shell.json("lite", "show", "sessions", "ada")["groups"]
         assert (group["group"], group["lite"], group["ready"], group["inflight"]) == ("owners", "EXCLUSIVE", 1, 1)
         assert group["client_ids"] == [consumer.client_id]

@@ -16,6 +16,7 @@ from popserver.model.errors import StoreUnavailable
 from popserver.model.group import NewGroup
 from popserver.model.names import Resource
 from popserver.model.retry import Exponential, RetryPolicy
+from popserver.model.topic import MessageType, NewTopic
 from tests.support.door import GROUP, LIMITS, TOPIC, VERSION, Door, a_message, opened
 
 LADDER_S = [10, 30, *range(60, 601, 60), 1_200, 1_800, 3_600, 7_200]
@@ -118,6 +119,21 @@ async def test_some_official_clients_are_told_each_exponential_interval(
     await door.broker.catalog.create_group(new)
     told = (await answer_to(door, consumer_in(language))).settings.backoff_policy
     assert [each.ToMilliseconds() for each in told.customized_backoff.next] == [2_000, 3_000, 6_000, *[10_000] * 3]
+
+
+@pytest.mark.row("L7")
+async def test_nodes_lite_consumer_is_told_an_interval_that_it_reads(door: Door) -> None:
+    """It retries by itself, takes seconds for ms, and forwards the first failure to the dead letters with a list."""
+    await door.broker.catalog.create_topic(NewTopic(Resource("", "sessions"), 1, (MessageType.LITE,)))
+    await door.broker.catalog.create_group(NewGroup(Resource("", GROUP.name), RetryPolicy(4, fifo_interval_ms=1_500)))
+    entry = pb.FilterExpression(type=pb.TAG, expression="*")
+    settings = consumer(pb.LITE_PUSH_CONSUMER, topic=pb.Resource(name="sessions"), expression=entry)
+    settings.user_agent.language = pb.NODE_JS
+    told = (await answer_to(door, settings)).settings.backoff_policy
+    assert told.max_attempts == 4
+    assert told.WhichOneof("strategy") == "exponential_backoff"
+    backoff = told.exponential_backoff
+    assert (backoff.initial.seconds, backoff.max.seconds, backoff.multiplier) == (1_500, 1_500, 1)
 
 
 @pytest.mark.parametrize("settings", [producer(), *map(consumer, CONSUMERS)], ids=lambda each: str(each.client_type))

@@ -122,6 +122,7 @@ def _use_lite_topics(store: OpenStore) -> None:
     store.send(topic, [*lite_messages("one", 2, topic.name), *lite_messages("two", 1, topic.name)])
     (held,) = store.receive(group, topic, 1)
     assert held.stored.message.message_group in ("one", "two")
+    assert store.receive(group, topic, client_id="c2") == [], "it passes messages of the other client, which wait"
 
 
 def test_every_invariant_can_be_broken() -> None:

@@ -62,6 +62,13 @@ def test_quickstart_fits_on_a_screen() -> None:
     assert len((EXAMPLES / "quickstart.py").read_text().splitlines()) <= 20
 
 
+def test_lite(endpoint: str) -> None:
+    """Twice: the topic is there already, and nothing of the first conversation is left."""
+    for _ in range(2):
+        lines = run(str(EXAMPLES / "lite.py"), endpoint).splitlines()
+        assert lines == ["travel did: a train to Bergen", "weather did: rain in Oslo"]
+
+
 def test_push(endpoint: str) -> None:
     """The two tables side by side; at each its orders in order, whatever fell."""
     lines = run(str(EXAMPLES / "push.py"), endpoint).splitlines()

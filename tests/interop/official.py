@@ -57,6 +57,7 @@ class Received(NamedTuple):
     attempt: int
     message_group: str | None
     priority: int | None
+    lite_topic: str | None
     handle: str
     corrupted: bool
 
@@ -131,7 +132,20 @@ class Program:
             poison=poison,
             how=how,
             waits=waits,
+            suspend_s=0,
             namespace=namespace,
+        )
+
+    def lite(
+        self, group: str, topic: str, *, fail: int = 0, poison: str = "", suspend_s: int = 0
+    ) -> OfficialLitePushConsumer:
+        """A push consumer of lite topics. With `suspend_s` its listener suspends a message where it would fail."""
+        plan = {"fail": fail, "poison": poison, "how": "return", "waits": False, "suspend_s": suspend_s}
+        return OfficialLitePushConsumer(self, "lite", group=group, topics={topic: EVERYTHING}, namespace="", **plan)
+
+    def lite_simple(self, group: str, topic: str, *, await_s: int = 20) -> OfficialLiteSimpleConsumer:
+        return OfficialLiteSimpleConsumer(
+            self, "lite_simple", group=group, topics={topic: EVERYTHING}, await_s=await_s, namespace=""
         )
 
     def kill(self) -> None:
@@ -168,7 +182,8 @@ class Program:
     def open(self, kind: str, group: str, topic: str, expression: str = EVERYTHING) -> Future[dict[str, Any]]:
         """A client of the kind (producer, simple, push or lite) is starting; anything but `*` is SQL."""
         options: dict[str, Any] = {"group": group, "topics": {topic: expression}, "sql": expression != EVERYTHING}
-        options |= {"fail": 0, "poison": "", "how": "return", "waits": False, "namespace": "", "await_s": 20}
+        options |= {"fail": 0, "poison": "", "how": "return", "waits": False, "suspend_s": 0}
+        options |= {"namespace": "", "await_s": 20}
         return self.ask("open", kind=kind, client=kind, decides=None, **options)
 
     def next_name(self) -> str:
@@ -226,6 +241,7 @@ class OfficialProducer(OfficialClient):
         deliver_at_s: int | None = None,
         message_group: str | None = None,
         priority: int | None = None,
+        lite_topic: str | None = None,
         half: bool = False,
     ) -> Sent:
         """With `half` in a transaction of its own, which `end` decides."""
@@ -236,6 +252,7 @@ class OfficialProducer(OfficialClient):
             "deliver_at_s": deliver_at_s,
             "message_group": message_group,
             "priority": priority,
+            "lite_topic": lite_topic,
         }
         return Sent(**self._do("send", topic=topic, body=body, half=half, **options))
 
@@ -277,6 +294,32 @@ class OfficialPushConsumer(OfficialClient):
     def release(self) -> None:
         """Let the listener go on, for good."""
         self._do("release")
+
+
+class _OfLiteTopics(OfficialClient):
+    def subscribe(self, *lite_topics: str) -> None:
+        """To one after the other, if the client has no call for several."""
+        self._do("subscribe_lite", lite_topics=lite_topics)
+
+    def unsubscribe(self, lite_topic: str) -> None:
+        self._do("unsubscribe_lite", lite_topic=lite_topic)
+
+    def lite_topics(self) -> list[str] | None:
+        """What it subscribes to; None if its log alone says so."""
+        names: list[str] | None = self._do("lite_topics")["lite_topics"]
+        return names
+
+
+class OfficialLitePushConsumer(_OfLiteTopics, OfficialPushConsumer):
+    """A push consumer of lite topics."""
+
+
+class OfficialLiteSimpleConsumer(_OfLiteTopics, OfficialSimpleConsumer):
+    """A simple consumer of lite topics."""
+
+    def suspend(self, message: Received, for_s: int) -> None:
+        """Stop the message's lite topic."""
+        self._do("suspend", token=message.token, suspend_s=for_s)
 
 
 def messages_of(answer: Future[dict[str, Any]]) -> list[Received]:

@@ -46,6 +46,9 @@ async def test_nothing_is_kept_of_clients_that_subscribe_to_nothing(lite: LiteBr
         assert await lite.got(f"made-up-{number}") == []
         await lite.sync("a", client_id=f"made-up-{number}", action=LiteAction.PARTIAL_REMOVE)
     assert kept(lite) == before
+    await lite.sync(client_id="made-up", action=LiteAction.COMPLETE_ADD)
+    stored = [row.client_id for row in await lite.query("SELECT client_id FROM lite_client")]
+    assert stored == ["known"]
     await lite.sync("a", client_id="known", action=LiteAction.COMPLETE_REMOVE)
     assert len(lite.broker.lite.clients) == 0
     assert not any(isinstance(place, tuple) for place in lite.broker.wakeups._wake_numbers)
@@ -70,3 +73,12 @@ async def test_a_change_during_a_read_is_not_lost(lite: LiteBroker, monkeypatch:
     await lite.sync("a", "b")
     may_end.set()
     assert (await reading).lite_topics == {"a", "b", "z"}
+
+
+async def test_many_clients_that_are_gone_at_once(lite: LiteBroker) -> None:
+    await asyncio.gather(*(lite.sync(f"t{number}", client_id=f"c{number}") for number in range(90)))
+    transactions = lite.broker.writer.meters.commits
+    before = sum(transactions.counts)
+    await lite.advance(SILENT_MS + 1)
+    assert await lite.query("SELECT client_id FROM lite_client") == []
+    assert sum(transactions.counts) - before < 45

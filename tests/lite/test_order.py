@@ -107,6 +107,14 @@ async def test_a_subscription_may_begin_after_what_nobody_has_read(lite: LiteBro
     assert set((await lite.states()).values()) == {State.COMMIT}
 
 
+async def test_a_lite_topic_may_stand_beyond_what_the_group_has_read(lite: LiteBroker) -> None:
+    await lite.sync("b")
+    await lite.send_lite("a", "a")
+    await lite.sync("a", offset=OffsetOption(OffsetPolicy.MAX))
+    (row,) = await lite.query("SELECT next_offset FROM message_group_progress")
+    assert row.next_offset == 2, "the database is checked at the end of the test, as by popmq db check"
+
+
 async def test_an_offset_leads_to_no_message_of_an_expired_lite_topic(lite: LiteBroker) -> None:
     await lite.broker.catalog.update_topic(TOPIC, lite_expires_ms=60_000)
     await lite.send_lite("a", "a")

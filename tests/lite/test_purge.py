@@ -28,6 +28,7 @@ async def used(lite: LiteBroker) -> None:
             await lite.sync("a", "b", client_id=client_id, topic=topic)
         await lite.send([each for name in "ab" for each in lite_messages(name, 2, topic)])
         assert await lite.got("one", topic=topic, batch_size=1)
+        assert await lite.got("three", topic=topic) == [], "the group has read all, and the others' messages wait"
     assert await rows(lite) == [4, 4, 8, 4]
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
+from popserver.engine.wakeups import PollKey
 from popserver.lite import subscriptions
 from popserver.lite.flow import LiteAction
+from popserver.lite.registry import LiteClient
 from popserver.lite.subscriptions import SILENT_MS
 from popserver.messages import lite_topics
 from popserver.model.errors import (
@@ -20,6 +24,8 @@ from tests.support.builders import GROUP, messages_of
 from tests.support.lite import LiteBroker, lite_messages
 from tests.support.running_broker import until
 
+OVERTAKEN_S = 0.1  # enough for a call to overtake another one
+
 
 async def test_a_client_gets_its_lite_topics_and_no_others(lite: LiteBroker) -> None:
     await lite.sync("a", client_id="one")
@@ -31,6 +37,23 @@ async def test_a_client_gets_its_lite_topics_and_no_others(lite: LiteBroker) -> 
     states = await lite.states()
     assert [state for message_id, state in states.items() if state == "READY"] == ["READY"]
     assert states[sent["d"]] == "READY"
+
+
+async def test_what_a_client_asks_for_is_done_in_its_order(lite: LiteBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The Node client tells that it has no lite topics, and subscribes before the answer."""
+    complete = asyncio.create_task(lite.sync(action=LiteAction.COMPLETE_ADD))
+    added = asyncio.create_task(lite.sync("a"))
+    know = lite.broker.lite.clients.know
+
+    async def slow_at_first(key: PollKey) -> LiteClient:
+        monkeypatch.undo()
+        await asyncio.wait({added}, timeout=OVERTAKEN_S)
+        return await know(key)
+
+    monkeypatch.setattr(lite.broker.lite.clients, "know", slow_at_first)
+    await asyncio.gather(complete, added)
+    sent = await lite.send_lite("a")
+    assert await lite.take() == sent
 
 
 async def test_what_nobody_subscribed_to_waits_for_a_subscriber(lite: LiteBroker) -> None:

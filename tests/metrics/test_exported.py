@@ -57,6 +57,29 @@ def value(samples: Samples, name: str, **labels: str) -> float | None:
     return sum(found) if found else None
 
 
+async def test_lite_topics_have_no_series_of_their_own(database_url: str) -> None:
+    async with started(database_url) as app:
+        with Admin(app.endpoint) as admin:
+            await asyncio.to_thread(admin.create_topic, "sessions", accept_message_types=["LITE"])
+
+        def use(first: int, count: int) -> None:
+            names = [f"user-{number}" for number in range(first, first + count)]
+            with popclient.Producer(app.endpoint) as producer:
+                producer.send_many(Message("sessions", "x", lite_topic=name) for name in names).raise_for_failures()
+            with popclient.LiteSimpleConsumer(app.endpoint, "agents", "sessions", names) as consumer:
+                assert consumer.receive(1)
+
+        await asyncio.to_thread(use, 0, 1)
+        before = await scraped(app)
+        await asyncio.to_thread(use, 1, 200)
+        after = await scraped(app)
+        pair = {"topic": "sessions", "consumer_group": "agents"}
+        assert value(after, "rocketmq_consumer_ready_messages", **pair) == 199
+        assert {name for name, _ in after} == {name for name, _ in before}
+        assert not [labels for _, labels in after if any(text.startswith("user-") for _, text in labels)]
+        assert len(after) < len(before) + 20, "some buckets more, whatever the number of lite topics"
+
+
 @asynccontextmanager
 async def busy(database_url: str, **options: Any) -> AsyncIterator[App]:
     """A server with a producer, and a consumer of group billing. Of six messages of topic orders the group acked one,

@@ -6,6 +6,8 @@ import asyncio
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
+from datetime import UTC, datetime
+from itertools import product
 from typing import Any
 
 import grpc
@@ -15,7 +17,7 @@ from grpc_health.v1.health_pb2_grpc import HealthStub
 from pydantic import ValidationError
 
 import popserver
-from popclient import Forbidden, Message, Producer, UnsupportedByServer
+from popclient import ClientConfig, Forbidden, Message, Producer, UnsupportedByServer
 from popclient.admin import Admin
 from popproto.v1 import admin_pb2 as ours
 from popproto.v1.admin_pb2_grpc import AdminStub
@@ -27,6 +29,7 @@ from popserver.config import GivenConfig
 from popserver.model.errors import CannotListen
 from tests.support.desk import REQUESTS, opened
 from tests.support.http import get
+from tests.support.signing import signed
 from tests.support.waiting import soon
 
 
@@ -61,6 +64,31 @@ def test_the_port_for_clients_refuses_each_call(server: EmbeddedBroker, service:
             else:
                 status = call(request).status
                 assert (status.code, "--admin" in status.message) == (pb.FORBIDDEN, True), method.name
+
+
+@pytest.mark.parametrize(("service", "module"), [(services.ADMIN, ours), (services.ROCKETMQ_ADMIN, rocketmq)])
+def test_with_users_each_call_on_the_port_is_for_admins(service: Any, module: Any) -> None:
+    stub: Any = AdminStub if module is ours else RocketmqAdminStub
+    root, worker = ("root", "root-has-a-secret"), ("worker", "worker-has-a-secret")
+    options: dict[str, Any] = {"auth": True, "admin_access_key": root[0], "admin_secret": root[1]}
+    with popserver.embedded(manual_clock=True, admin="127.0.0.1:0", **options) as server:
+        with Admin(ClientConfig(server.admin_endpoint, access_key=root[0], access_secret=root[1])) as admin:
+            admin.create_user(*worker)
+        date = datetime.fromtimestamp(server.clock.now_ms() / 1_000, UTC).strftime("%Y%m%dT%H%M%SZ")
+        callers: list[tuple[dict[str, str], int, grpc.StatusCode]] = [
+            ({}, pb.UNAUTHORIZED, grpc.StatusCode.UNAUTHENTICATED),
+            (signed(*worker, date), pb.FORBIDDEN, grpc.StatusCode.PERMISSION_DENIED),
+        ]
+        with grpc.insecure_channel(server.admin_endpoint) as channel:
+            for method, (headers, code, ended) in product(service.methods, callers):
+                request = getattr(module, REQUESTS.get(method.name, f"{method.name}Request"))()
+                call = getattr(stub(channel), method.name)
+                if method.name == "ChangeLogLevel":
+                    with pytest.raises(grpc.RpcError) as refused:
+                        call(request, metadata=tuple(headers.items()))
+                    assert refused.value.code() is ended
+                else:
+                    assert call(request, metadata=tuple(headers.items())).status.code == code, method.name
 
 
 def test_the_port_of_the_administration_serves_no_messages(server: EmbeddedBroker) -> None:

@@ -95,6 +95,14 @@ def test_a_text_of_any_kind(url: str, tag: str) -> None:
     assert [row["tag"] for row in read(url)][:6] == [None, "UA", None, "UA", tag, "UA"]
 
 
+def test_a_dead_letter_of_a_lite_topic(url: str) -> None:
+    is_one = message.c.message_id == id_to_bytes(id_of(4))
+    change(url, update(message).values(message_type="LITE", message_group="user-42").where(is_one))
+    row = read(url)[4]
+    assert (row["message_type"], row["lite_topic"], row["message_group"]) == ("LITE", "user-42", None)
+    assert {row["lite_topic"] for row in read(url)} == {"user-42", None}
+
+
 def test_a_body_may_be_empty_or_large(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A page ends with the body that fills it."""
     large = bytes(range(256)) * 400

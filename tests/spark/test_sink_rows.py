@@ -76,6 +76,13 @@ def test_a_row_becomes_a_message() -> None:
     assert bare == Message("t", b"b", message_id="mine")
 
 
+def test_rows_of_lite_topics() -> None:
+    lite, plain = messages({"body": ["a", "b"], "lite_topic": ["user-42", None]})
+    assert (lite.lite_topic, plain.lite_topic) == ("user-42", None)
+    with pytest.raises(ValueError, match="message_group and lite_topic exclude each other"):
+        messages({"body": ["a"], "lite_topic": ["user-42"], "message_group": ["g"]})
+
+
 @pytest.mark.parametrize(
     ("columns", "words"),
     [

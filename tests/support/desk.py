@@ -71,6 +71,11 @@ class Desk:
         answer = self._messaging.SendMessage(wire.SendMessageRequest(messages=messages), metadata=CLIENT)
         assert answer.status.code == pb.OK, answer
 
+    def sync_lite(self, group: str, topic: str, *lite_topics: str) -> None:
+        """The client that receives subscribes to lite topics."""
+        request = wire.SyncLiteSubscriptionRequest(group=named(group), topic=named(topic), lite_topic_set=lite_topics)
+        assert self._messaging.SyncLiteSubscription(request, metadata=CLIENT).status.code == pb.OK
+
     def receive(self, group: str, topic: str, batch_size: int = 32) -> list[pb.Message]:
         """Take messages for ten seconds."""
         request = wire.ReceiveMessageRequest(

@@ -122,7 +122,8 @@ def whole_reads(plan: str) -> list[str]:
 
 
 def _is_of_a_subquery(read: str, plan: str) -> bool:
-    return f"CO-ROUTINE {read.removeprefix('SCAN ')}" in plan
+    named = read.removeprefix("SCAN ")
+    return f"CO-ROUTINE {named}" in plan or f"MATERIALIZE {named}" in plan
 
 
 # Enough of everything that reading it whole would cost more than looking up.

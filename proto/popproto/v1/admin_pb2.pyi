@@ -385,6 +385,8 @@ class Group(_message.Message):
     PAUSES_FIELD_NUMBER: _builtins.int
     MORE_PAUSES_FIELD_NUMBER: _builtins.int
     LITE_FIELD_NUMBER: _builtins.int
+    LITE_CLIENTS_FIELD_NUMBER: _builtins.int
+    LITE_SUBSCRIPTIONS_FIELD_NUMBER: _builtins.int
     max_attempts: _builtins.int
     """the first delivery included"""
     consume_from: _builtins.str
@@ -397,6 +399,10 @@ class Group(_message.Message):
     """how many other pauses the group has"""
     lite: _builtins.str
     """SHARED, EXCLUSIVE or WILDCARD: which lite topics its clients get; empty: ordinary consumers"""
+    lite_clients: _builtins.int
+    """only in GetGroup: clients that subscribe to lite topics, of all servers"""
+    lite_subscriptions: _builtins.int
+    """only in GetGroup: lite topics that they subscribe to, added up"""
     @_builtins.property
     def group(self) -> _definition_pb2.Resource: ...
     @_builtins.property
@@ -452,10 +458,12 @@ class Group(_message.Message):
         pauses: _abc.Iterable[Global___Pause] | None = ...,
         more_pauses: _builtins.int = ...,
         lite: _builtins.str = ...,
+        lite_clients: _builtins.int = ...,
+        lite_subscriptions: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "exponential_retry", b"exponential_retry", "fifo_retry_interval", b"fifo_retry_interval", "group", b"group", "redeliveries", b"redeliveries"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["consume_from", b"consume_from", "consumers", b"consumers", "created_at", b"created_at", "exponential_retry", b"exponential_retry", "fifo_retry_interval", b"fifo_retry_interval", "group", b"group", "hints", b"hints", "history", b"history", "lag", b"lag", "lite", b"lite", "max_attempts", b"max_attempts", "mode", b"mode", "more_pauses", b"more_pauses", "pauses", b"pauses", "redeliveries", b"redeliveries", "retry_intervals", b"retry_intervals"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consume_from", b"consume_from", "consumers", b"consumers", "created_at", b"created_at", "exponential_retry", b"exponential_retry", "fifo_retry_interval", b"fifo_retry_interval", "group", b"group", "hints", b"hints", "history", b"history", "lag", b"lag", "lite", b"lite", "lite_clients", b"lite_clients", "lite_subscriptions", b"lite_subscriptions", "max_attempts", b"max_attempts", "mode", b"mode", "more_pauses", b"more_pauses", "pauses", b"pauses", "redeliveries", b"redeliveries", "retry_intervals", b"retry_intervals"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

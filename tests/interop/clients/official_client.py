@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -17,6 +19,7 @@ from rocketmq import (
     Credentials,
     FilterExpression,
     LitePushConsumer,
+    LiteSimpleConsumer,
     Message,
     MessageListener,
     Producer,
@@ -28,7 +31,7 @@ from rocketmq import (
 from rocketmq.v5.client.connection import RpcClient
 from rocketmq.v5.model.filter_expression import FilterType
 
-from tests.interop.clients.pipe import REQUEST_TIMEOUT_S, Command, Plan, say, serve
+from tests.interop.clients.pipe import REQUEST_TIMEOUT_S, Command, NoSuchCall, Plan, say, serve
 
 TLS = "OFFICIAL_TLS" in os.environ
 
@@ -82,13 +85,45 @@ def open_push(command: Command, configuration: ClientConfiguration) -> PushConsu
 
 
 def open_lite(command: Command, configuration: ClientConfiguration) -> LitePushConsumer:
+    if command["suspend_s"]:
+        raise NoSuchCall("suspend")
     (topic,) = command["topics"]
     return LitePushConsumer(configuration, command["group"], topic, Listener(command), tls_enable=TLS)
+
+
+class SettledLiteSimpleConsumer(LiteSimpleConsumer):
+    """Starts with its settings: before, it refuses to subscribe to anything, because its quota is zero."""
+
+    def __init__(self, *given: Any, **options: Any) -> None:
+        self._has_settings = threading.Event()
+        super().__init__(*given, **options)
+
+    def reset_setting(self, settings: Any) -> None:
+        super().reset_setting(settings)
+        self._has_settings.set()
+
+    def startup(self) -> None:
+        super().startup()
+        self._has_settings.wait(REQUEST_TIMEOUT_S)
+
+
+def open_lite_simple(command: Command, configuration: ClientConfiguration) -> LiteSimpleConsumer:
+    (topic,) = command["topics"]
+    return SettledLiteSimpleConsumer(topic, configuration, command["group"], command["await_s"], tls_enable=TLS)
 
 
 def subscriptions(command: Command) -> dict[str, FilterExpression]:
     kind = FilterType.SQL if command["sql"] else FilterType.TAG
     return {topic: FilterExpression(expression, kind) for topic, expression in command["topics"].items()}
+
+
+OPENS: dict[str, Callable[[Command, ClientConfiguration], Any]] = {
+    "producer": open_producer,
+    "simple": open_simple,
+    "push": open_push,
+    "lite": open_lite,
+    "lite_simple": open_lite_simple,
+}
 
 
 def credentials() -> Credentials:
@@ -97,10 +132,8 @@ def credentials() -> Credentials:
 
 
 def open_client(command: Command) -> dict[str, Any]:
-    opens = {"producer": open_producer, "simple": open_simple, "push": open_push, "lite": open_lite}[command["kind"]]
-    client = opens(
-        command, ClientConfiguration(command["endpoint"], credentials(), command["namespace"], REQUEST_TIMEOUT_S)
-    )
+    configuration = ClientConfiguration(command["endpoint"], credentials(), command["namespace"], REQUEST_TIMEOUT_S)
+    client = OPENS[command["kind"]](command, configuration)
     client.startup()
     _clients[command["client"]] = client
     return {"client_id": client.client_id}
@@ -122,6 +155,8 @@ def send(command: Command) -> dict[str, Any]:
         message.message_group = command["message_group"]
     if command["priority"] is not None:
         message.priority = command["priority"]
+    if command["lite_topic"] is not None:
+        message.lite_topic = command["lite_topic"]
     producer = _clients[command["client"]]
     transaction = producer.begin_transaction() if command["half"] else None
     receipt = producer.send(message, transaction) if command["half"] else producer.send(message)
@@ -164,6 +199,29 @@ def change_invisible(command: Command) -> dict[str, Any]:
     return {"handle": message.receipt_handle}
 
 
+def subscribe_lite(command: Command) -> dict[str, Any]:
+    """`subscribe_lite` names the letters of the lite topic; after `subscribe_lite_all` the server has the names."""
+    consumer = _clients[command["client"]]
+    for lite_topic in command["lite_topics"]:
+        consumer.subscribe_lite(lite_topic)
+    consumer.subscribe_lite_all()
+    return {}
+
+
+def unsubscribe_lite(command: Command) -> dict[str, Any]:
+    _clients[command["client"]].unsubscribe_lite(command["lite_topic"])
+    return {}
+
+
+def lite_topics(command: Command) -> dict[str, Any]:
+    """It reads no notice of a server, and shows nobody what it subscribes to."""
+    raise NoSuchCall("lite_topics")
+
+
+def suspend(command: Command) -> dict[str, Any]:
+    raise NoSuchCall("suspend")
+
+
 def release(command: Command) -> dict[str, Any]:
     _listeners[command["client"]].plan.released.set()
     return {}
@@ -195,6 +253,7 @@ def described(message: Message) -> dict[str, Any]:
         "attempt": message.delivery_attempt,
         "message_group": message.message_group,
         "priority": message.priority,
+        "lite_topic": message.lite_topic,
         "handle": message.receipt_handle,
         "corrupted": message.corrupted,
     }
@@ -208,6 +267,10 @@ COMMANDS = {
     "receive": receive,
     "ack": ack,
     "change_invisible": change_invisible,
+    "subscribe_lite": subscribe_lite,
+    "unsubscribe_lite": unsubscribe_lite,
+    "lite_topics": lite_topics,
+    "suspend": suspend,
     "release": release,
     "close": close,
 }

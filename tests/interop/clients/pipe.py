@@ -25,6 +25,10 @@ def say(**event: Any) -> None:
         print(line, flush=True)
 
 
+class NoSuchCall(Exception):
+    """The client has no such call; the text names it."""
+
+
 class Plan:
     """Fails the first `fail` attempts of a message (`how`: by a result, or by raising); may wait to be released."""
 

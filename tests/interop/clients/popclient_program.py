@@ -12,6 +12,8 @@ from popclient import (
     ClientConfig,
     ConsumeResult,
     FilterExpression,
+    LitePushConsumer,
+    LiteSimpleConsumer,
     MessageView,
     Producer,
     PushConsumer,
@@ -21,7 +23,7 @@ from popclient import (
     TransactionResolution,
 )
 from popclient import Message as Outbound
-from tests.interop.clients.pipe import REQUEST_TIMEOUT_S, Command, Plan, say, serve
+from tests.interop.clients.pipe import REQUEST_TIMEOUT_S, Command, NoSuchCall, Plan, say, serve
 
 _clients: dict[str, Any] = {}
 _plans: dict[str, Plan] = {}
@@ -30,9 +32,7 @@ _transactions: dict[str, Transaction] = {}
 
 
 def open_client(command: Command) -> dict[str, Any]:
-    opens: dict[str, Callable[[Command, ClientConfig], Any]]
-    opens = {"producer": open_producer, "simple": open_simple, "push": open_push}
-    client = opens[command["kind"]](command, config(command))
+    client = OPENS[command["kind"]](command, config(command))
     client.start()
     _clients[command["client"]] = client
     return {"client_id": ""}
@@ -64,12 +64,33 @@ def open_simple(command: Command, config: ClientConfig) -> SimpleConsumer:
 
 
 def open_push(command: Command, config: ClientConfig) -> PushConsumer:
+    return PushConsumer(config, command["group"], subscriptions(command), listener(command))
+
+
+def open_lite(command: Command, config: ClientConfig) -> LitePushConsumer:
+    if command["suspend_s"]:
+        raise NoSuchCall("suspend")
+    (topic,) = command["topics"]
+    return LitePushConsumer(config, command["group"], topic, listener(command))
+
+
+def open_lite_simple(command: Command, config: ClientConfig) -> LiteSimpleConsumer:
+    (topic,) = command["topics"]
+    return LiteSimpleConsumer(config, command["group"], topic, await_duration=command["await_s"])
+
+
+def listener(command: Command) -> Callable[[MessageView], ConsumeResult]:
     plan = _plans[command["client"]] = Plan(command)
+    return lambda message: ConsumeResult.SUCCESS if plan.is_consumed(described(message)) else ConsumeResult.FAILURE
 
-    def listener(message: MessageView) -> ConsumeResult:
-        return ConsumeResult.SUCCESS if plan.is_consumed(described(message)) else ConsumeResult.FAILURE
 
-    return PushConsumer(config, command["group"], subscriptions(command), listener)
+OPENS: dict[str, Callable[[Command, ClientConfig], Any]] = {
+    "producer": open_producer,
+    "simple": open_simple,
+    "push": open_push,
+    "lite": open_lite,
+    "lite_simple": open_lite_simple,
+}
 
 
 def subscriptions(command: Command) -> dict[str, FilterExpression]:
@@ -90,6 +111,7 @@ def send(command: Command) -> dict[str, Any]:
         message_group=command["message_group"],
         delivery_timestamp=None if due_s is None else datetime.fromtimestamp(due_s, UTC),
         priority=command["priority"],
+        lite_topic=command["lite_topic"],
     )
     producer: Producer = _clients[command["client"]]
     if command["half"]:
@@ -130,6 +152,25 @@ def change_invisible(command: Command) -> dict[str, Any]:
     return {"handle": message.receipt_handle}
 
 
+def subscribe_lite(command: Command) -> dict[str, Any]:
+    _clients[command["client"]].subscribe_lite(command["lite_topics"])
+    return {}
+
+
+def unsubscribe_lite(command: Command) -> dict[str, Any]:
+    _clients[command["client"]].unsubscribe_lite(command["lite_topic"])
+    return {}
+
+
+def lite_topics(command: Command) -> dict[str, Any]:
+    return {"lite_topics": sorted(_clients[command["client"]].lite_topics)}
+
+
+def suspend(command: Command) -> dict[str, Any]:
+    _clients[command["client"]].suspend(_received[command["token"]], command["suspend_s"])
+    return {}
+
+
 def release(command: Command) -> dict[str, Any]:
     _plans[command["client"]].released.set()
     return {}
@@ -154,6 +195,7 @@ def described(message: MessageView) -> dict[str, Any]:
         "attempt": message.delivery_attempt,
         "message_group": message.message_group,
         "priority": message.priority,
+        "lite_topic": message.lite_topic,
         "handle": message.receipt_handle,
         "corrupted": message.corrupted,
     }
@@ -167,6 +209,10 @@ COMMANDS = {
     "receive": receive,
     "ack": ack,
     "change_invisible": change_invisible,
+    "subscribe_lite": subscribe_lite,
+    "unsubscribe_lite": unsubscribe_lite,
+    "lite_topics": lite_topics,
+    "suspend": suspend,
     "release": release,
     "close": close,
 }

@@ -8,6 +8,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"sort"
@@ -34,6 +35,7 @@ type command struct {
 	Poison       string            `json:"poison"`
 	How          string            `json:"how"`
 	Waits        bool              `json:"waits"`
+	SuspendS     int               `json:"suspend_s"`
 	Topic        string            `json:"topic"`
 	Body         string            `json:"body"`
 	Tag          *string           `json:"tag"`
@@ -42,6 +44,8 @@ type command struct {
 	DeliverAtS   *int64            `json:"deliver_at_s"`
 	MessageGroup *string           `json:"message_group"`
 	Priority     *int32            `json:"priority"`
+	LiteTopic    *string           `json:"lite_topic"`
+	LiteTopics   []string          `json:"lite_topics"`
 	Half         bool              `json:"half"`
 	MessageID    string            `json:"message_id"`
 	Resolution   string            `json:"resolution"`
@@ -52,6 +56,11 @@ type command struct {
 }
 
 type said map[string]any
+
+// The client has no such call; the text names it.
+type noSuchCall string
+
+func (call noSuchCall) Error() string { return string(call) }
 
 type client interface {
 	Start() error
@@ -98,7 +107,8 @@ func names(topics map[string]string) []string {
 	return made
 }
 
-// Fails the first `fail` attempts of a message (there is no way but a result); may wait to be released.
+// Fails the first `fail` attempts of a message (there is no way but a result); may wait to be released. With `suspend_s`
+// it suspends a message so many times, whose attempt stays the same.
 func listener(c command) *rmq.FuncMessageListener {
 	released := make(chan struct{})
 	release := sync.OnceFunc(func() { close(released) })
@@ -110,13 +120,21 @@ func listener(c command) *rmq.FuncMessageListener {
 	return &rmq.FuncMessageListener{Consume: func(message *rmq.MessageView) rmq.ConsumerResult {
 		mutex.Lock()
 		calls[message.GetMessageId()]++
-		attempt := max(calls[message.GetMessageId()], message.GetDeliveryAttempt())
+		called := calls[message.GetMessageId()]
 		mutex.Unlock()
+		attempt := max(called, message.GetDeliveryAttempt())
+		tries := attempt
+		if c.SuspendS > 0 {
+			attempt, tries = message.GetDeliveryAttempt(), called
+		}
 		say(said{"heard": c.Client, "message": described(message, attempt)})
 		<-released
 		isGood := c.Poison != "" && string(message.GetBody()) != c.Poison
-		if isGood || int(attempt) > c.Fail {
+		if isGood || int(tries) > c.Fail {
 			return rmq.SUCCESS
+		}
+		if c.SuspendS > 0 {
+			return rmq.NewConsumerResultSuspend(time.Duration(c.SuspendS) * time.Second)
 		}
 		if c.How == "raise" {
 			panic("the listener panics on purpose")
@@ -139,6 +157,8 @@ func open(c command) (client, error) {
 	case "lite":
 		return rmq.NewLitePushConsumer(config, rmq.NewLitePushConsumerConfig(names(c.Topics)[0], 30*time.Second),
 			rmq.WithPushAwaitDuration(5*time.Second), rmq.WithPushMessageListener(listener(c)))
+	case "lite_simple":
+		return nil, noSuchCall(c.Kind)
 	case "simple":
 		return rmq.NewSimpleConsumer(config, rmq.WithSimpleAwaitDuration(time.Duration(c.AwaitS)*time.Second),
 			rmq.WithSimpleSubscriptionExpressions(filters(c)))
@@ -172,6 +192,9 @@ func send(c command) (said, error) {
 		if err := message.SetPriority(*c.Priority); err != nil {
 			return nil, err
 		}
+	}
+	if c.LiteTopic != nil {
+		message.SetLiteTopic(*c.LiteTopic)
 	}
 	producer := get[rmq.Producer](&clients, c.Client)
 	var receipts []*rmq.SendReceipt
@@ -231,8 +254,9 @@ func described(message *rmq.MessageView, attempt int32) said {
 		"token": token, "message_id": message.GetMessageId(), "topic": message.GetTopic(),
 		"body": string(message.GetBody()), "tag": message.GetTag(), "keys": keys, "properties": properties,
 		"attempt": attempt, "message_group": message.GetMessageGroup(),
-		"priority": nil,                                            // the client shows none
-		"handle":   message.GetReceiptHandle(), "corrupted": false, // nor whether it is
+		"priority":   nil, // the client shows none
+		"lite_topic": message.GetLiteTopic(),
+		"handle":     message.GetReceiptHandle(), "corrupted": false, // nor whether it is
 	}
 }
 
@@ -268,6 +292,17 @@ func carryOut(c command) (said, error) {
 		err := get[rmq.SimpleConsumer](&clients, c.Client).ChangeInvisibleDuration(
 			message, time.Duration(c.InvisibleS)*time.Second)
 		return said{"handle": message.ReceiptHandle}, err
+	case "subscribe_lite":
+		for _, name := range c.LiteTopics {
+			if err := get[rmq.LitePushConsumer](&clients, c.Client).SubscribeLite(name); err != nil {
+				return nil, err
+			}
+		}
+		return said{}, nil
+	case "unsubscribe_lite":
+		return said{}, get[rmq.LitePushConsumer](&clients, c.Client).UnSubscribeLite(*c.LiteTopic)
+	case "lite_topics":
+		return said{"lite_topics": nil}, nil // its log alone says so
 	case "release":
 		get[func()](&releases, c.Client)()
 		return said{}, nil
@@ -287,6 +322,10 @@ func answer(c command) {
 
 func refused(err error) said {
 	answer := said{"refused": fmt.Sprintf("%T", err), "code": nil, "words": err.Error()}
+	var missing noSuchCall
+	if errors.As(err, &missing) {
+		answer["refused"] = "NoSuchCall"
+	}
 	if status, ok := rmq.AsErrRpcStatus(err); ok {
 		answer["code"] = status.GetCode()
 	}

@@ -23,6 +23,7 @@ import org.apache.rocketmq.client.apis.StaticSessionCredentialsProvider;
 import org.apache.rocketmq.client.apis.consumer.ConsumeResult;
 import org.apache.rocketmq.client.apis.consumer.FilterExpression;
 import org.apache.rocketmq.client.apis.consumer.FilterExpressionType;
+import org.apache.rocketmq.client.apis.consumer.LitePushConsumer;
 import org.apache.rocketmq.client.apis.consumer.MessageListener;
 import org.apache.rocketmq.client.apis.consumer.SimpleConsumer;
 import org.apache.rocketmq.client.apis.message.MessageBuilder;
@@ -110,6 +111,19 @@ public final class OfficialClient {
                     RECEIVED.get(text(command, "token")), Duration.ofSeconds(command.get("invisible_s").getAsLong()));
                 said.addProperty("handle", ""); // the message keeps it to itself
                 break;
+            case "subscribe_lite":
+                for (JsonElement name : command.getAsJsonArray("lite_topics")) {
+                    ((LitePushConsumer) client).subscribeLite(name.getAsString());
+                }
+                break;
+            case "unsubscribe_lite":
+                ((LitePushConsumer) client).unsubscribeLite(text(command, "lite_topic"));
+                break;
+            case "lite_topics":
+                JsonArray names = new JsonArray();
+                new TreeSet<>(((LitePushConsumer) client).getLiteTopicSet()).forEach(names::add);
+                said.add("lite_topics", names);
+                break;
             case "release":
                 RELEASES.get(text(command, "client")).countDown();
                 break;
@@ -128,6 +142,9 @@ public final class OfficialClient {
                     .setConsumerGroup(text(command, "group")).setSubscriptionExpressions(filters)
                     .setMessageListener(listener(command)).build();
             case "lite":
+                if (command.get("suspend_s").getAsInt() > 0) {
+                    throw new NoSuchCall("suspend");
+                }
                 return PROVIDER.newLitePushConsumerBuilder().setClientConfiguration(configuration)
                     .setConsumerGroup(text(command, "group")).bindTopic(filters.keySet().iterator().next())
                     .setMessageListener(listener(command)).build();
@@ -135,6 +152,8 @@ public final class OfficialClient {
                 return PROVIDER.newSimpleConsumerBuilder().setClientConfiguration(configuration)
                     .setConsumerGroup(text(command, "group")).setSubscriptionExpressions(filters)
                     .setAwaitDuration(Duration.ofSeconds(command.get("await_s").getAsLong())).build();
+            case "lite_simple":
+                throw new NoSuchCall("lite_simple");
             default:
                 ProducerBuilder producer = PROVIDER.newProducerBuilder().setClientConfiguration(configuration)
                     .setTopics(filters.keySet().toArray(new String[0]));
@@ -210,6 +229,9 @@ public final class OfficialClient {
         if (has(command, "priority")) {
             message.setPriority(command.get("priority").getAsInt());
         }
+        if (has(command, "lite_topic")) {
+            message.setLiteTopic(text(command, "lite_topic"));
+        }
         JsonArray keys = command.getAsJsonArray("keys");
         if (!keys.isEmpty()) {
             message.setKeys(keys.asList().stream().map(JsonElement::getAsString).toArray(String[]::new));
@@ -255,6 +277,7 @@ public final class OfficialClient {
         said.addProperty("message_group", message.getMessageGroup().orElse(null));
         said.add("priority", JsonNull.INSTANCE);
         message.getPriority().ifPresent(priority -> said.addProperty("priority", priority));
+        said.addProperty("lite_topic", message.getLiteTopic().orElse(null));
         said.addProperty("handle", "");
         said.addProperty("corrupted", false); // the client gives no corrupted message to anybody
         return said;
@@ -272,11 +295,22 @@ public final class OfficialClient {
         JsonObject said = new JsonObject();
         said.addProperty("refused", refusal.getClass().getSimpleName());
         said.add("code", JsonNull.INSTANCE);
+        if (refusal instanceof NoSuchCall) {
+            said.addProperty("words", refusal.getMessage());
+            return said;
+        }
         for (Throwable cause = refusal; cause != null; cause = cause.getCause()) {
             words.append(cause).append('\n');
         }
         said.addProperty("words", words.toString());
         return said;
+    }
+
+    /** The client has no such call; the text names it. */
+    private static final class NoSuchCall extends Exception {
+        NoSuchCall(String call) {
+            super(call);
+        }
     }
 
     private static boolean has(JsonObject command, String name) {

@@ -69,6 +69,21 @@ FAULTS: tuple[Fault, ...] = (
         "A call that the Node client has open to a server that is killed may not end before the server is back.",
         is_constant=False,
     ),
+    Fault(
+        "lite-exclusive",
+        "node",
+        POPMQ,
+        "The Node client does not read the notice that another client has taken a lite topic: the messages go to the"
+        " other client, and `getLiteTopicSet` goes on naming the lite topic.",
+    ),
+    Fault(
+        "lite-exclusive",
+        "python",
+        POPMQ,
+        'The Python client\'s `subscribe_lite("ada")` subscribes to the letters a and d, and the server hears of ada'
+        " with the complete set: within 30 s, or by `subscribe_lite_all()`, which the tests call. That takes no lite"
+        " topic from another client. Nor does this client hear that another one has taken its own.",
+    ),
 )
 
 

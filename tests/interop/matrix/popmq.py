@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 
 from popclient import ClientConfig
 from popclient.admin import Admin
-from tests.interop.matrix.stage import DOCTORS, SIGNED, Servers
+from popserver.lite.subscriptions import LITE_SUBSCRIPTIONS_MAX
+from tests.interop.matrix.stage import DOCTORS, SIGNED, Scene, Servers
 from tests.support.certificates import Authority
 from tests.support.server_process import ServerProcess
 
@@ -26,6 +27,7 @@ class PopMQ(Servers):
     """Servers that run, and what an operator does with them."""
 
     shortest_hold_s = 1
+    lite_quota = LITE_SUBSCRIPTIONS_MAX
 
     def __init__(self, name: str, servers: list[ServerProcess], certificate: Path, loop: Loop, *, signs: bool) -> None:
         self.name = name
@@ -43,9 +45,11 @@ class PopMQ(Servers):
             self._admin.add_policy(SIGNED[0], "ALLOW", ["PUB", "SUB"], "TOPIC", "signed*")
             self._admin.add_policy(SIGNED[0], "ALLOW", ["SUB"], "GROUP", "signed*")
 
-    def prepare(self, topic: str, group: str, accepts: str, max_attempts: int) -> None:
-        self._admin.create_topic(topic, accept_message_types=[accepts])
-        self._admin.create_group(group, max_attempts=max_attempts, retry_intervals=[1], fifo_retry_interval=1)
+    def prepare(self, topic: str, group: str, scene: Scene) -> None:
+        self._admin.create_topic(topic, accept_message_types=[scene.accepts])
+        self._admin.create_group(
+            group, max_attempts=scene.max_attempts, retry_intervals=[1], fifo_retry_interval=1, lite=scene.lite
+        )
 
     def is_done(self, topic: str, group: str) -> bool:
         return all(

@@ -28,8 +28,11 @@ BROKER = {
     "recallMessageEnable": "true",
     "transactionTimeOut": 3_000,
     "transactionCheckInterval": 3_000,
+    "osPageCacheBusyTimeOutMills": 30_000,  # else a machine that pauses makes it refuse messages
     "mappedFileSizeCommitLog": 64 << 20,
     "mappedFileSizeTimerLog": 16 << 20,
+    "enableLmq": "true",
+    "enableMultiDispatch": "true",
 }
 # The topics of popclient's own tests, which have the names of those tests; each has a group.
 OWN = {
@@ -49,6 +52,7 @@ class RocketMQServers(Servers):
 
     name = NAME
     shortest_hold_s = 10
+    lite_quota = 5
 
     def __init__(self, home: Home, certificate: Path, topics: Iterable[str], *, signs: bool) -> None:
         self._home = home
@@ -59,7 +63,7 @@ class RocketMQServers(Servers):
         self.certificate = certificate
         self._running = ExitStack()
 
-    def prepare(self, topic: str, group: str, accepts: str, max_attempts: int) -> None:
+    def prepare(self, topic: str, group: str, scene: Scene) -> None:
         """They are in the tables that the broker has read."""
 
     def is_done(self, topic: str, group: str) -> bool:
@@ -118,6 +122,7 @@ def tables_of(scenes: Iterable[tuple[str, str, Scene]]) -> Tables:
             "retryMaxTimes": scene.max_attempts - 1,
             "groupRetryPolicy": soon,
             "consumeMessageOrderly": scene.accepts == "FIFO",
+            "attributes": _of_lite_topics(topic, scene) if scene.lite else {},
         }
     return Tables(topics, groups)
 
@@ -129,6 +134,14 @@ def _accepting(kind: str) -> dict[str, object]:
 def group_of(topic: str) -> str:
     """The group of a topic of OWN."""
     return f"group-of-{topic}"
+
+
+def _of_lite_topics(topic: str, scene: Scene) -> dict[str, object]:
+    return {
+        "lite.bind.topic": topic,
+        "lite.sub.model": scene.lite.capitalize(),
+        "lite.sub.client.quota": str(RocketMQServers.lite_quota),
+    }
 
 
 def _signatures(metadata: str) -> dict[str, object]:

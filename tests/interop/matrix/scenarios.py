@@ -11,12 +11,14 @@ from contextlib import suppress
 
 import pytest
 
-from tests.interop.matrix.stage import AWAIT_S, DOCTORS, SIGNED, Act, Scene, Stage
+from tests.interop.matrix.lite import LITE
+from tests.interop.matrix.stage import AWAIT_S, DOCTORS, SIGNED, Scenarios, Scene, Stage
 from tests.interop.official import NoSuchCall, OfficialSimpleConsumer, Received, Refused
 from tests.interop.seen import until
 from tests.interop.traffic import Traffic
 
-SCENARIOS: dict[str, tuple[Act, Scene]] = {}
+SCENARIOS = Scenarios()
+scenario = SCENARIOS.scenario
 BEFORE_AND_AFTER = 10
 SOON_S = 8
 DYING_S = 90
@@ -24,14 +26,6 @@ HOLD_S = 10  # under load
 EXTENSION_S = 40
 PATIENCE_S = 240  # Go tries a server that is gone for 5 s at each second call
 ABSENT = "absent"  # a group that nobody has made
-
-
-def scenario(scene: Scene = Scene()) -> Callable[[Act], Act]:  # noqa: B008 - a value, not a place
-    def add(act: Act) -> Act:
-        SCENARIOS[act.__name__.removesuffix("_")] = (act, scene)
-        return act
-
-    return add
 
 
 @scenario()
@@ -115,8 +109,8 @@ def simple(stage: Stage) -> None:
     """What was not acked comes again when its time is over; what was acked does not."""
     consumer, hold_s = stage.simple(), stage.servers.shortest_hold_s
     stage.producer().send(stage.topic, "UA1545")
-    first = _first(consumer, hold_s)
-    again = _first(consumer, hold_s + 10)
+    first = stage.first(consumer, hold_s)
+    again = stage.first(consumer, hold_s + 10)
     assert (again.message_id, first.attempt, again.attempt) == (first.message_id, 1, 2)
     consumer.ack(again)
     stage.settles()
@@ -127,8 +121,8 @@ def late(stage: Stage) -> None:
     """An ack after the end of the hold is refused, and the client says so."""
     consumer, hold_s = stage.simple(), stage.servers.shortest_hold_s
     stage.producer().send(stage.topic, "UA1545")
-    first = _first(consumer, hold_s)
-    again = _first(consumer, hold_s + 10)
+    first = stage.first(consumer, hold_s)
+    again = stage.first(consumer, hold_s + 10)
     with pytest.raises(Refused):
         consumer.ack(first)
     consumer.ack(again)
@@ -140,7 +134,7 @@ def extend(stage: Stage) -> None:
     """A hold is extended, and the message acked by its new handle."""
     consumer, hold_s = stage.simple(), stage.servers.shortest_hold_s
     stage.producer().send(stage.topic, "UA1545")
-    message = _first(consumer, hold_s)
+    message = stage.first(consumer, hold_s)
     handle, since = consumer.change_invisible(message, hold_s + EXTENSION_S), time.monotonic()
     until(lambda: time.monotonic() > since + hold_s)
     assert consumer.receive(invisible_s=10) == []
@@ -261,6 +255,9 @@ def kill(stage: Stage) -> None:
     _under_load(stage, stage.servers.kill)
 
 
+SCENARIOS |= LITE
+
+
 def _under_load(stage: Stage, end: Callable[[], None]) -> None:
     traffic = Traffic(stage.producer(), stage.simple(), stage.topic, HOLD_S)
     with traffic:
@@ -281,13 +278,6 @@ def _under_load(stage: Stage, end: Callable[[], None]) -> None:
 def _goes_on(traffic: Traffic) -> None:
     before = traffic.passed
     until(lambda: traffic.passed > before + BEFORE_AND_AFTER, PATIENCE_S)
-
-
-def _first(consumer: OfficialSimpleConsumer, invisible_s: int) -> Received:
-    """The next message, held."""
-    found: list[Received] = []
-    until(lambda: bool(found) or bool(found.extend(consumer.receive(1, invisible_s)) or found))
-    return found[0]
 
 
 def _ignored(consumer: OfficialSimpleConsumer, invisible_s: int) -> bool:

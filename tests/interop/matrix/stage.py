@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 from tests.interop.official import (
     NoSuchCall,
+    OfficialLitePushConsumer,
+    OfficialLiteSimpleConsumer,
     OfficialProducer,
     OfficialPushConsumer,
     OfficialSimpleConsumer,
@@ -33,9 +35,10 @@ class Servers(ABC):
     endpoints: str  # of all of them
     certificate: Path  # of the CA that a client has to trust
     shortest_hold_s: int
+    lite_quota: int  # lite topics of one client
 
     @abstractmethod
-    def prepare(self, topic: str, group: str, accepts: str, max_attempts: int) -> None:
+    def prepare(self, topic: str, group: str, scene: Scene) -> None:
         """Make the topic and the group, whose retries come after a second."""
 
     @abstractmethod
@@ -56,9 +59,10 @@ class Servers(ABC):
 
 
 class Scene(NamedTuple):
-    """What a scenario needs. `has_to_sign`: at servers that want signatures."""
+    """What a scenario needs. `has_to_sign`: at servers that want signatures; `lite`: SHARED or EXCLUSIVE."""
 
     accepts: str = "NORMAL"
+    lite: str = ""
     max_attempts: int = 16
     has_to_sign: bool = False
 
@@ -72,7 +76,7 @@ class Stage:
         self.topic, self.group = names_of(scenario, language)
         self._start_at = start_at
         self._program: Program | None = None
-        servers.prepare(self.topic, self.group, scene.accepts, scene.max_attempts)
+        servers.prepare(self.topic, self.group, scene)
 
     @property
     def program(self) -> Program:
@@ -94,6 +98,19 @@ class Stage:
 
     def push(self, expression: str = "*", *, sql: bool = False, fail: int = 0) -> OfficialPushConsumer:
         return self.program.push(self.group, self.topic, expression, sql=sql, fail=fail)
+
+    def lite(self, *, fail: int = 0, poison: str = "", suspend_s: int = 0) -> OfficialLitePushConsumer:
+        return self.program.lite(self.group, self.topic, fail=fail, poison=poison, suspend_s=suspend_s)
+
+    def lite_simple(self) -> OfficialLiteSimpleConsumer:
+        return self.program.lite_simple(self.group, self.topic, await_s=AWAIT_S)
+
+    @staticmethod
+    def first(consumer: OfficialSimpleConsumer, invisible_s: int) -> Received:
+        """The next message, held."""
+        found: list[Received] = []
+        until(lambda: bool(found) or bool(found.extend(consumer.receive(1, invisible_s)) or found))
+        return found[0]
 
     def collect(self, consumer: OfficialSimpleConsumer, count: int, *, at_once: int = 16) -> list[Received]:
         """The next `count` messages, each acked as soon as it was received."""
@@ -131,3 +148,14 @@ def names_of(scenario: str, language: str) -> tuple[str, str]:
 
 
 Act = Callable[[Stage], None]
+
+
+class Scenarios(dict[str, tuple[Act, Scene]]):
+    """By their names."""
+
+    def scenario(self, scene: Scene = Scene()) -> Callable[[Act], Act]:  # noqa: B008 - a value, not a place
+        def add(act: Act) -> Act:
+            self[act.__name__.removesuffix("_").replace("_", "-")] = (act, scene)
+            return act
+
+        return add

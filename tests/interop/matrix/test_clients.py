@@ -11,19 +11,20 @@ import pytest
 from tests.interop.matrix import rocketmq
 from tests.interop.matrix.conftest import SERVERS, Get
 from tests.interop.matrix.faults import FAULTS, fault_at
+from tests.interop.matrix.lite import LITE
 from tests.interop.matrix.scenarios import SCENARIOS
 from tests.interop.matrix.stage import Stage
 from tests.interop.official import NoSuchCall, Start
 from tests.interop.programs import BUILDS, LANGUAGES
 
-# What CI runs: those whose clients other tests do not go into, what is hard for each, and popclient at RocketMQ.
-_HARD = ("restart", "kill")
+# What CI runs: those whose clients other tests do not go into, what is hard or new for each, and popclient at RocketMQ.
+_HARD = ("restart", "kill", *LITE)
 _AT_ROCKETMQ = ("send", "fifo", "delay", "transaction", "push", "retry", "tag", "sql")
 
 
 def _is_chosen(server: str, language: str, scenario: str) -> bool:
     fault = fault_at(scenario, language, server)
-    if fault is not None and not FAULTS[fault].is_constant:
+    if fault is not None and not (FAULTS[fault].is_constant and language in BUILDS):
         return False
     if server == "SQLite":
         return language in BUILDS or scenario in _HARD

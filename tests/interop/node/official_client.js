@@ -6,7 +6,7 @@
 
 const { createInterface } = require('node:readline');
 const {
-  ConsumeResult, FilterExpression, LitePushConsumerImpl, Producer, PushConsumer, SimpleConsumer,
+  ConsumeResult, ConsumeResultSuspend, FilterExpression, LitePushConsumerImpl, Producer, PushConsumer, SimpleConsumer,
 } = require('rocketmq-client-nodejs');
 
 // Filter types by their number on the wire: the client does not export their names.
@@ -27,10 +27,14 @@ function say(event) {
   process.stdout.write(`${JSON.stringify(event)}\n`);
 }
 
-// Fails the first `fail` attempts of a message (`how`: by a result, or by throwing); may wait to be released.
+class NoSuchCall extends Error {}
+
+// Fails the first `fail` attempts of a message (`how`: by a result, or by throwing); may wait to be released. With
+// `suspend_s` it suspends a message so many times, whose attempt stays the same.
 class Listener {
   constructor(command) {
     this.command = command;
+    this.suspended = new Map();
     this.released = new Promise(resolve => { this.release = resolve; });
     if (!command.waits) this.release();
   }
@@ -39,9 +43,16 @@ class Listener {
     say({ heard: this.command.client, message: described(message) });
     await this.released;
     const isGood = this.command.poison && message.body.toString() !== this.command.poison;
+    if (this.command.suspend_s && !isGood) return this.suspend(message);
     if (isGood || message.deliveryAttempt > this.command.fail) return ConsumeResult.SUCCESS;
     if (this.command.how === 'raise') throw new Error('the listener throws on purpose');
     return ConsumeResult.FAILURE;
+  }
+
+  suspend(message) {
+    const before = this.suspended.get(message.messageId) ?? 0;
+    this.suspended.set(message.messageId, before + 1);
+    return before < this.command.fail ? ConsumeResultSuspend.of(this.command.suspend_s * 1000) : ConsumeResult.SUCCESS;
   }
 }
 
@@ -86,6 +97,7 @@ const opens = {
 
 const commands = {
   async open(command) {
+    if (!(command.kind in opens)) throw new NoSuchCall(command.kind);
     const client = opens[command.kind](command, {
       endpoints: command.endpoint, namespace: command.namespace, sslEnabled: 'OFFICIAL_TLS' in process.env,
       requestTimeout: REQUEST_TIMEOUT_MS,
@@ -110,6 +122,7 @@ const commands = {
       deliveryTimestamp: command.deliver_at_s === null ? undefined : new Date(command.deliver_at_s * 1000),
       messageGroup: command.message_group ?? undefined,
       priority: command.priority ?? undefined,
+      liteTopic: command.lite_topic ?? undefined,
     }, transaction);
     if (transaction) transactions.set(receipt.messageId, transaction);
     return {
@@ -147,6 +160,20 @@ const commands = {
     return { handle: message.receiptHandle };
   },
 
+  async subscribe_lite(command) {
+    for (const name of command.lite_topics) await clients.get(command.client).subscribeLite(name);
+    return {};
+  },
+
+  async unsubscribe_lite(command) {
+    await clients.get(command.client).unsubscribeLite(command.lite_topic);
+    return {};
+  },
+
+  async lite_topics(command) {
+    return { lite_topics: [ ...clients.get(command.client).getLiteTopicSet() ].sort() };
+  },
+
   async release(command) {
     listeners.get(command.client).release();
     return {};
@@ -181,6 +208,7 @@ function described(message) {
     attempt: message.deliveryAttempt,
     message_group: message.messageGroup || null,
     priority: message.priority ?? null,
+    lite_topic: message.liteTopic || null,
     handle: message.receiptHandle,
     corrupted: Boolean(message.corrupted),
   };

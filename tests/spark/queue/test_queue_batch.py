@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("pyspark", reason="spark: pip install 'popmq[spark]'")
 
 
-from popclient import FilterExpression, Producer
+from popclient import FilterExpression, Message, Producer
 from popclient.admin import Admin
 from popclient.errors import NotFound
 from popclient.spark.queue import reading
@@ -51,6 +51,19 @@ def test_every_message_once_with_all_that_it_says(seen: Seen, admin: Admin) -> N
             "delivery_timestamp": None,
             "delivery_attempt": 1,
         }
+
+
+@pytest.mark.usefixtures("way")
+def test_lite_topics_have_their_column(seen: Seen, admin: Admin) -> None:
+    admin.create_topic("sessions", queue_count=QUEUES, accept_message_types=["LITE"])
+    with Producer(seen.endpoint) as producer:
+        sent = [Message("sessions", f"{number}", lite_topic=f"user-{number % 7}") for number in range(40)]
+        producer.send_many(sent).raise_for_failures()
+    rows = seen.read(topic="sessions")
+    assert {row["body"]: row["lite_topic"] for row in rows} == {
+        str(each.body).encode(): each.lite_topic for each in sent
+    }
+    assert {(row["message_type"], row["message_group"]) for row in rows} == {("LITE", None)}
 
 
 def test_a_long_range_is_pulled_in_pieces(seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:

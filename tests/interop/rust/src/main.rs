@@ -85,7 +85,7 @@ fn described(message: &MessageView) -> Value {
         "token": token(message), "message_id": message.message_id(), "topic": message.topic(),
         "body": String::from_utf8_lossy(message.body()), "tag": message.tag(), "keys": keys,
         "properties": message.properties(), "attempt": message.delivery_attempt(),
-        "message_group": message.message_group(), "priority": null, "handle": "", "corrupted": false,
+        "message_group": message.message_group(), "priority": null, "lite_topic": null, "handle": "", "corrupted": false,
     })
 }
 
@@ -135,8 +135,10 @@ impl Program {
     }
 
     async fn send(&self, command: &Value) -> Said {
-        if !command["priority"].is_null() {
-            return no_such_call("priority");
+        for name in ["priority", "lite_topic"] {
+            if !command[name].is_null() {
+                return no_such_call(name);
+            }
         }
         let producer = self.producers.lock().await[text(command, "client")].clone();
         let mut message = MessageBuilder::builder()

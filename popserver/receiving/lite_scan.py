@@ -1,0 +1,305 @@
+"""The scan of a topic of lite topics: new messages, for the clients that subscribe to their lite topics.
+
+A message whose client asks now is granted at once. For any other message its lite topic gets a row, which names the
+client that may receive it, or nobody. The scan of `receiving.scan` is for all other topics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from sqlalchemy import ColumnElement, bindparam, case, func, insert, literal_column, select, update
+
+from popserver.database.rows import RowQuery, encode_rows, rows_parameter
+from popserver.database.schema import (
+    IS_ORIGINAL,
+    KEY_SHIFT,
+    delivery,
+    lite_subscription,
+    lite_topic,
+    message,
+    progress,
+)
+from popserver.database.schema import message_group_progress as behind
+from popserver.database.statement import Statement
+from popserver.delivery.message_groups import MessageGroupKey
+from popserver.engine.transaction import Transaction
+from popserver.messages.ranges import INSIDE, WINDOW_OFFSETS
+from popserver.messages.read import BY_KEY
+from popserver.model.topic import message_key, offset_of
+from popserver.receiving.batch import Candidate, ReceiveBatch
+from popserver.receiving.grant import Receive
+from popserver.receiving.lite import EVERY_CLIENT, LiteFound
+
+# One search reads at most so many new messages: those of clients that do not ask cost a row each.
+_SCANNED_MAX = 2 * WINDOW_OFFSETS
+# The rest of what the clients ask for, if each has something and most of the messages that are passed are of others.
+_REST = 1 / 8
+# A look reads so many for each one that the clients may get. Some are of others, so there may be another look.
+_READ_PER_WANTED = 1
+_READ_MIN = 64
+
+
+class _NewRow(NamedTuple):
+    """A new message, the client that gets its lite topic (None: nobody), and what is known of that (`_FREE` …)."""
+
+    message_key: int
+    message_group: str
+    client_id: str | None
+    is_taken: int
+
+
+_FREE, _HAS_ROW, _IS_HELD = 0, 1, 2
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """The messages of a lite topic that nobody gets now: the first one, whether there are more, and whose they are."""
+
+    next_offset: int
+    client_id: str | None
+    is_held: bool
+    is_single: bool = True
+
+
+class Fresh(NamedTuple):
+    """New messages for each client, and the lite topics whose new messages have to wait.
+
+    `with_row` are lite topics with a row, of which the scan has passed another message. `left_over` says whether
+    messages may be left.
+    """
+
+    found: dict[str, list[Candidate]]
+    waiting: dict[MessageGroupKey, _Waiting]
+    with_row: set[MessageGroupKey]
+    left_over: bool
+
+
+def read_on(tx: Transaction, batch: ReceiveBatch, clients: dict[str, list[Receive]], passed: LiteFound) -> Fresh:
+    """Read on in each queue until the clients have as many as they ask for. The group's progress moves on."""
+    search = _LiteSearch(batch, clients, passed)
+    moved: list[tuple[int, int]] = []
+    read, left_over = 0, False
+    start = batch.rotation % len(passed.places) if passed.places else 0
+    for place in (*passed.places[start:], *passed.places[:start]):
+        # On Postgres `end_offset` may be older than the locked progress row: never move back to it.
+        if place.next_offset >= place.end_offset:
+            continue
+        if search.is_enough or read >= _SCANNED_MAX:
+            left_over = True
+            break
+        first = max(place.next_offset, place.min_offset)
+        end = min(place.end_offset, first + WINDOW_OFFSETS)
+        keys = range(message_key(place.queue_id, first), message_key(place.queue_id, end))
+        rows, is_all = _rows(tx, batch, keys, search.wanted)
+        taken = search.take(place.queue_id, rows)
+        read += taken
+        reached = end if is_all and taken == len(rows) else offset_of(rows[taken - 1].message_key) + 1
+        moved.append((place.queue_id, reached))
+        left_over = left_over or reached < place.end_offset
+    if moved:
+        _MOVE_ON.execute(tx.conn, {"for_group": batch.group.group_id, "moved": encode_rows(moved)})
+    # A client that shares lite topics finds those whose rows name another client when it asks again.
+    shares = bool(search.waiting) and any(each.shares for several in clients.values() for each in several)
+    return Fresh(search.candidates(tx), search.waiting, search.with_row, left_over or shares)
+
+
+def store_waiting(
+    tx: Transaction,
+    batch: ReceiveBatch,
+    fresh: Fresh,
+    left: Iterable[tuple[str, Candidate]],
+    locked: Collection[MessageGroupKey | None],
+) -> None:
+    """Give a row to the lite topics of messages that were found and not granted.
+
+    `left` are those that no receive took, each with its client; `locked` are the lite topics of the grants.
+    """
+    for client_id, each in left:
+        if each.member is None:
+            continue  # it was redriven to the group, and has a delivery already
+        offset = offset_of(each.row.message_key)
+        known = fresh.waiting.setdefault(each.member, _Waiting(offset, client_id, is_held=False))
+        if known.next_offset != offset:
+            known.next_offset, known.is_single = min(offset, known.next_offset), False
+    group_id = batch.group.group_id
+    if fresh.waiting:
+        rows = [
+            (
+                group_id,
+                member.queue_id,
+                member.topic_id,
+                each.next_offset,
+                None if each.is_held or member in locked else tx.now_ms,
+                int(each.is_single),
+                member.message_group,
+                each.client_id,
+            )
+            for member, each in fresh.waiting.items()
+        ]
+        _STORE.execute(tx.conn, {"waiting": encode_rows(rows)})
+    if fresh.with_row:
+        several = [(group_id, each.queue_id, each.message_group) for each in fresh.with_row]
+        _HAS_MORE.execute(tx.conn, {"members": encode_rows(several)})
+
+
+class _LiteSearch:
+    """Gives new messages to the clients, in order, as long as they want some."""
+
+    def __init__(self, batch: ReceiveBatch, clients: dict[str, list[Receive]], passed: LiteFound) -> None:
+        self._batch = batch
+        self._rooms = passed.rooms
+        self._heads_only = {each for each, several in clients.items() if any(one.heads_only for one in several)}
+        # The client that gets a lite topic in this search.
+        self._owners = {
+            run.member: client_id
+            for client_id, runs in passed.runs.items()
+            for run in runs
+            if run.found and run.next_offset is None
+        }
+        self._keys: dict[str, list[tuple[int, MessageGroupKey]]] = {each: [] for each in clients}
+        self.wanted = sum(max(0, room) for room in passed.rooms.values())
+        self._rest = _REST * sum(each.batch_size for several in clients.values() for each in several)
+        self._without = {each for each in clients if not (passed.runs.get(each) or passed.again.get(each))}
+        self.waiting: dict[MessageGroupKey, _Waiting] = {}
+        self.with_row: set[MessageGroupKey] = set()
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether reading on is not worth while: for the last few messages, many of other clients would get a row."""
+        return self.wanted <= 0 or (self.wanted <= self._rest and len(self.waiting) > self.wanted and not self._without)
+
+    def take(self, queue_id: int, rows: Sequence[_NewRow]) -> int:
+        """Give messages of one queue to clients, or let them wait. Returns how many were looked at."""
+        topic_id = self._batch.topic.topic_id
+        for number, row in enumerate(rows, start=1):
+            member = MessageGroupKey(topic_id, queue_id, row.message_group)
+            if row.is_taken == _HAS_ROW:
+                self.with_row.add(member)
+            elif (known := self.waiting.get(member)) is not None:
+                known.is_single = False
+            elif row.is_taken == _FREE and self._is_given(member, row):
+                if self.is_enough:
+                    return number
+            else:
+                offset = offset_of(row.message_key)
+                self.waiting[member] = _Waiting(offset, row.client_id, is_held=row.is_taken == _IS_HELD)
+        return len(rows)
+
+    def _is_given(self, member: MessageGroupKey, row: _NewRow) -> bool:
+        """Give the message to its client, if that wants one and may have it."""
+        owner = self._owners.get(member)
+        client_id = row.client_id if owner is None else owner
+        if client_id is None or self._rooms.get(client_id, 0) <= 0 or (owner and client_id in self._heads_only):
+            return False
+        self._owners[member] = client_id
+        self._rooms[client_id] -= 1
+        self.wanted -= 1
+        self._without.discard(client_id)
+        self._keys[client_id].append((row.message_key, member))
+        return True
+
+    def candidates(self, tx: Transaction) -> dict[str, list[Candidate]]:
+        """The messages of each client."""
+        keys = [(key,) for several in self._keys.values() for key, _ in several]
+        if not keys:
+            return {}
+        rows = BY_KEY.rows(tx.conn, {"keys": encode_rows(keys)}, bodies=self._batch.bodies)
+        by_key = {row.message_key: row for row in rows}
+        return {
+            client_id: [Candidate(by_key[key], 1, member) for key, member in several if key in by_key]
+            for client_id, several in self._keys.items()
+        }
+
+
+def _rows(tx: Transaction, batch: ReceiveBatch, keys: range, wanted: int) -> tuple[list[_NewRow], bool]:
+    """New messages with these keys, if so many are wanted, and whether these are all."""
+    limit = max(_READ_MIN, _READ_PER_WANTED * wanted)
+    names = batch.names | {"from_key": keys.start, "to_key": keys.stop, "limit": limit}
+    rows = (_NEW_OF_CLIENTS if batch.group.chooses else _NEW).rows(tx.conn, names)
+    return rows, len(rows) < limit
+
+
+# Scalar subqueries instead of EXISTS: Postgres would turn EXISTS into a join that reads all deliveries of the group.
+_ANY_DELIVERY = (
+    select(delivery.c.message_key)
+    .where(
+        delivery.c.group_id == bindparam("group_id"),
+        delivery.c.topic_id == bindparam("topic_id"),
+        delivery.c.message_group == message.c.message_group,
+    )
+    .limit(literal_column("1"))
+    .scalar_subquery()
+)
+_ROW_BEHIND = (
+    select(behind.c.queue_id)
+    .where(
+        behind.c.group_id == bindparam("group_id"),
+        behind.c.queue_id == message.c.message_key.op(">>")(KEY_SHIFT),
+        behind.c.message_group == message.c.message_group,
+    )
+    .scalar_subquery()
+)
+# Messages of an expired lite topic are passed over, and so consumed.
+_FIRST_KEY = (
+    select(lite_topic.c.first_key)
+    .where(lite_topic.c.topic_id == bindparam("topic_id"), lite_topic.c.name == message.c.message_group)
+    .scalar_subquery()
+)
+_SUBSCRIBER = (
+    select(func.min(lite_subscription.c.client_id))
+    .where(
+        lite_subscription.c.group_id == bindparam("group_id"),
+        lite_subscription.c.topic_id == bindparam("topic_id"),
+        lite_subscription.c.lite_topic == message.c.message_group,
+    )
+    .scalar_subquery()
+)
+
+
+def _new(client_id: ColumnElement[Any]) -> RowQuery[_NewRow]:
+    is_taken = case(
+        (_ROW_BEHIND.is_not(None), literal_column(str(_HAS_ROW))),
+        (_ANY_DELIVERY.is_not(None), literal_column(str(_IS_HELD))),
+        else_=literal_column(str(_FREE)),
+    )
+    return RowQuery(
+        _NewRow,
+        select(message.c.message_key, message.c.message_group, client_id.label("client_id"), is_taken.label("is_taken"))
+        .where(*INSIDE, message.c.message_group.is_not(None), IS_ORIGINAL, message.c.message_key >= _FIRST_KEY)
+        .order_by(message.c.message_key)
+        .limit(bindparam("limit")),
+    )
+
+
+_NEW = _new(literal_column(f"'{EVERY_CLIENT}'"))
+_NEW_OF_CLIENTS = _new(_SUBSCRIBER)
+_MOVED = rows_parameter("moved", "queue_id", "next_offset")
+_MOVE_ON = Statement(
+    update(progress)
+    .where(progress.c.group_id == bindparam("for_group"), progress.c.queue_id == _MOVED.c.queue_id)
+    .values(next_offset=_MOVED.c.next_offset)
+)
+_WAITING = rows_parameter(
+    "waiting",
+    "group_id",
+    "queue_id",
+    "topic_id",
+    "next_offset",
+    "open_since_ms",
+    "is_single",
+    text=("message_group", "subscriber"),
+)
+_STORE = Statement(insert(behind).from_select([each.name for each in _WAITING.c], select(_WAITING)))
+_MEMBERS = rows_parameter("members", "group_id", "queue_id", text=("message_group",))
+_HAS_MORE = Statement(
+    update(behind)
+    .where(
+        behind.c.group_id == _MEMBERS.c.group_id,
+        behind.c.queue_id == _MEMBERS.c.queue_id,
+        behind.c.message_group == _MEMBERS.c.message_group,
+    )
+    .values(is_single=literal_column("0"))
+)
