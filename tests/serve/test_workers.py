@@ -49,9 +49,7 @@ class TestStarting:
             assert server.facts["workers"] == 3
             assert sorted(server.running().values()) == [1, 2, 3]
             with Admin(ClientConfig(endpoints=server.endpoint)) as admin:
-                listed = admin.status().servers
-            assert {each.address for each in listed} == {server.endpoint}
-            assert sorted(each.server_id.rpartition("-")[2] for each in listed) == ["1", "2", "3"]
+                await _is_done(lambda: _listed(admin, server.endpoint) == ["1", "2", "3"], "all are listed as servers")
             assert await server.stop() == 0
             assert server.running() == {}
         assert server.lines("worker ready")[0]["worker"] == 1
@@ -261,6 +259,15 @@ def _sending(endpoint: str) -> Iterator[_Numbers]:
 
     with _running(numbers, send, receive):
         yield numbers
+
+
+def _listed(admin: Admin, endpoint: str) -> list[str]:
+    """The numbers of the workers that run at this address."""
+    return sorted(
+        each.server_id.rpartition("-")[2]
+        for each in admin.status().servers
+        if each.running and each.address == endpoint
+    )
 
 
 class _Calls:
