@@ -122,7 +122,7 @@ def tables_of(scenes: Iterable[tuple[str, str, Scene]]) -> Tables:
         groups[group] = {
             "retryMaxTimes": scene.max_attempts - 1,
             "groupRetryPolicy": soon,
-            "consumeMessageOrderly": scene.accepts == "FIFO",
+            "consumeMessageOrderly": scene.accepts in ("FIFO", "LITE"),
             "attributes": _of_lite_topics(topic, scene) if scene.lite else {},
         }
     return Tables(topics, groups)
