@@ -81,7 +81,7 @@ class Config(BaseSettings):
     send_backlog: int = Field(default=128, ge=1)  # MiB of bodies that are not stored yet
     max_undelivered: int = Field(default=96, ge=1)  # MiB of bodies in answers that clients have not read yet
     max_filter_memory: int = Field(default=64, ge=1)  # MiB of filters of running receives and pulls
-    max_lite_subscriptions: int = Field(default=1_000_000, ge=1)  # lite topics of all lite consumers
+    max_lite_subscriptions: int = Field(default=250_000, ge=1)  # lite topics of all lite consumers
 
     @field_validator(
         "min_invisible",

@@ -104,11 +104,12 @@ class Home:
     ) -> None:
         """broker, proxy: further settings of theirs. java: options of both processes, such as the size of the heap."""
         self._classpath, self._folder, self._options = classpath, folder, java
-        self._names_port, self._grpc_port = free_port(), free_port()
+        self._names_port, self._grpc_port, self._broker_port = free_port(), free_port(), _broker_port()
         tables.write(folder / "store" / "config")
         names = {"listenPort": self._names_port, "bindAddress": "127.0.0.1"}
         (folder / "names.conf").write_text(_properties(names))
-        (folder / "broker.conf").write_text(_properties(_broker(folder, self._names_port) | (broker or {})))
+        of_broker = _broker(folder, self._names_port, self._broker_port) | (broker or {})
+        (folder / "broker.conf").write_text(_properties(of_broker))
         (folder / "proxy.json").write_text(json.dumps(_proxy(self._names_port, self._grpc_port) | (proxy or {})))
 
     @property
@@ -125,18 +126,26 @@ class Home:
         files = ("-bc", self._folder / "broker.conf", "-pc", self._folder / "proxy.json")
         return self._java("proxy.ProxyStartup", self._grpc_port, "-pm", "local", *files)
 
+    @contextmanager
+    def broker_and_proxy(self) -> Iterator[int]:
+        """A running broker, and a proxy in a process of its own; gives the proxy's pid."""
+        with self._java("broker.BrokerStartup", self._broker_port, "-c", self._folder / "broker.conf"):
+            of_proxy = ("-pm", "cluster", "-pc", self._folder / "proxy.json")
+            with self._java("proxy.ProxyStartup", self._grpc_port, *of_proxy) as pid:
+                yield pid
+
     def _java(self, program: str, port: int, *options: str | Path) -> AbstractContextManager[int]:
         machine = ["java", *self._options, "-cp", self._classpath, f"-Duser.home={self._folder}"]
         home = {"ROCKETMQ_HOME": str(self._folder), "RMQ_PROXY_HOME": str(self._folder)}
         return process([*machine, f"org.apache.rocketmq.{program}", *options], self._folder, port, home)
 
 
-def _broker(folder: Path, names_port: int) -> dict[str, object]:
+def _broker(folder: Path, names_port: int, port: int) -> dict[str, object]:
     return {
         "brokerName": "bench",
         "brokerIP1": "127.0.0.1",
         "namesrvAddr": f"127.0.0.1:{names_port}",
-        "listenPort": _broker_port(),
+        "listenPort": port,
         "haListenPort": free_port(),
         "storePathRootDir": folder / "store",
     }

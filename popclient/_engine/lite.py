@@ -14,7 +14,7 @@ from popclient._session import convert
 from popclient._session.session import Session
 from popclient._tasks import Tasks
 from popclient._version import log
-from popclient.errors import PopError, check
+from popclient.errors import PopError, QuotaExceeded, check
 from popclient.message import MessageView
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
@@ -54,6 +54,7 @@ class LiteSubscriptions:
         """Adds lite topics. Raises the server's refusal, and then adds none."""
         option = None if begin is None else pb.OffsetOption(policy=_BEGINNINGS[begin])
         async with self._turn:
+            self._check_quota(len(self.lite_topics | set(names)))
             await self._sync(pb.PARTIAL_ADD, names, option)
             self.lite_topics |= set(names)
 
@@ -66,6 +67,15 @@ class LiteSubscriptions:
     def end(self) -> None:
         """Tells the server no more; its goodbye ends the subscriptions."""
         self._tasks.cancel()
+
+    def _check_quota(self, count: int) -> None:
+        """RocketMQ tells its quota in the settings, and leaves it to the clients."""
+        quota = self._session.settings.subscription.lite_subscription_quota
+        if quota and count > quota:
+            raise QuotaExceeded(
+                f"this consumer would subscribe to {count} lite topics, at most {quota} are allowed; unsubscribe from"
+                " some, or use more clients"
+            )
 
     async def _keep(self) -> None:
         while True:

@@ -9,7 +9,7 @@ import asyncio
 from collections import defaultdict, deque
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from popclient._session import convert
 from popclient._session.batching import Batcher, BatchLimits, BatchQueue, BatchSender, Call, Reply
@@ -27,6 +27,15 @@ REASON_HEADER: Final = "popmq-reason-bin"
 REASON_LENGTH_MAX: Final = 256  # the server cuts longer ones
 
 
+class _Ack(NamedTuple):
+    """What is sent of an ack. PopMQ needs no lite topic for it, RocketMQ does."""
+
+    topic: str
+    message_id: str
+    receipt_handle: str
+    lite_topic: str | None
+
+
 class Settling:
     """Settles messages for one group."""
 
@@ -34,26 +43,29 @@ class Settling:
         self._session = session
         self._group = convert.resource(group, session.config.namespace)
         self._sender = BatchSender(session, self._exchange_acks)
-        self._acks: Batcher[tuple[str, str, str]] = Batcher(self._new_ack_queue)
+        self._acks: Batcher[_Ack] = Batcher(self._new_ack_queue)
 
     # ---- Acks ----
 
     def submit_ack(self, view: MessageView, reply: Reply) -> None:
         """Acks it; the reply gets None or a PopError."""
-        self._acks.submit(view.topic, Call((view.topic, view.message_id, view.receipt_handle), 0, reply))
+        ack = _Ack(view.topic, view.message_id, view.receipt_handle, view.lite_topic)
+        self._acks.submit(view.topic, Call(ack, 0, reply))
 
-    def _new_ack_queue(self, _topic: str) -> BatchQueue[tuple[str, str, str]]:
+    def _new_ack_queue(self, _topic: str) -> BatchQueue[_Ack]:
         return BatchQueue(self._sender.send, lambda: BatchLimits(ENTRIES_PER_ACK, 1, ACK_REQUESTS_AT_ONCE))
 
-    async def _exchange_acks(self, entries: Sequence[tuple[str, str, str]]) -> Sequence[Any]:
-        request = rpc.AckMessageRequest(group=self._group, topic=self._resource(entries[0][0]))
-        for _, message_id, receipt_handle in entries:
-            request.entries.add(message_id=message_id, receipt_handle=receipt_handle)
+    async def _exchange_acks(self, entries: Sequence[_Ack]) -> Sequence[Any]:
+        request = rpc.AckMessageRequest(group=self._group, topic=self._resource(entries[0].topic))
+        for each in entries:
+            request.entries.add(
+                message_id=each.message_id, receipt_handle=each.receipt_handle, lite_topic=each.lite_topic
+            )
         answer = await self._session.transport.unary(
             lambda link: link.messaging.AckMessage, request, self._session.config.request_timeout
         )
         if answer.entries and all(entry.receipt_handle for entry in answer.entries):
-            return _by_handle([handle for _, _, handle in entries], answer.entries)
+            return _by_handle([each.receipt_handle for each in entries], answer.entries)
         if len(answer.entries) == len(entries):
             return [_ack_outcome(entry) for entry in answer.entries]
         if answer.status.code == pb.OK:
@@ -75,6 +87,7 @@ class Settling:
             topic=self._resource(view.topic),
             receipt_handle=view.receipt_handle,
             message_id=view.message_id,
+            lite_topic=view.lite_topic,
             suspend=suspend,
         )
         request.invisible_duration.FromTimedelta(duration)
@@ -95,6 +108,7 @@ class Settling:
             topic=self._resource(view.topic),
             receipt_handle=view.receipt_handle,
             message_id=view.message_id,
+            lite_topic=view.lite_topic,
             delivery_attempt=view.delivery_attempt,
             max_delivery_attempts=self._session.settings.backoff_policy.max_attempts,
         )

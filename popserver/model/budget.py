@@ -80,4 +80,4 @@ class BrokerLimits(NamedTuple):
     send_backlog_bytes: int = 128 * MIB
     undelivered_bytes: int = 96 * MIB  # of answers that clients have not received yet
     filter_bytes: int = 64 * MIB  # of all running receives and pulls
-    lite_subscriptions: int = 1_000_000  # lite topics of all lite consumers
+    lite_subscriptions: int = 250_000  # lite topics of all lite consumers, about 350 bytes each

@@ -143,7 +143,7 @@ def _add_auth(parser: argparse.ArgumentParser) -> None:
         "--max-undelivered", type=_mib, metavar="MIB", help="memory for answers that clients have not read yet (96)"
     )
     parser.add_argument("--max-filter-memory", type=_mib, metavar="MIB", help="memory for filters of receives (64)")
-    parser.add_argument("--max-lite-subscriptions", type=int, metavar="N", help="lite topics of all clients (1000000)")
+    parser.add_argument("--max-lite-subscriptions", type=int, metavar="N", help="lite topics of all clients (250000)")
 
 
 def add_database_url(parser: argparse.ArgumentParser) -> None:

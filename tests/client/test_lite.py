@@ -17,7 +17,7 @@ from popclient.message import MessageView
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
 from popserver import embedded
-from tests.support.scripted_server import until
+from tests.support.scripted_server import ScriptedServer, until
 
 PATIENCE_S = 30
 
@@ -40,6 +40,30 @@ def taken(consumer: LiteSimpleConsumer) -> list[str]:
     got = consumer.receive(await_duration=1)
     consumer.ack(got)
     return sorted(view.text for view in got)
+
+
+async def test_what_settles_a_message_names_its_lite_topic() -> None:
+    """RocketMQ finds a held message by it."""
+    async with ScriptedServer() as server:
+        request = rpc.SendMessageRequest()
+        message = request.messages.add(topic=pb.Resource(name="t"), body=b"1")
+        message.system_properties.message_id, message.system_properties.lite_topic = "m", "ada"
+        server.store(request)
+        async with aio.SimpleConsumer(server.endpoints, "g", "t") as consumer:
+            (view,) = await consumer.receive()
+            await consumer.change_invisible_duration(view, 30)
+            await consumer.ack(view)
+    (change,), (ack,) = server.requests("ChangeInvisibleDuration"), server.requests("AckMessage")
+    assert (change.lite_topic, ack.entries[0].lite_topic) == ("ada", "ada")
+
+
+async def test_a_quota_in_the_settings_is_kept_without_the_servers_help(endpoint: str) -> None:
+    async with aio.LiteSimpleConsumer(endpoint, "agents", "sessions", ["a"]) as consumer:
+        await consumer.subscribe_lite("b")
+        consumer._core.session.settings.subscription.lite_subscription_quota = 2
+        with pytest.raises(QuotaExceeded, match="would subscribe to 3 lite topics, at most 2 are allowed"):
+            await consumer.subscribe_lite("c")
+        assert consumer.lite_topics == {"a", "b"}
 
 
 def test_a_simple_consumer_gets_its_lite_topics(endpoint: str) -> None:

@@ -1,4 +1,4 @@
-"""What operators do with lite topics: redrive, pause, reset, unsubscribe."""
+"""What operators do with lite topics: redrive, pause, reset, skip, unsubscribe; and their lag."""
 
 from __future__ import annotations
 
@@ -66,3 +66,34 @@ async def test_a_group_that_an_operator_removed_begins_again(lite: LiteBroker) -
     assert await lite.take() == [sent[0], sent[2]]
     await lite.sync("b")
     assert await lite.take() == sent[1:2]
+
+
+async def test_a_lite_topic_with_the_longest_name_is_paused(lite: LiteBroker) -> None:
+    longest = "x" * 64
+    await lite.sync(longest, "b")
+    sent = await lite.send_lite(longest, "b", longest)
+    progress = lite.broker.progress()
+    await progress.pause(GROUP, TOPIC, longest, paused_by="ops")
+    assert await lite.take() == sent[1:2]
+    assert await lite.got() == []
+    poll = await lite.poll()
+    await progress.resume(GROUP, TOPIC, longest)
+    assert ids(await poll) == [sent[0], sent[2]]
+
+
+async def test_a_message_that_is_in_the_way_is_skipped(lite: LiteBroker) -> None:
+    await lite.sync("a")
+    first, second = await lite.send_lite("a", "a")
+    assert ids(await lite.receive(1)) == [first]
+    await lite.broker.progress().skip(GROUP, TOPIC, first, force=True)
+    assert await lite.take() == [second]
+    assert set((await lite.states()).values()) == {State.COMMIT}
+
+
+async def test_lag_has_one_row_however_many_lite_topics(lite: LiteBroker) -> None:
+    names = [f"t{number}" for number in range(40)]
+    await lite.sync(*names[:10])
+    await lite.send_lite(*names, *names)
+    assert len(await lite.receive(5)) == 5
+    (row,) = await lite.query("SELECT topic, ready, inflight FROM group_lag")
+    assert (row.topic, row.ready, row.inflight) == ("orders", 75, 5)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 
@@ -16,10 +16,15 @@ from tests.interop.matrix.stage import Servers
 from tests.interop.programs import LANGUAGES
 from tests.spark.conftest import spark as spark
 from tests.support.built import do_without
-from tests.support.postgres import fresh_database
+from tests.support.postgres import GivenServer, PostgresServer, fresh_database, postgres_server
 
 SERVERS = ("SQLite", "Postgres", "two servers", rocketmq.NAME)
-Get = Callable[[str, bool], Servers]
+
+
+class Get(Protocol):
+    """Servers by their kind (a column of the table), and what they have to be able to do."""
+
+    def __call__(self, kind: str, signs: bool, has_lite: bool = False) -> Servers: ...
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -47,36 +52,42 @@ def cell_of(item: pytest.Item) -> Cell | None:
 
 
 @pytest.fixture(scope="session")
-def servers(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Get]:
-    """Servers by their kind (a column of the table), and whether they want signatures."""
-    started: dict[tuple[str, bool], Servers] = {}
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Get]:
+    """Servers by their kind, whether they want signatures, and for RocketMQ whether they have lite topics."""
+    started: dict[tuple[str, bool, bool], Servers] = {}
+    postgres: PostgresServer | GivenServer | None = None
     missing: list[str] = []  # looked for once: a registry without an answer takes its time
     with ExitStack() as ended:
 
-        def get(kind: str, signs: bool) -> Servers:
+        def get(kind: str, signs: bool, has_lite: bool = False) -> Servers:
+            nonlocal postgres
             if kind == rocketmq.NAME and missing:
                 do_without(missing[0])
-            if (kind, signs) not in started:
+            key = (kind, signs, has_lite and kind == rocketmq.NAME)
+            if key not in started:
                 folder = tmp_path_factory.mktemp("servers")
-                postgres = request.getfixturevalue("postgres") if kind in ("Postgres", "two servers") else None
-                url = ended.enter_context(fresh_database(postgres)) if postgres else f"sqlite:///{folder}/popmq.db"
+                url = f"sqlite:///{folder}/popmq.db"
+                if kind in ("Postgres", "two servers"):
+                    # Not the fixture `postgres`, which would end before these servers do.
+                    postgres = postgres or ended.enter_context(postgres_server())
+                    url = ended.enter_context(fresh_database(postgres))
                 try:
-                    started[kind, signs] = ended.enter_context(_running(kind, url, folder, signs))
+                    started[key] = ended.enter_context(_running(*key, url, folder))
                 except rocketmq.Missing as reason:
                     missing.append(str(reason))
                     do_without(missing[0])
-            return started[kind, signs]
+            return started[key]
 
         yield get
 
 
-def _running(kind: str, url: str, folder: Path, signs: bool) -> AbstractContextManager[Servers]:
+def _running(kind: str, signs: bool, has_lite: bool, url: str, folder: Path) -> AbstractContextManager[Servers]:
     if kind != rocketmq.NAME:
         return popmq.running(kind, url, folder, count=2 if kind == "two servers" else 1, signs=signs)
     scenes = [
         (name, language, scene)
         for name, (_, scene) in SCENARIOS.items()
         for language in LANGUAGES
-        if scene.has_to_sign == signs
+        if scene.has_to_sign == signs and bool(scene.lite) == has_lite
     ]
-    return rocketmq.running(folder, scenes, signs=signs)
+    return rocketmq.running(folder, scenes, signs=signs, has_lite=has_lite)

@@ -72,7 +72,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "lite-exclusive",
         "node",
-        POPMQ,
+        (*POPMQ, ROCKETMQ),
         "The Node client does not read the notice that another client has taken a lite topic: the messages go to the"
         " other client, and `getLiteTopicSet` goes on naming the lite topic.",
     ),
@@ -83,6 +83,20 @@ FAULTS: tuple[Fault, ...] = (
         'The Python client\'s `subscribe_lite("ada")` subscribes to the letters a and d, and the server hears of ada'
         " with the complete set: within 30 s, or by `subscribe_lite_all()`, which the tests call. That takes no lite"
         " topic from another client. Nor does this client hear that another one has taken its own.",
+    ),
+    Fault(
+        "lite-simple lite-suspend",
+        "python popclient",
+        (ROCKETMQ,),
+        "RocketMQ 5.5.0 refuses simple consumers of lite topics: it does not know the client type"
+        " LITE_SIMPLE_CONSUMER.",
+    ),
+    Fault(
+        "lite-quota",
+        "go",
+        (ROCKETMQ,),
+        "RocketMQ tells the quota of lite topics in the settings and leaves it to its clients, and the Go client does"
+        " not look at it. PopMQ refuses what is above.",
     ),
 )
 

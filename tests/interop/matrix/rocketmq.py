@@ -31,9 +31,9 @@ BROKER = {
     "osPageCacheBusyTimeOutMills": 30_000,  # else a machine that pauses makes it refuse messages
     "mappedFileSizeCommitLog": 64 << 20,
     "mappedFileSizeTimerLog": 16 << 20,
-    "enableLmq": "true",
-    "enableMultiDispatch": "true",
 }
+# Lite topics are queues beside those of their topic.
+WITH_LITE = {"enableLmq": "true", "enableMultiDispatch": "true"}
 # The topics of popclient's own tests, which have the names of those tests; each has a group.
 OWN = {
     "journal": "NORMAL",
@@ -54,8 +54,9 @@ class RocketMQServers(Servers):
     shortest_hold_s = 10
     lite_quota = 5
 
-    def __init__(self, home: Home, certificate: Path, topics: Iterable[str], *, signs: bool) -> None:
-        self._home = home
+    def __init__(self, home: Home, certificate: Path, topics: Iterable[str], *, signs: bool, has_lite: bool) -> None:
+        # A proxy within a broker has no lite topics.
+        self._started = home.broker_and_proxy if has_lite else home.proxy
         self._topics = topics
         key, secret = SIGNED if signs else ("", "")
         self._config = ClientConfig(home.address, access_key=key, access_secret=secret)
@@ -71,7 +72,7 @@ class RocketMQServers(Servers):
         return True
 
     def start(self) -> None:
-        self._pid = self._running.enter_context(self._home.proxy())
+        self._pid = self._running.enter_context(self._started())
         asyncio.run(registered(self._config, list(self._topics)))
 
     def stop(self) -> None:
@@ -89,20 +90,20 @@ def classpath() -> str:
 
 @contextmanager
 def running(
-    folder: Path, scenes: Iterable[tuple[str, str, Scene]], *, signs: bool = False
+    folder: Path, scenes: Iterable[tuple[str, str, Scene]], *, signs: bool = False, has_lite: bool = False
 ) -> Iterator[RocketMQServers]:
     """A broker with the topics and groups of the scenes (scenario, language, what it needs)."""
     authority = Authority(folder)
     pair = authority.issue("server")
     proxy: dict[str, object] = {"tlsTestModeEnable": False, "tlsKeyPath": str(pair.key), "tlsCertPath": str(pair.cert)}
-    broker: dict[str, object] = dict(BROKER)
+    broker: dict[str, object] = {**BROKER, **(WITH_LITE if has_lite else {})}
     if signs:
         proxy |= _signatures("org.apache.rocketmq.proxy.auth.ProxyAuthenticationMetadataProvider")
         broker |= _signatures(f"{AUTH}.provider.LocalAuthenticationMetadataProvider")
     tables = tables_of(scenes)
     home = Home(classpath(), folder / "rocketmq", tables, broker=broker, proxy=proxy, java=JAVA)
     with home.name_server():
-        servers = RocketMQServers(home, authority.ca, tables.topics, signs=signs)
+        servers = RocketMQServers(home, authority.ca, tables.topics, signs=signs, has_lite=has_lite)
         servers.start()
         try:
             yield servers
@@ -121,7 +122,7 @@ def tables_of(scenes: Iterable[tuple[str, str, Scene]]) -> Tables:
         groups[group] = {
             "retryMaxTimes": scene.max_attempts - 1,
             "groupRetryPolicy": soon,
-            "consumeMessageOrderly": scene.accepts == "FIFO",
+            "consumeMessageOrderly": scene.accepts in ("FIFO", "LITE"),
             "attributes": _of_lite_topics(topic, scene) if scene.lite else {},
         }
     return Tables(topics, groups)

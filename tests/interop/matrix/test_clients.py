@@ -57,6 +57,6 @@ def test_a_client_plays_a_scenario(
     if fault is not None:
         request.applymarker(pytest.mark.xfail(reason=FAULTS[fault].reason, strict=FAULTS[fault].is_constant))
     try:
-        act(Stage(servers(server, scene.has_to_sign), scenario, language, scene, start_at))
+        act(Stage(servers(server, scene.has_to_sign, bool(scene.lite)), scenario, language, scene, start_at))
     except NoSuchCall as missing:
         pytest.skip(f"no call: {missing}")
