@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from tests.support.accidents import EVERY_ACCIDENT, Accident, killed_postgres, repaired
 from tests.support.aftermath import final, looking, unfinished
 from tests.support.checker import Outcome, Send, check
 from tests.support.load import Load, now_ms
@@ -25,40 +25,6 @@ LOADED_S = 0.15  # by chance up to so long before an accident
 RESUMED_S = 5.0
 DRAINED_S = 120.0
 
-Accident = Callable[[PatroniCluster, Node], Awaitable[None]]
-
-
-async def killed_postgres(_cluster: PatroniCluster, leader: Node) -> None:
-    leader.kill_postgres()
-
-
-async def killed_node(_cluster: PatroniCluster, leader: Node) -> None:
-    leader.kill()
-
-
-async def switched_over(cluster: PatroniCluster, leader: Node) -> None:
-    await asyncio.to_thread(cluster.switch_over, leader)
-
-
-async def cut_off(_cluster: PatroniCluster, leader: Node) -> None:
-    """From etcd and from its standbys, but not from the server, which goes on writing to it."""
-    leader.to_etcd.cut()
-    leader.to_standbys.cut()
-
-
-async def frozen(_cluster: PatroniCluster, leader: Node) -> None:
-    leader.freeze()
-
-
-async def repaired(cluster: PatroniCluster, leader: Node) -> None:
-    """Whatever was done to the former primary ends: what was frozen goes on where it was."""
-    leader.to_etcd.mend()
-    leader.to_standbys.mend()
-    with suppress(AssertionError):
-        leader.thaw()
-    if not leader.is_running:
-        leader.start()
-
 
 @pytest.mark.timeout(240)
 async def test_a_killed_primary(tmp_path: Path) -> None:
@@ -70,9 +36,8 @@ async def test_a_killed_primary(tmp_path: Path) -> None:
 @pytest.mark.timeout(1_200)
 @pytest.mark.parametrize("servers", [1, 2])
 async def test_every_accident(tmp_path: Path, servers: int) -> None:
-    accidents = [killed_postgres, killed_node, switched_over, cut_off, frozen]
     async with patroni_cluster() as cluster:
-        await _survive(cluster, tmp_path, accidents, come_back=True, servers=servers)
+        await _survive(cluster, tmp_path, EVERY_ACCIDENT, come_back=True, servers=servers)
 
 
 @pytest.mark.slow
@@ -142,7 +107,6 @@ async def _each(
         if come_back:
             assert resumed_s < RESUMED_S, f"{accident.__name__}: {resumed_s:.1f} s"
             await repaired(cluster, leader)
-            await cluster.whole()
         load.stop()
         await working
         assert all(server.is_running for server in servers)
