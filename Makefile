@@ -65,7 +65,7 @@ test-long: $(DEV) ## pass the tests that kill and torture for minutes
 	$(BIN)/pytest -m slow $(ARGS)
 
 test-failover: $(DEV) ## Postgres under Patroni: killed, demoted, cut off, frozen (Debian: patroni etcd-server postgresql pgbouncer)
-	$(BIN)/pytest -s tests/postgres/test_failover.py tests/postgres/test_pgbouncer.py $(ARGS)
+	$(BIN)/pytest -s tests/postgres/test_failover.py tests/postgres/test_clients.py tests/postgres/test_pgbouncer.py $(ARGS)
 
 test-clients: $(DEV) ## every official client in every scenario, into docs/compatibility.md (ARGS="-k 'go and fifo'")
 	$(BIN)/pytest -n 3 --dist loadgroup tests/interop/matrix -k 'not RocketMQ' --page $(ARGS)

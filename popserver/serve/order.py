@@ -1,7 +1,7 @@
 """What a supervisor and its workers tell each other: lines of JSON on the worker's standard input and output.
 
-The first line to a worker is its `Order`, later `LEAVE` may follow; the end of the input means that the supervisor is
-gone. The worker answers with one line: a `Report`.
+The first line to a worker is its `Order`. Later `ASK` follows again and again, and `LEAVE` may; the end of the input
+means that the supervisor is gone. The worker answers the order with a `Report`, and `ASK` with the same word.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from typing import Any, Self
 from popserver.front.sockets import GivenSockets
 from popserver.serve.settings import OK
 
+# Of the same length, so that a worker reads one word at a time.
 LEAVE = b"leave\n"  # accept no more connections: a successor does
+ASK = b"alive\n"  # answer from the event loop
 
 
 @dataclass(frozen=True)

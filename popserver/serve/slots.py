@@ -20,13 +20,17 @@ import structlog
 
 from popserver.config import OFF, Config
 from popserver.front.sockets import GivenSockets, listening_sockets
-from popserver.serve.order import LEAVE, Order, Report
+from popserver.serve.order import ASK, LEAVE, Order, Report
 from popserver.serve.rules import STEADY_S, Restarts
 from popserver.serve.settings import REFUSED
 from popserver.transport.listen import address_of, cannot_listen, cannot_listen_for_http, split_address
 
 BACKLOG = 1_024
 STOP_S = 15.0  # for what a worker does after its drain
+# A worker is asked for a sign of life each ASK_S; one that has let so many of these pass without an answer is hung.
+ASK_S = 5.0
+UNANSWERED_MAX = 4
+LAST_WORDS_S = 1.0  # for a hung worker to print what its threads are doing
 
 log = structlog.get_logger("popserver.workers")
 
@@ -47,6 +51,8 @@ class Worker:
         self.report = Report()
         self._process = process
         self._ready_s = asyncio.get_running_loop().time()
+        self._asking: asyncio.Task[None] | None = None
+        self._hung = ""
 
     @classmethod
     async def spawn(cls, order: Order) -> Worker:
@@ -83,10 +89,14 @@ class Worker:
             await self.ended()
             raise WorkerFailed(self.report.refusal, self.report.exit_code)
         self._ready_s = asyncio.get_running_loop().time()
+        self._asking = asyncio.create_task(self._ask())
 
     async def ended(self) -> str:
         """Wait for its end. Returns how it ended."""
         code = await self._process.wait()
+        self._ask_no_more()
+        if self._hung:
+            return self._hung
         return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
     def leave(self) -> None:
@@ -95,6 +105,7 @@ class Worker:
 
     def end(self) -> None:
         """Let it finish its calls and end."""
+        self._ask_no_more()
         self._signal(signal.SIGTERM)
 
     async def stop(self) -> bool:
@@ -108,6 +119,34 @@ class Worker:
             await self._process.wait()
             return False
         return True
+
+    async def _ask(self) -> None:
+        """Ask whether its event loop runs, again and again, and kill it if it does not.
+
+        What passes without an answer is counted, not measured: if the supervisor was stopped too, it counts once.
+        """
+        assert self._process.stdout is not None
+        unanswered = 0
+        while unanswered < UNANSWERED_MAX:
+            if not unanswered:
+                self._write(ASK)
+            try:
+                async with asyncio.timeout(ASK_S):
+                    if not await self._process.stdout.readline():
+                        return  # it has ended
+            except TimeoutError:
+                unanswered += 1
+            else:
+                unanswered = 0
+                await asyncio.sleep(ASK_S)
+        self._hung = f"its event loop did not answer for {UNANSWERED_MAX * ASK_S:.0f} s, and it was killed"
+        self._signal(signal.SIGABRT)
+        await asyncio.sleep(LAST_WORDS_S)  # a process that is stopped does not heed that signal
+        self._signal(signal.SIGKILL)
+
+    def _ask_no_more(self) -> None:
+        if self._asking is not None:
+            self._asking.cancel()
 
     def _signal(self, number: signal.Signals) -> None:
         with suppress(ProcessLookupError):
@@ -145,7 +184,7 @@ class Slot:
         self._sockets = self._sockets._replace(clients=())
 
     def order(self, settings: Mapping[str, Any], open_port: Callable[[], Sequence[socket.socket]]) -> Order:
-        """What the next worker needs. Raises `OSError` if the port was closed and cannot be opened again."""
+        """What the next worker needs. Raises as `open_port` does, if the port was closed and cannot be opened again."""
         if not self._sockets.clients:
             self._sockets = self._sockets._replace(clients=open_port())
         numbers = {name: [each.fileno() for each in sockets] for name, sockets in self._sockets._asdict().items()}
@@ -164,6 +203,14 @@ def open_slots(config: Config) -> list[Slot]:
     return [_slot(config, number, shared) for number, shared in enumerate(clients, 1)]
 
 
+def open_shared_port(host: str, port: int) -> list[socket.socket]:
+    """Sockets for one more slot on the port for clients. Raises `CannotListen`."""
+    try:
+        return listening_sockets(host, port, is_shared=True)
+    except OSError:
+        raise cannot_listen(host, port, "--port") from None
+
+
 def _slot(config: Config, number: int, clients: Sequence[socket.socket]) -> Slot:
     sockets = GivenSockets(clients, _admin_port(config.admin, number), _http_port(config, number))
     places = {"http": _address(config.http, sockets.http) or OFF, "admin": _address(config.admin, sockets.admin)}
@@ -178,7 +225,7 @@ def _shared_ports(host: str, port: int, count: int) -> Iterator[list[socket.sock
             for probe in listening_sockets(host, port):
                 probe.close()
         for _ in range(count):
-            sockets = listening_sockets(host, port, is_shared=True)
+            sockets = open_shared_port(host, port)
             port = sockets[0].getsockname()[1]
             for each in sockets:
                 each.listen(BACKLOG)

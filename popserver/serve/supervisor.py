@@ -19,12 +19,12 @@ import structlog
 
 from popserver import logs
 from popserver.config import OFF, Config
-from popserver.front.sockets import listening_sockets, tell_supervisor
+from popserver.front.sockets import tell_supervisor
 from popserver.model.errors import CannotListen
 from popserver.serve.process import Facts, announce, announce_drain, monotonic_us, since_ms
 from popserver.serve.rules import FAILURES_MAX
 from popserver.serve.settings import OK, REFUSED, given_settings
-from popserver.serve.slots import Slot, Worker, WorkerFailed, open_slots
+from popserver.serve.slots import Slot, Worker, WorkerFailed, open_shared_port, open_slots
 
 # Connections that an old worker has just accepted become calls in this time, before it is told to stop.
 LEAVE_S = 1.0
@@ -56,7 +56,7 @@ class Supervisor:
     def __init__(self, slots: Sequence[Slot], settings: dict[str, Any], started: float, *, as_json: bool) -> None:
         self._slots = slots
         self._settings = settings
-        self._open_port = partial(listening_sockets, settings["host"], settings["port"], is_shared=True)
+        self._open_port = partial(open_shared_port, settings["host"], settings["port"])
         self._started = started
         self._as_json = as_json
         self._words = ""  # the ready line
@@ -119,6 +119,8 @@ class Supervisor:
         """A new worker for this slot, which is ready. Raises `WorkerFailed`."""
         try:
             worker = await Worker.spawn(slot.order(self._settings, self._open_port))
+        except CannotListen as refusal:
+            raise WorkerFailed(f"worker {slot.number} {refusal.sentence}") from None
         except OSError as error:
             raise WorkerFailed(f"worker {slot.number} cannot be started ({error})") from None
         self._alive[worker] = asyncio.create_task(self._watch(slot, worker))

@@ -7,11 +7,12 @@ supervisor is gone.
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import os
 import signal
 import sys
 
-from popserver.serve.order import LEAVE, Order, Report
+from popserver.serve.order import ASK, LEAVE, Order, Report
 from popserver.serve.process import Facts, begin, loop_factory, prepare, start
 from popserver.serve.rules import share_of
 from popserver.serve.settings import OK, REFUSED, USAGE, WrongSettings, load_config
@@ -21,6 +22,7 @@ STDIN, STDOUT = 0, 1
 
 def main() -> int:
     started = begin()
+    faulthandler.enable()  # a supervisor that gets no answer asks by SIGABRT what the threads are doing
     order = Order.read(_first_line())
     try:
         config = load_config(order.settings)
@@ -43,7 +45,9 @@ async def _run(order: Order, started: float) -> int:
 
     def heed() -> None:
         words = os.read(STDIN, len(LEAVE))
-        if words == LEAVE:
+        if words == ASK:
+            os.write(STDOUT, ASK)
+        elif words == LEAVE:
             app.stop_accepting()
         else:
             loop.remove_reader(STDIN)
