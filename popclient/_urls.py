@@ -6,7 +6,13 @@ The server has its own reader of such URLs (`popserver/postgres/urls.py`), becau
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import URL
+
+TARGET: Final = "target_session_attrs"  # libpq's option: which of several hosts
 
 _HOSTS = re.compile(
     r"^(?P<scheme>postgres[\w+]*://)(?P<user>[^/?#]*@)?(?P<hosts>[^/?#@]*,[^/?#@]*)(?P<rest>[/?#].*)?$", re.DOTALL
@@ -14,10 +20,7 @@ _HOSTS = re.compile(
 
 
 def readable(url: str) -> str:
-    """`postgresql://u@h1:1,h2:2/name` as `postgresql://u@/name?host=h1:1&host=h2:2`; all others unchanged.
-
-    Unless the URL says something else, connections then go to the host that accepts writes: a standby may be behind.
-    """
+    """`postgresql://u@h1:1,h2:2/name` as `postgresql://u@/name?host=h1:1&host=h2:2`; all others unchanged."""
     found = _HOSTS.match(url)
     if found is None:
         return url
@@ -25,6 +28,16 @@ def readable(url: str) -> str:
     options = [f"host={quote(each, safe=':')}" for each in found["hosts"].split(",")]
     if query:
         options.append(query)
-    if "target_session_attrs=" not in query:
-        options.append("target_session_attrs=read-write")
     return f"{found['scheme']}{found['user'] or ''}{path or '/'}?{'&'.join(options)}"
+
+
+def has_several_hosts(url: URL) -> bool:
+    hosts = url.query.get("host", "") if url.get_backend_name() == "postgresql" else ""
+    return isinstance(hosts, tuple) or "," in hosts
+
+
+def to_primary(url: URL) -> URL:
+    """With several hosts, connections go to the one that accepts writes, unless the URL says something else."""
+    if not has_several_hosts(url) or TARGET in url.query:
+        return url
+    return url.update_query_dict({TARGET: "read-write"})

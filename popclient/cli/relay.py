@@ -13,7 +13,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
 from popclient._sync.producer import Producer
-from popclient._urls import readable
+from popclient._urls import readable, to_primary
 from popclient.cli import OK
 from popclient.cli.arguments import UsageError, client_config
 from popclient.cli.output import say
@@ -50,7 +50,7 @@ def relay(arguments: Namespace) -> int:
 
 def _engine(url: str) -> Engine:
     try:
-        parsed = make_url(readable(url))
+        parsed = to_primary(make_url(readable(url)))
         # Postgres by the driver that PopMQ itself uses, unless one is named.
         named = parsed.set(drivername="postgresql+psycopg") if parsed.drivername == "postgresql" else parsed
         _check_file(named)

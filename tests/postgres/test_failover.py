@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from sqlalchemy.engine import make_url
 
 from tests.support.accidents import EVERY_ACCIDENT, Accident, killed_postgres, repaired
 from tests.support.aftermath import final, looking, unfinished
 from tests.support.checker import Outcome, Send, check
 from tests.support.load import Load, now_ms
 from tests.support.patroni import Node, PatroniCluster, patroni_cluster
+from tests.support.pgbouncer import pgbouncer
 from tests.support.server_process import ServerProcess, served
 from tests.support.waiting import eventually
 
@@ -38,6 +41,21 @@ async def test_a_killed_primary(tmp_path: Path) -> None:
 async def test_every_accident(tmp_path: Path, servers: int) -> None:
     async with patroni_cluster() as cluster:
         await _survive(cluster, tmp_path, EVERY_ACCIDENT, come_back=True, servers=servers)
+
+
+@pytest.mark.timeout(240)
+async def test_a_killed_primary_behind_poolers(tmp_path: Path) -> None:
+    async with patroni_cluster(nodes=2) as cluster:
+        with _poolers(cluster) as url:
+            await _survive(cluster, tmp_path, [killed_postgres], come_back=False, url=url)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1_200)
+async def test_every_accident_behind_poolers(tmp_path: Path) -> None:
+    async with patroni_cluster() as cluster:
+        with _poolers(cluster) as url:
+            await _survive(cluster, tmp_path, EVERY_ACCIDENT, come_back=True, url=url)
 
 
 @pytest.mark.slow
@@ -69,13 +87,28 @@ async def test_what_an_asynchronous_standby_loses(tmp_path: Path, capsys: pytest
     assert lost, "the standby had everything, so this measured nothing"
 
 
+@contextmanager
+def _poolers(cluster: PatroniCluster) -> Iterator[str]:
+    """A PgBouncer beside each Postgres, as their machines have it. The URL has the poolers."""
+    with ExitStack() as stack:
+        urls = [stack.enter_context(pgbouncer(node.url, "session")) for node in cluster.nodes]
+        hosts = ",".join(f"127.0.0.1:{make_url(url).port}" for url in urls)
+        yield f"postgresql://postgres@{hosts}/postgres"
+
+
 async def _survive(
-    cluster: PatroniCluster, folder: Path, accidents: Sequence[Accident], *, come_back: bool, servers: int = 1
+    cluster: PatroniCluster,
+    folder: Path,
+    accidents: Sequence[Accident],
+    *,
+    come_back: bool,
+    servers: int = 1,
+    url: str = "",
 ) -> None:
     seed = random.SystemRandom().randrange(1 << 32)
     chance = random.Random(seed)
     load = Load(TOPIC, GROUPS, producers=2, consumers=2, seed=seed)
-    async with served(cluster.libpq_url, "--min-invisible", "0s") as one:
+    async with served(url or cluster.libpq_url, "--min-invisible", "0s") as one:
         if servers == 1:
             await _each([one], cluster, load, accidents, chance, come_back=come_back)
         else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -12,14 +11,15 @@ import psycopg
 
 from popproto.v2 import definition_pb2 as pb
 from tests.support.knocking import assert_says, knocking
-from tests.support.postgres import PostgresServer, _new_folder, _run, children
+from tests.support.postgres import PostgresServer, children
 from tests.support.server_process import served
+from tests.support.standby import standby_of
 from tests.support.waiting import eventually
 
 
 async def test_a_frozen_primary_is_left_for_good(own_postgres: PostgresServer) -> None:
     """Nothing makes it a standby here, so when it thaws it accepts writes as before."""
-    with _standby(own_postgres) as standby:
+    with standby_of(own_postgres) as standby:
         url = f"postgresql://postgres@127.0.0.1:{own_postgres._port},127.0.0.1:{standby._port}/postgres"
         async with served(url) as server, knocking(server.endpoint) as client:
             assert (await client.send("first")).code == pb.OK
@@ -43,19 +43,6 @@ async def test_a_frozen_primary_is_left_for_good(own_postgres: PostgresServer) -
             await eventually(is_back, "a send that is OK", within_s=60)
             assert set(await client.drain(3)) == {"first", "second", "third"}
         assert _stored(own_postgres) == 1, "the former primary got nothing"
-
-
-@contextmanager
-def _standby(primary: PostgresServer) -> Iterator[PostgresServer]:
-    folder = _new_folder()
-    standby = PostgresServer(folder, durable=False)
-    try:
-        _run("pg_basebackup", "-d", primary.url, "-D", str(standby._data), "-R", "--checkpoint=fast", "--no-sync")
-        standby.restart()
-        yield standby
-    finally:
-        standby.stop()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 async def _caught_up(primary: PostgresServer, standby: PostgresServer) -> bool:

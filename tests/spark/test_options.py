@@ -90,9 +90,13 @@ def test_a_database_that_cannot_be_reached_is_named_without_its_password(url: st
 
 def test_several_hosts() -> None:
     url = parse({"url": "postgresql://u:hunter2@h1:1,h2:2/db"}).url
-    hosts = "host=h1%3A1&host=h2%3A2&target_session_attrs=read-write"
+    hosts = "host=h1%3A1&host=h2%3A2&target_session_attrs=primary"
     assert url == f"postgresql+psycopg://u:hunter2@/db?{hosts}"
-    assert "standby" in parse({"url": "postgresql://u@h1,h2/db?target_session_attrs=prefer-standby"}).url
+    assert parse({"url": "postgresql://u:hunter2@/db?host=h1:1&host=h2:2"}).url == url
+    assert parse({"url": "postgresql://u:hunter2@h1:1,h2:2/db?target_session_attrs=read-write"}).url == url
+    assert parse({"url": "postgresql://u@h/db?target_session_attrs=standby"}).url.endswith("=standby")
+    with pytest.raises(ValueError, match=r"=prefer-standby: .* may lack rows; name one standby"):
+        parse({"url": "postgresql://u@h1,h2/db?target_session_attrs=prefer-standby"})
 
 
 def test_what_is_no_secret_is_quoted_whole() -> None:

@@ -76,6 +76,10 @@ class Node:
         return self._folder / "patroni.yml"
 
     @property
+    def url(self) -> str:
+        return f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
+
+    @property
     def is_running(self) -> bool:
         """Whether its Patroni runs, or is frozen."""
         return self._patroni is not None
@@ -113,8 +117,9 @@ class Node:
     def timeline(self) -> int:
         """Of a primary that can be written; 0 for all others."""
         try:
-            url = f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
-            with psycopg.connect(url, connect_timeout=2, options="-c statement_timeout=1000", autocommit=True) as conn:
+            with psycopg.connect(
+                self.url, connect_timeout=2, options="-c statement_timeout=1000", autocommit=True
+            ) as conn:
                 if conn.execute("SELECT pg_is_in_recovery()").fetchone() != (False,):
                     return 0
                 row = conn.execute("SELECT substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)").fetchone()

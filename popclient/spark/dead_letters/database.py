@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -19,7 +20,14 @@ from popclient.spark.options import shown
 
 BUSY_TIMEOUT_S = 30
 CONNECT_TIMEOUT_S = 10
+# How long reads that have begun wait for a database that fails over: Patroni replaces a silent primary after 30 s.
+PATIENCE_S = 60.0
+LOOK_AGAIN_S = 0.5
 _OLD_SCHEMA = re.compile("dead_letters|lineage|column")
+
+
+class DatabaseGone(ValueError):
+    """Postgres cannot be reached, or the connection is lost; another try may help."""
 
 
 @contextmanager
@@ -36,7 +44,35 @@ def connected(url: str) -> Iterator[Connection]:
     except _reasons(engine) as error:
         said = str(error.orig if isinstance(error, DBAPIError) else error).strip().splitlines()[0]
         way_out = "; make its schema with: popmq db upgrade" if _OLD_SCHEMA.search(said) else ""
-        raise ValueError(f"option url={_shown(where)} cannot be read: {said}{way_out}") from error
+        kind = DatabaseGone if _may_come_back(engine, error) else ValueError
+        raise kind(f"option url={_shown(where)} cannot be read: {said}{way_out}") from error
+
+
+def _may_come_back(engine: Engine, error: Exception) -> bool:
+    """ADBC does not say why it failed; psycopg then meets the same reason."""
+    own = error.orig if isinstance(error, DBAPIError) else error
+    lost: tuple[type[Exception], ...] = (engine.dialect.loaded_dbapi.OperationalError, *adbc_errors())
+    return engine.dialect.name == "postgresql" and isinstance(own, lost)
+
+
+Answer = TypeVar("Answer")
+
+
+class Patience:
+    """For reads that a failover interrupts: each success begins the time anew."""
+
+    def __init__(self) -> None:
+        self._until = 0.0
+
+    def begin_anew(self) -> None:
+        self._until = time.monotonic() + PATIENCE_S
+
+    def wait(self) -> bool:
+        """Wait a moment before the next try. False: the time is over, or there was no success yet."""
+        if time.monotonic() >= self._until:
+            return False
+        time.sleep(LOOK_AGAIN_S)
+        return True
 
 
 def _reasons(engine: Engine) -> tuple[type[Exception], ...]:
@@ -77,9 +113,6 @@ def _shown(url: URL) -> str:
     return shown(url.render_as_string(hide_password=False))
 
 
-Answer = TypeVar("Answer")
-
-
 class KeptConnection:
     """A connection that is kept between the looks of an idle stream, because opening one costs more than a look.
 
@@ -89,17 +122,29 @@ class KeptConnection:
     def __init__(self, url: str) -> None:
         self._url = url
         self._kept: tuple[Connection, ExitStack] | None = None
+        self._patience = Patience()
 
     def __reduce__(self) -> tuple[type[KeptConnection], tuple[str]]:
         return KeptConnection, (self._url,)
 
     def ask(self, question: Callable[[Connection], Answer]) -> Answer:
-        """Asks again over a new connection if the kept one is lost, as after a restart of the database. Raises as
-        `connected` does."""
+        """Asks again over a new connection if the kept one is lost, and waits for a database that has answered before.
+        Raises as `connected` does."""
         if self._kept is not None:
             with suppress(DBAPIError):
                 return question(self._kept[0])
             self.close()
+        while True:
+            try:
+                answer = self._ask_anew(question)
+            except DatabaseGone:
+                if not self._patience.wait():
+                    raise
+            else:
+                self._patience.begin_anew()
+                return answer
+
+    def _ask_anew(self, question: Callable[[Connection], Answer]) -> Answer:
         with ExitStack() as stack:
             conn = stack.enter_context(connected(self._url))
             answer = question(conn)

@@ -7,10 +7,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from sqlalchemy.engine import make_url
+from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
-from popclient._urls import readable
+from popclient._urls import TARGET, has_several_hosts, readable
 from popclient.spark.dead_letters.columns import JSON, MAP, view_of
 from popclient.spark.options import OptionReader, OptionTable, choice, number, shown, special, text, time_ms
 
@@ -98,13 +98,26 @@ def _url(given: OptionReader) -> str:
     if "@" in (url.host or ""):
         raise ValueError(f"option url={shown(written)} has an @ too many; write one in a password as %40")
     if url.get_backend_name() == "postgresql":
-        return url.set(drivername="postgresql+psycopg").render_as_string(hide_password=False)
+        return _to_primary(url, written).set(drivername="postgresql+psycopg").render_as_string(hide_password=False)
     if url.database in {None, "", ":memory:"}:
         raise ValueError(
             f"option url={shown(written)} is a database in memory, which only its server can read; name a file"
         )
     # Workers may have another working directory.
     return url.set(database=str(Path(url.database).absolute())).render_as_string()
+
+
+def _to_primary(url: URL, written: str) -> URL:
+    """The sessions of a read are read-only, so with "read-write" libpq would refuse each of them."""
+    target = url.query.get(TARGET)
+    if has_several_hosts(url) and target not in {None, "primary", "read-write"}:
+        raise ValueError(
+            f"option url={shown(written)} has several hosts and {TARGET}={target}: each of Spark's workers could read"
+            f" another standby, which may lack rows; name one standby, or write {TARGET}=primary"
+        )
+    if target == "read-write" or (target is None and has_several_hosts(url)):
+        return url.update_query_dict({TARGET: "primary"})
+    return url
 
 
 _OF_BOTH: Final = {

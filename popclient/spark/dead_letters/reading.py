@@ -17,8 +17,8 @@ from pyspark.sql.types import StructType
 
 from popclient.spark.bodies import unpacked
 from popclient.spark.dead_letters.choosing import Ids
-from popclient.spark.dead_letters.columns import BODY, BODY_ENCODING, Page, to_arrow, view_of
-from popclient.spark.dead_letters.database import connected
+from popclient.spark.dead_letters.columns import BODY, BODY_ENCODING, Page, ViewSource, to_arrow, view_of
+from popclient.spark.dead_letters.database import DatabaseGone, Patience, connected
 from popclient.spark.dead_letters.fetching import pages
 from popclient.spark.dead_letters.options import DeadLetterOptions
 
@@ -65,10 +65,26 @@ class ViewPages:
             return
         schema = to_arrow_schema(self._schema, timezone="UTC")
         sources = self._view.sources_of(self._columns)
-        with connected(self._options.url) as conn:
-            for page in pages(conn, self._options, sources, partition.first, partition.last):
-                for part in _unpacked(page):
-                    yield to_arrow(part, self._columns, schema)
+        for page in self._pages(sources, partition):
+            for part in _unpacked(page):
+                yield to_arrow(part, self._columns, schema)
+
+    def _pages(self, sources: Sequence[ViewSource], ids: IdRange) -> Iterator[Page]:
+        """A failover between two pages does not end the read: the next page comes from the new primary."""
+        first = ids.first
+        patience = Patience()
+        patience.begin_anew()  # the driver has just reached the database
+        while True:
+            try:
+                with connected(self._options.url) as conn:
+                    for page in pages(conn, self._options, sources, first, ids.last):
+                        first = page[sources[0]][-1].as_py() + 1
+                        patience.begin_anew()
+                        yield page
+                return
+            except DatabaseGone:
+                if not patience.wait():
+                    raise
 
 
 def _unpacked(page: Page) -> Iterator[Page]:
