@@ -1,7 +1,8 @@
 """PrimaryConnections to the primary of a Postgres that may have several hosts and may fail over.
 
 A new connection goes to the first host that accepts writes, first of all to the one where the last connection was. It
-asks for two numbers:
+asks whether the host does; libpq would believe a pooler, which tells what the host was when the pooler first met it.
+Then it asks for two numbers:
 
 - The system identifier, which all servers of one Postgres cluster share. Hosts with different ones are refused.
 - The timeline, which grows with each failover. A connection with a newer timeline than known cuts all older ones. A
@@ -44,6 +45,11 @@ DEFAULTS: Mapping[str, Any] = {
 CONNECT_TIMEOUT_OF_SEVERAL_S = 2
 ANSWER_S = 2.0  # within which a host says who it is
 LOCK_TIMEOUT_S = 5
+# The timeout is not a startup parameter, because PgBouncer refuses those.
+_BEGIN = (
+    f"SELECT set_config('lock_timeout', '{LOCK_TIMEOUT_S}s', false), pg_is_in_recovery(),"
+    " current_setting('transaction_read_only')"
+)
 _IDENTITY = (
     "SELECT system_identifier::text, CASE WHEN pg_is_in_recovery() THEN NULL"
     " ELSE substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) END FROM pg_control_system()"
@@ -72,6 +78,7 @@ class PrimaryConnections:
         self.hosts = hosts_of(arguments)
         several = {"connect_timeout": CONNECT_TIMEOUT_OF_SEVERAL_S} if len(self.hosts) > 1 else {}
         self._arguments = {**DEFAULTS, **several, **arguments}
+        self._writes = self._arguments[TARGET] in WRITABLE
         self._system: tuple[str, Host] | None = None
         self._timeline = 0
         self._order = list(self.hosts)
@@ -93,7 +100,7 @@ class PrimaryConnections:
                 conn = Connection.connect(autocommit=True, **self._at(host))
                 try:
                     self._opened(conn)
-                    conn.execute(_settings())
+                    self._require_writable(conn.execute(_BEGIN).fetchone())
                     if self._accepts(conn, host, _identity(conn)):
                         return conn
                 except BaseException:
@@ -115,7 +122,7 @@ class PrimaryConnections:
                 conn = await AsyncConnection.connect(autocommit=True, **self._at(host))
                 try:
                     self._opened(conn)
-                    await conn.execute(_settings())
+                    self._require_writable(await (await conn.execute(_BEGIN)).fetchone())
                     if self._accepts(conn, host, await _identity_async(conn)):
                         return conn
                 except BaseException:
@@ -133,7 +140,7 @@ class PrimaryConnections:
         Raises `StoreUnavailable` if they belong to different clusters.
         """
         silent = []
-        for host, answer in zip(self.hosts, await self._ask_all(any_state=True), strict=True):
+        for host, answer in zip(self.hosts, await self._ask_all(), strict=True):
             if isinstance(answer, PostgresIdentity):
                 self._check_system(answer, host)
             else:
@@ -142,7 +149,7 @@ class PrimaryConnections:
 
     async def newer_primary(self) -> Host | None:
         """Look for a primary that has replaced the known one, and cut all connections to that one. None: no newer."""
-        answers = await self._ask_all(any_state=False)
+        answers = await self._ask_all()
         found = [
             (each, host) for host, each in zip(self.hosts, answers, strict=True) if isinstance(each, PostgresIdentity)
         ]
@@ -153,22 +160,32 @@ class PrimaryConnections:
         return host if self._is_newer(newest, host) else None
 
     def _at(self, host: Host) -> dict[str, Any]:
-        if len(self.hosts) == 1:
-            return dict(self._arguments)  # a host may be in a service file, which libpq reads
+        if len(self.hosts) == 1 and not (host.host or host.address):
+            return dict(self._arguments)  # several hosts may be in a service file, which libpq reads
         given = {name: value for name, value in self._arguments.items() if name not in {"host", "port", "hostaddr"}}
         parts = {"host": host.host, "port": host.port, "hostaddr": host.address}
-        return {**given, **{name: value for name, value in parts.items() if value}}
+        target = {TARGET: "any"} if self._writes else {}
+        return {**given, **{name: value for name, value in parts.items() if value}, **target}
 
-    async def _ask_all(self, *, any_state: bool) -> list[PostgresIdentity | str]:
-        return await asyncio.gather(*(self._ask(host, any_state=any_state) for host in self.hosts))
+    def _require_writable(self, row: Sequence[Any] | None) -> None:
+        """Raises psycopg's `OperationalError` for a host that does not accept writes; `row` is the answer to _BEGIN."""
+        assert row is not None, "the query has one row"
+        _, is_standby, read_only = row
+        if self._writes and is_standby:
+            raise _refused("it is a standby, and read-only")
+        if self._arguments[TARGET] == WRITABLE[0] and read_only == "on":
+            raise _refused("its sessions are read-only")
 
-    async def _ask(self, host: Host, *, any_state: bool) -> PostgresIdentity | str:
+    async def _ask_all(self) -> list[PostgresIdentity | str]:
+        return await asyncio.gather(*(self._ask(host) for host in self.hosts))
+
+    async def _ask(self, host: Host) -> PostgresIdentity | str:
         """Who answers at a host, or why nobody does."""
         from psycopg import AsyncConnection, Error
 
-        arguments = {**self._at(host), **({TARGET: "any"} if any_state else {})}
         try:
-            async with asyncio.timeout(ANSWER_S), await AsyncConnection.connect(autocommit=True, **arguments) as conn:
+            connecting = AsyncConnection.connect(autocommit=True, **self._at(host))
+            async with asyncio.timeout(ANSWER_S), await connecting as conn:
                 return await _identity_async(conn) or "it does not permit pg_control_system()"
         except TimeoutError:
             return f"no answer within {ANSWER_S:.0f} s"
@@ -216,11 +233,6 @@ class PrimaryConnections:
         return True
 
 
-def _settings() -> str:
-    """Not a startup parameter: PgBouncer refuses those."""
-    return f"SET lock_timeout = '{LOCK_TIMEOUT_S}s'"
-
-
 def first_line(error: Exception) -> str:
     """What a driver's error says, without its details."""
     lines = str(error).strip().splitlines()
@@ -247,9 +259,13 @@ async def _identity_async(conn: AsyncConnection[Any]) -> PostgresIdentity | None
 
 
 def _former() -> Error:
+    return _refused("this is a former primary, which another one has replaced")
+
+
+def _refused(why: str) -> Error:
     from psycopg import OperationalError
 
-    return OperationalError("connection refused by PopMQ: this is a former primary, which another one has replaced")
+    return OperationalError(f"connection refused by PopMQ: {why}")
 
 
 def _together(refusals: Sequence[tuple[Host, Exception]]) -> Exception:

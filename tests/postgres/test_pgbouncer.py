@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 
+import psycopg
 import pytest
+from sqlalchemy.engine import make_url
 
 from popproto.v2 import definition_pb2 as pb
 from tests.support.knocking import knocking
 from tests.support.pgbouncer import pgbouncer
+from tests.support.postgres import PostgresServer
 from tests.support.server_process import refused, served
+from tests.support.standby import standby_of
+from tests.support.waiting import eventually
 
 
 async def test_two_servers_in_session_mode(postgres_url: str) -> None:
@@ -26,6 +31,26 @@ async def test_two_servers_in_session_mode(postgres_url: str) -> None:
                 assert [each.system_properties.message_id for each in messages] == ["told by a notification"]
             assert await other.stop() == 0
             assert await one.stop() == 0
+
+
+async def test_a_pooler_that_met_its_host_as_a_standby(own_postgres: PostgresServer) -> None:
+    """It goes on saying so after a failover."""
+    with standby_of(own_postgres) as standby:
+        with pgbouncer(own_postgres.url, "session") as before, pgbouncer(standby.url, "session") as after:
+            hosts = ",".join(f"127.0.0.1:{make_url(url).port}" for url in (after, before))
+            async with served(f"postgresql://postgres@{hosts}/postgres") as server, knocking(server.endpoint) as client:
+                assert (await client.send("before")).code == pb.OK
+                own_postgres.kill()
+                with psycopg.connect(standby.url, autocommit=True) as conn:
+                    conn.execute("SELECT pg_promote()")
+                with pytest.raises(psycopg.OperationalError, match="read-only"):
+                    psycopg.connect(after, target_session_attrs="read-write")
+
+                async def is_back() -> bool:
+                    return (await client.send("after")).code == pb.OK
+
+                await eventually(is_back, "a send that is OK", within_s=60)
+        own_postgres.restart()
 
 
 @pytest.mark.parametrize("mode", ["transaction", "statement"])
