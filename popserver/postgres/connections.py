@@ -19,8 +19,8 @@ import os
 import socket
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from popserver.model.errors import StoreUnavailable
@@ -44,6 +44,7 @@ DEFAULTS: Mapping[str, Any] = {
 # With several hosts: 2 s are the least that libpq allows, and a frozen host must not delay the next one for longer.
 CONNECT_TIMEOUT_OF_SEVERAL_S = 2
 ANSWER_S = 2.0  # within which a host says who it is
+POOLER_S = 130.0  # with connect_timeout=0; PgBouncer itself gives up after 120 s
 LOCK_TIMEOUT_S = 5
 # The timeout is not a startup parameter, because PgBouncer refuses those.
 _BEGIN = (
@@ -78,6 +79,7 @@ class PrimaryConnections:
         self.hosts = hosts_of(arguments)
         several = {"connect_timeout": CONNECT_TIMEOUT_OF_SEVERAL_S} if len(self.hosts) > 1 else {}
         self._arguments = {**DEFAULTS, **several, **arguments}
+        self._answer_s = float(self._arguments["connect_timeout"]) or POOLER_S
         self._writes = self._arguments[TARGET] in WRITABLE
         self._system: tuple[str, Host] | None = None
         self._timeline = 0
@@ -100,8 +102,10 @@ class PrimaryConnections:
                 conn = Connection.connect(autocommit=True, **self._at(host))
                 try:
                     self._opened(conn)
-                    self._require_writable(conn.execute(_BEGIN).fetchone())
-                    if self._accepts(conn, host, _identity(conn)):
+                    with _ending(conn, self._answer_s):
+                        self._require_writable(conn.execute(_BEGIN).fetchone())
+                        identity = _identity(conn)
+                    if self._accepts(conn, host, identity):
                         return conn
                 except BaseException:
                     conn.close()
@@ -122,8 +126,10 @@ class PrimaryConnections:
                 conn = await AsyncConnection.connect(autocommit=True, **self._at(host))
                 try:
                     self._opened(conn)
-                    self._require_writable(await (await conn.execute(_BEGIN)).fetchone())
-                    if self._accepts(conn, host, await _identity_async(conn)):
+                    with _ending(conn, self._answer_s):
+                        self._require_writable(await (await conn.execute(_BEGIN)).fetchone())
+                        identity = await _identity_async(conn)
+                    if self._accepts(conn, host, identity):
                         return conn
                 except BaseException:
                     await conn.close()
@@ -282,6 +288,17 @@ def _reason(error: Exception) -> str:
     """libpq's reason without the address, which is said before it."""
     line = first_line(error)
     return line.rpartition(" failed: ")[2] or line
+
+
+@contextmanager
+def _ending(conn: AnyConnection, limit_s: float) -> Iterator[None]:
+    """End the connection if the block takes longer: a pooler accepts connections to a host that is gone, and waits."""
+    timer = threading.Timer(limit_s, _cut, [conn])
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _cut(conn: AnyConnection) -> None:

@@ -21,6 +21,7 @@ from tests.support.postgres import PostgresServer, postgres_server
 from tests.support.standby import standby_of
 
 COUNT = 2 * PAGE_ROWS_MAX + 100
+LAST = COUNT - 1  # the one after it is of another namespace
 IDS = StructType().add("id", LongType())
 WITH_BODIES = StructType().add("id", LongType()).add("body", BinaryType())
 
@@ -39,12 +40,12 @@ def test_a_read_goes_on_at_the_new_primary(
     with standby_of(primary) as standby:
         monkeypatch.setattr("time.sleep", _in_place_of_a_pause(lambda: _promote(standby)))
         reader = ViewReader(parse({"url": _both(standby, primary), "driver": driver}), WITH_BODIES)
-        reading = reader.read(IdRange(1, COUNT))
+        reading = reader.read(IdRange(1, LAST))
         ids = next(reading)["id"].to_pylist()
         primary.kill()
         for batch in reading:
             ids += batch["id"].to_pylist()
-    assert ids == list(range(1, COUNT + 1))
+    assert ids == list(range(1, LAST + 1))
 
 
 def test_a_stream_goes_on_at_the_new_primary(primary: PostgresServer) -> None:
@@ -54,7 +55,7 @@ def test_a_stream_goes_on_at_the_new_primary(primary: PostgresServer) -> None:
         primary.kill()
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr("time.sleep", _in_place_of_a_pause(lambda: _promote(standby)))
-            assert stream.latestOffset({"v": 1, "id": 0}, stream.getDefaultReadLimit()) == {"v": 1, "id": COUNT}
+            assert stream.latestOffset({"v": 1, "id": 0}, stream.getDefaultReadLimit()) == {"v": 1, "id": LAST}
         stream.stop()
 
 
@@ -71,7 +72,7 @@ def test_a_standby_is_not_read(primary: PostgresServer) -> None:
 def test_without_a_new_primary_it_says_why(primary: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database, "PATIENCE_S", 0.3)
     options = parse({"url": primary.url})
-    reading = ViewReader(options, IDS).read(IdRange(1, COUNT))
+    reading = ViewReader(options, IDS).read(IdRange(1, LAST))
     next(reading)
     primary.kill()
     with pytest.raises(ValueError, match=r"option url=.* cannot be read: .*refused"):
