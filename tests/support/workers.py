@@ -39,7 +39,10 @@ class Workers(ServerProcess):
         """The workers that run: their numbers by process id."""
         found = {}
         for pid in children(self.pid):
-            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            try:
+                words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            except OSError:  # it has ended meanwhile
+                continue
             if WORKER in words:
                 found[pid] = int(words[words.index(WORKER) + 1])
         return found
