@@ -40,17 +40,22 @@ class DefaultSource(DataSource):
         return self._mode().stream_reader(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        _refuse_other_spark()
+        from popclient.spark.cluster.sending import guarded
         from popclient.spark.sink.writer import writer
 
-        return writer(self.options, schema, overwrite=overwrite)
+        return guarded(writer(self.options, schema, overwrite=overwrite))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        _refuse_other_spark()
+        from popclient.spark.cluster.sending import guarded
         from popclient.spark.sink.writer import stream_writer
 
-        return stream_writer(self.options, schema, overwrite=overwrite)
+        return guarded(stream_writer(self.options, schema, overwrite=overwrite))
 
     def _mode(self) -> Mode:
         """The way to read that the options ask for."""
+        _refuse_other_spark()
         from popclient.spark.modes import DEAD_LETTERS, MODES
         from popclient.spark.options import OptionReader
 
@@ -62,3 +67,11 @@ class DefaultSource(DataSource):
         if "url" in given and "endpoints" in given:
             raise given.refuse("endpoints", "it reads topics, and url reads dead letters: give one of them")
         return DEAD_LETTERS if "url" in given else MODES[given.choice("mode", "queue", MODES)]
+
+
+def _refuse_other_spark() -> None:
+    from pyspark import __version__
+
+    from popclient.spark.cluster.fitness import refuse_other_spark
+
+    refuse_other_spark(__version__)

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from popclient.spark.cluster.sending import guarded
+
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
     from pyspark.sql.types import StructType
@@ -37,11 +39,11 @@ class Mode(NamedTuple):
                 " read all that is stored, or mode='queue'"
             )
         made: DataSourceReader = self._part(self.batch)(self._options(options), schema)
-        return made
+        return guarded(made)
 
     def stream_reader(self, options: Mapping[str, str], schema: StructType) -> DataSourceStreamReader:
         made: DataSourceStreamReader = self._part(self.stream)(self._options(options), schema)
-        return made
+        return guarded(made)
 
     def _options(self, options: Mapping[str, str]) -> Any:
         return self._part("options.parse")(options)

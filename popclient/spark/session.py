@@ -16,13 +16,10 @@ if TYPE_CHECKING:
 
 # Two threads, and three tries for each task: local[2] would fail a job at its first lost worker.
 MASTER = "local[2,3]"
-_LOGGING = (Path(__file__).parent / "log4j2.properties").as_uri()
 STARTS_MAX = 3
 _SETTINGS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
-    # With this compiler and this collector the JVM starts in half the time; they suit short jobs.
-    "spark.driver.extraJavaOptions": f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dlog4j2.configurationFile={_LOGGING}",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "2",
     "spark.ui.enabled": "false",
@@ -51,12 +48,25 @@ def session(
     # Without it, the workers would run the `python3` of the PATH, without the packages of this one.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    chosen = {**_SETTINGS, "spark.driver.memory": memory, **(settings or {})}
+    chosen = {
+        **_SETTINGS,
+        "spark.driver.extraJavaOptions": _java_options(),
+        "spark.driver.memory": memory,
+        **(settings or {}),
+    }
     builder = SparkSession.builder.appName(app_name).master(master).config(map=dict(chosen))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # about the version of pandas, which is not used here
         warnings.simplefilter("ignore", ResourceWarning)  # PySpark leaves the pipes of a start that failed open
         return _started(builder)
+
+
+def _java_options() -> str:
+    """With this compiler and this collector the JVM starts in half the time; they suit short jobs."""
+    fast = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    logging = Path(__file__).absolute().with_name("log4j2.properties")
+    # In a wheel that is not installed it is no file; then Spark logs as it does without us.
+    return f"{fast} -Dlog4j2.configurationFile={logging.as_uri()}" if logging.is_file() else fast
 
 
 def _started(builder: SparkSession.Builder) -> SparkSession:
