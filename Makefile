@@ -13,7 +13,7 @@ JOBS := 3
 PYTEST = $(BIN)/pytest -n $(JOBS) --dist loadfile --max-worker-restart 0
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all test-long test-failover test-clients test-rocketmq chromium test-browser images coverage lint format types generate fresh check docs bench clean
+.PHONY: help install demo test test-all test-long test-failover test-spark-cluster test-clients test-rocketmq chromium test-browser images coverage lint format types generate fresh check docs bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -66,6 +66,9 @@ test-long: $(DEV) ## pass the tests that kill and torture for minutes
 
 test-failover: $(DEV) ## Postgres under Patroni: killed, demoted, cut off, frozen (Debian: patroni etcd-server postgresql pgbouncer)
 	$(BIN)/pytest -s tests/postgres/test_failover.py tests/postgres/test_clients.py tests/postgres/test_pgbouncer.py $(ARGS)
+
+test-spark-cluster: $(DEV) ## Spark on a cluster of this machine: every way to ship PopMQ; executors, workers and drivers killed
+	$(BIN)/pytest tests/spark/cluster $(ARGS)
 
 test-clients: $(DEV) ## every official client in every scenario, into docs/compatibility.md (ARGS="-k 'go and fifo'")
 	$(BIN)/pytest -n 3 --dist loadgroup tests/interop/matrix -k 'not RocketMQ' --page $(ARGS)

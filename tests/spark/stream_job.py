@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +15,9 @@ from popclient.admin import Admin
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+
+# Longer than the server waits for a push consumer that has gone, far shorter than a lease.
+UNTIL_MISSED = "45s"
 
 
 class Job:
@@ -50,6 +55,22 @@ def send(endpoint: str, topic: str, bodies: range, **fields: Any) -> list[str]:
     with Producer(patient(endpoint)) as producer:
         producer.send_many([Message(topic, f"{i:05}", **fields) for i in bodies]).raise_for_failures()
     return [f"{i:05}" for i in bodies]
+
+
+def send_numbers(endpoint: str, count: int) -> None:
+    """To topic t, for drivers that write into a table (stream_driver.store)."""
+    with Producer(patient(endpoint)) as producer:
+        producer.send_many([Message("t", str(number)) for number in range(count)]).raise_for_failures()
+
+
+def assert_each_once(endpoint: str, folder: Path, count: int) -> None:
+    """The table of a driver has all of these numbers, each once, and its group g has nothing more to do."""
+    table = sqlite3.connect(folder / "rows.db")
+    rows = Counter(body for (body,) in table.execute("SELECT body FROM row"))
+    table.close()
+    assert rows == Counter(str(number) for number in range(count))
+    with Admin(patient(endpoint), connect_timeout=30.0) as admin:
+        assert sum(lag.ready + lag.inflight + lag.waiting_retry for lag in admin.list_lag("g", "t")) == 0
 
 
 def patient(endpoint: str) -> ClientConfig:

@@ -6,8 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,20 +17,23 @@ pytest.importorskip("pyspark", reason="spark: pip install 'popmq[spark]'")
 from pyspark.errors import PySparkException
 
 import popserver
-from popclient import Message, Producer, SimpleConsumer
 from popclient.admin import Admin
-from popclient.errors import NotFound
 from popclient.spark import dlq
+from tests.spark.dying import (
+    DEAD,
+    MENDABLE,
+    MENDED,
+    broker_with_dead_letters,
+    consumed,
+    dead_in,
+    sent_by_plan,
+    wait_for,
+)
 from tests.spark.redrive_driver import GROUP, nightly
 from tests.spark.sent import forget_last_commit
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-TOPIC = "flights"
-DEAD = 100
-MENDABLE = 60
-MENDED = Counter(f"flight {i}: delay null" for i in range(MENDABLE))
 
 
 @pytest.fixture
@@ -42,45 +43,8 @@ def url(tmp_path: Path) -> str:
 
 @pytest.fixture
 def broker(url: str) -> Iterator[popserver.EmbeddedBroker]:
-    """With DEAD dead letters of the group; one attempt is all it gives."""
-    with popserver.embedded(url, manual_clock=True) as broker:
-        with Admin(broker.endpoint) as admin:
-            admin.create_topic(TOPIC)
-            admin.create_group(GROUP, max_attempts=1)
-        with Producer(broker.endpoint) as producer:
-            bodies = [f"flight {i}: delay {'NaN' if i < MENDABLE else 'unknown'}" for i in range(DEAD)]
-            producer.send_many(Message(TOPIC, body, tag="UA") for body in bodies).raise_for_failures()
-        with SimpleConsumer(broker.endpoint, GROUP, TOPIC, await_duration=1) as consumer:
-            held = 0
-            while held < DEAD:
-                held += len(consumer.receive())
-            broker.clock.advance("31s")
-        wait_for(lambda: dead_in(broker.endpoint) == DEAD)
+    with broker_with_dead_letters(url) as broker:
         yield broker
-
-
-def wait_for(fact: object, patience_s: float = 60.0) -> None:
-    assert callable(fact)
-    end = time.monotonic() + patience_s
-    while not fact():
-        assert time.monotonic() < end, "it never came true"
-        time.sleep(0.05)
-
-
-def dead_in(endpoint: str) -> int:
-    with Admin(endpoint) as admin:
-        return sum(1 for _ in admin.dead_letters(GROUP, without_bodies=True))
-
-
-def consumed(endpoint: str) -> Counter[str]:
-    """The bodies of all that the group has to do now; each is done."""
-    bodies: Counter[str] = Counter()
-    with SimpleConsumer(endpoint, GROUP, TOPIC, await_duration=1) as consumer:
-        while messages := consumer.receive():
-            for message in messages:
-                bodies[message.text] += 1
-                consumer.ack(message)
-    return bodies
 
 
 @pytest.mark.row("O7")
@@ -158,21 +122,12 @@ def test_a_driver_that_is_killed_while_it_sends(broker: popserver.EmbeddedBroker
     finally:
         os.killpg(driver.pid, signal.SIGKILL)
         driver.wait()
-    assert 0 < sent_by_plan(broker.endpoint, None) < MENDABLE
+    assert 0 < sent_by_plan(broker.endpoint) < MENDABLE
     assert started(url, broker.endpoint, tmp_path, rate=1_000).wait() == 0
-    assert sent_by_plan(broker.endpoint, None) == MENDABLE
+    assert sent_by_plan(broker.endpoint) == MENDABLE
     assert consumed(broker.endpoint) == MENDED
 
 
 def started(url: str, endpoint: str, folder: Path, rate: float) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "tests.spark.redrive_driver", url, endpoint, str(folder), str(rate)]
     return subprocess.Popen(command, process_group=0)
-
-
-def sent_by_plan(endpoint: str, driver: subprocess.Popen[bytes] | None) -> int:
-    assert driver is None or driver.poll() is None, "the driver has ended too early"
-    with Admin(endpoint) as admin:
-        try:
-            return admin.redrive_plan("nightly-0").redriven
-        except NotFound:
-            return 0

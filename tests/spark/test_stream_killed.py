@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-import sqlite3
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,13 +14,9 @@ import pytest
 pytest.importorskip("pyspark", reason="spark: pip install 'popmq[spark]'")
 
 import popserver
-from popclient import Message, Producer
-from popclient.admin import Admin
-from tests.spark.stream_job import patient
+from tests.spark.stream_job import UNTIL_MISSED, assert_each_once, send_numbers
 
 MESSAGES = 250
-# Longer than the server waits for a push consumer that has gone, far shorter than a lease.
-UNTIL_MISSED = "45s"
 JOURNAL_POINTS = ("before-journal", "before-ack", "before-wal", "planned", "read", "sunk", "removed")
 LEASE_POINTS = ("received", "before-wal", "planned", "read", "sunk", "before-ack", "acked")
 
@@ -55,16 +49,13 @@ def test_a_driver_that_is_killed_everywhere(
 
 
 def survive(broker: popserver.EmbeddedBroker, mode: str, folder: Path, points: list[str]) -> None:
-    with Producer(patient(broker.endpoint)) as producer:
-        producer.send_many([Message("t", str(number)) for number in range(MESSAGES)]).raise_for_failures()
+    send_numbers(broker.endpoint, MESSAGES)
     for _ in points:
         assert driven(mode, broker.endpoint, folder, points) == -signal.SIGKILL
         broker.clock.advance(UNTIL_MISSED)
     assert driven(mode, broker.endpoint, folder, points) == 0
     assert sorted(path.name for path in folder.glob("died at *")) == sorted(f"died at {point}" for point in points)
-    assert stored(folder) == Counter(str(number) for number in range(MESSAGES))
-    with Admin(patient(broker.endpoint), connect_timeout=30.0) as admin:
-        assert sum(lag.ready + lag.inflight + lag.waiting_retry for lag in admin.list_lag("g", "t")) == 0
+    assert_each_once(broker.endpoint, folder, MESSAGES)
 
 
 def driven(mode: str, endpoint: str, folder: Path, points: list[str]) -> int:
@@ -76,10 +67,3 @@ def driven(mode: str, endpoint: str, folder: Path, points: list[str]) -> int:
     )
     print(ran.stderr[-4_000:])
     return ran.returncode
-
-
-def stored(folder: Path) -> Counter[str]:
-    table = sqlite3.connect(folder / "rows.db")
-    rows = Counter(body for (body,) in table.execute("SELECT body FROM row"))
-    table.close()
-    return rows
