@@ -111,9 +111,9 @@ class Maintenance:
         except PopError as error:
             log.warning("removing old messages is delayed", reason=error.sentence)
             return now_ms + RETENTION_PERIOD_MS
-        if retained.of_topic is not None:
-            self._removals.messages(retained.of_topic)
-        elif retained.removed:
+        for each in retained.queues:
+            self._removals.messages(each)
+        if retained.removed and not retained.queues:
             self._removals.rows("old history", retained.removed)
         if retained.removed:
             return now_ms
@@ -163,7 +163,7 @@ class Removals:
         self._since_ms: int | None = None
 
     def messages(self, removed: Removed) -> None:
-        """A step has removed old messages of a topic."""
+        """A step has removed old messages of a topic's queue."""
         name = str(removed.topic)
         before = self._messages.get(name, removed._replace(messages=0))
         self._messages[name] = Removed(

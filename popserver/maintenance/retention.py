@@ -29,16 +29,18 @@ from popserver.model.names import DLQ_PREFIX, Resource
 from popserver.model.states import State, shown_as
 from popserver.model.topic import message_key, offset_of, queue_of
 
+STEP_QUEUES_MAX = 64  # of one step; each needs about ten statements
+
 
 class Retained(NamedTuple):
     """Rows removed (0: none left to remove now), and when the oldest remaining message was stored (None: no message).
 
-    The rows are messages of `of_topic`, or rows of the history if that is None.
+    The rows are messages of these `queues`, or rows of the history if there are none.
     """
 
     removed: int
     oldest_ms: int | None
-    of_topic: Removed | None = None
+    queues: tuple[Removed, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,7 @@ class Retain(Request[Retained]):
 
 
 class Removed(NamedTuple):
-    """How many messages of one topic were removed, and when the first and the last of them were stored."""
+    """How many messages of a topic's queue were removed, and when the first and the last of them were stored."""
 
     topic: Resource
     messages: int
@@ -73,20 +75,40 @@ def retain(tx: Transaction, requests: Sequence[Retain]) -> list[Retained | PopEr
     if not lookup.lock_if_free(tx):
         return [Retained(0, cutoff_ms)] * len(requests)
     queues = _OLDEST.rows(tx.conn, {})
-    old = (each for each in queues if each.oldest_ms is not None and each.oldest_ms < cutoff_ms)
-    of_topic = next((removed for each in old if (removed := _trim(tx, each, cutoff_ms))), None)
-    count = of_topic.messages if of_topic else tx.conn.execute(_FORGET, {"cutoff_ms": cutoff_ms}).rowcount
+    trimmed = _trim_several(tx, queues, cutoff_ms)
+    count = sum(each.messages for each in trimmed)
+    if not trimmed:
+        count = tx.conn.execute(_FORGET, {"cutoff_ms": cutoff_ms}).rowcount
     oldest_ms = min((each.oldest_ms for each in queues if each.oldest_ms is not None), default=None)
-    return [Retained(count, oldest_ms, of_topic)] * len(requests)
+    return [Retained(count, oldest_ms, trimmed)] * len(requests)
 
 
-def _trim(tx: Transaction, place: _QueueRow, cutoff_ms: int) -> Removed | None:
-    """Remove the queue's oldest messages, up to one that must stay. Returns None if none was removed."""
+def _trim_several(tx: Transaction, queues: Sequence[_QueueRow], cutoff_ms: int) -> tuple[Removed, ...]:
+    """Remove the oldest messages of queues until a step is full.
+
+    A step looks at all queues first. Where they are many, and few messages of each become old at a time, a step for
+    each queue would look at all of them as often.
+    """
+    trimmed: list[Removed] = []
+    rows = STEP_ROWS_MAX
+    for each in queues:
+        if not rows or len(trimmed) == STEP_QUEUES_MAX:
+            break
+        if each.oldest_ms is not None and each.oldest_ms < cutoff_ms:
+            removed = _trim(tx, each, cutoff_ms, rows)
+            if removed:
+                trimmed.append(removed)
+                rows -= removed.messages
+    return tuple(trimmed)
+
+
+def _trim(tx: Transaction, place: _QueueRow, cutoff_ms: int, rows: int) -> Removed | None:
+    """Remove the queue's oldest messages, at most `rows`, up to one that must stay. None if none was removed."""
     groups = lock_queue(tx, place.queue_id)
     if groups is None:
         return None
     bounds = {"first": message_key(place.queue_id, place.min_offset), "end": message_key(place.queue_id + 1, 0)}
-    keys = tx.conn.execute(_OLD, bounds | {"cutoff_ms": cutoff_ms}).scalars().all()
+    keys = tx.conn.execute(_OLD, bounds | {"cutoff_ms": cutoff_ms, "rows": rows}).scalars().all()
     if not keys:
         return None
     bounds["end"] = keys[-1] + 1
@@ -146,14 +168,15 @@ _OLDEST = RowStatement(
         topic_table.c.deleted_at_ms.is_(None),
         func.substr(topic_table.c.name, 1, len(DLQ_PREFIX)) != DLQ_PREFIX,
         queue.c.min_offset < queue.c.next_offset,
-    ),
+    )
+    .order_by(queue.c.queue_id),
 )
 _INSIDE = (message.c.message_key >= bindparam("first"), message.c.message_key < bindparam("end"))
 _OLD = (
     select(message.c.message_key)
     .where(*_INSIDE, message.c.stored_at_ms < bindparam("cutoff_ms"))
     .order_by(message.c.message_key)
-    .limit(STEP_ROWS_MAX)
+    .limit(bindparam("rows"))
 )
 _OF_GROUP = (
     delivery.c.group_id == bindparam("for_group"),

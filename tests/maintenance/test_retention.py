@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from popserver.maintenance import retention
 from popserver.model.group import HistoryLevel
 from popserver.model.retry import Holder
@@ -26,6 +28,21 @@ def test_what_is_older_goes_and_its_offsets_are_not_given_again(store: OpenStore
     assert (store.lag(group).ready, store.lag(group).stored) == (2, 2)
     assert [each.stored.offset for each in store.receive(group, topic)] == [3, 4]
     assert [each.offset for each in store.send(topic)] == [5]
+
+
+def test_a_step_removes_of_several_queues_until_it_is_full(store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    topics = [store.topic(name) for name in ("a", "b", "c", "d")]
+    for each in topics:
+        store.send(each, 3)
+    monkeypatch.setattr(retention, "STEP_ROWS_MAX", 5)
+    first = retain(store, START_MS + 1)
+    assert [(each.topic.name, each.messages) for each in first.queues] == [("a", 3), ("b", 2)]
+    monkeypatch.setattr(retention, "STEP_QUEUES_MAX", 1)
+    second = retain(store, START_MS + 1)
+    assert [(each.topic.name, each.messages) for each in second.queues] == [("b", 1)]
+    monkeypatch.undo()
+    assert retain(store, START_MS + 1).removed == 6
+    assert retain(store, START_MS + 1).removed == 0
 
 
 def test_an_empty_store(store: OpenStore) -> None:
