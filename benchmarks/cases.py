@@ -16,6 +16,7 @@ from benchmarks.noop_server import ECHO_TOPIC, EMPTY_TOPIC
 from benchmarks.peer_cases import PEER_CASES
 from benchmarks.queue_cases import bulk_pull, churn, on_large_backlog, pull, rebalance
 from benchmarks.server_cases import door, start, together
+from benchmarks.sizes.cases import SIZES_CASES
 from benchmarks.spark_cases import dead_letters, flights_to_parquet, micro_batch
 
 DELAY_TOPIC = "bench-delay"
@@ -308,6 +309,6 @@ CASES: dict[str, Case] = {
 }
 
 # Measured only if they are named.
-APART: dict[str, Case] = {**ABUSE_CASES, **INSTALLED_CASES, **PEER_CASES}
+APART: dict[str, Case] = {**ABUSE_CASES, **INSTALLED_CASES, **PEER_CASES, **SIZES_CASES}
 # Names for several of them.
-TOGETHER = {"abuse": tuple(ABUSE_CASES)}
+TOGETHER = {"abuse": tuple(ABUSE_CASES), "sizes": tuple(SIZES_CASES)}

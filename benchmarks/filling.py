@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -30,13 +31,19 @@ _PER_TRANSACTION = 2_048
 _READ_BYTES = 16 * 1024 * 1024
 
 
-def fill(database_url: str, topic: str, count: int, body_bytes: int) -> float:
-    """Store `count` messages in `topic`, spread over its queues; returns the messages stored per second."""
+def fill(database_url: str, topic: str, count: int, body_bytes: int, *, packs: bool = True) -> float:
+    """Store `count` messages in `topic`, spread over its queues; returns the messages stored per second.
+
+    Without `packs` their bodies are of random bytes, which Postgres cannot compress.
+    """
     database = Database(database_url, durability="relaxed")
     try:
         migrate.upgrade(database)
+        made = new_messages(topic, count, body_bytes)
+        if not packs:
+            made = (each._replace(body=os.urandom(body_bytes)) for each in made)
         begun = time.perf_counter()
-        append_all(database, Resource("", topic), new_messages(topic, count, body_bytes), count)
+        append_all(database, Resource("", topic), made, count)
         return count / (time.perf_counter() - begun)
     finally:
         database.close()

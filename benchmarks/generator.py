@@ -25,7 +25,7 @@ class Load:
     """A process that runs loads, as seen by the benchmark: `command` reads and writes lines as described above."""
 
     def __init__(self, name: str, command: Sequence[str], cores: set[int] | None) -> None:
-        self._name = name
+        self.name = name
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         pin(self._process.pid, cores)
 
@@ -39,7 +39,7 @@ class Load:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise RuntimeError(f"the load on {self._name} broke off (exit code {self._process.wait()}); see above")
+            raise RuntimeError(f"the load on {self.name} broke off (exit code {self._process.wait()}); see above")
         figures: dict[str, Any] = json.loads(line)
         return figures
 
@@ -86,6 +86,7 @@ async def _serve(endpoint: str, server_pid: int, ca: bytes | None) -> None:
     from benchmarks.member_load import MemberLoad
     from benchmarks.pull_load import PullLoad
     from benchmarks.raw_load import RawLoad
+    from benchmarks.sizes.idle_polls import IdlePolls
 
     raw = RawLoad(endpoint, server_pid, ca)
     due = DueLoad(endpoint)
@@ -100,6 +101,7 @@ async def _serve(endpoint: str, server_pid: int, ca: bytes | None) -> None:
         "members": MemberLoad(endpoint),
         "attack": AttackLoad(endpoint),
         "beside": BesideLoad(endpoint),
+        "polls": IdlePolls(endpoint),
     }
     while line := await asyncio.to_thread(sys.stdin.readline):
         load, options = json.loads(line)

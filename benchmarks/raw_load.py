@@ -160,8 +160,9 @@ class RawLoad:
         warm_up: float,
         seconds: float,
         wanted: tuple[str, str] = EVERYTHING,
+        batch_size: int = BATCH_SIZE,
     ) -> dict[str, Any]:
-        """Closed loop: receive 32, ack them in one request or each in its own request, all at once.
+        """Closed loop: receive a batch, ack it in one request or each message in its own request, all at once.
 
         `stock` is how many messages of the topic match `wanted`.
         """
@@ -171,7 +172,7 @@ class RawLoad:
         async def caller() -> None:
             while meter.running:
                 begun, name = time.perf_counter(), await fresh.to_receive()
-                received = await self._wire.receive(name, topic, wanted=wanted)
+                received = await self._wire.receive(name, topic, batch_size, wanted=wanted)
                 if ack_each:
                     await asyncio.gather(*(self._wire.ack(name, topic, [each]) for each in received))
                 else:

@@ -1,0 +1,216 @@
+"""What one message, one group and one idle poll cost: the figures that `popmq size` multiplies."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from benchmarks.bench import Bench
+from benchmarks.case import CALLERS, STOCK_TOPIC, Figures, Rounds, window
+from benchmarks.filling import fill, fill_held, fill_in_order
+from benchmarks.generator import Generator
+from benchmarks.machine import family_cpu_seconds, family_memory_bytes
+from benchmarks.raw_load import Wire
+from benchmarks.servers import Server, Variant
+from benchmarks.sizes.stored import disk_bytes, removal
+from benchmarks.spark_filling import fill_dead_letters
+
+BODIES = (64, 1_024, 16_384)
+MESSAGE_GROUPS = 1_000
+POLL_S = 20
+POLLS_PER_CONNECTION = 10
+LARGE = 16_384
+SETTLED_S = 2.0
+
+Fill = Callable[[str, int], object]
+
+
+def units(bench: Bench) -> Rounds:
+    """One round for each database: bytes, CPU time in µs, memory."""
+    found: Rounds = {}
+    for name in bench.stores:
+        found[name] = [
+            _disk(bench, name)
+            | _sends_and_receives(bench, name)
+            | _in_order(bench, name)
+            | _groups(bench, name)
+            | _polls(bench, name)
+        ]
+    return found
+
+
+def _disk(bench: Bench, name: str) -> Figures:
+    """Bytes for each message, by the size of its body; and how many more for one that is held, or in order."""
+    count = bench.plan.sizes_stored
+
+    def bytes_each(what: str, fill_with: Fill, how_many: int = count) -> float:
+        bench.say(f"{name}: bytes of {how_many:,} messages ({what})")
+        url = bench.new_url(name, f"bytes_{what}")
+        fill_with(url, 8)
+        empty = disk_bytes(url)
+        url = bench.new_url(name, f"bytes_{what}")
+        fill_with(url, how_many)
+        return (disk_bytes(url) - empty) / (how_many - 8)
+
+    def body_of(size: int) -> Fill:
+        return lambda url, how_many: fill(url, STOCK_TOPIC, how_many, size, packs=False)
+
+    # Large bodies are few, because their bytes are known from few.
+    stored = {f"message_bytes_{size}": bytes_each(str(size), body_of(size), _few(count, size)) for size in BODIES}
+    plain = stored[f"message_bytes_{BODIES[0]}"]
+    small = BODIES[0]
+    more: Mapping[str, Fill] = {
+        "held": lambda url, how_many: fill_held(url, STOCK_TOPIC, how_many, small),
+        "ordered": lambda url, how_many: fill_in_order(url, STOCK_TOPIC, how_many, small, MESSAGE_GROUPS),
+        "dead_letter": lambda url, how_many: fill_dead_letters(url, how_many, small),
+    }
+    extra = {f"{kind}_bytes": bytes_each(kind, fill_with) - plain for kind, fill_with in more.items()}
+    bench.say(f"{name}: retention")
+    url = bench.new_url(name, "bytes_removal")
+    fill(url, STOCK_TOPIC, count, bench.plan.body_bytes)
+    removed = removal(url, time.time_ns() // 1_000_000, steps=count // 2_000)
+    return stored | extra | {"removal_us": removed["removal_us"]}
+
+
+def _few(count: int, body_bytes: int) -> int:
+    return count if body_bytes < LARGE else count // 20
+
+
+def _sends_and_receives(bench: Bench, name: str) -> Figures:
+    """CPU time for each message, of the server and of the database, at full load of one server."""
+    bench.stock(STOCK_TOPIC)
+    load, found = bench.load(name), Figures()
+    for number in range(bench.plan.rounds):
+        for per_request in (1, 32):
+            bench.say(f"{name}: round {number + 1}, {per_request} per request")
+            send = _load(bench, load, "raw.send", topic="bench-sizes", per_request=per_request, body_bytes=1_024)
+            receive = _load(
+                bench, load, "raw.receive", **_receiving(bench, f"sizes-{number}-{per_request}", per_request)
+            )
+            _keep(found, f"send_{per_request}", send)
+            _keep(found, f"receive_{per_request}", receive)
+    return _medians(found)
+
+
+def _in_order(bench: Bench, name: str) -> Figures:
+    """The same of messages in message groups."""
+    topic, found = f"{STOCK_TOPIC}-in-order", Figures()
+    with bench.in_order(name, {topic: MESSAGE_GROUPS}) as load:
+        for number in range(bench.plan.rounds):
+            options = _receiving(bench, f"ordered-{number}", 32) | {"topic": topic}
+            _keep(found, "receive_ordered", _load(bench, load, "raw.receive", **options))
+    return _medians(found)
+
+
+def _receiving(bench: Bench, group: str, per_request: int) -> dict[str, Any]:
+    stock = bench.plan.stock
+    return {
+        "topic": STOCK_TOPIC,
+        "group": f"bench-{group}",
+        "stock": stock,
+        "groups": 1 + int(bench.plan.seconds * 40_000 / stock),
+        "ack_each": False,
+        "batch_size": per_request,
+    }
+
+
+def _load(bench: Bench, load: Generator, verb: str, **options: Any) -> dict[str, float]:
+    """µs of CPU time for each message."""
+    before_s, begun = _database_s(bench, load), time.perf_counter()
+    figures = load.run(verb, callers=CALLERS, **options, **window(bench))
+    # With the warm-up, during which there are messages too.
+    database_s, took_s = _database_s(bench, load) - before_s, time.perf_counter() - begun
+    return {
+        "us": figures["server_us_per_message"],
+        "database_us": database_s * 1e6 / max(figures["rate"] * took_s, 1),
+        "rate": figures["rate"],
+    }
+
+
+def _database_s(bench: Bench, load: Generator) -> float:
+    """SQLite runs in the server's process: its time is the server's."""
+    return bench.postgres_cpu_s() if load.name == "postgres" else 0.0
+
+
+def _keep(found: Figures, kind: str, figures: Mapping[str, float]) -> None:
+    for name, value in figures.items():
+        found.setdefault(f"{kind}_{name}", []).append(value)
+
+
+def _medians(found: Figures) -> Figures:
+    return {name: sorted(values)[len(values) // 2] for name, values in found.items()}
+
+
+def _groups(bench: Bench, name: str) -> Figures:
+    """Many consumer groups that have received, and are idle: memory, CPU time; a send to their topic."""
+    count, topic = bench.plan.sizes_groups, "bench-groups"
+    with bench.alone(Variant(name, bench.new_url(name, "groups"))) as server:
+        bench.say(f"{name}: {count:,} groups")
+        asyncio.run(_meet(server.endpoint, topic, 8))
+        memory = family_memory_bytes(server.pid)
+        figures: Figures = {"server_bytes": memory}
+        with Generator(server, None) as load:
+            alone = load.run("raw.send", topic=topic, per_request=32, callers=CALLERS, **window(bench, body=True))
+            memory = family_memory_bytes(server.pid)
+            asyncio.run(_meet(server.endpoint, topic, count))
+            figures["group_bytes"] = (family_memory_bytes(server.pid) - memory) / count
+            figures["group_us"] = _idle_us(server) / count
+            beside = load.run("raw.send", topic=topic, per_request=32, callers=CALLERS, **window(bench, body=True))
+        of_few = beside["server_us_per_message"] / alone["server_us_per_message"]
+        return figures | {"groups": count, "send_of_few_groups": of_few}
+
+
+def _idle_us(server: Server) -> float:
+    """µs of CPU time in a second."""
+    time.sleep(SETTLED_S)
+    before_s, begun = family_cpu_seconds(server.pid), time.perf_counter()
+    time.sleep(5.0)
+    return (family_cpu_seconds(server.pid) - before_s) * 1e6 / (time.perf_counter() - begun)
+
+
+async def _meet(endpoint: str, topic: str, groups: int) -> None:
+    """Receive once for each group, so that it has progress in each queue."""
+    link = Wire(endpoint)
+    numbers = iter(range(groups))
+
+    async def caller() -> None:
+        for number in numbers:
+            await link.receive(f"bench-many-{number}", topic, poll_s=0)
+
+    await link.receive("bench-many-0", topic, poll_s=0)
+    await asyncio.gather(*(caller() for _ in range(CALLERS)))
+    await link.channel.close()
+
+
+def _polls(bench: Bench, name: str) -> Figures:
+    """Idle polls, ten on each connection, each renewed after 20 s."""
+    count = bench.plan.sizes_polls
+    options = ("--max-connections", str(count), "--max-connections-per-address", str(count))
+    with (
+        bench.alone(Variant(name, bench.new_url(name, "polls"), options)) as server,
+        Generator(server, None) as load,
+    ):
+        bench.say(f"{name}: {count:,} idle polls")
+        return polls_of(server, load, count, seconds=bench.plan.idle_seconds)
+
+
+def polls_of(server: Server, load: Generator, count: int, seconds: float) -> Figures:
+    """Bytes and µs of CPU time in a second for each poll. Raises RuntimeError if one is refused."""
+    options = {"topic": "bench-idle", "groups": 10, "poll_seconds": POLL_S}
+    load.run("polls.open", polls=10, connections=1, **options)
+    load.run("polls.close")
+    time.sleep(1.0)
+    memory = family_memory_bytes(server.pid)
+    load.run("polls.open", polls=count, connections=count // POLLS_PER_CONNECTION, **options)
+    time.sleep(SETTLED_S)
+    held = family_memory_bytes(server.pid) - memory
+    before_s, begun = family_cpu_seconds(server.pid), time.perf_counter()
+    time.sleep(seconds)
+    used_s, took_s = family_cpu_seconds(server.pid) - before_s, time.perf_counter() - begun
+    said = load.run("polls.close")
+    unexpected = said["answers"].keys() - {"OK", "MESSAGE_NOT_FOUND", "connections lost"}
+    if unexpected or said["open"] != count:
+        raise RuntimeError(f"{said['open']} of {count} polls are open, and these were answered: {said['answers']}")
+    return {"polls": count, "poll_bytes": held / count, "poll_us": used_s / took_s / count * 1e6}
