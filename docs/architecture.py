@@ -25,7 +25,7 @@ STOREYS: dict[str, tuple[str, ...]] = {
     "what operators ask for": ("dead_letters", "inspection", "rocketmq_admin", "progress", "metrics", "web"),
 }
 TOP = "serve, app.py and services.py"
-ABOVE = {"serve"}  # rooms that belong to the top
+ABOVE = {"serve", "sizing"}  # rooms that belong to the top
 
 
 def storeys() -> dict[str, tuple[str, ...]]:

@@ -1,4 +1,4 @@
-"""`popmq serve` and `popmq db`: the commands that need the server's code."""
+"""`popmq serve`, `popmq db` and `popmq size`: the commands that need the server's code."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 from popserver.serve.options import add_database_url, add_options
 from popserver.serve.process import begin, run_alone
 from popserver.serve.settings import OK, REFUSED, USAGE, read_config
+from popserver.sizing import command as size
 
 
 def add_commands(commands: Any) -> None:
@@ -22,11 +23,18 @@ def add_commands(commands: Any) -> None:
     _add_backup(commands.add_parser("backup", help="copy the database into a file"))
     _add_restore(commands.add_parser("restore", help="make the database what a backup has, while no server runs"))
     _add_db(commands.add_parser("db", help="check, upgrade or compact the database"))
+    sizing = commands.add_parser("size", help="what a load needs: disk, memory, processors, servers", description=_SIZE)
+    size.add_options(sizing)
 
 
 _SERVE = (
     "Run a broker: one port, and one process unless --workers asks for more. Every option can also be set as"
     " POPMQ_<OPTION> in the environment (POPMQ_DATABASE_URL) or as a key in ./popmq.toml (database_url)."
+)
+
+_SIZE = (
+    "Say what a load needs, and what ends first when it grows. No server is asked: the figures are those of the"
+    " benchmark, whose machine the answer names."
 )
 
 

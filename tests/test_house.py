@@ -19,7 +19,8 @@ ROOMS = (
     "model", "filters", "postgres", "database", "engine", "front", "transport", "http2", "access", "catalog",
     "messages", "members", "cluster", "delivery", "lite", "producing", "settling", "maintenance", "clients",
     "pulling", "dead_letters", "receiving", "inspection", "rocketmq_admin", "bulk", "progress", "config", "broker",
-    "metrics", "web", "server", "services", "logs", "app", "in_process", "offline", "serve", "cli", "pytest_plugin",
+    "metrics", "web", "server", "services", "logs", "app", "in_process", "offline", "serve", "sizing", "cli",
+    "pytest_plugin",
 )  # fmt: skip
 # What operators and Spark use can be taken away: only what puts the server together knows these rooms.
 # The same for the client. An `__init__` may hand out what comes later.
