@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -59,11 +60,16 @@ class App:
         own_process: bool = False,
         worker: int = 0,
         given: GivenSockets = NONE_GIVEN,
+        upgrades: bool = True,
     ) -> None:
-        """`worker`: its number among the processes of one `popmq serve`. `given`: sockets that are bound already."""
+        """`worker`: its number among the processes of one `popmq serve`. `given`: sockets that are bound already.
+
+        `upgrades`: it may upgrade the schema; otherwise it does not start if that is necessary.
+        """
         self.config = config
         self.worker = worker
         self._given = given
+        self._upgrades = upgrades
         self.own_process = own_process  # see `Database`
         self.clock = clock or SystemClock()
         self.budgets = Budgets()  # of this server
@@ -109,10 +115,14 @@ class App:
         if config.http != OFF:
             check_http_exposure(split_address(config.http, port_min=0)[0], auth=config.auth, insecure=config.insecure)
         self.database = Database(config.database_url, durability=config.durability, own_process=self.own_process)
+        telling = (
+            asyncio.create_task(starting.tell_of_wait(self.database.connections)) if self.database.is_shared else None
+        )
         try:
             if self.database.is_shared:
                 await starting.check(self.database.connections, self.database.name)
-            migrate.upgrade(self.database)
+            # In a thread: a commit may wait for a standby without end, and the event loop has to hear signals.
+            await asyncio.to_thread(migrate.upgrade if self._upgrades else migrate.check_unchanged, self.database)
             self.broker = Broker(
                 self.database,
                 self.clock,
@@ -141,6 +151,9 @@ class App:
         except BaseException:
             self.database.close()
             raise
+        finally:
+            if telling is not None:
+                telling.cancel()
 
     def stop_accepting(self) -> None:
         """Accept no more connections, for a successor has the sockets too. Open ones are served."""

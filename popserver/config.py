@@ -167,13 +167,6 @@ class Config(BaseSettings):
                 f"workers={self.workers} needs Postgres: a SQLite file has one writer, so one process serves it; give"
                 " --database-url postgresql://user@host/name, or leave --workers out"
             )
-        for name, address in (("http", self.http), ("admin", self.admin)):
-            port = 0 if address in ("", OFF) else split_address(address, port_min=0)[1]
-            if port + self.workers - 1 > PORT_MAX:
-                raise ValueError(
-                    f"{name}={address} leaves no ports for workers={self.workers}: each worker takes the port after"
-                    f" that of the one before; choose a port up to {PORT_MAX - self.workers + 1}"
-                )
         return self
 
     @property

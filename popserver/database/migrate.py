@@ -79,6 +79,17 @@ def check(database: Database) -> None:
         )
 
 
+def check_unchanged(database: Database) -> None:
+    """Raise `StoreUnavailable` unless this code uses the schema that is there, as the servers do that run."""
+    found = revision(database)
+    if found is None or found < HEAD:
+        raise StoreUnavailable(
+            f"{database.name} has schema {found}, and this popmq needs the newer schema {HEAD}, which workers that run"
+            " cannot use; stop the server, then start it: the start upgrades the schema"
+        )
+    check(database)
+
+
 def script_location() -> Path:
     """The folder of the migrations: inside the installed package, or beside it in a checkout."""
     packaged = Path(__file__).parents[1] / "migrations"

@@ -7,6 +7,7 @@ session mode keeps them. In transaction mode each transaction may run in another
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 import structlog
@@ -15,7 +16,13 @@ from popserver.model.errors import StoreUnavailable
 from popserver.postgres.connections import PrimaryConnections, first_line
 
 TRIES = 5  # another user of the pooler may take the session between two statements
+TELL_S = 3.0  # a start that takes longer may wait for a standby
 PATIENCE_S = 5.0  # a pooler that has no session left lets callers wait
+
+_WAITS = (
+    "SELECT FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND usename = current_user"
+    " AND datname = current_database() AND application_name = current_setting('application_name')"
+)
 
 log = structlog.get_logger("popserver.postgres")
 
@@ -26,6 +33,20 @@ async def check(connections: PrimaryConnections, name: str) -> None:
         for host, reason in await connections.check_hosts():
             log.warning("a host of the database does not say which database it has", host=str(host), reason=reason)
     await _check_sessions(connections, name)
+
+
+async def tell_of_wait(connections: PrimaryConnections) -> None:
+    """If the start takes long because no synchronous standby confirms its commits, say so once in the log."""
+    from psycopg import Error
+
+    await asyncio.sleep(TELL_S)
+    with suppress(Error, StoreUnavailable):  # of which the start itself tells
+        async with await connections.connect_async() as conn:
+            if await (await conn.execute(_WAITS, prepare=False)).fetchone() is not None:
+                log.warning(
+                    "the start waits for a synchronous standby",
+                    reason="a commit counts when a standby has it; start one, or see synchronous_standby_names",
+                )
 
 
 async def _check_sessions(connections: PrimaryConnections, name: str) -> None:

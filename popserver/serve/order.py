@@ -10,10 +10,12 @@ import json
 import socket
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from popserver.front.sockets import GivenSockets
 from popserver.serve.settings import OK
+
+T = TypeVar("T")
 
 # Of the same length, so that a worker reads one word at a time.
 LEAVE = b"leave\n"  # accept no more connections: a successor does
@@ -27,13 +29,16 @@ class Order:
     worker: int
     settings: Mapping[str, Any]
     sockets: Mapping[str, list[int]]  # the fields of `GivenSockets`
+    # Whether it may upgrade the schema: never while other workers run, whose code knows the old one.
+    upgrades: bool = False
 
     def line(self) -> bytes:
         return json.dumps(asdict(self)).encode() + b"\n"
 
     @classmethod
     def read(cls, line: bytes) -> Self:
-        return cls(**json.loads(line))
+        """Raises `ValueError`."""
+        return _read(cls, line)
 
     def take_sockets(self) -> GivenSockets:
         """The sockets, which this process has inherited."""
@@ -56,4 +61,12 @@ class Report:
 
     @classmethod
     def read(cls, line: bytes) -> Self:
-        return cls(**json.loads(line))
+        """Raises `ValueError`."""
+        return _read(cls, line)
+
+
+def _read(kind: type[T], line: bytes) -> T:
+    """Fields that this version does not know are left out: the other side may be a newer one."""
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind).validate_json(line)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import os
 import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from popserver.serve.settings import OK, REFUSED
 
@@ -60,16 +61,28 @@ async def _run_alone(config: Config, started: float, *, as_json: bool) -> int:
         words = announce(facts, as_json=as_json)
         tell_supervisor(f"READY=1\nSTATUS={words}")
 
+    starting = asyncio.create_task(start(app, started, say_ready))
+    told = asyncio.create_task(stopping.wait())
+    await asyncio.wait({starting, told}, return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():
+        _end_now()
     try:
-        await start(app, started, say_ready)
+        starting.result()
     except PopError as error:
         print(f"popmq: {error.sentence}", file=sys.stderr)
         return REFUSED
-    await stopping.wait()
+    await told
     tell_supervisor("STOPPING=1")
     announce_drain(as_json=as_json)
     await app.stop()
     return OK
+
+
+def _end_now() -> NoReturn:
+    """End a server that has not started: nobody is served, and a thread may wait for the database without end."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(OK)
 
 
 async def start(app: App, started: float, say_ready: Callable[[Facts], None]) -> None:

@@ -9,23 +9,21 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
 import structlog
 
 from popserver.config import OFF, Config
-from popserver.front.sockets import GivenSockets, listening_sockets
 from popserver.serve.order import ASK, LEAVE, Order, Report
+from popserver.serve.ports import Ports, open_ports
 from popserver.serve.rules import STEADY_S, Restarts
 from popserver.serve.settings import REFUSED
-from popserver.transport.listen import address_of, cannot_listen, cannot_listen_for_http, split_address
 
-BACKLOG = 1_024
+START_S = 60.0  # within which the successor of a worker has to be ready
 STOP_S = 15.0  # for what a worker does after its drain
 # A worker is asked for a sign of life each ASK_S; one that has let so many of these pass without an answer is hung.
 ASK_S = 5.0
@@ -49,6 +47,8 @@ class Worker:
     def __init__(self, number: int, process: Process) -> None:
         self.number = number
         self.report = Report()
+        assert process.stdout is not None
+        self._reports = process.stdout
         self._process = process
         self._ready_s = asyncio.get_running_loop().time()
         self._asking: asyncio.Task[None] | None = None
@@ -78,13 +78,30 @@ class Worker:
         """How long it has been ready."""
         return asyncio.get_running_loop().time() - self._ready_s
 
-    async def ready(self) -> None:
-        """Wait until it serves. Raises `WorkerFailed` if it ends instead."""
-        assert self._process.stdout is not None
-        line = await self._process.stdout.readline()
-        if not line:
-            raise WorkerFailed(f"worker {self.number} ended before it was ready: {await self.ended()}")
-        self.report = Report.read(line)
+    async def ready(self, within_s: float | None) -> None:
+        """Wait until it serves.
+
+        Raises `WorkerFailed` if it ends instead, if it is not ready within these seconds (None: no limit), and if its
+        report cannot be read. Then it is killed.
+        """
+        try:
+            async with asyncio.timeout(within_s):
+                line = await self._reports.readline()
+            if not line:
+                raise WorkerFailed(f"worker {self.number} ended before it was ready: {await self.ended()}")
+            self.report = Report.read(line)
+        except TimeoutError:
+            await self._kill()
+            raise WorkerFailed(
+                f"worker {self.number} was not ready within {within_s:.0f} s, and was killed; see what it waits for in"
+                " its log"
+            ) from None
+        except ValueError as error:
+            await self._kill()
+            raise WorkerFailed(
+                f"worker {self.number} wrote something else than its report, and was killed ({error}); if another"
+                " version of popmq was installed, stop the server and start it again"
+            ) from None
         if self.report.refusal:
             await self.ended()
             raise WorkerFailed(self.report.refusal, self.report.exit_code)
@@ -104,7 +121,7 @@ class Worker:
         self._write(LEAVE)
 
     def end(self) -> None:
-        """Let it finish its calls and end."""
+        """Let it finish its calls and end; at once if it is not ready yet."""
         self._ask_no_more()
         self._signal(signal.SIGTERM)
 
@@ -115,8 +132,7 @@ class Worker:
             await asyncio.wait_for(self._process.wait(), self.report.drain_s + STOP_S)
         except TimeoutError:
             log.error("a worker does not stop; it is killed", worker=self.number, pid=self.pid)
-            self._signal(signal.SIGKILL)
-            await self._process.wait()
+            await self._kill()
             return False
         return True
 
@@ -125,14 +141,13 @@ class Worker:
 
         What passes without an answer is counted, not measured: if the supervisor was stopped too, it counts once.
         """
-        assert self._process.stdout is not None
         unanswered = 0
         while unanswered < UNANSWERED_MAX:
             if not unanswered:
                 self._write(ASK)
             try:
                 async with asyncio.timeout(ASK_S):
-                    if not await self._process.stdout.readline():
+                    if not await self._reports.readline():
                         return  # it has ended
             except TimeoutError:
                 unanswered += 1
@@ -148,6 +163,10 @@ class Worker:
         if self._asking is not None:
             self._asking.cancel()
 
+    async def _kill(self) -> None:
+        self._signal(signal.SIGKILL)
+        await self._process.wait()
+
     def _signal(self, number: signal.Signals) -> None:
         with suppress(ProcessLookupError):
             self._process.send_signal(number)
@@ -160,110 +179,38 @@ class Worker:
 class Slot:
     """The place of one worker."""
 
-    def __init__(self, number: int, sockets: GivenSockets, places: Mapping[str, str]) -> None:
-        """`sockets`: of clients on the port that all slots share, others on ports of this slot.
-
-        `places`: the settings that name those ports.
-        """
+    def __init__(self, number: int, ports: Ports) -> None:
         self.number = number
         self.worker: Worker | None = None  # the one that serves
         self.restarts = Restarts()
         self.restarting: asyncio.Task[None] | None = None
-        self._sockets = sockets
-        self._places = places
+        self._ports = ports
 
     @property
     def keeps_failing(self) -> bool:
         is_steady = self.worker is not None and self.worker.served_s >= STEADY_S
         return self.restarts.has_given_up and not is_steady
 
-    def close_port(self) -> None:
-        """Leave connections of the shared port to the other slots."""
-        for each in self._sockets.clients:
+    def close_ports(self) -> None:
+        """Leave connections of the shared port to the other slots, and refuse those of the others."""
+        for each in self._ports.values():
             each.close()
-        self._sockets = self._sockets._replace(clients=())
 
-    def order(self, settings: Mapping[str, Any], open_port: Callable[[], Sequence[socket.socket]]) -> Order:
-        """What the next worker needs. Raises as `open_port` does, if the port was closed and cannot be opened again."""
-        if not self._sockets.clients:
-            self._sockets = self._sockets._replace(clients=open_port())
-        numbers = {name: [each.fileno() for each in sockets] for name, sockets in self._sockets._asdict().items()}
-        return Order(self.number, {**settings, **self._places}, numbers)
+    def order(self, settings: Mapping[str, Any], *, upgrades: bool) -> Order:
+        """What the next worker needs. Raises `CannotListen` if a port was closed and cannot be opened again."""
+        places = {
+            "http": self._ports["http"].address if "http" in self._ports else OFF,
+            "admin": self._ports["admin"].address if "admin" in self._ports else "",
+        }
+        sockets = {name: port.open() for name, port in self._ports.items()}
+        return Order(self.number, {**settings, **places}, sockets, upgrades)
 
     @property
     def port(self) -> int:
         """The port that all slots share."""
-        port: int = self._sockets.clients[0].getsockname()[1]
-        return port
+        return self._ports["clients"].number
 
 
 def open_slots(config: Config) -> list[Slot]:
     """Bind all addresses of all workers. Raises `CannotListen`."""
-    clients = list(_shared_ports(config.host, config.port, config.workers))
-    return [_slot(config, number, shared) for number, shared in enumerate(clients, 1)]
-
-
-def open_shared_port(host: str, port: int) -> list[socket.socket]:
-    """Sockets for one more slot on the port for clients. Raises `CannotListen`."""
-    try:
-        return listening_sockets(host, port, is_shared=True)
-    except OSError:
-        raise cannot_listen(host, port, "--port") from None
-
-
-def _slot(config: Config, number: int, clients: Sequence[socket.socket]) -> Slot:
-    sockets = GivenSockets(clients, _admin_port(config.admin, number), _http_port(config, number))
-    places = {"http": _address(config.http, sockets.http) or OFF, "admin": _address(config.admin, sockets.admin)}
-    return Slot(number, sockets, places)
-
-
-def _shared_ports(host: str, port: int, count: int) -> Iterator[list[socket.socket]]:
-    """The sockets of each slot on the port for clients, where the system spreads connections over the slots."""
-    try:
-        if port:
-            # Another program of this user that shares its port too would get some of the connections.
-            for probe in listening_sockets(host, port):
-                probe.close()
-        for _ in range(count):
-            sockets = open_shared_port(host, port)
-            port = sockets[0].getsockname()[1]
-            for each in sockets:
-                each.listen(BACKLOG)
-            yield sockets
-    except OSError:
-        raise cannot_listen(host, port, "--port") from None
-
-
-def _admin_port(address: str, number: int) -> Sequence[socket.socket]:
-    """Worker 1 has the port of the address, worker 2 the next one; with port 0 each has a free one."""
-    if not address:
-        return ()
-    host, port = _place(address, number)
-    try:
-        return listening_sockets(host, port)
-    except OSError:
-        raise cannot_listen(host, port, "--admin") from None
-
-
-def _http_port(config: Config, number: int) -> Sequence[socket.socket]:
-    if config.http == OFF:
-        return ()
-    host, port = _place(config.http, number)
-    try:
-        return listening_sockets(host, port)
-    except OSError as error:
-        refusal = cannot_listen_for_http(host, port, error)
-        if "http" in config.model_fields_set:
-            raise refusal from None
-        log.warning("no metrics, health and console over HTTP", worker=number, reason=refusal.sentence)
-        return ()
-
-
-def _place(address: str, number: int) -> tuple[str, int]:
-    host, port = split_address(address, port_min=0)
-    return host, port + number - 1 if port else 0
-
-
-def _address(written: str, sockets: Sequence[socket.socket]) -> str:
-    """The address as it was written, with the port of these sockets; empty if there are none."""
-    return address_of(split_address(written, port_min=0)[0], sockets[0].getsockname()[1]) if sockets else ""
+    return [Slot(number, ports) for number, ports in enumerate(open_ports(config), 1)]

@@ -10,9 +10,9 @@ import argparse
 import asyncio
 import signal
 import sys
+import traceback
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 import structlog
@@ -24,7 +24,7 @@ from popserver.model.errors import CannotListen
 from popserver.serve.process import Facts, announce, announce_drain, monotonic_us, since_ms
 from popserver.serve.rules import FAILURES_MAX
 from popserver.serve.settings import OK, REFUSED, given_settings
-from popserver.serve.slots import Slot, Worker, WorkerFailed, open_shared_port, open_slots
+from popserver.serve.slots import START_S, Slot, Worker, WorkerFailed, open_slots
 
 # Connections that an old worker has just accepted become calls in this time, before it is told to stop.
 LEAVE_S = 1.0
@@ -56,7 +56,6 @@ class Supervisor:
     def __init__(self, slots: Sequence[Slot], settings: dict[str, Any], started: float, *, as_json: bool) -> None:
         self._slots = slots
         self._settings = settings
-        self._open_port = partial(open_shared_port, settings["host"], settings["port"])
         self._started = started
         self._as_json = as_json
         self._words = ""  # the ready line
@@ -90,16 +89,19 @@ class Supervisor:
         """Start all workers, then reload whenever asked to. Returns only if they fail, and why."""
         first, *others = self._slots
         try:
-            await self._start(first)  # alone, because it may upgrade the schema, or say why none can start
+            # Alone, because it may upgrade the schema, which takes as long as it needs, or say why none can start.
+            self._adopt(first, await self._started_for(first, upgrades=True, within_s=None))
             await asyncio.gather(*map(self._start, others))
-        except WorkerFailed as failed:
-            return failed
+        except Exception as error:  # noqa: BLE001 - whatever it is, all workers are stopped
+            return error if isinstance(error, WorkerFailed) else WorkerFailed(_reason(error))
         self._announce()
         reloads = asyncio.create_task(self._reload_when_asked())
         try:
             return await self._given_up
         finally:
             reloads.cancel()
+            with suppress(asyncio.CancelledError):
+                await reloads
 
     def _announce(self) -> None:
         workers = [slot.worker.report.facts for slot in self._slots if slot.worker is not None]
@@ -115,17 +117,17 @@ class Supervisor:
     async def _start(self, slot: Slot) -> None:
         self._adopt(slot, await self._started_for(slot))
 
-    async def _started_for(self, slot: Slot) -> Worker:
+    async def _started_for(self, slot: Slot, *, upgrades: bool = False, within_s: float | None = START_S) -> Worker:
         """A new worker for this slot, which is ready. Raises `WorkerFailed`."""
         try:
-            worker = await Worker.spawn(slot.order(self._settings, self._open_port))
+            worker = await Worker.spawn(slot.order(self._settings, upgrades=upgrades))
         except CannotListen as refusal:
             raise WorkerFailed(f"worker {slot.number} {refusal.sentence}") from None
         except OSError as error:
             raise WorkerFailed(f"worker {slot.number} cannot be started ({error})") from None
         self._alive[worker] = asyncio.create_task(self._watch(slot, worker))
         try:
-            await worker.ready()
+            await worker.ready(within_s)
         except asyncio.CancelledError:
             worker.end()
             raise
@@ -157,14 +159,15 @@ class Supervisor:
     async def _keep_starting(self, slot: Slot, pause_s: float) -> None:
         while True:
             if pause_s:
-                slot.close_port()
+                slot.close_ports()
                 await asyncio.sleep(pause_s)
             try:
                 await self._start(slot)
-            except WorkerFailed as failed:
+            except Exception as error:  # noqa: BLE001 - a mistake here must not leave the slot without a worker
                 pause_s = slot.restarts.ended(0.0)
-                log.error("worker cannot start", worker=slot.number, reason=str(failed), next_in_s=pause_s)
-                self._judge(str(failed))
+                reason = _reason(error)
+                log.error("worker cannot start", worker=slot.number, reason=reason, next_in_s=pause_s)
+                self._judge(reason)
             else:
                 return
 
@@ -184,8 +187,8 @@ class Supervisor:
             log.info("reloading")
             try:
                 await self._reload()
-            except WorkerFailed as failed:
-                log.error("not reloaded: the workers that run stay as they are", reason=str(failed))
+            except Exception as error:  # noqa: BLE001 - the next reload must be heard
+                log.error("not reloaded: the workers that run stay as they are", reason=_reason(error))
             else:
                 log.info("reloaded")
             tell_supervisor(f"READY=1\nSTATUS={self._words}")
@@ -194,25 +197,20 @@ class Supervisor:
         """Replace all workers: when every new one is ready, the old ones leave, one after the other.
 
         So a setting that is wrong replaces none, and clients of old workers are spread over new ones only. A slot
-        whose worker is being started again needs no successor.
+        whose worker is being started again gets a successor too, because that worker may have read old settings.
         """
         successors: dict[Slot, Worker] = {}
         try:
             for slot in self._slots:
-                if slot.worker is not None:
-                    successors[slot] = await self._started_for(slot)
-        except WorkerFailed:
-            await asyncio.gather(*(worker.stop() for worker in successors.values()))
+                successors[slot] = await self._started_for(slot)
+        except Exception:
+            await _retire(list(successors.values()))
             raise
         old = [slot.worker for slot in successors if slot.worker is not None]
         for slot, successor in successors.items():
             slot.restarts.failures = 0
             self._adopt(slot, successor)
-        for worker in old:
-            worker.leave()
-        await asyncio.sleep(LEAVE_S)
-        for worker in old:
-            await worker.stop()
+        await _retire(old)
 
     async def _stop(self, waiting: asyncio.Task[Any]) -> int:
         """Stop all workers at once. Returns 0 if all of them finished in time."""
@@ -225,9 +223,25 @@ class Supervisor:
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
+        # Who connects now is refused, and goes elsewhere. Our copies of the sockets would let them wait for nobody.
+        for slot in self._slots:
+            slot.close_ports()
         in_time = await asyncio.gather(*(worker.stop() for worker in list(self._alive)))
         await asyncio.gather(*self._alive.values())
         return OK if all(in_time) else REFUSED
+
+
+async def _retire(workers: Sequence[Worker]) -> None:
+    """End workers that others have replaced, one after the other, so that none breaks a call."""
+    for worker in workers:
+        worker.leave()
+    await asyncio.sleep(LEAVE_S)
+    for worker in workers:
+        await worker.stop()
+
+
+def _reason(error: Exception) -> str:
+    return str(error) if isinstance(error, WorkerFailed) else "".join(traceback.format_exception(error))
 
 
 def _addresses(workers: Sequence[Facts], name: str) -> list[str]:

@@ -11,75 +11,123 @@ import faulthandler
 import os
 import signal
 import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
 
 from popserver.serve.order import ASK, LEAVE, Order, Report
 from popserver.serve.process import Facts, begin, loop_factory, prepare, start
 from popserver.serve.rules import share_of
 from popserver.serve.settings import OK, REFUSED, USAGE, WrongSettings, load_config
 
-STDIN, STDOUT = 0, 1
+if TYPE_CHECKING:
+    from popserver.config import Config
+
+STDIN, STDOUT, STDERR = 0, 1, 2
 
 
 def main() -> int:
+    # A terminal that is closed, and its keys, concern the supervisor alone.
+    for name in (signal.SIGHUP, signal.SIGINT):
+        signal.signal(name, signal.SIG_IGN)
+    line = Line()
     started = begin()
     faulthandler.enable()  # a supervisor that gets no answer asks by SIGABRT what the threads are doing
-    order = Order.read(_first_line())
+    order = Order.read(line.first())
+    line.watch()
     try:
         config = load_config(order.settings)
     except WrongSettings as wrong:
-        _report(Report(refusal=str(wrong), exit_code=USAGE))
+        line.report(Report(refusal=str(wrong), exit_code=USAGE))
         return USAGE
     prepare(config, worker=order.worker)
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        return runner.run(_run(order, started))
+        return runner.run(_run(order, config, line, started))
 
 
-async def _run(order: Order, started: float) -> int:
+async def _run(order: Order, config: Config, line: Line, started: float) -> int:
     from popserver.app import App
     from popserver.model.errors import PopError
 
-    config = share_of(load_config(order.settings))
-    app = App(config, own_process=True, worker=order.worker, given=order.take_sockets())
-    loop, stopping = asyncio.get_running_loop(), asyncio.Event()
-    loop.add_signal_handler(signal.SIGTERM, stopping.set)
-
-    def heed() -> None:
-        words = os.read(STDIN, len(LEAVE))
-        if words == ASK:
-            os.write(STDOUT, ASK)
-        elif words == LEAVE:
-            app.stop_accepting()
-        else:
-            loop.remove_reader(STDIN)
-            stopping.set()
+    sockets = order.take_sockets()
+    app = App(share_of(config), own_process=True, worker=order.worker, given=sockets, upgrades=order.upgrades)
+    stopping = asyncio.Event()
 
     def say_ready(facts: Facts) -> None:
-        _report(Report(facts, config.drain_timeout / 1_000))
+        # Before this, SIGTERM ends the process at once, whatever it waits for: it serves nobody yet.
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
+        line.serve(leave=app.stop_accepting, stop=stopping.set)
+        line.report(Report(facts, config.drain_timeout / 1_000))
 
     try:
         await start(app, started, say_ready)
     except PopError as error:
-        _report(Report(refusal=error.sentence, exit_code=REFUSED))
+        line.report(Report(refusal=error.sentence, exit_code=REFUSED))
         return REFUSED
-    loop.add_reader(STDIN, heed)
     await stopping.wait()
     await app.stop()
     return OK
 
 
-def _first_line() -> bytes:
-    """Read byte by byte, so that what follows stays in the pipe."""
-    line = bytearray()
-    while not line.endswith(b"\n"):
-        read = os.read(STDIN, 1)
-        if not read:
-            sys.exit("popmq: a worker is started by popmq serve --workers N, not by hand")
-        line += read
-    return bytes(line)
+class Line:
+    """The worker's end of the pipes to its supervisor."""
+
+    def __init__(self) -> None:
+        # Whatever libraries print goes to the log. The supervisor reads nothing but reports.
+        self._reports = os.dup(STDOUT)
+        os.dup2(STDERR, STDOUT)
+        self._lock = threading.Lock()
+        self._orders: Orders | None = None  # None until the worker is ready
+
+    def first(self) -> bytes:
+        """The line of its order. Read byte by byte, so that what follows stays in the pipe."""
+        line = bytearray()
+        while not line.endswith(b"\n"):
+            read = os.read(STDIN, 1)
+            if not read:
+                sys.exit("popmq: a worker is started by popmq serve --workers N, not by hand")
+            line += read
+        return bytes(line)
+
+    def watch(self) -> None:
+        """From now on the process ends with its supervisor, whatever it waits for: a thread of its own watches."""
+        threading.Thread(target=self._watch, name="popmq-supervisor", daemon=True).start()
+
+    def serve(self, *, leave: Callable[[], None], stop: Callable[[], None]) -> None:
+        """The worker is ready: it can leave its port to a successor, and stop without losing a call."""
+        with self._lock:
+            self._orders = Orders(asyncio.get_running_loop(), leave, stop)
+
+    def report(self, report: Report) -> None:
+        os.write(self._reports, report.line())
+
+    def _watch(self) -> None:
+        while (word := os.read(STDIN, len(LEAVE))) in (ASK, LEAVE):
+            with self._lock:
+                if self._orders is not None:
+                    self._call(self._answer if word == ASK else self._orders.leave)
+        with self._lock:
+            if self._orders is None:
+                os._exit(REFUSED)  # nobody is served yet
+            self._call(self._orders.stop)
+
+    def _call(self, order: Callable[[], None]) -> None:
+        assert self._orders is not None
+        with suppress(RuntimeError):  # the event loop has ended
+            self._orders.loop.call_soon_threadsafe(order)
+
+    def _answer(self) -> None:
+        with suppress(BrokenPipeError):  # the supervisor is gone
+            os.write(self._reports, ASK)
 
 
-def _report(report: Report) -> None:
-    os.write(STDOUT, report.line())
+class Orders(NamedTuple):
+    """What a worker that is ready does when it is told to."""
+
+    loop: asyncio.AbstractEventLoop
+    leave: Callable[[], None]
+    stop: Callable[[], None]
 
 
 if __name__ == "__main__":

@@ -8,6 +8,8 @@ import pytest
 from pydantic import ValidationError
 
 from popserver.config import Config, GivenConfig
+from popserver.model.errors import CannotListen
+from popserver.serve.ports import check_ports
 from popserver.serve.rules import FAILURES_MAX, PAUSE_S_MAX, STEADY_S, Restarts, share_of
 
 POSTGRES = "postgresql://popmq@db/popmq"
@@ -73,12 +75,36 @@ class TestRefusals:
             settings(2, database_url="sqlite:///popmq.db")
         assert settings(1, database_url="sqlite:///popmq.db").workers == 1
 
-    @pytest.mark.parametrize("name", ["http", "admin"])
-    def test_no_ports_left(self, name: str) -> None:
-        with pytest.raises(ValidationError, match=f"{name}=127.0.0.1:65534 .* choose a port up to 65533"):
-            settings(3, **{name: "127.0.0.1:65534"})
-        assert settings(2, **{name: "127.0.0.1:65534"}).workers == 2
-
     def test_in_a_program(self) -> None:
         with pytest.raises(ValidationError, match="an embedded broker is one process"):
             GivenConfig(database_url=POSTGRES, workers=2)
+
+
+class TestPorts:
+    @pytest.mark.parametrize("name", ["http", "admin"])
+    def test_none_left(self, name: str) -> None:
+        with pytest.raises(CannotListen, match=f"--{name} 127.0.0.1:65534 .* choose a port up to 65533"):
+            check_ports(settings(3, **{"http": "off", name: "127.0.0.1:65534"}))
+        check_ports(settings(2, **{"http": "off", name: "127.0.0.1:65534"}))
+
+    @pytest.mark.parametrize(
+        ("workers", "given", "words"),
+        [
+            (
+                7,
+                {"admin": "127.0.0.1:8088"},
+                "--http and --admin .* 8082 to 8088, --admin takes the ports 8088 to 8094",
+            ),
+            (2, {"http": "127.0.0.1:8080"}, "--port and --http .* port 8081, --http takes the ports 8080 to 8081"),
+            (2, {"http": "[::]:8081"}, "--port and --http"),
+            (2, {"http": "127.0.0.1:9000", "admin": "0.0.0.0:8080"}, "--port and --admin"),
+        ],
+    )
+    def test_some_that_overlap(self, workers: int, given: dict[str, str], words: str) -> None:
+        with pytest.raises(CannotListen, match=words):
+            check_ports(settings(workers, **given))
+
+    def test_those_of_different_hosts_and_free_ones_do_not(self) -> None:
+        check_ports(settings(2, http="10.0.0.1:8081", admin="10.0.0.2:8081"))
+        check_ports(settings(2, port=0, http="127.0.0.1:0", admin="127.0.0.1:0"))
+        check_ports(settings(6, admin="127.0.0.1:8088"))
