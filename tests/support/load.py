@@ -149,8 +149,8 @@ class Consumer:
             async for frame in stub.ReceiveMessage(request, metadata=_named(self._name), timeout=2 * CALL_TIMEOUT_S):
                 if frame.HasField("message"):
                     deliveries.append(delivered(frame.message))
-                elif frame.HasField("status") and outcome_of(frame.status) is Outcome.UNKNOWN:
-                    outcome = Outcome.UNKNOWN
+                elif frame.HasField("status") and outcome is Outcome.OK:
+                    outcome = outcome_of(frame.status)
         except grpc.aio.AioRpcError:
             outcome = Outcome.UNKNOWN
         self._load.history.add(Receive(outcome, invoked_ms, now_ms(), self._group, invisible_ms, tuple(deliveries)))
