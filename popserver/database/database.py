@@ -1,7 +1,7 @@
 """Opens the database, and turns errors of its driver into plain sentences.
 
 SQLite: a file has one writing connection (WAL and synchronous=FULL, which are verified) and readers that cannot write.
-A second server on the same file is refused. Postgres: any number of servers use one database. PrimaryConnections are in
+A second server on the same file is refused. Postgres: any number of servers use one database. Connections are in
 autocommit mode, and the writer begins and ends its transactions itself.
 """
 
@@ -26,7 +26,7 @@ from sqlalchemy.pool import NullPool, QueuePool, StaticPool
 from popserver.database.notifications import CHANNEL
 from popserver.database.statement import READ_ONLY
 from popserver.model.errors import CommitUnknown, Internal, PopError, StoreFull, StoreUnavailable
-from popserver.postgres.commits import CommitWarnings
+from popserver.postgres.commits import BARRIER, CommitWarnings
 from popserver.postgres.connections import PrimaryConnections
 from popserver.postgres.urls import check_target, readable, shown, with_lists
 
@@ -120,17 +120,18 @@ class Database:
     def begin(self, conn: Connection) -> None:
         conn.exec_driver_sql(self.begin_statement)
 
-    def commit(self, conn: Connection, notification: str = "") -> None:
+    def commit(self, conn: Connection, notification: str = "", *, waits: bool = False) -> None:
         """Commit the transaction. The `notification` is sent to listeners when it is durable.
 
-        Raises `CommitUnknown` if Postgres committed with a warning (`postgres.commits`).
+        `waits`: also one that has written nothing waits for the synchronous standby (`postgres.commits`). Raises
+        `CommitUnknown` if Postgres gave up such a wait.
         """
-        if not notification:
-            conn.exec_driver_sql("COMMIT")
-        else:
-            # Both statements in one round trip, without parameters. The payload has no quotation marks.
-            told = f"NOTIFY {CHANNEL}, '{notification}'; COMMIT"
-            conn.exec_driver_sql(told, execution_options={"no_parameters": True})
+        self._warnings.clear()
+        first = [BARRIER] if waits and self.durability == "full" else []
+        if notification:
+            first.append(f"NOTIFY {CHANNEL}, '{notification}'")  # the payload has no quotation marks
+        # All in one round trip, which takes no parameters.
+        conn.exec_driver_sql("; ".join((*first, "COMMIT")), execution_options={"no_parameters": True})
         if (said := self._warnings.take()) is not None:
             raise CommitUnknown(
                 f"{self.name} committed with a warning ({said}); after a failover the change could be missing, repeat"

@@ -93,6 +93,16 @@ class Phase(IntEnum):
     READ = auto()
 
 
+# Requests of these phases look for something to do. If they change nothing, they promise nothing: a consumer waits on,
+# or nothing is due. Others that change nothing answer that it is done already.
+LOOKING = frozenset(
+    {
+        Phase.CLAIM_CHECKS, Phase.ENQUEUE_DUE, Phase.RECEIVE, Phase.END_DUE, Phase.EXPIRE_LITE, Phase.RETAIN,
+        Phase.EXPIRE_KEYS, Phase.PURGE, Phase.READ,
+    }
+)  # fmt: skip
+
+
 class LockOrder(IntEnum):
     """The order in which the transaction takes the locks that requests name.
 

@@ -31,6 +31,7 @@ from popserver.engine.clock import Clock
 from popserver.engine.meters import Meters, now_s
 from popserver.engine.transaction import (
     AFTER_RETRIES,
+    LOOKING,
     FinishOrder,
     Outdated,
     Phase,
@@ -299,7 +300,8 @@ class Writer:
             if self.announcement is None:
                 execute_text(tx.conn, "COMMIT")
             else:
-                self._database.commit(tx.conn, self.announcement(tx))
+                waits = any(each.entry.request.phase not in LOOKING for each in outcomes)
+                self._database.commit(tx.conn, self.announcement(tx), waits=waits)
             took_s = now_s() - began_s
             commits.counts[bisect_left(commits.limits, took_s)] += 1
             commits.total += took_s

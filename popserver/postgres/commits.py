@@ -4,8 +4,10 @@ With a synchronous standby, COMMIT waits until the standby has the transaction. 
 
 - The wait is cancelled (`pg_cancel_backend`, `statement_timeout`). Postgres then answers with a warning, and says that
   the transaction is committed. After a failover it would be missing.
-- Postgres crashes and starts again. It then shows transactions that the standby does not have yet. A request that is
-  repeated and found done is answered without a write, so its own COMMIT would not wait.
+- Postgres crashes and starts again. It then shows transactions that the standby does not have yet.
+
+In both cases a request that is repeated, also at another server, is found done and answered without a write, so its own
+COMMIT would not wait. So a transaction with such an answer writes a record (`BARRIER`) if it has written nothing.
 """
 
 from __future__ import annotations
@@ -13,10 +15,13 @@ from __future__ import annotations
 from typing import Any
 
 _SYNCHRONOUS_COMMIT = {"full": "on", "relaxed": "off"}  # by the server's setting `durability`
+_RECORD = "SELECT pg_logical_emit_message(true, 'popmq', '')"
+BARRIER = f"{_RECORD} WHERE pg_current_xact_id_if_assigned() IS NULL"  # a write gives the transaction its id
+_WAIT = "SyncRepWaitForLSN"  # the function of Postgres that waits for standbys; other warnings mean no doubt
 
 
 class CommitWarnings:
-    """Warnings of Postgres to the writer's connection since the last COMMIT."""
+    """Warnings of Postgres to the writer's connection about the wait of a COMMIT."""
 
     def __init__(self) -> None:
         self._said: list[str] = []
@@ -27,7 +32,10 @@ class CommitWarnings:
         conn.execute("SET statement_timeout = 0")
         conn.add_notice_handler(self._on_notice)
         # A write of its own. From here on, every transaction that is visible has been waited for.
-        conn.execute("SELECT pg_logical_emit_message(true, 'popmq', '')")
+        conn.execute(_RECORD)
+        self.clear()
+
+    def clear(self) -> None:
         self._said.clear()
 
     def take(self) -> str | None:
@@ -35,9 +43,9 @@ class CommitWarnings:
         if not self._said:
             return None
         first = self._said[0]
-        self._said.clear()
+        self.clear()
         return first
 
     def _on_notice(self, notice: Any) -> None:
-        if notice.severity_nonlocalized == "WARNING":
+        if notice.severity_nonlocalized == "WARNING" and notice.source_function == _WAIT:
             self._said.append(str(notice.message_primary))

@@ -1,4 +1,4 @@
-"""PrimaryConnections to the primary of a Postgres that may have several hosts and may fail over.
+"""Connections to the primary of a Postgres that may have several hosts and may fail over.
 
 A new connection goes to the first host that accepts writes, first of all to the one where the last connection was. It
 asks whether the host does; libpq would believe a pooler, which tells what the host was when the pooler first met it.
@@ -85,6 +85,7 @@ class PrimaryConnections:
         self._timeline = 0
         self._order = list(self.hosts)
         self._open: weakref.WeakKeyDictionary[Any, PostgresIdentity | None] = weakref.WeakKeyDictionary()
+        self._asking: set[asyncio.Task[Any]] = set()  # who is silent may be asked longer than the answer is needed
         self._lock = threading.Lock()  # threads of the writer and the readers connect
 
     @property
@@ -141,29 +142,30 @@ class PrimaryConnections:
         raise _together(refusals)
 
     async def check_hosts(self) -> Sequence[tuple[Host, str]]:
-        """Ask all hosts who they are. Returns those that do not say, with reasons.
+        """Ask all hosts who they are, and use the newest primary. Returns those that do not say, with reasons.
 
         Raises `StoreUnavailable` if they belong to different clusters.
         """
-        silent = []
-        for host, answer in zip(self.hosts, await self._ask_all(), strict=True):
+        silent, found = [], []
+        for host, answer in await asyncio.gather(*self._ask_all()):
             if isinstance(answer, PostgresIdentity):
                 self._check_system(answer, host)
+                found.append((answer, host))
             else:
                 silent.append((host, answer))
+        if found:
+            self._is_newer(*max(found, key=lambda each: each[0].timeline))
         return silent
 
     async def newer_primary(self) -> Host | None:
         """Look for a primary that has replaced the known one, and cut all connections to that one. None: no newer."""
-        answers = await self._ask_all()
-        found = [
-            (each, host) for host, each in zip(self.hosts, answers, strict=True) if isinstance(each, PostgresIdentity)
-        ]
-        if not found:
-            return None
-        newest, host = max(found, key=lambda each: each[0].timeline)
-        self._check_system(newest, host)
-        return host if self._is_newer(newest, host) else None
+        for coming in asyncio.as_completed(self._ask_all()):
+            host, answer = await coming
+            if isinstance(answer, PostgresIdentity):
+                self._check_system(answer, host)
+                if self._is_newer(answer, host):
+                    return host  # those that are silent end by themselves
+        return None
 
     def _at(self, host: Host) -> dict[str, Any]:
         if len(self.hosts) == 1 and not (host.host or host.address):
@@ -182,21 +184,31 @@ class PrimaryConnections:
         if self._arguments[TARGET] == WRITABLE[0] and read_only == "on":
             raise _refused("its sessions are read-only")
 
-    async def _ask_all(self) -> list[PostgresIdentity | str]:
-        return await asyncio.gather(*(self._ask(host) for host in self.hosts))
+    def _ask_all(self) -> list[asyncio.Task[tuple[Host, PostgresIdentity | str]]]:
+        asking = [asyncio.create_task(self._ask(host)) for host in self.hosts]
+        self._asking.update(asking)
+        for each in asking:
+            each.add_done_callback(self._asking.discard)
+        return asking
 
-    async def _ask(self, host: Host) -> PostgresIdentity | str:
+    async def _ask(self, host: Host) -> tuple[Host, PostgresIdentity | str]:
         """Who answers at a host, or why nobody does."""
         from psycopg import AsyncConnection, Error
 
         try:
-            connecting = AsyncConnection.connect(autocommit=True, **self._at(host))
-            async with asyncio.timeout(ANSWER_S), await connecting as conn:
-                return await _identity_async(conn) or "it does not permit pg_control_system()"
+            async with asyncio.timeout(ANSWER_S):
+                conn = await AsyncConnection.connect(autocommit=True, **self._at(host))
+            # Cut, not cancelled: the driver would ask the silent host to cancel, and wait for that.
+            ending = asyncio.get_running_loop().call_later(ANSWER_S, _cut, conn)
+            async with conn:
+                try:
+                    return host, await _identity_async(conn) or "it does not permit pg_control_system()"
+                finally:
+                    ending.cancel()
         except TimeoutError:
-            return f"no answer within {ANSWER_S:.0f} s"
+            return host, f"no connection within {ANSWER_S:.0f} s"
         except Error as error:
-            return first_line(error)
+            return host, first_line(error)
 
     def _opened(self, conn: AnyConnection) -> None:
         with self._lock:
@@ -220,6 +232,11 @@ class PrimaryConnections:
             if self._system is None:
                 self._system = identity.system, host
             system, known = self._system
+        if system != identity.system and len(self.hosts) == 1:
+            raise StoreUnavailable(
+                f"the database at {self._name} was replaced, for example by pg_upgrade: its system identifier was"
+                f" {system}, and is {identity.system} now; restart the server if this is meant"
+            )
         if system != identity.system:
             raise StoreUnavailable(
                 f"the hosts of {self._name} are different databases: {known} has the system identifier {system}, {host}"

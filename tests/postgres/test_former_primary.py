@@ -42,6 +42,10 @@ async def test_a_frozen_primary_is_left_for_good(own_postgres: PostgresServer) -
             standby.restart()
             await eventually(is_back, "a send that is OK", within_s=60)
             assert set(await client.drain(3)) == {"first", "second", "third"}
+        # Both accept writes, and the former primary is the first in the URL.
+        async with served(url) as server, knocking(server.endpoint) as client:
+            assert (await client.send("fifth")).code == pb.OK
+            assert set(await client.drain(1)) == {"fifth"}
         assert _stored(own_postgres) == 1, "the former primary got nothing"
 
 
