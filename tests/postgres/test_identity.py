@@ -57,8 +57,12 @@ async def _silent_after_the_start(port: int) -> AsyncIterator[tuple[int, list[as
     The port, and all lines that were ever opened.
     """
     lines: list[asyncio.StreamWriter] = []
+    forwarding: set[asyncio.Task[None]] = set()
 
     async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        forwarding.add(task)
         lines.append(writer)
         far_reader, far_writer = await asyncio.open_connection("127.0.0.1", port)
         far_writer.write(await reader.read(65_536))
@@ -66,9 +70,9 @@ async def _silent_after_the_start(port: int) -> AsyncIterator[tuple[int, list[as
         with suppress(ConnectionError):
             while await reader.read(65_536):
                 pass
-        back.cancel()
         for each in (writer, far_writer):
             each.close()
+        await back
 
     server = await asyncio.start_server(forward, "127.0.0.1", 0)
     try:
@@ -77,6 +81,7 @@ async def _silent_after_the_start(port: int) -> AsyncIterator[tuple[int, list[as
         server.close()
         for each in lines:
             each.close()
+        await asyncio.gather(*forwarding)
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
