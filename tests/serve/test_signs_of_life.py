@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 
 from popserver.config import Config
+from popserver.front.sockets import listening_sockets
 from popserver.model.errors import CannotListen
 from popserver.serve import slots
 from popserver.serve.order import ASK
-from popserver.serve.slots import Worker, open_shared_port, open_slots
+from popserver.serve.ports import BoundPort
+from popserver.serve.slots import Worker, open_slots
 from tests.support.knocking import knocking
 from tests.support.waiting import eventually
 from tests.support.workers import workers
@@ -88,24 +90,23 @@ async def test_another_worker_takes_its_place(postgres_url: str) -> None:
 
 
 def test_a_port_that_was_taken_meanwhile_is_refused() -> None:
+    bound = BoundPort("--port", "127.0.0.1", listening_sockets("127.0.0.1", 0))
+    bound.close()
     with closing(socket.socket()) as other:
-        other.bind(("127.0.0.1", 0))
-        port = other.getsockname()[1]
-        with pytest.raises(
-            CannotListen, match=f"cannot listen on 127.0.0.1:{port}: .* choose another port with --port"
-        ):
-            open_shared_port("127.0.0.1", port)
+        other.bind(("127.0.0.1", bound.number))
+        with pytest.raises(CannotListen, match=f"cannot listen on {bound.address}: .* choose another port with --port"):
+            bound.open()
 
 
 @asynccontextmanager
 async def _ready(database_url: str) -> AsyncIterator[Worker]:
     settings: dict[str, Any] = {"host": "127.0.0.1", "port": 0, "database_url": database_url, "tls": "plaintext"}
     places = open_slots(Config(**settings, http="off", workers=2))
-    worker = await Worker.spawn(places[0].order({**settings, "port": places[0].port, "workers": 2}, list))
+    worker = await Worker.spawn(places[0].order({**settings, "port": places[0].port, "workers": 2}, upgrades=True))
     for slot in places:
-        slot.close_port()
+        slot.close_ports()
     try:
-        await worker.ready()
+        await worker.ready(None)
         yield worker
     finally:
         worker._signal(signal.SIGKILL)
