@@ -265,10 +265,10 @@ class GroupProgress:
 
     async def _subscribers(self, group: Resource, topic: Resource) -> set[str]:
         """The ids of the group's consumers that subscribe to the topic: those of this server, and members."""
-        here = self._clients.consumers_of(group)
-        filters = [(each.client_id, each.role.subscription.filters) for each in here if each.role is not None]
-        filters += [(each.client_id, each.filters) for each in await self._group_members.of(group)]
-        return {client_id for client_id, wanted in filters if any(each.topic == topic for each in wanted)}
+        consumers = self._clients.consumers_of(group)
+        here = {each.client_id for each in consumers if each.role is not None and each.role.subscribes_to(topic)}
+        members = await self._group_members.of(group)
+        return here | {each.client_id for each in members if any(topic == it.topic for it in each.filters)}
 
     async def _goal(self, name: QueueName, to: Target) -> Goal:
         """Does not create a missing topic."""

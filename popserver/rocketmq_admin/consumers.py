@@ -10,7 +10,7 @@ from popproto.v2 import definition_pb2 as pb
 from popserver.access import rights
 from popserver.clients.commands import ANSWER_WITHIN_S, VERIFIED_WITHIN_S, Commands, Outcome, PrintThreads, TryMessage
 from popserver.engine.reader import Reader
-from popserver.filters.subscription import ClientKind, TopicFilter
+from popserver.filters.subscription import ClientKind, TopicFilter, shown_filter
 from popserver.inspection.flow import Inspection
 from popserver.lite.facts import clients_of_lite_topic
 from popserver.model.errors import BadRequest
@@ -63,7 +63,9 @@ class ConsumerAdminMethods:
             assert topic is not None, "a request names a group or a topic"
             query = partial(subscriptions.of_topic, topic_name=topic, declared={of for of, _ in declared})
         found = await self._reader.read(query)
-        infos = [self._info(each, declared.get((each.group, each.topic))) for each in found[:LISTED_MAX]]
+        listed = found[:LISTED_MAX]
+        alike = self._online.alike(each.group for each in listed)
+        infos = [_info(each, declared.get((each.group, each.topic)), is_alike=alike[each.group]) for each in listed]
         return wire.ListSubscriptionResponse(status=_listed(len(found), "subscriptions"), subscription_info=infos)
 
     async def describe_subscription(
@@ -74,11 +76,13 @@ class ConsumerAdminMethods:
         await self._reader.read(partial(subscriptions.check_known, group_name=group, topic_name=topic))
         every = ((consumer, each) for consumer in self._online.of(group, topic) for each in consumer.filters_for(topic))
         entries = list(islice(every, LISTED_MAX + 1))
+        alike = self._online.alike(consumer.role.group for consumer, _ in entries)
         return wire.DescribeSubscriptionResponse(
             status=_listed(len(entries), "subscriptions of clients"),
             client_subscription_info=[
                 wire.DescribeSubscriptionResponse.ClientSubscriptionInfo(
-                    client_info=_client(consumer), subscription_info=self._of_client(consumer, each)
+                    client_info=_client(consumer),
+                    subscription_info=_of_client(consumer, each, is_alike=alike[consumer.role.group]),
                 )
                 for consumer, each in entries[:LISTED_MAX]
             ],
@@ -141,32 +145,6 @@ class ConsumerAdminMethods:
             info.subscriptions[_key(each.topic, role.group)].CopyFrom(convert.subscription_entry(each).expression)
         return wire.GetConsumerRunningInfoResponse(status=status.OK, consumer_running_info=info)
 
-    def _info(self, found: Subscribed, declared: Declared | None) -> wire.SubscriptionInfo:
-        """A subscription as its group has it: with the filter of the first connected consumer."""
-        info = wire.SubscriptionInfo(
-            group=convert.as_resource(found.group),
-            topic=convert.as_resource(found.topic),
-            online=declared is not None,
-            message_model=_stored_model(found),
-            subscription_consistency=self._online.are_alike(found.group),
-        )
-        if declared is not None:
-            info.expression.CopyFrom(convert.subscription_entry(declared.filter).expression)
-            info.message_model = wire.LITE_SELECTIVE if found.is_lite else _MODELS[declared.model]
-            convert.set_ms(info.last_update_timestamp, declared.last_seen_ms)
-        return info
-
-    def _of_client(self, consumer: OnlineConsumer, declared: TopicFilter) -> wire.SubscriptionInfo:
-        return wire.SubscriptionInfo(
-            group=convert.as_resource(consumer.role.group),
-            topic=convert.as_resource(declared.topic),
-            expression=convert.subscription_entry(declared).expression,
-            online=True,
-            last_update_timestamp=convert.timestamp(consumer.client.last_seen_ms),
-            message_model=_model(consumer),
-            subscription_consistency=self._online.are_alike(consumer.role.group),
-        )
-
     def _check_client(
         self, request: wire.PrintThreadStackTraceRequest | wire.VerifyMessageRequest, caller: Caller
     ) -> None:
@@ -194,6 +172,35 @@ def _listed(count: int, what: str) -> pb.Status:
     if count <= LISTED_MAX:
         return status.OK
     return pb.Status(code=pb.OK, message=f"only the first {LISTED_MAX} {what}; name both a group and a topic")
+
+
+def _info(found: Subscribed, declared: Declared | None, *, is_alike: bool) -> wire.SubscriptionInfo:
+    """A subscription as its group has it: with the filter of the first connected consumer."""
+    info = wire.SubscriptionInfo(
+        group=convert.as_resource(found.group),
+        topic=convert.as_resource(found.topic),
+        online=declared is not None,
+        message_model=_stored_model(found),
+        subscription_consistency=is_alike,
+    )
+    if declared is not None:
+        filter_as_text = shown_filter(found.topic, declared.filter)
+        info.expression.CopyFrom(convert.subscription_entry(filter_as_text).expression)
+        info.message_model = wire.LITE_SELECTIVE if found.is_lite else _MODELS[declared.model]
+        convert.set_ms(info.last_update_timestamp, declared.last_seen_ms)
+    return info
+
+
+def _of_client(consumer: OnlineConsumer, declared: TopicFilter, *, is_alike: bool) -> wire.SubscriptionInfo:
+    return wire.SubscriptionInfo(
+        group=convert.as_resource(consumer.role.group),
+        topic=convert.as_resource(declared.topic),
+        expression=convert.subscription_entry(declared).expression,
+        online=True,
+        last_update_timestamp=convert.timestamp(consumer.client.last_seen_ms),
+        message_model=_model(consumer),
+        subscription_consistency=is_alike,
+    )
 
 
 def _client(consumer: OnlineConsumer) -> wire.ClientInfo:
