@@ -26,7 +26,7 @@ BROKER = {
     "autoCreateSubscriptionGroup": "false",
     "enablePropertyFilter": "true",
     "recallMessageEnable": "true",
-    "transactionTimeOut": 3_000,
+    "transactionTimeOut": 10_000,  # a slow machine must decide in this time
     "transactionCheckInterval": 3_000,
     "osPageCacheBusyTimeOutMills": 30_000,  # else a machine that pauses makes it refuse messages
     "mappedFileSizeCommitLog": 64 << 20,
