@@ -55,7 +55,7 @@ FAULTS: tuple[Fault, ...] = (
         "rust",
         (*POPMQ, ROCKETMQ),
         (Refused,),
-        "TLS-TODO",
+        "failed to connect to peer",
         "The Rust client has an option for TLS that it does not carry out: its source says TODO, and it gets no"
         " connection. Let it speak plaintext, which PopMQ's port takes too unless `--tls tls` forbids it.",
     ),
@@ -135,6 +135,16 @@ FAULTS: tuple[Fault, ...] = (
         "DID NOT RAISE",
         "RocketMQ tells the quota of lite topics in the settings and leaves it to its clients, and the Go client does"
         " not look at it. PopMQ refuses what is above.",
+    ),
+    Fault(
+        "lite lite-suspend",
+        "node",
+        (ROCKETMQ,),
+        (AssertionError, queue.Empty),
+        "^$",
+        "With the Node client at RocketMQ not all messages of `lite` came in time, and in `lite-suspend` an attempt"
+        " counted. Why is not known; the same client passes at PopMQ.",
+        is_constant=False,
     ),
 )
 

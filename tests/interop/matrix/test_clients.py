@@ -51,9 +51,9 @@ def test_a_client_plays_a_scenario(
     language: str,
     scenario: str,
 ) -> None:
-    record_property("cell", f"{scenario}/{language}/{server}")
     act, scene = SCENARIOS[scenario]
     stage = Stage(servers(server, scene.needs), scenario, language, scene, start_at)
+    record_property("cell", f"{scenario}/{language}/{server}")  # servers that do not start say nothing of a client
     fault = fault_at(scenario, language, server)
     if fault is None:
         _play(act, stage)
