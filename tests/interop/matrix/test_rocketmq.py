@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import queue
+import re
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -240,5 +242,15 @@ def test_every_option_of_a_4x_consumer_is_in_the_table(of: str) -> None:
     lines = [line.strip() for line in said.splitlines() if line.endswith(";") and "(" not in line]
     fields = {line.rstrip(";").split()[-1] for line in lines if " static " not in line} - INNARDS
     assert len(fields) > 30
-    page = QUEUES.read_text()
-    assert {field for field in fields if field not in page} == set()
+    assert fields - _options_of_4x(QUEUES.read_text()) == set()
+
+
+def _options_of_4x(page: str) -> set[str]:
+    """The words in the first columns of the two tables of fields."""
+    lines = page.splitlines()
+    starts = [
+        lines.index("| DefaultMQPushConsumer | `QueuePushConsumer` | `PushConsumer` |"),
+        lines.index("| ClientConfig of 4.x | here |"),
+    ]
+    rows = [row for start in starts for row in takewhile(lambda line: line.startswith("|"), lines[start + 2 :])]
+    return {word for row in rows for word in re.findall(r"\w+", row.split("|")[1])}
