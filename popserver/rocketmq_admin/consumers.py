@@ -15,7 +15,7 @@ from popserver.inspection.flow import Inspection
 from popserver.lite.facts import clients_of_lite_topic
 from popserver.model.errors import BadRequest
 from popserver.model.group import Mode, Model
-from popserver.model.names import Resource, check_group, check_topic
+from popserver.model.names import Resource, check_group, check_topic, topic_key
 from popserver.rocketmq_admin import subscriptions
 from popserver.rocketmq_admin.online import Declared, OnlineConsumer, OnlineConsumers, OwnedQueue
 from popserver.rocketmq_admin.subscriptions import LISTED_MAX, Subscribed
@@ -142,7 +142,8 @@ class ConsumerAdminMethods:
             message_queue_table=map(_queue_item, await self._online.queues_of(consumer)),
         )
         for each in role.subscription.filters:
-            info.subscriptions[_key(each.topic, role.group)].CopyFrom(convert.subscription_entry(each).expression)
+            key = topic_key(each.topic, role.group)
+            info.subscriptions[key].CopyFrom(convert.subscription_entry(each).expression)
         return wire.GetConsumerRunningInfoResponse(status=status.OK, consumer_running_info=info)
 
     def _check_client(
@@ -168,10 +169,7 @@ def _asked(
 
 
 def _listed(count: int, what: str) -> pb.Status:
-    """The answer has no place for pages: it has the first 1,000, and says that there are more."""
-    if count <= LISTED_MAX:
-        return status.OK
-    return pb.Status(code=pb.OK, message=f"only the first {LISTED_MAX} {what}; name both a group and a topic")
+    return status.listed(count, LISTED_MAX, what, "name both a group and a topic")
 
 
 def _info(found: Subscribed, declared: Declared | None, *, is_alike: bool) -> wire.SubscriptionInfo:
@@ -225,19 +223,9 @@ def _stored_model(found: Subscribed) -> wire.MessageModel.ValueType:
     return wire.CLUSTERING if found.mode is Mode.POP else wire.MESSAGE_MODEL_UNSPECIFIED
 
 
-def _key(topic: Resource, group: Resource) -> str:
-    """A topic as the key of a map: its name, with the namespace if that is not the group's."""
-    return topic.name if topic.namespace == group.namespace else str(topic)
-
-
 def _queue_item(owned: OwnedQueue) -> wire.MessageQueueItem:
     return wire.MessageQueueItem(
-        message_queue=pb.MessageQueue(
-            topic=convert.as_resource(owned.topic),
-            id=owned.queue.number,
-            permission=pb.READ_WRITE,
-            broker=convert.broker(convert.BROKER_NAME, pb.Endpoints()),
-        ),
+        message_queue=convert.lone_queue(convert.as_resource(owned.topic), owned.queue.number),
         process_queue_info=wire.ProcessQueueInfo(commit_offset=owned.committed or 0, locked=owned.is_locked),
     )
 
