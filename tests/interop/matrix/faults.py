@@ -146,6 +146,17 @@ FAULTS: tuple[Fault, ...] = (
         " counted. Why is not known; the same client passes at PopMQ.",
         is_constant=False,
     ),
+    Fault(
+        "tls",
+        "python",
+        (ROCKETMQ,),
+        (Refused,),
+        '"settings" is null',
+        "The Python client's `startup()` does not wait until the server has its settings, and the proxy refuses a"
+        " `receive` that overtakes them (NullPointerException). So it was with the first consumer of a group at a proxy"
+        " in a process of its own, which was served 2 s later. PopMQ serves it at once.",
+        is_constant=False,
+    ),
 )
 
 
