@@ -14,7 +14,6 @@ from sqlalchemy import ColumnElement, bindparam, case, func, insert, literal_col
 
 from popserver.database.rows import RowQuery, encode_rows, rows_parameter
 from popserver.database.schema import (
-    IS_ORIGINAL,
     KEY_SHIFT,
     delivery,
     lite_subscription,
@@ -51,7 +50,8 @@ class _NewRow(NamedTuple):
     is_taken: int
 
 
-_FREE, _HAS_ROW, _IS_HELD = 0, 1, 2
+# Messages of an expired lite topic are passed over, and so consumed.
+_FREE, _HAS_ROW, _IS_HELD, _HAS_EXPIRED = 0, 1, 2, 3
 
 
 @dataclass(slots=True)
@@ -175,6 +175,8 @@ class _LiteSearch:
         """Give messages of one queue to clients, or let them wait. Returns how many were looked at."""
         topic_id = self._batch.topic.topic_id
         for number, row in enumerate(rows, start=1):
+            if row.is_taken == _HAS_EXPIRED:
+                continue
             member = MessageGroupKey(topic_id, queue_id, row.message_group)
             if row.is_taken == _HAS_ROW:
                 self.with_row.add(member)
@@ -242,7 +244,6 @@ _ROW_BEHIND = (
     )
     .scalar_subquery()
 )
-# Messages of an expired lite topic are passed over, and so consumed.
 _FIRST_KEY = (
     select(lite_topic.c.first_key)
     .where(lite_topic.c.topic_id == bindparam("topic_id"), lite_topic.c.name == message.c.message_group)
@@ -260,15 +261,17 @@ _SUBSCRIBER = (
 
 
 def _new(client_id: ColumnElement[Any]) -> RowQuery[_NewRow]:
-    is_taken = case(
+    if_there = case(
         (_ROW_BEHIND.is_not(None), literal_column(str(_HAS_ROW))),
         (_ANY_DELIVERY.is_not(None), literal_column(str(_IS_HELD))),
         else_=literal_column(str(_FREE)),
     )
+    is_taken = case((message.c.message_key >= _FIRST_KEY, if_there), else_=literal_column(str(_HAS_EXPIRED)))
     return RowQuery(
         _NewRow,
+        # No further condition: with those of the index of message groups, Postgres might read all of that index.
         select(message.c.message_key, message.c.message_group, client_id.label("client_id"), is_taken.label("is_taken"))
-        .where(*INSIDE, message.c.message_group.is_not(None), IS_ORIGINAL, message.c.message_key >= _FIRST_KEY)
+        .where(*INSIDE)
         .order_by(message.c.message_key)
         .limit(bindparam("limit")),
     )
