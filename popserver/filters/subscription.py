@@ -7,8 +7,9 @@ others should get. The server does not refuse that, but it must show it.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
+from types import MappingProxyType
 from typing import NamedTuple
 
 from popserver.filters import Filter
@@ -113,7 +114,7 @@ class Role(NamedTuple):
     kind: ClientKind
     subscription: Subscription  # for people to read: it has not all topics
     # The filters of all topics, and when they were set (epoch ms); 0 if the client did not say.
-    filters: tuple[tuple[Resource, Filter], ...] = ()
+    filters: Mapping[Resource, Filter] = MappingProxyType({})
     subscription_version: int = 0
     model: Model = Model.CLUSTERING
 
@@ -123,7 +124,7 @@ class Role(NamedTuple):
 
     def filter_of(self, topic: Resource) -> Filter | None:
         """Its filter for the topic; None if it does not subscribe to it."""
-        return dict(self.filters).get(topic)
+        return self.filters.get(topic)
 
     def subscribes_to(self, topic: Resource) -> bool:
         return self.filter_of(topic) is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from sqlalchemy import Connection, and_, bindparam, select
@@ -47,6 +48,18 @@ class Declared(NamedTuple):
     last_seen_ms: int
 
 
+def declared(consumers: Iterable[OnlineConsumer], topic: Resource) -> Declared | None:
+    """What those of these consumers that subscribe to the topic say about it."""
+    said = None
+    for client, role in consumers:
+        wanted = role.filter_of(topic)
+        if wanted is not None and said is None:
+            said = Declared(wanted, role.model, client.last_seen_ms)
+        elif wanted is not None and said is not None and client.last_seen_ms > said.last_seen_ms:
+            said = said._replace(last_seen_ms=client.last_seen_ms)
+    return said
+
+
 class OwnedQueue(NamedTuple):
     """A queue of a consumer that owns whole queues; `committed` is the group's progress, None if there is none."""
 
@@ -81,19 +94,6 @@ class OnlineConsumers:
         wanted = [each for each in consumers if topic is None or each.role.subscribes_to(topic)]
         return sorted(wanted, key=lambda each: (each.role.group, each.client.client_id))
 
-    def declared(self, group: Resource | None, topic: Resource | None) -> dict[tuple[Resource, Resource], Declared]:
-        """By group and topic, what these consumers say."""
-        said: dict[tuple[Resource, Resource], Declared] = {}
-        for client, role in self.of(group, topic):
-            for name, wanted in role.filters:
-                if topic in (None, name):
-                    first = said.get((role.group, name))
-                    if first is None:
-                        said[role.group, name] = Declared(wanted, role.model, client.last_seen_ms)
-                    elif client.last_seen_ms > first.last_seen_ms:
-                        said[role.group, name] = first._replace(last_seen_ms=client.last_seen_ms)
-        return said
-
     def alike(self, groups: Iterable[Resource]) -> dict[Resource, bool]:
         """Of each group, whether all its consumers have the same subscription."""
         return {group: self._clients.is_alike(group) for group in set(groups)}
@@ -117,13 +117,11 @@ class OnlineConsumers:
         membership = consumer.client.membership
         if membership is None:
             return []
-        shares: list[tuple[Resource, MessageQueue]] = []
-        for each in membership.filters:
-            topic = await self._catalog.known_topic(each.topic)
-            if topic is not None:
-                client_id, group = consumer.client.client_id, membership.group.name
-                shares += [(topic.name, it) for it in await self._group_members.share_of(client_id, group, topic)]
-        shares = shares[:QUEUES_MAX]
+        found = [await self._catalog.known_topic(each.topic) for each in membership.filters]
+        topics = [each for each in found if each is not None]
+        divided = await self._group_members.shares_of(consumer.client.client_id, membership.group.name, topics)
+        every = ((topic.name, place) for topic, share in zip(topics, divided, strict=True) for place in share)
+        shares = list(islice(every, QUEUES_MAX))
         # A member that broadcasts stores its own progress.
         if membership.model is Model.BROADCASTING:
             return [OwnedQueue(topic, place, None, False) for topic, place in shares]

@@ -6,7 +6,7 @@ have none yet; what they declare is given to the queries.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from sqlalchemy import Connection, Select, bindparam, exists, literal_column, select
@@ -16,6 +16,7 @@ from popserver.catalog.groups import find_group
 from popserver.database.rows import RowStatement, encode_rows, rows_parameter
 from popserver.database.schema import consumer_group, progress, queue
 from popserver.database.schema import topic as topic_table
+from popserver.filters.subscription import Role
 from popserver.model.group import Mode
 from popserver.model.names import Resource, retry_topic
 
@@ -42,6 +43,21 @@ class _ConsumingRow(NamedTuple):
 class _ConsumedRow(NamedTuple):
     namespace: str
     name: str
+
+
+def of(
+    conn: Connection,
+    group_name: Resource | None,
+    topic_name: Resource | None,
+    online: Mapping[Resource, Sequence[Role]],
+) -> list[Subscribed]:
+    """The subscriptions of a group, or (None) those to a topic; `online`: the roles of the
+    consumers that declare them, by group."""
+    if group_name is not None:
+        topics = set[Resource]().union(*(each.filters for each in online.get(group_name, [])))
+        return of_group(conn, group_name, topic_name, topics)
+    assert topic_name is not None, "a request names a group or a topic"
+    return of_topic(conn, topic_name, online)
 
 
 def of_group(
