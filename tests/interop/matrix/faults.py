@@ -137,14 +137,14 @@ FAULTS: tuple[Fault, ...] = (
         " not look at it. PopMQ refuses what is above.",
     ),
     Fault(
-        "lite lite-suspend",
+        "lite",
         "node",
         (ROCKETMQ,),
-        (AssertionError, queue.Empty),
+        (queue.Empty,),
         "^$",
-        "With the Node client at RocketMQ not all messages of `lite` came in time, and in `lite-suspend` an attempt"
-        " counted. Why is not known; the same client passes at PopMQ.",
-        is_constant=False,
+        "The Node client does not read a backoff that is a list of times (its source says that it is not implemented),"
+        " which the scenario's group has at RocketMQ. It then gives up a failed message of a group in order after one"
+        " attempt, so that it does not come again. With an exponential backoff it passes; PopMQ tells it such a one.",
     ),
     Fault(
         "tls",
@@ -156,6 +156,15 @@ FAULTS: tuple[Fault, ...] = (
         " `receive` that overtakes them (NullPointerException). So it was with the first consumer of a group at a proxy"
         " in a process of its own, which was served 2 s later. PopMQ serves it at once.",
         is_constant=False,
+    ),
+    Fault(
+        "lite-suspend",
+        "node",
+        (ROCKETMQ,),
+        (AssertionError,),
+        "^$",
+        "With a suspended message the Node client suspends what else of its lite topic has come with it, and at"
+        " RocketMQ all of these came again as the second attempt; why is not known. At PopMQ that does not count.",
     ),
 )
 
