@@ -91,12 +91,13 @@ FAULTS: tuple[Fault, ...] = (
         is_constant=False,
     ),
     Fault(
-        "kill",
+        "restart kill",
         "node",
         ("two servers",),
         WAITED,
         "waited in vain|^$",
-        "A call that the Node client has open to a server that is killed may not end before the server is back.",
+        "The Node client sends to the queue with the number 0 alone, and receives from it alone (it compares a queue's"
+        " number where it means a broker's), so it does not go on while the server of this queue is gone.",
         is_constant=False,
     ),
     Fault(
