@@ -21,7 +21,7 @@ from popserver.messages.keyed import KeyedMessages
 from popserver.messages.lite_topics import NewLiteTopics
 from popserver.model.errors import PopError, TopicNotFound
 from popserver.model.message import WINDOW_MS, Message, SendResult, id_to_bytes
-from popserver.model.topic import MessageQueue, MessageType, Topic, message_key, offset_of, queue_for
+from popserver.model.topic import MessageQueue, MessageType, Topic, message_key, queue_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +57,11 @@ class _Taken(NamedTuple):
 
 
 class _Placed(NamedTuple):
-    """Messages of one queue, and the keys that they get, from the first one on."""
+    """Messages of one queue, and the offsets and keys that they get, from the first ones on."""
 
     chosen: MessageQueue
     taken: _Taken
+    first_offset: int
     first_key: int
     messages: Sequence[Message]
 
@@ -119,24 +120,29 @@ def _append_to_topic(
     if has_pending and not tx.careful and duplicates.known_pending(tx.conn, topic, new):
         raise RepeatedId
     if placed:
-        rows = [_rows(each.taken.stored_at_ms, topic, each.first_key, each.messages) for each in placed]
-        dialect_of(tx.conn).insert(tx.conn, message, rows[0] if len(rows) == 1 else list(chain.from_iterable(rows)))
-    if any(each.keys for each in new):
-        keyed = tx.at_end(KeyedMessages)
-        for place in placed:
+        _store(tx, topic, placed, lite_topics)
+    for place in placed:
+        number = place.chosen.number
+        for offset, each in enumerate(place.messages, start=place.first_offset):
+            known[each.message_id] = SendResult(each.message_id, number, offset, "", each.deliver_at_ms)
+    if alike:
+        known |= {repeat: known[first] for repeat, first in alike.items()}
+    return [[known[each.message_id] for each in request.messages] for request in requests]
+
+
+def _store(tx: Transaction, topic: Topic, placed: Sequence[_Placed], lite_topics: NewLiteTopics | None) -> None:
+    """Insert the messages with their keys, and wake receives that may get them."""
+    rows = [_rows(each.taken.stored_at_ms, topic, each.first_key, each.messages) for each in placed]
+    dialect_of(tx.conn).insert(tx.conn, message, rows[0] if len(rows) == 1 else list(chain.from_iterable(rows)))
+    for place in placed:
+        if any(each.keys for each in place.messages):
+            keyed = tx.at_end(KeyedMessages)
             for key, each in enumerate(place.messages, start=place.first_key):
                 keyed.add(key, each.keys)
     if lite_topics is None:
         tx.ready_topics.add(topic.topic_id)
     else:
         _store_lite_topics(tx, topic, lite_topics, placed)
-    for place in placed:
-        number = place.chosen.number
-        for offset, each in enumerate(place.messages, start=offset_of(place.first_key)):
-            known[each.message_id] = SendResult(each.message_id, number, offset, "", each.deliver_at_ms)
-    if alike:
-        known |= {repeat: known[first] for repeat, first in alike.items()}
-    return [[known[each.message_id] for each in request.messages] for request in requests]
 
 
 def _store_lite_topics(tx: Transaction, topic: Topic, lite_topics: NewLiteTopics, placed: Sequence[_Placed]) -> None:
@@ -179,7 +185,8 @@ def _place(tx: Transaction, topic: Topic, by_queue: Mapping[MessageQueue, Sequen
     placed: list[_Placed] = []
     for row in taken:
         chosen, several = by_id[row.queue_id]
-        placed.append(_Placed(chosen, row, message_key(row.queue_id, row.next_offset - len(several)), several))
+        first_offset = row.next_offset - len(several)
+        placed.append(_Placed(chosen, row, first_offset, message_key(row.queue_id, first_offset), several))
     return placed
 
 
