@@ -195,7 +195,8 @@ class _Load:
         async def caller(number: int) -> None:
             nonlocal count
             while time.perf_counter() - began < self.plan.seconds:
-                count += await request(number)
+                done = await request(number)  # not in the addition: it would read `count` before the await
+                count += done
 
         await asyncio.gather(*(caller(number) for number in range(callers)))
         taken_s, cpu_s = time.perf_counter() - began, self._cpu_s() - cpu_s

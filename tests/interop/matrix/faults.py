@@ -143,9 +143,9 @@ FAULTS: tuple[Fault, ...] = (
         (ROCKETMQ,),
         (queue.Empty,),
         "^$",
-        "The Node client does not read a backoff that is a list of times (its source says that it is not implemented),"
-        " which the scenario's group has at RocketMQ. It then gives up a failed message of a group in order after one"
-        " attempt, so that it does not come again. With an exponential backoff it passes; PopMQ tells it such a one.",
+        "At RocketMQ the scenario's group has a backoff that is a list of times. The Node client does not read such a"
+        " list (its source says so), and gives up a failed message of a group in order after one attempt. With an"
+        " exponential backoff, as PopMQ tells it, it passes.",
     ),
     Fault(
         "tls",
