@@ -71,10 +71,10 @@ test-spark-cluster: $(DEV) ## Spark on a cluster of this machine: every way to s
 	$(BIN)/pytest tests/spark/cluster $(ARGS)
 
 test-clients: $(DEV) ## every official client in every scenario, into docs/compatibility.md (ARGS="-k 'go and fifo'")
-	$(BIN)/pytest -n 3 --dist loadgroup tests/interop/matrix -k 'not RocketMQ' --page $(ARGS)
+	$(BIN)/pytest -n 3 --dist loadgroup tests/interop/matrix --at popmq --page $(ARGS)
 
 test-rocketmq: $(DEV) ## the same, and popclient, at RocketMQ from Maven Central
-	$(BIN)/pytest tests/interop/matrix -k RocketMQ --page $(ARGS)
+	$(BIN)/pytest tests/interop/matrix --at rocketmq --page $(ARGS)
 
 # What judges whether pages can be used by everybody; it is no part of PopMQ.
 $(AXE):

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.abuse_cases import abuse_table
+from benchmarks.admin_calls import admin_table
 from benchmarks.bench import VARIANTS, Bench
 from benchmarks.cases import APART, CASES, TOGETHER
 from benchmarks.installed_cases import installed_table
@@ -35,6 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     usual = {name: case for name, case in result["cases"].items() if name in CASES}
     tables = [
         table(usual) if usual else "",
+        admin_table(result["cases"]),
         abuse_table(result["cases"]),
         installed_table(result["cases"]),
         peers_table(result["cases"]),

@@ -286,7 +286,9 @@ CASES: dict[str, Case] = {
     "fifo_many": Case(
         f"receive 32 + batch ack, 100,000 message groups, {CONSUMERS} consumers", _fifo(100_000, 1_000, "of_few")
     ),
-    "lite": Case(f"receive 32 + batch ack, 100,000 lite topics, {CLIENTS} clients; sends too", lite),
+    "lite": Case(
+        f"receive 32 + ack each, 100,000 lite topics, {CLIENTS} clients; batches and sends too", lite, "receive_each"
+    ),
     "door": Case(f"TLS or not: send 1 per request, {CALLERS} callers", door(CALLERS, 1)),
     "door_x1": Case("TLS or not: send 1 per request, 1 caller", door(1, 1)),
     "door_32": Case(f"TLS or not: send 32 per request, {CALLERS} callers", door(CALLERS, 32)),

@@ -1,8 +1,9 @@
 """Lite topics beside an ordinary topic on one server: the same messages, requests, clients and options for both.
 
-Sends of 32 messages by 64 callers, and receives of 32 with one ack by 50 clients. Of the 100,000 lite topics each
-client has 2,000. A topic with as many message groups is measured as well: its messages are in order too. The server is
-on any core, as it is by default.
+As official clients do it: sends of one message by 64 callers, and receives of 32 with an ack for each message by 50
+clients. Then in batches: sends of 32 messages, and receives of 32 with one ack. Of the 100,000 lite topics each client
+has 2,000. A topic with as many message groups is measured as well: its messages are in order too. The server is on any
+core, as it is by default.
 """
 
 from __future__ import annotations
@@ -10,14 +11,17 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Any
+from itertools import repeat
+from typing import Any, NamedTuple
 
 import grpc
+import uvloop
 
 from benchmarks.bench import Bench
 from benchmarks.case import CALLERS, Figures, Rounds
+from benchmarks.machine import cpu_seconds
 from benchmarks.plan import Plan
 from benchmarks.raw_load import HEADERS, SendTemplate, Wire
 from benchmarks.servers import Variant
@@ -32,19 +36,34 @@ QUEUES = 8
 PER_REQUEST = 32
 NAME = "t%06d"
 TYPES = {"plain": pb.NORMAL, "fifo": pb.FIFO, "lite": pb.LITE}
+# What is measured: its name in the figures, and how many messages a send or an ack has.
+SENDS = {"send_1": 1, "send_32": PER_REQUEST}
+RECEIVES = {"receive_each": 1, "receive_batch": PER_REQUEST}
+LITE_FIGURES = tuple(
+    operation + figure
+    for operation in (*SENDS, *RECEIVES)
+    for figure in ("", "_of_plain", "_of_in_order", *(f"_us_{kind}" for kind in TYPES))
+)
+
+
+class Measured(NamedTuple):
+    """One kind of topic, one operation: messages per second, and CPU time of the server and of Postgres."""
+
+    rate: float
+    cpu_us: float
 
 
 class NamedTemplate(SendTemplate):
     """A send request whose message ids are new each time, and whose lite topics or message groups change."""
 
-    def __init__(self, topic: str, names: int, body_bytes: int, *, is_lite: bool) -> None:
-        super().__init__(topic, PER_REQUEST, body_bytes)
+    def __init__(self, topic: str, per_request: int, names: int, body_bytes: int, *, is_lite: bool) -> None:
+        super().__init__(topic, per_request, body_bytes)
         request = wire.SendMessageRequest.FromString(bytes(self._bytes))
         for index, each in enumerate(request.messages):
             setattr(each.system_properties, "lite_topic" if is_lite else "message_group", NAME % (900_000 + index))
         self._bytes = bytearray(request.SerializeToString())
         self._places = [self._bytes.index(each.system_properties.message_id.encode()) for each in request.messages]
-        self._names = [self._bytes.index((NAME % (900_000 + index)).encode()) for index in range(PER_REQUEST)]
+        self._names = [self._bytes.index((NAME % (900_000 + index)).encode()) for index in range(per_request)]
         self._order = list(range(names))
         random.Random(7).shuffle(self._order)
         self._at = 0
@@ -57,111 +76,144 @@ class NamedTemplate(SendTemplate):
 
 
 def lite(bench: Bench) -> Rounds:
-    """Messages per second that are received and acked; ratios of that and of sends to the ordinary topic."""
+    """Rates with lite topics, as ratios to the other topics too, and CPU times."""
     found: Rounds = {}
     for name in bench.stores:
         with bench.alone(Variant(name, bench.new_url(name, "lite"))) as server:
-            found[name] = asyncio.run(_rounds(server.endpoint, bench.plan, partial(_say, bench, name)))
+            say = partial(_say, bench, name)
+
+            def cpu_s(pid: int = server.pid, is_postgres: bool = name == "postgres") -> float:
+                return cpu_seconds(pid) + (bench.postgres_cpu_s() if is_postgres else 0.0)
+
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                found[name] = runner.run(_rounds(server.endpoint, bench.plan, cpu_s, say))
     return found
+
+
+def lite_remarks(figures: Mapping[str, Any]) -> list[str]:
+    """What the table says of such figures."""
+    return [
+        f"{operation} {figures[operation]:,.0f}/s, {figures[f'{operation}_of_plain']:.2f} of an ordinary topic and"
+        f" {figures[f'{operation}_of_in_order']:.2f} of message groups, CPU µs "
+        + " / ".join(f"{kind} {figures[f'{operation}_us_{kind}']:.0f}" for kind in TYPES)
+        for operation in (*SENDS, *RECEIVES)
+        if f"{operation}_of_in_order" in figures
+    ]
 
 
 def _say(bench: Bench, name: str, what: str) -> None:
     bench.say(f"{name}: {what}")
 
 
-async def _rounds(endpoint: str, plan: Plan, say: Callable[[str], None]) -> list[Figures]:
-    link = Wire(endpoint)
-    await _create(endpoint)
-    templates: dict[str, SendTemplate] = {"plain": SendTemplate("plain", PER_REQUEST, plan.body_bytes)}
-    for kind in ("fifo", "lite"):
-        templates[kind] = NamedTemplate(kind, plan.lite_topics, plan.body_bytes, is_lite=kind == "lite")
-    for kind, template in templates.items():
+async def _rounds(endpoint: str, plan: Plan, cpu_s: Callable[[], float], say: Callable[[str], None]) -> list[Figures]:
+    load = _Load(endpoint, plan, cpu_s)
+    await load.create()
+    for kind in TYPES:
         say(f"storing messages ({kind})")
-        await _sent(link, template, 0, 2 * plan.lite_topics // PER_REQUEST)
-    return [await _measured(link, endpoint, templates, plan, number, say) for number in range(plan.rounds)]
+        await load.store(kind, 2 * plan.lite_topics)
+    return [await _measured(load, number, say) for number in range(plan.rounds)]
 
 
-async def _measured(
-    link: Wire,
-    endpoint: str,
-    templates: dict[str, SendTemplate],
-    plan: Plan,
-    number: int,
-    say: Callable[[str], None],
-) -> Figures:
-    say(f"round {number + 1} of {plan.rounds}")
-    sent = {kind: await _sent(link, template, plan.seconds) for kind, template in templates.items()}
+async def _measured(load: _Load, number: int, say: Callable[[str], None]) -> Figures:
+    say(f"round {number + 1} of {load.plan.rounds}")
+    found: dict[str, dict[str, Measured]] = {}
+    for what, per_request in SENDS.items():
+        found[what] = {kind: await load.send(kind, per_request) for kind in TYPES}
     began = time.perf_counter()
-    await _subscribe(endpoint, f"lite-{number}", plan.lite_topics)
-    subscribing_s = time.perf_counter() - began
-    got: dict[str, float] = {}
-    for kind in templates:
+    await load.subscribe(f"lite-{number}")
+    figures: Figures = {"subscribing_s": time.perf_counter() - began}
+    for what, per_ack in RECEIVES.items():
+        found[what] = {kind: await load.consume(kind, f"{kind}-{number}", per_ack) for kind in TYPES}
+    for what, by_kind in found.items():
+        rate = by_kind["lite"].rate
+        figures[what] = rate
+        figures[f"{what}_of_plain"] = rate / by_kind["plain"].rate
+        figures[f"{what}_of_in_order"] = rate / by_kind["fifo"].rate
+        figures |= {f"{what}_us_{kind}": each.cpu_us for kind, each in by_kind.items()}
+    return figures
+
+
+class _Load:
+    """All callers and clients, in this process."""
+
+    def __init__(self, endpoint: str, plan: Plan, cpu_s: Callable[[], float]) -> None:
+        self.plan = plan
+        self._endpoint = endpoint
+        self._cpu_s = cpu_s
+        self._wire = Wire(endpoint)
+        names, size = plan.lite_topics, plan.body_bytes
+        self._templates: dict[tuple[str, int], SendTemplate] = {}
+        for each in SENDS.values():
+            self._templates["plain", each] = SendTemplate("plain", each, size)
+            self._templates["fifo", each] = NamedTemplate("fifo", each, names, size, is_lite=False)
+            self._templates["lite", each] = NamedTemplate("lite", each, names, size, is_lite=True)
+
+    async def create(self) -> None:
+        async with grpc.aio.insecure_channel(self._endpoint) as channel:
+            for name, kind in TYPES.items():
+                request = admin.CreateTopicRequest(
+                    topic=pb.Resource(name=name), queue_count=QUEUES, accept_message_types=[kind]
+                )
+                answer: Any = await AdminStub(channel).CreateTopic(request, metadata=HEADERS)
+                assert answer.status.code == pb.OK, answer.status
+
+    async def store(self, kind: str, messages: int) -> None:
+        requests = repeat(self._templates[kind, PER_REQUEST], messages // PER_REQUEST)
+
+        async def caller() -> None:
+            for template in requests:
+                await self._wire.send(template.next())
+
+        await asyncio.gather(*(caller() for _ in range(CALLERS)))
+
+    async def send(self, kind: str, per_request: int) -> Measured:
+        template = self._templates[kind, per_request]
+
+        async def request(_: int) -> int:
+            await self._wire.send(template.next())
+            return per_request
+
+        return await self._measure(CALLERS, request)
+
+    async def consume(self, topic: str, group: str, per_ack: int) -> Measured:
+        """All clients receive, and ack so many messages with one request."""
         # The first receive of a group makes its progress.
-        await link.receive(f"{kind}-{number}", kind, 1, poll_s=0, client_id="c0", invisible_s=10)
-        got[kind] = await _consumed(link, kind, f"{kind}-{number}", plan.seconds)
-    return {
-        "rate": got["lite"],
-        "of_plain": got["lite"] / got["plain"],
-        "of_in_order": got["lite"] / got["fifo"],
-        "send_rate": sent["lite"],
-        "send_of_plain": sent["lite"] / sent["plain"],
-        "send_of_in_order": sent["lite"] / sent["fifo"],
-        "subscribing_s": subscribing_s,
-    }
+        await self._wire.receive(group, topic, 1, poll_s=0, client_id="c0", invisible_s=10)
 
+        async def request(client: int) -> int:
+            got = await self._wire.receive(group, topic, PER_REQUEST, poll_s=1, client_id=f"c{client}")
+            acks = [got[start : start + per_ack] for start in range(0, len(got), per_ack)]
+            await asyncio.gather(*(self._wire.ack(group, topic, each) for each in acks))
+            return len(got)
 
-async def _create(endpoint: str) -> None:
-    async with grpc.aio.insecure_channel(endpoint) as channel:
-        for name, kind in TYPES.items():
-            request = admin.CreateTopicRequest(
-                topic=pb.Resource(name=name), queue_count=QUEUES, accept_message_types=[kind]
-            )
-            answer: Any = await AdminStub(channel).CreateTopic(request, metadata=HEADERS)
-            assert answer.status.code == pb.OK, answer.status
+        return await self._measure(CLIENTS, request)
 
+    async def _measure(self, callers: int, request: Callable[[int], Awaitable[int]]) -> Measured:
+        """Closed loop: `request` gets the number of its caller, and returns how many messages it was about."""
+        began, cpu_s, count = time.perf_counter(), self._cpu_s(), 0
 
-async def _sent(link: Wire, template: SendTemplate, seconds: float, requests: int | None = None) -> float:
-    """Messages per second; with `requests`, so many in all."""
-    began, count = time.perf_counter(), 0
+        async def caller(number: int) -> None:
+            nonlocal count
+            while time.perf_counter() - began < self.plan.seconds:
+                done = await request(number)  # not in the addition: it would read `count` before the await
+                count += done
 
-    async def caller() -> None:
-        nonlocal count
-        while (time.perf_counter() - began < seconds) if requests is None else (count < requests):
-            count += 1
-            await link.send(template.next())
+        await asyncio.gather(*(caller(number) for number in range(callers)))
+        taken_s, cpu_s = time.perf_counter() - began, self._cpu_s() - cpu_s
+        return Measured(count / taken_s, cpu_s * 1e6 / max(count, 1))
 
-    await asyncio.gather(*(caller() for _ in range(CALLERS)))
-    return count * PER_REQUEST / (time.perf_counter() - began)
-
-
-async def _consumed(link: Wire, topic: str, group: str, seconds: float) -> float:
-    """Messages per second, received and acked by all clients."""
-    began, count = time.perf_counter(), 0
-
-    async def client(number: int) -> None:
-        nonlocal count
-        while time.perf_counter() - began < seconds:
-            got = await link.receive(group, topic, PER_REQUEST, poll_s=1, client_id=f"c{number}")
-            if got:
-                await link.ack(group, topic, got)
-                count += len(got)
-
-    await asyncio.gather(*(client(number) for number in range(CLIENTS)))
-    return count / (time.perf_counter() - began)
-
-
-async def _subscribe(endpoint: str, group: str, lite_topics: int) -> None:
-    """Each client subscribes to its share of the lite topics."""
-    share = lite_topics // CLIENTS
-    async with grpc.aio.insecure_channel(endpoint) as channel:
-        stub = MessagingServiceStub(channel)
-        for number in range(CLIENTS):
-            request = wire.SyncLiteSubscriptionRequest(
-                action=pb.COMPLETE_ADD,
-                topic=pb.Resource(name="lite"),
-                group=pb.Resource(name=group),
-                lite_topic_set=[NAME % each for each in range(number * share, (number + 1) * share)],
-            )
-            metadata = (("x-mq-client-id", f"c{number}"), *HEADERS[1:])
-            answer: Any = await stub.SyncLiteSubscription(request, metadata=metadata)
-            assert answer.status.code == pb.OK, answer.status
+    async def subscribe(self, group: str) -> None:
+        """Each client subscribes to its share of the lite topics."""
+        share = self.plan.lite_topics // CLIENTS
+        async with grpc.aio.insecure_channel(self._endpoint) as channel:
+            stub = MessagingServiceStub(channel)
+            for number in range(CLIENTS):
+                request = wire.SyncLiteSubscriptionRequest(
+                    action=pb.COMPLETE_ADD,
+                    topic=pb.Resource(name="lite"),
+                    group=pb.Resource(name=group),
+                    lite_topic_set=[NAME % each for each in range(number * share, (number + 1) * share)],
+                )
+                metadata = (("x-mq-client-id", f"c{number}"), *HEADERS[1:])
+                answer: Any = await stub.SyncLiteSubscription(request, metadata=metadata)
+                assert answer.status.code == pb.OK, answer.status

@@ -30,7 +30,7 @@ class Plan(NamedTuple):
     member_changes: int = 10  # a member joins or leaves, and all wait until the queues are shared
     churns: int = 200  # a member joins or leaves, and nobody waits
     starts: int = 3
-    admin_topics: int = 10_000  # that 10 groups consume
+    admin_topics: int = 10_000  # that 10 groups consume, while 200 consumers are connected
     lite_topics: int = 100_000  # that 50 clients share
     sizes_stored: int = 100_000  # of each kind of message whose bytes are measured
     sizes_groups: int = 10_000  # consumer groups

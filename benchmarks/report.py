@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.case import Rounds
 from benchmarks.cases import APART, CASES
+from benchmarks.lite import LITE_FIGURES, lite_remarks
 
 
 class Target(NamedTuple):
@@ -155,8 +156,10 @@ TARGETS = (
     Target("SQL filter that accepts a tenth: over the tag filter", 0.7, _at("filter", "of_tag")),
     Target("1,000 message groups: over messages in none", 0.7, _at("fifo", "of_unordered")),
     Target("100,000 message groups: over 1,000", 0.95, _at("fifo_many", "of_few")),
-    Target("100,000 lite topics, receive and ack: over an ordinary topic", 0.9, _at("lite", "of_plain")),
-    Target("100,000 lite topics, send: over an ordinary topic", 0.9, _at("lite", "send_of_plain")),
+    Target("100,000 lite topics, single sends: over an ordinary topic", 0.9, _at("lite", "send_1_of_plain")),
+    Target("100,000 lite topics, sends of 32: over an ordinary topic", 0.9, _at("lite", "send_32_of_plain")),
+    Target("100,000 lite topics, receive, ack each: over an ordinary topic", 0.9, _at("lite", "receive_each_of_plain")),
+    Target("100,000 lite topics, receive, one ack: over an ordinary topic", 0.9, _at("lite", "receive_batch_of_plain")),
     Target("delayed messages: p50 of their lateness, ms", 10, _at("delay", "p50"), at_most=True),
     Target("held messages: p50 of their lateness, ms", 10, _at("hold", "p50"), at_most=True),
     Target(
@@ -229,11 +232,7 @@ _EXTRAS = (
     "of_tag",
     "of_unordered",
     "of_few",
-    "of_plain",
-    "of_in_order",
-    "send_rate",
-    "send_of_plain",
-    "send_of_in_order",
+    *LITE_FIGURES,
     "of_frames",
     "of_jdbc",
     "of_jdbc_raw",
@@ -305,11 +304,7 @@ def _remark(figures: Mapping[str, Any]) -> str:
         remarks.append(f"{figures['of_frames']:.2f} of a frame per message")
     if "of_small" in figures:
         remarks.append(f"{figures['of_small']:.2f} of the small backlog")
-    if "of_in_order" in figures:
-        remarks.append(
-            f"{figures['of_plain']:.2f} of an ordinary topic, {figures['of_in_order']:.2f} of message groups; sends"
-            f" {figures['send_rate']:,.0f}/s, {figures['send_of_plain']:.2f} and {figures['send_of_in_order']:.2f}"
-        )
+    remarks += lite_remarks(figures)
     if "of_tag" in figures:
         remarks.append(f"{figures['of_tag']:.2f} of the tag filter")
     for ratio, other in _OTHERS.items():

@@ -154,8 +154,9 @@ class Services:
         broker = self._broker
         operations, server_id = self.operations(), broker.servers.server_id
         clients, producers = broker.clients, broker.transactions.producers
+        seen = broker.meters.commits, broker.undelivered
         return {
-            **AdminMethods(operations, readiness, self._version, server_id, broker.meters.commits).methods,
+            **AdminMethods(operations, readiness, self._version, server_id, *seen).methods,
             **ClientMethods(clients, broker.commands, producers).methods,
             **DeadLetterMethods(Redrives(broker.reader, broker.writer)).methods,
             **ProgressMethods(self.progress()).methods,
@@ -165,15 +166,8 @@ class Services:
 
     def progress(self) -> GroupProgress:
         broker = self._broker
-        return GroupProgress(
-            broker.reader,
-            broker.writer,
-            broker.catalog,
-            broker.clock,
-            broker.paused,
-            broker.clients,
-            broker.group_members,
-        )
+        online = broker.clients, broker.group_members, broker.servers
+        return GroupProgress(broker.reader, broker.writer, broker.catalog, broker.clock, broker.paused, *online)
 
     def rocketmq_admin(self, facts: ServerFacts) -> dict[str, AnyMethod]:
         """Every method of apache.rocketmq.v2.Admin."""
@@ -183,7 +177,7 @@ class Services:
         return {
             **RocketmqAdminMethods(facts, operations, broker.servers, broker.clients, producers, traffic).methods,
             **ConsumerAdminMethods(online, broker.commands, operations, broker.reader).methods,
-            **MessageAdminMethods(operations, broker.sending, broker.reader, broker.clock).methods,
+            **MessageAdminMethods(operations, broker.sending, broker.reader, broker.clock, broker.undelivered).methods,
             **GroupAdminMethods(self.progress(), broker.clock).methods,
         }
 
@@ -239,15 +233,18 @@ def build(
     ]
     readiness = Readiness(broker.database, broker.reader, broker.writer, broker.timekeeper.hints)
     administration: list[Service] = []
+    refused: list[Service] = []
     if is_administered:
         facts = ServerFacts(version, address_of(host, port), lambda: door.connections.connections.used, set_log_level)
         tables = {ADMIN: made.admin(access, readiness), ROCKETMQ_ADMIN: made.rocketmq_admin(facts)}
-        administration = [serve(each, table, AdminGate(access), incoming) for each, table in tables.items()]
+        gate_of_admins = AdminGate(access, broker.clock)
+        administration = [serve(each, table, gate_of_admins, incoming) for each, table in tables.items()]
         refused = [serve(each, table, AdminElsewhere(), incoming) for each, table in tables.items()]
-        services += administration if door is admin_door else refused
-    anybody = PublicServices(incoming, broker.budgets, limits, [service.name for service in services], readiness)
-    services += anybody.beside(services)
-    if door is not admin_door:
+    anybody = PublicServices(incoming, broker.budgets, limits, readiness)
+    if door is admin_door:
+        services += [*administration, *anybody.beside([*services, *administration])]
+    else:
+        services += [*anybody.beside(services), *refused]
         admin_door.serve([*administration, *anybody.beside(administration)])
     if client_meters is not None:
         # Loaded here, because it needs OpenTelemetry's messages.

@@ -101,9 +101,11 @@ class Home:
         broker: dict[str, object] | None = None,
         proxy: dict[str, object] | None = None,
         java: Sequence[str] = (),
+        of_proxy: Sequence[str] = (),
     ) -> None:
-        """broker, proxy: further settings of theirs. java: options of both processes, such as the size of the heap."""
-        self._classpath, self._folder, self._options = classpath, folder, java
+        """broker, proxy: further settings of theirs. java: options of all processes, such as the size of the heap.
+        of_proxy: further options of a proxy in a process of its own."""
+        self._classpath, self._folder, self._options, self._of_proxy = classpath, folder, java, of_proxy
         self._names_port, self._grpc_port, self._broker_port = free_port(), free_port(), _broker_port()
         tables.write(folder / "store" / "config")
         names = {"listenPort": self._names_port, "bindAddress": "127.0.0.1"}
@@ -131,13 +133,15 @@ class Home:
         """A running broker, and a proxy in a process of its own; gives the proxy's pid."""
         with self._java("broker.BrokerStartup", self._broker_port, "-c", self._folder / "broker.conf"):
             of_proxy = ("-pm", "cluster", "-pc", self._folder / "proxy.json")
-            with self._java("proxy.ProxyStartup", self._grpc_port, *of_proxy) as pid:
+            with self._java("proxy.ProxyStartup", self._grpc_port, *of_proxy, machine=self._of_proxy) as pid:
                 yield pid
 
-    def _java(self, program: str, port: int, *options: str | Path) -> AbstractContextManager[int]:
-        machine = ["java", *self._options, "-cp", self._classpath, f"-Duser.home={self._folder}"]
+    def _java(
+        self, program: str, port: int, *options: str | Path, machine: Sequence[str] = ()
+    ) -> AbstractContextManager[int]:
+        command = ["java", *self._options, *machine, "-cp", self._classpath, f"-Duser.home={self._folder}"]
         home = {"ROCKETMQ_HOME": str(self._folder), "RMQ_PROXY_HOME": str(self._folder)}
-        return process([*machine, f"org.apache.rocketmq.{program}", *options], self._folder, port, home)
+        return process([*command, f"org.apache.rocketmq.{program}", *options], self._folder, port, home)
 
 
 def _broker(folder: Path, names_port: int, port: int) -> dict[str, object]:

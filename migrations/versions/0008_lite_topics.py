@@ -22,6 +22,7 @@ _SQLITE_ONLY = {"sqlite": " WITHOUT ROWID", "postgresql": ""}
 _CHANGES = (
     "ALTER TABLE topic ADD COLUMN lite_topics INTEGER DEFAULT '0' NOT NULL",
     "ALTER TABLE topic ADD COLUMN lite_expires_ms BIGINT",
+    "ALTER TABLE queue ADD COLUMN lite_expired_offset BIGINT DEFAULT '0' NOT NULL",
     "ALTER TABLE consumer_group ADD COLUMN lite TEXT"
     " CONSTRAINT consumer_group_lite CHECK (lite IN ('SHARED', 'EXCLUSIVE', 'WILDCARD'))",
     "ALTER TABLE message_group_progress ADD COLUMN subscriber TEXT DEFAULT ''",
@@ -66,6 +67,7 @@ def downgrade() -> None:
     for column in ("is_single", "subscriber"):
         conn.exec_driver_sql(f"ALTER TABLE message_group_progress DROP COLUMN {column}")
     conn.exec_driver_sql("ALTER TABLE consumer_group DROP COLUMN lite")
+    conn.exec_driver_sql("ALTER TABLE queue DROP COLUMN lite_expired_offset")
     for column in ("lite_expires_ms", "lite_topics"):
         conn.exec_driver_sql(f"ALTER TABLE topic DROP COLUMN {column}")
     before = ("CREATE VIEW ", "CREATE INDEX message_group_open ")

@@ -99,9 +99,13 @@ class Polling:
         self._tasks = Tasks()
 
     async def start(self) -> None:
-        """Begins to poll what is assigned. Raises a PopError if a topic or the group is refused."""
-        for topic in self._options.topics:
-            await self._scan(topic)
+        """Begins to poll what is assigned. Raises a PopError, and polls nothing, if a topic or the group is refused."""
+        try:
+            for topic in self._options.topics:
+                await self._scan(topic)
+        except BaseException:
+            await self._end_polls()
+            raise
         self._tasks.spawn(self._keep_scanning())
 
     async def stop(self, patience: float) -> None:
@@ -109,7 +113,11 @@ class Polling:
         self._recall_patience = min(patience, RECALL_PATIENCE)
         self._tasks.cancel()
         await self._tasks.ended()
+        await self._end_polls()
+
+    async def _end_polls(self) -> None:
         polls = [poll for assignment in self._assignments.values() for poll in assignment.end()]
+        self._assignments.clear()
         await asyncio.gather(*polls, return_exceptions=True)
 
     # ---- Assignments ----

@@ -67,7 +67,11 @@ class PushConsumerCore(ConsumerLife):
         for topic in self.options.topics:
             await self.session.route(topic)
         await self.session.start()
+        await self._subscribe()
         await self._polling.start()
+
+    async def _subscribe(self) -> None:
+        """What the server has to be told before polls; raises its refusal."""
 
     def is_inside(self) -> bool:
         return self._runner.is_inside()

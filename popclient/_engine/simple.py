@@ -78,6 +78,11 @@ class SimpleConsumerCore:
             await self.session.route(topic)
         await self.session.start()
 
+    @property
+    def _is_started(self) -> bool:
+        """Has `start` done all that polls need?"""
+        return self.session.settled
+
     # ---- Receiving ----
 
     async def receive(self, asking: Asking) -> list[MessageView]:
@@ -109,7 +114,7 @@ class SimpleConsumerCore:
             self._polls.ask_ahead(following, asking, max(lately // len(self._full), full))
 
     async def _receive(self, asking: Asking) -> list[MessageView]:
-        if not self.session.settled:
+        if not self._is_started:
             await self.start()
         mine: list[Poll] = []
         deadline = asyncio.get_running_loop().time() + asking.await_duration.total_seconds() + SLACK
@@ -239,7 +244,7 @@ class SimpleConsumerCore:
             self._settling.submit_ack(view, reply)
 
     async def _ack_at_rest(self, view: MessageView, reply: Reply) -> None:
-        await _at_rest(view)
+        await at_rest(view)
         self._settling.submit_ack(view, reply)
 
     def submit_acks(self, views: Sequence[MessageView], reply: Reply) -> None:
@@ -250,11 +255,11 @@ class SimpleConsumerCore:
 
     async def change_invisible_duration(self, view: MessageView, duration: timedelta) -> None:
         """Restarts the hold; the view gets the new handle, or keeps the old one when this fails."""
-        await _at_rest(view)
+        await at_rest(view)
         await self._settling.change_invisible_duration(view, duration)
 
     async def forward_to_dead_letter_queue(self, view: MessageView, reason: str) -> None:
-        await _at_rest(view)
+        await at_rest(view)
         await self._settling.forward_to_dead_letter_queue(view, reason)
 
     # ---- The end ----
@@ -289,7 +294,7 @@ class SimpleConsumerCore:
             yield view
 
 
-async def _at_rest(view: MessageView) -> None:
+async def at_rest(view: MessageView) -> None:
     """Returns when the message's hold is not renewed any more. Then its handle does not change."""
     if view._keeper is not None:
         await view._keeper.end()

@@ -65,10 +65,12 @@ class LiteSimpleConsumer(SimpleConsumer):
         return frozenset(self._core.lite.lite_topics)
 
     def subscribe_lite(self, lite_topics: str | Iterable[str], *, begin: Begin | None = None) -> None:
-        """Subscribes to one or several lite topics; in an exclusive group it takes them from other clients.
+        """Subscribes to one or several lite topics; in an exclusive group it takes them from other clients. Starts the
+        consumer first.
 
-        begin: "min", from the oldest stored message on; "max", only later ones; None, where the group is.
-        Raises QuotaExceeded, BadRequest and so on; then nothing has changed.
+        begin: "min", from the oldest stored message on; "max", only later ones; "last" or None, where the group is.
+        Raises QuotaExceeded, BadRequest and so on; then `lite_topics` has not changed. After Unreachable the server may
+        know of the new ones, until the client has told it all its lite topics: as soon as it answers again.
         """
         names = _names(lite_topics)
         self._bridge.run(lambda: self._core.subscribe(names, begin))
@@ -127,8 +129,9 @@ class LitePushConsumer(PushConsumer):
         return frozenset(self._core.lite.lite_topics)
 
     def subscribe_lite(self, lite_topics: str | Iterable[str], *, begin: Begin | None = None) -> None:
-        """As `LiteSimpleConsumer.subscribe_lite`. The consumer has started."""
+        """As `LiteSimpleConsumer.subscribe_lite`."""
         names = _names(lite_topics)
+        self.start()
         self._bridge.run(lambda: self._core.lite.subscribe(names, begin))
 
     def unsubscribe_lite(self, lite_topics: str | Iterable[str]) -> None:

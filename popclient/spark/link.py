@@ -45,6 +45,7 @@ class ServerLink:
         self.group = group
         self._thread = loop_thread()
         self._session: Session | None = None
+        self._opened: Session | None = None  # the session that the server is known to serve
         self._asking = 0
         self._alarm: asyncio.TimerHandle | None = None
         self._tasks = Tasks()
@@ -110,8 +111,9 @@ class ServerLink:
             subscription = partial(convert.subscription, self.group, {}, self.config.namespace, _HOLD)
             self._session = Session(self.config, pb.PULL_CONSUMER, self.group, subscription)
         session = self._session
-        if not session.settled:
+        if session is not self._opened or not session.settled:
             await open_session(session)
+            self._opened = session
         return session
 
     def _rest(self) -> None:

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from google.protobuf.message import Message
 
+from popproto.v2 import admin_pb2 as admin
 from popproto.v2 import service_pb2 as wire
 from popserver.access.flow import Access
 from popserver.access.rules import User
@@ -117,10 +118,11 @@ class ClientGate:
 class AdminGate:
     """The gate for the administration. If callers must sign, only admins may call. No client id is needed."""
 
-    allow = None  # admins may do everything
-
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: Access, clock: Clock) -> None:
         self._access = access
+        self._clock = clock
+        # Admins may do everything, but not send more than others.
+        self.allow = None if access.messages is None and access.requests is None else self._limit_sends
 
     def enter(self, method: str, caller: Caller, *, anonymous: bool) -> None:
         """Raise `Unauthorized`, or `Forbidden` if the user is not an admin."""
@@ -133,6 +135,13 @@ class AdminGate:
                 f"user '{user.access_key}' may not call {method}: it is for admins; sign as an admin, or create one"
                 " with: popmq acl user add NAME --admin"
             )
+
+    def _limit_sends(self, _rights: object, request: Message, caller: Caller) -> None:
+        """Raise `TooManyRequests` for a message beyond the quotas of producers."""
+        if isinstance(request, admin.AdminSendMessageRequest):
+            for quota in (self._access.requests, self._access.messages):
+                if quota is not None:
+                    quota.take(_holder(caller), 1, self._clock.now_ms())
 
 
 class AdminElsewhere:
@@ -149,8 +158,10 @@ class AdminElsewhere:
 
 
 def _holder(caller: Caller) -> str:
-    """The holder of the quota: a user, or a client if callers need not sign."""
-    return f"user '{caller.user}'" if caller.user else f"client '{caller.client_id}'"
+    """The holder of the quota: a user, or a client if callers need not sign; an address for one without an id."""
+    if caller.user:
+        return f"user '{caller.user}'"
+    return f"client '{caller.client_id}'" if caller.client_id else f"address '{caller.peer.rpartition(':')[0]}'"
 
 
 def _signer(access: Access, caller: Caller) -> User:

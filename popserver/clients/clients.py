@@ -96,8 +96,12 @@ class Clients:
 
     def has(self, client_id: str) -> bool:
         """Whether the client is connected to this server."""
+        return self.get(client_id) is not None
+
+    def get(self, client_id: str) -> Client | None:
+        """The client; None if it is not connected to this server."""
         client = self._known.get(client_id)
-        return client is not None and not client.is_gone
+        return None if client is None or client.is_gone else client
 
     def here(self) -> list[Client]:
         """The connected clients, sorted by id."""
@@ -200,6 +204,10 @@ class Clients:
     def consumers_of(self, group: Resource) -> list[Client]:
         """The group's consumers on this server; those with the same subscription are next to each other."""
         return [self._known[client_id] for client_id in self._consumers.of(group)]
+
+    def is_alike(self, group: Resource) -> bool:
+        """See `Consumers`."""
+        return self._consumers.is_alike(group)
 
     def disagreement(self, group: Resource) -> str:
         """See `Consumers`."""

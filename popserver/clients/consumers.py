@@ -55,6 +55,10 @@ class Consumers:
         alike = self._groups.get(group, {})
         return {client_id: self._roles[client_id] for clients in alike.values() for client_id in clients}
 
+    def is_alike(self, group: Resource) -> bool:
+        """Whether all consumers of a group that share messages have the same subscription."""
+        return len(list(islice(self._sharing(group), 2))) < 2
+
     def disagreement(self, group: Resource) -> str:
         """The first difference between subscriptions in a group, in a sentence; empty if all are the same."""
         alike = list(islice(self._sharing(group), 2))

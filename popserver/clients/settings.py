@@ -117,7 +117,7 @@ def role_of(sent: pb.Settings, namespace: str) -> Role | None:
         convert.resource(sent.subscription.group, namespace),
         kind,
         subscription(filters),
-        tuple(filters),
+        dict(filters),
         _subscription_version(sent.client_properties),
         _model(sent),
     )

@@ -94,6 +94,8 @@ queue = Table(
     Column("next_offset", BigInteger, nullable=False),
     # No message is stored in the queue with an earlier time. Seeks by time depend on that.
     Column("newest_stored_at_ms", BigInteger, nullable=False, server_default="0"),
+    # All messages of expired lite topics are before it. It moves whenever a lite topic of the queue expires.
+    Column("lite_expired_offset", BigInteger, nullable=False, server_default="0"),
     UniqueConstraint("topic_id", "number", name="queue_number"),
     sqlite_autoincrement=True,
 )

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, auto
-from typing import ClassVar, Generic, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, cast
 
 from sqlalchemy import Connection
 
@@ -212,6 +212,10 @@ class Transaction:
     finishers: dict[type[Finisher], Finisher] = field(default_factory=dict)
     invalidations: set[Invalidation] = field(default_factory=set)
     signals: set[str] = field(default_factory=set)
+    # What operations remember of committed transactions, by its type. The writer forgets it with its connection: a
+    # database that has taken the place of another one may lack transactions.
+    memory: dict[type[Any], Any] = field(default_factory=dict)
+    after_commit: list[Callable[[], None]] = field(default_factory=list)  # called in the writer's thread
     # How many bytes of bodies operations may still read: they stay in memory until they are answered.
     answer_bytes: int = ANSWER_BYTES_MAX
 
@@ -226,6 +230,13 @@ class Transaction:
         if found is None:
             found = self.finishers[kind] = kind()
         return cast("F", found)
+
+    def remembered(self, kind: type[S]) -> S:
+        """The object of that type in the memory; the first call makes it."""
+        found = self.memory.get(kind)
+        if found is None:
+            found = self.memory[kind] = kind()
+        return cast("S", found)
 
     def finish(self, last: FinishOrder = FinishOrder.KEYED_MESSAGES) -> None:
         """Let the finishers up to `last` write their rows."""

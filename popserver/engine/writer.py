@@ -16,7 +16,7 @@ import threading
 import traceback
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import structlog
 from sqlalchemy import Connection
@@ -88,6 +88,7 @@ class Writer:
         self._idle = asyncio.Event()
         self._idle.set()
         self._conn: Connection | None = None
+        self._memory: dict[type[Any], Any] = {}
         self._closed = False
         self._thread = threading.Thread(target=self._work, name="popmq-writer", daemon=True)
 
@@ -255,7 +256,7 @@ class Writer:
         except PopError as error:
             result.fail(batch, error)
             return
-        tx = Transaction(conn, *self._clock.times(), careful, self._has_other_writers)
+        tx = Transaction(conn, *self._clock.times(), careful, self._has_other_writers, memory=self._memory)
         if any(entry.answers for entry in batch):
             tx.answer_bytes = self._answer_room()
         try:
@@ -305,6 +306,8 @@ class Writer:
             took_s = now_s() - began_s
             commits.counts[bisect_left(commits.limits, took_s)] += 1
             commits.total += took_s
+            for each in tx.after_commit:
+                each()
         except (DBAPIError, CommitUnknown) as error:
             # It is unknown whether the transaction is stored, and the connection may be broken.
             self._disconnect()
@@ -344,6 +347,7 @@ class Writer:
             self._conn.invalidate()
             self._conn.close()
         self._conn = None
+        self._memory.clear()
 
     def _plain(self, error: DBAPIError) -> PopError:
         return plain_error(error, self._database.name)

@@ -7,8 +7,9 @@ others should get. The server does not refuse that, but it must show it.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
+from types import MappingProxyType
 from typing import NamedTuple
 
 from popserver.filters import Filter
@@ -48,7 +49,7 @@ class Subscription(NamedTuple):
 def subscription(filters: Iterable[tuple[Resource, Filter]]) -> Subscription:
     """The subscription with these filters. Filters that select the same tags are equal."""
     wanted = topic_filters(filters)
-    kept = tuple(each._replace(expression=_kept(each.expression)) for each in wanted[:TOPICS_KEPT])
+    kept = tuple(map(_shortened, wanted[:TOPICS_KEPT]))
     return Subscription(kept, len(wanted[TOPICS_KEPT:]))
 
 
@@ -71,17 +72,24 @@ def _about(given: Subscription, topics: set[Resource]) -> str:
     return ", ".join([*told, *nothing]) or f"{given.more} more topics"
 
 
+def shown_filter(topic: Resource, wanted: Filter) -> TopicFilter:
+    """A filter as `Subscription` has it."""
+    return _shortened(_topic_filter(topic, wanted))
+
+
 def _topic_filter(topic: Resource, wanted: Filter) -> TopicFilter:
     if isinstance(wanted, SqlFilter):
         return TopicFilter(topic, "SQL", wanted.expression.strip())
     return TopicFilter(topic, "TAG", " || ".join(wanted.tags) or "*")
 
 
-def _kept(expression: str) -> str:
+def _shortened(found: TopicFilter) -> TopicFilter:
+    expression = found.expression
     if len(expression) <= EXPRESSION_LENGTH_KEPT:
-        return expression
+        return found
     checksum = zlib.crc32(expression.encode())
-    return f"{expression[:EXPRESSION_LENGTH_KEPT]}… ({len(expression)} characters, {checksum:08x})"
+    kept = f"{expression[:EXPRESSION_LENGTH_KEPT]}… ({len(expression)} characters, {checksum:08x})"
+    return found._replace(expression=kept)
 
 
 class ClientKind(StrEnum):
@@ -104,15 +112,22 @@ class Role(NamedTuple):
 
     group: Resource
     kind: ClientKind
-    subscription: Subscription
-    # The filters for pulls without a filter, and when they were set (epoch ms); 0 if the client did not say.
-    filters: tuple[tuple[Resource, Filter], ...] = ()
+    subscription: Subscription  # for people to read: it has not all topics
+    # The filters of all topics, and when they were set (epoch ms); 0 if the client did not say.
+    filters: Mapping[Resource, Filter] = MappingProxyType({})
     subscription_version: int = 0
     model: Model = Model.CLUSTERING
 
     @property
     def declared(self) -> DeclaredSubscription:
         return DeclaredSubscription(self.subscription, self.model)
+
+    def filter_of(self, topic: Resource) -> Filter | None:
+        """Its filter for the topic; None if it does not subscribe to it."""
+        return self.filters.get(topic)
+
+    def subscribes_to(self, topic: Resource) -> bool:
+        return self.filter_of(topic) is not None
 
     @property
     def shares(self) -> bool:

@@ -11,6 +11,7 @@ from popproto.v2 import definition_pb2 as pb
 from popserver.access import rights
 from popserver.catalog.groups import UpdateGroup
 from popserver.engine.meters import Histogram
+from popserver.engine.undelivered import Undelivered
 from popserver.inspection import convert as inspection_convert
 from popserver.inspection.flow import PAGE_MAX, Inspection, Wish
 from popserver.inspection.readiness import Readiness
@@ -26,9 +27,16 @@ class AdminMethods:
     """One method per RPC, in the proto's order."""
 
     def __init__(
-        self, operations: Inspection, readiness: Readiness, version: str, server_id: str, commits: Histogram
+        self,
+        operations: Inspection,
+        readiness: Readiness,
+        version: str,
+        server_id: str,
+        commits: Histogram,
+        undelivered: Undelivered,
     ) -> None:
         self._operations = operations
+        self._undelivered = undelivered
         self._readiness = readiness
         self._commits = commits
         self._version = version
@@ -167,6 +175,7 @@ class AdminMethods:
             request.from_offset if request.HasField("from_offset") else None,
             request.max,
         )
+        caller.carries(self._undelivered, sum(len(each.message.body) for each in found))
         return wire.PeekMessagesResponse(status=status.OK, messages=map(convert.found_message, found))
 
     async def get_message(self, request: wire.GetMessageRequest, caller: Caller) -> wire.GetMessageResponse:

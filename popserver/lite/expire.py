@@ -34,6 +34,7 @@ from popserver.database.schema import (
     lite_topic,
     message,
     pause,
+    queue,
 )
 from popserver.database.schema import message_group_progress as behind
 from popserver.database.schema import topic as topic_table
@@ -106,6 +107,7 @@ def _expire_in_queue(tx: Transaction, queue_id: int, lite_topics: Sequence[Expir
     tx.conn.execute(_END_READY, names)
     tx.conn.execute(_END_POSITIONS, names)
     removed = tx.conn.execute(_END, names).rowcount
+    tx.conn.execute(_MOVE_EXPIRED, names)
     tx.conn.execute(_COUNT, {"of_topic": topic_id, "removed": removed})
     return removed
 
@@ -184,6 +186,9 @@ _END_POSITIONS = delete(behind).where(
 )
 _END = delete(lite_topic).where(
     lite_topic.c.topic_id == bindparam("of_topic"), lite_topic.c.name.in_(select(_NAMED.c.name))
+)
+_MOVE_EXPIRED = (
+    update(queue).where(queue.c.queue_id == bindparam("of_queue")).values(lite_expired_offset=queue.c.next_offset)
 )
 _COUNT = (
     update(topic_table)

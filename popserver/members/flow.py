@@ -101,6 +101,10 @@ class GroupMembers:
         """The topic's queues that the client must consume (`members.rules.share_of`)."""
         return rules.share_of(client_id, topic, await self.of(group))
 
+    async def shares_of(self, client_id: str, group: Resource, topics: Sequence[Topic]) -> list[list[MessageQueue]]:
+        """The queues of each of these topics that the client must consume."""
+        return await self._reader.read(lambda conn: rules.shares_of(client_id, topics, sql.members_of(conn, group)))
+
     async def idle_hint(self, group: Resource) -> str:
         """A sentence about the members without a queue; empty if all have one (requirement J10)."""
         members = await self.of(group)

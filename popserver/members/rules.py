@@ -25,10 +25,6 @@ class Member(NamedTuple):
     filters: tuple[TopicFilter, ...]
     joined_at_ms: int
 
-    def shares(self, topic: Resource) -> bool:
-        """Whether it divides this topic's queues with other members."""
-        return self.model is Model.CLUSTERING and any(topic_filter.topic == topic for topic_filter in self.filters)
-
 
 class GroupView(NamedTuple):
     """Two numbers of a group: `members` changes with its members, `resets` when an operator moves its progress."""
@@ -43,12 +39,22 @@ def share_of(client_id: str, topic: Topic, members: Iterable[Member]) -> list[Me
     All queues for a client that is not a member or that broadcasts; none for a member that does not subscribe to the
     topic.
     """
+    return shares_of(client_id, [topic], members)[0]
+
+
+def shares_of(client_id: str, topics: Sequence[Topic], members: Iterable[Member]) -> list[list[MessageQueue]]:
+    """`share_of` for each of these topics. Takes linear time in topics, members and subscriptions."""
     known = {each.client_id: each for each in members}
-    queues = sorted(topic.queues, key=lambda queue: queue.number)
+    shares = [sorted(topic.queues, key=lambda queue: queue.number) for topic in topics]
     own = known.get(client_id)
     if own is None or own.model is Model.BROADCASTING:
-        return queues
-    return averagely(client_id, queues, sorted(name for name, each in known.items() if each.shares(topic.name)))
+        return shares
+    sharers: dict[Resource, list[str]] = {topic.name: [] for topic in topics}
+    for name, each in sorted(known.items()):
+        if each.model is Model.CLUSTERING:
+            for shared in {topic_filter.topic for topic_filter in each.filters} & sharers.keys():
+                sharers[shared].append(name)
+    return [averagely(client_id, queues, sharers[topic.name]) for topic, queues in zip(topics, shares, strict=True)]
 
 
 def averagely(client_id: str, queues: Sequence[Q], client_ids: Sequence[str]) -> list[Q]:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any, ClassVar, NamedTuple
 
 from sqlalchemy import BigInteger, Connection, bindparam, case, exists, func, select, update
 
 from popserver.database.dialect import dialect_of
+from popserver.database.rows import RowStatement, encode_rows, rows_parameter
 from popserver.database.schema import KEY_SHIFT, message, pending, progress, queue
 from popserver.database.schema import topic as topic_table
-from popserver.database.statement import Statement
 from popserver.engine.transaction import Phase, RepeatedId, Request, Transaction, carries_out
 from popserver.filters import tag_hash
 from popserver.messages import duplicates, keys
@@ -44,6 +44,26 @@ class TakenOffsets(NamedTuple):
 
     first: int
     stored_at_ms: int
+
+
+class _Taken(NamedTuple):
+    """What a queue says when offsets are taken: `next_offset` is the first one behind them."""
+
+    queue_id: int
+    next_offset: int
+    stored_at_ms: int
+    lite_expired_offset: int
+    has_pending: int
+
+
+class _Placed(NamedTuple):
+    """Messages of one queue, and the offsets and keys that they get, from the first ones on."""
+
+    chosen: MessageQueue
+    taken: _Taken
+    first_offset: int
+    first_key: int
+    messages: Sequence[Message]
 
 
 @carries_out(Append)
@@ -92,33 +112,47 @@ def _append_to_topic(
         by_queue = _by_queue(topic, new, rotation)
     else:
         by_queue = {queue_for(topic, None, None, rotation): new} if new else {}
-    # In one order, so that servers do not deadlock.
-    for chosen, several in sorted(by_queue.items()):
-        taken, has_pending = _take_offsets_checking_pending(tx, topic, chosen, len(several))
-        if has_pending and not tx.careful and duplicates.known_pending(tx.conn, topic, several):
-            raise RepeatedId
-        if taken is None:
-            gone = TopicNotFound(
-                f"topic '{topic.name}' was deleted; create it with: popmq topic create {topic.name.name}"
-            )
-            return [gone] * len(requests)
-        first_key = message_key(chosen.queue_id, taken.first)
-        dialect_of(tx.conn).insert(tx.conn, message, _rows(taken.stored_at_ms, topic, first_key, several))
-        if any(each.keys for each in several):
-            keyed = tx.at_end(KeyedMessages)
-            for key, each in enumerate(several, start=first_key):
-                keyed.add(key, each.keys)
-        if lite_topics is None:
-            tx.ready_topics.add(topic.topic_id)
-        else:
-            lite_topics.store(first_key, several)
-            tx.make_ready(topic.topic_id, (each.message_group for each in several if each.message_group is not None))
-        places = enumerate(several, start=taken.first)
-        for offset, each in places:
-            known[each.message_id] = SendResult(each.message_id, chosen.number, offset, "", each.deliver_at_ms)
+    placed = _place(tx, topic, by_queue) if by_queue else []
+    if len(placed) < len(by_queue):
+        gone = TopicNotFound(f"topic '{topic.name}' was deleted; create it with: popmq topic create {topic.name.name}")
+        return [gone] * len(requests)
+    has_pending = any(each.taken.has_pending for each in placed)
+    if has_pending and not tx.careful and duplicates.known_pending(tx.conn, topic, new):
+        raise RepeatedId
+    if placed:
+        _store(tx, topic, placed, lite_topics)
+    for place in placed:
+        number = place.chosen.number
+        for offset, each in enumerate(place.messages, start=place.first_offset):
+            known[each.message_id] = SendResult(each.message_id, number, offset, "", each.deliver_at_ms)
     if alike:
         known |= {repeat: known[first] for repeat, first in alike.items()}
     return [[known[each.message_id] for each in request.messages] for request in requests]
+
+
+def _store(tx: Transaction, topic: Topic, placed: Sequence[_Placed], lite_topics: NewLiteTopics | None) -> None:
+    """Insert the messages with their keys, and wake receives that may get them."""
+    rows = [_rows(each.taken.stored_at_ms, topic, each.first_key, each.messages) for each in placed]
+    dialect_of(tx.conn).insert(tx.conn, message, rows[0] if len(rows) == 1 else list(chain.from_iterable(rows)))
+    for place in placed:
+        if any(each.keys for each in place.messages):
+            keyed = tx.at_end(KeyedMessages)
+            for key, each in enumerate(place.messages, start=place.first_key):
+                keyed.add(key, each.keys)
+    if lite_topics is None:
+        tx.ready_topics.add(topic.topic_id)
+    else:
+        _store_lite_topics(tx, topic, lite_topics, placed)
+
+
+def _store_lite_topics(tx: Transaction, topic: Topic, lite_topics: NewLiteTopics, placed: Sequence[_Placed]) -> None:
+    first_keys: dict[str, int] = {}
+    for place in placed:
+        for key, each in enumerate(place.messages, start=place.first_key):
+            if each.message_group is not None:
+                first_keys.setdefault(each.message_group, key)
+    lite_topics.store(first_keys, {each.chosen.queue_id: each.taken.lite_expired_offset for each in placed})
+    tx.make_ready(topic.topic_id, first_keys)
 
 
 def _by_queue(topic: Topic, batch: Sequence[Message], rotation: int) -> dict[MessageQueue, list[Message]]:
@@ -135,16 +169,25 @@ def take_offsets(tx: Transaction, chosen: MessageQueue, count: int) -> TakenOffs
     return None if row is None else TakenOffsets(row.next_offset - count, row.newest_stored_at_ms)
 
 
-def _take_offsets_checking_pending(
-    tx: Transaction, topic: Topic, chosen: MessageQueue, count: int
-) -> tuple[TakenOffsets | None, bool]:
-    """The same, and whether the topic has pending messages, which saves a statement."""
-    names = {"chosen": chosen.queue_id, "count": count, "now_ms": tx.now_ms, "of_topic": topic.topic_id}
-    row = _TAKE_OFFSETS_CHECKING_PENDING.execute(tx.conn, names).fetchone()
-    if row is None:
-        return None, False
-    next_offset, stored_at_ms, has_pending = row
-    return TakenOffsets(next_offset - count, stored_at_ms), bool(has_pending)
+def _place(tx: Transaction, topic: Topic, by_queue: Mapping[MessageQueue, Sequence[Message]]) -> list[_Placed]:
+    """Take offsets for the messages, with one statement for all queues. Nothing is placed if the topic is gone.
+
+    The statement also says whether the topic has pending messages.
+    """
+    names = {"now_ms": tx.now_ms, "of_topic": topic.topic_id}
+    if len(by_queue) == 1:
+        (chosen, several), *_ = by_queue.items()
+        taken = _TAKE_CHECKING_PENDING.rows(tx.conn, names | {"chosen": chosen.queue_id, "count": len(several)})
+    else:
+        counts = encode_rows([(chosen.queue_id, len(several)) for chosen, several in by_queue.items()])
+        taken = _TAKE_IN_SEVERAL.rows(tx.conn, names | {"counts": counts})
+    by_id = {chosen.queue_id: (chosen, several) for chosen, several in by_queue.items()}
+    placed: list[_Placed] = []
+    for row in taken:
+        chosen, several = by_id[row.queue_id]
+        first_offset = row.next_offset - len(several)
+        placed.append(_Placed(chosen, row, first_offset, message_key(row.queue_id, first_offset), several))
+    return placed
 
 
 def _rows(stored_at_ms: int, topic: Topic, first_key: int, batch: Sequence[Message]) -> list[tuple[Any, ...]]:
@@ -198,11 +241,37 @@ _TAKE_OFFSETS = (
     .returning(queue.c.next_offset, queue.c.newest_stored_at_ms)
 )
 # Not for a deleted topic: a server that does not know about the deletion would store messages that are never read.
+_IS_THERE = exists().where(topic_table.c.topic_id == bindparam("of_topic"), topic_table.c.deleted_at_ms.is_(None))
 _HAS_PENDING = exists().where(pending.c.topic_id == bindparam("of_topic"))
-_TAKE_OFFSETS_CHECKING_PENDING = Statement(
-    _TAKE_OFFSETS.where(
-        exists().where(topic_table.c.topic_id == bindparam("of_topic"), topic_table.c.deleted_at_ms.is_(None))
-    ).returning(case((_HAS_PENDING, 1), else_=0).label("has_pending")),
+_TAKEN_COLUMNS = (
+    queue.c.queue_id,
+    queue.c.next_offset,
+    queue.c.newest_stored_at_ms.label("stored_at_ms"),
+    queue.c.lite_expired_offset,
+    case((_HAS_PENDING, 1), else_=0).label("has_pending"),
+)
+_TAKE_CHECKING_PENDING = RowStatement(
+    _Taken,
+    update(queue)
+    .where(queue.c.queue_id == bindparam("chosen"), _IS_THERE)
+    .values(next_offset=queue.c.next_offset + bindparam("count"), newest_stored_at_ms=STORED_AT_MS)
+    .returning(*_TAKEN_COLUMNS),
+)
+_COUNTS = rows_parameter("counts", "queue_id", "count")
+# In one order, so that servers do not deadlock.
+_LOCKED = (
+    select(queue.c.queue_id)
+    .where(queue.c.queue_id.in_(select(_COUNTS.c.queue_id)))
+    .order_by(queue.c.queue_id)
+    .with_for_update()
+    .cte("locked")
+)
+_TAKE_IN_SEVERAL = RowStatement(
+    _Taken,
+    update(queue)
+    .where(queue.c.queue_id == _COUNTS.c.queue_id, queue.c.queue_id.in_(select(_LOCKED.c.queue_id)), _IS_THERE)
+    .values(next_offset=queue.c.next_offset + _COUNTS.c.count, newest_stored_at_ms=STORED_AT_MS)
+    .returning(*_TAKEN_COLUMNS),
 )
 _NEWEST = (
     select(func.max(message.c.stored_at_ms))

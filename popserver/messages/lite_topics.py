@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
 
 from sqlalchemy import BigInteger, bindparam, insert, select, update
 
@@ -17,6 +18,52 @@ from popserver.model.topic import Topic
 
 EXPIRE_PERIOD_MS = 60_000  # how often expired lite topics are looked for
 LITE_TOPICS_MAX = 1_000_000  # of a bind topic
+_REMEMBERED_MAX = 150_000  # lite topics of all topics: some 20 MB
+
+
+@dataclass(slots=True)
+class _Existing:
+    """Lite topics of one topic that exist, and how far those of each queue (by id) had expired when that was seen."""
+
+    names: set[str] = field(default_factory=set)
+    expired_offsets: dict[int, int] = field(default_factory=dict)
+
+
+class ExistingLiteTopics:
+    """What committed sends of this server have seen of lite topics, so that later sends need not look for them.
+
+    An expiry moves `lite_expired_offset` of the queue, and a send reads that when it has locked the queue. While it is
+    the remembered one, each remembered lite topic of the queue exists, whichever server removes expired ones.
+    """
+
+    def __init__(self) -> None:
+        self._topics: dict[int, _Existing] = {}
+        self._count = 0
+
+    def names_of(self, topic_id: int) -> Set[str]:
+        existing = self._topics.get(topic_id)
+        return set() if existing is None else existing.names
+
+    def is_outdated(self, topic_id: int, expired_offsets: Mapping[int, int]) -> bool:
+        """Whether lite topics of these queues have expired since. Then all of the topic are forgotten."""
+        existing = self._topics.get(topic_id)
+        if existing is None or all(
+            existing.expired_offsets.get(queue_id, expired) == expired for queue_id, expired in expired_offsets.items()
+        ):
+            return False
+        self._count -= len(self._topics.pop(topic_id).names)
+        return True
+
+    def add(self, topic_id: int, names: Set[str], expired_offsets: Mapping[int, int]) -> None:
+        """These were seen in a transaction that is committed now."""
+        if self._count > _REMEMBERED_MAX:
+            self._topics.clear()
+            self._count = 0
+        existing = self._topics.setdefault(topic_id, _Existing())
+        before = len(existing.names)
+        existing.names |= names
+        existing.expired_offsets |= expired_offsets
+        self._count += len(existing.names) - before
 
 
 class NewLiteTopics:
@@ -25,22 +72,26 @@ class NewLiteTopics:
     def __init__(self, tx: Transaction, topic: Topic, batches: Sequence[Sequence[Message]]) -> None:
         self._tx = tx
         self._topic = topic
-        names = sorted({each.message_group for batch in batches for each in batch if each.message_group is not None})
-        self._missing = self._find_missing(names)
+        self._remembered = tx.remembered(ExistingLiteTopics)
+        names = {each.message_group for batch in batches for each in batch if each.message_group is not None}
+        self._looked_up = names - self._remembered.names_of(topic.topic_id)
+        self._missing = self._find_missing(self._looked_up)
         if self._missing and tx.has_other_writers:
             # Another server may create them now, and each counts once.
             tx.conn.execute(_LOCK_TOPIC, {"of_topic": topic.topic_id})
-            self._missing = self._find_missing(names)
-        self._created: set[str | None] = set()
+            self._missing = self._find_missing(self._looked_up)
+        self._created: set[str] = set()
         self._count: int = tx.conn.execute(_COUNT, {"of_topic": topic.topic_id}).scalar() or 0 if self._missing else 0
 
-    def _find_missing(self, names: Iterable[str]) -> set[str | None]:
-        found = self._tx.conn.execute(_MISSING, {"of_topic": self._topic.topic_id, "names": _as_rows(names)})
-        return set(found.scalars())
+    def _find_missing(self, names: Set[str]) -> set[str]:
+        if not names:
+            return set()
+        named = encode_rows([(each,) for each in sorted(names)])
+        return set(self._tx.conn.execute(_MISSING, {"of_topic": self._topic.topic_id, "names": named}).scalars())
 
     def refusal(self, batch: Iterable[Message]) -> LiteTopicQuotaExceeded | None:
         """Count the lite topics that the batch creates; a refusal if the topic may not have so many."""
-        new = {each.message_group for each in batch} & self._missing
+        new = {each.message_group for each in batch if each.message_group in self._missing}
         if not new:
             return None
         if self._count + len(new) > LITE_TOPICS_MAX:
@@ -54,27 +105,27 @@ class NewLiteTopics:
         self._count += len(new)
         return None
 
-    def store(self, first_key: int, batch: Iterable[Message]) -> None:
-        """Store those of the lite topics that messages of the batch create. Its keys begin with `first_key`, and their
-        queue is locked. Raises `Outdated` if a lite topic that was there has expired meanwhile."""
-        first: dict[str, int] = {}
-        for key, each in enumerate(batch, start=first_key):
-            if each.message_group is not None:
-                first.setdefault(each.message_group, key)
-        # Expiry locks the queue too. Before that, another server may have removed lite topics that were found.
-        found = sorted(first.keys() - self._created)
+    def store(self, first_keys: Mapping[str, int], expired_offsets: Mapping[int, int]) -> None:
+        """Store those of the lite topics that the messages create.
+
+        `first_keys` has the first message of each lite topic, `expired_offsets` is of the queues, by id; they are
+        locked. Raises `Outdated` if a lite topic that was there has expired meanwhile.
+        """
+        topic_id = self._topic.topic_id
+        if self._remembered.is_outdated(topic_id, expired_offsets):
+            raise Outdated
+        # Expiry locks the queues too. Before that, another server may have removed lite topics that were found.
+        found = (self._looked_up & first_keys.keys()) - self._created
         if found and self._tx.has_other_writers and self._find_missing(found):
             raise Outdated
-        new = sorted(first.keys() & self._created)
+        new = sorted(self._created & first_keys.keys())
         if new:
-            rows = encode_rows([(self._topic.topic_id, first[name], name) for name in new])
+            rows = encode_rows([(topic_id, first_keys[name], name) for name in new])
             self._tx.expect(LITE_TOPICS, self._tx.now_ms + EXPIRE_PERIOD_MS)
             self._tx.conn.execute(_INSERT, {"new": rows, "now_ms": self._tx.now_ms})
-            self._tx.conn.execute(_ADD, {"of_topic": self._topic.topic_id, "added": len(new)})
-
-
-def _as_rows(names: Iterable[str]) -> str:
-    return encode_rows([(each,) for each in names])
+            self._tx.conn.execute(_ADD, {"of_topic": topic_id, "added": len(new)})
+        if seen := self._looked_up & first_keys.keys():
+            self._tx.after_commit.append(lambda: self._remembered.add(topic_id, seen, expired_offsets))
 
 
 _NAMES = rows_parameter("names", text=("name",))

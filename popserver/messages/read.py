@@ -71,13 +71,17 @@ def _head(conn: Connection, place: MessageQueue, from_offset: int, limit: int) -
     return [_SizeRow(*row) for row in rows]
 
 
-def within_a_page(sizes: Iterable[tuple[int, int]]) -> list[int]:
-    """The keys of the first messages that fit into one answer; `sizes`: key and size of the body of each message."""
+def within_a_page(sizes: Iterable[tuple[int, int]], bytes_max: int | None = None) -> list[int]:
+    """The keys of the first messages that fit into one answer; `sizes`: key and size of each message.
+
+    `bytes_max`: None for `PAGE_BYTES_MAX`.
+    """
+    limit = PAGE_BYTES_MAX if bytes_max is None else bytes_max
     keys: list[int] = []
     total = 0
     for key, size in sizes:
         total += size
-        if keys and total > PAGE_BYTES_MAX:
+        if keys and total > limit:
             break
         keys.append(key)
     return keys

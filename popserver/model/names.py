@@ -113,3 +113,9 @@ def _namespace_rule(named: Resource) -> str:
         f"namespace {named.namespace[:32]!r} is not allowed; use at most {NAMESPACE_LENGTH_MAX} characters"
         " out of % | A-Z a-z 0-9 _ . -"
     )
+
+
+def topic_key(topic: Resource, group: Resource) -> str:
+    """A topic as the key of a map about a group, different for each topic: its name, and before it the namespace if
+    that is not the group's (`eu/orders`; `/orders` for the default one)."""
+    return topic.name if topic.namespace == group.namespace else f"{topic.namespace}/{topic.name}"

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from sqlalchemy import Connection, TextClause, bindparam, text
+from sqlalchemy import Connection, TextClause, bindparam, exists, literal_column, select, text
 
 from popserver.catalog import facts as catalog_facts
-from popserver.database.schema import group_lag
+from popserver.database.rows import RowStatement, encode_rows, rows_parameter
+from popserver.database.schema import group_lag, progress, queue, topic
 from popserver.lite import facts as lite_facts
 from popserver.model.errors import BadRequest
 from popserver.model.names import Resource, retry_topic
-from popserver.model.states import ACKED, State
+from popserver.model.states import State
+from popserver.model.topic import MessageType
 
 TOPICS_MAX = 1_000  # in an answer about all topics of a group
 
@@ -63,19 +65,31 @@ def accumulation(conn: Connection, group_name: Resource, topic_names: Iterable[R
 def of_lite_topic(
     conn: Connection, group_name: Resource, topic_names: Iterable[Resource], lite_topic: str
 ) -> Accumulation:
-    """Of the newest 1,000 messages of a lite topic, in the topic of these that has lite topics.
+    """Of the newest 1,000 messages of a lite topic, in the one topic with lite topics among these, or (none) among
+    those that the group consumes.
 
     Raises `BadRequest` unless it is one topic, and `NotFound` if it has no such lite topic.
     """
-    named = [each for each in topic_names if catalog_facts.topic_facts(conn, each).topic.is_lite]
-    if len(named) != 1:
+    topics = _with_lite_topics(conn, group_name, topic_names)
+    if len(topics) != 1:
+        found = "none of its topics" if not topics else f"more than one of them, such as '{topics[0]}',"
         raise BadRequest(
-            f"the request asks for lite topic '{lite_topic[:64]}', and {len(named)} of its topics have lite topics;"
-            " name one topic of type LITE"
+            f"the request asks for lite topic '{lite_topic[:64]}', and {found} has lite topics; name one topic of type"
+            " LITE"
         )
-    states, oldest_ms = lite_facts.counts_of_lite_topic(conn, group_name, named[0], lite_topic)
-    inflight = sum(states.get(each, 0) for each in (State.INFLIGHT, *ACKED))
-    return Accumulation(states.get(State.READY, 0), inflight, states.get(State.WAITING_RETRY, 0), oldest_ms)
+    states, oldest_ms = lite_facts.counts_of_lite_topic(conn, group_name, topics[0], lite_topic)
+    ready, inflight, waiting = (states.get(each, 0) for each in (State.READY, State.INFLIGHT, State.WAITING_RETRY))
+    return Accumulation(ready, inflight, waiting, oldest_ms)
+
+
+def _with_lite_topics(conn: Connection, group_name: Resource, topic_names: Iterable[Resource]) -> list[Resource]:
+    """The first two topics of type LITE among these, or (none) among those that the group consumes."""
+    ids = catalog_facts.topic_ids(conn, topic_names)
+    if ids:
+        rows = _LITE_OF_TOPICS.rows(conn, {"ids": encode_rows([(each,) for each in sorted(ids)])})
+    else:
+        rows = _LITE_OF_GROUP.rows(conn, {"for_group": catalog_facts.group(conn, group_name).group_id})
+    return [Resource(*row) for row in rows]
 
 
 def _accumulation(ready: int, inflight: int, waiting: int, oldest_ms: int | None) -> Accumulation:
@@ -96,5 +110,29 @@ def _counted(of_topics: str = "") -> TextClause:
     return text(query)
 
 
+class _NameRow(NamedTuple):
+    namespace: str
+    name: str
+
+
+_IDS = rows_parameter("ids", "topic_id")
+_LITE = (
+    select(topic.c.namespace, topic.c.name)
+    .where(topic.c.deleted_at_ms.is_(None), topic.c.accepts == literal_column(f"'{MessageType.LITE}'"))
+    .order_by(topic.c.namespace, topic.c.name)
+    .limit(literal_column("2"))
+)
+_LITE_OF_TOPICS = RowStatement(_NameRow, _LITE.where(topic.c.topic_id.in_(select(_IDS.c.topic_id))))
+_LITE_OF_GROUP = RowStatement(
+    _NameRow,
+    _LITE.where(
+        exists(
+            select(literal_column("1"))
+            .select_from(queue)
+            .join(progress, progress.c.queue_id == queue.c.queue_id)
+            .where(queue.c.topic_id == topic.c.topic_id, progress.c.group_id == bindparam("for_group"))
+        )
+    ),
+)
 _OF_GROUP = _counted()
 _OF_TOPICS = _counted("IN :ids").bindparams(bindparam("ids", expanding=True))

@@ -13,6 +13,7 @@ from popserver.catalog import lookup, topics
 from popserver.catalog.flow import Catalog
 from popserver.catalog.paused import PausedGroups
 from popserver.clients.clients import Clients
+from popserver.cluster.servers import Servers
 from popserver.engine.clock import Clock
 from popserver.engine.reader import Reader
 from popserver.engine.writer import Writer
@@ -65,6 +66,7 @@ class GroupProgress:
         paused: PausedGroups,
         clients: Clients,
         group_members: GroupMembers,
+        servers: Servers,
     ) -> None:
         self._reader = reader
         self._writer = writer
@@ -73,6 +75,7 @@ class GroupProgress:
         self._paused = paused
         self._clients = clients
         self._group_members = group_members
+        self._servers = servers
 
     async def lag(self, group_name: Resource, topic_name: Resource | None) -> tuple[list[QueueLag], int]:
         """The first 4,096 queues in which the group has progress, and how many there are."""
@@ -94,7 +97,8 @@ class GroupProgress:
     async def accumulation_of_lite_topic(
         self, group_name: Resource, topic_names: Sequence[Resource], lite_topic: str
     ) -> Accumulation:
-        """What the group has not consumed of a lite topic of one of these topics, counted up to 1,000."""
+        """What the group has not consumed of a lite topic, in one of these topics or (none) of all, counted up to
+        1,000."""
         _check(group_name, topic_names)
         return await self._reader.read(lambda conn: of_lite_topic(conn, group_name, topic_names, lite_topic))
 
@@ -110,7 +114,8 @@ class GroupProgress:
         """Remove the group from the topic, with its progress and its holds there; its dead letters stay.
 
         Raises `NotFound` if the group does not consume the topic, `BadRequest` while a consumer does that is connected
-        to this server, or that owns queues of it: it would subscribe again.
+        to this server, or that owns queues of it: it would subscribe again. While other servers run also `BadRequest`
+        if the group holds a message of the topic; a consumer of another server that holds none is not noticed.
         """
         check_group(group_name)
         group, topic = await self._catalog.for_receipt(group_name, topic_name)
@@ -121,7 +126,7 @@ class GroupProgress:
                 f" {min(client_ids)}, {len(client_ids)} in all; stop them, or let them unsubscribe, and repeat the"
                 " request"
             )
-        await self._writer.submit(Unsubscribe(group, topic))
+        await self._writer.submit(Unsubscribe(group, topic, ends_holds=not self._servers.others))
 
     async def reset(
         self,
@@ -265,10 +270,10 @@ class GroupProgress:
 
     async def _subscribers(self, group: Resource, topic: Resource) -> set[str]:
         """The ids of the group's consumers that subscribe to the topic: those of this server, and members."""
-        here = self._clients.consumers_of(group)
-        filters = [(each.client_id, each.role.subscription.filters) for each in here if each.role is not None]
-        filters += [(each.client_id, each.filters) for each in await self._group_members.of(group)]
-        return {client_id for client_id, wanted in filters if any(each.topic == topic for each in wanted)}
+        consumers = self._clients.consumers_of(group)
+        here = {each.client_id for each in consumers if each.role is not None and each.role.subscribes_to(topic)}
+        members = await self._group_members.of(group)
+        return here | {each.client_id for each in members if any(topic == it.topic for it in each.filters)}
 
     async def _goal(self, name: QueueName, to: Target) -> Goal:
         """Does not create a missing topic."""

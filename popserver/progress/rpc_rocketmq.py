@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from popproto.v2 import admin_pb2 as wire
-from popproto.v2 import definition_pb2 as pb
 from popserver.access import rights
 from popserver.engine.clock import Clock
 from popserver.model.errors import BadRequest
-from popserver.model.names import Resource
+from popserver.model.names import topic_key
 from popserver.progress.accumulation import Accumulation
 from popserver.progress.flow import GroupProgress
 from popserver.progress.rules import Since
@@ -42,17 +41,16 @@ class GroupAdminMethods:
     async def describe_group_accumulation(
         self, request: wire.DescribeGroupAccumulationRequest, caller: Caller
     ) -> wire.DescribeGroupAccumulationResponse:
-        group = caller.resource(request.group)
-        found = await self._progress.accumulation(group, [caller.resource(each) for each in request.topics])
-        answer = wire.DescribeGroupAccumulationResponse(status=status.OK)
-        if found.left_out:
-            answer.status.MergeFrom(_first(len(found.topics), len(found.topics) + found.left_out, "topics"))
+        group, topics = caller.resource(request.group), [caller.resource(each) for each in request.topics]
+        found = await self._progress.accumulation(group, topics)
+        shown, count = len(found.topics), len(found.topics) + found.left_out
+        listed = status.listed(count, shown, f"of {count} topics", "name those that you want")
+        answer = wire.DescribeGroupAccumulationResponse(status=listed)
         now_ms = self._clock.now_ms()
         _fill(answer.accumulation, found.total, now_ms)
         for topic, counted in found.topics:
-            _fill(answer.topic_accumulation[_key(topic, group)], counted, now_ms)
+            _fill(answer.topic_accumulation[topic_key(topic, group)], counted, now_ms)
         if request.lite_topic:
-            topics = [caller.resource(each) for each in request.topics] or [topic for topic, _ in found.topics]
             counted = await self._progress.accumulation_of_lite_topic(group, topics, request.lite_topic)
             _fill(answer.lite_topic_accumulation[request.lite_topic], counted, now_ms)
         return answer
@@ -72,16 +70,11 @@ class GroupAdminMethods:
     async def query_time_span(self, request: wire.QueryTimeSpanRequest, caller: Caller) -> wire.QueryTimeSpanResponse:
         topics = [caller.resource(each) for each in request.topics]
         found = await self._progress.time_spans(caller.resource(request.group), topics)
-        answer = wire.QueryTimeSpanResponse(status=status.OK)
-        if len(found) > QUEUES_MAX:
-            answer.status.MergeFrom(pb.Status(message=f"only the first {QUEUES_MAX} queues; name fewer topics"))
         now_ms = self._clock.now_ms()
-        answer.queue_time_span_list.extend(_span(each, now_ms) for each in found[:QUEUES_MAX])
-        return answer
-
-
-def _first(shown: int, count: int, what: str) -> pb.Status:
-    return pb.Status(message=f"only the first {shown} of {count} {what}; name those that you want")
+        return wire.QueryTimeSpanResponse(
+            status=status.listed(len(found), QUEUES_MAX, "queues", "name fewer topics"),
+            queue_time_span_list=[_span(each, now_ms) for each in found[:QUEUES_MAX]],
+        )
 
 
 def _fill(answer: _Counted, counted: Accumulation, now_ms: int) -> None:
@@ -93,19 +86,9 @@ def _fill(answer: _Counted, counted: Accumulation, now_ms: int) -> None:
         convert.set_ms(answer.deliver_delay_time, max(0, now_ms - counted.oldest_ready_ms))
 
 
-def _key(topic: Resource, group: Resource) -> str:
-    """A topic as the key of a map: its name, with the namespace if that is not the group's."""
-    return topic.name if topic.namespace == group.namespace else str(topic)
-
-
 def _span(found: QueueTimeSpan, now_ms: int) -> wire.QueryTimeSpanResponse.QueueTimeSpan:
     return wire.QueryTimeSpanResponse.QueueTimeSpan(
-        message_queue=pb.MessageQueue(
-            topic=convert.as_resource(found.topic),
-            id=found.number,
-            permission=pb.READ_WRITE,
-            broker=convert.broker(convert.BROKER_NAME, pb.Endpoints()),
-        ),
+        message_queue=convert.lone_queue(convert.as_resource(found.topic), found.number),
         min_timestamp=found.oldest_ms or 0,
         max_timestamp=found.newest_ms or 0,
         consume_timestamp=found.passed_ms or 0,

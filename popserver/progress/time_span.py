@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, ScalarSelect, Select, bindparam, case, literal_column, select
+from sqlalchemy import ColumnElement, Connection, ScalarSelect, Select, bindparam, case, literal_column, or_, select
 
 from popserver.catalog import facts as catalog_facts
 from popserver.database.rows import RowStatement, encode_rows, rows_parameter
 from popserver.database.schema import KEY_SHIFT, message, progress, queue
 from popserver.database.schema import topic as topic_table
-from popserver.model.names import Resource
+from popserver.model.names import Resource, retry_topic
 
 QUEUES_MAX = 4_096  # in one answer; each costs four looks into an index
 
@@ -36,7 +36,8 @@ class QueueTimeSpan(NamedTuple):
 
 
 def time_spans(conn: Connection, group_name: Resource, topic_names: Iterable[Resource]) -> list[QueueTimeSpan]:
-    """The queues of these topics, or (none) of all, in which the group has progress, by topic and number.
+    """The queues of these topics, or (none) of all but that of its retries, in which the group has progress, by topic
+    and number.
 
     At most one more than `QUEUES_MAX`. Raises `ConsumerGroupNotFound` and `TopicNotFound`.
     """
@@ -44,7 +45,8 @@ def time_spans(conn: Connection, group_name: Resource, topic_names: Iterable[Res
     ids = catalog_facts.topic_ids(conn, topic_names)
     names = {"for_group": group.group_id, "limit": QUEUES_MAX + 1}
     if not ids:
-        return _OF_ALL.rows(conn, names)
+        own = retry_topic(group_name)
+        return _OF_ALL.rows(conn, names | {"namespace": own.namespace, "retries": own.name})
     return _OF_TOPICS.rows(conn, names | {"ids": encode_rows([(each,) for each in sorted(ids)])})
 
 
@@ -73,6 +75,9 @@ def _spans(*, of_topics: bool) -> Select[tuple[str, str, int, int, int, int, int
     )
     if of_topics:
         page = page.where(queue.c.topic_id.in_(select(_IDS.c.topic_id)))
+    else:
+        elsewhere = topic_table.c.namespace != bindparam("namespace")
+        page = page.where(or_(elsewhere, topic_table.c.name != bindparam("retries")))
     at = page.subquery("page")
     first_key = at.c.queue_id.op("<<")(KEY_SHIFT)
     progress_key, end_key = first_key.op("|")(at.c.progress), (at.c.queue_id + 1).op("<<")(KEY_SHIFT)

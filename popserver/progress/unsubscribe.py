@@ -8,31 +8,34 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
-from sqlalchemy import bindparam, delete, select
+from sqlalchemy import bindparam, delete, literal_column, select
 
 from popserver.catalog import groups, lookup
 from popserver.database.notifications import PAUSES, SUBSCRIPTIONS, Invalidation
-from popserver.database.rows import encode_rows, rows_parameter
-from popserver.database.schema import pause, progress
+from popserver.database.rows import RowStatement, encode_rows, rows_parameter
+from popserver.database.schema import delivery, in_states, pause, progress
 from popserver.delivery import clear
 from popserver.delivery.clear import GroupInQueue
 from popserver.delivery.message_groups import GroupQueueKey, locks_of
 from popserver.engine.transaction import Locks, Phase, Request, Transaction, carries_out
 from popserver.members import sql as members_sql
-from popserver.model.errors import NotFound, PopError, TooManyRequests
+from popserver.model.errors import BadRequest, NotFound, PopError, TooManyRequests
 from popserver.model.group import Group
+from popserver.model.states import State
+from popserver.model.times import moment
 from popserver.model.topic import Topic, message_key
 
 
 @dataclass(frozen=True, slots=True)
 class Unsubscribe(Request[None]):
-    """Remove the group from the topic."""
+    """Remove the group from the topic; unless `ends_holds` only if it holds no message there."""
 
     phase: ClassVar = Phase.RESET
     group: Group
     topic: Topic
+    ends_holds: bool
 
     def locks(self) -> Iterable[Locks]:
         return locks_of(GroupQueueKey(self.group.group_id, each.queue_id) for each in self.topic.queues)
@@ -59,6 +62,10 @@ def _unsubscribe(tx: Transaction, request: Unsubscribe) -> PopError | None:
             f"a delivery of group '{group.name}' in topic '{topic.name}' is locked by another transaction; nothing is"
             " deleted, repeat the request"
         )
+    if not request.ends_holds:
+        hold = _HELD.first(tx.conn, {**names, "of_topic": topic.topic_id, "now_ms": tx.now_ms})
+        if hold is not None:
+            return _held_elsewhere(tx, request, hold)
     for each in places:
         clear.clear(tx, each)
     tx.conn.execute(_REMOVE, names)
@@ -69,10 +76,35 @@ def _unsubscribe(tx: Transaction, request: Unsubscribe) -> PopError | None:
     return None
 
 
+def _held_elsewhere(tx: Transaction, request: Unsubscribe, hold: _HoldRow) -> BadRequest:
+    until = moment(hold.visible_at_ms, tx.now_ms)
+    return BadRequest(
+        f"client '{hold.client_id}' holds a message of topic '{request.topic.name}' for consumer group"
+        f" '{request.group.name}' until {until}, and may be connected to another server; stop the group's consumers,"
+        " wait until their holds have ended, or end them with popmq group reset, and repeat the request"
+    )
+
+
 def not_subscribed(group: Group, topic: Topic) -> NotFound:
     return NotFound(f"consumer group '{group.name}' does not consume topic '{topic.name}'; there is nothing to delete")
 
 
+class _HoldRow(NamedTuple):
+    client_id: str
+    visible_at_ms: int
+
+
+_HELD = RowStatement(
+    _HoldRow,
+    select(delivery.c.client_id, delivery.c.visible_at_ms)
+    .where(
+        delivery.c.group_id == bindparam("for_group"),
+        delivery.c.topic_id == bindparam("of_topic"),
+        in_states(delivery.c.state, State.INFLIGHT),
+        delivery.c.visible_at_ms > bindparam("now_ms"),
+    )
+    .limit(literal_column("1")),
+)
 _IDS = rows_parameter("ids", "queue_id")
 _HERE = progress.c.group_id == bindparam("for_group"), progress.c.queue_id.in_(select(_IDS.c.queue_id))
 _SUBSCRIBED = select(progress.c.queue_id).where(*_HERE).order_by(progress.c.queue_id)

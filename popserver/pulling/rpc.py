@@ -192,7 +192,7 @@ def _filter(asked: Asked, extras: legacy_pb2.PullExtras, role: Role | None, topi
             f"the pull has subscription version {extras.sub_version}, but its client's settings have {version};"
             " send the settings first, or send the filter in the pull"
         )
-    settled = None if role is None else dict(role.filters).get(topic)
+    settled = None if role is None else role.filter_of(topic)
     return settled or own or TagFilter()
 
 

@@ -10,17 +10,17 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, bindparam, case, func, insert, literal_column, select, update
+from sqlalchemy import ColumnElement, bindparam, case, func, insert, literal_column, or_, select, update
 
 from popserver.database.rows import RowQuery, encode_rows, rows_parameter
 from popserver.database.schema import (
-    IS_ORIGINAL,
     KEY_SHIFT,
     delivery,
     lite_subscription,
     lite_topic,
     message,
     progress,
+    queue,
 )
 from popserver.database.schema import message_group_progress as behind
 from popserver.database.statement import Statement
@@ -28,7 +28,7 @@ from popserver.delivery.message_groups import MessageGroupKey
 from popserver.engine.transaction import Transaction
 from popserver.messages.ranges import INSIDE, WINDOW_OFFSETS
 from popserver.messages.read import BY_KEY
-from popserver.model.topic import message_key, offset_of
+from popserver.model.topic import message_key, offset_of, queue_of
 from popserver.receiving.batch import Candidate, ReceiveBatch
 from popserver.receiving.grant import Receive
 from popserver.receiving.lite import EVERY_CLIENT, LiteFound
@@ -51,7 +51,8 @@ class _NewRow(NamedTuple):
     is_taken: int
 
 
-_FREE, _HAS_ROW, _IS_HELD = 0, 1, 2
+# Messages of an expired lite topic are passed over, and so consumed.
+_FREE, _HAS_ROW, _IS_HELD, _HAS_EXPIRED = 0, 1, 2, 3
 
 
 @dataclass(slots=True)
@@ -175,6 +176,8 @@ class _LiteSearch:
         """Give messages of one queue to clients, or let them wait. Returns how many were looked at."""
         topic_id = self._batch.topic.topic_id
         for number, row in enumerate(rows, start=1):
+            if row.is_taken == _HAS_EXPIRED:
+                continue
             member = MessageGroupKey(topic_id, queue_id, row.message_group)
             if row.is_taken == _HAS_ROW:
                 self.with_row.add(member)
@@ -217,7 +220,12 @@ class _LiteSearch:
 def _rows(tx: Transaction, batch: ReceiveBatch, keys: range, wanted: int) -> tuple[list[_NewRow], bool]:
     """New messages with these keys, if so many are wanted, and whether these are all."""
     limit = max(_READ_MIN, _READ_PER_WANTED * wanted)
-    names = batch.names | {"from_key": keys.start, "to_key": keys.stop, "limit": limit}
+    names = batch.names | {
+        "of_queue": queue_of(keys.start),
+        "from_key": keys.start,
+        "to_key": keys.stop,
+        "limit": limit,
+    }
     rows = (_NEW_OF_CLIENTS if batch.group.chooses else _NEW).rows(tx.conn, names)
     return rows, len(rows) < limit
 
@@ -242,10 +250,15 @@ _ROW_BEHIND = (
     )
     .scalar_subquery()
 )
-# Messages of an expired lite topic are passed over, and so consumed.
 _FIRST_KEY = (
     select(lite_topic.c.first_key)
     .where(lite_topic.c.topic_id == bindparam("topic_id"), lite_topic.c.name == message.c.message_group)
+    .scalar_subquery()
+)
+_IS_BEHIND_EXPIRED = (
+    message.c.message_key
+    >= select(queue.c.queue_id.op("<<")(KEY_SHIFT) + queue.c.lite_expired_offset)
+    .where(queue.c.queue_id == bindparam("of_queue"))
     .scalar_subquery()
 )
 _SUBSCRIBER = (
@@ -260,15 +273,20 @@ _SUBSCRIBER = (
 
 
 def _new(client_id: ColumnElement[Any]) -> RowQuery[_NewRow]:
-    is_taken = case(
+    if_there = case(
         (_ROW_BEHIND.is_not(None), literal_column(str(_HAS_ROW))),
         (_ANY_DELIVERY.is_not(None), literal_column(str(_IS_HELD))),
         else_=literal_column(str(_FREE)),
     )
+    is_taken = case(
+        (or_(_IS_BEHIND_EXPIRED, message.c.message_key >= _FIRST_KEY), if_there),
+        else_=literal_column(str(_HAS_EXPIRED)),
+    )
     return RowQuery(
         _NewRow,
+        # No further condition: with those of the index of message groups, Postgres might read all of that index.
         select(message.c.message_key, message.c.message_group, client_id.label("client_id"), is_taken.label("is_taken"))
-        .where(*INSIDE, message.c.message_group.is_not(None), IS_ORIGINAL, message.c.message_key >= _FIRST_KEY)
+        .where(*INSIDE)
         .order_by(message.c.message_key)
         .limit(bindparam("limit")),
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import islice
 
@@ -10,14 +12,14 @@ from popproto.v2 import definition_pb2 as pb
 from popserver.access import rights
 from popserver.clients.commands import ANSWER_WITHIN_S, VERIFIED_WITHIN_S, Commands, Outcome, PrintThreads, TryMessage
 from popserver.engine.reader import Reader
-from popserver.filters.subscription import ClientKind, TopicFilter
+from popserver.filters.subscription import ClientKind, TopicFilter, shown_filter
 from popserver.inspection.flow import Inspection
 from popserver.lite.facts import clients_of_lite_topic
 from popserver.model.errors import BadRequest
 from popserver.model.group import Mode, Model
-from popserver.model.names import Resource, check_group, check_topic
+from popserver.model.names import Resource, check_group, check_topic, topic_key
 from popserver.rocketmq_admin import subscriptions
-from popserver.rocketmq_admin.online import Declared, OnlineConsumer, OnlineConsumers, OwnedQueue
+from popserver.rocketmq_admin.online import Declared, OnlineConsumer, OnlineConsumers, OwnedQueue, declared
 from popserver.rocketmq_admin.subscriptions import LISTED_MAX, Subscribed
 from popserver.transport import convert, status
 from popserver.transport.calls import AnyMethod, Caller, Method
@@ -55,16 +57,17 @@ class ConsumerAdminMethods:
     ) -> wire.ListSubscriptionResponse:
         """The subscriptions that the store has, and those that connected consumers declare."""
         group, topic = _asked(request, caller)
-        declared = self._online.declared(group, topic)
-        if group is not None:
-            topics = {to for _, to in declared}
-            query = partial(subscriptions.of_group, group_name=group, topic_name=topic, declared=topics)
-        else:
-            assert topic is not None, "a request names a group or a topic"
-            query = partial(subscriptions.of_topic, topic_name=topic, declared={of for of, _ in declared})
-        found = await self._reader.read(query)
-        infos = [self._info(each, declared.get((each.group, each.topic))) for each in found[:LISTED_MAX]]
-        return wire.ListSubscriptionResponse(status=_listed(len(found), "subscriptions"), subscription_info=infos)
+        online = self._online.of(group, None)
+        alike = self._online.alike(each.role.group for each in online)
+        by_group: dict[Resource, list[OnlineConsumer]] = {}
+        for each in online:
+            if topic is None or each.role.subscribes_to(topic):
+                by_group.setdefault(each.role.group, []).append(each)
+        roles = {name: [each.role for each in members] for name, members in by_group.items()}
+        # The rest in the reader's thread: a group may have thousands of consumers with 1,024 topics each.
+        return await self._reader.read(
+            lambda conn: _list_subscriptions(subscriptions.of(conn, group, topic, roles), by_group, alike)
+        )
 
     async def describe_subscription(
         self, request: wire.DescribeSubscriptionRequest, caller: Caller
@@ -74,15 +77,9 @@ class ConsumerAdminMethods:
         await self._reader.read(partial(subscriptions.check_known, group_name=group, topic_name=topic))
         every = ((consumer, each) for consumer in self._online.of(group, topic) for each in consumer.filters_for(topic))
         entries = list(islice(every, LISTED_MAX + 1))
-        return wire.DescribeSubscriptionResponse(
-            status=_listed(len(entries), "subscriptions of clients"),
-            client_subscription_info=[
-                wire.DescribeSubscriptionResponse.ClientSubscriptionInfo(
-                    client_info=_client(consumer), subscription_info=self._of_client(consumer, each)
-                )
-                for consumer, each in entries[:LISTED_MAX]
-            ],
-        )
+        alike = self._online.alike(consumer.role.group for consumer, _ in entries)
+        # To write so many entries would stop the event loop.
+        return await asyncio.to_thread(_describe_subscriptions, entries, alike)
 
     async def list_consumer_connection(
         self, request: wire.ListConsumerConnectionRequest, caller: Caller
@@ -138,34 +135,9 @@ class ConsumerAdminMethods:
             message_queue_table=map(_queue_item, await self._online.queues_of(consumer)),
         )
         for each in role.subscription.filters:
-            info.subscriptions[_key(each.topic, role.group)].CopyFrom(convert.subscription_entry(each).expression)
+            key = topic_key(each.topic, role.group)
+            info.subscriptions[key].CopyFrom(convert.subscription_entry(each).expression)
         return wire.GetConsumerRunningInfoResponse(status=status.OK, consumer_running_info=info)
-
-    def _info(self, found: Subscribed, declared: Declared | None) -> wire.SubscriptionInfo:
-        """A subscription as its group has it: with the filter of the first connected consumer."""
-        info = wire.SubscriptionInfo(
-            group=convert.as_resource(found.group),
-            topic=convert.as_resource(found.topic),
-            online=declared is not None,
-            message_model=_stored_model(found),
-            subscription_consistency=self._online.are_alike(found.group),
-        )
-        if declared is not None:
-            info.expression.CopyFrom(convert.subscription_entry(declared.filter).expression)
-            info.message_model = wire.LITE_SELECTIVE if found.is_lite else _MODELS[declared.model]
-            convert.set_ms(info.last_update_timestamp, declared.last_seen_ms)
-        return info
-
-    def _of_client(self, consumer: OnlineConsumer, declared: TopicFilter) -> wire.SubscriptionInfo:
-        return wire.SubscriptionInfo(
-            group=convert.as_resource(consumer.role.group),
-            topic=convert.as_resource(declared.topic),
-            expression=convert.subscription_entry(declared).expression,
-            online=True,
-            last_update_timestamp=convert.timestamp(consumer.client.last_seen_ms),
-            message_model=_model(consumer),
-            subscription_consistency=self._online.are_alike(consumer.role.group),
-        )
 
     def _check_client(
         self, request: wire.PrintThreadStackTraceRequest | wire.VerifyMessageRequest, caller: Caller
@@ -189,11 +161,63 @@ def _asked(
     return group, topic
 
 
+def _list_subscriptions(
+    found: Sequence[Subscribed], online: Mapping[Resource, Sequence[OnlineConsumer]], alike: Mapping[Resource, bool]
+) -> wire.ListSubscriptionResponse:
+    """`alike`: of each group that has connected consumers, whether all have the same subscription."""
+    infos = [
+        _info(each, declared(online.get(each.group, []), each.topic), is_alike=alike.get(each.group, True))
+        for each in found[:LISTED_MAX]
+    ]
+    return wire.ListSubscriptionResponse(status=_listed(len(found), "subscriptions"), subscription_info=infos)
+
+
+def _describe_subscriptions(
+    entries: Sequence[tuple[OnlineConsumer, TopicFilter]], alike: Mapping[Resource, bool]
+) -> wire.DescribeSubscriptionResponse:
+    return wire.DescribeSubscriptionResponse(
+        status=_listed(len(entries), "subscriptions of clients"),
+        client_subscription_info=[
+            wire.DescribeSubscriptionResponse.ClientSubscriptionInfo(
+                client_info=_client(consumer),
+                subscription_info=_of_client(consumer, each, is_alike=alike[consumer.role.group]),
+            )
+            for consumer, each in entries[:LISTED_MAX]
+        ],
+    )
+
+
 def _listed(count: int, what: str) -> pb.Status:
-    """The answer has no place for pages: it has the first 1,000, and says that there are more."""
-    if count <= LISTED_MAX:
-        return status.OK
-    return pb.Status(code=pb.OK, message=f"only the first {LISTED_MAX} {what}; name both a group and a topic")
+    return status.listed(count, LISTED_MAX, what, "name both a group and a topic")
+
+
+def _info(found: Subscribed, said: Declared | None, *, is_alike: bool) -> wire.SubscriptionInfo:
+    """A subscription as its group has it: with the filter of the first connected consumer."""
+    info = wire.SubscriptionInfo(
+        group=convert.as_resource(found.group),
+        topic=convert.as_resource(found.topic),
+        online=said is not None,
+        message_model=_stored_model(found),
+        subscription_consistency=is_alike,
+    )
+    if said is not None:
+        filter_as_text = shown_filter(found.topic, said.filter)
+        info.expression.CopyFrom(convert.subscription_entry(filter_as_text).expression)
+        info.message_model = wire.LITE_SELECTIVE if found.is_lite else _MODELS[said.model]
+        convert.set_ms(info.last_update_timestamp, said.last_seen_ms)
+    return info
+
+
+def _of_client(consumer: OnlineConsumer, wanted: TopicFilter, *, is_alike: bool) -> wire.SubscriptionInfo:
+    return wire.SubscriptionInfo(
+        group=convert.as_resource(consumer.role.group),
+        topic=convert.as_resource(wanted.topic),
+        expression=convert.subscription_entry(wanted).expression,
+        online=True,
+        last_update_timestamp=convert.timestamp(consumer.client.last_seen_ms),
+        message_model=_model(consumer),
+        subscription_consistency=is_alike,
+    )
 
 
 def _client(consumer: OnlineConsumer) -> wire.ClientInfo:
@@ -218,19 +242,9 @@ def _stored_model(found: Subscribed) -> wire.MessageModel.ValueType:
     return wire.CLUSTERING if found.mode is Mode.POP else wire.MESSAGE_MODEL_UNSPECIFIED
 
 
-def _key(topic: Resource, group: Resource) -> str:
-    """A topic as the key of a map: its name, with the namespace if that is not the group's."""
-    return topic.name if topic.namespace == group.namespace else str(topic)
-
-
 def _queue_item(owned: OwnedQueue) -> wire.MessageQueueItem:
     return wire.MessageQueueItem(
-        message_queue=pb.MessageQueue(
-            topic=convert.as_resource(owned.topic),
-            id=owned.queue.number,
-            permission=pb.READ_WRITE,
-            broker=convert.broker(convert.BROKER_NAME, pb.Endpoints()),
-        ),
+        message_queue=convert.lone_queue(convert.as_resource(owned.topic), owned.queue.number),
         process_queue_info=wire.ProcessQueueInfo(commit_offset=owned.committed or 0, locked=owned.is_locked),
     )
 

@@ -9,6 +9,7 @@ from popproto.v2 import definition_pb2 as pb
 from popserver.access import rights
 from popserver.engine.clock import Clock
 from popserver.engine.reader import Reader
+from popserver.engine.undelivered import Undelivered
 from popserver.filters import tags
 from popserver.inspection.flow import Inspection
 from popserver.model.errors import BadRequest, MessageNotFound, PopError
@@ -29,11 +30,14 @@ SEND_BYTES_MAX = BODY_BYTES_MAX + MIB
 class MessageAdminMethods:
     """One method per RPC, in the proto's order."""
 
-    def __init__(self, operations: Inspection, sending: Sending, reader: Reader, clock: Clock) -> None:
+    def __init__(
+        self, operations: Inspection, sending: Sending, reader: Reader, clock: Clock, undelivered: Undelivered
+    ) -> None:
         self._operations = operations
         self._sending = sending
         self._reader = reader
         self._clock = clock
+        self._undelivered = undelivered
         self.methods: dict[str, AnyMethod] = {
             "QueryMessage": Method(self.query_message, rights.admin),
             "AdminSendMessage": Method(self.admin_send_message, rights.admin, bytes_max=SEND_BYTES_MAX),
@@ -47,9 +51,11 @@ class MessageAdminMethods:
             found = FoundPage([await self._with_id(request, caller, query)], "")
         else:
             topic = (await self._operations.topic(name)).topic
-            found = await search(self._reader, topic, query)
-            if query.key is not None and not (found.messages or found.scroll_id or query.after):
+            found = await search(self._reader, topic, query, _size)
+            is_first = not (query.after or query.skip)
+            if query.key is not None and is_first and not (found.messages or found.scroll_id):
                 raise MessageNotFound(f"topic '{name}' has no message with key '{query.key[:64]}' in this time range")
+        caller.carries(self._undelivered, sum(len(each.message.body) for each in found.messages))
         return wire.ListMessageResponse(
             status=status.OK, messages=map(convert.found_message, found.messages), scroll_id=found.scroll_id
         )
@@ -76,6 +82,10 @@ class MessageAdminMethods:
                 f" '{stored.message.topic}', stored at {stored.stored_at_ms} ms: not where the request looks for it"
             )
         return stored
+
+
+def _size(stored: StoredMessage) -> int:
+    return convert.found_message(stored).ByteSize()
 
 
 def _query(request: wire.ListMessageRequest) -> Query:

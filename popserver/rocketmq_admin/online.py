@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from sqlalchemy import Connection, and_, bindparam, select
@@ -13,7 +14,8 @@ from popserver.database.rows import RowStatement, encode_rows, rows_parameter
 from popserver.database.schema import progress, queue_lock
 from popserver.engine.clock import Clock
 from popserver.engine.reader import Reader
-from popserver.filters.subscription import Role, TopicFilter
+from popserver.filters import Filter
+from popserver.filters.subscription import Role, TopicFilter, shown_filter
 from popserver.members.flow import GroupMembers
 from popserver.model.errors import BadRequest, NotFound
 from popserver.model.group import Model
@@ -29,18 +31,33 @@ class OnlineConsumer(NamedTuple):
     client: Client
     role: Role
 
-    def filters_for(self, topic: Resource | None) -> list[TopicFilter]:
-        """Its filter for the topic, or (None) for all topics."""
-        return [each for each in self.role.subscription.filters if topic in (None, each.topic)]
+    def filters_for(self, topic: Resource | None) -> Sequence[TopicFilter]:
+        """Its filter for the topic, or (None) for the first 64 topics."""
+        if topic is None:
+            return self.role.subscription.filters
+        wanted = self.role.filter_of(topic)
+        return [] if wanted is None else [shown_filter(topic, wanted)]
 
 
 class Declared(NamedTuple):
     """What the connected consumers of a group say about one topic: the filter and the model of the first of them, and
     when one of them was heard of last."""
 
-    filter: TopicFilter
+    filter: Filter
     model: Model
     last_seen_ms: int
+
+
+def declared(consumers: Iterable[OnlineConsumer], topic: Resource) -> Declared | None:
+    """What those of these consumers that subscribe to the topic say about it."""
+    said = None
+    for client, role in consumers:
+        wanted = role.filter_of(topic)
+        if wanted is not None and said is None:
+            said = Declared(wanted, role.model, client.last_seen_ms)
+        elif wanted is not None and said is not None and client.last_seen_ms > said.last_seen_ms:
+            said = said._replace(last_seen_ms=client.last_seen_ms)
+    return said
 
 
 class OwnedQueue(NamedTuple):
@@ -74,30 +91,19 @@ class OnlineConsumers:
         """The consumers of a group, or of any (None), that subscribe to a topic, or to any (None); by group and id."""
         clients = self._clients.here() if group is None else self._clients.consumers_of(group)
         consumers = [OnlineConsumer(each, each.role) for each in clients if each.role is not None]
-        wanted = [each for each in consumers if topic is None or each.filters_for(topic)]
+        wanted = [each for each in consumers if topic is None or each.role.subscribes_to(topic)]
         return sorted(wanted, key=lambda each: (each.role.group, each.client.client_id))
 
-    def declared(self, group: Resource | None, topic: Resource | None) -> dict[tuple[Resource, Resource], Declared]:
-        """By group and topic, what these consumers say."""
-        said: dict[tuple[Resource, Resource], Declared] = {}
-        for consumer in self.of(group, topic):
-            client, role = consumer
-            for each in consumer.filters_for(topic):
-                before = said.get((role.group, each.topic)) or Declared(each, role.model, 0)
-                last_ms = max(before.last_seen_ms, client.last_seen_ms)
-                said[role.group, each.topic] = before._replace(last_seen_ms=last_ms)
-        return said
-
-    def are_alike(self, group: Resource) -> bool:
-        """Whether all consumers of the group have the same subscription."""
-        return not self._clients.disagreement(group)
+    def alike(self, groups: Iterable[Resource]) -> dict[Resource, bool]:
+        """Of each group, whether all its consumers have the same subscription."""
+        return {group: self._clients.is_alike(group) for group in set(groups)}
 
     def named(self, client_id: str, group: Resource | None) -> OnlineConsumer:
         """The consumer with this id, of this group or (None) of any. Raises `BadRequest` and `NotFound`."""
         if not client_id:
             raise BadRequest("the request names no client; ListConsumerConnection lists the clients of a group")
-        role = self._clients.role_of(client_id)
-        found = next((each for each in self._clients.here() if each.client_id == client_id), None)
+        found = self._clients.get(client_id)
+        role = None if found is None else found.role
         if role is None or found is None or group not in (None, role.group):
             of_group = "" if group is None else f" of group '{group}'"
             raise NotFound(
@@ -111,13 +117,11 @@ class OnlineConsumers:
         membership = consumer.client.membership
         if membership is None:
             return []
-        shares: list[tuple[Resource, MessageQueue]] = []
-        for each in membership.filters:
-            topic = await self._catalog.known_topic(each.topic)
-            if topic is not None:
-                client_id, group = consumer.client.client_id, membership.group.name
-                shares += [(topic.name, it) for it in await self._group_members.share_of(client_id, group, topic)]
-        shares = shares[:QUEUES_MAX]
+        found = [await self._catalog.known_topic(each.topic) for each in membership.filters]
+        topics = [each for each in found if each is not None]
+        divided = await self._group_members.shares_of(consumer.client.client_id, membership.group.name, topics)
+        every = ((topic.name, place) for topic, share in zip(topics, divided, strict=True) for place in share)
+        shares = list(islice(every, QUEUES_MAX))
         # A member that broadcasts stores its own progress.
         if membership.model is Model.BROADCASTING:
             return [OwnedQueue(topic, place, None, False) for topic, place in shares]

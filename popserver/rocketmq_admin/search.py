@@ -6,6 +6,7 @@ queue and offset, because that order never changes, so a page can begin where th
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -22,12 +23,16 @@ from popserver.messages.read import MessageSize
 from popserver.model.errors import BadRequest
 from popserver.model.message import StoredMessage
 from popserver.model.topic import OFFSET_BITS, MessageQueue, Topic, message_key, offset_of, queue_for, queue_numbered
+from popserver.transport.limits import MIB
 
 PAGE_DEFAULT = 32
 PAGE_MAX = 1_000
 # How many messages one request examines. The answer then has a scroll id, even if it has no message.
 EXAMINED_MAX = 10_000
 STEP_MESSAGES = 1_000
+# A gRPC client refuses an answer of more than 4 MiB unless it is told otherwise. The rest is for all but the messages.
+PAGE_BYTES_MAX = 4 * MIB - 16 * 1024
+_FRAME_BYTES = 8  # around each message in an answer
 _OFFSET_MAX = (1 << OFFSET_BITS) - 1
 
 
@@ -67,19 +72,23 @@ class _ScannedRow(NamedTuple):
     message_key: int
     stored_at_ms: int
     tag: str | None
-    size: int
 
 
-async def search(reader: Reader, topic: Topic, query: Query) -> FoundPage:
-    """One page. Raises `BadRequest` for a queue that the topic does not have, and for a foreign scroll id."""
+# How many bytes of an answer a message needs.
+SizeOf = Callable[[StoredMessage], int]
+
+
+async def search(reader: Reader, topic: Topic, query: Query, size_of: SizeOf) -> FoundPage:
+    """One page, of at most `PAGE_BYTES_MAX`, or one message. Raises `BadRequest` for a queue that the topic does not
+    have, and for a foreign scroll id."""
     if query.queue_number is not None:
         queue_numbered(topic, query.queue_number)
     if query.lite_topic is not None and not topic.is_lite:
         raise BadRequest(f"topic '{topic.name}' has no lite topics; search it by time, by key or by tags")
-    return await (_scan(reader, topic, query) if query.key is None else _by_key(reader, topic, query))
+    return await (_scan if query.key is None else _by_key)(reader, topic, query, size_of)
 
 
-async def _by_key(reader: Reader, topic: Topic, query: Query) -> FoundPage:
+async def _by_key(reader: Reader, topic: Topic, query: Query, size_of: SizeOf) -> FoundPage:
     page = _page_of_key(query.after) if query.after else ""
     wish = Wish(query.key, None, None, query.begin_ms, query.end_ms + 1, query.skip, page, query.queue_number)
     if query.skip:
@@ -95,16 +104,14 @@ async def _by_key(reader: Reader, topic: Topic, query: Query) -> FoundPage:
         keys = [
             message_key(queue_numbered(topic, each.queue_number).queue_id, each.offset) for _, each in found.matches
         ]
-        fitting = await reader.read(partial(_fitting, keys=keys))
-        if len(fitting) == len(keys):
-            break
+        messages, left_key = await reader.read(partial(_fitting, topic=topic, keys=keys, size_of=size_of))
+        if left_key is None:
+            return FoundPage(messages, f"key:{found.next_page}" if found.next_page else "")
         # The search meets messages in another order, so its first ones may be larger than these; soon few enough fit.
-        limit = min(len(fitting), limit // 2)
-    messages = await reader.read(partial(_load, topic=topic, keys=keys))
-    return FoundPage(messages, f"key:{found.next_page}" if found.next_page else "")
+        limit = min(len(messages), limit // 2)
 
 
-async def _scan(reader: Reader, topic: Topic, query: Query) -> FoundPage:
+async def _scan(reader: Reader, topic: Topic, query: Query, size_of: SizeOf) -> FoundPage:
     place = _place(query.after) if query.after else _Place(0, 0)
     found = _Scanned(query)
     # A lite topic is in one queue.
@@ -117,8 +124,8 @@ async def _scan(reader: Reader, topic: Topic, query: Query) -> FoundPage:
             if end is not None:
                 if found.to_skip:
                     raise _not_reached(query, query.skip - found.to_skip)
-                return await _page(reader, topic, found.keys, f"at:{each.number}:{end}")
-    return await _page(reader, topic, found.keys, "")
+                return await _page(reader, topic, found.keys, f"at:{each.number}:{end}", size_of)
+    return await _page(reader, topic, found.keys, "", size_of)
 
 
 async def _scan_queue(reader: Reader, queue: MessageQueue, at: int, found: _Scanned) -> int | None:
@@ -140,12 +147,12 @@ async def _scan_queue(reader: Reader, queue: MessageQueue, at: int, found: _Scan
 
 
 class _Scanned:
-    """The messages of a page: their keys and the sizes of their bodies; how many were examined for it, and how many
-    that match are still to be skipped before it begins."""
+    """The messages of a page: their keys; how many were examined for it, and how many that match are still to be
+    skipped before it begins."""
 
     def __init__(self, query: Query) -> None:
         self.query = query
-        self.keys: list[tuple[int, int]] = []
+        self.keys: list[int] = []
         self.examined = 0
         self.to_skip = query.skip
 
@@ -158,20 +165,18 @@ class _Scanned:
             elif len(self.keys) == self.query.limit:
                 return False
             else:
-                self.keys.append((row.message_key, row.size))
+                self.keys.append(row.message_key)
         self.examined += 1
         return True
 
 
-async def _page(reader: Reader, topic: Topic, found: list[tuple[int, int]], scroll_id: str) -> FoundPage:
+async def _page(reader: Reader, topic: Topic, keys: list[int], scroll_id: str, size_of: SizeOf) -> FoundPage:
     """The messages, as many as fit into an answer; the next page begins with the first that does not."""
-    keys = read.within_a_page(found)
-    messages = await reader.read(partial(_load, topic=topic, keys=keys))
-    if len(keys) == len(found):
+    messages, left_key = await reader.read(partial(_fitting, topic=topic, keys=keys, size_of=size_of))
+    if left_key is None:
         return FoundPage(messages, scroll_id)
-    rest, _ = found[len(keys)]
     numbers = {each.queue_id: each.number for each in topic.queues}
-    return FoundPage(messages, f"at:{numbers[rest >> OFFSET_BITS]}:{offset_of(rest)}")
+    return FoundPage(messages, f"at:{numbers[left_key >> OFFSET_BITS]}:{offset_of(left_key)}")
 
 
 def _not_reached(query: Query, skipped: int) -> BadRequest:
@@ -182,15 +187,19 @@ def _not_reached(query: Query, skipped: int) -> BadRequest:
     )
 
 
-def _fitting(conn: Connection, keys: list[int]) -> list[int]:
-    """The first of these messages, as many as fit into an answer."""
+def _fitting(
+    conn: Connection, topic: Topic, keys: list[int], size_of: SizeOf
+) -> tuple[list[StoredMessage], int | None]:
+    """The first of these messages, as many as fit into an answer, and the key of the first that does not."""
+    # First by the sizes of bodies alone, so that few are loaded in vain.
     rows = _SIZES.rows(conn, {"keys": encode_rows([(key,) for key in keys])})
     sizes = {row.message_key: row.size for row in rows}
-    return read.within_a_page((key, sizes.get(key, 0)) for key in keys)
-
-
-def _load(conn: Connection, topic: Topic, keys: list[int]) -> list[StoredMessage]:
-    return read.load(conn, topic, keys)
+    small = read.within_a_page(((key, sizes.get(key, 0)) for key in keys), PAGE_BYTES_MAX)
+    loaded = {each.message_key: each for each in read.load(conn, topic, small)}
+    whole = ((key, size_of(each) + _FRAME_BYTES) for key, each in loaded.items())
+    shown = read.within_a_page(whole, PAGE_BYTES_MAX)
+    left = [*list(loaded)[len(shown) :], *keys[len(small) :]]
+    return [loaded[key] for key in shown], left[0] if left else None
 
 
 def _begin(conn: Connection, topic: Topic, queue: MessageQueue, query: Query, place: _Place) -> int:
@@ -237,7 +246,7 @@ _SIZES = RowQuery(
     ),
 )
 _forwards = (
-    select(message.c.message_key, message.c.stored_at_ms, message.c.tag, func.length(message.c.body).label("size"))
+    select(message.c.message_key, message.c.stored_at_ms, message.c.tag)
     .where(message.c.message_key >= bindparam("first"), message.c.message_key < bindparam("end"))
     .order_by(message.c.message_key)
     .limit(bindparam("limit"))

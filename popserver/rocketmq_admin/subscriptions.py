@@ -6,16 +6,17 @@ have none yet; what they declare is given to the queries.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from sqlalchemy import Connection, Select, bindparam, exists, literal_column, select
 
 from popserver.catalog import facts as catalog_facts
 from popserver.catalog.groups import find_group
-from popserver.database.rows import RowStatement
+from popserver.database.rows import RowStatement, encode_rows, rows_parameter
 from popserver.database.schema import consumer_group, progress, queue
 from popserver.database.schema import topic as topic_table
+from popserver.filters.subscription import Role
 from popserver.model.group import Mode
 from popserver.model.names import Resource, retry_topic
 
@@ -42,6 +43,21 @@ class _ConsumingRow(NamedTuple):
 class _ConsumedRow(NamedTuple):
     namespace: str
     name: str
+
+
+def of(
+    conn: Connection,
+    group_name: Resource | None,
+    topic_name: Resource | None,
+    online: Mapping[Resource, Sequence[Role]],
+) -> list[Subscribed]:
+    """The subscriptions of a group, or (None) those to a topic; `online`: the roles of the
+    consumers that declare them, by group."""
+    if group_name is not None:
+        topics = set[Resource]().union(*(each.filters for each in online.get(group_name, [])))
+        return of_group(conn, group_name, topic_name, topics)
+    assert topic_name is not None, "a request names a group or a topic"
+    return of_topic(conn, topic_name, online)
 
 
 def of_group(
@@ -90,22 +106,15 @@ def check_known(conn: Connection, group_name: Resource | None, topic_name: Resou
         catalog_facts.topic_facts(conn, topic_name)
 
 
-def _names(conn: Connection, topic_name: Resource) -> dict[str, int]:
-    """The topic, and the range of its queues: for each group the index of progress leads to the range."""
+def _names(conn: Connection, topic_name: Resource) -> dict[str, str]:
+    """The queues of the topic: for each group the index of progress leads to them."""
     topic = catalog_facts.topic_facts(conn, topic_name).topic
-    ids = [each.queue_id for each in topic.queues]
-    return {"of_topic": topic.topic_id, "first": min(ids), "last": max(ids)}
+    return {"queues": encode_rows([(each.queue_id,) for each in topic.queues])}
 
 
-_PROGRESS: Select[tuple[int]] = (
-    select(literal_column("1").label("one"))
-    .select_from(progress)
-    .join(queue, queue.c.queue_id == progress.c.queue_id)
-    .where(
-        progress.c.queue_id >= bindparam("first"),
-        progress.c.queue_id <= bindparam("last"),
-        queue.c.topic_id == bindparam("of_topic"),
-    )
+_QUEUES = rows_parameter("queues", "queue_id")
+_PROGRESS: Select[tuple[int]] = select(literal_column("1").label("one")).where(
+    progress.c.queue_id.in_(select(_QUEUES.c.queue_id))
 )
 
 

@@ -7,8 +7,23 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, ClassVar, NamedTuple
 
-from sqlalchemy import Select, and_, any_, bindparam, case, delete, distinct, func, literal_column, select, tuple_
+from sqlalchemy import (
+    CTE,
+    ColumnElement,
+    Select,
+    and_,
+    any_,
+    bindparam,
+    case,
+    delete,
+    distinct,
+    func,
+    literal_column,
+    select,
+    tuple_,
+)
 
+from popserver.database.dialect import Dialect, PerDialect
 from popserver.database.rows import RowStatement, encode_rows, rows_as_json, rows_parameter
 from popserver.database.schema import delivery, in_states
 from popserver.database.schema import message_group_progress as behind
@@ -16,7 +31,7 @@ from popserver.database.statement import Statement
 from popserver.delivery import message_groups
 from popserver.delivery.history import record
 from popserver.delivery.message_groups import advance_groups, by_member, runs_around
-from popserver.engine.transaction import STEP_ROWS_MAX, Locks, Phase, Request, Transaction, carries_out
+from popserver.engine.transaction import STEP_ROWS_MAX, Locks, Outdated, Phase, Request, Transaction, carries_out
 from popserver.model.errors import PopError
 from popserver.model.group import Group
 from popserver.model.handles import Receipt
@@ -178,7 +193,8 @@ _PRESENT = select(delivery.c.message_key).where(
 class _Runs(NamedTuple):
     """How many of the deliveries are held; the total length of their runs, and the number of topics.
 
-    `members` are those message groups that have a row, because messages of them wait; empty or null for none.
+    `members` are those message groups that have a row, because messages of them wait; empty or null for none. `ended`
+    says how many of the deliveries the statement has removed.
     """
 
     held: int
@@ -187,6 +203,7 @@ class _Runs(NamedTuple):
     topics: int
     first_topic: int
     last_topic: int
+    ended: int
 
 
 def ack_whole_runs(tx: Transaction, group: Group, receipts: Sequence[Receipt]) -> bool:
@@ -199,75 +216,112 @@ def ack_whole_runs(tx: Transaction, group: Group, receipts: Sequence[Receipt]) -
     # Two receipts of one hold may name different end times. They count once, or one would count for another message.
     named = {(group.group_id, each.message_key, each.hold_id, queue_of(each.message_key)) for each in receipts}
     holds = encode_rows(sorted(named))
-    row = _FIND_RUNS.first(tx.conn, {"holds": holds, "now_ms": tx.now_ms})
+    row = _END_RUNS.of(tx.conn).first(tx.conn, {"holds": holds, "count": len(named), "now_ms": tx.now_ms})
     assert row is not None, "an aggregate has one row"
     if row.held < len(named) or row.all_of_runs > row.held or row.topics > 2:
         return False
+    if tx.has_other_writers and row.ended < row.held:
+        # A user's own transaction has changed a row after the statement began, and before it locked the row.
+        raise Outdated
     if row.members not in (None, "[]"):
         message_groups.open_all(tx, group, row.members, {row.first_topic, row.last_topic})
-    tx.conn.execute(_END, {"holds": holds})
+    if not row.ended:
+        tx.conn.execute(_END, {"holds": holds})
     return True
 
 
 # The rows are found by their keys alone, and all other conditions are checked afterwards: Postgres's statistics of a
 # table whose rows come and go are out of date, so it might start with another condition.
 _RUN_HOLDS = rows_parameter("holds", "group_id", "message_key", "hold_id", "queue_id")
-_ROWS = (
-    select(
-        delivery.c.group_id,
-        _RUN_HOLDS.c.queue_id,
-        delivery.c.topic_id,
-        delivery.c.message_group,
-        and_(
-            delivery.c.hold_id == _RUN_HOLDS.c.hold_id,
-            in_states(delivery.c.state, *sources(Event.ACK)),
-            delivery.c.visible_at_ms > bindparam("now_ms"),
-            delivery.c.message_group.is_not(None),
-        ).label("is_held"),
+
+
+def _rows_of_receipts(*more: ColumnElement[Any]) -> CTE:
+    return (
+        select(
+            delivery.c.group_id,
+            _RUN_HOLDS.c.queue_id,
+            delivery.c.topic_id,
+            delivery.c.message_group,
+            and_(
+                delivery.c.hold_id == _RUN_HOLDS.c.hold_id,
+                in_states(delivery.c.state, *sources(Event.ACK)),
+                delivery.c.visible_at_ms > bindparam("now_ms"),
+                delivery.c.message_group.is_not(None),
+            ).label("is_held"),
+            *more,
+        )
+        .select_from(_RUN_HOLDS)
+        .join(
+            delivery,
+            and_(delivery.c.group_id == _RUN_HOLDS.c.group_id, delivery.c.message_key == _RUN_HOLDS.c.message_key),
+        )
+        # Skips rows that a user's own transaction has locked, instead of waiting.
+        .with_for_update(of=delivery, skip_locked=True)
+        .cte("rows_of_receipts")
     )
-    .select_from(_RUN_HOLDS)
-    .join(
-        delivery, and_(delivery.c.group_id == _RUN_HOLDS.c.group_id, delivery.c.message_key == _RUN_HOLDS.c.message_key)
+
+
+def _runs_of(rows: CTE) -> Select[Any]:
+    """What `_Runs` has, except for `ended`."""
+    touched = select(rows.c.group_id, rows.c.queue_id, rows.c.topic_id, rows.c.message_group).distinct().cte("touched")
+    each = delivery.alias("each_of_run")
+    run_length = (
+        select(func.count())
+        .select_from(each)
+        .where(
+            each.c.group_id == touched.c.group_id,
+            each.c.topic_id == touched.c.topic_id,
+            each.c.message_group == touched.c.message_group,
+        )
+        .correlate(touched)
+        .scalar_subquery()
     )
-    # Skips rows that a user's own transaction has locked, instead of waiting.
-    .with_for_update(of=delivery, skip_locked=True)
-    .cte("rows_of_receipts")
-)
-_HELD = select(func.coalesce(func.sum(case((_ROWS.c.is_held, 1), else_=0)), 0))
-_TOUCHED = select(_ROWS.c.group_id, _ROWS.c.queue_id, _ROWS.c.topic_id, _ROWS.c.message_group).distinct().cte("touched")
-_each_run = delivery.alias("each_of_run")
-_RUN_LENGTH = (
-    select(func.count())
-    .select_from(_each_run)
-    .where(
-        _each_run.c.group_id == _TOUCHED.c.group_id,
-        _each_run.c.topic_id == _TOUCHED.c.topic_id,
-        _each_run.c.message_group == _TOUCHED.c.message_group,
+    row_behind = (
+        select(behind.c.queue_id)
+        .where(
+            behind.c.group_id == touched.c.group_id,
+            behind.c.queue_id == touched.c.queue_id,
+            behind.c.message_group == touched.c.message_group,
+        )
+        .correlate(touched)
+        .scalar_subquery()
     )
-    .correlate(_TOUCHED)
-    .scalar_subquery()
-)
-_ROW_BEHIND = (
-    select(behind.c.queue_id)
-    .where(
-        behind.c.group_id == _TOUCHED.c.group_id,
-        behind.c.queue_id == _TOUCHED.c.queue_id,
-        behind.c.message_group == _TOUCHED.c.message_group,
+    held = select(func.coalesce(func.sum(case((rows.c.is_held, 1), else_=0)), 0))
+    return select(
+        held.scalar_subquery().label("held"),
+        func.sum(run_length).label("all_of_runs"),
+        select(rows_as_json(*touched.c)).where(row_behind.is_not(None)).scalar_subquery().label("members"),
+        func.count(distinct(touched.c.topic_id)).label("topics"),
+        func.min(touched.c.topic_id).label("first_topic"),
+        func.max(touched.c.topic_id).label("last_topic"),
     )
-    .correlate(_TOUCHED)
-    .scalar_subquery()
-)
-_FIND_RUNS = RowStatement(
-    _Runs,
-    select(
-        _HELD.scalar_subquery().label("held"),
-        func.sum(_RUN_LENGTH).label("all_of_runs"),
-        select(rows_as_json(*_TOUCHED.c)).where(_ROW_BEHIND.is_not(None)).scalar_subquery().label("members"),
-        func.count(distinct(_TOUCHED.c.topic_id)).label("topics"),
-        func.min(_TOUCHED.c.topic_id).label("first_topic"),
-        func.max(_TOUCHED.c.topic_id).label("last_topic"),
-    ),
-)
+
+
+def _end_runs(dialect: Dialect) -> RowStatement[_Runs]:
+    """Finds the runs. On Postgres it also ends them, if they are whole: there, each statement costs more than its work.
+    SQLite has no such statement."""
+    if not dialect.has_other_writers:
+        return RowStatement(_Runs, _runs_of(_rows_of_receipts()).add_columns(literal_column("0").label("ended")))
+    rows = _rows_of_receipts(literal_column("delivery.ctid").label("place"))
+    runs = _runs_of(rows).cte("runs")
+    are_whole = select(
+        and_(runs.c.held == bindparam("count"), runs.c.all_of_runs == runs.c.held, runs.c.topics <= literal_column("2"))
+    )
+    ended = (
+        delete(delivery)
+        .where(
+            are_whole.scalar_subquery(),
+            literal_column("delivery.ctid") == any_(func.array(select(rows.c.place).scalar_subquery())),
+        )
+        .returning(literal_column("1").label("is_ended"))
+        .cte("ended")
+    )
+    return RowStatement(
+        _Runs, select(*runs.c, select(func.count(ended.c.is_ended)).scalar_subquery().label("ended")).select_from(runs)
+    )
+
+
+_END_RUNS = PerDialect(_end_runs)
 _END = delete(delivery).where(
     tuple_(delivery.c.group_id, delivery.c.message_key).in_(select(_RUN_HOLDS.c.group_id, _RUN_HOLDS.c.message_key))
 )

@@ -266,9 +266,11 @@ def queues(topic: Topic, named: pb.Resource, brokers: Sequence[pb.Broker]) -> li
     ]
 
 
-def every_queue(named: pb.Resource, broker: pb.Broker) -> pb.MessageQueue:
-    """One entry with the id -1, which stands for all queues of the topic."""
-    return pb.MessageQueue(topic=named, id=-1, permission=pb.READ_WRITE, broker=broker)
+def lone_queue(named: pb.Resource, number: int, broker: pb.Broker | None = None) -> pb.MessageQueue:
+    """A queue outside of a topic's route, or (-1) all of them; without a server's endpoints if it is only named."""
+    return pb.MessageQueue(
+        topic=named, id=number, permission=pb.READ_WRITE, broker=broker or pb.Broker(name=BROKER_NAME)
+    )
 
 
 def message_types(types: Iterable[MessageType]) -> list[pb.MessageType.ValueType]:

@@ -33,39 +33,37 @@ Request = TypeVar("Request", bound=Message)
 class PublicServices:
     """Both services. A refusal ends the call with a gRPC status, because their answers have no status field."""
 
-    def __init__(
-        self, incoming: Incoming, budgets: Budgets, limits: CallLimits, names: Sequence[str], condition: ServerCondition
-    ) -> None:
-        """`names` are the names of the other services, which health knows."""
+    def __init__(self, incoming: Incoming, budgets: Budgets, limits: CallLimits, condition: ServerCondition) -> None:
         for file in (health_pb2.DESCRIPTOR, reflection_pb2.DESCRIPTOR):
             POOL.AddSerializedFile(file.serialized_pb)
-        self._health = Health(condition, [*names, _HEALTH, _REFLECTION])
+        self._condition = condition
         self._incoming = incoming
         self._watches = _shares(budgets, "health watches", limits.watches_max)
         self._reflections = _shares(budgets, "reflection streams", limits.watches_max)
 
     def beside(self, services: Sequence[Service]) -> list[Service]:
-        """Both services, for a port that has these other ones: reflection lists what its port serves."""
+        """Both services, for a port that serves these other ones: only they are known to health and reflection."""
         names = [*(each.name for each in services), _HEALTH, _REFLECTION]
-        check = Route(_refusable(self._check), encode, streams=False)
-        watch = Route(_refusable(self._watch), encode, streams=True)
+        health = Health(self._condition, names)
+        check = Route(_refusable(partial(self._check, health=health)), encode, streams=False)
+        watch = Route(_refusable(partial(self._watch, health=health)), encode, streams=True)
         reflect = Route(_refusable(partial(self._reflect, names=names)), encode, streams=True)
         return [
             Service(_HEALTH, {"Check": check, "Watch": watch}),
             Service(_REFLECTION, {"ServerReflectionInfo": reflect}),
         ]
 
-    async def _check(self, call: Call) -> Encodable | None:
+    async def _check(self, call: Call, health: Health) -> Encodable | None:
         request = await self._asked(call)
-        answer = await self._health.check(request.service)
+        answer = await health.check(request.service)
         if answer is None:
             call.end(EndStatus(EndCode.NOT_FOUND))
         return answer
 
-    async def _watch(self, call: Call) -> None:
+    async def _watch(self, call: Call, health: Health) -> None:
         with _one_of(self._watches, call):
             request = await self._asked(call)
-            await self._health.watch(request.service, call.write)
+            await health.watch(request.service, call.write)
 
     async def _reflect(self, call: Call, names: Sequence[str]) -> None:
         # gRPC's library loads slowly, and few servers are asked.

@@ -77,6 +77,13 @@ _STREAM_SENTENCE_LENGTH_MAX = 512
 OK = pb.Status(code=pb.OK, message="OK")
 
 
+def listed(count: int, limit: int, what: str, advice: str) -> pb.Status:
+    """The status of a list without pages, which says if it has not all entries. `count` may end at `limit` + 1."""
+    if count <= limit:
+        return OK
+    return pb.Status(code=pb.OK, message=f"only the first {limit} {what}; {advice}")
+
+
 def of(outcome: PopError | None) -> pb.Status:
     """The status of one outcome; None means success."""
     if outcome is None:

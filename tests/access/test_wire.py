@@ -14,8 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
+from popproto.v2 import admin_pb2 as rocketmq
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
+from popproto.v2.admin_pb2_grpc import AdminStub
 from popproto.v2.service_pb2_grpc import MessagingServiceStub
 from popserver.access.flow import Rules
 from popserver.engine.clock import ManualClock
@@ -524,6 +526,30 @@ async def test_a_quota_refuses_and_says_how_long(tmp_path: Path) -> None:
         assert (await send("d", *ADMIN)).code == pb.OK, "another user's is another one"
         clock._now_ms += 500
         assert (await send("c")).code == pb.OK
+
+
+async def test_an_admin_sends_within_the_same_quota(tmp_path: Path) -> None:
+    rules = Rules(auth=True, messages_per_s=1)
+    async with guarded(tmp_path, rules=rules, clock=ManualClock(), administered=True) as door:
+        stub, metadata = AdminStub(door.channel), tuple(as_(*ADMIN).items())
+        request = rocketmq.AdminSendMessageRequest(topic=TOPIC, body=b"x")
+        answers = [await stub.AdminSendMessage(request, metadata=metadata) for _ in range(2)]
+        assert [each.status.code for each in answers] == [pb.OK, pb.TOO_MANY_REQUESTS]
+        assert "has used up its 1 messages per second" in answers[1].status.message
+        sent = wire.SendMessageRequest(messages=[a_message("a")])
+        (status,) = await door.statuses("SendMessage", sent, headers=as_(*ADMIN))
+        assert status.code == pb.TOO_MANY_REQUESTS
+
+
+async def test_without_users_an_address_has_the_quota_of_what_it_sends(tmp_path: Path) -> None:
+    rules = Rules(requests_per_s=1, messages_per_s=5)
+    async with opened(tmp_path, rules=rules, clock=ManualClock(), administered=True) as door:
+        request = rocketmq.AdminSendMessageRequest(topic=TOPIC, body=b"x")
+        answers = [await AdminStub(door.channel).AdminSendMessage(request) for _ in range(2)]
+        assert [each.status.code for each in answers] == [pb.OK, pb.TOO_MANY_REQUESTS]
+        assert answers[1].status.message.startswith("address '127.0.0.1' has used up its 1 requests per second")
+        reads = await AdminStub(door.channel).DescribeTopicStatus(rocketmq.DescribeTopicStatusRequest(topic=TOPIC))
+        assert reads.status.code == pb.OK
 
 
 async def test_what_ends_holds_is_counted_but_never_refused(tmp_path: Path) -> None:

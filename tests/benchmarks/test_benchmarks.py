@@ -10,12 +10,14 @@ import pytest
 
 from benchmarks.__main__ import run
 from benchmarks.abuse_cases import abuse_table
+from benchmarks.admin_calls import admin_table
 from benchmarks.bench import DOORS
 from benchmarks.cases import CASES
 from benchmarks.machine import Cores
 from benchmarks.plan import Plan
 from benchmarks.report import table, targets_table
 from benchmarks.server_cases import TOGETHER
+from popproto.v2 import admin_pb2
 
 TINY = Plan(
     rounds=1,
@@ -44,6 +46,7 @@ TINY = Plan(
     flights=500,
 )
 
+ADMIN = admin_pb2.DESCRIPTOR.services_by_name["Admin"]
 
 # They take their time however small the numbers are: holds of ten seconds, members that share queues.
 LONG = ("hold", "rebalance", "churn", "backlog_pull", "backlog_seek", "backlog_first_receive")
@@ -55,6 +58,12 @@ SPARK = ("spark_dead_letters", "spark_micro_batch", "spark_flights")
 def test_every_case_measures_every_server(tmp_path: Path) -> None:
     result = _measured([name for name in CASES if name not in LONG + SPARK], tmp_path)
     assert all(words in targets_table(result["targets"]) for words in ("large backlog", "over the tag filter"))
+    assert {each.name for each in ADMIN.methods} == {
+        method
+        for call in result["cases"]["admin_calls"]["variants"]["sqlite"]["rounds"][0]["calls"]
+        if (method := call.split()[0].rstrip(",")) in ADMIN.methods_by_name
+    }
+    assert "slowest on postgres: " in admin_table(result["cases"])
 
 
 @pytest.mark.slow

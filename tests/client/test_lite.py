@@ -5,26 +5,33 @@ from __future__ import annotations
 import asyncio
 import queue
 from collections.abc import Iterator
-from typing import Any
+from pathlib import Path
 
 import pytest
 
 from popclient import ConsumeResult, LitePushConsumer, LiteSimpleConsumer, Message, Producer, aio
-from popclient._session.transport import Transport
 from popclient.admin import Admin
 from popclient.errors import BadRequest, QuotaExceeded
 from popclient.message import MessageView
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
 from popserver import embedded
-from tests.support.scripted_server import ScriptedServer, until
+from tests.support.scripted_server import ScriptedServer, until_in_thread
 
 PATIENCE_S = 30
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def endpoint(request: pytest.FixtureRequest) -> Iterator[str]:
-    with embedded(request.getfixturevalue("postgres_url") if request.param == "postgres" else "sqlite://") as server:
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "postgres":
+        url: str = request.getfixturevalue("postgres_url")
+        return url
+    return f"sqlite:///{tmp_path}/popmq.db"
+
+
+@pytest.fixture
+def endpoint(database: str) -> Iterator[str]:
+    with embedded(database) as server:
         with Admin(server.endpoint) as admin:
             admin.create_topic("sessions", accept_message_types=["LITE"])
         yield server.endpoint
@@ -146,34 +153,77 @@ async def test_the_asyncio_ones_too(endpoint: str) -> None:
         assert consumer.lite_topics == {"a"}
 
 
+async def test_an_asyncio_consumer_suspends_a_message(endpoint: str) -> None:
+    async with aio.LiteSimpleConsumer(endpoint, "agents", "sessions", "a") as consumer:
+        await asyncio.to_thread(send, endpoint, "a")
+        (held,) = await consumer.receive()
+        await consumer.suspend(held, 0.1)
+        (again,) = await consumer.receive()
+        assert (again.message_id, again.delivery_attempt) == (held.message_id, 1)
+        await consumer.ack(again)
+
+
+async def test_an_asyncio_listener_gets_each_lite_topic_in_order(endpoint: str) -> None:
+    got: asyncio.Queue[str] = asyncio.Queue()
+
+    async def listener(message: MessageView) -> ConsumeResult:
+        await got.put(message.text)
+        return ConsumeResult.SUCCESS
+
+    async with (
+        aio.LitePushConsumer(endpoint, "agents", "sessions", listener, ["a", "b"]) as consumer,
+        asyncio.timeout(PATIENCE_S),
+    ):
+        await asyncio.to_thread(send, endpoint, *"ababx")
+        texts = [await got.get() for _ in range(4)]
+        assert [text for text in texts if text[0] == "a"] == ["a0", "a2"]
+        assert [text for text in texts if text[0] == "b"] == ["b1", "b3"]
+        await consumer.unsubscribe_lite("a")
+        await consumer.subscribe_lite("x")
+        assert await got.get() == "x4"
+        assert consumer.lite_topics == {"b", "x"}
+
+
+def test_a_subscription_says_where_it_begins(endpoint: str) -> None:
+    send(endpoint, "a", "b")
+    with LiteSimpleConsumer(endpoint, "agents", "sessions") as consumer:
+        consumer.subscribe_lite("a", begin="max")
+        consumer.subscribe_lite("b", begin="last")
+        assert taken(consumer) == ["b1"]
+        send(endpoint, "a")
+        assert taken(consumer) == ["a0"]
+
+
+@pytest.mark.user("U32")
+def test_after_a_restart_of_the_server_lite_topics_go_on(database: str) -> None:
+    """Those from the start and those of later, of a listener and of one who receives."""
+    got: queue.Queue[str] = queue.Queue()
+
+    def listener(message: MessageView) -> ConsumeResult:
+        got.put(message.text)
+        return ConsumeResult.SUCCESS
+
+    with embedded(database) as server, Admin(server.endpoint) as admin:
+        admin.create_topic("sessions", accept_message_types=["LITE"])
+        at = server.endpoint
+        push = LitePushConsumer(at, "listeners", "sessions", listener, "a")
+        simple = LiteSimpleConsumer(at, "agents", "sessions", "a")
+        push.subscribe_lite("b")
+        simple.subscribe_lite("b")
+        send(at, "a", "b")
+        assert sorted(got.get(timeout=PATIENCE_S) for _ in range(2)) == taken(simple) == ["a0", "b1"]
+    with embedded(database, port=int(at.rpartition(":")[2])):
+        send(at, "a", "b", "x")
+        assert sorted(got.get(timeout=PATIENCE_S) for _ in range(2)) == ["a0", "b1"]
+        found: list[str] = []
+        until_in_thread(lambda: len(found.extend(taken(simple)) or found) == 2)
+        assert sorted(found) == ["a0", "b1"]
+        assert push.lite_topics == simple.lite_topics == {"a", "b"}
+        push.close()
+        simple.close()
+    assert got.empty()
+
+
 def test_a_message_has_one_of_group_and_lite_topic() -> None:
     with pytest.raises(ValueError, match="message_group and lite_topic exclude each other"):
         Message("sessions", "x", message_group="g", lite_topic="a")
-
-
-async def test_the_complete_set_does_not_overtake_a_subscription(
-    endpoint: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The client tells it by itself, while the answer to the subscription is on its way."""
-    told: list[tuple[int, list[str]]] = []
-    answered = asyncio.Event()
-    unary = Transport.unary
-
-    async def slow(self: Transport, method: Any, request: Any, timeout: Any) -> Any:
-        if isinstance(request, rpc.SyncLiteSubscriptionRequest):
-            told.append((request.action, list(request.lite_topic_set)))
-            if request.action == pb.PARTIAL_ADD:
-                await answered.wait()
-        return await unary(self, method, request, timeout)
-
-    monkeypatch.setattr(Transport, "unary", slow)
-    async with aio.LiteSimpleConsumer(endpoint, "agents", "sessions") as consumer:
-        told.clear()
-        subscribing = asyncio.create_task(consumer.subscribe_lite("a"))
-        await until(lambda: bool(told))
-        consumer._core.session.on_back()
-        await asyncio.sleep(0.05)
-        answered.set()
-        await subscribing
-        await until(lambda: len(told) == 2)
-    assert told == [(pb.PARTIAL_ADD, ["a"]), (pb.COMPLETE_ADD, ["a"])]

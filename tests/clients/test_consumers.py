@@ -61,6 +61,7 @@ def test_another_subscription_is_warned_of(
     assert (entry["group"], entry["client_id"], entry["other_client_id"]) == ("billing", "c2", "c1")
     assert (entry["wants"], entry["other_wants"]) == (other_wants, wants)
     assert f"c1 has {wants}, c2 has {other_wants}" in consumers.disagreement(GROUP)
+    assert not consumers.is_alike(GROUP)
 
 
 @pytest.mark.row("G5")
@@ -70,6 +71,7 @@ def test_a_pull_consumer_that_names_its_queues_itself_disagrees_with_nobody(warn
     consumers.took("member", role((ORDERS, tags.parse("a")), kind=ClientKind.PULL))
     consumers.took("assigned too", role(kind=ClientKind.PULL))
     assert (warned, consumers.disagreement(GROUP), consumers.disagreements(10)) == ([], "", [])
+    assert consumers.is_alike(GROUP)
     consumers.took("another", role((ORDERS, tags.parse("b")), kind=ClientKind.PULL))
     assert "member has topic 'orders' by TAG 'a', another has" in consumers.disagreement(GROUP)
     assert len(warned) == len(consumers.disagreements(10)) == 1

@@ -13,6 +13,8 @@ import grpc
 import pytest
 
 import popclient.cli
+from popclient import UnsupportedByServer
+from popclient.admin import Admin
 from popclient.config import ClientConfig
 from popconsole.settings import Settings
 from popproto.v1 import admin_pb2 as admin
@@ -104,6 +106,14 @@ def test_a_rocketmq_proxy(desk: Desk) -> None:
         data = {"csrf": csrf_on(browser.get("/sign-in").text), "access_key": "root", "secret": "s3cret-key"}
         answer = browser.post("/sign-in", data=data)
         assert (answer.status_code, "has no popmq.v1.Admin" in answer.text) == (501, True)
+
+
+def test_a_call_of_rocketmqs_admin_names_its_service(desk: Desk) -> None:
+    with relay(desk.server.endpoint, NO_CALLS) as endpoint, Admin(endpoint) as admin:
+        with pytest.raises(UnsupportedByServer, match=r"no apache\.rocketmq\.v2\.Admin; PopMQ .* PrintThread"):
+            admin.print_threads("c1")
+        with pytest.raises(UnsupportedByServer, match=r"no popmq\.v1\.Admin; only PopMQ .* ListTopics"):
+            admin.list_topics()
 
 
 @pytest.fixture

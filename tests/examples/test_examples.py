@@ -39,7 +39,7 @@ def run(*arguments: str, **environment: str) -> str:
         [sys.executable, *arguments],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
         check=False,
         cwd=EXAMPLES.parent,
         env={**os.environ, **environment},

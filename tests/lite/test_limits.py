@@ -9,8 +9,10 @@ import pytest
 
 from popserver.lite.flow import LiteAction
 from popserver.lite.subscriptions import SILENT_MS
-from popserver.model.errors import TooManyRequests
+from popserver.messages import lite_topics
+from popserver.model.errors import Internal, TooManyRequests
 from tests.support.lite import LiteBroker
+from tests.support.running_broker import watched
 
 
 async def test_the_lite_topics_of_all_clients_have_a_budget(lite: LiteBroker) -> None:
@@ -82,3 +84,36 @@ async def test_many_clients_that_are_gone_at_once(lite: LiteBroker) -> None:
     await lite.advance(SILENT_MS + 1)
     assert await lite.query("SELECT client_id FROM lite_client") == []
     assert sum(transactions.counts) - before < 45
+
+
+async def test_existing_lite_topics_are_remembered_up_to_a_number(
+    lite: LiteBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lite_topics, "_REMEMBERED_MAX", 3)
+    looks: list[None] = []
+
+    async def is_looked_for(*names: str) -> bool:
+        looks.clear()
+        with watched(lite.broker.database, "SELECT given_names.name", lambda: looks.append(None)):
+            await lite.send_lite(*names)
+        return bool(looks)
+
+    assert await is_looked_for("a", "b", "c")
+    assert not await is_looked_for("a", "b", "c")
+    assert await is_looked_for("d")
+    assert not await is_looked_for("a", "d")
+    # One more than may be remembered: all were forgotten when `e` came.
+    assert await is_looked_for("e")
+    assert not await is_looked_for("e")
+    assert await is_looked_for("a")
+
+
+async def test_what_is_not_committed_is_not_remembered(lite: LiteBroker) -> None:
+    def fail() -> None:
+        raise OSError("the disk is gone")
+
+    with watched(lite.broker.database, "INSERT INTO lite_topic", fail), pytest.raises(Internal):
+        await lite.send_lite("a")
+    sent = await lite.send_lite("a")
+    await lite.sync("a")
+    assert await lite.take() == sent

@@ -163,7 +163,8 @@ async def test_expiry_waits_for_no_send(pair: Pair) -> None:
     assert (await pair.a.query(count))[0].n == 0
 
 
-async def test_a_message_that_is_sent_while_its_lite_topic_expires_is_delivered(pair: Pair) -> None:
+@pytest.mark.parametrize("remembers", [True, False])
+async def test_a_message_that_is_sent_while_its_lite_topic_expires_is_delivered(pair: Pair, *, remembers: bool) -> None:
     await pair.a.sync("a")
     await pair.a.send_lite("a")
     await pair.a.take()
@@ -181,11 +182,28 @@ async def test_a_message_that_is_sent_while_its_lite_topic_expires_is_delivered(
         if not removed:
             asyncio.run_coroutine_threadsafe(expire(), loop).result(20)
 
-    # After the lite topic was found, before the queue is locked.
+    if not remembers:
+        pair.a.broker.writer._memory.clear()
+    # After the lite topic was found, or remembered, before the queue is locked.
     with watched(pair.a.broker.database, "UPDATE queue", meanwhile):
         sent = await pair.a.send_lite("a")
     assert removed == [1]
     assert await pair.a.take() == sent
+
+
+async def test_a_server_does_not_believe_in_lite_topics_that_another_has_removed(pair: Pair) -> None:
+    await pair.a.sync("a", "b")
+    await pair.a.send_lite("a", "b")
+    await pair.b.send_lite("a", "b")
+    assert len(await pair.a.take()) == 4
+    await pair.a.broker.catalog.update_topic(TOPIC, lite_expires_ms=60_000)
+    await pair.servers.advance(120_002)
+    assert await pair.a.query("SELECT name FROM lite_topic") == []
+    await pair.a.sync("a", "b")
+    for server in (pair.a, pair.b):
+        sent = await server.send_lite("a", "b")
+        assert set(await pair.a.take()) == set(sent)
+    assert [row.name for row in await pair.a.query("SELECT name FROM lite_topic ORDER BY name")] == ["a", "b"]
 
 
 async def test_a_repeated_send_to_an_expired_lite_topic_creates_none(pair: Pair) -> None:

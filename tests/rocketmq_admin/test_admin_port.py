@@ -99,6 +99,22 @@ def test_the_port_of_the_administration_serves_no_messages(server: EmbeddedBroke
     assert answer.status == HealthCheckResponse.SERVING
 
 
+def test_health_knows_what_each_port_serves(server: EmbeddedBroker) -> None:
+    known: dict[str, set[str]] = {}
+    names = [each.full_name for each in (services.MESSAGING, services.ADMIN, services.ROCKETMQ_ADMIN)]
+    for endpoint in (server.endpoint, server.admin_endpoint):
+        with grpc.insecure_channel(endpoint) as channel:
+            for name in names:
+                try:
+                    answer = HealthStub(channel).Check(HealthCheckRequest(service=name))
+                except grpc.RpcError as refused:
+                    assert refused.code() is grpc.StatusCode.NOT_FOUND
+                else:
+                    assert answer.status == HealthCheckResponse.SERVING
+                    known.setdefault(endpoint, set()).add(name)
+    assert known == {server.endpoint: set(names[:1]), server.admin_endpoint: set(names[1:])}
+
+
 def test_its_connections_have_a_limit_of_their_own(server: EmbeddedBroker) -> None:
     with Admin(server.admin_endpoint) as admin:
         budgets = {each.name: each for each in admin.status().budgets}

@@ -206,6 +206,25 @@ async def test_a_subscription_in_use_is_not_deleted(door: Door) -> None:
         assert (await ask(door, "DeleteSubscription", group=GROUP, topic=OTHER)).status.code == pb.TOPIC_NOT_FOUND
 
 
+async def test_every_topic_of_a_long_subscription_counts(door: Door) -> None:
+    """Only the first 64 topics are kept as text; this topic is the last of 65."""
+    last, many = pb.Resource(name="z"), [pb.Resource(name=f"t{number:02}") for number in range(64)]
+    await subscribed(door, last)
+    async with consumer(door, told=settings(*many, last, expression=SQL)):
+        status = (await ask(door, "DeleteSubscription", group=GROUP, topic=last)).status
+        assert (status.code, "such as c1, 1 in all" in status.message) == (pb.BAD_REQUEST, True)
+        of_both = await ask(door, "ListSubscription", group=GROUP, topic=last)
+        assert shown(of_both) == [("counters", "z", "a > 3", True)]
+        of_group = await ask(door, "ListSubscription", group=GROUP)
+        assert {topic: online for _, topic, _, online in shown(of_group)}["z"]
+        clients = await ask(door, "ListConsumerConnection", group=GROUP, topic=last)
+        assert [each.client_id for each in clients.client_info] == ["c1"]
+        described = await ask(door, "DescribeSubscription", group=GROUP, topic=last)
+        assert [each.subscription_info.expression for each in described.client_subscription_info] == [SQL]
+        every = await ask(door, "DescribeSubscription", group=GROUP)
+        assert len(every.client_subscription_info) == 64
+
+
 async def test_a_message_that_waits_for_its_retry_is_in_flight(door: Door) -> None:
     await door.send(a_message("m1"), a_message("m2"))
     failed, _ = await door.receive(push=True)

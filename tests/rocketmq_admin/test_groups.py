@@ -85,6 +85,16 @@ def test_a_topic_of_another_namespace_is_named_in_full(desk: Desk) -> None:
     assert set(answer.topic_accumulation) == {"jobs", "us/jobs"}
 
 
+def test_topics_of_one_name_are_two_entries(desk: Desk) -> None:
+    desk.make_group("eu/workers")
+    for topic, count in (("jobs", 1), ("eu/jobs", 2)):
+        desk.send(topic, *(an_id() for _ in range(count)))
+        assert len(desk.receive("eu/workers", topic)) == count
+    answer = desk.ask("DescribeGroupAccumulation", group=named("eu/workers"))
+    by_topic = {name: each.inflight_messages for name, each in answer.topic_accumulation.items()}
+    assert by_topic == {"/jobs": 1, "jobs": 2}
+
+
 def test_time_spans(desk: Desk, ids: list[str]) -> None:
     answer = desk.ask("QueryTimeSpan", group=GROUP, topics=[TOPIC])
     (span,) = answer.queue_time_span_list
@@ -108,6 +118,15 @@ def test_the_time_span_of_a_queue_without_messages(desk: Desk) -> None:
     (span,) = desk.ask("QueryTimeSpan", group=GROUP).queue_time_span_list
     times = span.min_timestamp, span.max_timestamp, span.consume_timestamp, span.delay_time_ms
     assert times == (0, 0, 0, 0)
+
+
+def test_the_time_spans_of_a_group_are_without_its_retries(desk: Desk, ids: list[str]) -> None:
+    retries = named("%RETRY%workers")
+    assert desk.receive("workers", "%RETRY%workers", 1) == []
+    every = desk.ask("QueryTimeSpan", group=GROUP).queue_time_span_list
+    assert [each.message_queue.topic.name for each in every] == ["jobs", "more"]
+    (own,) = desk.ask("QueryTimeSpan", group=GROUP, topics=[retries]).queue_time_span_list
+    assert own.message_queue.topic == retries
 
 
 def test_time_spans_have_a_limit(desk: Desk, ids: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,9 +159,11 @@ def test_a_subscription_is_deleted(desk: Desk, ids: list[str]) -> None:
     assert [each.topic.name for each in desk.ask("ListSubscription", group=GROUP).subscription_info] == ["jobs"]
     again = desk.ask("DeleteSubscription", group=GROUP, topic=OTHER).status
     assert (again.code, "'workers' does not consume topic 'more'" in again.message) == (pb.NOT_FOUND, True)
+    late = desk.acked("workers", "more", held)
+    assert late.code == pb.INVALID_RECEIPT_HANDLE
     # A group that reads the topic again begins as one that has never read it.
     assert [each.system_properties.message_id for each in desk.receive("workers", "more")] == ids
-    assert held.system_properties.message_id == ids[1]
+    assert desk.acked("workers", "more", held).code == pb.INVALID_RECEIPT_HANDLE
 
 
 def test_pauses_end_with_the_subscription(desk: Desk, ids: list[str]) -> None:

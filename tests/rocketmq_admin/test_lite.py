@@ -93,7 +93,23 @@ async def test_what_waits_in_a_lite_topic(door: Door) -> None:
     assert (missing.status.code, "no lite topic 'none'" in missing.status.message) == (pb.NOT_FOUND, True)
     await door.broker.catalog.create_group(NewGroup(Resource("", "idle")))
     unread = await ask(door, "DescribeGroupAccumulation", group=pb.Resource(name="idle"), lite_topic="a")
-    assert (unread.status.code, "0 of its topics" in unread.status.message) == (pb.BAD_REQUEST, True)
+    assert (unread.status.code, "none of its topics has lite topics" in unread.status.message) == (pb.BAD_REQUEST, True)
+
+
+async def test_the_topic_of_a_lite_topic_is_found_among_many(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("popserver.progress.accumulation.TOPICS_MAX", 1)
+    mixed, catalog = Resource("", "mixed"), door.broker.catalog
+    for name in ("alpha", TOPIC.name):
+        await catalog.subscription(mixed, Resource("", name))
+    asked: dict[str, Any] = {"group": pb.Resource(name="mixed"), "lite_topic": "a"}
+    answer = await ask(door, "DescribeGroupAccumulation", **asked)
+    assert (answer.status.code, list(answer.topic_accumulation)) == (pb.OK, ["alpha"])
+    assert answer.lite_topic_accumulation["a"].ready_messages == 5
+    await catalog.create_topic(NewTopic(Resource("", "zulu"), 1, (MessageType.LITE,)))
+    await catalog.subscription(mixed, Resource("", "zulu"))
+    for topics in ([], [TOPIC, pb.Resource(name="zulu")]):
+        several = (await ask(door, "DescribeGroupAccumulation", **asked, topics=topics)).status
+        assert (several.code, "more than one of them, such as 'flights'" in several.message) == (pb.BAD_REQUEST, True)
 
 
 def settings(kind: pb.ClientType.ValueType) -> wire.TelemetryCommand:

@@ -9,6 +9,7 @@ import pytest
 from popproto.v2 import definition_pb2 as pb
 from tests.support.builders import an_id
 from tests.support.desk import Desk, named
+from tests.support.waiting import soon
 
 TOPIC = named("jobs")
 START_S = 1_735_689_600  # of the manual clock
@@ -79,7 +80,7 @@ def test_pages_of_a_key_have_each_message_once(desk: Desk, ids: list[str]) -> No
         assert [found(each) for each in numbered] == pages[:2]
     assert everything(desk, **key, queue_id=0, page_size=2) == [both[4::-2][:2], [both[0]]]
     beyond = desk.ask("QueryMessage", topic=TOPIC, **key, page_size=6, page_num=3)
-    assert beyond.status.code == pb.MESSAGE_NOT_FOUND
+    assert (beyond.status, list(beyond.messages), beyond.scroll_id) == (pb.Status(code=pb.OK, message="OK"), [], "")
 
 
 def test_a_search_by_key_ends_when_its_work_is_done(
@@ -145,14 +146,49 @@ def test_a_numbered_page_that_one_request_does_not_reach(
     )
 
 
+@pytest.mark.parametrize(
+    ("body", "properties", "lengths"),
+    [
+        (b"x" * (3 << 19), {"colour": "red"}, [2, 2, 1]),  # 1.5 MiB each
+        (b"x" * ((1 << 21) - 8_192), {"text": "ä" * 3_000}, [1, 1, 1, 1, 1]),  # the properties count too
+    ],
+)
+def test_a_client_with_the_usual_limits_takes_each_answer(
+    desk: Desk, body: bytes, properties: Any, lengths: list[int]
+) -> None:
+    sent = [an_id() for _ in range(5)]
+    desk.call("CreateTopic", topic=TOPIC, queue_count=1)
+    for each in sent:
+        desk.send("jobs", each, body=body, properties=properties, tag="A", keys=["k"])
+        desk.server.clock.advance("1s")
+    for wish in ({}, {"subscription": "A"}, {"message_key": "k"}):
+        pages = everything(desk, **wish)
+        shown = [each for page in pages for each in page]
+        assert shown == (sent if "message_key" not in wish else sent[::-1])
+        assert [len(page) for page in pages] == lengths
+    budget = next(each for each in desk.server.app.budgets if each.name == "undelivered")
+    assert budget.peak >= lengths[0] * len(body)
+    soon(lambda: budget.used == 0)
+
+
+def test_shown_messages_are_counted_until_they_are_read(desk: Desk) -> None:
+    desk.send("jobs", an_id(), body=b"x" * 1_000_000)
+    assert len(desk.call("PeekMessages", topic=TOPIC, max=1).messages) == 1
+    budget = next(each for each in desk.server.app.budgets if each.name == "undelivered")
+    assert budget.peak >= 1_000_000
+    soon(lambda: budget.used == 0)
+
+
 def test_a_page_has_so_many_bytes(desk: Desk, ids: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("popserver.messages.read.PAGE_BYTES_MAX", 10)
+    (message,) = desk.ask("QueryMessage", topic=TOPIC, message_id=ids[0]).messages
+    monkeypatch.setattr("popserver.rocketmq_admin.search.PAGE_BYTES_MAX", 5 * message.ByteSize() // 2)
     by_queue = [*ids[::2], *ids[1::2]]
     pages = everything(desk)
     assert max(len(page) for page in pages) == 2
     assert [each for page in pages for each in page] == by_queue
     by_key = everything(desk, message_key="order-1")
-    assert ([each for page in by_key for each in page], len(by_key)) == ([ids[9], ids[5], ids[1]], 2)
+    # The first of three do not fit, so half as many are searched for.
+    assert [each for page in by_key for each in page] == [ids[9], ids[5], ids[1]]
 
 
 @pytest.mark.parametrize(

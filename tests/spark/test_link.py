@@ -47,6 +47,16 @@ def test_a_server_without_such_a_session_offers_nothing_and_is_not_asked_again(m
             link.ask(_is_open)
 
 
+def test_a_server_that_opens_a_session_and_has_no_pulls_is_refused_each_time() -> None:
+    """As a proxy that heeds no client type: the session is up, so it alone says nothing."""
+    with ServerThread(capabilities="") as server:
+        link = link_to(ClientConfig(server.endpoints), "reports")
+        for _ in range(2):
+            with pytest.raises(UnsupportedByServer, match="QueryOffset is not offered"):
+                link.ask(_is_open)
+        link.close()
+
+
 def test_a_session_stays_while_somebody_asks(pop_server: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(links, "IDLE_S", 0)
     link = link_to(ClientConfig(pop_server.endpoint), "reports")

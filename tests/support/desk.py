@@ -89,11 +89,15 @@ class Desk:
         return [frame.message for frame in frames if frame.HasField("message")]
 
     def ack(self, group: str, topic: str, message: pb.Message) -> None:
+        assert self.acked(group, topic, message).code == pb.OK
+
+    def acked(self, group: str, topic: str, message: pb.Message) -> pb.Status:
         entry = wire.AckMessageEntry(
             message_id=message.system_properties.message_id, receipt_handle=message.system_properties.receipt_handle
         )
         request = wire.AckMessageRequest(group=named(group), topic=named(topic), entries=[entry])
-        assert self._messaging.AckMessage(request, metadata=CLIENT).status.code == pb.OK
+        status: pb.Status = self._messaging.AckMessage(request, metadata=CLIENT).status
+        return status
 
     def give_up(self, group: str, topic: str, message: pb.Message) -> None:
         request = wire.ForwardMessageToDeadLetterQueueRequest(

@@ -16,7 +16,7 @@ from popserver.database import migrate, schema
 from popserver.database.check import check_integrity
 from popserver.database.database import Database
 from popserver.database.notifications import CHECKS, DUE, PENDING, Invalidation
-from popserver.engine.transaction import ANSWER_BYTES_MAX, STEP_ROWS_MAX, Transaction, lock
+from popserver.engine.transaction import ANSWER_BYTES_MAX, STEP_ROWS_MAX, Outdated, Transaction, lock
 from popserver.filters import SqlFilter, TagFilter
 from popserver.maintenance import purge as maintenance_purge
 from popserver.messages import append
@@ -58,6 +58,7 @@ class OpenStore:
         self.rings: set[int] = set()
         self.rung: set[int] = set()  # by all transactions, until the test empties it
         self.answer_bytes = ANSWER_BYTES_MAX
+        self.memory: dict[type[Any], Any] = {}
         self.due_ms: int | None = None
         self.enters_ms: int | None = None
         self.check_ms: int | None = None
@@ -70,16 +71,20 @@ class OpenStore:
         """All requests in one call and one transaction; a receive's SQL filter is asked before, as by the broker."""
         requests = tuple(self._judged(each) for each in requests)
         tx = Transaction.at(self.conn, self.now_ms, careful)
-        tx.answer_bytes = self.answer_bytes
+        tx.answer_bytes, tx.memory = self.answer_bytes, self.memory
         self.database.begin(self.conn)
         try:
             lock(tx, cast("Sequence[Any]", requests))
             results = verb(tx, requests)
             tx.finish()
-        except BaseException:
+        except BaseException as error:
             self.conn.exec_driver_sql("ROLLBACK")
+            if isinstance(error, Outdated):
+                return self.do(verb, *requests, careful=careful)
             raise
         self.conn.exec_driver_sql("COMMIT")
+        for each in tx.after_commit:
+            each()
         self.rings, self.due_ms = tx.ready_topics, tx.due.get(DUE)
         self.rung |= tx.ready_topics
         self.enters_ms, self.check_ms = tx.due.get(PENDING), tx.due.get(CHECKS)

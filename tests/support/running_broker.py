@@ -59,8 +59,8 @@ class TestedBroker(Broker):
         self.hold_release.abandon_holds([each.receipt_handle for each in granted])
 
     def progress(self) -> GroupProgress:
-        parts = self.reader, self.writer, self.catalog, self.clock, self.paused, self.clients, self.group_members
-        return GroupProgress(*parts)
+        seen = self.clients, self.group_members, self.servers
+        return GroupProgress(self.reader, self.writer, self.catalog, self.clock, self.paused, *seen)
 
     def redrives(self) -> Redrives:
         return Redrives(self.reader, self.writer)

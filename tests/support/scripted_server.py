@@ -341,6 +341,11 @@ class ScriptedServer(service_pb2_grpc.MessagingServiceServicer):
         self.withheld = []
         self.rung.set()
 
+    async def SyncLiteSubscription(self, request: Any, context: Any) -> Any:  # noqa: N802
+        return await self._answer(
+            "SyncLiteSubscription", request, context, lambda: rpc.SyncLiteSubscriptionResponse(status=OK)
+        )
+
     async def ForwardMessageToDeadLetterQueue(self, request: Any, context: Any) -> Any:  # noqa: N802
         return await self._answer(
             "ForwardMessageToDeadLetterQueue",

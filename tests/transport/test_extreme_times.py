@@ -10,18 +10,21 @@ import pytest
 from google.protobuf.descriptor import Descriptor
 
 from popproto.v1 import admin_pb2, bulk_pb2, legacy_pb2, receiving_pb2
+from popproto.v2 import admin_pb2 as official_pb2
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as v2
 from tests.support.door import GROUP, LIMITS, TOPIC, Door, a_message, opened, receive_request
 
 MESSAGING, LEGACY = "apache.rocketmq.v2.MessagingService", "popmq.v1.Legacy"
 RECEIVING, ADMIN, BULK = "popmq.v1.Receiving", "popmq.v1.Admin", "popmq.v1.Bulk"
+OFFICIAL_ADMIN = "apache.rocketmq.v2.Admin"
 MODULES: dict[str, Any] = {
     MESSAGING: v2,
     LEGACY: legacy_pb2,
     RECEIVING: receiving_pb2,
     BULK: bulk_pb2,
     ADMIN: admin_pb2,
+    OFFICIAL_ADMIN: official_pb2,
 }
 TIMES = {"google.protobuf.Timestamp", "google.protobuf.Duration"}
 LONG_MAX, LONG_MIN, INT_MAX, INT_MIN = 2**63 - 1, -(2**63), 2**31 - 1, -(2**31)
@@ -55,6 +58,8 @@ RIGHT: dict[str, Any] = {
     "ReceiveBatch": receive_request(),
     "ReceiveBulk": bulk_pb2.ReceiveBulkRequest(group=GROUP, topic=TOPIC, attempt_id="a", max_messages=1),
     "RenewAttempt": bulk_pb2.RenewAttemptRequest(group=GROUP, topic=TOPIC, attempt_id="a"),
+    "CreateTopic": admin_pb2.CreateTopicRequest(topic=pb.Resource(name="new"), accept_message_types=[pb.LITE]),
+    "UpdateTopic": admin_pb2.UpdateTopicRequest(topic=TOPIC),
     "CreateGroup": admin_pb2.CreateGroupRequest(group=pb.Resource(name="new")),
     "UpdateGroup": admin_pb2.UpdateGroupRequest(group=GROUP),
     "FindMessages": admin_pb2.FindMessagesRequest(topic=TOPIC),
@@ -64,6 +69,9 @@ RIGHT: dict[str, Any] = {
     "PurgeDeadLetters": admin_pb2.PurgeDeadLettersRequest(selection=SELECTED),
     "PlanRedrive": admin_pb2.PlanRedriveRequest(selection=SELECTED, reason="mended"),
     "ResetOffsets": admin_pb2.ResetOffsetsRequest(group=GROUP, topic=TOPIC),
+    "ResetGroupOffset": official_pb2.ResetGroupOffsetRequest(group=GROUP, topic=TOPIC),
+    "QueryMessage": official_pb2.ListMessageRequest(topic=TOPIC, message_key="k"),
+    "AdminSendMessage": official_pb2.AdminSendMessageRequest(topic=TOPIC, body=b"m"),
 }
 
 

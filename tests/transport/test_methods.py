@@ -15,7 +15,7 @@ import popserver
 from popproto.v2 import definition_pb2 as pb
 from popserver.access import rights
 from popserver.access.flow import Access
-from popserver.access.gate import AdminGate
+from popserver.access.gate import AdminElsewhere
 from popserver.model.budget import Budgets
 from popserver.rocketmq_admin.rpc import ServerFacts
 from popserver.services import ADMIN, BULK, LEGACY, MESSAGING, RECEIVING, ROCKETMQ_ADMIN, Services
@@ -68,12 +68,11 @@ async def test_every_method_has_rights(tables: dict[Any, Mapping[str, AnyMethod]
 async def test_a_missing_method_stops_the_start(tables: dict[Any, Mapping[str, AnyMethod]]) -> None:
     methods = dict(tables[ADMIN])
     del methods["GetStatus"]
-    access: Any = None
     with pytest.raises(ValueError, match="GetStatus"):
-        calls.serve(ADMIN, methods, AdminGate(access), Incoming(Budgets(), LIMITS))
+        calls.serve(ADMIN, methods, AdminElsewhere(), Incoming(Budgets(), LIMITS))
     methods |= {"GetStatus": tables[ADMIN]["GetStatus"], "GetStars": tables[ADMIN]["GetStatus"]}
     with pytest.raises(ValueError, match="GetStars"):
-        calls.serve(ADMIN, methods, AdminGate(access), Incoming(Budgets(), LIMITS))
+        calls.serve(ADMIN, methods, AdminElsewhere(), Incoming(Budgets(), LIMITS))
 
 
 def test_no_module_knows_grpc() -> None:

@@ -17,6 +17,7 @@ from popproto.v1 import admin_pb2 as wire
 from popproto.v2 import definition_pb2 as pb
 
 Answer = TypeVar("Answer", bound=Answered)
+OURS = "popmq.v1.Admin"
 
 
 class Calls:
@@ -62,13 +63,15 @@ class Calls:
         try:
             answer = self._bridge.run(lambda: self._transport.unary(pick, request, patience))
         except UnsupportedByServer as refusal:
-            call = type(request).__name__.removesuffix("Request")
-            raise UnsupportedByServer(self._what_is_missing(call, patience), name=refusal.name) from None
+            asked = request.DESCRIPTOR
+            service, call = f"{asked.file.package}.Admin", asked.name.removesuffix("Request")
+            missing = self._what_is_missing(service, call, patience)
+            raise UnsupportedByServer(missing, name=refusal.name) from None
         if answer.status.code not in but:
             check(answer.status)
         return answer
 
-    def _what_is_missing(self, call: str, patience: float) -> str:
+    def _what_is_missing(self, service: str, call: str, patience: float) -> str:
         """Of a server that does not know the call: is it an older PopMQ, or none at all?"""
         where = self._transport.where
         try:
@@ -76,9 +79,10 @@ class Calls:
                 lambda: self._transport.unary(lambda link: link.admin.GetStatus, wire.GetStatusRequest(), patience)
             )
         except UnsupportedByServer:
+            offers = "only PopMQ offers it" if service == OURS else "PopMQ offers it"
             return (
-                f"the server at {where} has no popmq.v1.Admin; only PopMQ offers it, and with it {call};"
-                " RocketMQ's servers are administered with its mqadmin"
+                f"the server at {where} has no {service}; {offers}, and with it {call}; RocketMQ's servers are"
+                " administered with its mqadmin"
             )
         return f"the server at {where} is an older PopMQ, which does not offer {call}; update the server"
 

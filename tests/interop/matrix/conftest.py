@@ -12,7 +12,7 @@ import pytest
 from tests.interop.matrix import popmq, rocketmq
 from tests.interop.matrix.page import Cell, Cells, Tables
 from tests.interop.matrix.scenarios import SCENARIOS
-from tests.interop.matrix.stage import Servers
+from tests.interop.matrix.stage import Needs, Servers
 from tests.interop.programs import LANGUAGES
 from tests.spark.conftest import spark as spark
 from tests.support.built import do_without
@@ -24,11 +24,12 @@ SERVERS = ("SQLite", "Postgres", "two servers", rocketmq.NAME)
 class Get(Protocol):
     """Servers by their kind (a column of the table), and what they have to be able to do."""
 
-    def __call__(self, kind: str, signs: bool, has_lite: bool = False) -> Servers: ...
+    def __call__(self, kind: str, needs: Needs = Needs()) -> Servers: ...  # noqa: B008 - a value, not a place
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--page", action="store_true", help="write the outcomes into docs/compatibility.md")
+    parser.addoption("--at", choices=("popmq", "rocketmq"), help="run only the tests at these servers")
     parser.addoption("--missing", action="store_true", help="run only the cells that have no explained outcome there")
 
 
@@ -38,9 +39,19 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    kept = items
+    if at := config.getoption("--at", default=None):
+        kept = [item for item in kept if is_at_rocketmq(item) == (at == "rocketmq")]
     if config.getoption("--missing", default=False):
         tables = Tables.of_page(SERVERS)
-        items[:] = [item for item in items if not tables.has_explained(cell_of(item))]
+        kept = [item for item in kept if not tables.has_explained(cell_of(item))]
+    if len(kept) < len(items):
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = kept
+
+
+def is_at_rocketmq(item: pytest.Item) -> bool:
+    return any(rocketmq.NAME in mark.args for mark in item.iter_markers("xdist_group"))
 
 
 def cell_of(item: pytest.Item) -> Cell | None:
@@ -51,19 +62,23 @@ def cell_of(item: pytest.Item) -> Cell | None:
     return (values["scenario"], values["language"], values["server"]) if "scenario" in values else None
 
 
-@pytest.fixture(scope="session")
+# Not of the session: after a transaction, a thread of RocketMQ 5.5.0 keeps a core busy.
+@pytest.fixture(scope="module")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Get]:
-    """Servers by their kind, whether they want signatures, and for RocketMQ whether they have lite topics."""
-    started: dict[tuple[str, bool, bool], Servers] = {}
+    """Servers by their kind and what is needed of them; PopMQ has lite topics always."""
+    started: dict[tuple[str, Needs], Servers] = {}
+    failed: dict[tuple[str, Needs], Exception] = {}  # tried once: a start that fails takes its time
     postgres: PostgresServer | GivenServer | None = None
     missing: list[str] = []  # looked for once: a registry without an answer takes its time
     with ExitStack() as ended:
 
-        def get(kind: str, signs: bool, has_lite: bool = False) -> Servers:
+        def get(kind: str, needs: Needs = Needs()) -> Servers:  # noqa: B008 - a value, not a place
             nonlocal postgres
             if kind == rocketmq.NAME and missing:
                 do_without(missing[0])
-            key = (kind, signs, has_lite and kind == rocketmq.NAME)
+            key = (kind, needs if kind == rocketmq.NAME else needs._replace(has_lite=False))
+            if key in failed:
+                raise RuntimeError(f"the servers {key} did not start before") from failed[key]
             if key not in started:
                 folder = tmp_path_factory.mktemp("servers")
                 url = f"sqlite:///{folder}/popmq.db"
@@ -76,18 +91,21 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Get]:
                 except rocketmq.Missing as reason:
                     missing.append(str(reason))
                     do_without(missing[0])
+                except Exception as failure:
+                    failed[key] = failure
+                    raise
             return started[key]
 
         yield get
 
 
-def _running(kind: str, signs: bool, has_lite: bool, url: str, folder: Path) -> AbstractContextManager[Servers]:
+def _running(kind: str, needs: Needs, url: str, folder: Path) -> AbstractContextManager[Servers]:
     if kind != rocketmq.NAME:
-        return popmq.running(kind, url, folder, count=2 if kind == "two servers" else 1, signs=signs)
+        return popmq.running(kind, url, folder, count=2 if kind == "two servers" else 1, needs=needs)
     scenes = [
         (name, language, scene)
         for name, (_, scene) in SCENARIOS.items()
         for language in LANGUAGES
-        if scene.has_to_sign == signs and bool(scene.lite) == has_lite
+        if scene.needs == needs
     ]
-    return rocketmq.running(folder, scenes, signs=signs, has_lite=has_lite)
+    return rocketmq.running(folder, scenes, needs)

@@ -17,6 +17,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "compatibility.md"
 BEGIN, END = "<!-- The tables: make test-clients test-rocketmq -->\n", "<!-- End of the tables. -->\n"
 NOT_RUN = ""
 UNEXPLAINED = "fails"
+NO_CALL = "no call: "
 Cell = tuple[str, str, str]  # scenario, language, server
 
 
@@ -50,7 +51,7 @@ class Tables:
             return False
         outcome, fault = self.cells.get(cell, NOT_RUN), fault_at(*cell)
         if fault is None:
-            return outcome == "pass" or outcome.startswith("no call: ")
+            return outcome == "pass" or outcome.startswith(NO_CALL)
         return outcome == failing(fault) or (outcome == "pass" and not FAULTS[fault].is_constant)
 
     def __str__(self) -> str:
@@ -75,7 +76,8 @@ class Tables:
     def _reasons() -> Iterator[str]:
         if FAULTS:
             yield "\n## Reasons\n"
-            yield from (f"{number}. {each.reason}" for number, each in enumerate(FAULTS, 1))
+            for number, each in enumerate(FAULTS, 1):
+                yield f"{number}. {each.reason}{'' if each.is_constant else ' Now and then it passes.'}"
 
 
 def failing(fault: int) -> str:
@@ -87,16 +89,17 @@ def _parts() -> list[str]:
     return re.split(f"{re.escape(BEGIN)}|{re.escape(END)}", PAGE.read_text())
 
 
-def outcome_of(cell: Cell, report: pytest.TestReport) -> str:
-    """What the page says of a test that ran."""
+def outcome_of(cell: Cell, report: pytest.TestReport) -> str | None:
+    """What the page says of a test that ran; None if it was skipped because this machine lacks something."""
     if report.outcome == "passed":
         return "pass"
     fault = fault_at(*cell)
     if fault is not None and hasattr(report, "wasxfail"):
         return failing(fault)
-    if report.skipped and isinstance(report.longrepr, tuple):
-        return report.longrepr[2].removeprefix("Skipped: ")
-    return UNEXPLAINED
+    if not report.skipped:
+        return UNEXPLAINED
+    said = report.longrepr[2].removeprefix("Skipped: ") if isinstance(report.longrepr, tuple) else ""
+    return re.sub(r"[\s|]+", " ", said) if said.startswith(NO_CALL) else None
 
 
 class Cells:
@@ -109,7 +112,9 @@ class Cells:
         cell = dict(report.user_properties).get("cell")
         if cell is not None and (report.when == "call" or report.outcome != "passed"):
             scenario, language, server = str(cell).split("/")
-            self._write((scenario, language, server), outcome_of((scenario, language, server), report))
+            outcome = outcome_of((scenario, language, server), report)
+            if outcome is not None:
+                self._write((scenario, language, server), outcome)
 
     def _write(self, cell: Cell, outcome: str) -> None:
         with PAGE.open() as page:

@@ -9,10 +9,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from popclient import ClientConfig
+from popclient import ClientConfig, Tls
 from popclient.admin import Admin
 from popserver.lite.subscriptions import LITE_SUBSCRIPTIONS_MAX
-from tests.interop.matrix.stage import DOCTORS, SIGNED, Scene, Servers
+from tests.interop.matrix.stage import DOCTORS, SIGNED, Needs, Scene, Servers
 from tests.support.certificates import Authority
 from tests.support.server_process import ServerProcess
 
@@ -29,7 +29,7 @@ class PopMQ(Servers):
     shortest_hold_s = 1
     lite_quota = LITE_SUBSCRIPTIONS_MAX
 
-    def __init__(self, name: str, servers: list[ServerProcess], certificate: Path, loop: Loop, *, signs: bool) -> None:
+    def __init__(self, name: str, servers: list[ServerProcess], certificate: Path, loop: Loop, needs: Needs) -> None:
         self.name = name
         self.count = len(servers)
         self.endpoint = servers[0].endpoint
@@ -37,10 +37,11 @@ class PopMQ(Servers):
         self.certificate = certificate
         self._dialled = servers[0]
         self._loop = loop
-        key, secret = ROOT if signs else ("", "")
-        self._admin = Admin(ClientConfig(self.endpoint, access_key=key, access_secret=secret))
+        key, secret = ROOT if needs.signs else ("", "")
+        tls = Tls(ca=certificate) if needs.has_tls else False
+        self._admin = Admin(ClientConfig(self.endpoint, access_key=key, access_secret=secret, tls=tls))
         self._admin.create_group(DOCTORS)
-        if signs:
+        if needs.signs:
             self._admin.create_user(*SIGNED)
             self._admin.add_policy(SIGNED[0], "ALLOW", ["PUB", "SUB"], "TOPIC", "signed*")
             self._admin.add_policy(SIGNED[0], "ALLOW", ["SUB"], "GROUP", "signed*")
@@ -88,13 +89,15 @@ class Loop:
 
 
 @contextmanager
-def running(name: str, database_url: str, folder: Path, *, count: int = 1, signs: bool = False) -> Iterator[PopMQ]:
-    """`count` servers on the database; with `signs` they want signatures, and know one user."""
+def running(name: str, database_url: str, folder: Path, *, count: int, needs: Needs) -> Iterator[PopMQ]:
+    """`count` servers on the database; those that want signatures know one user."""
     authority = Authority(folder)
     pair = authority.issue("server")
     options = [*OPTIONS, "--tls-cert", str(pair.cert), "--tls-key", str(pair.key)]
     under = []
-    if signs:
+    if needs.has_tls:
+        options += ["--tls", "tls"]
+    if needs.signs:
         options.append("--auth")
         under = ["env", f"POPMQ_ADMIN_ACCESS_KEY={ROOT[0]}", f"POPMQ_ADMIN_SECRET={ROOT[1]}"]
     with ExitStack() as ended:
@@ -106,7 +109,7 @@ def running(name: str, database_url: str, folder: Path, *, count: int = 1, signs
             loop.do(server.start())
             ended.callback(_end, loop, server)
             servers.append(server)
-        popmq = PopMQ(name, servers, authority.ca, loop, signs=signs)
+        popmq = PopMQ(name, servers, authority.ca, loop, needs)
         ended.callback(popmq.close)
         yield popmq
 

@@ -14,19 +14,20 @@ from pathlib import Path
 from benchmarks.peers.rocketmq import ARTIFACTS, VERSION, Home, Tables, registered
 from benchmarks.peers.tools import Missing as Missing
 from benchmarks.peers.tools import Tools
-from popclient import ClientConfig
-from tests.interop.matrix.stage import DOCTORS, SIGNED, Scene, Servers, names_of
+from popclient import ClientConfig, Tls
+from tests.interop.matrix.stage import DOCTORS, SIGNED, Needs, Scene, Servers, names_of
 from tests.support.certificates import Authority
 
 NAME = f"RocketMQ {VERSION}"
 JAVA = ("-Xms256m", "-Xmx512m", "-XX:MaxDirectMemorySize=512m")
+TLS_ALONE = "-Dtls.server.mode=enforcing"
 # What is switched off, or takes long, by default.
 BROKER = {
     "autoCreateTopicEnable": "false",
     "autoCreateSubscriptionGroup": "false",
     "enablePropertyFilter": "true",
     "recallMessageEnable": "true",
-    "transactionTimeOut": 3_000,
+    "transactionTimeOut": 10_000,  # a slow machine must decide in this time
     "transactionCheckInterval": 3_000,
     "osPageCacheBusyTimeOutMills": 30_000,  # else a machine that pauses makes it refuse messages
     "mappedFileSizeCommitLog": 64 << 20,
@@ -53,13 +54,15 @@ class RocketMQServers(Servers):
     name = NAME
     shortest_hold_s = 10
     lite_quota = 5
+    has_account = False  # for clients of its proxy
 
-    def __init__(self, home: Home, certificate: Path, topics: Iterable[str], *, signs: bool, has_lite: bool) -> None:
-        # A proxy within a broker has no lite topics.
-        self._started = home.broker_and_proxy if has_lite else home.proxy
+    def __init__(self, home: Home, certificate: Path, topics: Iterable[str], needs: Needs) -> None:
+        # A proxy within a broker has no lite topics, and speaks TLS alone only if the broker does so too.
+        self._started = home.broker_and_proxy if needs.has_lite or needs.has_tls else home.proxy
         self._topics = topics
-        key, secret = SIGNED if signs else ("", "")
-        self._config = ClientConfig(home.address, access_key=key, access_secret=secret)
+        key, secret = SIGNED if needs.signs else ("", "")
+        tls = Tls(ca=certificate) if needs.has_tls else False
+        self._config = ClientConfig(home.address, access_key=key, access_secret=secret, tls=tls)
         self.endpoint = self.endpoints = home.address
         self.certificate = certificate
         self._running = ExitStack()
@@ -68,8 +71,7 @@ class RocketMQServers(Servers):
         """They are in the tables that the broker has read."""
 
     def is_done(self, topic: str, group: str) -> bool:
-        """It gives clients of its proxy no account of a group."""
-        return True
+        raise NotImplementedError("it gives clients of its proxy no account of a group")
 
     def start(self) -> None:
         self._pid = self._running.enter_context(self._started())
@@ -89,23 +91,29 @@ def classpath() -> str:
 
 
 @contextmanager
-def running(
-    folder: Path, scenes: Iterable[tuple[str, str, Scene]], *, signs: bool = False, has_lite: bool = False
-) -> Iterator[RocketMQServers]:
+def running(folder: Path, scenes: Iterable[tuple[str, str, Scene]], needs: Needs) -> Iterator[RocketMQServers]:
     """A broker with the topics and groups of the scenes (scenario, language, what it needs)."""
     authority = Authority(folder)
     pair = authority.issue("server")
     proxy: dict[str, object] = {"tlsTestModeEnable": False, "tlsKeyPath": str(pair.key), "tlsCertPath": str(pair.cert)}
-    broker: dict[str, object] = {**BROKER, **(WITH_LITE if has_lite else {})}
-    if signs:
+    broker: dict[str, object] = {**BROKER, **(WITH_LITE if needs.has_lite else {})}
+    if needs.signs:
         proxy |= _signatures("org.apache.rocketmq.proxy.auth.ProxyAuthenticationMetadataProvider")
         broker |= _signatures(f"{AUTH}.provider.LocalAuthenticationMetadataProvider")
     tables = tables_of(scenes)
-    home = Home(classpath(), folder / "rocketmq", tables, broker=broker, proxy=proxy, java=JAVA)
+    home = Home(
+        classpath(),
+        folder / "rocketmq",
+        tables,
+        broker=broker,
+        proxy=proxy,
+        java=JAVA,
+        of_proxy=(TLS_ALONE,) if needs.has_tls else (),
+    )
     with home.name_server():
-        servers = RocketMQServers(home, authority.ca, tables.topics, signs=signs, has_lite=has_lite)
-        servers.start()
+        servers = RocketMQServers(home, authority.ca, tables.topics, needs)
         try:
+            servers.start()
             yield servers
         finally:
             servers.stop()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from popclient import ClientConfig, SimpleConsumer
 from tests.interop.official import (
     NoSuchCall,
     OfficialLitePushConsumer,
@@ -23,7 +26,16 @@ from tests.interop.seen import until
 # A proxy of RocketMQ holds a poll for at least this long.
 AWAIT_S = 5
 SIGNED = ("alice", "correct-horse")
+SPARE_HOLD_S = 10  # what a hold is longer than the shortest one, where it must not end
 DOCTORS = "doctors"  # a group that reads dead letters
+
+
+class Needs(NamedTuple):
+    """What servers have to be able to do. signs: they want signatures; has_tls: they speak TLS alone."""
+
+    signs: bool = False
+    has_lite: bool = False
+    has_tls: bool = False
 
 
 class Servers(ABC):
@@ -36,6 +48,7 @@ class Servers(ABC):
     certificate: Path  # of the CA that a client has to trust
     shortest_hold_s: int
     lite_quota: int  # lite topics of one client
+    has_account = True  # do they say which messages a group has consumed?
 
     @abstractmethod
     def prepare(self, topic: str, group: str, scene: Scene) -> None:
@@ -43,7 +56,7 @@ class Servers(ABC):
 
     @abstractmethod
     def is_done(self, topic: str, group: str) -> bool:
-        """Has the group consumed all messages of the topic, by the servers' own account, if they give one?"""
+        """Has the group consumed all messages of the topic, by the servers' own account?"""
 
     @abstractmethod
     def stop(self) -> None:
@@ -59,12 +72,17 @@ class Servers(ABC):
 
 
 class Scene(NamedTuple):
-    """What a scenario needs. `has_to_sign`: at servers that want signatures; `lite`: SHARED or EXCLUSIVE."""
+    """What a scenario needs. lite: SHARED or EXCLUSIVE; `has_to_sign`, `has_tls`: at servers that want that."""
 
     accepts: str = "NORMAL"
     lite: str = ""
     max_attempts: int = 16
     has_to_sign: bool = False
+    has_tls: bool = False
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(self.has_to_sign, bool(self.lite), self.has_tls)
 
 
 class Stage:
@@ -125,7 +143,7 @@ class Stage:
 
     def take(self, consumer: OfficialSimpleConsumer, *, at_once: int = 16) -> list[Received]:
         """The messages of one poll, acked."""
-        messages = consumer.receive(at_once, self.servers.shortest_hold_s + 10)
+        messages = consumer.receive(at_once, self.servers.shortest_hold_s + SPARE_HOLD_S)
         for message in messages:
             consumer.ack(message)
         return messages
@@ -138,8 +156,34 @@ class Stage:
             return self.collect(self.simple(expression, sql=sql), count)
 
     def settles(self) -> None:
-        """Every message is consumed in the end."""
-        until(lambda: self.servers.is_done(self.topic, self.group))
+        """Every message is consumed in the end, if the servers give an account of that."""
+        if self.servers.has_account:
+            until(lambda: self.servers.is_done(self.topic, self.group))
+
+    def stays_away(self, consumer: OfficialSimpleConsumer) -> None:
+        """What was acked does not come again when its hold would have ended."""
+        if self.servers.has_account:
+            self.settles()
+        else:
+            until(partial(_is_past, time.monotonic() + self.servers.shortest_hold_s + SPARE_HOLD_S))
+            assert consumer.receive(invisible_s=10) == []
+
+    def left(self) -> set[str]:
+        """The ids of the messages that the group can still receive, by popclient, acked."""
+        found: set[str] = set()
+        config = ClientConfig(self.servers.endpoints, request_timeout=30)
+        hold_s = self.servers.shortest_hold_s + SPARE_HOLD_S
+        with SimpleConsumer(config, self.group, self.topic, await_duration=AWAIT_S) as consumer:
+            ends = time.monotonic() + hold_s  # by then the holds of others have ended
+            while (received := consumer.receive(32, hold_s)) or not _is_past(ends):
+                if received:
+                    consumer.ack(received)
+                    found |= {each.message_id for each in received}
+        return found
+
+
+def _is_past(moment: float) -> bool:
+    return time.monotonic() > moment
 
 
 def names_of(scenario: str, language: str) -> tuple[str, str]:
