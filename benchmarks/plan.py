@@ -34,6 +34,7 @@ class Plan(NamedTuple):
     lite_topics: int = 100_000  # that 50 clients share
     sizes_stored: int = 100_000  # of each kind of message whose bytes are measured
     sizes_groups: int = 10_000  # consumer groups
+    sizes_message_groups: int = 100_000
     sizes_polls: int = 5_000
     sizes_polls_over_workers: int = 50_000
     sizes_workers: int = 4
@@ -73,6 +74,7 @@ QUICK = Plan(
     lite_topics=20_000,
     sizes_stored=20_000,
     sizes_groups=500,
+    sizes_message_groups=20_000,
     sizes_polls=1_000,
     sizes_polls_over_workers=5_000,
     stored_sizes=(100_000, 1_000_000),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -95,12 +96,12 @@ def _sends_and_receives(bench: Bench, name: str) -> Figures:
 
 
 def _in_order(bench: Bench, name: str) -> Figures:
-    """The same of messages in message groups."""
-    topic, found = f"{STOCK_TOPIC}-in-order", Figures()
-    with bench.in_order(name, {topic: MESSAGE_GROUPS}) as load:
-        for number in range(bench.plan.rounds):
-            options = _receiving(bench, f"ordered-{number}", 32) | {"topic": topic}
-            _keep(found, "receive_ordered", _load(bench, load, "raw.receive", **options))
+    """The same of messages in message groups: in some, and in so many that each has few messages."""
+    counts, found = {"ordered": MESSAGE_GROUPS, "ordered_many": bench.plan.sizes_message_groups}, Figures()
+    with bench.in_order(name, {f"{STOCK_TOPIC}-{kind}": count for kind, count in counts.items()}) as load:
+        for number, kind in itertools.product(range(bench.plan.rounds), counts):
+            options = _receiving(bench, f"{kind}-{number}", 32) | {"topic": f"{STOCK_TOPIC}-{kind}"}
+            _keep(found, f"receive_{kind}", _load(bench, load, "raw.receive", **options))
     return _medians(found)
 
 

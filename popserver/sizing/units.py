@@ -37,7 +37,7 @@ class Units:
     send_database: PerRequest
     receive: PerRequest  # and its ack
     receive_database: PerRequest
-    ordered: float  # how much more a receive in order costs
+    ordered: float  # how much more a receive in order costs, with few or with many message groups
     ordered_database: float
     server_bytes: float
     group_bytes: float
@@ -88,7 +88,8 @@ def _units(figures: Mapping[str, Any]) -> Units:
 
     def ordered(kind: str) -> float:
         plain = figures[f"receive_32_{kind}"]
-        return max(1.0, figures[f"receive_ordered_{kind}"] / plain) if plain else 1.0
+        dearest = max(figures[f"receive_ordered_{kind}"], figures[f"receive_ordered_many_{kind}"])
+        return max(1.0, dearest / plain) if plain else 1.0
 
     return Units(
         bodies,

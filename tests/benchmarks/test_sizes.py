@@ -24,6 +24,7 @@ TINY = Plan(
     idle_seconds=0.3,
     sizes_stored=4_000,
     sizes_groups=20,
+    sizes_message_groups=4_000,
     sizes_polls=40,
     sizes_polls_over_workers=40,
     sizes_workers=2,
@@ -61,7 +62,7 @@ def test_a_page_without_a_place_for_the_figures_is_refused(tmp_path: Path, monke
     run_of = {
         "at": "2026-11-23T10:00:00+00:00",
         "environment": {"cores": 2, "system": "Linux", "python": "3.11"},
-        "plan": {"sizes_stored": 1},
+        "plan": {"sizes_stored": 1, "sizes_message_groups": 1},
         "cases": {"sizes_units": {"variants": {name: {"rounds": [each]} for name in ("sqlite", "postgres")}}},
     }
     (tmp_path / "bench.json").write_text(json.dumps(run_of))
