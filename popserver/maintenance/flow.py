@@ -44,6 +44,9 @@ class Maintenance:
         self._sleeper = DueTimer(clock, self._end_due)
         writer.effects.on_due(DUE, self._sleeper)
         self._retainer = DueTimer(clock, self._retain)
+        # A round of retention over all queues: where its next step goes on, and the oldest message that it has seen.
+        self._from_queue = 0
+        self._oldest_ms: int | None = None
         self._key_keeper = DueTimer(clock, self._expire_keys)
         self._purging: asyncio.Task[None] | None = None
         self._purge_again: Alarm | None = None
@@ -101,13 +104,13 @@ class Maintenance:
         return ended.next_due_ms
 
     async def _retain(self) -> int | None:
-        """One step. Returns when the next is due: now, or when the oldest remaining message is old enough.
+        """One step. Returns when the next is due: now, or when the oldest message that its round saw is old.
 
         If no message is stored, that is a whole retention from now: later messages cannot be old before that.
         """
         now_ms, cutoff_ms = self._clock.now_ms(), self._clock.aged_ms() - self._retention_ms
         try:
-            retained = await self._writer.submit(retention.Retain(cutoff_ms))
+            retained = await self._writer.submit(retention.Retain(cutoff_ms, self._from_queue))
         except PopError as error:
             log.warning("removing old messages is delayed", reason=error.sentence)
             return now_ms + RETENTION_PERIOD_MS
@@ -115,10 +118,15 @@ class Maintenance:
             self._removals.messages(each)
         if retained.removed and not retained.queues:
             self._removals.rows("old history", retained.removed)
-        if retained.removed:
+        seen = [self._oldest_ms if self._from_queue else None, retained.oldest_ms]
+        self._oldest_ms = min((each for each in seen if each is not None), default=None)
+        # A step that found the catalog locked stays where it is, and is tried again later.
+        has_more = retained.removed or retained.next_queue > self._from_queue
+        self._from_queue = retained.next_queue
+        if has_more:
             return now_ms
         self._removals.log_total()
-        oldest_ms = now_ms if retained.oldest_ms is None else retained.oldest_ms
+        oldest_ms = now_ms if self._oldest_ms is None else self._oldest_ms
         return max(oldest_ms + self._retention_ms + 1, now_ms + RETENTION_PERIOD_MS)
 
     async def _expire_keys(self) -> int | None:

@@ -16,7 +16,7 @@ from sqlalchemy import and_, bindparam, delete, func, select, update
 
 from popserver.catalog import groups, lookup
 from popserver.database.rows import RowStatement
-from popserver.database.schema import KEY_SHIFT, consumer_group, delivery, history, in_states, message, queue
+from popserver.database.schema import KEY_SHIFT, consumer_group, delivery, history, in_states, message, progress, queue
 from popserver.database.schema import topic as topic_table
 from popserver.delivery import message_groups
 from popserver.delivery.message_groups import MessageGroupKey
@@ -29,26 +29,32 @@ from popserver.model.names import DLQ_PREFIX, Resource
 from popserver.model.states import State, shown_as
 from popserver.model.topic import message_key, offset_of, queue_of
 
-STEP_QUEUES_MAX = 64  # of one step; each needs about ten statements
+# A step stops after so many statements, about 10 ms on SQLite and 60 ms on Postgres. One queue may need more, because a
+# queue is trimmed for all its groups at once.
+STEP_STATEMENTS_MAX = 400
+_OF_A_QUEUE, _OF_A_BUSY_GROUP = 12, 4  # statements
 
 
 class Retained(NamedTuple):
-    """Rows removed (0: none left to remove now), and when the oldest remaining message was stored (None: no message).
+    """Rows removed, and when the oldest message was stored that the step has seen (None: no message).
 
-    The rows are messages of these `queues`, or rows of the history if there are none.
+    The rows are messages of these `queues`, or rows of the history if there are none. The next step goes on at
+    `next_queue`; 0: this was the last step of a round over all queues.
     """
 
     removed: int
     oldest_ms: int | None
     queues: tuple[Removed, ...] = ()
+    next_queue: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Retain(Request[Retained]):
-    """Remove one step of messages and history stored before `cutoff_ms`."""
+    """Remove one step of messages and history stored before `cutoff_ms`; of the queues from `from_queue` on."""
 
     phase: ClassVar = Phase.RETAIN
     cutoff_ms: int
+    from_queue: int = 0
 
 
 class Removed(NamedTuple):
@@ -68,62 +74,77 @@ class _QueueRow(NamedTuple):
     oldest_ms: int | None
 
 
+@dataclass(slots=True)
+class _Left:
+    """What one step may still do."""
+
+    rows: int
+    statements: int
+
+
 @carries_out(Retain)
 def retain(tx: Transaction, requests: Sequence[Retain]) -> list[Retained | PopError]:
-    """One step for all requests: of messages if there are any to remove, else of history."""
+    """One step for all requests: of messages, or of history if a round has found no message to remove at its end."""
     cutoff_ms = max(request.cutoff_ms for request in requests)
+    from_queue = min(request.from_queue for request in requests)
     if not lookup.lock_if_free(tx):
-        return [Retained(0, cutoff_ms)] * len(requests)
-    queues = _OLDEST.rows(tx.conn, {})
-    trimmed = _trim_several(tx, queues, cutoff_ms)
+        return [Retained(0, cutoff_ms, next_queue=from_queue)] * len(requests)
+    queues = _OLDEST.rows(tx.conn, {"from_queue": from_queue, "looks": STEP_ROWS_MAX})
+    trimmed, next_queue = _trim_several(tx, queues, cutoff_ms)
     count = sum(each.messages for each in trimmed)
-    if not trimmed:
+    if not trimmed and not next_queue:
         count = tx.conn.execute(_FORGET, {"cutoff_ms": cutoff_ms}).rowcount
+        next_queue = from_queue if count else 0
     oldest_ms = min((each.oldest_ms for each in queues if each.oldest_ms is not None), default=None)
-    return [Retained(count, oldest_ms, trimmed)] * len(requests)
+    return [Retained(count, oldest_ms, trimmed, next_queue)] * len(requests)
 
 
-def _trim_several(tx: Transaction, queues: Sequence[_QueueRow], cutoff_ms: int) -> tuple[Removed, ...]:
-    """Remove the oldest messages of queues until a step is full.
+def _trim_several(tx: Transaction, queues: Sequence[_QueueRow], cutoff_ms: int) -> tuple[tuple[Removed, ...], int]:
+    """Remove the oldest messages of queues until a step is full. Also returns where the next step goes on; 0: nowhere.
 
-    A step looks at all queues first. Where they are many, and few messages of each become old at a time, a step for
-    each queue would look at all of them as often.
+    Where queues are many, and few messages of each become old at a time, a transaction for each queue would cost more
+    than its removals. A queue of which nothing can be removed costs statements too, so these are counted as well.
     """
     trimmed: list[Removed] = []
-    rows = STEP_ROWS_MAX
+    left = _Left(STEP_ROWS_MAX, STEP_STATEMENTS_MAX)
     for each in queues:
-        if not rows or len(trimmed) == STEP_QUEUES_MAX:
-            break
-        if each.oldest_ms is not None and each.oldest_ms < cutoff_ms:
-            removed = _trim(tx, each, cutoff_ms, rows)
-            if removed:
-                trimmed.append(removed)
-                rows -= removed.messages
-    return tuple(trimmed)
+        if each.oldest_ms is None or each.oldest_ms >= cutoff_ms:
+            continue
+        removed = _trim(tx, each, cutoff_ms, left)
+        if removed:
+            trimmed.append(removed)
+        if not left.rows:
+            return tuple(trimmed), each.queue_id
+        if left.statements <= 0:
+            return tuple(trimmed), each.queue_id + 1
+    return tuple(trimmed), queues[-1].queue_id + 1 if len(queues) == STEP_ROWS_MAX else 0
 
 
-def _trim(tx: Transaction, place: _QueueRow, cutoff_ms: int, rows: int) -> Removed | None:
-    """Remove the queue's oldest messages, at most `rows`, up to one that must stay. None if none was removed."""
-    groups = lock_queue(tx, place.queue_id)
-    if groups is None:
+def _trim(tx: Transaction, place: _QueueRow, cutoff_ms: int, left: _Left) -> Removed | None:
+    """Remove the queue's oldest messages, up to one that must stay. None if none was removed."""
+    left.statements -= _OF_A_QUEUE
+    if lock_queue(tx, place.queue_id) is None:
         return None
     bounds = {"first": message_key(place.queue_id, place.min_offset), "end": message_key(place.queue_id + 1, 0)}
-    keys = tx.conn.execute(_OLD, bounds | {"cutoff_ms": cutoff_ms, "rows": rows}).scalars().all()
+    keys = tx.conn.execute(_OLD, bounds | {"cutoff_ms": cutoff_ms, "rows": left.rows}).scalars().all()
     if not keys:
         return None
     bounds["end"] = keys[-1] + 1
-    needed = [_first_needed(tx, bounds | {"for_group": group_id}) for group_id in groups]
+    busy = tx.conn.execute(_BUSY, bounds | {"of_queue": place.queue_id}).scalars().all()
+    left.statements -= _OF_A_BUSY_GROUP * len(busy)
+    needed = [_first_needed(tx, bounds | {"for_group": group_id}) for group_id in busy]
     needed.append(tx.conn.execute(_FIRST_HANDED_BACK, bounds).scalar())
     needed.append(origins.first_delivered(tx.conn, bounds["first"], bounds["end"]))
     bounds["end"] = min([bounds["end"], *(key for key in needed if key is not None)])
     rest = keyed.remove(tx, *_INSIDE, names=bounds)
     if rest is not None:
         bounds["end"] = rest  # the others have too many keys for one transaction
-    for group_id in groups:
+    for group_id in busy:
         _remove_ready(tx, group_id, bounds)
     newest_ms = tx.conn.execute(_NEWEST, bounds).scalar()
     removed = tx.conn.execute(_REMOVE, bounds).rowcount
     tx.conn.execute(_MOVE_MIN, {"of_queue": place.queue_id, "to_offset": offset_of(bounds["end"])})
+    left.rows = 0 if rest is not None else left.rows - removed
     if not removed:
         return None
     oldest_ms = place.oldest_ms or 0
@@ -168,8 +189,10 @@ _OLDEST = RowStatement(
         topic_table.c.deleted_at_ms.is_(None),
         func.substr(topic_table.c.name, 1, len(DLQ_PREFIX)) != DLQ_PREFIX,
         queue.c.min_offset < queue.c.next_offset,
+        queue.c.queue_id >= bindparam("from_queue"),
     )
-    .order_by(queue.c.queue_id),
+    .order_by(queue.c.queue_id)
+    .limit(bindparam("looks")),
 )
 _INSIDE = (message.c.message_key >= bindparam("first"), message.c.message_key < bindparam("end"))
 _OLD = (
@@ -178,10 +201,21 @@ _OLD = (
     .order_by(message.c.message_key)
     .limit(bindparam("rows"))
 )
-_OF_GROUP = (
-    delivery.c.group_id == bindparam("for_group"),
-    delivery.c.message_key >= bindparam("first"),
-    delivery.c.message_key < bindparam("end"),
+_DELIVERED_INSIDE = (delivery.c.message_key >= bindparam("first"), delivery.c.message_key < bindparam("end"))
+_OF_GROUP = (delivery.c.group_id == bindparam("for_group"), *_DELIVERED_INSIDE)
+# Most groups have no delivery there, because they have acked all. A scalar: Postgres may read a table for an EXISTS.
+_BUSY = (
+    select(progress.c.group_id)
+    .where(
+        progress.c.queue_id == bindparam("of_queue"),
+        select(delivery.c.message_key)
+        .where(delivery.c.group_id == progress.c.group_id, *_DELIVERED_INSIDE)
+        .order_by(delivery.c.message_key)
+        .limit(1)
+        .scalar_subquery()
+        .is_not(None),
+    )
+    .order_by(progress.c.group_id)
 )
 _ALL = select(delivery.c.message_key).where(*_OF_GROUP).order_by(delivery.c.message_key)
 _FIRST_HANDED_BACK = (
@@ -189,11 +223,7 @@ _FIRST_HANDED_BACK = (
     .select_from(consumer_group)
     .join(
         delivery,
-        and_(
-            delivery.c.group_id == consumer_group.c.group_id,
-            delivery.c.message_key >= bindparam("first"),
-            delivery.c.message_key < bindparam("end"),
-        ),
+        and_(delivery.c.group_id == consumer_group.c.group_id, *_DELIVERED_INSIDE),
     )
     .where(consumer_group.c.mode == Mode.PULL.value, consumer_group.c.deleted_at_ms.is_(None))
 )

@@ -6,9 +6,12 @@ import pytest
 
 from popserver.maintenance import retention
 from popserver.model.group import HistoryLevel
+from popserver.model.names import Resource
 from popserver.model.retry import Holder
 from popserver.model.states import State
 from tests.support.open_store import HOUR, MINUTE, SECOND, START_MS, OpenStore
+from tests.support.plans import Plans
+from tests.support.running_broker import running_broker
 
 
 def retain(store: OpenStore, cutoff_ms: int) -> retention.Retained:
@@ -37,12 +40,88 @@ def test_a_step_removes_of_several_queues_until_it_is_full(store: OpenStore, mon
     monkeypatch.setattr(retention, "STEP_ROWS_MAX", 5)
     first = retain(store, START_MS + 1)
     assert [(each.topic.name, each.messages) for each in first.queues] == [("a", 3), ("b", 2)]
-    monkeypatch.setattr(retention, "STEP_QUEUES_MAX", 1)
+    monkeypatch.setattr(retention, "STEP_STATEMENTS_MAX", 1)
     second = retain(store, START_MS + 1)
     assert [(each.topic.name, each.messages) for each in second.queues] == [("b", 1)]
     monkeypatch.undo()
     assert retain(store, START_MS + 1).removed == 6
     assert retain(store, START_MS + 1).removed == 0
+
+
+def a_round(store: OpenStore, cutoff_ms: int) -> list[retention.Retained]:
+    """Steps over all queues, until one says that it was the last."""
+    steps = [store.one(retention.retain, retention.Retain(cutoff_ms))]
+    while steps[-1].next_queue:
+        steps.append(store.one(retention.retain, retention.Retain(cutoff_ms, steps[-1].next_queue)))
+    return steps
+
+
+def test_a_step_of_queues_with_many_busy_groups_touches_few_and_the_next_goes_on(store: OpenStore) -> None:
+    topics = [store.topic(f"t{number}") for number in range(8)]
+    busy = [store.group(f"g{number}", meets=topics) for number in range(50)]
+    for topic in topics:
+        store.send(topic)
+        for group in busy:
+            store.receive(group, topic, invisible_ms=SECOND)
+    store.end_due(after_ms=MINUTE)
+    plans = Plans(store)
+    with plans.caught():
+        first = retain(store, START_MS + 1)
+    assert [each.topic.name for each in first.queues] == ["t0", "t1"]
+    assert plans.count < retention.STEP_STATEMENTS_MAX + 4 * 50 + 30
+    steps = a_round(store, START_MS + 1)
+    assert [each.topic.name for step in steps for each in step.queues] == ["t2", "t3", "t4", "t5", "t6", "t7"]
+    assert max(step.removed for step in steps) == 2
+    assert store.one_value("SELECT COUNT(*) FROM delivery") == 0
+
+
+def test_groups_that_have_acked_cost_no_statements(store: OpenStore) -> None:
+    counts = []
+    for name, groups in (("few", 1), ("many", 50)):
+        topic = store.topic(name)
+        done = [store.group(f"{name}{number}", meets=[topic]) for number in range(groups)]
+        store.send(topic, 3)
+        for group in done:
+            store.ack(group, *store.receive(group, topic))
+        plans = Plans(store)
+        with plans.caught():
+            assert retain(store, START_MS + 1).removed == 3
+        counts.append(plans.count)
+    assert counts[0] == counts[1]
+
+
+def test_queues_whose_first_message_is_held_fill_a_step_too(store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    stuck = [store.topic(f"stuck{number}") for number in range(5)]
+    group = store.group(meets=stuck)
+    for each in [*stuck, store.topic("z")]:
+        store.send(each)
+    for each in stuck:
+        store.receive(group, each)
+    monkeypatch.setattr(retention, "STEP_STATEMENTS_MAX", 2 * (12 + 4))
+    steps = a_round(store, START_MS + 1)
+    assert [step.removed for step in steps] == [0, 0, 1]
+    assert [each.topic.name for each in steps[-1].queues] == ["z"]
+
+
+def test_history_goes_at_the_end_of_a_round_without_another_look_at_all_queues(
+    store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = store.topic()
+    group = store.group(meets=[topic], history=HistoryLevel.ALL)
+    store.send(topic)
+    store.receive(group, topic, invisible_ms=HOUR)
+    monkeypatch.setattr(retention, "STEP_STATEMENTS_MAX", 1)
+    first, second, third = a_round(store, START_MS + 1)
+    assert (first.removed, second.removed, third.removed) == (0, 1, 0)
+    assert first.next_queue == second.next_queue > 0
+
+
+def test_a_step_looks_at_a_part_of_very_many_queues(store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(5):
+        store.send(store.topic(f"t{number}"))
+    monkeypatch.setattr(retention, "STEP_ROWS_MAX", 2)
+    assert [step.removed for step in a_round(store, START_MS)] == [0, 0, 0]
+    assert sum(step.removed for step in a_round(store, START_MS + 1)) == 5
 
 
 def test_an_empty_store(store: OpenStore) -> None:
@@ -114,3 +193,20 @@ def test_a_group_behind_the_first_offset_starts_there(store: OpenStore) -> None:
     store.send(topic)
     assert [each.stored.offset for each in store.receive(group, topic)] == [3]
     assert set(store.states(group).values()) == {State.INFLIGHT}
+
+
+async def test_the_server_goes_on_behind_a_queue_whose_first_message_is_held(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "STEP_STATEMENTS_MAX", 1)
+    async with running_broker(database_url) as running:
+        for name in ("stuck", "free"):
+            await running.topic(Resource("", name))
+            await running.send(topic=Resource("", name))
+        await running.advance(71 * HOUR)
+        (held,) = await running.receive(topic=Resource("", "stuck"), invisible_ms=6 * HOUR)
+        await running.advance(2 * HOUR)
+        assert await running.query("SELECT name FROM message JOIN topic USING (topic_id)") == [("stuck",)]
+        await running.ack(held, topic=Resource("", "stuck"))
+        await running.advance(2 * MINUTE)
+        assert await running.query("SELECT 1 FROM message") == []
