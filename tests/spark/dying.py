@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from popclient import Message, Producer, SimpleConsumer
 from popclient.admin import Admin
 from popclient.errors import NotFound
 from tests.spark.redrive_driver import GROUP
+from tests.spark.stream_job import wait_for
 
 TOPIC = "flights"
 DEAD = 100
@@ -37,14 +37,6 @@ def broker_with_dead_letters(url: str) -> Iterator[popserver.EmbeddedBroker]:
             broker.clock.advance("31s")
         wait_for(lambda: dead_in(broker.endpoint) == DEAD)
         yield broker
-
-
-def wait_for(fact: object, patience_s: float = 60.0) -> None:
-    assert callable(fact)
-    end = time.monotonic() + patience_s
-    while not fact():
-        assert time.monotonic() < end, "it never came true"
-        time.sleep(0.05)
 
 
 def dead_in(endpoint: str) -> int:

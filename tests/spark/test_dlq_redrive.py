@@ -19,18 +19,10 @@ from pyspark.errors import PySparkException
 import popserver
 from popclient.admin import Admin
 from popclient.spark import dlq
-from tests.spark.dying import (
-    DEAD,
-    MENDABLE,
-    MENDED,
-    broker_with_dead_letters,
-    consumed,
-    dead_in,
-    sent_by_plan,
-    wait_for,
-)
+from tests.spark.dying import DEAD, MENDABLE, MENDED, broker_with_dead_letters, consumed, dead_in, sent_by_plan
 from tests.spark.redrive_driver import GROUP, nightly
 from tests.spark.sent import forget_last_commit
+from tests.spark.stream_job import wait_for
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
