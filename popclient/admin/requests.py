@@ -63,9 +63,9 @@ def _set_time(written: Any, moment: datetime | None) -> None:
         written.FromDatetime(moment.astimezone(UTC))
 
 
-def message_types(names: Iterable[str]) -> list[pb.MessageType.ValueType]:
+def message_types(names: str | Iterable[str]) -> list[pb.MessageType.ValueType]:
     known = [name for name, number in pb.MessageType.items() if number]
-    wanted = list(names)
+    wanted = [names] if isinstance(names, str) else list(names)
     for name in wanted:
         if name not in known:
             raise ValueError(f"message type {name!r} is not known; choose from {', '.join(known)}")

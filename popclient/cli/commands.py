@@ -164,8 +164,9 @@ def _add_message(actions: Any) -> None:
     send.add_argument(
         "--property", action="append", default=[], type=key_value, metavar="NAME=VALUE", help="may be repeated"
     )
-    send.add_argument("--delay", type=duration, help="deliver it after this duration")
-    send.add_argument("--lite-topic", metavar="NAME", help="the lite topic, in a topic of the type LITE")
+    kind = send.add_mutually_exclusive_group()
+    kind.add_argument("--delay", type=duration, help="deliver it after this duration")
+    kind.add_argument("--lite-topic", metavar="NAME", help="the lite topic, in a topic of the type LITE")
     send.add_argument("--count", type=number(1, SEND_MAX), default=1, help="how many times to send it (1)")
 
     receive = add_command(actions, "receive", "receive messages for a group", "messages:receive")

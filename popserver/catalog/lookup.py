@@ -102,15 +102,17 @@ def page_names(namespace: str | None, after: Resource | None, limit: int) -> dic
     return names if namespace is None else names | {"in_namespace": namespace}
 
 
-def topic_not_found(name: Resource) -> TopicNotFound:
+def topic_not_found(name: Resource, options: str = "") -> TopicNotFound:
+    """`options`: those of `popmq topic create` that the topic needs."""
     return TopicNotFound(
-        f"topic '{name}' does not exist; create it with: popmq topic create {_as_typed(name)}, or see popmq topic list"
+        f"topic '{name}' does not exist; create it with: popmq topic create {as_typed(name)}{options}, or see popmq"
+        " topic list"
     )
 
 
 def group_not_found(name: Resource) -> ConsumerGroupNotFound:
     return ConsumerGroupNotFound(
-        f"consumer group '{name}' does not exist; create it with: popmq group create {_as_typed(name)},"
+        f"consumer group '{name}' does not exist; create it with: popmq group create {as_typed(name)},"
         " or see popmq group list"
     )
 
@@ -119,5 +121,5 @@ def of_another_mode(name: Resource, mode: Mode) -> BadRequest:
     return BadRequest(f"consumer group '{name}' consumes in mode {mode}, fixed at its first use; use another group")
 
 
-def _as_typed(name: Resource) -> str:
+def as_typed(name: Resource) -> str:
     return f"{name.name} --namespace {name.namespace}" if name.namespace else name.name

@@ -8,6 +8,8 @@ from sqlalchemy import Connection, bindparam, func, literal_column, select, text
 
 from popserver.catalog import facts as catalog_facts
 from popserver.catalog import groups
+from popserver.catalog.lookup import as_typed, topic_not_found
+from popserver.catalog.topics import find_topic
 from popserver.database.rows import RowStatement
 from popserver.database.schema import (
     IS_ORIGINAL,
@@ -127,7 +129,10 @@ def clients_of_lite_topic(conn: Connection, group_name: Resource, topic_name: Re
 def _found(conn: Connection, topic: Topic, name: str) -> LiteTopic:
     found = _ONE.first(conn, {"of_topic": topic.topic_id, "named": name})
     if found is None:
-        raise NotFound(f"topic '{topic.name}' has no lite topic '{name[:64]}'; list them with: popmq lite list NAME")
+        raise NotFound(
+            f"topic '{topic.name}' has no lite topic '{name[:64]}', or it has expired; list them with: popmq lite list"
+            f" {as_typed(topic.name)}"
+        )
     return found
 
 
@@ -137,7 +142,9 @@ def _bounds(found: LiteTopic) -> dict[str, Any]:
 
 
 def _bind_topic(conn: Connection, name: Resource) -> Topic:
-    topic = catalog_facts.topic_facts(conn, name).topic
+    topic = find_topic(conn, name)
+    if topic is None:
+        raise topic_not_found(name, " --type LITE")
     if not topic.is_lite:
         raise BadRequest(f"topic '{name}' takes {' and '.join(topic.accepts)} messages and has no lite topics")
     return topic

@@ -45,6 +45,7 @@ RESERVED_PROPERTIES = frozenset(
 )
 
 _LITE_TOPIC = re.compile(rf"[A-Za-z0-9_-]{{1,{LITE_TOPIC_BYTES_MAX}}}")
+_NOT_IN_LITE_TOPIC = re.compile(r"[^A-Za-z0-9_-]")
 _ID_V1 = re.compile(r"01[0-9A-F]{32}")
 
 
@@ -161,11 +162,14 @@ def check_message_group(message_group: str) -> None:
 
 def check_lite_topic(lite_topic: str) -> None:
     """Raise `IllegalLiteTopic` unless it is 1 to 64 letters, digits, _ and -."""
-    if not _LITE_TOPIC.fullmatch(lite_topic):
-        raise IllegalLiteTopic(
-            f"lite topic {lite_topic[:LITE_TOPIC_BYTES_MAX]!r} has {len(lite_topic)} characters; allowed: 1 to"
-            f" {LITE_TOPIC_BYTES_MAX} of A-Z a-z 0-9 _ -"
-        )
+    if _LITE_TOPIC.fullmatch(lite_topic):
+        return
+    wrong = _NOT_IN_LITE_TOPIC.search(lite_topic)
+    fault = f"{len(lite_topic)} characters" if wrong is None else f"the character {wrong[0]!r}"
+    raise IllegalLiteTopic(
+        f"lite topic {lite_topic[:LITE_TOPIC_BYTES_MAX]!r} has {fault}; allowed: 1 to {LITE_TOPIC_BYTES_MAX} of A-Z a-z"
+        " 0-9 _ -"
+    )
 
 
 def _illegal_id(message_id: str) -> IllegalMessageId:

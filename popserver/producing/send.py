@@ -88,7 +88,7 @@ class Sending:
             if message_type not in topic.accepts:
                 raise MessagePropertyConflictWithType(
                     f"topic '{topic.name}' takes {' and '.join(topic.accepts)} messages, not {message_type} ones;"
-                    " send to a topic that does"
+                    f" {_way_out(topic, message_type)}"
                 )
         return topic
 
@@ -152,6 +152,13 @@ class Sending:
             if message.message_type is not MessageType.TRANSACTION and message.deliver_at_ms is not None:
                 delay_ms = max(0, message.deliver_at_ms - calendar_ms)
                 meters.timed[topic.topic_id].delays.add(delay_ms / 1_000)
+
+
+def _way_out(topic: Topic, message_type: MessageType) -> str:
+    """What to do with a message of a type that the topic does not take."""
+    if topic.is_lite and message_type is MessageType.NORMAL:
+        return "give the message a lite topic (lite_topic, in popmq message send --lite-topic NAME)"
+    return "send to a topic that does"
 
 
 async def _none() -> list[SendResult]:

@@ -151,7 +151,7 @@ class GroupProgress:
         if not force and not await self._reader.read(lambda conn: consumes(conn, group, topic)):
             raise BadRequest(
                 f"consumer group '{group_name}' has not read topic '{topic_name}'; check the names, or let it"
-                " begin there with --force"
+                " begin there with the field force of popmq.v1.Admin/ResetOffsets (popmq group reset --force)"
             )
         request = Reset(group, [Goal(topic, each, to) for each in queues])
         if dry_run:

@@ -100,11 +100,11 @@ def as_resource(name: Resource) -> pb.Resource:
 
 
 def choice(field: str, given: str, choices: type[Choice]) -> Choice:
-    """The member of `choices` with that name. Raises `BadRequest` if there is none."""
-    try:
-        return choices(given)
-    except ValueError:
-        raise BadRequest(f"{field} is '{given[:64]}'; choose one of {', '.join(choices)}") from None
+    """The member of `choices` with that name, in capitals or not. Raises `BadRequest` if there is none."""
+    for each in choices:
+        if each.lower() == given.lower():
+            return each
+    raise BadRequest(f"{field} is '{given[:64]}'; choose one of {', '.join(choices)}")
 
 
 def subscription_entry(topic_filter: TopicFilter) -> pb.SubscriptionEntry:

@@ -40,6 +40,13 @@ def _shown(shell: Shell) -> list[str]:
 def test_refusals(shell: Shell) -> None:
     shell.ok("topic", "create", "flights")
     assert "has no lite topics" in shell("lite", "list", "flights").err
+    nowhere = shell("lite", "list", "nowhere")
+    assert (nowhere.status, "popmq topic create nowhere --type LITE, or see" in nowhere.err) == (4, True)
     shell.ok("topic", "create", "sessions", "--type", "lite")
-    assert "has no lite topic 'ada'" in shell("lite", "show", "sessions", "ada").err
+    unknown = shell("lite", "show", "sessions", "ada").err
+    assert "has no lite topic 'ada', or it has expired; list them with: popmq lite list sessions\n" in unknown
+    both = shell("message", "send", "sessions", "x", "--lite-topic", "ada", "--delay", "5s")
+    assert (both.status, "--delay: not allowed with argument --lite-topic" in both.err) == (2, True), both.err
+    no_lite_topic = shell("message", "send", "sessions", "x").err
+    assert "give the message a lite topic (lite_topic, in popmq message send --lite-topic NAME)" in no_lite_topic
     assert "takes LITE messages only" in shell("topic", "create", "both", "--type", "lite", "--type", "fifo").err

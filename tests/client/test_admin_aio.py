@@ -16,7 +16,7 @@ COUNT = 5
 
 async def test_topics_groups_and_messages(shared: popserver.EmbeddedBroker) -> None:
     async with aio.Admin(shared.endpoint) as admin, aio.Producer(shared.endpoint) as producer:
-        topic = await admin.create_topic("seen", queue_count=2)
+        topic = await admin.create_topic("seen", queue_count=2, accept_message_types="NORMAL")
         assert (topic.name, topic.queue_count) == ("seen", 2)
         assert (await admin.create_group("readers", max_attempts=3)).max_attempts == 3
         receipt = await producer.send("seen", "hello", tag="a")

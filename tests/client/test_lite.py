@@ -123,7 +123,7 @@ def test_a_push_consumer_gets_each_lite_topic_in_order(endpoint: str) -> None:
 
 def test_an_exclusive_group_tells_who_has_lost_a_lite_topic(endpoint: str) -> None:
     with Admin(endpoint) as admin:
-        assert admin.create_group("owners", lite="EXCLUSIVE").lite == "EXCLUSIVE"
+        assert admin.create_group("owners", lite="exclusive").lite == "EXCLUSIVE"
     with (
         LiteSimpleConsumer(endpoint, "owners", "sessions", ["a", "b"]) as one,
         LiteSimpleConsumer(endpoint, "owners", "sessions") as two,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 
 import pytest
 
@@ -169,9 +170,18 @@ async def test_a_group_of_lite_topics_reads_no_other_topic(lite: LiteBroker) -> 
         await lite.receive(wanted="tag")
 
 
-@pytest.mark.parametrize("name", ["x" * 65, "a b", "ü", "a/b", "a\n"])
-async def test_a_name_that_is_no_lite_topic_is_refused(lite: LiteBroker, name: str) -> None:
-    with pytest.raises(IllegalLiteTopic, match="allowed: 1 to 64 of A-Z a-z 0-9 _ -"):
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        ("x" * 65, "65 characters"),
+        ("user 42", "the character ' '"),
+        ("ü", "the character 'ü'"),
+        ("a/b", "the character '/'"),
+        ("a\n", r"the character '\n'"),
+    ],
+)
+async def test_a_name_that_is_no_lite_topic_is_refused(lite: LiteBroker, name: str, fault: str) -> None:
+    with pytest.raises(IllegalLiteTopic, match=re.escape(f"has {fault}; allowed: 1 to 64 of A-Z a-z 0-9 _ -")):
         await lite.sync(name)
 
 
@@ -198,11 +208,11 @@ async def test_a_topic_has_a_quota(lite: LiteBroker, monkeypatch: pytest.MonkeyP
 
 
 async def test_only_lite_messages_go_to_such_a_topic(lite: LiteBroker) -> None:
-    with pytest.raises(BadRequest, match="takes LITE messages, not NORMAL ones"):
+    with pytest.raises(BadRequest, match="takes LITE messages, not NORMAL ones; give the message a lite topic"):
         await lite.broker.send(messages_of(1))
     plain = Resource("", "plain")
     await lite.topic(plain)
-    with pytest.raises(BadRequest, match="takes NORMAL messages, not LITE ones"):
+    with pytest.raises(BadRequest, match="takes NORMAL messages, not LITE ones; send to a topic that does"):
         await lite.broker.send(lite_messages("a", topic=plain))
 
 

@@ -206,7 +206,10 @@ def test_a_topic_that_the_group_has_not_read_is_reset_only_by_force(desk: Desk, 
     for dry_run in (True, False):
         refused = desk.call("ResetOffsets", group=GROUP, topic=named("tables"), policy=pb.BEGINNING, dry_run=dry_run)
         assert refused.status.code == pb.BAD_REQUEST
-        assert "'workers' has not read topic 'tables'; check the names, or let it begin there" in refused.status.message
+        assert (
+            "'workers' has not read topic 'tables'; check the names, or let it begin there with the field force of"
+            " popmq.v1.Admin/ResetOffsets (popmq group reset --force)"
+        ) in refused.status.message
     assert desk.digest() == before, "no lag that nobody works off"
     forced = desk.call("ResetOffsets", group=GROUP, topic=named("tables"), policy=pb.END, force=True)
     assert {each[2] for each in moved(forced)} == {-1}

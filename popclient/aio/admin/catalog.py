@@ -31,13 +31,13 @@ class Topics(Calls):
         name: str,
         *,
         queue_count: int = 0,
-        accept_message_types: Iterable[str] = (),
+        accept_message_types: str | Iterable[str] = (),
         lite_expiry: float | timedelta | None = None,
     ) -> Topic:
         """Creates a topic. 0 queues and no types: the server's defaults.
 
-        Types are NORMAL, FIFO, DELAY, TRANSACTION, PRIORITY, or LITE alone. lite_expiry: how long (seconds or a
-        timedelta) a lite topic lives after its last message; None: for ever.
+        Types are one or several of NORMAL, FIFO, DELAY, TRANSACTION, PRIORITY, or LITE alone. lite_expiry: how long
+        (seconds or a timedelta) a lite topic lives after its last message; None: for ever.
         """
         request = wire.CreateTopicRequest(
             topic=self._named(name), queue_count=queue_count, accept_message_types=message_types(accept_message_types)
@@ -51,7 +51,7 @@ class Topics(Calls):
         name: str,
         *,
         queue_count: int | None = None,
-        accept_message_types: Iterable[str] = (),
+        accept_message_types: str | Iterable[str] = (),
         lite_expiry: float | timedelta | None = None,
     ) -> Topic:
         """Changes a topic; what is not given stays as it is. The number of queues can only grow.
