@@ -5,9 +5,11 @@ from __future__ import annotations
 from argparse import Namespace
 from typing import Any
 
-from popclient.admin import Admin, LiteTopic
+from popclient.admin import Admin, LiteTopic, LiteTopicGroup
 from popclient.cli.arguments import client_config
 from popclient.cli.output import fields, local, say, table, utc
+
+CHOOSING = ("SHARED", "EXCLUSIVE")  # the models whose clients name their lite topics
 
 
 def list_all(arguments: Namespace) -> int:
@@ -35,7 +37,7 @@ def show(arguments: Namespace) -> int:
     )
     columns = ["group", "model", "ready", "inflight", "waiting retry", "clients"]
     rows = [
-        (each.group, each.lite or "all", each.ready, each.inflight, each.waiting_retry, ", ".join(each.client_ids))
+        (each.group, each.lite or "all", each.ready, each.inflight, each.waiting_retry, _clients(each))
         for each in found.groups
     ]
     groups = [
@@ -51,6 +53,11 @@ def show(arguments: Namespace) -> int:
     ]
     document = {**_document(one), "groups": groups}
     return say(arguments, document, [*lines, "", *table(columns, rows, "no group has met the topic")])
+
+
+def _clients(group: LiteTopicGroup) -> str:
+    """Who gets the lite topic. Where clients do not choose, the server keeps no list of them."""
+    return ", ".join(group.client_ids) if group.lite in CHOOSING else "all"
 
 
 def _document(each: LiteTopic) -> dict[str, Any]:

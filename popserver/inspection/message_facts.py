@@ -14,6 +14,7 @@ from popserver.database.schema import (
     dead_letter,
     delivery,
     lite_subscription,
+    lite_topic,
     message,
     pending,
     progress,
@@ -86,6 +87,8 @@ def message_facts(
         found = found._replace(
             retry=RetryFacts(newest.topic_name, offset_of(newest.message_key), newest.lineage.failures)
         )
+    if found.is_expired and any(each.to_state == State.COMMIT for each in steps):
+        found = found._replace(is_expired=False)  # the group was done with it before
     return found._replace(last_reason=reason), steps
 
 
@@ -126,54 +129,66 @@ def _sent_back(conn: Connection, group: Group, origin_key: int, back: RedrivenFa
 def of_stored(conn: Connection, group: Group, key: int) -> MessageFacts:
     """The facts about a message that is in a queue."""
     at = _at(conn, group, key)
-    named = select(message.c.message_group, message.c.topic_id, message.c.message_type)
+    named = select(message.c.message_group, message.c.topic_id, message.c.message_type, message.c.copy_of)
     names = conn.execute(named.where(message.c.message_key == key)).one()
     first_key = first_place(conn, group, key)
     death = _death(conn, group, first_key)
     hold = _first_hold(conn, group, delivery.c.message_key == key)
     state = states_of.state_of(conn, group.group_id, key, first_key)
     pause = _pause(conn, group, names.topic_id, names.message_group)
-    if at is None:
+    is_lite = names.message_type == MessageType.LITE
+    found = MessageFacts(
+        group, state, hold=hold, death=death, message_group=names.message_group, pause=pause, is_lite=is_lite
+    )
+    first_of_lite_topic = _first_of_lite_topic(conn, names.topic_id, names.message_group) if is_lite else None
+    if is_lite and group.mode is not Mode.PULL and names.copy_of is None and hold is None and death is None:
+        found = found._replace(is_expired=first_of_lite_topic is None or key < first_of_lite_topic)
+    if at is None or found.is_expired:
         # A group that owns whole queues may have no committed offset yet.
-        return MessageFacts(group, state, hold=hold, death=death, message_group=names.message_group, pause=pause)
+        return found
     ahead = head = None
     if state is State.READY and hold is None and offset_of(key) >= at.next_offset:
         ahead = offset_of(key) - max(at.next_offset, at.min_offset)
     if names.message_group is not None:
         in_group = delivery.c.topic_id == names.topic_id, delivery.c.message_group == names.message_group
         head = _first_hold(conn, group, *in_group, delivery.c.message_key <= key)
-    is_lite = names.message_type == MessageType.LITE
-    found = MessageFacts(group, state, ahead, hold, death, names.message_group, head, pause=pause, is_lite=is_lite)
+    found = found._replace(ahead=ahead, head=head)
     if not (is_lite and group.chooses):
         return found
     if state is State.READY and hold is None:
-        found = found._replace(ahead=_ahead_in_lite_topic(conn, group, key, names.message_group, at))
+        first = first_of_lite_topic or 0
+        found = found._replace(ahead=_ahead_in_lite_topic(conn, group, key, names.message_group, at, first))
     return found._replace(subscribers=_subscribers(conn, group, names.topic_id, names.message_group))
 
 
-def _subscribers(conn: Connection, group: Group, topic_id: int, lite_topic: str) -> SubscriberFacts:
+def _subscribers(conn: Connection, group: Group, topic_id: int, name: str) -> SubscriberFacts:
     """Which clients of the group subscribe to a lite topic."""
     of_lite_topic = (
         lite_subscription.c.group_id == group.group_id,
         lite_subscription.c.topic_id == topic_id,
-        lite_subscription.c.lite_topic == lite_topic,
+        lite_subscription.c.lite_topic == name,
     )
     count = conn.execute(select(func.count()).where(*of_lite_topic)).scalar_one()
     first = select(lite_subscription.c.client_id).where(*of_lite_topic).order_by(lite_subscription.c.client_id)
     return SubscriberFacts(int(count), tuple(conn.execute(first.limit(SUBSCRIBERS_MAX)).scalars()))
 
 
-def _ahead_in_lite_topic(conn: Connection, group: Group, key: int, lite_topic: str, at: _AtRow) -> int:
-    """How many messages of the lite topic the group reads before this one, up to 1,000."""
+def _first_of_lite_topic(conn: Connection, topic_id: int, name: str) -> int | None:
+    """The key of the first message of the lite topic; None if it has expired. Messages before it are consumed."""
+    of_topic = lite_topic.c.topic_id == topic_id, lite_topic.c.name == name
+    found: int | None = conn.execute(select(lite_topic.c.first_key).where(*of_topic)).scalar()
+    return found
+
+
+def _ahead_in_lite_topic(conn: Connection, group: Group, key: int, name: str, at: _AtRow, first_key: int) -> int:
+    """How many messages of the lite topic, from this key on, the group reads before this one, up to 1,000."""
     of_group = behind.c.group_id == group.group_id, behind.c.queue_id == queue_of(key)
-    position = conn.execute(
-        select(behind.c.next_offset).where(*of_group, behind.c.message_group == lite_topic)
-    ).scalar()
+    position = conn.execute(select(behind.c.next_offset).where(*of_group, behind.c.message_group == name)).scalar()
     first = message_key(queue_of(key), max(at.next_offset if position is None else position, at.min_offset))
     before = select(message.c.message_key).where(
         IS_ORIGINAL,
-        message.c.message_group == lite_topic,
-        message.c.message_key >= first,
+        message.c.message_group == name,
+        message.c.message_key >= max(first, first_key),
         message.c.message_key < key,
     )
     counted = select(func.count()).select_from(before.limit(AHEAD_MAX).subquery())

@@ -80,7 +80,8 @@ class MessageFacts(NamedTuple):
     `ahead` is how many messages the group reads before this one; None if it has read it. `head` is the message that its
     message group waits for, `last_reason` the reason of the last step in the history. `is_lite`: the message group is a
     lite topic; `subscribers` are the clients of the group that get it, None if its clients do not choose. `ahead` then
-    counts the messages of the lite topic, up to 1,000.
+    counts the messages of the lite topic, up to 1,000. `is_expired`: the lite topic has expired since, and nothing says
+    that the group was done with the message before.
     """
 
     group: Group
@@ -97,6 +98,7 @@ class MessageFacts(NamedTuple):
     pause: PauseFacts | None = None
     is_lite: bool = False
     subscribers: SubscriberFacts | None = None
+    is_expired: bool = False
 
 
 def sentence(found: MessageFacts, when: When) -> str:
@@ -110,6 +112,8 @@ def sentence(found: MessageFacts, when: When) -> str:
 def _sentence(found: MessageFacts, when: When) -> str:
     if found.scheduled is not None:
         return _scheduled(found.scheduled, when)
+    if found.state is None and found.is_expired:
+        return f"{_expired(found)}; group '{found.group.name}' has not received from this topic yet"
     if found.state is None and found.retry is not None:
         return f"READY: group '{found.group.name}' has committed no offset in this queue yet"
     if found.state is None:
@@ -124,6 +128,7 @@ def facts(found: MessageFacts, when: When) -> list[tuple[str, str]]:
     """The facts for the sentence, as (name, value)."""
     listed: list[tuple[str, object]] = [("group", found.group.name), ("state", found.state and found.state.shown)]
     listed += [(_kind(found), found.message_group), ("messages ahead", found.ahead)]
+    listed.append(("lite topic expired", "yes" if found.is_expired else None))
     if found.subscribers is not None:
         listed.append(("clients that subscribe to it", found.subscribers.number))
         listed += [("subscriber", each) for each in found.subscribers.client_ids]
@@ -169,6 +174,8 @@ def _scheduled(found: PendingFacts, when: When) -> str:
 
 
 def _ready(found: MessageFacts, when: When) -> str:
+    if found.is_expired:
+        return f"READY, but {_expired(found)}; the group's lag counts it until a receive of the group passes it"
     if found.pause is not None:
         return f"READY, but {_paused(found, found.pause, when)}"
     if found.head is not None and found.head != found.hold:
@@ -201,8 +208,8 @@ def _paused(found: MessageFacts, pause: PauseFacts, when: When) -> str:
     if pause.topic is not None:
         what, options = f"{what} in topic '{pause.topic}'", f" --topic {pause.topic.name}"
     if pause.message_group is not None:
-        what = f"message group '{pause.message_group}' is paused for group '{found.group.name}'"
-        options += f" --message-group '{pause.message_group}'"
+        what = f"{_kind(found)} '{pause.message_group}' is paused for group '{found.group.name}'"
+        options += f" --{_kind(found).replace(' ', '-')} '{pause.message_group}'"
     by = f" by '{pause.by}'" if pause.by else ""
     return f"{what} since {when(pause.at_ms)}{by}; resume it with: popmq group resume {found.group.name.name}{options}"
 
@@ -245,6 +252,8 @@ def _waiting_retry(found: MessageFacts, when: When) -> str:
 def _commit(found: MessageFacts, _when: When) -> str:
     if found.group.mode is Mode.PULL:
         return f"COMMIT: group '{found.group.name}' has committed an offset beyond it"
+    if found.is_expired:
+        return f"COMMIT: {_expired(found)}; {_unknown(found)}"
     if found.group.history is HistoryLevel.ALL:
         return f"COMMIT: group '{found.group.name}' is done with it{_because(found)}"
     return (
@@ -292,6 +301,17 @@ def _holder(hold: HoldFacts) -> str:
 
 def _its_group(found: MessageFacts) -> str:
     return f"{_kind(found)} '{found.message_group}'"
+
+
+def _unknown(found: MessageFacts) -> str:
+    """What else may have happened to a message of an expired lite topic."""
+    if found.group.history is HistoryLevel.ALL:
+        return f"group '{found.group.name}' was not done with it before"
+    return f"history '{found.group.history}' does not keep whether group '{found.group.name}' acked it before"
+
+
+def _expired(found: MessageFacts) -> str:
+    return f"{_its_group(found)} has expired, so the message counts as consumed in every group"
 
 
 def _kind(found: MessageFacts) -> str:

@@ -287,8 +287,8 @@ def _key_of(name: Resource) -> PollKey | None:
 
 
 def _check_wildcard(group: Group, action: LiteAction, named: Collection[str]) -> None:
-    """Raise `BadRequest` if a client of a group that gets all lite topics would add some."""
-    if action is LiteAction.PARTIAL_ADD:
+    """Raise `BadRequest` if a client of a group that gets all lite topics would choose some."""
+    if action is LiteAction.PARTIAL_ADD or (action is LiteAction.COMPLETE_ADD and named):
         raise BadRequest(
             f"consumer group '{group.name}' has the lite model WILDCARD: its clients get all lite topics, and cannot"
             f" subscribe to {len(named)} by name; use a group of the model SHARED or EXCLUSIVE"

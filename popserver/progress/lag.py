@@ -53,7 +53,11 @@ def queue_lag(
     conn: Connection, group: Group, topic_id: int | None, now_ms: int, limit: int
 ) -> tuple[list[QueueLag], int]:
     """The first `limit` queues with progress of the group, in one topic or (None) in all, by topic and number; and how
-    many there are."""
+    many there are.
+
+    Messages of an expired lite topic count as READY until a receive of the group passes them: to leave them out, each
+    unread message would have to be read.
+    """
     names = {"for_group": group.group_id, "now_ms": now_ms, "of_topic": topic_id, "limit": limit}
     places = (_PLACES if topic_id is None else _PLACES_OF_TOPIC).rows(conn, names)
     count = len(places)

@@ -143,8 +143,9 @@ async def test_an_exclusive_group_takes_a_lite_topic_from_the_former_client(lite
 async def test_a_wildcard_group_gets_every_lite_topic(lite: LiteBroker) -> None:
     await lite.exclusive(model=LiteModel.WILDCARD)
     await lite.sync(action=LiteAction.COMPLETE_ADD)
-    with pytest.raises(BadRequest, match="has the lite model WILDCARD: its clients get all lite topics"):
-        await lite.sync("a")
+    for action in (LiteAction.PARTIAL_ADD, LiteAction.COMPLETE_ADD):
+        with pytest.raises(BadRequest, match="has the lite model WILDCARD: its clients get all lite topics"):
+            await lite.sync("a", action=action)
     sent = await lite.send_lite("a", "b", "c")
     assert set(await lite.take("any")) == set(sent)
 

@@ -7,6 +7,8 @@ from popserver.inspection.why import facts, sentence
 from popserver.lite.flow import LiteAction
 from popserver.model.group import HistoryLevel, LiteModel
 from popserver.model.names import Resource
+from popserver.progress.lag import QueueLag
+from popserver.progress.rules import Since
 from tests.support.builders import GROUP, TOPIC
 from tests.support.lite import LiteBroker
 
@@ -14,6 +16,10 @@ from tests.support.lite import LiteBroker
 async def why(lite: LiteBroker, message_id: str, group: Resource = GROUP) -> tuple[str, dict[str, str]]:
     found, _ = await lite.broker.reader.read(lambda conn: message_facts(conn, group, TOPIC, message_id))
     return sentence(found, str), dict(facts(found, str))
+
+
+async def lag(lite: LiteBroker) -> list[QueueLag]:
+    return (await lite.broker.progress().lag(GROUP, TOPIC))[0]
 
 
 async def test_who_may_take_it(lite: LiteBroker) -> None:
@@ -93,3 +99,73 @@ async def test_a_simple_consumer_that_suspends(lite: LiteBroker) -> None:
     await lite.broker.change_invisible(GROUP, TOPIC, handle, 7_000, suspend=True)
     await lite.advance(7_001)
     assert [each.attempt for each in await lite.receive()] == [1], "no attempt counts, however often it is suspended"
+
+
+HOUR_MS = 3_600_000
+EXPIRED = "lite topic 'a' has expired, so the message counts as consumed in every group"
+
+
+async def test_an_expired_lite_topic(lite: LiteBroker) -> None:
+    await lite.group(Resource("", "done"), history=HistoryLevel.ALL, lite=LiteModel.SHARED)
+    await lite.broker.catalog.update_topic(TOPIC, lite_expires_ms=HOUR_MS)
+    await lite.sync("x", client_id="c1")
+    await lite.sync("a", client_id="c2", group=Resource("", "done"))
+    sent, unread = await lite.send_lite("a", "a")
+    assert await lite.take("c2", group=Resource("", "done"), batch_size=1) == [sent]
+    assert (await why(lite, sent))[0].startswith("READY, but no client of group 'billing' subscribes to lite topic 'a'")
+    await lite.advance(HOUR_MS + 60_001)
+    said, evidence = await why(lite, sent)
+    assert said == f"READY, but {EXPIRED}; the group's lag counts it until a receive of the group passes it"
+    assert evidence == {"group": "billing", "state": "READY", "lite topic": "a", "lite topic expired": "yes"}
+    assert sum(each.ready for each in await lag(lite)) == 2, "the scan has not passed them"
+    assert await lite.got("c1") == []
+    assert sum(each.ready for each in await lag(lite)) == 0, "now it has"
+    said, evidence = await why(lite, sent)
+    assert said == f"COMMIT: {EXPIRED}; history 'errors' does not keep whether group 'billing' acked it before"
+    assert evidence["lite topic expired"] == "yes"
+    assert (await why(lite, sent, Resource("", "done")))[0].startswith("COMMIT: group 'done' is done with it")
+    assert await lite.got("c2", group=Resource("", "done")) == []
+    assert (await why(lite, unread, Resource("", "done")))[0] == (
+        f"COMMIT: {EXPIRED}; group 'done' was not done with it before"
+    )
+    (later,) = await lite.send_lite("a")
+    assert (await why(lite, sent))[0].startswith("COMMIT: lite topic 'a' has expired")
+    assert (await why(lite, later))[0] == "READY, but no client of group 'billing' subscribes to lite topic 'a'"
+
+
+async def test_a_group_that_comes_after_the_expiry(lite: LiteBroker) -> None:
+    await lite.broker.catalog.update_topic(TOPIC, lite_expires_ms=HOUR_MS)
+    (sent,) = await lite.send_lite("a")
+    await lite.group(Resource("", "late"))
+    await lite.advance(HOUR_MS + 60_001)
+    assert (await why(lite, sent, Resource("", "late")))[0] == (
+        f"{EXPIRED}; group 'late' has not received from this topic yet"
+    )
+
+
+async def test_a_reset_brings_no_expired_message_again(lite: LiteBroker) -> None:
+    await lite.broker.catalog.update_topic(TOPIC, lite_expires_ms=HOUR_MS)
+    await lite.sync("a")
+    (sent,) = await lite.send_lite("a")
+    await lite.advance(HOUR_MS + 60_001)
+    assert await lite.got() == []
+    await lite.broker.progress().reset(GROUP, TOPIC, None, Since(1), dry_run=False)
+    assert (await why(lite, sent))[0].startswith(f"READY, but {EXPIRED}")
+    (later,) = await lite.send_lite("a")
+    await lite.sync("a")
+    assert (await why(lite, later))[0] == "READY: the next receive of client 'c1' may take it"
+    assert (await lite.query("SELECT SUM(ready) AS ready FROM group_lag"))[0].ready == 2
+    assert await lite.take() == [later]
+    assert (await lite.query("SELECT SUM(ready) AS ready FROM group_lag"))[0].ready == 0
+
+
+async def test_a_paused_lite_topic_is_resumed_by_its_name(lite: LiteBroker) -> None:
+    await lite.sync("a")
+    await lite.send_lite("a")
+    await lite.take()
+    (sent,) = await lite.send_lite("a")
+    await lite.broker.progress().pause(GROUP, TOPIC, "a", paused_by="")
+    assert (await why(lite, sent))[0] == (
+        f"READY, but lite topic 'a' is paused for group 'billing' since {lite.clock.now_ms()}; resume"
+        " it with: popmq group resume billing --topic orders --lite-topic 'a'"
+    )
