@@ -74,16 +74,15 @@ def _add_group(actions: Any) -> None:
         choices=("earliest", "latest"),
         help="where it starts in a topic at its first receive (earliest)",
     )
-    create.add_argument(
-        "--lite",
-        choices=("shared", "exclusive", "wildcard"),
-        help="a group for lite topics: which of them each client gets (those it names, shared or alone; all)",
+    _add_lite_model(
+        create, "a group for lite topics: which of them each client gets (those it names, shared or alone; all)"
     )
     add_command(actions, "list", "list the consumer groups", "groups:list_all")
     add_command(actions, "show", "show a group and its lag", "groups:show").add_argument("name", metavar="NAME")
-    update = add_command(actions, "update", "change attempts, retry intervals or history", "groups:update")
+    update = add_command(actions, "update", "change attempts, retry intervals, history, lite model", "groups:update")
     update.add_argument("name", metavar="NAME")
     _add_policy(update, "", "", "", "")
+    _add_lite_model(update, "the same as at create, only for a group that was never used")
     _add_delete(actions, "delete a group with its progress and its dead letters", "groups:delete")
     _add_progress(actions)
 
@@ -138,7 +137,10 @@ def _add_progress(actions: Any) -> None:
     for each in (pause, resume):
         each.add_argument("group", metavar="GROUP")
         each.add_argument("--topic", help="only in this topic (all)")
-        each.add_argument("--message-group", metavar="NAME", help="only the messages of this message group (all)")
+        part = each.add_mutually_exclusive_group()
+        part.add_argument("--message-group", metavar="NAME", help="only the messages of this message group (all)")
+        # A lite topic is stored as a message group.
+        part.add_argument("--lite-topic", metavar="NAME", dest="message_group", help="only those of this lite topic")
 
     clone = add_command(actions, "clone", "start a group at the progress of another group", "progress:clone")
     clone.add_argument("source", metavar="SOURCE")
@@ -182,6 +184,7 @@ def _add_message(actions: Any) -> None:
     wanted = receive.add_mutually_exclusive_group()
     wanted.add_argument("--filter", default="*", metavar="TAGS", help="tags such as 'A || B' (*)")
     wanted.add_argument("--sql", metavar="EXPRESSION", help="a SQL filter on properties, such as 'a > 3'")
+    wanted.add_argument("--lite-topic", metavar="NAME", help="as a lite consumer that subscribes to this lite topic")
     receive.add_argument(
         "--ack",
         action=argparse.BooleanOptionalAction,
@@ -322,6 +325,10 @@ def _add_types(parser: argparse.ArgumentParser, text: str) -> None:
 
 def _add_expiry(parser: argparse.ArgumentParser, text: str) -> None:
     parser.add_argument("--lite-expires", type=duration, metavar="DURATION", help=text)
+
+
+def _add_lite_model(parser: argparse.ArgumentParser, text: str) -> None:
+    parser.add_argument("--lite", choices=("shared", "exclusive", "wildcard"), help=text)
 
 
 def _add_policy(parser: argparse.ArgumentParser, attempts: str, retry: str, in_order: str, history: str) -> None:

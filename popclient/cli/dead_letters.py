@@ -24,6 +24,7 @@ from popclient.cli.output import (
     table,
     utc,
     whole,
+    with_lite_topics,
 )
 from popclient.cli.selection import GONE, UserFunction, admin_of, selection_of
 from popclient.errors import NotFound
@@ -34,7 +35,7 @@ def list_some(arguments: Namespace) -> int:
         letters = admin.dead_letters(selection_of(arguments), after_id=arguments.after)
         found = list(islice(letters, arguments.max))
     columns = ["id", "message id", "topic", "attempts", "dead since", "reason", "redrive", "body"]
-    rows = [
+    rows: list[tuple[Any, ...]] = [
         (
             each.id,
             each.origin_message_id,
@@ -47,6 +48,7 @@ def list_some(arguments: Namespace) -> int:
         )
         for each in found
     ]
+    columns, rows = with_lite_topics(columns, rows, [each.message for each in found], "attempts")
     return say(arguments, [_document(each) for each in found], table(columns, rows, "no dead letters"))
 
 

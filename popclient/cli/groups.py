@@ -33,7 +33,7 @@ def create(arguments: Namespace) -> int:
 def list_all(arguments: Namespace) -> int:
     with Admin(client_config(arguments)) as admin:
         groups = admin.list_groups()
-    columns = ["group", "namespace", "attempts", "consume from", "history", "mode", "paused", "created"]
+    columns = ["group", "namespace", "attempts", "consume from", "history", "mode", "lite", "paused", "created"]
     rows = [
         (
             each.name,
@@ -42,6 +42,7 @@ def list_all(arguments: Namespace) -> int:
             each.consume_from,
             each.history,
             each.mode or "unused",
+            each.lite,
             paused_parts(each),
             local(each.created_at),
         )
@@ -90,12 +91,13 @@ def show(arguments: Namespace) -> int:
 
 
 def update(arguments: Namespace) -> int:
-    given = arguments.max_attempts, arguments.retry or None, arguments.fifo_retry, arguments.history
+    given = arguments.max_attempts, arguments.retry or None, arguments.fifo_retry, arguments.history, arguments.lite
     if all(each is None for each in given):
         raise UsageError(
             "nothing to change; give --max-attempts N (deliveries of a message before it is a dead letter),"
-            " --retry DURATIONS|exponential (a push consumer's pauses), --fifo-retry DURATION (a message group's pause)"
-            " or --history none|errors|all (which steps are remembered)"
+            " --retry DURATIONS|exponential (a push consumer's pauses), --fifo-retry DURATION (a message group's"
+            " pause), --history none|errors|all (which steps are remembered) or --lite shared|exclusive|wildcard (of a"
+            " group that was never used)"
         )
     with Admin(client_config(arguments)) as admin:
         changed = admin.update_group(
@@ -104,6 +106,7 @@ def update(arguments: Namespace) -> int:
             retry_intervals=arguments.retry,
             fifo_retry_interval=arguments.fifo_retry,
             history=arguments.history,
+            lite=(arguments.lite or "").upper(),
         )
     return say(arguments, _document(changed), [f"consumer group {changed.name}: {_policy(changed)}"])
 
@@ -192,7 +195,7 @@ def _policy(group: Group) -> str:
     in_order = written(group.fifo_retry_interval)
     return (
         f"{group.max_attempts} attempts, retry after {_ladder(group)}, in order after {in_order},"
-        f" history {group.history}"
+        f" history {group.history}{f', lite model {group.lite}' if group.lite else ''}"
     )
 
 
@@ -226,6 +229,7 @@ def _document(group: Group) -> dict[str, Any]:
         "consume_from": group.consume_from,
         "history": group.history,
         "mode": group.mode,
+        "lite": group.lite,
         "created_at": utc(group.created_at),
         **pause_document(group),
     }

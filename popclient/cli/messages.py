@@ -10,11 +10,23 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, TypeVar
 
+from popclient._sync.lite_consumers import LiteSimpleConsumer
 from popclient._sync.producer import Producer
 from popclient._sync.simple_consumer import SimpleConsumer
 from popclient.admin import Admin, HistoryEntry, MessageFacts, ScheduledMessage
 from popclient.cli.arguments import UsageError, client_config
-from popclient.cli.output import excerpt, fields, local, message_document, message_fields, say, table, utc, whole
+from popclient.cli.output import (
+    excerpt,
+    fields,
+    local,
+    message_document,
+    message_fields,
+    say,
+    table,
+    utc,
+    whole,
+    with_lite_topics,
+)
 from popclient.errors import NotFound, PopError
 from popclient.message import FilterExpression, Message, MessageView, SendReceipt
 
@@ -49,9 +61,7 @@ def send(arguments: Namespace) -> int:
 
 def receive(arguments: Namespace) -> int:
     """Prints the messages, then acks them if asked to: a message that could not be printed is not lost."""
-    wanted = FilterExpression(arguments.filter) if arguments.sql is None else FilterExpression.sql(arguments.sql)
-    topics = {arguments.topic: wanted}
-    with SimpleConsumer(client_config(arguments), arguments.group, topics) as consumer:
+    with _consumer(arguments) as consumer:
         received = consumer.receive(arguments.max, arguments.invisible, arguments.wait)
         status = say(
             arguments,
@@ -62,6 +72,13 @@ def receive(arguments: Namespace) -> int:
         if arguments.ack and received:
             consumer.ack(received)
     return status
+
+
+def _consumer(arguments: Namespace) -> SimpleConsumer:
+    if arguments.lite_topic is not None:
+        return LiteSimpleConsumer(client_config(arguments), arguments.group, arguments.topic, arguments.lite_topic)
+    wanted = FilterExpression(arguments.filter) if arguments.sql is None else FilterExpression.sql(arguments.sql)
+    return SimpleConsumer(client_config(arguments), arguments.group, {arguments.topic: wanted})
 
 
 def peek(arguments: Namespace) -> int:
@@ -75,7 +92,7 @@ def peek(arguments: Namespace) -> int:
             max_messages=arguments.max,
         )
     columns = ["message id", "queue", "offset", "stored", "tag", "keys", "body"]
-    rows = [
+    rows: list[tuple[Any, ...]] = [
         (
             each.message_id,
             each.queue_id,
@@ -87,6 +104,7 @@ def peek(arguments: Namespace) -> int:
         )
         for each in found
     ]
+    columns, rows = with_lite_topics(columns, rows, found, "tag")
     return say(arguments, [message_document(each) for each in found], table(columns, rows, "no messages"))
 
 
@@ -133,6 +151,7 @@ def _held_lines(received: Sequence[MessageView], *, with_handles: bool) -> list[
         )
         for each in received
     ]
+    columns, rows = with_lite_topics(columns, rows, received, "tag")
     if with_handles:
         columns.append("receipt handle")
         rows = [(*row, each.receipt_handle) for row, each in zip(rows, received, strict=True)]

@@ -185,6 +185,18 @@ def message_fields(message: MessageView) -> list[tuple[str, Any]]:
     ]
 
 
+def with_lite_topics(
+    columns: list[str], rows: list[tuple[Any, ...]], messages: Iterable[MessageView | None], before: str
+) -> tuple[list[str], list[tuple[Any, ...]]]:
+    """The columns and rows of a table, with the lite topics before that column if any message has one."""
+    names = [(each and each.lite_topic) or "" for each in messages]
+    if not any(names):
+        return columns, rows
+    at = columns.index(before)
+    wider = [(*row[:at], name, *row[at:]) for row, name in zip(rows, names, strict=True)]
+    return [*columns[:at], "lite topic", *columns[at:]], wider
+
+
 def body_document(body: bytes | None) -> dict[str, Any]:
     """A body and its size: as text or, where it is none, as base64."""
     if body is None:

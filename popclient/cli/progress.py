@@ -107,7 +107,8 @@ def resume(arguments: Namespace) -> int:
 def pause_lines(group: Group) -> list[str]:
     """One line for each pause, and one that counts those that the server left out."""
     lines = [
-        f"paused: {paused_part(each)}, since {local(each.paused_at)}{f' by {each.paused_by}' if each.paused_by else ''}"
+        f"paused: {paused_part(each, group)}, since {local(each.paused_at)}"
+        + (f" by {each.paused_by}" if each.paused_by else "")
         for each in group.pauses
     ]
     return [*lines, f"paused: and {group.more_pauses} more"] if group.more_pauses else lines
@@ -115,14 +116,15 @@ def pause_lines(group: Group) -> list[str]:
 
 def paused_parts(group: Group) -> str:
     """What is paused, in a few words."""
-    parts = list(map(paused_part, group.pauses))
+    parts = [paused_part(each, group) for each in group.pauses]
     return ", ".join([*parts, f"and {group.more_pauses} more"] if group.more_pauses else parts)
 
 
-def paused_part(pause: Pause) -> str:
+def paused_part(pause: Pause, group: Group) -> str:
     """What the pause is about: `all topics`, `topic flights`, `message group LH400 in topic flights`."""
     part = "all topics" if pause.topic is None else f"topic {pause.topic}"
-    return part if pause.message_group is None else f"message group {pause.message_group} in {part}"
+    kind = "lite topic" if group.lite else "message group"
+    return part if pause.message_group is None else f"{kind} {pause.message_group} in {part}"
 
 
 def pause_document(group: Group) -> dict[str, Any]:

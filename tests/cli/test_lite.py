@@ -50,3 +50,55 @@ def test_refusals(shell: Shell) -> None:
     no_lite_topic = shell("message", "send", "sessions", "x").err
     assert "give the message a lite topic (lite_topic, in popmq message send --lite-topic NAME)" in no_lite_topic
     assert "takes LITE messages only" in shell("topic", "create", "both", "--type", "lite", "--type", "fifo").err
+
+
+def test_the_lite_model_of_a_group(shell: Shell) -> None:
+    made = shell.ok("group", "create", "owners").lines
+    assert "lite model" not in made[0]
+    assert shell.ok("group", "update", "owners", "--lite", "exclusive").lines[0].endswith(", lite model EXCLUSIVE")
+    assert shell.ok("group", "create", "every", "--lite", "wildcard").lines[0].endswith(", lite model WILDCARD")
+    listed = {each["name"]: each["lite"] for each in shell.json("group", "list")}
+    assert listed == {"owners": "EXCLUSIVE", "every": "WILDCARD"}
+    heading, *rows = shell.ok("group", "list").lines
+    assert "  MODE    LITE       PAUSED  " in heading
+    assert any("  EXCLUSIVE  " in row for row in rows)
+    shell.ok("topic", "create", "sessions", "--type", "lite")
+    shell.ok("message", "receive", "sessions", "--group", "owners", "--lite-topic", "ada", "--wait", "0s")
+    refused = shell("group", "update", "owners", "--lite", "shared")
+    assert (refused.status, "has received messages as a group of the lite model EXCLUSIVE" in refused.err) == (1, True)
+
+
+def test_a_wildcard_group_gets_all(shell: Shell) -> None:
+    shell.ok("topic", "create", "sessions", "--type", "lite")
+    shell.ok("group", "create", "every", "--lite", "wildcard")
+    shell.ok("message", "send", "sessions", "x", "--lite-topic", "ada")
+    refused = shell("message", "receive", "sessions", "--group", "every", "--lite-topic", "ada", "--wait", "0s")
+    assert (refused.status, "its clients get all lite topics" in refused.err) == (1, True), refused.err
+    with LiteSimpleConsumer(shell.endpoint, "every", "sessions") as consumer:
+        (held,) = consumer.receive(1, await_duration=1)
+        consumer.ack(held)
+        assert _shown(shell)[-1].split() == ["every", "WILDCARD", "0", "0", "0", "all"]
+
+
+def test_lite_topics_in_tables_and_options(shell: Shell) -> None:
+    shell.ok("topic", "create", "sessions", "--type", "lite")
+    shell.ok("group", "create", "agents", "--lite", "shared", "--max-attempts", "1")
+    for name in ("ada", "ben"):
+        shell.ok("message", "send", "sessions", f"for {name}", "--lite-topic", name)
+    peeked = shell.ok("message", "peek", "sessions").lines
+    assert "  LITE TOPIC  TAG" in peeked[0]
+    assert sorted(line.split()[-3:] for line in peeked[1:]) == [["ada", "for", "ada"], ["ben", "for", "ben"]]
+    taken = shell.ok("message", "receive", "sessions", "--group", "agents", "--lite-topic", "ada", "--ack")
+    assert "  LITE TOPIC  TAG" in taken.lines[0]
+    assert [line.split()[-3:] for line in taken.lines[1:]] == [["ada", "for", "ada"]]
+    paused = shell.ok("group", "pause", "agents", "--topic", "sessions", "--lite-topic", "ada").lines
+    assert paused[0].startswith("paused: lite topic ada in topic sessions, since ")
+    assert shell.ok("group", "resume", "agents", "--topic", "sessions", "--lite-topic", "ada").lines == [
+        "consumer group agents is not paused"
+    ]
+    with LiteSimpleConsumer(shell.endpoint, "agents", "sessions", "ben") as consumer:
+        (held,) = consumer.receive(1, await_duration=1)
+        consumer.forward_to_dead_letter_queue(held)
+    letters = shell.ok("dlq", "list", "--group", "agents").lines
+    assert "  LITE TOPIC  ATTEMPTS  " in letters[0]
+    assert "  sessions  ben " in letters[1]
