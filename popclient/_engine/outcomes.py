@@ -188,6 +188,8 @@ def _ended(consumption: Consumption, options: PushOptions) -> str:
 
 
 def _when(held: Buffered, session: Session) -> str:
-    if held.group.ordered and session.is_popmq:  # which does not tell the interval
-        return "after its group's interval for messages in order"
-    return f"in {convert.retry_interval(session.settings, held.view.delivery_attempt).total_seconds():g} s"
+    interval = f"in {convert.retry_interval(session.settings, held.view.delivery_attempt).total_seconds():g} s"
+    if held.group.ordered and session.is_popmq:
+        # It does not tell the interval, nor that a message was redriven, which then has no place in its group.
+        return f"after its group's interval for messages in order, or {interval} if it was redriven"
+    return interval

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 import popserver
 from popclient import ConsumeResult, Message, MessageView, Producer, aio
-from popclient.admin import Admin
+from popclient.admin import Admin, MessageState, RedriveOrder
 from tests.support.push_consumers import consumer_of, failed
 from tests.support.scripted_server import ScriptedServer, put, until
 
@@ -101,4 +102,39 @@ async def test_in_order_the_group_says_when(caplog: pytest.LogCaptureFixture) ->
 
         async with aio.PushConsumer(broker.endpoint, "g", "t", listener):
             await until(lambda: bool(warnings(caplog)))
-    assert warnings(caplog)[0].endswith("; attempt 2 of 17 follows after its group's interval for messages in order")
+    assert warnings(caplog)[0].endswith(
+        "; attempt 2 of 17 follows after its group's interval for messages in order, or in 10 s if it was redriven"
+    )
+
+
+@pytest.mark.parametrize("name", ["message_group", "lite_topic"])
+async def test_a_redriven_message_in_order_waits_as_the_words_say(caplog: pytest.LogCaptureFixture, name: str) -> None:
+    with popserver.embedded() as broker, Admin(broker.endpoint) as admin:
+        is_lite = name == "lite_topic"
+        admin.create_topic("t", accept_message_types=["LITE" if is_lite else "FIFO"])
+        admin.create_group("g", max_attempts=1, lite="SHARED" if is_lite else "")
+        with Producer(broker.endpoint) as producer:
+            sent = producer.send(Message("t", "x", **{name: "a"}))  # type: ignore[arg-type]
+
+        async def listener(_: MessageView) -> ConsumeResult:
+            return ConsumeResult.FAILURE
+
+        def consumer() -> aio.PushConsumer | aio.LitePushConsumer:
+            if is_lite:
+                return aio.LitePushConsumer(broker.endpoint, "g", "t", listener, "a")
+            return aio.PushConsumer(broker.endpoint, "g", "t", listener)
+
+        def states() -> list[MessageState]:
+            return list(admin.get_message(sent.message_id, "t").states)
+
+        async with consumer():
+            await until(lambda: [each.state for each in states()] == ["DLQ"])
+        admin.update_group("g", max_attempts=2)
+        (letter,) = admin.dead_letters("g")
+        admin.redrive_dead_letters("again", "g", [RedriveOrder(letter.id)])
+        async with consumer():
+            await until(lambda: [each.state for each in states()] == ["WAITING_RETRY"])
+        assert warnings(caplog)[-1].endswith(" or in 10 s if it was redriven")
+        (waiting,) = states()
+        assert waiting.visible_at is not None
+        assert timedelta(seconds=5) < waiting.visible_at - admin.status().now <= timedelta(seconds=10)
