@@ -204,6 +204,7 @@ def _add_message(actions: Any) -> None:
     find.add_argument("--key", help="one of the message's keys")
     find.add_argument("--topic", help="only in this topic; needed without --key")
     find.add_argument("--tag", help="its tag")
+    find.add_argument("--lite-topic", metavar="NAME", help="its lite topic")
     find.add_argument("--where", default="", metavar="EXPRESSION", help="a SQL filter on properties, such as 'a > 3'")
     find.add_argument("--since", type=moment, metavar="TIME", help="stored since then: 2026-11-20T10:00, or 2h for ago")
     find.add_argument("--until", type=moment, metavar="TIME", help="stored before then, in the same form")

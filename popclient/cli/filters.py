@@ -47,6 +47,7 @@ def find(arguments: Namespace) -> int:
             until=arguments.until,
             max_messages=arguments.max,
             page=arguments.page,
+            lite_topic=arguments.lite_topic,
         )
     document = {
         "examined": found.examined,

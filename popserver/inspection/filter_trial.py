@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, bindparam, select
 
-from popserver.database.schema import message
+from popserver.database.schema import IS_ORIGINAL, message
 from popserver.engine.reader import Reader
 from popserver.filters import SqlFilter
 from popserver.messages.ranges import Work
@@ -89,10 +89,12 @@ async def try_on_queue(
     limit: int,
     since_ms: int,
     enough_ms: int = 0,
+    lite_topic: str | None = None,
 ) -> QueueTrial:
     """Try one queue in steps, before a message key. Each step is a read of its own, so that others run in between.
 
     Messages stored before `enough_ms` are left out, those before `since_ms` do not count. Keeps `limit` matches.
+    `lite_topic`: only the messages of this one are tried.
     """
     examined = matched = incomparable = 0
     newest: list[Match] = []
@@ -110,6 +112,7 @@ async def try_on_queue(
             work=work,
             matches_max=share.matches - matched,
             enough_ms=enough_ms,
+            lite_topic=lite_topic,
         )
         step = await reader.read(query)
         units += work.used
@@ -172,6 +175,7 @@ def trial_step(
     work: Work,
     matches_max: int = STEP_MESSAGES,
     enough_ms: int = 0,
+    lite_topic: str | None = None,
 ) -> TrialStep:
     """Try the filter on up to `limit` messages before `end_key`, newest first, stored at or after `since_ms`.
 
@@ -180,7 +184,10 @@ def trial_step(
     """
     limit = min(limit, work.messages(wanted))
     names = {"from_key": message_key(queue.queue_id, 0), "end_key": end_key, "limit": limit}
-    rows = conn.execute(_BACKWARDS, names).all()
+    if lite_topic is None:
+        rows = conn.execute(_BACKWARDS, names).all()
+    else:
+        rows = conn.execute(_BACKWARDS_IN_LITE_TOPIC, {**names, "named": lite_topic}).all()
     # Stored times in a queue never go back: messages before an old one are older.
     recent = [row for row in rows if row.stored_at_ms >= since_ms]
     tried = [row for row in recent if row.stored_at_ms >= enough_ms]
@@ -215,3 +222,4 @@ _BACKWARDS = (
     .order_by(message.c.message_key.desc())
     .limit(bindparam("limit"))
 )
+_BACKWARDS_IN_LITE_TOPIC = _BACKWARDS.where(IS_ORIGINAL, message.c.message_group == bindparam("named"))

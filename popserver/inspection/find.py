@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
-from sqlalchemy import Connection, and_, select
+from sqlalchemy import Connection, and_, case, select
 
 from popserver.catalog.lookup import QueueRow, queue_rows
 from popserver.database.rows import RowStatement, encode_rows, rows_parameter
@@ -28,9 +28,9 @@ from popserver.messages.keyed import IndexPlace, KeySearch, spans_of, spans_of_a
 from popserver.messages.ranges import Work
 from popserver.messages.seek import offset_at
 from popserver.model.errors import BadRequest
-from popserver.model.message import id_from_bytes
+from popserver.model.message import check_lite_topic, id_from_bytes
 from popserver.model.names import Resource
-from popserver.model.topic import MessageQueue, Topic, message_key, offset_of
+from popserver.model.topic import MessageQueue, MessageType, Topic, message_key, offset_of, queue_for
 
 EXAMINED_MAX = 10_000
 STEP_ROWS = 500
@@ -43,7 +43,8 @@ _PAGE_OF_TOPIC = re.compile(r"([0-9]{1,15}):([0-9]{1,4}):([0-9]{1,13})")
 
 class Wish(NamedTuple):
     """What to look for; None: anything. Stored at `since_ms` or later, and before `until_ms`. At most `limit` are
-    returned. `page`: where an earlier search ended; empty: begin. `queue_number`: in this queue of the topic alone."""
+    returned. `page`: where an earlier search ended; empty: begin. `queue_number`: in this queue of the topic alone.
+    `lite_topic`: of this lite topic, also from before it expired."""
 
     key: str | None
     tag: str | None
@@ -53,6 +54,7 @@ class Wish(NamedTuple):
     limit: int
     page: str = ""
     queue_number: int | None = None
+    lite_topic: str | None = None
 
 
 class FoundMessages(NamedTuple):
@@ -80,6 +82,7 @@ class _KeyedRow(NamedTuple):
     tag: str | None
     keys: str
     properties: str | None
+    lite_topic: str | None
     namespace: str
     name: str
     number: int
@@ -99,6 +102,12 @@ def filter_of(wish: Wish) -> SqlFilter:
 async def find(reader: Reader, topic: Topic | None, wish: Wish) -> FoundMessages:
     """The newest messages that match, in one topic or (None, with a key) in all. Raises `BadRequest`."""
     wanted = filter_of(wish)
+    if wish.lite_topic is not None:
+        check_lite_topic(wish.lite_topic)
+        if topic is not None and not topic.is_lite:
+            raise BadRequest(
+                f"topic '{topic.name}' takes {' and '.join(topic.accepts)} messages and has no lite topics"
+            )
     if wish.key is not None:
         return await _by_key(reader, topic, wish.key, wish, wanted)
     if topic is None:
@@ -124,7 +133,7 @@ async def _in_topic(reader: Reader, topic: Topic, wish: Wish, wanted: SqlFilter)
         before_key = await reader.read(partial(_before, topic=topic, place=place, start=start))
         share = QueueShare(max(1, (filter_trial.EXAMINED_MAX - examined) // left), units // left, wish.limit)
         trial = await filter_trial.try_on_queue(
-            reader, place, wanted, before_key, share, wish.limit, wish.since_ms, end.stored_at_ms
+            reader, place, wanted, before_key, share, wish.limit, wish.since_ms, end.stored_at_ms, wish.lite_topic
         )
         examined += trial.examined
         units -= trial.units
@@ -154,7 +163,10 @@ def _before(conn: Connection, topic: Topic, place: MessageQueue, start: _TopicPl
 def _queues(conn: Connection, topic: Topic, wish: Wish) -> list[QueueRow]:
     """The queues of the topic that are searched."""
     rows = queue_rows(conn, topic.topic_id)
-    return [each for each in rows if wish.queue_number in (None, each.number)]
+    number = wish.queue_number
+    if wish.lite_topic is not None and topic.is_lite:
+        number = queue_for(topic, wish.lite_topic, None, 0).number
+    return [each for each in rows if number in (None, each.number)]
 
 
 def _length(row: QueueRow) -> int:
@@ -211,7 +223,8 @@ def _judge(
         row = stored.get(place.message_key)  # None: of a deleted topic, or removed a moment ago
         if row is not None and _is_in_time(row.stored_at_ms, wish):
             keys, properties = json.loads(row.keys), json.loads(row.properties) if row.properties else {}
-            if wish.key in keys and wanted.verdict(row.tag, properties):
+            is_named = wish.lite_topic in (None, row.lite_topic)
+            if is_named and wish.key in keys and wanted.verdict(row.tag, properties):
                 found.append(_match(row, keys, properties))
             characters = len(row.keys) + len(row.properties or "")
             work.spend(wanted.cost(row.tag, properties) + characters // _CHARACTERS_PER_UNIT)
@@ -268,6 +281,7 @@ _KEYED = RowStatement(
         message.c.tag,
         message.c["keys"],
         message.c.properties,
+        case((message.c.message_type == MessageType.LITE, message.c.message_group)).label("lite_topic"),
         topic_table.c.namespace,
         topic_table.c.name,
         queue.c.number,

@@ -234,6 +234,7 @@ class AdminMethods:
             convert.time_ms(request.until, "until") if request.HasField("until") else None,
             request.max,
             request.page,
+            lite_topic=request.lite_topic if request.HasField("lite_topic") else None,
         )
         topic = caller.resource(request.topic) if request.HasField("topic") else None
         found = await self._operations.find(topic, wish)

@@ -102,3 +102,25 @@ def test_lite_topics_in_tables_and_options(shell: Shell) -> None:
     letters = shell.ok("dlq", "list", "--group", "agents").lines
     assert "  LITE TOPIC  ATTEMPTS  " in letters[0]
     assert "  sessions  ben " in letters[1]
+
+
+def test_find_in_a_lite_topic(shell: Shell) -> None:
+    shell.ok("topic", "create", "sessions", "--type", "lite")
+    shell.ok("topic", "create", "flights")
+    for number in range(3):
+        for name in ("ada", "ben"):
+            shell.ok("message", "send", "sessions", "x", "--lite-topic", name, "--key", f"k{number}", "--tag", name)
+
+    def found(*words: str) -> list[tuple[str, list[str]]]:
+        listed = shell.json("message", "find", *words)["messages"]
+        return [(each["tag"], each["keys"]) for each in listed]
+
+    of_ada = ["--topic", "sessions", "--lite-topic", "ada"]
+    assert found(*of_ada) == [("ada", ["k2"]), ("ada", ["k1"]), ("ada", ["k0"])]
+    first = shell.json("message", "find", *of_ada, "--max", "2")
+    assert (first["examined"], first["complete"]) == (2, False)
+    assert found(*of_ada, "--page", first["next_page"]) == [("ada", ["k0"])]
+    assert found("--key", "k1", "--lite-topic", "ben") == [("ben", ["k1"])]
+    assert found(*of_ada, "--tag", "ben") == []
+    assert "has no lite topics" in shell("message", "find", "--topic", "flights", "--lite-topic", "ada").err
+    assert "the character ' '" in shell("message", "find", "--topic", "sessions", "--lite-topic", "a b").err

@@ -62,6 +62,27 @@ def test_by_key(made: Desk) -> None:
     assert (message.body, dict(message.user_properties)) == (b"", {"a": "3"})
 
 
+def test_by_lite_topic(stored_desk: Desk) -> None:
+    desk, topic = stored_desk, named("sessions")
+    desk.call("CreateTopic", topic=topic, queue_count=2, accept_message_types=[pb.LITE])
+    for number in range(4):
+        for name in ("ada", "ben"):
+            desk.send("sessions", f"{name}{number}", lite_topic=name, keys=[f"k{number}"], tag=f"t{number % 2}")
+    assert find(desk, topic=topic, lite_topic="ada") == ["ada3", "ada2", "ada1", "ada0"]
+    assert find(desk, topic=topic, lite_topic="ben", tag="t1") == ["ben3", "ben1"]
+    assert find(desk, key="k2", lite_topic="ben") == ["ben2"]
+    assert find(desk, key="k2", topic=topic, lite_topic="ada") == ["ada2"]
+    assert find(desk, topic=topic, lite_topic="nobody") == []
+    first = desk.call("FindMessages", topic=topic, lite_topic="ada", max=3)
+    assert (first.examined, first.matched, first.complete) == (3, 3, False)
+    assert find(desk, topic=topic, lite_topic="ada", max=3, page=first.next_page) == ["ada0"]
+    desk.call("CreateTopic", topic=named("plain"))
+    refused = desk.call("FindMessages", topic=named("plain"), lite_topic="ada").status
+    assert (refused.code, "has no lite topics" in refused.message) == (pb.BAD_REQUEST, True)
+    refused = desk.call("FindMessages", key="k", lite_topic="a b").status
+    assert (refused.code, "has the character ' '" in refused.message) == (pb.ILLEGAL_LITE_TOPIC, True)
+
+
 def test_by_time_tag_and_condition(made: Desk) -> None:
     since = datetime(2025, 1, 1, 0, 30, tzinfo=UTC)
     assert sorted(find(made, topic=named("orders"), since=since)) == ["m2", "m3"]

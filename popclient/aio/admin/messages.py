@@ -74,14 +74,16 @@ class Messages(Calls):
         until: datetime | None = None,
         max_messages: int = 10,
         page: str = "",
+        lite_topic: str | None = None,
     ) -> FoundMessages:
         """Finds stored messages by what is given, at most `max_messages`; the newest come first, without bodies.
 
         where: a SQL filter. since: stored then or later. until: stored before. With a key any topic is searched, by an
         index; without one, `topic`. One call examines at most 10,000 messages with the key, or the newest 100,000 of
         the topic in that time, and fewer with a costly filter. page: the `next_page` of the answer before, for the next
-        ones; all pages together have each match once. Dead letters and retries are not found. Raises BadRequest without
-        key and topic, and for an illegal expression.
+        ones; all pages together have each match once. Dead letters and retries are not found. lite_topic: only its
+        messages, also those from before it expired. Raises BadRequest without key and topic, for an illegal expression,
+        and for a lite topic of a topic of another type.
         """
         request = wire.FindMessagesRequest(
             topic=None if topic is None else self._named(topic),
@@ -90,6 +92,7 @@ class Messages(Calls):
             where=where,
             max=max_messages,
             page=page,
+            lite_topic=lite_topic,
         )
         if since is not None:
             request.since.FromDatetime(since.astimezone(UTC))

@@ -1574,6 +1574,7 @@ class FindMessagesRequest(_message.Message):
     MAX_FIELD_NUMBER: _builtins.int
     UNTIL_FIELD_NUMBER: _builtins.int
     PAGE_FIELD_NUMBER: _builtins.int
+    LITE_TOPIC_FIELD_NUMBER: _builtins.int
     key: _builtins.str
     tag: _builtins.str
     where: _builtins.str
@@ -1582,6 +1583,8 @@ class FindMessagesRequest(_message.Message):
     """how many matches to show: 1 to 100, 0: 10"""
     page: _builtins.str
     """the `next_page` of an earlier answer, to the same request but for this; empty: begin"""
+    lite_topic: _builtins.str
+    """also those from before it expired"""
     @_builtins.property
     def topic(self) -> _definition_pb2.Resource:
         """absent: all topics"""
@@ -1605,13 +1608,16 @@ class FindMessagesRequest(_message.Message):
         max: _builtins.int = ...,
         until: _timestamp_pb2.Timestamp | None = ...,
         page: _builtins.str = ...,
+        lite_topic: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_key", b"_key", "_since", b"_since", "_tag", b"_tag", "_topic", b"_topic", "_until", b"_until", "key", b"key", "since", b"since", "tag", b"tag", "topic", b"topic", "until", b"until"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_key", b"_key", "_lite_topic", b"_lite_topic", "_since", b"_since", "_tag", b"_tag", "_topic", b"_topic", "_until", b"_until", "key", b"key", "lite_topic", b"lite_topic", "since", b"since", "tag", b"tag", "topic", b"topic", "until", b"until"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_key", b"_key", "_since", b"_since", "_tag", b"_tag", "_topic", b"_topic", "_until", b"_until", "key", b"key", "max", b"max", "page", b"page", "since", b"since", "tag", b"tag", "topic", b"topic", "until", b"until", "where", b"where"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_key", b"_key", "_lite_topic", b"_lite_topic", "_since", b"_since", "_tag", b"_tag", "_topic", b"_topic", "_until", b"_until", "key", b"key", "lite_topic", b"lite_topic", "max", b"max", "page", b"page", "since", b"since", "tag", b"tag", "topic", b"topic", "until", b"until", "where", b"where"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__key: _TypeAlias = _typing.Literal["key"]  # noqa: Y015
     _WhichOneofArgType__key: _TypeAlias = _typing.Literal["_key", b"_key"]  # noqa: Y015
+    _WhichOneofReturnType__lite_topic: _TypeAlias = _typing.Literal["lite_topic"]  # noqa: Y015
+    _WhichOneofArgType__lite_topic: _TypeAlias = _typing.Literal["_lite_topic", b"_lite_topic"]  # noqa: Y015
     _WhichOneofReturnType__since: _TypeAlias = _typing.Literal["since"]  # noqa: Y015
     _WhichOneofArgType__since: _TypeAlias = _typing.Literal["_since", b"_since"]  # noqa: Y015
     _WhichOneofReturnType__tag: _TypeAlias = _typing.Literal["tag"]  # noqa: Y015
@@ -1622,6 +1628,8 @@ class FindMessagesRequest(_message.Message):
     _WhichOneofArgType__until: _TypeAlias = _typing.Literal["_until", b"_until"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__key) -> _WhichOneofReturnType__key | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__lite_topic) -> _WhichOneofReturnType__lite_topic | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__since) -> _WhichOneofReturnType__since | None: ...
     @_typing.overload
