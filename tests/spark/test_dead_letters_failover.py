@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from threading import Thread
 
 import psycopg
 import pytest
@@ -19,6 +20,7 @@ from popclient.spark.dead_letters.streaming import DeadLetterStream
 from tests.spark.filled import fill
 from tests.support.postgres import PostgresServer, postgres_server
 from tests.support.standby import standby_of
+from tests.support.waiting import soon
 
 COUNT = 2 * PAGE_ROWS_MAX + 100
 LAST = COUNT - 1  # the one after it is of another namespace
@@ -33,30 +35,53 @@ def primary() -> Iterator[PostgresServer]:
         yield server
 
 
+class Clock:
+    """In place of the module `time`: a pause lasts no time here. happens: in the first pause."""
+
+    def __init__(self, happens: Callable[[], None] = lambda: None) -> None:
+        self.now = 1_000.0
+        self.pauses = 0
+        self._happens = happens
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.pauses += 1
+        if self.pauses == 1:
+            self._happens()
+
+
 @pytest.mark.parametrize("driver", ["psycopg", "adbc"])
 def test_a_read_goes_on_at_the_new_primary(
     primary: PostgresServer, driver: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Spark may have worked on a page for longer than a failover may take."""
     with standby_of(primary) as standby:
-        monkeypatch.setattr("time.sleep", _in_place_of_a_pause(lambda: _promote(standby)))
+        monkeypatch.setattr(database, "time", clock := Clock(lambda: _promote(standby)))
         reader = ViewReader(parse({"url": _both(standby, primary), "driver": driver}), WITH_BODIES)
         reading = reader.read(IdRange(1, LAST))
         ids = next(reading)["id"].to_pylist()
+        clock.now += 2 * database.PATIENCE_S
         primary.kill()
         for batch in reading:
             ids += batch["id"].to_pylist()
     assert ids == list(range(1, LAST + 1))
+    assert clock.pauses
 
 
-def test_a_stream_goes_on_at_the_new_primary(primary: PostgresServer) -> None:
+def test_a_stream_goes_on_at_the_new_primary(primary: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a trigger that is longer than a failover may take."""
     with standby_of(primary) as standby:
+        monkeypatch.setattr(database, "time", clock := Clock(lambda: _promote(standby)))
         stream = DeadLetterStream(parse({"url": _both(standby, primary)}), IDS)
         assert stream.initialOffset() == {"v": 1, "id": 0}
+        clock.now += 5 * database.PATIENCE_S
         primary.kill()
-        with pytest.MonkeyPatch.context() as patched:
-            patched.setattr("time.sleep", _in_place_of_a_pause(lambda: _promote(standby)))
-            assert stream.latestOffset({"v": 1, "id": 0}, stream.getDefaultReadLimit()) == {"v": 1, "id": LAST}
+        assert stream.latestOffset({"v": 1, "id": 0}, stream.getDefaultReadLimit()) == {"v": 1, "id": LAST}
         stream.stop()
+    assert clock.pauses
 
 
 def test_a_standby_is_not_read(primary: PostgresServer) -> None:
@@ -70,25 +95,50 @@ def test_a_standby_is_not_read(primary: PostgresServer) -> None:
 
 
 def test_without_a_new_primary_it_says_why(primary: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(database, "PATIENCE_S", 0.3)
+    """A read that has begun waits longest, a task that never reached the database less, a query's first look not."""
+    monkeypatch.setattr(database, "time", clock := Clock())
     options = parse({"url": primary.url})
-    reading = ViewReader(options, IDS).read(IdRange(1, LAST))
+    reading, never_begun = (ViewReader(options, IDS).read(IdRange(1, LAST)) for _ in range(2))
     next(reading)
     primary.kill()
+    try:
+        assert _waited(clock, lambda: list(reading)) == database.PATIENCE_S
+        assert _waited(clock, lambda: list(never_begun)) == database.FIRST_PATIENCE_S
+        assert _waited(clock, DeadLetterStream(options, IDS).initialOffset) == 0
+    finally:
+        primary.restart()
+
+
+def _waited(clock: Clock, read: Callable[[], object]) -> float:
+    begun = clock.now
     with pytest.raises(ValueError, match=r"option url=.* cannot be read: .*refused"):
+        read()
+    return clock.now - begun
+
+
+@pytest.mark.parametrize("driver", ["psycopg", "adbc"])
+def test_a_statement_that_fails_is_no_failover(
+    primary: PostgresServer, driver: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trying it again would only fail again: here each statement takes too long, from the second page on."""
+    monkeypatch.setattr(database, "time", clock := Clock())
+    reading = ViewReader(parse({"url": primary.url, "driver": driver}), WITH_BODIES).read(IdRange(1, LAST))
+    next(reading)
+    with psycopg.connect(primary.url, autocommit=True) as conn:
+        conn.execute("ALTER TABLE dead_letters RENAME TO kept")
+        conn.execute("CREATE VIEW dead_letters AS SELECT kept.* FROM kept, pg_sleep(60)")
+        asking = Thread(target=lambda: _cancel_what_sleeps(primary))
+        asking.start()
+    with pytest.raises(ValueError, match=r"cannot be read: .*cancel.*user request"):
         list(reading)
-    primary.restart()
+    asking.join()
+    assert clock.pauses == 0
 
 
-def _in_place_of_a_pause(happens: Callable[[], None]) -> Callable[[float], None]:
-    done: list[float] = []
-
-    def pause(seconds: float) -> None:
-        if not done:
-            happens()
-        done.append(seconds)
-
-    return pause
+def _cancel_what_sleeps(primary: PostgresServer) -> None:
+    sleeping = "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
+    with psycopg.connect(primary.url, autocommit=True) as conn:
+        soon(lambda: conn.execute(sleeping).fetchall() != [])
 
 
 def _both(one: PostgresServer, other: PostgresServer) -> str:

@@ -22,7 +22,11 @@ BUSY_TIMEOUT_S = 30
 CONNECT_TIMEOUT_S = 10
 # How long reads that have begun wait for a database that fails over: Patroni replaces a silent primary after 30 s.
 PATIENCE_S = 60.0
+# How long a task waits that has read nothing yet. Spark tries a task four times, so these make a minute too.
+FIRST_PATIENCE_S = 15.0
 LOOK_AGAIN_S = 0.5
+# A connection is lost or refused; the server ends or starts; it is read-only; a standby's replay needs the rows.
+_LOST = re.compile("08...|57P0.|25006|40001")
 _OLD_SCHEMA = re.compile("dead_letters|lineage|column")
 
 
@@ -49,26 +53,36 @@ def connected(url: str) -> Iterator[Connection]:
 
 
 def _may_come_back(engine: Engine, error: Exception) -> bool:
-    """ADBC does not say why it failed; psycopg then meets the same reason."""
+    """Whether the connection failed, not the statement. An error has no SQLSTATE if no server answered."""
     own = error.orig if isinstance(error, DBAPIError) else error
-    lost: tuple[type[Exception], ...] = (engine.dialect.loaded_dbapi.OperationalError, *adbc_errors())
-    return engine.dialect.name == "postgresql" and isinstance(own, lost)
+    kinds: tuple[type[Exception], ...] = (engine.dialect.loaded_dbapi.OperationalError, *adbc_errors())
+    if engine.dialect.name != "postgresql" or not isinstance(own, kinds):
+        return False
+    state: str | None = getattr(own, "sqlstate", None)
+    return not state or _LOST.fullmatch(state) is not None
 
 
 Answer = TypeVar("Answer")
 
 
 class Patience:
-    """For reads that a failover interrupts: each success begins the time anew."""
+    """For reads that a failover interrupts: the time begins at the first failure after a success.
 
-    def __init__(self) -> None:
-        self._until = 0.0
+    first_s: seconds to wait as long as there was no success.
+    """
 
-    def begin_anew(self) -> None:
-        self._until = time.monotonic() + PATIENCE_S
+    def __init__(self, first_s: float = 0.0) -> None:
+        self._limit_s = first_s
+        self._until: float | None = None
+
+    def succeeded(self) -> None:
+        self._limit_s = PATIENCE_S
+        self._until = None
 
     def wait(self) -> bool:
-        """Wait a moment before the next try. False: the time is over, or there was no success yet."""
+        """Wait a moment before the next try. False: the time is over."""
+        if self._until is None:
+            self._until = time.monotonic() + self._limit_s
         if time.monotonic() >= self._until:
             return False
         time.sleep(LOOK_AGAIN_S)
@@ -141,7 +155,7 @@ class KeptConnection:
                 if not self._patience.wait():
                     raise
             else:
-                self._patience.begin_anew()
+                self._patience.succeeded()
                 return answer
 
     def _ask_anew(self, question: Callable[[Connection], Answer]) -> Answer:

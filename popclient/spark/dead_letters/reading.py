@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 from popclient.spark.bodies import unpacked
 from popclient.spark.dead_letters.choosing import Ids
 from popclient.spark.dead_letters.columns import BODY, BODY_ENCODING, Page, ViewSource, to_arrow, view_of
-from popclient.spark.dead_letters.database import DatabaseGone, Patience, connected
+from popclient.spark.dead_letters.database import FIRST_PATIENCE_S, DatabaseGone, Patience, connected
 from popclient.spark.dead_letters.fetching import pages
 from popclient.spark.dead_letters.options import DeadLetterOptions
 
@@ -72,14 +72,13 @@ class ViewPages:
     def _pages(self, sources: Sequence[ViewSource], ids: IdRange) -> Iterator[Page]:
         """A failover between two pages does not end the read: the next page comes from the new primary."""
         first = ids.first
-        patience = Patience()
-        patience.begin_anew()  # the driver has just reached the database
+        patience = Patience(FIRST_PATIENCE_S)
         while True:
             try:
                 with connected(self._options.url) as conn:
                     for page in pages(conn, self._options, sources, first, ids.last):
                         first = page[sources[0]][-1].as_py() + 1
-                        patience.begin_anew()
+                        patience.succeeded()
                         yield page
                 return
             except DatabaseGone:
