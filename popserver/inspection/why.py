@@ -140,7 +140,7 @@ def facts(found: MessageFacts, when: When) -> list[tuple[str, str]]:
         listed.append(("redriven to topic", found.redriven.target))
     listed += _of_hold("", found.hold, found.group, when)
     if found.head is not None and found.head != found.hold:
-        listed.append(("first of its message group", found.head.message_id))
+        listed.append((f"first of its {_kind(found)}", found.head.message_id))
         listed += [("its state", found.head.state.shown), *_of_hold("its ", found.head, found.group, when)]
     if found.pause is not None:
         listed += [("paused", when(found.pause.at_ms)), ("paused by", found.pause.by)]

@@ -72,6 +72,7 @@ async def test_a_suspended_lite_topic(lite: LiteBroker) -> None:
         f"READY, but lite topic 'a' is locked: message {first} comes first, WAITING_RETRY: client 'c1' has suspended it"
         f" until {until}"
     )
+    assert (await why(lite, second))[1]["first of its lite topic"] == first
     await lite.advance(5_001)
     assert (await why(lite, first))[0] == "READY: the next receive of client 'c1' may take it"
 
