@@ -7,6 +7,7 @@ once and only the message ids change, and the answer is compared with the bytes 
 from __future__ import annotations
 
 import asyncio
+import os
 import struct
 import time
 from typing import Any
@@ -114,7 +115,9 @@ class SendTemplate:
 
     def __init__(self, topic: str, per_request: int, body_bytes: int) -> None:
         ids = [f"01{index:032X}" for index in range(per_request)]
-        request = wire.SendMessageRequest(messages=[new_message(topic, each, bytes(body_bytes)) for each in ids])
+        # Postgres would compress large bodies of zeros.
+        body = os.urandom(body_bytes)
+        request = wire.SendMessageRequest(messages=[new_message(topic, each, body) for each in ids])
         self._bytes = bytearray(request.SerializeToString())
         self._places = [self._bytes.index(each.encode()) for each in ids]
         self._next = time.time_ns()

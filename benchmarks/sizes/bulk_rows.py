@@ -1,7 +1,7 @@
 """Fill a database with very many small messages: by the database's own SQL, queue by queue, in large steps.
 
 The rows are like those of the server's own sends, so statements cost there what they cost here. Pages are fuller than
-after sends that are spread over the queues, so bytes are measured on other stores (`benchmarks.sizes.disk`).
+after sends that are spread over the queues, so bytes are measured on other stores (`benchmarks.sizes.units`).
 """
 
 from __future__ import annotations

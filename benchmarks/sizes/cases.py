@@ -20,7 +20,7 @@ def polls_over_workers(bench: Bench) -> Rounds:
     variant = Variant("postgres", bench.new_url("postgres", "many_polls"), tuple(options))
     with bench.alone(variant) as server, Generator(server, None) as load:
         bench.say(f"{count:,} idle polls over {workers} workers")
-        figures = polls_of(server, load, count, seconds=bench.plan.idle_seconds)
+        figures = polls_of(server, load, count, bench.plan.idle_seconds, bench.postgres_cpu_s)
     return {"postgres": [figures | {"workers": workers}]}
 
 

@@ -44,31 +44,42 @@ def stored(bench: Bench) -> Rounds:
         url = bench.new_url(name, "stored")
         fill_rows(url, TOPIC, count, BODY_BYTES, bench.say)
         # Before the calls, because messages that are held are not removed.
-        figures = {"stored": count, "disk_bytes": disk_bytes(url)} | removal(url, _half_ms(), REMOVALS)
+        database_s = database_clock(bench, name)
+        figures = {"stored": count, "disk_bytes": disk_bytes(url)} | removal(url, _half_ms(), REMOVALS, database_s)
         with bench.serving(name, url) as server:
-            found[f"{name}, {count:,} stored"] = [figures | figures_of(server)]
+            found[f"{name}, {count:,} stored"] = [figures | figures_of(server, database_s)]
     return found
 
 
-def figures_of(server: Server) -> Figures:
+def database_clock(bench: Bench, name: str) -> Callable[[], float]:
+    """Tells the CPU seconds of the database's own processes. SQLite has none: its time is the server's."""
+    return bench.postgres_cpu_s if name == "postgres" else lambda: 0.0
+
+
+def figures_of(server: Server, database_s: Callable[[], float]) -> Figures:
     """Of a server that has just started on the filled store."""
     figures: Figures = {"start_s": server.ready_s}
     with grpc.insecure_channel(server.endpoint) as channel:
         for name, (times, call) in Calls(channel).all().items():
-            taken, before_s = [], cpu_seconds(server.pid)
+            taken, before_s, database_before_s = [], cpu_seconds(server.pid), database_s()
             for _ in range(times):
                 begun = time.perf_counter()
                 call()
                 taken.append(time.perf_counter() - begun)
-            figures[name] = quantiles_ms(taken) | {"server_ms": (cpu_seconds(server.pid) - before_s) * 1e3 / times}
+            used = {"server_ms": cpu_seconds(server.pid) - before_s, "database_ms": database_s() - database_before_s}
+            figures[name] = quantiles_ms(taken) | {kind: used_s * 1e3 / times for kind, used_s in used.items()}
     return figures | {"server_bytes": family_memory_bytes(server.pid)}
 
 
-def removal(database_url: str, cutoff_ms: int, steps: int) -> Figures:
-    """Steps of retention: µs for each removed message, and ms for a step, which holds up the writer."""
+def removal(database_url: str, cutoff_ms: int, steps: int, database_s: Callable[[], float]) -> Figures:
+    """Steps of retention: µs for each removed message, elapsed and of CPU time; and ms for a step.
+
+    A step holds up the writer.
+    """
     database, taken, removed = Database(database_url), [], 0
     try:
         with database.connect_writer() as conn:
+            before_s, database_before_s = time.process_time(), database_s()
             for _ in range(steps):
                 begun = time.perf_counter()
                 database.begin(conn)
@@ -78,9 +89,13 @@ def removal(database_url: str, cutoff_ms: int, steps: int) -> Figures:
                 taken.append(time.perf_counter() - begun)
                 assert isinstance(done, retention.Retained), done
                 removed += done.removed
+            used_s, used_database_s = time.process_time() - before_s, database_s() - database_before_s
     finally:
         database.close()
-    return {"removal_us": sum(taken) * 1e6 / max(removed, 1), "removal_step": quantiles_ms(taken)}
+    spent = {"removal_us": sum(taken), "removal_server_us": used_s, "removal_database_us": used_database_s}
+    return {kind: spent_s * 1e6 / max(removed, 1) for kind, spent_s in spent.items()} | {
+        "removal_step": quantiles_ms(taken)
+    }
 
 
 def disk_bytes(database_url: str) -> int:

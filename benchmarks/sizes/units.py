@@ -15,14 +15,15 @@ from benchmarks.generator import Generator
 from benchmarks.machine import family_cpu_seconds, family_memory_bytes
 from benchmarks.raw_load import Wire
 from benchmarks.servers import Server, Variant
-from benchmarks.sizes.stored import disk_bytes, removal
+from benchmarks.sizes.stored import database_clock, disk_bytes, removal
 from benchmarks.spark_filling import fill_dead_letters
+from popserver.sizing.units import BODY_BYTES, LARGE_BODY_BYTES
 
-BODIES = (64, 1_024, 16_384)
+BODIES = (64, BODY_BYTES, LARGE_BODY_BYTES)
 MESSAGE_GROUPS = 1_000
 POLL_S = 20
 POLLS_PER_CONNECTION = 10
-LARGE = 16_384
+LARGE = BODIES[-1]
 SETTLED_S = 2.0
 
 Fill = Callable[[str, int], object]
@@ -35,6 +36,7 @@ def units(bench: Bench) -> Rounds:
         found[name] = [
             _disk(bench, name)
             | _sends_and_receives(bench, name)
+            | _large_bodies(bench, name)
             | _in_order(bench, name)
             | _groups(bench, name)
             | _polls(bench, name)
@@ -71,8 +73,8 @@ def _disk(bench: Bench, name: str) -> Figures:
     bench.say(f"{name}: retention")
     url = bench.new_url(name, "bytes_removal")
     fill(url, STOCK_TOPIC, count, bench.plan.body_bytes)
-    removed = removal(url, time.time_ns() // 1_000_000, steps=count // 2_000)
-    return stored | extra | {"removal_us": removed["removal_us"]}
+    removed = removal(url, time.time_ns() // 1_000_000, count // 2_000, database_clock(bench, name))
+    return stored | extra | {unit: removed[unit] for unit in ("removal_server_us", "removal_database_us")}
 
 
 def _few(count: int, body_bytes: int) -> int:
@@ -80,18 +82,33 @@ def _few(count: int, body_bytes: int) -> int:
 
 
 def _sends_and_receives(bench: Bench, name: str) -> Figures:
-    """CPU time for each message, of the server and of the database, at full load of one server."""
+    """CPU time for each message, of the server and of the database: at full load of one server, and of one caller."""
     bench.stock(STOCK_TOPIC)
     load, found = bench.load(name), Figures()
-    for number in range(bench.plan.rounds):
-        for per_request in (1, 32):
-            bench.say(f"{name}: round {number + 1}, {per_request} per request")
-            send = _load(bench, load, "raw.send", topic="bench-sizes", per_request=per_request, body_bytes=1_024)
-            receive = _load(
-                bench, load, "raw.receive", **_receiving(bench, f"sizes-{number}-{per_request}", per_request)
-            )
-            _keep(found, f"send_{per_request}", send)
-            _keep(found, f"receive_{per_request}", receive)
+    kinds = {"1": (1, CALLERS), "32": (32, CALLERS), "light": (1, 1)}
+    for number, (kind, (per_request, callers)) in itertools.product(range(bench.plan.rounds), kinds.items()):
+        bench.say(f"{name}: round {number + 1}, {per_request} per request, {callers} callers")
+        sending = {"topic": "bench-sizes", "per_request": per_request, "body_bytes": BODY_BYTES}
+        receiving = _receiving(bench, f"sizes-{number}-{kind}", per_request)
+        if callers == 1:
+            receiving["groups"] = 1  # more are never used, and to make them costs the database more than the load does
+        _keep(found, f"send_{kind}", _load(bench, load, "raw.send", callers, **sending))
+        _keep(found, f"receive_{kind}", _load(bench, load, "raw.receive", callers, **receiving))
+    return _medians(found)
+
+
+def _large_bodies(bench: Bench, name: str) -> Figures:
+    """The same with large bodies, 32 in a request: what a byte costs."""
+    url, topic, count = bench.new_url(name, "large"), f"{STOCK_TOPIC}-bodies", _few(bench.plan.stock, LARGE)
+    fill(url, topic, count, LARGE, packs=False)
+    found = Figures()
+    with bench.serving(name, url) as server, Generator(server, bench.cores.load) as load:
+        for number in range(bench.plan.rounds):
+            bench.say(f"{name}: round {number + 1}, bodies of {LARGE:,} bytes")
+            receiving = _receiving(bench, f"large-{number}", 32, topic, count)
+            send = _load(bench, load, "raw.send", topic="bench-sizes-large", per_request=32, body_bytes=LARGE)
+            _keep(found, "send_large", send)
+            _keep(found, "receive_large", _load(bench, load, "raw.receive", **receiving))
     return _medians(found)
 
 
@@ -100,15 +117,17 @@ def _in_order(bench: Bench, name: str) -> Figures:
     counts, found = {"ordered": MESSAGE_GROUPS, "ordered_many": bench.plan.sizes_message_groups}, Figures()
     with bench.in_order(name, {f"{STOCK_TOPIC}-{kind}": count for kind, count in counts.items()}) as load:
         for number, kind in itertools.product(range(bench.plan.rounds), counts):
-            options = _receiving(bench, f"{kind}-{number}", 32) | {"topic": f"{STOCK_TOPIC}-{kind}"}
+            options = _receiving(bench, f"{kind}-{number}", 32, f"{STOCK_TOPIC}-{kind}")
             _keep(found, f"receive_{kind}", _load(bench, load, "raw.receive", **options))
     return _medians(found)
 
 
-def _receiving(bench: Bench, group: str, per_request: int) -> dict[str, Any]:
-    stock = bench.plan.stock
+def _receiving(
+    bench: Bench, group: str, per_request: int, topic: str = STOCK_TOPIC, stock: int | None = None
+) -> dict[str, Any]:
+    stock = stock or bench.plan.stock
     return {
-        "topic": STOCK_TOPIC,
+        "topic": topic,
         "group": f"bench-{group}",
         "stock": stock,
         "groups": 1 + int(bench.plan.seconds * 40_000 / stock),
@@ -117,22 +136,18 @@ def _receiving(bench: Bench, group: str, per_request: int) -> dict[str, Any]:
     }
 
 
-def _load(bench: Bench, load: Generator, verb: str, **options: Any) -> dict[str, float]:
+def _load(bench: Bench, load: Generator, verb: str, callers: int = CALLERS, **options: Any) -> dict[str, float]:
     """µs of CPU time for each message."""
-    before_s, begun = _database_s(bench, load), time.perf_counter()
-    figures = load.run(verb, callers=CALLERS, **options, **window(bench))
+    database_s = database_clock(bench, load.name)
+    before_s, begun = database_s(), time.perf_counter()
+    figures = load.run(verb, callers=callers, **options, **window(bench))
     # With the warm-up, during which there are messages too.
-    database_s, took_s = _database_s(bench, load) - before_s, time.perf_counter() - begun
+    used_s, took_s = database_s() - before_s, time.perf_counter() - begun
     return {
         "us": figures["server_us_per_message"],
-        "database_us": database_s * 1e6 / max(figures["rate"] * took_s, 1),
+        "database_us": used_s * 1e6 / max(figures["rate"] * took_s, 1),
         "rate": figures["rate"],
     }
-
-
-def _database_s(bench: Bench, load: Generator) -> float:
-    """SQLite runs in the server's process: its time is the server's."""
-    return bench.postgres_cpu_s() if load.name == "postgres" else 0.0
 
 
 def _keep(found: Figures, kind: str, figures: Mapping[str, float]) -> None:
@@ -157,18 +172,22 @@ def _groups(bench: Bench, name: str) -> Figures:
             memory = family_memory_bytes(server.pid)
             asyncio.run(_meet(server.endpoint, topic, count))
             figures["group_bytes"] = (family_memory_bytes(server.pid) - memory) / count
-            figures["group_us"] = _idle_us(server) / count
+            # The least of three, because Postgres cleans up after the groups were made.
+            windows = [_idle_us(server, database_clock(bench, name)) for _ in range(3)]
+            figures |= {f"group_{kind}": min(each[kind] for each in windows) / count for kind in windows[0]}
             beside = load.run("raw.send", topic=topic, per_request=32, callers=CALLERS, **window(bench, body=True))
         of_few = beside["server_us_per_message"] / alone["server_us_per_message"]
         return figures | {"groups": count, "send_of_few_groups": of_few}
 
 
-def _idle_us(server: Server) -> float:
-    """µs of CPU time in a second."""
+def _idle_us(server: Server, database_s: Callable[[], float], seconds: float = 5.0) -> dict[str, float]:
+    """µs of CPU time in a second, of the server and of the database."""
     time.sleep(SETTLED_S)
-    before_s, begun = family_cpu_seconds(server.pid), time.perf_counter()
-    time.sleep(5.0)
-    return (family_cpu_seconds(server.pid) - before_s) * 1e6 / (time.perf_counter() - begun)
+    before_s, database_before_s, begun = family_cpu_seconds(server.pid), database_s(), time.perf_counter()
+    time.sleep(seconds)
+    took_s = time.perf_counter() - begun
+    used = {"us": family_cpu_seconds(server.pid) - before_s, "database_us": database_s() - database_before_s}
+    return {kind: max(0.0, used_s) * 1e6 / took_s for kind, used_s in used.items()}
 
 
 async def _meet(endpoint: str, topic: str, groups: int) -> None:
@@ -194,10 +213,10 @@ def _polls(bench: Bench, name: str) -> Figures:
         Generator(server, None) as load,
     ):
         bench.say(f"{name}: {count:,} idle polls")
-        return polls_of(server, load, count, seconds=bench.plan.idle_seconds)
+        return polls_of(server, load, count, bench.plan.idle_seconds, database_clock(bench, name))
 
 
-def polls_of(server: Server, load: Generator, count: int, seconds: float) -> Figures:
+def polls_of(server: Server, load: Generator, count: int, seconds: float, database_s: Callable[[], float]) -> Figures:
     """Bytes and µs of CPU time in a second for each poll. Raises RuntimeError if one is refused."""
     options = {"topic": "bench-idle", "groups": 10, "poll_seconds": POLL_S}
     load.run("polls.open", polls=10, connections=1, **options)
@@ -205,13 +224,10 @@ def polls_of(server: Server, load: Generator, count: int, seconds: float) -> Fig
     time.sleep(1.0)
     memory = family_memory_bytes(server.pid)
     load.run("polls.open", polls=count, connections=count // POLLS_PER_CONNECTION, **options)
-    time.sleep(SETTLED_S)
+    used = _idle_us(server, database_s, seconds)
     held = family_memory_bytes(server.pid) - memory
-    before_s, begun = family_cpu_seconds(server.pid), time.perf_counter()
-    time.sleep(seconds)
-    used_s, took_s = family_cpu_seconds(server.pid) - before_s, time.perf_counter() - begun
     said = load.run("polls.close")
     unexpected = said["answers"].keys() - {"OK", "MESSAGE_NOT_FOUND", "connections lost"}
     if unexpected or said["open"] != count:
         raise RuntimeError(f"{said['open']} of {count} polls are open, and these were answered: {said['answers']}")
-    return {"polls": count, "poll_bytes": held / count, "poll_us": used_s / took_s / count * 1e6}
+    return {"polls": count, "poll_bytes": held / count} | {f"poll_{kind}": each / count for kind, each in used.items()}

@@ -22,13 +22,14 @@ class BadLoad(Exception):
 class Load:
     """The load of one database, at its peak. Durations are in ms."""
 
-    rate: float  # messages sent in a second
+    rate: float  # messages sent in a second, at the peak
+    average_rate: float | None = None  # over a day; None: the peak rate
     body: int = 1_024  # bytes; what is said of bytes of a body is true of keys and properties too
     groups: int = 1  # consumer groups, each of which gets the messages
     delivered: float = 100.0  # per cent of the messages that a group gets, of those sent; fewer with a filter
     dead: float = 0.0  # per cent of the deliveries that become dead letters
-    hold: int = 1_000  # from a delivery to its ack
-    retention: int = 72 * HOUR_MS
+    hold_ms: int = 1_000  # from a delivery to its ack
+    retention_ms: int = 72 * HOUR_MS
     message_groups: int = 0  # 0: the messages are in none
     idle_polls: int = 0  # receives that wait for a message
     per_send: int = 1  # messages in a send request
@@ -37,14 +38,27 @@ class Load:
     postgres_cores: int = 8  # of the machine of Postgres
 
     @property
+    def average(self) -> float:
+        """Messages sent in a second, over a day."""
+        return self.rate if self.average_rate is None else self.average_rate
+
+    @property
     def deliveries(self) -> float:
-        """In a second, to all groups."""
-        return self.rate * self.groups * self.delivered / 100
+        """In a second, to all groups, at the peak."""
+        return self.rate * self._copies
+
+    @property
+    def average_deliveries(self) -> float:
+        return self.average * self._copies
 
     @property
     def stored(self) -> float:
         """Messages stored at any time, without dead letters."""
-        return self.rate * self.retention / 1_000
+        return self.average * self.retention_ms / 1_000
+
+    @property
+    def _copies(self) -> float:
+        return self.groups * self.delivered / 100
 
 
 class _Range:
@@ -56,12 +70,13 @@ class _Range:
 
 _RANGES = {
     "rate": _Range(0.001, RATE_MAX, "give messages per second, such as 500"),
+    "average_rate": _Range(0.001, RATE_MAX, "give messages per second over a day"),
     "body": _Range(0, BODY_BYTES_MAX, "give bytes; of a larger body, send a reference"),
     "groups": _Range(0, COUNT_MAX, "give how many consumer groups get the messages"),
     "delivered": _Range(0, 100, "give per cent"),
     "dead": _Range(0, 100, "give per cent"),
-    "hold": _Range(0, YEARS_10_MS, "give a duration such as 30s"),
-    "retention": _Range(1, YEARS_10_MS, "give a duration such as 72h; if none is removed, how long to plan for"),
+    "hold_ms": _Range(0, YEARS_10_MS, "give a duration such as 30s"),
+    "retention_ms": _Range(1, YEARS_10_MS, "give a duration such as 72h"),
     "message_groups": _Range(0, COUNT_MAX, "give how many message groups there are; 0: none"),
     "idle_polls": _Range(0, COUNT_MAX, "give how many receives wait at one time"),
     "per_send": _Range(1, BATCH_MAX, "a request of the clients has no more"),
@@ -73,12 +88,18 @@ _RANGES = {
 
 def check(load: Load) -> None:
     """Raises BadLoad."""
+    if load.retention_ms == 0:
+        raise BadLoad("--retention 0s: such a server removes nothing; give how long to plan for, such as 365d")
     for field in dataclasses.fields(load):
         value, allowed = getattr(load, field.name), _RANGES[field.name]
         # A number that is none is in no range.
-        if not allowed.least <= value <= allowed.most:
-            unit = " ms" if field.name in ("hold", "retention") else ""
+        if value is not None and not allowed.least <= value <= allowed.most:
+            name, unit = field.name.removesuffix("_ms"), " ms" if field.name.endswith("_ms") else ""
             raise BadLoad(
-                f"--{field.name.replace('_', '-')} {value:,.12g}{unit}: at least {allowed.least:g} and at most"
+                f"--{name.replace('_', '-')} {value:,.12g}{unit}: at least {allowed.least:g} and at most"
                 f" {allowed.most:,.12g}{unit} are allowed; {allowed.advice}"
             )
+    if load.average > load.rate:
+        raise BadLoad(
+            f"--average-rate {load.average:,.12g} is more than --rate {load.rate:,.12g}; give the peak as --rate"
+        )

@@ -14,7 +14,7 @@ from benchmarks.plan import Plan
 from benchmarks.sizes import pages
 from popserver.sizing.load import Load
 from popserver.sizing.need import need
-from popserver.sizing.units import measured
+from popserver.sizing.units import FIGURES, measured
 
 TINY = Plan(
     rounds=1,
@@ -48,8 +48,10 @@ def test_sizes_are_measured_and_their_figures_can_be_read(tmp_path: Path, monkey
     assert "bytes on the disk, a message of 64 bytes" in page
     assert "sqlite, 8,000 stored" in page
     figures = measured()
+    assert [each.reached["idle_polls"] for each in figures.of.values()] == [40, 40]
+    assert [each.reached["workers"] for each in figures.of.values()] == [1, 2]
     for name, units in figures.of.items():
-        found = need(Load(rate=10), units, figures.reached, is_sqlite=name == "sqlite")
+        found = need(Load(rate=10), units, is_sqlite=name == "sqlite")
         assert found.disk_bytes > found.stored * 1_024
         assert found.fits
 
@@ -68,3 +70,8 @@ def test_a_page_without_a_place_for_the_figures_is_refused(tmp_path: Path, monke
     (tmp_path / "bench.json").write_text(json.dumps(run_of))
     with pytest.raises(ValueError, match="has no place for the figures"):
         pages.main([str(tmp_path / "bench.json")])
+
+
+def test_the_page_has_the_figures_of_the_package() -> None:
+    document = json.loads(FIGURES.read_text())
+    assert pages.table_of_units(document) in pages.PAGE.read_text(), "run python -m benchmarks.sizes.pages"
