@@ -22,7 +22,15 @@ from popserver.model.names import (
     owner_of,
     retry_topic,
 )
-from popserver.model.topic import AUTO_CREATE_ACCEPTS, SYSTEM_QUEUES, MessageType, NewTopic, Topic, check_lite
+from popserver.model.topic import (
+    AUTO_CREATE_ACCEPTS,
+    SYSTEM_QUEUES,
+    MessageQueue,
+    MessageType,
+    NewTopic,
+    Topic,
+    check_lite,
+)
 
 
 class Catalog:
@@ -40,7 +48,7 @@ class Catalog:
         self._changes = 0
 
     async def topic(self, name: Resource, generation: int = 0) -> Topic:
-        """The topic of that name, to consume or to route. Raises `IllegalTopic` or `TopicNotFound`.
+        """The topic of that name, to consume. Raises `IllegalTopic` or `TopicNotFound`.
 
         If the cached topic has another generation than the caller's, it is read again (0: the caller knows none).
         """
@@ -49,8 +57,21 @@ class Catalog:
             found = self._topics[name] = await self._make_topic(name)
         return found
 
+    async def topic_to_route(self, name: Resource) -> Topic:
+        """The topic of that name, or the one that its first use would create: to ask for a route creates none.
+
+        Clients ask before they say what they are. A topic that is created then would take no lite messages. Raises
+        `IllegalTopic` or `TopicNotFound`.
+        """
+        found = await self.known_topic(name)
+        if found is not None or owner_of(name) is not None:
+            return found or await self.topic(name)
+        new = self._created_on_first_use(name)
+        queues = tuple(MessageQueue(0, number) for number in range(new.queue_count))
+        return Topic(0, name, queues, new.accepts, 0)
+
     async def known_topic(self, name: Resource, generation: int = 0) -> Topic | None:
-        """The same, but None if the topic does not exist. It is not created."""
+        """As `topic`, but None if the topic does not exist. It is not created."""
         return self._remembered(name, generation) or await self._find_topic(name)
 
     def _remembered(self, name: Resource, generation: int) -> Topic | None:
@@ -256,13 +277,16 @@ class Catalog:
             # A group's own topics are created when they are first used, so that clients can wait for the first message.
             await self.group(owner)
             new = NewTopic(name, SYSTEM_QUEUES)
-        elif self._auto_create:
-            check_topic_to_send(name)
-            new = NewTopic(name, accepts=AUTO_CREATE_ACCEPTS)
         else:
-            raise lookup.topic_not_found(name)
+            new = self._created_on_first_use(name)
         answer = self._writer.submit(topics.CreateTopic(new, or_find=True))
         return await self._writer.meters.creating(Created.TOPIC, answer)
+
+    def _created_on_first_use(self, name: Resource) -> NewTopic:
+        if not self._auto_create:
+            raise lookup.topic_not_found(name)
+        check_topic_to_send(name)
+        return NewTopic(name, accepts=AUTO_CREATE_ACCEPTS)
 
     async def _make_group(self, name: Resource) -> Group:
         if not self._auto_create:

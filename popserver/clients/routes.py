@@ -27,7 +27,11 @@ class RouteMethods:
         self._own = own
 
     async def query_route(self, request: wire.QueryRouteRequest, caller: Caller) -> wire.QueryRouteResponse:
-        topic = await self._catalog.topic(caller.resource(request.topic))
+        """A client that owns whole queues reads their offsets next, so its topic is created here. Another client's is
+        created by its first message, receive or assignment."""
+        name, role = caller.resource(request.topic), self._clients.role_of(caller.client_id)
+        owns_queues = role is not None and role.kind is ClientKind.PULL
+        topic = await (self._catalog.topic(name) if owns_queues else self._catalog.topic_to_route(name))
         queues = convert.queues(topic, request.topic, self._brokers(request.endpoints))
         return wire.QueryRouteResponse(status=status.OK, message_queues=queues)
 

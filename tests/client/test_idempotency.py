@@ -83,7 +83,7 @@ def test_a_key_that_is_none(broker: EmbeddedBroker, key: str, why: str) -> None:
         with pytest.raises(BadRequest, match=rf"ILLEGAL_MESSAGE_PROPERTY_KEY \(40007\): .*{why}"):
             producer.send("orders", "x", idempotency_key=key)
         with Admin(broker.endpoint) as admin:
-            assert [topic.message_count for topic in admin.list_topics()] == [0]
+            assert admin.list_topics() == [], "a refused message creates no topic"
 
 
 def test_a_window_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

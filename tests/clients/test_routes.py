@@ -36,6 +36,31 @@ async def test_a_route_names_every_queue(door: Door) -> None:
         assert list(queue.accept_message_types) == [pb.NORMAL, pb.FIFO, pb.DELAY, pb.TRANSACTION]
 
 
+@pytest.mark.row("N3")
+async def test_a_route_creates_no_topic(either_door: Door) -> None:
+    """The first message does, so that one of a type that such a topic does not take is refused and creates none."""
+    door = either_door
+    assert len(await route(door)) == 8
+    assert await door.broker.catalog.known_topic(Resource("", TOPIC.name)) is None
+    refused = await door.send(a_message("m1", lite_topic="a"))
+    assert refused.status.code == pb.TOPIC_NOT_FOUND
+    assert "popmq topic create flights --type LITE" in refused.status.message
+    assert (await door.send(a_message("m1"))).status.code == pb.OK
+    assert [queue.id for queue in await route(door)] == list(range(8))
+
+
+@pytest.mark.row("N3")
+async def test_a_route_creates_the_topic_of_who_owns_queues(either_door: Door) -> None:
+    """Its next calls are about offsets, which create nothing."""
+    door = either_door
+    settings = pb.Settings(client_type=pb.PULL_CONSUMER, subscription=pb.Subscription(group=GROUP))
+    async with door.telemetry("one") as stream:
+        await stream.write(wire.TelemetryCommand(settings=settings))
+        await stream.read()
+        await door.call("QueryRoute", wire.QueryRouteRequest(topic=TOPIC), client_id="one")
+    assert await door.broker.catalog.known_topic(Resource("", TOPIC.name)) is not None
+
+
 @pytest.mark.parametrize("endpoints", DIALLED, ids=lambda each: pb.AddressScheme.Name(each.scheme))
 async def test_a_route_leads_where_the_client_came_from(door: Door, endpoints: pb.Endpoints) -> None:
     assert {str(queue.broker.endpoints) for queue in await route(door, endpoints=endpoints)} == {str(endpoints)}
