@@ -235,7 +235,7 @@ class QueuePushCore(ConsumerLife):
     # ---- While it runs ----
 
     def suspend(self) -> None:
-        """Pulls nothing until `resume`. What was pulled before is consumed."""
+        """Gives the listener no new messages until `resume`. What was pulled before is consumed."""
         self.suspended = True
 
     def resume(self) -> None:

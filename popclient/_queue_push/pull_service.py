@@ -160,6 +160,8 @@ class Pulls:
             return
         if request.process_queue.dropped:
             log.debug("what was pulled of %s is thrown away: the queue was given up", mq)
+        elif self._context.suspended:
+            self.again(request, SUSPENDED)  # it was open before; the same offset is pulled again after `resume`
         else:
             self._answered(request, status, answer, subscription, self._clock.now() - began)
 

@@ -66,8 +66,8 @@ class QueuePushConsumer(ListenerConsumer[QueuePushCore]):
     consume_threads_min: how many threads stay after a minute without work; all unless given. Tasks never stay.
     persist_interval: seconds between two commits of the progress; the first comes 10 s after the start.
     consume_timeout: a message that a function has for longer goes back to the server, and its result does not count.
-    max_reconsume_times: after so many failures a message becomes a dead letter; -1: 16, or as the group says; with an
-        OrderlyListener: never.
+    max_reconsume_times: after so many failures a message becomes a dead letter, whatever the group says; -1: after the
+        group's max attempts less one (16 unless they were set); with an OrderlyListener: never.
     suspend_current_queue_time: the pause of a queue whose OrderlyListener has failed, 0.01 to 30 s.
     post_subscription_when_pull: does the filter of each pull replace that of the settings?
     offset_illegal_delay: seconds until the consumer pulls a queue again whose offset the server has corrected.
@@ -176,7 +176,10 @@ class QueuePushConsumer(ListenerConsumer[QueuePushCore]):
         return await self._bridge.run(lambda: self._core.send_message_back(message, delay_level))
 
     def suspend(self) -> None:
-        """Pulls nothing more, until `resume`; what is here already is consumed."""
+        """Pulls nothing more, until `resume`; what is here already is consumed.
+
+        What a pull that is open brings later is not consumed: it is pulled again after `resume`.
+        """
         self._core.suspend()
 
     def resume(self) -> None:

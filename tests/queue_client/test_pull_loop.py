@@ -335,14 +335,15 @@ async def test_a_suspended_consumer_looks_again_every_second(desk: Desk) -> None
     core = await desk.start()
     await until(lambda: desk.server.pulls_of(Q) == [0])
     core.suspend()
-    await desk.server.fill(Q, "ab")
-    await until(lambda: len(desk.seen) == 2)
+    await desk.server.fill(Q, "ab")  # the pull that is open brings them, and they wait
+    await until(lambda: desk.clock.waits(1.0))
     await desk.server.fill(Q, "c")
     await desk.advance(30, step=1)
-    assert desk.server.pulls_of(Q) == [0]
+    assert (desk.server.pulls_of(Q), desk.seen) == ([0], [])
     core.resume()
     await desk.clock.advance(1)
-    await until(lambda: len(desk.seen) == 3)
+    await until(lambda: desk.texts == ["a", "b", "c"])
+    assert desk.server.pulls_of(Q)[1] == 0
 
 
 @pytest.mark.row("B18")
