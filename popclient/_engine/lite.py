@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import ClassVar, Final, Literal
@@ -12,6 +12,7 @@ from popclient._engine.push import PushConsumerCore
 from popclient._engine.simple import SimpleConsumerCore, at_rest
 from popclient._session import convert
 from popclient._session.session import Session
+from popclient._session.stream import call_back
 from popclient._tasks import Tasks
 from popclient._version import log
 from popclient.errors import (
@@ -35,6 +36,15 @@ _BEGINNINGS: Final = {"last": pb.OffsetOption.LAST, "min": pb.OffsetOption.MIN, 
 _SERVERS_WITH_THEM: Final = "connect to PopMQ, or to a proxy of RocketMQ 5.5 with lite topics, or use PushConsumer"
 
 
+def beginning(begin: Begin | None) -> pb.OffsetOption | None:
+    """Where a subscription begins, for the server. Raises ValueError for another word."""
+    if begin is None:
+        return None
+    if begin not in _BEGINNINGS:
+        raise ValueError(f"begin is {begin!r}; it must be 'min', 'max' or 'last'")
+    return pb.OffsetOption(policy=_BEGINNINGS[begin])
+
+
 class LiteSubscriptions:
     """The lite topics of one client."""
 
@@ -43,6 +53,7 @@ class LiteSubscriptions:
         self._group = convert.resource(group, session.config.namespace)
         self._topic = convert.resource(topic, session.config.namespace)
         self.lite_topics: set[str] = set()
+        self.on_lost: Callable[[frozenset[str]], None] | None = None
         self.is_told = False  # has the server taken the complete set once?
         self._tasks = Tasks()
         # One call after the other: a complete set that overtakes a subscription would end it.
@@ -63,9 +74,8 @@ class LiteSubscriptions:
                 self.is_told = True
                 self._tasks.spawn(self._keep())
 
-    async def subscribe(self, names: Collection[str], begin: Begin | None) -> None:
+    async def subscribe(self, names: Collection[str], option: pb.OffsetOption | None) -> None:
         """Adds lite topics. Raises the server's refusal, and then adds none."""
-        option = None if begin is None else pb.OffsetOption(policy=_BEGINNINGS[begin])
         await self.start()
         async with self._turn:
             self._check_quota(len(self.lite_topics | set(names)))
@@ -169,7 +179,8 @@ class LiteSubscriptions:
         return UnsupportedByServer(f"{what}: not offered by the server at {self._session.transport.where}; {way_out}")
 
     def _lost(self, notice: rpc.NotifyUnsubscribeLiteCommand) -> None:
-        """Another client of the exclusive group has the lite topic now.
+        """Another client of the exclusive group has the lite topic. This client may never have had it: a complete set
+        takes nothing from others.
 
         If this client has just subscribed to it, the notice may be older. PopMQ repeats a notice that is true when it
         is told the complete set; RocketMQ does not.
@@ -178,7 +189,13 @@ class LiteSubscriptions:
             self._tell_again.set()
         elif notice.lite_topic in self.lite_topics:
             self.lite_topics.discard(notice.lite_topic)
-            log.info("lite topic %s of %s has gone to another client", notice.lite_topic, self._group.name)
+            log.warning(
+                "this client does not get lite topic %s, because another client of the exclusive group %s has it;"
+                " subscribe_lite takes it",
+                notice.lite_topic,
+                self._group.name,
+            )
+            call_back(self.on_lost, frozenset({notice.lite_topic}))
 
 
 class LiteSimpleConsumerCore(SimpleConsumerCore):
@@ -205,11 +222,11 @@ class LiteSimpleConsumerCore(SimpleConsumerCore):
             raise
         await self.lite.start()
 
-    async def subscribe(self, names: Collection[str], begin: Begin | None) -> None:
+    async def subscribe(self, names: Collection[str], option: pb.OffsetOption | None) -> None:
         """Adds lite topics; starts the consumer first."""
         if not self._is_started:
             await self.start()
-        await self.lite.subscribe(names, begin)
+        await self.lite.subscribe(names, option)
 
     async def suspend(self, view: MessageView, duration: timedelta) -> None:
         """Stops the lite topic of a message for so long; its attempt does not count."""

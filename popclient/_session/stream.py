@@ -74,7 +74,7 @@ def changed_notices(before: pb.Settings, now: pb.Settings) -> list[str]:
     return [name for name in NOTICES if new.get(name, "") not in ("", old.get(name, ""))]
 
 
-def call_back(callback: Callable[..., None] | None, *given: Exception | str) -> None:
+def call_back(callback: Callable[..., None] | None, *given: Exception | str | frozenset[str]) -> None:
     """Calls a function of the user; logs what it raises."""
     if callback is not None:
         try:

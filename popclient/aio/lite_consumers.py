@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from datetime import timedelta
 
 from popclient._arguments import as_timedelta, is_async
-from popclient._engine.lite import Begin, LitePushConsumerCore, LiteSimpleConsumerCore
+from popclient._engine.lite import Begin, LitePushConsumerCore, LiteSimpleConsumerCore, beginning
 from popclient._engine.options import MEBIBYTE, PushOptions, SimpleOptions, as_topics, asking
 from popclient._loop import Here
 from popclient.aio.callbacks import require_kind, runner_of
@@ -27,7 +27,11 @@ class LiteSimpleConsumer(SimpleConsumer):
 
     Belongs to the event loop of its first use.
 
-    topic: one of the type LITE. lite_topics: to subscribe to at the start; `subscribe_lite` adds others.
+    topic: one of the type LITE.
+    lite_topics: to subscribe to at the start; `subscribe_lite` adds others. In an exclusive group this client gets only
+        those of them that no other client has; `subscribe_lite` takes them from others.
+    on_lost: called with names of `lite_topics` that this client does not get, because another client of the exclusive
+        group has them. They are not in `lite_topics` any more. It runs in the client's event loop and must not block.
 
     >>> async with LiteSimpleConsumer("127.0.0.1:8081", "agents", "sessions", ["ada"]) as consumer:    # doctest: +SKIP
     ...     async for message in consumer:
@@ -50,6 +54,7 @@ class LiteSimpleConsumer(SimpleConsumer):
         await_duration: float | timedelta = 15,
         on_disconnect: Callable[[Exception], None] | None = None,
         on_reconnect: Callable[[], None] | None = None,
+        on_lost: Callable[[frozenset[str]], None] | None = None,
     ) -> None:
         self._config = ClientConfig.of(endpoints).with_callbacks(on_disconnect, on_reconnect)
         self._defaults = asking(max_messages, invisible_duration, await_duration)
@@ -57,11 +62,13 @@ class LiteSimpleConsumer(SimpleConsumer):
         options = SimpleOptions(group, as_topics(topic), self._defaults)
         self._core = LiteSimpleConsumerCore(self._config, options, self._bridge)
         self._core.lite.lite_topics |= set(_names(lite_topics))
+        self._core.lite.on_lost = on_lost
         self._bridge.close_at_exit(self._core)
 
     @property
     def lite_topics(self) -> frozenset[str]:
-        """Those that it subscribes to. One that another client of an exclusive group has taken is not among them."""
+        """Those that it subscribes to. One that another client of an exclusive group has is not among them, as soon as
+        the server has said so; see `on_lost`."""
         return frozenset(self._core.lite.lite_topics)
 
     async def subscribe_lite(self, lite_topics: str | Iterable[str], *, begin: Begin | None = None) -> None:
@@ -69,11 +76,12 @@ class LiteSimpleConsumer(SimpleConsumer):
         consumer first.
 
         begin: "min", from the oldest stored message on; "max", only later ones; "last" or None, where the group is.
-        Raises QuotaExceeded, BadRequest and so on; then `lite_topics` has not changed. After Unreachable the server may
-        know of the new ones, until the client has told it all its lite topics: as soon as it answers again.
+        Raises ValueError for another `begin`, QuotaExceeded, BadRequest and so on; then `lite_topics` has not changed.
+        After Unreachable the server may know of the new ones, until the client has told it all its lite topics: as soon
+        as it answers again.
         """
-        names = _names(lite_topics)
-        await self._bridge.run(lambda: self._core.subscribe(names, begin))
+        names, option = _names(lite_topics), beginning(begin)
+        await self._bridge.run(lambda: self._core.subscribe(names, option))
 
     async def unsubscribe_lite(self, lite_topics: str | Iterable[str]) -> None:
         """Ends subscriptions. The messages that this client holds can still be acked."""
@@ -92,8 +100,7 @@ class LitePushConsumer(PushConsumer):
 
     Belongs to the event loop of its first use. Messages of one lite topic come one after the other.
 
-    topic: one of the type LITE. lite_topics: to subscribe to at the start; `subscribe_lite` adds others. The other
-    arguments are those of `PushConsumer`.
+    topic, lite_topics, on_lost: as of `LiteSimpleConsumer`. The other arguments are those of `PushConsumer`.
     """
 
     __module__ = "popclient.aio"
@@ -115,6 +122,7 @@ class LitePushConsumer(PushConsumer):
         interceptors: Iterable[Interceptor] = (),
         on_disconnect: Callable[[Exception], None] | None = None,
         on_reconnect: Callable[[], None] | None = None,
+        on_lost: Callable[[frozenset[str]], None] | None = None,
     ) -> None:
         given = {"topics": topic, "batch_size": None, "receive_batch_size": None}
         options = PushOptions.among(locals() | given)
@@ -123,17 +131,19 @@ class LitePushConsumer(PushConsumer):
         self._bridge = Here()
         self._core = LitePushConsumerCore(self._config, options, runner_of(self._bridge))
         self._core.lite.lite_topics |= set(_names(lite_topics))
+        self._core.lite.on_lost = on_lost
 
     @property
     def lite_topics(self) -> frozenset[str]:
-        """Those that it subscribes to. One that another client of an exclusive group has taken is not among them."""
+        """Those that it subscribes to. One that another client of an exclusive group has is not among them, as soon as
+        the server has said so; see `on_lost`."""
         return frozenset(self._core.lite.lite_topics)
 
     async def subscribe_lite(self, lite_topics: str | Iterable[str], *, begin: Begin | None = None) -> None:
         """As `LiteSimpleConsumer.subscribe_lite`."""
-        names = _names(lite_topics)
+        names, option = _names(lite_topics), beginning(begin)
         await self.start()
-        await self._bridge.run(lambda: self._core.lite.subscribe(names, begin))
+        await self._bridge.run(lambda: self._core.lite.subscribe(names, option))
 
     async def unsubscribe_lite(self, lite_topics: str | Iterable[str]) -> None:
         """Ends subscriptions."""

@@ -9,9 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from popclient import ConsumeResult, LitePushConsumer, LiteSimpleConsumer, Message, Producer, aio
+from popclient import (
+    ConsumeResult,
+    LitePushConsumer,
+    LiteSimpleConsumer,
+    Message,
+    Producer,
+    PushConsumer,
+    SimpleConsumer,
+    aio,
+    cli,
+)
 from popclient.admin import Admin
-from popclient.errors import BadRequest, QuotaExceeded
+from popclient.errors import BadRequest, NotFound, QuotaExceeded
 from popclient.message import MessageView
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
@@ -62,6 +72,28 @@ async def test_what_settles_a_message_names_its_lite_topic() -> None:
             await consumer.ack(view)
     (change,), (ack,) = server.requests("ChangeInvisibleDuration"), server.requests("AckMessage")
     assert (change.lite_topic, ack.entries[0].lite_topic) == ("ada", "ada")
+
+
+@pytest.mark.row("N3")
+def test_the_first_use_of_a_missing_topic_leaves_none_behind(database: str) -> None:
+    """One created on first use would take no lite messages, for ever."""
+    way_out = "popmq topic create newtopic --type LITE"
+    with embedded(database) as server, Admin(server.endpoint) as admin:
+        with Producer(server.endpoint, "newtopic") as producer, pytest.raises(NotFound, match=way_out):
+            producer.send(Message("newtopic", "hi", lite_topic="a"))
+        simple = LiteSimpleConsumer(server.endpoint, "agents", "newtopic")
+        push = LitePushConsumer(server.endpoint, "agents", "newtopic", lambda _: ConsumeResult.SUCCESS)
+        for consumer in (simple, push):
+            with pytest.raises(NotFound, match=way_out):
+                consumer.start()
+            consumer.close()
+        assert cli.main(["--endpoint", server.endpoint, *"message send newtopic hi --lite-topic a".split()]) == 4
+        assert list(admin.list_topics()) == []
+        admin.create_topic("newtopic", accept_message_types=["LITE"])
+        with LiteSimpleConsumer(server.endpoint, "agents", "newtopic", "a") as receiver:
+            with Producer(server.endpoint) as producer:
+                producer.send(Message("newtopic", "hi", lite_topic="a"))
+            assert taken(receiver) == ["hi"]
 
 
 async def test_a_quota_in_the_settings_is_kept_without_the_servers_help(endpoint: str) -> None:
@@ -137,6 +169,50 @@ def test_an_exclusive_group_tells_who_has_lost_a_lite_topic(endpoint: str) -> No
                 break
             one.receive(await_duration=0)
         assert one.lite_topics == {"b"}
+
+
+def test_who_does_not_get_a_lite_topic_is_told(endpoint: str, caplog: pytest.LogCaptureFixture) -> None:
+    """In the constructor it takes none from others; `subscribe_lite` does."""
+    lost: queue.Queue[tuple[str, frozenset[str]]] = queue.Queue()
+    with Admin(endpoint) as admin:
+        admin.create_group("owners", lite="EXCLUSIVE")
+    with LiteSimpleConsumer(
+        endpoint, "owners", "sessions", ["a"], on_lost=lambda names: lost.put(("one", names))
+    ) as one:
+        two = LitePushConsumer(
+            endpoint,
+            "owners",
+            "sessions",
+            lambda _: ConsumeResult.SUCCESS,
+            ["a", "b"],
+            on_lost=lambda names: lost.put(("two", names)),
+        )
+        with two:
+            assert lost.get(timeout=PATIENCE_S) == ("two", {"a"})
+            assert (one.lite_topics, two.lite_topics) == ({"a"}, {"b"})
+            two.subscribe_lite("a")
+            assert lost.get(timeout=PATIENCE_S) == ("one", {"a"})
+            assert (one.lite_topics, two.lite_topics) == (frozenset(), {"a", "b"})
+    told = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    sentence = "this client does not get lite topic a, because another client of the exclusive group owners has it"
+    assert [each.startswith(sentence) for each in told] == [True, True]
+
+
+def test_an_ordinary_consumer_of_a_lite_group_is_refused(endpoint: str) -> None:
+    with LiteSimpleConsumer(endpoint, "agents", "sessions", "a"):
+        simple = SimpleConsumer(endpoint, "agents", "sessions")
+        push = PushConsumer(endpoint, "agents", "sessions", lambda _: ConsumeResult.SUCCESS)
+        for consumer in (simple, push):
+            with pytest.raises(BadRequest, match=r"use a lite consumer \(LitePushConsumer, LiteSimpleConsumer\)"):
+                consumer.start()
+            consumer.close()
+
+
+def test_another_word_for_the_beginning_is_refused(endpoint: str) -> None:
+    with LiteSimpleConsumer(endpoint, "agents", "sessions") as consumer:
+        with pytest.raises(ValueError, match="begin is 'first'; it must be 'min', 'max' or 'last'"):
+            consumer.subscribe_lite("bob", begin="first")  # type: ignore[arg-type]
+        assert consumer.lite_topics == frozenset()
 
 
 async def test_the_asyncio_ones_too(endpoint: str) -> None:

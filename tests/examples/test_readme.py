@@ -95,6 +95,11 @@ def test_in_order_later_together(endpoint: str, tmp_path: Path) -> None:
         assert [each.text for each in consumer.receive()] == ["opened", "paid", "closed"]
 
 
+def test_lite_topics(endpoint: str, tmp_path: Path) -> None:
+    code = block_with("LiteSimpleConsumer").replace(FIRST_ADDRESS, endpoint)
+    assert run(tmp_path, code).splitlines() == ["agent-42 hello, agent-42", "agent-43 hello, agent-43"]
+
+
 def test_official_client(endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     with Producer(endpoint) as producer:

@@ -45,6 +45,27 @@ async def test_a_lite_consumer_is_told_its_quotas(door: Door, client_type: pb.Cl
     assert (await door.broker.catalog.group(Resource("", GROUP.name))).lite is LiteModel.SHARED
 
 
+@pytest.mark.parametrize("client_type", [pb.PUSH_CONSUMER, pb.SIMPLE_CONSUMER])
+async def test_an_ordinary_consumer_of_a_lite_group_is_refused(
+    door: Door, client_type: pb.ClientType.ValueType
+) -> None:
+    """It could name no lite topics, so it would wait for ever."""
+    await made(door)
+    await door.broker.catalog.create_group(NewGroup(Resource("", GROUP.name), lite=LiteModel.SHARED))
+    async with door.telemetry("one") as stream:
+        answer = await told(stream, client_type)
+    assert answer.status.code == pb.BAD_REQUEST
+    assert "use a lite consumer (LitePushConsumer, LiteSimpleConsumer), or another group" in answer.status.message
+
+
+async def test_an_ordinary_consumer_gets_all_lite_topics_of_other_groups(door: Door) -> None:
+    await made(door)
+    async with door.telemetry("one") as stream:
+        assert (await told(stream, pb.SIMPLE_CONSUMER)).status.code == pb.OK
+    await door.send(a_message("m1", lite_topic="a"))
+    assert len(await received(door, "one")) == 1
+
+
 async def test_a_message_carries_its_lite_topic(either_door: Door) -> None:
     door = either_door
     await made(door)
