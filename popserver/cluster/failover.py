@@ -18,7 +18,7 @@ from popserver.model.errors import StoreUnavailable
 
 LOOK_S = 0.5
 SILENT_S = 2.0  # a transaction that takes longer is suspicious
-ASK_AGAIN_S = 1.0
+ASK_AGAIN_S = 0.5  # after the next look, so all hosts are asked once a second
 
 log = structlog.get_logger("popserver.failover")
 
@@ -41,11 +41,13 @@ class FailoverWatch:
                 await self._task
 
     async def _watch(self) -> None:
-        while True:
-            await asyncio.sleep(LOOK_S)
-            if self._is_silent():
-                await self._ask()
-                await asyncio.sleep(ASK_AGAIN_S)
+        # Questions overlap: a new primary must not wait until a frozen one is given up, which takes seconds.
+        async with asyncio.TaskGroup() as questions:
+            while True:
+                await asyncio.sleep(LOOK_S)
+                if self._is_silent():
+                    questions.create_task(self._ask())
+                    await asyncio.sleep(ASK_AGAIN_S)
 
     def _is_silent(self) -> bool:
         began_s = self._writer.batch_began_s

@@ -5,15 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from typing import cast
 
 import pytest
 
+from popserver.cluster import failover
+from popserver.cluster.failover import FailoverWatch
 from popserver.database.database import Database
+from popserver.engine.writer import Writer
 from popserver.model.errors import StoreUnavailable
 from popserver.postgres import connections
 from popserver.postgres.connections import PostgresIdentity
 from popserver.postgres.urls import Host
 from tests.support.postgres import PostgresServer
+from tests.support.waiting import eventually
 
 # A new connection is one packet, so the line below knows where it ends.
 PLAIN = "sslmode=disable&gssencmode=disable"
@@ -29,6 +34,32 @@ async def test_a_primary_that_accepts_connections_and_is_silent_delays_nothing(
         monkeypatch.setattr(connections, "ANSWER_S", 600.0)
         found = await asyncio.wait_for(database.connections.newer_primary(), 60)
         assert found == database.connections.hosts[1]
+
+
+async def test_a_host_that_is_silent_for_long_does_not_delay_the_next_question(
+    own_postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with _silent_after_the_start(own_postgres._port) as (port, lines):
+        database = Database(f"postgresql://postgres@127.0.0.1:{port}/postgres?{PLAIN}")
+        monkeypatch.setattr(connections, "ANSWER_S", 600.0)
+        for name in ("LOOK_S", "SILENT_S", "ASK_AGAIN_S"):
+            monkeypatch.setattr(failover, name, 0.001)
+        watch = FailoverWatch(database, cast("Writer", Waiting()))
+        watch.start()
+        try:
+
+            async def are_three() -> bool:
+                return len(lines) >= 3
+
+            await eventually(are_three, "questions while the first has no answer", within_s=60)
+        finally:
+            await watch.close()
+
+
+class Waiting:
+    """A writer whose transaction began long ago."""
+
+    batch_began_s = 0.0
 
 
 async def test_a_silent_host_is_cut_and_not_asked_to_cancel(
