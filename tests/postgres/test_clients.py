@@ -52,7 +52,7 @@ async def _survive(cluster: PatroniCluster, accidents: Sequence[Accident], *, co
             leader = await asyncio.to_thread(cluster.leader)
             timeline = leader.timeline()
             await accident(cluster, leader)
-            await cluster.new_leader(timeline)
+            await cluster.new_leader(leader, timeline)
             await _more(programs)
             if come_back:
                 await repaired(cluster, leader)

@@ -75,7 +75,7 @@ async def test_what_an_asynchronous_standby_loses(tmp_path: Path, capsys: pytest
             await _sent(load, cut_ms)
             leader.kill()
             killed_ms = now_ms()
-            await cluster.new_leader(timeline)
+            await cluster.new_leader(leader, timeline)
             await _sent(load, now_ms())
             load.stop()
             await working
@@ -159,7 +159,7 @@ async def _accident(cluster: PatroniCluster, load: Load, accident: Accident, lea
     """
     timeline = leader.timeline()
     known = len(load.history.calls)
-    looking_out = asyncio.create_task(cluster.new_leader(timeline))
+    looking_out = asyncio.create_task(cluster.new_leader(leader, timeline))
     await accident(cluster, leader)
     await looking_out
     writable_ms = now_ms()

@@ -22,10 +22,11 @@ import pytest
 
 from tests.support.line import Lines
 from tests.support.postgres import _as_unprivileged, _binaries, _free_port, _new_folder, children
-from tests.support.waiting import eventually
+from tests.support.waiting import LOOK_AGAIN_S, eventually
 
 START_S = 120.0
 TTL_S = 6  # after which a silent primary is replaced; Patroni's own default is 30
+_TIMELINE = "SELECT CASE WHEN pg_is_in_recovery() THEN '' ELSE substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) END"
 _PROGRAMS = {"patroni": "patroni", "patronictl": "patroni", "etcd": "etcd-server"}
 
 
@@ -38,6 +39,7 @@ class Node:
         self.to_etcd, self.to_standbys = lines.to(etcd), lines.to(self.port)
         self._folder = folder / name
         self._patroni: subprocess.Popen[bytes] | None = None
+        self._is_frozen = False
 
     def prepare(self, settings: dict[str, Any]) -> None:
         """Write the configuration, which is YAML, and so also JSON."""
@@ -100,37 +102,50 @@ class Node:
 
     def kill(self) -> None:
         """The whole node at once."""
-        if self._patroni is not None:
-            _signal([self._patroni.pid, *self._postgres()], signal.SIGKILL)
-            self._patroni.wait()
-            self._patroni = None
+        _signal([*self._of_patroni(), *self._postgres()], signal.SIGKILL)
+        self._end_patroni()
+        self._is_frozen = False
 
     def freeze(self) -> None:
         assert self._patroni is not None
-        _signal([self._patroni.pid, *children(self._patroni.pid), *self._postgres()], signal.SIGSTOP)
+        _signal([*self._of_patroni(), *self._postgres()], signal.SIGSTOP)
+        self._is_frozen = True
 
     def thaw(self) -> None:
-        """Postgres first: it goes on as the primary that it was, until its Patroni notices."""
-        assert self._patroni is not None
-        _signal([*self._postgres(), *children(self._patroni.pid), self._patroni.pid], signal.SIGCONT)
+        """If it is frozen, Postgres goes on as the primary that it was, until a new Patroni notices.
+
+        The frozen Patroni is ended, as a watchdog does it. Patroni 3.0 that goes on renews the leader's lock as it
+        remembers it, and so may take it from the new primary.
+        """
+        if not self._is_frozen:
+            return
+        self._is_frozen = False
+        _signal(self._postgres(), signal.SIGCONT)
+        self._end_patroni()
+        self.start()
 
     def timeline(self) -> int:
         """Of a primary that can be written; 0 for all others."""
-        try:
-            with psycopg.connect(
-                self.url, connect_timeout=2, options="-c statement_timeout=1000", autocommit=True
-            ) as conn:
-                if conn.execute("SELECT pg_is_in_recovery()").fetchone() != (False,):
-                    return 0
-                row = conn.execute("SELECT substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)").fetchone()
-                return int(row[0], 16) if row else 0
-        except psycopg.Error:
-            return 0
+        limit = "-c statement_timeout=1000"
+        with (
+            suppress(psycopg.Error),
+            psycopg.connect(self.url, connect_timeout=2, options=limit, autocommit=True) as conn,
+        ):
+            return _timeline(conn.execute(_TIMELINE).fetchone())
+        return 0
 
-    def close(self) -> None:
-        with suppress(ProcessLookupError, AssertionError):
-            self.thaw()
-        self.kill()
+    async def promoted(self, than: int) -> None:
+        """Return when this is a primary with a newer timeline. A promotion keeps connections, so one is enough."""
+        while True:
+            with suppress(psycopg.Error):
+                async with await psycopg.AsyncConnection.connect(self.url, autocommit=True) as conn:
+
+                    async def is_newer(conn: psycopg.AsyncConnection[Any] = conn) -> bool:
+                        return _timeline(await (await conn.execute(_TIMELINE)).fetchone()) > than
+
+                    await eventually(is_newer, f"{self.name} as the primary", within_s=START_S)
+                    return
+            await asyncio.sleep(LOOK_AGAIN_S)
 
     @property
     def log(self) -> str:
@@ -139,6 +154,15 @@ class Node:
     @property
     def _data(self) -> Path:
         return self._folder / "data"
+
+    def _of_patroni(self) -> list[int]:
+        return [] if self._patroni is None else [self._patroni.pid, *children(self._patroni.pid)]
+
+    def _end_patroni(self) -> None:
+        _signal(self._of_patroni(), signal.SIGKILL)
+        if self._patroni is not None:
+            self._patroni.wait()
+        self._patroni = None
 
     def _postgres(self) -> list[int]:
         with suppress(OSError, IndexError, ValueError):
@@ -172,6 +196,7 @@ class PatroniCluster:
     async def start(self, settings: dict[str, Any]) -> None:
         """Return when one node is the primary, and the others stream from it."""
         self._start_etcd()
+        await eventually(self._has_etcd_decided, "etcd's version", within_s=START_S)
         for node in self.nodes:
             node.prepare(settings)
         # The first one alone makes the cluster, so it is the primary.
@@ -207,21 +232,30 @@ class PatroniCluster:
         done = self._control("switchover", "--master", leader.name, "--force", "popmq")
         assert done.returncode == 0, done.stdout + done.stderr
 
-    async def new_leader(self, than: int) -> Node:
-        """Wait for a primary with a newer timeline."""
+    async def new_leader(self, former: Node, than: int) -> Node:
+        """Wait until another node is a primary, with a newer timeline. The former may be silent, and is not asked."""
         found: list[Node] = []
 
-        async def is_there() -> bool:
-            lines = await asyncio.gather(*(asyncio.to_thread(node.timeline) for node in self.nodes))
-            found[:] = [node for node, line in zip(self.nodes, lines, strict=True) if line > than]
-            return bool(found)
+        async def look(node: Node) -> None:
+            await node.promoted(than)
+            found.append(node)
 
-        await self._wait(is_there, "a new primary")
+        looking = [asyncio.create_task(look(node)) for node in self.nodes if node is not former]
+        try:
+
+            async def is_there() -> bool:
+                return bool(found)
+
+            await self._wait(is_there, "a new primary")
+        finally:
+            for each in looking:
+                each.cancel()
+            await asyncio.gather(*looking, return_exceptions=True)
         return found[0]
 
     def close(self) -> None:
         for node in self.nodes:
-            node.close()
+            node.kill()
         if self._etcd is not None:
             self._etcd.kill()
             self._etcd.wait()
@@ -231,7 +265,7 @@ class PatroniCluster:
         try:
             await eventually(fact, what, within_s=START_S)
         except AssertionError as error:
-            logs = "\n".join(f"{node.name}:\n{node.log[-3_000:]}" for node in self.nodes)
+            logs = "\n".join(f"{node.name}:\n{node.log[-3_000:]}" for node in self.nodes if node.is_running)
             raise AssertionError(f"{error}; logs of Patroni:\n{logs}") from None
 
     def _start_etcd(self) -> None:
@@ -253,6 +287,16 @@ class PatroniCluster:
                 start_new_session=True,
             )
 
+    async def _has_etcd_decided(self) -> bool:
+        """Whether it knows the version of its cluster; before that, Patroni fails at its start."""
+        with suppress(OSError):
+            reader, writer = await asyncio.open_connection("127.0.0.1", self._etcd_port)
+            writer.write(b"GET /version HTTP/1.0\r\n\r\n")
+            answer = await reader.read()
+            writer.close()
+            return b"etcdcluster" in answer and b"not_decided" not in answer
+        return False
+
     def _control(self, *words: str) -> subprocess.CompletedProcess[str]:
         command = ["patronictl", "-c", str(self.nodes[1].configuration), *words]
         return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
@@ -272,6 +316,10 @@ async def patroni_cluster(*, nodes: int = 3, **settings: Any) -> AsyncIterator[P
     finally:
         cluster.close()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _timeline(row: Sequence[Any] | None) -> int:
+    return int(row[0] or "0", 16) if row else 0
 
 
 def _signal(processes: Sequence[int], number: signal.Signals) -> None:

@@ -33,6 +33,7 @@ auth_type = any
 unix_socket_dir =
 auth_file = {folder / "users"}
 pool_mode = {mode}
+server_login_retry = 1
 """
     )
     with (folder / "log").open("wb") as log:
