@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import fcntl
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from tests.interop.matrix.faults import FAULTS, fault_at
+from tests.interop.matrix.faults import FAULTS, POPMQ, fault_at
+from tests.interop.matrix.lite import LITE
 from tests.interop.matrix.scenarios import SCENARIOS
 from tests.interop.programs import TITLES
 
 PAGE = Path(__file__).parents[3] / "docs" / "compatibility.md"
 BEGIN, END = "<!-- The tables: make test-clients test-rocketmq -->\n", "<!-- End of the tables. -->\n"
+SUMMARY, SUMMARY_END = "<!-- The summary: make test-clients -->\n", "<!-- End of the summary. -->\n"
+_RESTARTS, _TLS = ("restart", "kill"), ("tls",)
+# The columns of the summary, and their scenarios.
+ASPECTS: dict[str, tuple[str, ...]] = {
+    "core": tuple(each for each in SCENARIOS if each not in (*LITE, *_TLS, *_RESTARTS)),
+    "lite": tuple(LITE),
+    "TLS": _TLS,
+    "restart of the server": _RESTARTS,
+}
 NOT_RUN = ""
 UNEXPLAINED = "fails"
 NO_CALL = "no call: "
@@ -57,6 +67,31 @@ class Tables:
     def __str__(self) -> str:
         return "\n".join([*self._scenarios(), *self._tables(), *self._reasons()]) + "\n"
 
+    def summary(self) -> str:
+        """What each client does at PopMQ, with links to the tables."""
+        head = [f"\n| Client at PopMQ | {' | '.join(ASPECTS)} |", "|---" * (1 + len(ASPECTS)) + "|"]
+        return "\n".join([*head, *map(self._summed_up, TITLES)]) + "\n\n"
+
+    def _summed_up(self, language: str) -> str:
+        link = "#" + re.sub(r"[^a-z0-9-]", "", TITLES[language].lower().replace(" ", "-"))
+        said = [f"[{self._aspect(language, scenarios)}]({link})" for scenarios in ASPECTS.values()]
+        return f"| {' | '.join([f'[{TITLES[language]}]({link})', *said])} |"
+
+    def _aspect(self, language: str, scenarios: Sequence[str]) -> str:
+        """ "pass", or which scenarios do not; with the servers if it passes at others."""
+        lacks, fails = [], []
+        for scenario in scenarios:
+            outcomes = {server: self.cells.get((scenario, language, server), NOT_RUN) for server in POPMQ}
+            not_passed = [server for server, outcome in outcomes.items() if outcome != "pass"]
+            if any(outcome.startswith(NO_CALL) for outcome in outcomes.values()):
+                lacks.append(scenario)
+            elif not_passed:
+                fails.append(scenario if len(not_passed) == len(POPMQ) else f"{scenario} ({', '.join(not_passed)})")
+        if len(lacks) == len(scenarios):
+            return "no such calls"
+        parts = [f"{word}: {', '.join(names)}" for word, names in (("no call", lacks), ("fails", fails)) if names]
+        return "; ".join(parts) or "pass"
+
     @staticmethod
     def _scenarios() -> Iterator[str]:
         yield "\n| Scenario | What is shown |\n|---|---|"
@@ -72,16 +107,25 @@ class Tables:
                 outcomes = [self.cells.get((scenario, language, server), NOT_RUN) for server in self._servers]
                 yield f"| {scenario} | {' | '.join(outcomes)} |"
 
-    @staticmethod
-    def _reasons() -> Iterator[str]:
+    def _reasons(self) -> Iterator[str]:
         if FAULTS:
             yield "\n## Reasons\n"
-            for number, each in enumerate(FAULTS, 1):
-                yield f"{number}. {each.reason}{'' if each.is_constant else ' Now and then it passes.'}"
+            for index, each in enumerate(FAULTS):
+                passes = "" if each.is_constant else " Now and then it passes"
+                if passes:
+                    passes += (
+                        "." if failing(index) in self.cells.values() else ", as it did in all cells of the tables."
+                    )
+                yield f"{index + 1}. {each.reason}{passes}"
 
 
 def failing(fault: int) -> str:
     return f"fails ({fault + 1})"
+
+
+def summary_of_page() -> str:
+    """The summary as the page has it."""
+    return PAGE.read_text().partition(SUMMARY)[2].partition(SUMMARY_END)[0]
 
 
 def _parts() -> list[str]:
@@ -125,4 +169,6 @@ class Cells:
         before, old, after = _parts()
         tables = Tables(self._servers, old)
         tables.cells[cell] = outcome
+        first, _, rest = before.partition(SUMMARY)
+        before = f"{first}{SUMMARY}{tables.summary()}{SUMMARY_END}{rest.partition(SUMMARY_END)[2]}"
         PAGE.write_text(f"{before}{BEGIN}{tables}{END}{after}")

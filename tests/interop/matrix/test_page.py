@@ -8,7 +8,7 @@ import pytest
 
 from tests.interop.matrix.conftest import SERVERS
 from tests.interop.matrix.faults import FAULTS, Fault, fault_at
-from tests.interop.matrix.page import NOT_RUN, PAGE, Cell, Tables, outcome_of
+from tests.interop.matrix.page import NOT_RUN, PAGE, Cell, Tables, outcome_of, summary_of_page
 from tests.interop.matrix.rocketmq import NAME as ROCKETMQ
 from tests.interop.matrix.scenarios import SCENARIOS, CameBack, MessagesLost
 from tests.interop.programs import LANGUAGES
@@ -18,6 +18,14 @@ def test_what_is_read_is_written_again() -> None:
     tables = Tables.of_page(SERVERS)
     assert str(Tables(SERVERS, str(tables))) == str(tables)
     assert str(tables) in PAGE.read_text(), "write it with make test-clients, make test-rocketmq"
+
+
+def test_the_summary_says_what_the_tables_say() -> None:
+    tables = Tables.of_page(SERVERS)
+    assert summary_of_page() == tables.summary(), "write it with make test-clients"
+    cell = ("simple", "java", "two servers")
+    tables.cells[cell] = "fails"
+    assert "| [fails: simple (two servers)](#java-520) |" in tables.summary()
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
