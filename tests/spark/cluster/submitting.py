@@ -39,8 +39,15 @@ class Driver(NamedTuple):
     def done(self) -> list[str]:
         """The lines that it has printed, and PySpark's warnings before them; it has to succeed."""
         said, _ = self.process.communicate(timeout=PATIENCE_S)
-        assert self.process.returncode == 0, self.log.read_text()[-4_000:]
+        # Spark lets the program's own errors follow what it prints.
+        assert self.process.returncode == 0, said[-4_000:] + self.log.read_text()[-4_000:]
         return said.splitlines()
+
+    def failed(self) -> str:
+        """What it has said; it has to fail."""
+        said, _ = self.process.communicate(timeout=PATIENCE_S)
+        assert self.process.returncode != 0, said[-4_000:]
+        return said
 
 
 class Submitting:

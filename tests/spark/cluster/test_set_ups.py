@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -117,6 +118,40 @@ def test_a_wheel(
         PYTHONPATH="",
     )
     assert driver.done()[-1] == f"messages 200 dead {DEAD}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("unregistered", "sentence"),
+    [
+        ((), "ClusterUnfit: …/environment/bin/python (Python … has no popmq… The way out: set PYSPARK_PYTHON"),
+        (
+            ("unregistered",),
+            "ModuleNotFoundError: the executor on … without the module 'popclient'; set PYSPARK_PYTHON",
+        ),
+    ],
+    ids=["registered", "unregistered"],
+)
+def test_an_archive_without_popmq(
+    unregistered: tuple[str, ...], sentence: str, submitting: Submitting, wheel: Path, broker: popserver.EmbeddedBroker
+) -> None:
+    """It was packed before PopMQ was installed: the driver has PopMQ, and the executors have not."""
+    folder = submitting.folder
+    environment_in(folder / "environment", None)
+    shutil.make_archive(str(folder / "old"), "gztar", folder / "environment")
+    shutil.rmtree(folder / "environment")
+    environment_in(folder / "environment", wheel)
+    said = submitting.start(
+        "tour_job.py",
+        broker.endpoint,
+        "t",
+        "sqlite://",
+        *unregistered,
+        options=("--archives", "old.tar.gz#environment"),
+        PYSPARK_PYTHON="./environment/bin/python",
+        PYTHONPATH="",
+    ).failed()
+    assert all(part in said for part in sentence.split("…")), said[-4_000:]
 
 
 def test_executors_that_lack_something(

@@ -1,4 +1,4 @@
-"""A driver that writes, reads what it has written, and reads dead letters: ENDPOINT TOPIC DATABASE.
+"""A driver that writes, reads what it has written, and reads dead letters: ENDPOINT TOPIC DATABASE [unregistered].
 
 Prints how many rows it has found of each.
 """
@@ -12,9 +12,10 @@ from pyspark.sql import SparkSession
 from popclient.spark import dlq, register
 
 if __name__ == "__main__":
-    endpoint, topic, url = sys.argv[1:]
+    endpoint, topic, url, *unregistered = sys.argv[1:]
     spark = SparkSession.builder.appName("tour").getOrCreate()
-    register(spark)
+    if not unregistered:
+        register(spark)
     server = {"endpoints": endpoint, "topic": topic}
     rows = spark.range(200).selectExpr("concat('row ', id) AS body")
     rows.write.format("popmq").mode("append").options(**server).save()
