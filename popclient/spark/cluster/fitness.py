@@ -1,23 +1,35 @@
-"""What the machines of a cluster need to run PopMQ's tasks, and the sentence for one that has it not."""
+"""What the machines of a cluster need to run PopMQ's tasks, and the sentences for those that lack it."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import ge, lt
+from typing import Final, NamedTuple
 
 from popclient._version import VERSION
 
 SPARK: Final = "4.3"  # as in pyproject.toml
-# The packages of each executor, with the oldest first number that will do.
-PACKAGES: Final = {"pyarrow": 18, "grpcio": 1, "protobuf": 6}
-GUIDE: Final = "docs/spark-cluster.md shows how"
-WAY_OUT: Final = (
-    "set PYSPARK_PYTHON to an environment with popmq[executor] that every node has, or ship one with --archives,"
-    f" and call popclient.spark.register(spark); {GUIDE}"
+# The packages of each executor, with the versions that will do, as in pyproject.toml.
+PACKAGES: Final = {"pyarrow": ">=18", "grpcio": ">=1.76", "protobuf": ">=6.31.1,<8"}
+_GUIDE: Final = "docs/spark-cluster.md shows how"
+# The ways out. Those of a task do not know whether the job has called `register`.
+_ENVIRONMENT: Final = (
+    f"set PYSPARK_PYTHON to an environment with popmq[executor] {VERSION} that every node has, or ship one with"
+    " --archives"
 )
+_OTHER_CLUSTER: Final = f"run the job on a cluster of Spark {SPARK}"
+_SAME_PYTHON: Final = (
+    "set PYSPARK_PYTHON to a Python of the driver's version, or PYSPARK_DRIVER_PYTHON to one of theirs"
+)
+_PROGRAM: Final = "set PYSPARK_PYTHON to a Python that every node has and may run, or ship one with --archives"
+_LOGS: Final = "look into the executors' logs"
+WAY_OUT: Final = f"{_ENVIRONMENT}, and call popclient.spark.register(spark); {_GUIDE}"
+# How many machines, and how many kinds of machines, an error names.
+_NAMED_MAX: Final = 3
+_COMPARED: Final[Mapping[str, Callable[[tuple[int, ...], tuple[int, ...]], bool]]] = {">=": ge, "<": lt}
 # What Spark says, in whichever exception.
-_NO_PROGRAM: Final = re.compile(r'Cannot run program "([^"]+)"')
+_NO_PROGRAM: Final = re.compile(r'Cannot run program "([^"]+)"(?: \(in directory "[^"]*"\))?: (.+)')
 _OTHER_PYTHON: Final = re.compile(r"Python in worker has different version: (\S+) than that in driver: ([\d.]+)")
 # A line that Python has raised; the task that Spark has lost; the first line.
 _REASONS: Final = tuple(
@@ -25,64 +37,119 @@ _REASONS: Final = tuple(
     for pattern in (r"^((?:\w+\.)*\w+(?:Error|Exception): .+)$", r"most recent failure: (.+)", r"\A\s*(.+)")
 )
 
+Machine = Mapping[str, str | None]
+
 
 class ClusterUnfit(RuntimeError):
     """Executors cannot run PopMQ's tasks: the error names machine, Python and what is missing, and the way out."""
 
 
+class Defect(NamedTuple):
+    """what: it lacks, or what it has in its place."""
+
+    what: str
+    way_out: str
+
+
 def refuse_other_spark(version: str) -> None:
     """Raises `ValueError` for a PySpark that this PopMQ does not know."""
-    if not version.startswith(f"{SPARK}."):
+    if not _is_spark(version):
         raise ValueError(
-            f"PopMQ {VERSION} needs Spark {SPARK}, and this is Spark {version}; run the job on a cluster of Spark"
-            f" {SPARK}, with pip install 'pyspark=={SPARK}.*' for its driver"
+            f"PopMQ {VERSION} needs Spark {SPARK}, and this is Spark {version}; {_OTHER_CLUSTER}, with pip install"
+            f" 'pyspark=={SPARK}.*' for its driver"
         )
 
 
-def defects(machine: Mapping[str, str | None], spark: str) -> list[str]:
-    """What a machine has not, of what `arriving.look` has found there; spark: the driver's version."""
+def _is_spark(version: str) -> bool:
+    """Whatever its patch is."""
+    return f"{version}.".startswith(f"{SPARK}.")
+
+
+def defects(machine: Machine) -> list[Defect]:
+    """What a machine lacks, by what `arriving.look` has found there."""
     found = []
-    if machine["pyspark"] != spark:
-        found.append(f"has Spark {machine['pyspark']}, and the driver has {spark}")
-    for package, least in PACKAGES.items():
+    spark = machine["pyspark"]
+    if spark is None or not _is_spark(spark):
+        found.append(Defect(f"Spark {spark} (needed: {SPARK})", _OTHER_CLUSTER))
+    for package, needed in PACKAGES.items():
         version = machine[package]
         if version is None:
-            found.append(f"has no {package}")
-        elif int(version.partition(".")[0]) < least:
-            found.append(f"has {package} {version}, and needs {least} or newer")
-    if machine["popmq"] is None:
-        found.append("has no popmq")
-    elif machine["popmq"] != VERSION:
-        found.append(f"has popmq {machine['popmq']}, and the driver has {VERSION}")
+            found.append(Defect(f"no {package}", _ENVIRONMENT))
+        elif not _is_within(version, needed):
+            found.append(Defect(f"{package} {version} (needed: {needed})", _ENVIRONMENT))
+    popmq = machine["popmq"]
+    if popmq is None:
+        found.append(Defect("no popmq", _ENVIRONMENT))
+    elif popmq != VERSION:
+        found.append(Defect(f"popmq {popmq} (the driver has {VERSION})", _ENVIRONMENT))
     return found
 
 
-def unfit(machines: Iterable[Mapping[str, str | None]], spark: str) -> ClusterUnfit | None:
-    """The error for the machines that lack something; None if all are fit."""
-    told = {}
+def _is_within(version: str, needed: str) -> bool:
+    bounds = re.findall(r"(>=|<)([\d.]+)", needed)
+    return all(_COMPARED[sign](_numbers(version), _numbers(bound)) for sign, bound in bounds)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """Of the release: 6.31.1rc2 has 6, 31 and 1."""
+    released = re.match(r"\d+(?:\.\d+)*", version)
+    return tuple(map(int, released[0].split("."))) if released else ()
+
+
+def unfit(machines: Iterable[Machine]) -> ClusterUnfit | None:
+    """The error for the machines that lack something, those that lack the same together; None if all are fit."""
+    told: dict[str, set[str]] = {}
+    ways_out: dict[str, None] = {}
     for each in machines:
-        if lacks := defects(each, spark):
-            told[f"{each['python']} (Python {each['python_version']}) on {each['host']}"] = ", ".join(lacks)
+        if lacks := defects(each):
+            python = f"{each['python']} (Python {each['python_version']}) on {each['host']}"
+            told.setdefault(", ".join(defect.what for defect in lacks), set()).add(python)
+            ways_out |= dict.fromkeys(defect.way_out for defect in lacks)
     if not told:
         return None
-    named = "; ".join(f"{python} {lacks}" for python, lacks in sorted(told.items()))
-    return ClusterUnfit(f"executors cannot run PopMQ's tasks: {named}. The way out: {WAY_OUT}")
+    kinds = sorted(told.items(), key=lambda kind: (-len(kind[1]), kind[0]))
+    named = _some([f"{_some(sorted(pythons))}: {lacks}" for lacks, pythons in kinds], "; ")
+    return _unfit(named, "; ".join(ways_out))
 
 
-def no_executor(patience: float) -> ClusterUnfit:
-    """The error if no executor has come within `patience` seconds."""
+def _some(told: Sequence[str], between: str = ", ") -> str:
+    """The first ones, and how many more there are."""
+    more = len(told) - _NAMED_MAX
+    return between.join(told[:_NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
+
+
+def not_ended(patience: float, ended: int, tasks: int) -> ClusterUnfit:
+    """The error if not all tasks of the check have ended within `patience` seconds."""
+    if not ended:
+        return ClusterUnfit(
+            f"no executor answered within {patience:g} s; look whether the cluster has free cores and memory for"
+            " spark.executor.memory, and whether its nodes reach the driver at spark.driver.host"
+        )
     return ClusterUnfit(
-        f"no executor answered within {patience:g} s; look whether the cluster has free cores and memory for"
-        " spark.executor.memory, and whether its nodes reach the driver at spark.driver.host"
+        f"executors answered, but only {ended} of {tasks} tasks that look at them ended within {patience:g} s; {_LOGS},"
+        " or wait longer with register(spark, patience=…)"
+    )
+
+
+def no_program(python: str, folder: str) -> ClusterUnfit:
+    """The error if the executors' Python is not in the driver's folder, where Spark plans with it."""
+    unpack = "unpack the archive of --archives there too, or " if python.startswith(".") else ""
+    return _unfit(
+        f"Spark plans with their Python in the driver too, and {python} is no program in {folder}, the driver's folder",
+        unpack + _PROGRAM,
     )
 
 
 def failed(said: str) -> ClusterUnfit:
     """The error for executors that cannot even look; said: by Spark."""
     if missing := _NO_PROGRAM.search(said):
-        reason = f"a node has no program {missing[1]}"
-    elif other := _OTHER_PYTHON.search(said):
-        reason = f"they run Python {other[1]}, and the driver runs {other[2]}; Spark needs the same version"
-    else:
-        reason = next((found[1] for each in _REASONS if (found := each.search(said))), said)
-    return ClusterUnfit(f"executors cannot run PopMQ's tasks: {reason}. The way out: {WAY_OUT}")
+        return _unfit(f"a node cannot run the program {missing[1]}: {missing[2]}", _PROGRAM)
+    if other := _OTHER_PYTHON.search(said):
+        return _unfit(
+            f"they run Python {other[1]}, and the driver runs {other[2]}; Spark needs the same version", _SAME_PYTHON
+        )
+    return _unfit(next((found[1] for each in _REASONS if (found := each.search(said))), said), _LOGS)
+
+
+def _unfit(reason: str, way_out: str) -> ClusterUnfit:
+    return ClusterUnfit(f"executors cannot run PopMQ's tasks: {reason}. The way out: {way_out}; {_GUIDE}")

@@ -9,92 +9,131 @@ import atexit
 import shutil
 import tempfile
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from weakref import WeakKeyDictionary
 
 from popclient.spark.cluster import arriving
 from popclient.spark.cluster.fitness import (
     PACKAGES,
-    WAY_OUT,
-    ClusterUnfit,
+    Machine,
     failed,
-    no_executor,
+    no_program,
+    not_ended,
     refuse_other_spark,
     unfit,
 )
+from popclient.spark.cluster.sending import send_by_value
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 PATIENCE_S: Final = 300.0  # a packed environment may be large
+# How long it looks for executors that have not answered yet, when others have: they may be busy.
+_OTHERS_S: Final = 10.0
 # Spark imports from archives of these kinds alone.
 _IMPORTED: Final = (".zip", ".egg", ".jar")
+# The wheels that the contexts have given to their executors.
+_sent: WeakKeyDictionary[SparkContext, set[str]] = WeakKeyDictionary()
+_sending = threading.Lock()
 
 
 def register(spark: SparkSession, *, patience: float = PATIENCE_S) -> None:
     """Makes the format `popmq` known to this session, for the Python that PYSPARK_PYTHON or spark.pyspark.python names.
 
-    Runs a small job that looks at the executors of this moment. A wheel of PopMQ given with --py-files is made known to
-    them. patience: seconds to wait for executors.
+    Runs small jobs that look at the executors of this moment, and leaves out those that stay busy for 10 s. A wheel of
+    PopMQ given with --py-files is made known to them. patience: seconds to wait for executors.
     Raises `ClusterUnfit` if an executor lacks PopMQ or a package, or has another Spark or Python, or if none comes; and
-    `ValueError` for a driver whose Spark is of another version.
+    `ValueError` for a driver whose Spark is of another version, and for a session of Spark Connect.
     """
     import pyspark
 
     from pyspark_popmq import DefaultSource
 
+    _refuse_connect(spark)
     refuse_other_spark(pyspark.__version__)
     context = spark.sparkContext
-    _check_program(context.pythonExec)
+    if shutil.which(context.pythonExec) is None:
+        raise no_program(context.pythonExec, str(Path.cwd()))
     _send_wheel(context)
-    if (error := unfit(_machines(context, patience), pyspark.__version__)) is not None:
+    if (error := unfit(_machines(context, patience))) is not None:
         raise error
     spark.dataSource.register(DefaultSource)
 
 
-def _check_program(python: str) -> None:
-    """Spark plans in the driver with the executors' Python."""
-    if shutil.which(python) is None:
-        unpack = "; unpack the archive of --archives there too" if python.startswith(".") else ""
-        raise ClusterUnfit(
-            f"Spark plans with the executors' Python in the driver too, and {python} is no program in {Path.cwd()}, the"
-            f" driver's folder{unpack}. The way out: {WAY_OUT}"
+def _refuse_connect(spark: SparkSession) -> None:
+    """By its name: the class itself needs packages that other sessions do without."""
+    if type(spark).__module__.startswith("pyspark.sql.connect."):
+        raise ValueError(
+            "register(spark) is not for a session of Spark Connect, which runs nothing here; do not call it. Install"
+            " PopMQ in the Python of the Connect server and of its executors; then the format popmq is known to each"
+            " session"
         )
 
 
 def _send_wheel(context: SparkContext) -> None:
-    """Spark gives a wheel to the executors, but does not import from it: they get the same file under another name."""
+    """Spark gives a wheel to the executors, but does not import from it: they get the same file under another name.
+
+    Once, because Spark refuses a second file of that name.
+    """
     archive = getattr(__spec__.loader, "archive", None)
     if archive is None or Path(archive).suffix in _IMPORTED:
         return
-    folder = tempfile.mkdtemp(prefix="popmq-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)  # later executors get it from here
-    context.addPyFile(str(shutil.copyfile(archive, Path(folder, f"{Path(archive).stem}.zip"))))
+    with _sending:
+        sent = _sent.setdefault(context, set())
+        if archive in sent:
+            return
+        folder = tempfile.mkdtemp(prefix="popmq-")
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)  # later executors get it from here
+        context.addPyFile(str(shutil.copyfile(archive, Path(folder, f"{Path(archive).stem}.zip"))))
+        sent.add(archive)
 
 
-def _machines(context: SparkContext, patience: float) -> list[dict[str, str | None]]:
-    """What the executors of this moment are and have."""
+def _machines(context: SparkContext, patience: float) -> list[Machine]:
+    """What the executors of this moment are and have. Spark chooses who gets a task, so it is asked again."""
+    found = _look(context, patience)
+    deadline = time.monotonic() + _OTHERS_S
+    while len({(each["host"], each["process"]) for each in found}) < _executors(context):
+        if (left := deadline - time.monotonic()) <= 0:
+            break
+        found += _look(context, left, others=True)
+    return found
+
+
+def _executors(context: SparkContext) -> int:
+    """How many the JVM knows now, besides the driver; a local session has none."""
+    known: int = context._jsc.sc().getExecutorMemoryStatus().size()
+    return known - 1
+
+
+def _look(context: SparkContext, patience: float, *, others: bool = False) -> list[Machine]:
+    """What the executors say that Spark gives a task to. others: some have answered before, so none needs to."""
     from py4j.protocol import Py4JError
-    from pyspark.cloudpickle import register_pickle_by_value, unregister_pickle_by_value
     from pyspark.errors import PySparkException
 
-    look, packages = arriving.look, tuple(PACKAGES)
-    # More tasks than cores, so that every executor gets one.
-    tasks = 2 * max(context.defaultParallelism, 2)
-    register_pickle_by_value(arriving)  # type: ignore[no-untyped-call]
+    look, packages, ended = arriving.look, tuple(PACKAGES), context.accumulator(0)
+
+    def answer(_: int) -> Machine:
+        ended.add(1)
+        return look(packages)
+
+    # Several for each: an executor that is fast gets more than one.
+    tasks = 4 * max(_executors(context), 1)
+    send_by_value()
     try:
         with _limited(context, patience) as is_over:
-            found: list[dict[str, str | None]] = (
-                context.parallelize(range(tasks), tasks).map(lambda _: look(packages)).collect()
-            )
+            found: list[Machine] = context.parallelize(range(tasks), tasks).map(answer).collect()
     except (Py4JError, PySparkException) as failure:
-        raise (no_executor(patience) if is_over.is_set() else failed(str(failure))) from failure
-    finally:
-        unregister_pickle_by_value(arriving)  # type: ignore[no-untyped-call]
+        if not is_over.is_set():
+            raise failed(str(failure)) from failure
+        if others:
+            return []
+        raise not_ended(patience, ended.value, tasks) from failure
     return found
 
 

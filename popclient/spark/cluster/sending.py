@@ -14,11 +14,16 @@ Sent = TypeVar("Sent")
 
 def guarded(made: Sent) -> Sent:
     """The reader or writer; from now on its kind is pickled so that an executor without PopMQ says what it lacks."""
+    send_by_value()
+    copyreg.pickle(type(made), _reduced)
+    return made
+
+
+def send_by_value() -> None:
+    """From now on `arriving` travels with what uses it; for good, because other threads may be sending."""
     from pyspark.cloudpickle import register_pickle_by_value
 
     register_pickle_by_value(arriving)  # type: ignore[no-untyped-call]
-    copyreg.pickle(type(made), _reduced)
-    return made
 
 
 def _reduced(made: object) -> tuple[Any, ...]:

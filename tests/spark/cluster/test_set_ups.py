@@ -18,14 +18,13 @@ from popclient import Message, Producer
 from tests.spark.cluster.submitting import PATIENCE_S, Submitting
 from tests.spark.filled import fill
 from tests.spark.sent import bodies
-from tests.support.node_environment import environment_in
+from tests.support.node_environment import NEEDED, environment_in
 from tests.support.pages import blocks
 from tests.support.spark_cluster import ROOT, SYSTEM_PATH, Cluster
 
 DEAD = 40
 MESSAGES = 100
 PAGE = blocks(ROOT / "docs" / "spark-cluster.md")
-NOTHING = "/usr/bin/python3"  # of the system: it has no packages
 pytestmark = pytest.mark.timeout(1_800)
 
 
@@ -124,7 +123,7 @@ def test_a_wheel(
 @pytest.mark.parametrize(
     ("unregistered", "sentence"),
     [
-        ((), "ClusterUnfit: …/environment/bin/python (Python … has no popmq… The way out: set PYSPARK_PYTHON"),
+        ((), "ClusterUnfit: …/environment/bin/python (Python …: no popmq. The way out: set PYSPARK_PYTHON"),
         (
             ("unregistered",),
             "ModuleNotFoundError: the executor on … without the module 'popclient'; set PYSPARK_PYTHON",
@@ -159,14 +158,15 @@ def test_executors_that_lack_something(
 ) -> None:
     """Each is refused with the machine's Python, what is missing, and the way out; the next one is tried after it."""
     folder = tmp_path_factory.mktemp("lacking")
+    nothing = environment_in(folder / "nothing", None, without=NEEDED)
     without_popmq = environment_in(folder / "popmq", None)
     without_arrow = environment_in(folder / "pyarrow", wheel, without=("pyarrow",))
     tried = {
-        str(without_popmq): "on … has no popmq. The way out: set PYSPARK_PYTHON to …",
-        str(without_arrow): "has no pyarrow. The way out",
+        str(nothing): ": no pyarrow, no grpcio, no protobuf, no popmq. The way out",
+        str(without_popmq): "on …: no popmq. The way out: set PYSPARK_PYTHON to …",
+        str(without_arrow): ": no pyarrow. The way out",
         f"3.99:{installed}": "and the driver runs 3.99; Spark needs the same version. The way out",
         "./environment/bin/python": "unpack the archive of --archives there too",
-        NOTHING: "has no pyarrow, has no grpcio, has no protobuf, has no popmq",
         str(installed): "fit",
     }
     printed = submitting.start(

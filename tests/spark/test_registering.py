@@ -1,0 +1,150 @@
+"""`register` in a session of this machine (tests/spark/cluster has those of a cluster)."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+import zipfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("pyspark", reason="spark: pip install 'popmq[spark]'")
+
+from popclient.spark import ClusterUnfit, register
+from popclient.spark.cluster import arriving, registering
+from tests.support.waiting import soon
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+FIT_EXECUTORS = 5
+
+
+def test_a_session_may_register_again_with_a_wheel(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with a wheel of --py-files: Spark refuses a second file of its name."""
+    wheel = tmp_path / "popmq-0.1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("sent_by_test_registering.py", "")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(registering, "__spec__", SimpleNamespace(loader=SimpleNamespace(archive=str(wheel))))
+    for _ in range(2):
+        register(spark.newSession())
+    found = spark.sparkContext.parallelize([0], 1).map(lambda _: __import__("sent_by_test_registering").__name__)
+    assert found.collect() == ["sent_by_test_registering"]
+
+
+def test_threads_may_register_at_once(spark: SparkSession) -> None:
+    sessions = [spark.newSession() for _ in range(4)]
+    begin = threading.Barrier(len(sessions))
+
+    def registered(session: SparkSession) -> None:
+        begin.wait()
+        register(session)
+
+    with ThreadPoolExecutor(len(sessions)) as threads:
+        assert list(threads.map(registered, sessions)) == [None] * len(sessions)
+
+
+def test_spark_connect_is_refused() -> None:
+    session = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
+    with pytest.raises(ValueError, match=r"register\(spark\) is not for a session of Spark Connect, .* do not call it"):
+        register(session)
+
+
+class Cluster:
+    """In place of a cluster: each job looks at the next executors of `jobs`, and then at none."""
+
+    def __init__(self, jobs: list[list[int]]) -> None:
+        self.jobs = jobs
+        self.looks: list[bool] = []
+        self.now = 0.0
+
+    def look(self, context: SparkContext, patience: float, *, others: bool = False) -> list[dict[str, str]]:
+        self.looks.append(others)
+        self.now += 1
+        answering = self.jobs.pop(0) if self.jobs else [0]
+        return [{"host": f"node{number % 2}", "process": str(number)} for number in answering]
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Cluster, set[str]]]:
+    """What `_machines` finds in a cluster of FIT_EXECUTORS, with the executors that answer in each job."""
+
+    def asked(*jobs: list[int]) -> tuple[Cluster, set[str]]:
+        cluster = Cluster([*jobs])
+        monkeypatch.setattr(registering, "_look", cluster.look)
+        monkeypatch.setattr(registering, "_executors", lambda context: FIT_EXECUTORS)
+        monkeypatch.setattr(registering, "time", cluster)
+        found = registering._machines(SimpleNamespace(), 300)  # type: ignore[arg-type]
+        return cluster, {str(each["process"]) for each in found}
+
+    return asked
+
+
+def test_it_asks_until_each_executor_has_answered(asked: Callable[..., tuple[Cluster, set[str]]]) -> None:
+    cluster, found = asked([0, 0, 1], [0, 1], [2, 3], [4], [5])
+    assert found == {"0", "1", "2", "3", "4"}
+    assert cluster.looks == [False, True, True, True]
+
+
+def test_it_does_not_ask_for_long(asked: Callable[..., tuple[Cluster, set[str]]]) -> None:
+    cluster, found = asked([0, 1])
+    assert found == {"0", "1"}
+    assert 1 < len(cluster.looks) <= registering._OTHERS_S + 1
+
+
+def test_executors_that_do_not_end_have_answered(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One task ends, and the time is over before the others do."""
+    over = tmp_path / "over"
+
+    def look(packages: tuple[str, ...]) -> dict[str, str]:
+        from pyspark import TaskContext
+
+        while TaskContext.get().partitionId() and not over.exists():  # type: ignore[union-attr]
+            time.sleep(0.02)
+        return {}
+
+    monkeypatch.setattr(arriving, "look", look)
+    monkeypatch.setattr(registering, "threading", SimpleNamespace(Event=threading.Event, Timer=AfterATask))
+    monkeypatch.setattr(AfterATask, "context", spark.sparkContext, raising=False)
+    try:
+        with pytest.raises(ClusterUnfit, match=r"executors answered, but only 1 of 4 tasks .* ended within 300 s"):
+            register(spark.newSession())
+    finally:
+        over.touch()
+
+
+class AfterATask(threading.Thread):
+    """In place of a timer: fires when a task of the job has ended."""
+
+    context: SparkContext
+
+    def __init__(self, seconds: float, fires: Callable[[], None]) -> None:
+        super().__init__(daemon=True)
+        self._fires = fires
+
+    def run(self) -> None:
+        soon(self._has_ended)
+        self._fires()
+
+    def cancel(self) -> None:
+        self.join()
+
+    def _has_ended(self) -> bool:
+        tracker = self.context.statusTracker()
+        stages = [tracker.getStageInfo(each) for each in tracker.getActiveStageIds()]
+        return any(each is not None and each.numCompletedTasks for each in stages)
