@@ -30,14 +30,18 @@ FIT_EXECUTORS = 5
 def test_a_session_may_register_again_with_a_wheel(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As with a wheel of --py-files: Spark refuses a second file of its name."""
+    """As with a wheel of --py-files: a cluster's Spark, but not this one, refuses a second file of its name."""
     wheel = tmp_path / "popmq-0.1.0-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.writestr("sent_by_test_registering.py", "")
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setattr(registering, "__spec__", SimpleNamespace(loader=SimpleNamespace(archive=str(wheel))))
+    sent: list[str] = []
+    add = spark.sparkContext.addPyFile
+    monkeypatch.setattr(spark.sparkContext, "addPyFile", lambda path: (sent.append(path), add(path)))
     for _ in range(2):
         register(spark.newSession())
+    assert [Path(each).name for each in sent] == ["popmq-0.1.0-py3-none-any.zip"]
     found = spark.sparkContext.parallelize([0], 1).map(lambda _: __import__("sent_by_test_registering").__name__)
     assert found.collect() == ["sent_by_test_registering"]
 

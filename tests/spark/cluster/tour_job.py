@@ -16,6 +16,7 @@ if __name__ == "__main__":
     spark = SparkSession.builder.appName("tour").getOrCreate()
     if not unregistered:
         register(spark)
+        register(spark)  # again, as another part of the job may do
     server = {"endpoints": endpoint, "topic": topic}
     rows = spark.range(200).selectExpr("concat('row ', id) AS body")
     rows.write.format("popmq").mode("append").options(**server).save()
