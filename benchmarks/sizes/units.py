@@ -21,6 +21,7 @@ from popserver.sizing.units import BODY_BYTES, LARGE_BODY_BYTES
 
 BODIES = (64, BODY_BYTES, LARGE_BODY_BYTES)
 MESSAGE_GROUPS = 1_000
+RATE_MAX = 40_000  # messages that a server delivers in a second
 POLL_S = 20
 POLLS_PER_CONNECTION = 10
 LARGE = BODIES[-1]
@@ -89,9 +90,7 @@ def _sends_and_receives(bench: Bench, name: str) -> Figures:
     for number, (kind, (per_request, callers)) in itertools.product(range(bench.plan.rounds), kinds.items()):
         bench.say(f"{name}: round {number + 1}, {per_request} per request, {callers} callers")
         sending = {"topic": "bench-sizes", "per_request": per_request, "body_bytes": BODY_BYTES}
-        receiving = _receiving(bench, f"sizes-{number}-{kind}", per_request)
-        if callers == 1:
-            receiving["groups"] = 1  # more are never used, and to make them costs the database more than the load does
+        receiving = _receiving(bench, f"sizes-{number}-{kind}", per_request, rate=RATE_MAX if callers > 1 else 1)
         _keep(found, f"send_{kind}", _load(bench, load, "raw.send", callers, **sending))
         _keep(found, f"receive_{kind}", _load(bench, load, "raw.receive", callers, **receiving))
     return _medians(found)
@@ -105,7 +104,7 @@ def _large_bodies(bench: Bench, name: str) -> Figures:
     with bench.serving(name, url) as server, Generator(server, bench.cores.load) as load:
         for number in range(bench.plan.rounds):
             bench.say(f"{name}: round {number + 1}, bodies of {LARGE:,} bytes")
-            receiving = _receiving(bench, f"large-{number}", 32, topic, count)
+            receiving = _receiving(bench, f"large-{number}", 32, topic, count, rate=RATE_MAX // 4)
             send = _load(bench, load, "raw.send", topic="bench-sizes-large", per_request=32, body_bytes=LARGE)
             _keep(found, "send_large", send)
             _keep(found, "receive_large", _load(bench, load, "raw.receive", **receiving))
@@ -123,14 +122,21 @@ def _in_order(bench: Bench, name: str) -> Figures:
 
 
 def _receiving(
-    bench: Bench, group: str, per_request: int, topic: str = STOCK_TOPIC, stock: int | None = None
+    bench: Bench,
+    group: str,
+    per_request: int,
+    topic: str = STOCK_TOPIC,
+    stock: int | None = None,
+    rate: int = RATE_MAX,
 ) -> dict[str, Any]:
+    """Options of a load that receives at most `rate` messages a second. Groups for so many are made before."""
     stock = stock or bench.plan.stock
     return {
         "topic": topic,
         "group": f"bench-{group}",
         "stock": stock,
-        "groups": 1 + int(bench.plan.seconds * 40_000 / stock),
+        # No more than are needed, because the time of the database has what it takes to make them.
+        "groups": 1 + int(bench.plan.seconds * rate / stock),
         "ack_each": False,
         "batch_size": per_request,
     }

@@ -28,7 +28,7 @@ TINY = Plan(
     sizes_polls=40,
     sizes_polls_over_workers=40,
     sizes_workers=2,
-    stored_sizes=(8_000,),
+    stored_sizes=(16_000,),  # half of them are removed, and 200 receives of 32 need the others
 )
 
 
@@ -46,7 +46,7 @@ def test_sizes_are_measured_and_their_figures_can_be_read(tmp_path: Path, monkey
     page = (tmp_path / "sizing.md").read_text()
     assert "old" not in page
     assert "bytes on the disk, a message of 64 bytes" in page
-    assert "sqlite, 8,000 stored" in page
+    assert "sqlite, 16,000 stored" in page
     figures = measured()
     assert [each.reached["idle_polls"] for each in figures.of.values()] == [40, 40]
     assert [each.reached["workers"] for each in figures.of.values()] == [1, 2]
