@@ -41,10 +41,10 @@ def test_sizes_are_measured_and_their_figures_can_be_read(tmp_path: Path, monkey
     monkeypatch.setattr(pages, "FIGURES", tmp_path / "figures.json")
     monkeypatch.setattr("popserver.sizing.units.FIGURES", tmp_path / "figures.json")
     monkeypatch.setattr(pages, "PAGE", tmp_path / "sizing.md")
-    (tmp_path / "sizing.md").write_text(f"# Sizing\n{pages.BEGIN}old{pages.END}end\n")
+    (tmp_path / "sizing.md").write_text(f"# Sizing\n{pages.BEGIN}REPLACED{pages.END}end\n")
     pages.main([str(written)])
     page = (tmp_path / "sizing.md").read_text()
-    assert "old" not in page
+    assert "REPLACED" not in page
     assert "bytes on the disk, a message of 64 bytes" in page
     assert "sqlite, 16,000 stored" in page
     figures = measured()
