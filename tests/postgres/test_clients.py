@@ -261,12 +261,22 @@ class OfQueues(Program):
         return Message(self.topic, str(number))
 
     async def consuming(self, stack: AsyncExitStack) -> None:
-        for _ in range(2):
-            consumer = await stack.enter_async_context(
+        consumers = [
+            await stack.enter_async_context(
                 aio.PullConsumer(self.endpoints, "audit", consume_from="CONSUME_FROM_FIRST_OFFSET")
             )
+            for _ in range(2)
+        ]
+        for consumer in consumers:
             await tried(lambda consumer=consumer: consumer.subscribe(self.topic))
-            self.tasks.append(asyncio.create_task(self._consume(consumer)))
+
+        async def are_apart() -> bool:
+            one, other = ({mq.queue_id for mq in consumer.assignment} for consumer in consumers)
+            return bool(one and other) and not one & other
+
+        # A queue that moves while a commit is under way may begin before that commit.
+        await eventually(are_apart, "two shares of the queues", within_s=RESUMED_S)
+        self.tasks += [asyncio.create_task(self._consume(consumer)) for consumer in consumers]
 
     async def _consume(self, consumer: aio.PullConsumer) -> None:
         while True:
