@@ -159,10 +159,14 @@ async def _accident(cluster: PatroniCluster, load: Load, accident: Accident, lea
     """
     timeline = leader.timeline()
     known = len(load.history.calls)
-    looking_out = asyncio.create_task(cluster.new_leader(leader, timeline))
-    await accident(cluster, leader)
-    await looking_out
-    writable_ms = now_ms()
+
+    async def promoted() -> float:
+        await cluster.new_leader(leader, timeline)
+        return now_ms()
+
+    looking_out = asyncio.create_task(promoted())
+    await accident(cluster, leader)  # patronictl returns later than its switchover
+    writable_ms = await looking_out
     first_ms: dict[str, float] = {}
 
     async def have_all() -> bool:
