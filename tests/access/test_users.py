@@ -107,7 +107,7 @@ REFUSALS: list[tuple[str, dict[str, Any], int, str]] = [
     ("DeleteUser", {"access_key": "nobody"}, pb.NOT_FOUND, "popmq acl user add nobody"),
     ("AddPolicy", {**POLICY, "access_key": "nobody"}, pb.NOT_FOUND, "popmq acl user add nobody"),
     ("AddPolicy", {**POLICY, "effect": ""}, pb.BAD_REQUEST, "effect is ''; choose one of ALLOW, DENY"),
-    ("AddPolicy", {**POLICY, "effect": "allow"}, pb.BAD_REQUEST, "effect is 'allow'"),
+    ("AddPolicy", {**POLICY, "effect": "allowed"}, pb.BAD_REQUEST, "effect is 'allowed'"),
     ("AddPolicy", {**POLICY, "actions": []}, pb.BAD_REQUEST, "names no action"),
     ("AddPolicy", {**POLICY, "actions": ["READ"]}, pb.BAD_REQUEST, "action is 'READ'; choose one of PUB, SUB"),
     ("AddPolicy", {**POLICY, "actions": ["PUB"]}, pb.BAD_REQUEST, "PUB is for topics"),
