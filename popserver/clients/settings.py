@@ -29,7 +29,7 @@ from popserver.model.group import INTERVALS_MAX, Group, Model
 from popserver.model.message import BATCH_SIZE_MAX, BODY_BYTES_MAX, LITE_TOPIC_BYTES_MAX
 from popserver.model.names import Resource, check_topic
 from popserver.model.retry import SECOND_MS, Exponential, Intervals, RetryPolicy, interval_ms
-from popserver.model.topic import MessageType, Topic
+from popserver.model.topic import AUTO_CREATE_ACCEPTS, MessageType, Topic
 from popserver.transport import convert
 from popserver.transport.limits import CallLimits
 
@@ -261,12 +261,12 @@ def _needs_order(topic: Topic | None, *, is_ours: bool) -> bool:
     Official clients then process all messages one at a time, whatever message group they are in. So they are told only
     for topics that have only messages with a message group. For other topics they get one message of a group at a time.
     """
-    if topic is None or not (topic.is_lite or MessageType.FIFO in topic.accepts):
-        return False
-    if topic.is_lite:
+    if topic is not None and topic.is_lite:
         # Official clients then get one message of a lite topic at a time, and process different ones in parallel.
         return is_ours
-    return is_ours or MessageType.NORMAL not in topic.accepts
+    # The first use creates a missing topic.
+    accepts = AUTO_CREATE_ACCEPTS if topic is None else topic.accepts
+    return MessageType.FIFO in accepts and (is_ours or MessageType.NORMAL not in accepts)
 
 
 def _retry(backoff: pb.RetryPolicy, retry: RetryPolicy, *, in_order: bool) -> None:

@@ -92,6 +92,18 @@ async def test_our_own_client_works_in_order_on_a_topic_of_any_types(door: Door)
         assert (await told(door, stream, ours=True)).subscription.fifo
 
 
+@pytest.mark.parametrize("ours", [True, False], ids=["ours", "official"])
+async def test_a_consumer_of_a_missing_topic_is_told_as_of_the_one_that_its_first_use_creates(
+    door: Door, ours: bool
+) -> None:
+    """It learns its settings again only minutes later."""
+    async with door.telemetry("pusher") as stream:
+        assert (await told(door, stream, ours=ours)).subscription.fifo is ours
+        assert await push(door) == []
+        first = await sent(door, "g", "g", "g", "g", "g")
+        assert ids(await push(door)) == (first if ours else first[:1])
+
+
 @pytest.mark.row("L6")
 async def test_who_retries_in_place_is_told_one_interval(door: Door) -> None:
     await made(door, MessageType.FIFO)
