@@ -104,9 +104,10 @@ class Maintenance:
         return ended.next_due_ms
 
     async def _retain(self) -> int | None:
-        """One step. Returns when the next is due: now, or when the oldest message that its round saw is old.
+        """One step. Returns when the next is due: now, or after a round when the oldest message that it saw is old.
 
-        If no message is stored, that is a whole retention from now: later messages cannot be old before that.
+        If no message is stored, that is a whole retention from now: later messages cannot be old before that. Rounds
+        are a period apart, because under a load older than the retention messages become old all the time.
         """
         now_ms, cutoff_ms = self._clock.now_ms(), self._clock.aged_ms() - self._retention_ms
         try:
@@ -116,14 +117,15 @@ class Maintenance:
             return now_ms + RETENTION_PERIOD_MS
         for each in retained.queues:
             self._removals.messages(each)
-        if retained.removed and not retained.queues:
-            self._removals.rows("old history", retained.removed)
+        if retained.forgotten:
+            self._removals.rows("old history", retained.forgotten)
         seen = [self._oldest_ms if self._from_queue else None, retained.oldest_ms]
         self._oldest_ms = min((each for each in seen if each is not None), default=None)
         # A step that found the catalog locked stays where it is, and is tried again later.
-        has_more = retained.removed or retained.next_queue > self._from_queue
+        stays = retained.next_queue == self._from_queue and not (retained.removed or retained.forgotten)
+        goes_on = retained.next_queue and not stays
         self._from_queue = retained.next_queue
-        if has_more:
+        if goes_on:
             return now_ms
         self._removals.log_total()
         oldest_ms = now_ms if self._oldest_ms is None else self._oldest_ms

@@ -36,16 +36,17 @@ _OF_A_QUEUE, _OF_A_BUSY_GROUP = 12, 4  # statements
 
 
 class Retained(NamedTuple):
-    """Rows removed, and when the oldest message was stored that the step has seen (None: no message).
+    """Messages removed, and when the oldest one was stored that the step has seen (None: no message).
 
-    The rows are messages of these `queues`, or rows of the history if there are none. The next step goes on at
-    `next_queue`; 0: this was the last step of a round over all queues.
+    The messages are of these `queues`; `forgotten` rows of the history are removed too. The next step goes on at
+    `next_queue`; 0: this was the last step of a round over all queues, and what stays is not old or is needed.
     """
 
     removed: int
     oldest_ms: int | None
     queues: tuple[Removed, ...] = ()
     next_queue: int = 0
+    forgotten: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,19 +85,22 @@ class _Left:
 
 @carries_out(Retain)
 def retain(tx: Transaction, requests: Sequence[Retain]) -> list[Retained | PopError]:
-    """One step for all requests: of messages, or of history if a round has found no message to remove at its end."""
+    """One step for all requests: of messages, and after the last queue of history."""
     cutoff_ms = max(request.cutoff_ms for request in requests)
     from_queue = min(request.from_queue for request in requests)
     if not lookup.lock_if_free(tx):
         return [Retained(0, cutoff_ms, next_queue=from_queue)] * len(requests)
     queues = _OLDEST.rows(tx.conn, {"from_queue": from_queue, "looks": STEP_ROWS_MAX})
     trimmed, next_queue = _trim_several(tx, queues, cutoff_ms)
-    count = sum(each.messages for each in trimmed)
-    if not trimmed and not next_queue:
-        count = tx.conn.execute(_FORGET, {"cutoff_ms": cutoff_ms}).rowcount
-        next_queue = from_queue if count else 0
+    count, forgotten = sum(each.messages for each in trimmed), 0
+    if not next_queue:
+        rows = STEP_ROWS_MAX - count
+        forgotten = tx.conn.execute(_FORGET, {"cutoff_ms": cutoff_ms, "rows": rows}).rowcount
+        # Not only if all are old: rows with the time of a wrong clock may be among them.
+        if forgotten > rows // 2:
+            next_queue = queues[-1].queue_id + 1 if queues else max(from_queue, 1)
     oldest_ms = min((each.oldest_ms for each in queues if each.oldest_ms is not None), default=None)
-    return [Retained(count, oldest_ms, trimmed, next_queue)] * len(requests)
+    return [Retained(count, oldest_ms, trimmed, next_queue, forgotten)] * len(requests)
 
 
 def _trim_several(tx: Transaction, queues: Sequence[_QueueRow], cutoff_ms: int) -> tuple[tuple[Removed, ...], int]:
@@ -242,7 +246,7 @@ _NEWEST = select(message.c.stored_at_ms).where(*_INSIDE).order_by(message.c.mess
 _REMOVE = delete(message).where(*_INSIDE)
 _MOVE_MIN = update(queue).where(queue.c.queue_id == bindparam("of_queue")).values(min_offset=bindparam("to_offset"))
 _FIRST_HISTORY = (
-    select(history.c.history_id, history.c.at_ms).order_by(history.c.history_id).limit(STEP_ROWS_MAX).subquery()
+    select(history.c.history_id, history.c.at_ms).order_by(history.c.history_id).limit(bindparam("rows")).subquery()
 )
 _FORGET = delete(history).where(
     history.c.history_id.in_(select(_FIRST_HISTORY.c.history_id).where(_FIRST_HISTORY.c.at_ms < bindparam("cutoff_ms")))

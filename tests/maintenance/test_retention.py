@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from popserver.engine.transaction import Request
 from popserver.maintenance import retention
 from popserver.model.group import HistoryLevel
 from popserver.model.names import Resource
@@ -106,14 +107,21 @@ def test_queues_whose_first_message_is_held_fill_a_step_too(store: OpenStore, mo
 def test_history_goes_at_the_end_of_a_round_without_another_look_at_all_queues(
     store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    topic = store.topic()
-    group = store.group(meets=[topic], history=HistoryLevel.ALL)
-    store.send(topic)
-    store.receive(group, topic, invisible_ms=HOUR)
-    monkeypatch.setattr(retention, "STEP_STATEMENTS_MAX", 1)
+    """What a step has removed of messages counts for its history too."""
+    stuck, free = store.topic("stuck"), store.topic("z")
+    group = store.group(meets=[stuck], history=HistoryLevel.ALL)
+    store.send(stuck, 6)
+    store.send(free, 2)
+    store.receive(group, stuck, invisible_ms=HOUR)
+    monkeypatch.setattr(retention, "STEP_ROWS_MAX", 5)
     first, second, third = a_round(store, START_MS + 1)
-    assert (first.removed, second.removed, third.removed) == (0, 1, 0)
-    assert first.next_queue == second.next_queue > 0
+    assert [each.messages for each in first.queues] == [2]
+    assert [(each.removed, each.forgotten, each.next_queue > 0) for each in (first, second, third)] == [
+        (2, 3, True),
+        (0, 3, True),
+        (0, 0, False),
+    ]
+    assert second.oldest_ms is None, "it has looked at no queue"
 
 
 def test_a_step_looks_at_a_part_of_very_many_queues(store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,3 +218,32 @@ async def test_the_server_goes_on_behind_a_queue_whose_first_message_is_held(
         await running.ack(held, topic=Resource("", "stuck"))
         await running.advance(2 * MINUTE)
         assert await running.query("SELECT 1 FROM message") == []
+
+
+async def test_rounds_pause_although_messages_become_old_all_the_time(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The load is older than the retention, and a message becomes old in each step."""
+    async with running_broker(database_url) as running:
+        await running.topic()
+        await running.group(history=HistoryLevel.ALL)
+        await running.send()
+        await running.ack(*await running.receive())
+        for _ in range(4):
+            await running.advance(MINUTE)
+            await running.send()
+        await running.advance(72 * HOUR - 4 * MINUTE)
+        steps = 0
+        submit = running.broker.writer.submit
+
+        async def counted(request: Request[object]) -> object:
+            nonlocal steps
+            steps += isinstance(request, retention.Retain)
+            return await submit(request)
+
+        monkeypatch.setattr(running.broker.writer, "submit", counted)
+        monkeypatch.setattr(running.clock, "aged_ms", lambda: running.clock.now_ms() + steps * MINUTE)
+        await running.advance(MINUTE)
+        assert steps == 1
+        assert await running.query("SELECT COUNT(*) FROM message") == [(4,)]
+        assert await running.query("SELECT 1 FROM history") == []
