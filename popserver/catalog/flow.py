@@ -11,6 +11,7 @@ from popserver.database.notifications import GROUP, TOPIC, Invalidation
 from popserver.engine.meters import Created
 from popserver.engine.reader import Reader
 from popserver.engine.writer import Writer
+from popserver.filters.subscription import ClientKind
 from popserver.model.errors import BadRequest, TopicNotFound
 from popserver.model.group import Group, LiteModel, Mode, NewGroup
 from popserver.model.names import (
@@ -99,10 +100,19 @@ class Catalog:
         """The same, but None if the group does not exist. It is not created."""
         return self._groups.get(name) or await self._find_group(name)
 
-    async def subscription(self, group_name: Resource, topic_name: Resource) -> tuple[Group, Topic]:
-        """The group and the topic. When this returns, the group has progress rows for the topic."""
+    async def subscription(
+        self, group_name: Resource, topic_name: Resource, kind: ClientKind | None = None
+    ) -> tuple[Group, Topic]:
+        """The group and the topic, for a consumer of this kind (None: not known).
+
+        When this returns, the group has progress rows for the topic. Lite consumers and their groups create no topic.
+        Raises `TopicNotFound`, and `BadRequest` for a group or a topic that such a consumer cannot use.
+        """
+        if kind is not None and kind.is_lite:
+            await self.lite_group(group_name, await self.bind_topic(topic_name))
         group = self._groups.get(group_name) or await self.group(group_name)
-        topic = self._topics.get(topic_name) or await self.topic(topic_name)
+        topic = self._topics.get(topic_name) or await self._topic_for(group, topic_name)
+        check_gets_messages(kind, group, topic)
         if (group.group_id, topic.topic_id) not in self._met:
             changes = self._changes
             check_subscribed(group, topic)
@@ -113,12 +123,7 @@ class Catalog:
 
     async def bind_topic(self, name: Resource) -> Topic:
         """The topic of that name, which has lite topics; it is not created. Raises `TopicNotFound` and `BadRequest`."""
-        topic = await self.known_topic(name)
-        if topic is None:
-            raise TopicNotFound(
-                f"topic '{name}' does not exist, and lite consumers create none; create it with: popmq topic create"
-                f" {name.name} --type LITE"
-            )
+        topic = await self._topic_of_lite(name)
         if not topic.is_lite:
             raise BadRequest(
                 f"topic '{name}' takes {' and '.join(topic.accepts)} messages and has no lite topics; create one that"
@@ -271,6 +276,20 @@ class Catalog:
             self._groups[name] = found
         return found
 
+    async def _topic_for(self, group: Group, name: Resource) -> Topic:
+        is_ordinary = group.lite is None or owner_of(name) is not None
+        return await (self.topic(name) if is_ordinary else self._topic_of_lite(name))
+
+    async def _topic_of_lite(self, name: Resource) -> Topic:
+        """The topic for lite consumers. They create none, because it would take no lite messages."""
+        topic = await self.known_topic(name)
+        if topic is None:
+            raise TopicNotFound(
+                f"topic '{name}' does not exist, and lite consumers and their groups create none; create it with:"
+                f" popmq topic create {name.name} --type LITE"
+            )
+        return topic
+
     async def _make_topic(self, name: Resource) -> Topic:
         owner = owner_of(name)
         if owner is not None:
@@ -301,4 +320,14 @@ def check_subscribed(group: Group, topic: Topic) -> None:
         raise BadRequest(
             f"consumer group '{group.name}' is for lite topics, and topic '{topic.name}' takes"
             f" {' and '.join(topic.accepts)} messages; use a topic of type LITE, or another group"
+        )
+
+
+def check_gets_messages(kind: ClientKind | None, group: Group, topic: Topic) -> None:
+    """Raise `BadRequest` for an ordinary consumer that would never get a message: it names no lite topics."""
+    if group.chooses and topic.is_lite and kind in (ClientKind.PUSH, ClientKind.SIMPLE):
+        raise BadRequest(
+            f"the clients of consumer group '{group.name}' name the lite topics of '{topic.name}' that they get, and"
+            " this consumer names none; use a lite consumer (LitePushConsumer, LiteSimpleConsumer), or another group,"
+            " which gets all of them"
         )

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from popserver.clients.consumers import Consumers
 from popserver.engine.clock import Alarm, Clock
 from popserver.engine.timers import BackgroundTasks
-from popserver.filters.subscription import Role
+from popserver.filters.subscription import ClientKind, Role
 from popserver.members.flow import GroupMembers, Membership
 from popserver.model.names import Resource
 from popserver.model.retry import CLIENT_LAPSE_MS, MEMBER_LAPSE_MS, ORPHAN_DELAY_MS
@@ -39,6 +39,7 @@ class Client:
     version: str = ""
     hostname: str = ""  # of its machine, as it says
     address: str = ""  # that its newest stream came from, without the port; that of a proxy, if there is one
+    kind: ClientKind | None = None  # of consumer, as its newest settings say, even if they were refused
     works_in_order: bool = False  # it was told to process the messages of a message group in order
     role: Role | None = None
     membership: Membership | None = None
@@ -170,6 +171,12 @@ class Clients:
         if not client.is_gone:
             self._watch(client, self._ends_at_ms(client))
 
+    def declares(self, client_id: str, kind: ClientKind | None) -> None:
+        """The client has sent settings of this kind of consumer, which may be refused."""
+        client = self._known.get(client_id)
+        if client is not None:
+            client.kind = kind
+
     def settled(
         self, client_id: str, *, works_in_order: bool, role: Role | None, membership: Membership | None = None
     ) -> None:
@@ -200,6 +207,11 @@ class Clients:
         """The client's role; None for a client that is no consumer or that this server does not know."""
         client = self._known.get(client_id)
         return None if client is None else client.role
+
+    def kind_of(self, client_id: str) -> ClientKind | None:
+        """The kind of the consumer, also if its settings were refused; None if this server does not know it."""
+        client = self._known.get(client_id)
+        return None if client is None else client.kind
 
     def consumers_of(self, group: Resource) -> list[Client]:
         """The group's consumers on this server; those with the same subscription are next to each other."""

@@ -45,7 +45,8 @@ class RouteMethods:
         """
         if await self._owns_queues(request, caller):
             return await self._share(request, caller)
-        await self._catalog.subscription(caller.resource(request.group), caller.resource(request.topic))
+        kind = self._clients.kind_of(caller.client_id)
+        await self._catalog.subscription(caller.resource(request.group), caller.resource(request.topic), kind)
         queues = [convert.lone_queue(request.topic, -1, each) for each in self._brokers(request.endpoints)]
         assignments = [pb.Assignment(message_queue=queue) for queue in queues]
         return wire.QueryAssignmentResponse(status=status.OK, assignments=assignments)

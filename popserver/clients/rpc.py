@@ -154,6 +154,8 @@ class SessionMethods:
             wanted = rights.of_settings(command.settings, caller)
             caller.require(wanted)
             caller.stands_on = wanted
+            # Some clients do not wait for the answer. Those that it refuses must not create what they cannot use.
+            self._clients.declares(caller.client_id, settings.kind_of(command.settings))
             merged = await settings.merge(
                 command.settings,
                 caller.namespace,

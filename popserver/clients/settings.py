@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from popproto.v2 import definition_pb2 as pb
-from popserver.catalog.flow import Catalog
+from popserver.catalog.flow import Catalog, check_gets_messages
 from popserver.filters import Filter
 from popserver.filters.subscription import ClientKind, Role, subscription, topic_filters
 from popserver.lite.subscriptions import LITE_SUBSCRIPTIONS_MAX
@@ -107,9 +107,14 @@ def ask_for_metrics(merged: pb.Settings, own: pb.Endpoints, *, must_sign: bool) 
         merged.metric.endpoints.CopyFrom(merged.access_point if merged.access_point.addresses else own)
 
 
+def kind_of(sent: pb.Settings) -> ClientKind | None:
+    """The kind of a consumer with these settings, which may be invalid; None for other clients."""
+    return _CONSUMERS.get(sent.client_type)
+
+
 def role_of(sent: pb.Settings, namespace: str) -> Role | None:
     """The role of a consumer with these (valid) settings; None for a producer."""
-    kind = _CONSUMERS.get(sent.client_type)
+    kind = kind_of(sent)
     if kind is None:
         return None
     filters = _filters(sent, namespace)
@@ -195,13 +200,13 @@ async def _subscribe(merged: pb.Settings, namespace: str, catalog: Catalog, limi
     is_ours = _is_ours(merged)
     subscription.fifo = False
     _filters(merged, namespace)
-    bind_topics = []
+    topics: list[Topic] = []
     for entry in subscription.subscriptions:
         name = convert.resource(entry.topic, namespace)
         check_topic(name)
         topic = await catalog.known_topic(name)
         subscription.fifo |= _needs_order(topic, is_ours=is_ours)
-        bind_topics += [topic] if topic is not None and topic.is_lite else []
+        topics += [] if topic is None else [topic]
     # The Node client ignores a ladder, and in ordered mode without one it does not retry: its first failure would be a
     # dead letter. So it is not told to work in order; it gets one message of a group at a time, and the server retries.
     subscription.fifo &= is_ours or merged.user_agent.language != pb.NODE_JS
@@ -212,8 +217,8 @@ async def _subscribe(merged: pb.Settings, namespace: str, catalog: Catalog, limi
         subscription.max_lite_topic_size = LITE_TOPIC_BYTES_MAX
     else:
         group = await catalog.group(group_name)
-        if merged.client_type != pb.PULL_CONSUMER:
-            _check_gets_messages(group, bind_topics)
+        for topic in topics:
+            check_gets_messages(kind_of(merged), group, topic)
     subscription.receive_batch_size = BATCH_SIZE_MAX
     convert.set_ms(subscription.long_polling_timeout, limits.poll_ms_max)
     # The official Python client ignores exponential intervals and always waits a second. The Node client reads their
@@ -235,16 +240,6 @@ async def _lite_group(sent: pb.Settings, name: Resource, namespace: str, catalog
         raise BadRequest(f"a lite consumer subscribes to one topic of type LITE, not to {len(entries)} topics")
     topic = await catalog.bind_topic(convert.resource(entries[0].topic, namespace))
     return await catalog.lite_group(name, topic)
-
-
-def _check_gets_messages(group: Group, bind_topics: Sequence[Topic]) -> None:
-    """Raises `BadRequest` for an ordinary consumer that would never get a message: it names no lite topics."""
-    if group.chooses and bind_topics:
-        raise BadRequest(
-            f"the clients of consumer group '{group.name}' name the lite topics of '{bind_topics[0].name}' that they"
-            " get, and this consumer names none; use a lite consumer (LitePushConsumer, LiteSimpleConsumer), or another"
-            " group, which gets all of them"
-        )
 
 
 def _subscription_version(properties: Mapping[str, str]) -> int:

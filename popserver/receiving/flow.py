@@ -21,6 +21,7 @@ from popserver.engine.wakeups import PollKey, Wakeups, Woken
 from popserver.engine.writer import Writer
 from popserver.filters import Filter, SqlFilter
 from popserver.filters.memory import Filters
+from popserver.filters.subscription import ClientKind
 from popserver.filters.tags import EVERYTHING
 from popserver.lite.flow import LiteSubscriptions
 from popserver.model.errors import BadRequest, CommitUnknown, Internal, TooManyRequests
@@ -91,15 +92,16 @@ class Polls:
         attempt_id: str | None = None,
         heads_only: bool = False,
         in_one_frame: bool = False,
+        kind: ClientKind | None = None,
     ) -> list[Delivery]:
         """Receive up to `batch_size` (at most 128) messages. Waits until `poll_until_ms` (server time) for the first.
 
         Returns an empty list if there is none. A push consumer's hold lasts while its client is connected, a simple
         consumer's for `invisible_ms`. A repeated receive with the same `attempt_id` gets the messages it holds. With
         `heads_only` the answer has at most one message of each message group. `in_one_frame`: it is not sent as a
-        frame per message.
+        frame per message. `kind`: of the consumer, as it says (None: it has not).
         """
-        group, topic = await self._catalog.subscription(group_name, topic_name)
+        group, topic = await self._catalog.subscription(group_name, topic_name, kind)
         if MessageType.LITE in topic.accepts:
             check_lite_filter(topic, wanted)
         request = grant.Receive(

@@ -210,6 +210,7 @@ class ConsumerMethods:
             # A push client without ordered consumption would process several messages of one message group at once.
             heads_only=holder is Holder.PUSH and not client.works_in_order,
             in_one_frame=in_one_frame,
+            kind=client.kind,
         )
 
     async def _check_again(

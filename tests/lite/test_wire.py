@@ -13,6 +13,11 @@ from popserver.model.names import Resource
 from popserver.model.topic import MessageType, NewTopic
 from tests.support.door import GROUP, TOPIC, Door, a_message, handle_of, receive_request
 
+RECEIVES = [
+    ("ReceiveMessage", receive_request()),
+    ("QueryAssignment", wire.QueryAssignmentRequest(topic=TOPIC, group=GROUP)),
+]
+
 
 async def made(door: Door) -> None:
     await door.broker.catalog.create_topic(NewTopic(Resource("", TOPIC.name), 1, (MessageType.LITE,)))
@@ -24,10 +29,10 @@ async def sync(door: Door, *names: str, client_id: str = "one", **more: Any) -> 
     return status
 
 
-async def told(stream: Any, client_type: pb.ClientType.ValueType) -> wire.TelemetryCommand:
+async def told(stream: Any, client_type: pb.ClientType.ValueType, topic: pb.Resource = TOPIC) -> wire.TelemetryCommand:
     settings = pb.Settings(client_type=client_type, user_agent=pb.UA(language=pb.JAVA))
     settings.subscription.group.CopyFrom(GROUP)
-    settings.subscription.subscriptions.add(expression=pb.FilterExpression(expression="*")).topic.CopyFrom(TOPIC)
+    settings.subscription.subscriptions.add(expression=pb.FilterExpression(expression="*")).topic.CopyFrom(topic)
     await stream.write(wire.TelemetryCommand(settings=settings))
     answer: wire.TelemetryCommand = await stream.read()
     return answer
@@ -56,6 +61,60 @@ async def test_an_ordinary_consumer_of_a_lite_group_is_refused(
         answer = await told(stream, client_type)
     assert answer.status.code == pb.BAD_REQUEST
     assert "use a lite consumer (LitePushConsumer, LiteSimpleConsumer), or another group" in answer.status.message
+
+
+@pytest.mark.parametrize("ordinary", [pb.PUSH_CONSUMER, pb.SIMPLE_CONSUMER])
+async def test_an_ordinary_consumer_is_refused_from_its_groups_first_lite_consumer_on(
+    door: Door, ordinary: pb.ClientType.ValueType
+) -> None:
+    await made(door)
+    async with door.telemetry("ordinary") as one, door.telemetry("lite") as other:
+        assert (await told(one, ordinary)).status.code == pb.OK
+        assert (await told(other, pb.LITE_SIMPLE_CONSUMER)).status.code == pb.OK
+        for method, request in RECEIVES:
+            (refused, *_) = await door.statuses(method, request, client_id="ordinary")
+            assert refused.code == pb.BAD_REQUEST
+            assert "this consumer names none; use a lite consumer" in refused.message
+        assert await received(door, "lite") == []
+
+
+async def test_an_ordinary_consumer_is_refused_a_topic_that_it_subscribes_to_later(door: Door) -> None:
+    """It sends no new settings then."""
+    await made(door)
+    await door.broker.catalog.create_group(NewGroup(Resource("", GROUP.name), lite=LiteModel.SHARED))
+    async with door.telemetry("one") as stream:
+        assert (await told(stream, pb.SIMPLE_CONSUMER, topic=pb.Resource(name="later"))).status.code == pb.OK
+        (refused, *_) = await door.statuses("ReceiveMessage", receive_request(), client_id="one")
+    assert refused.code == pb.BAD_REQUEST
+    assert "this consumer names none; use a lite consumer" in refused.message
+
+
+async def test_an_ordinary_consumer_of_a_lite_group_creates_no_topic(door: Door) -> None:
+    """The created topic would take no lite messages."""
+    await door.broker.catalog.create_group(NewGroup(Resource("", GROUP.name), lite=LiteModel.SHARED))
+    async with door.telemetry("one") as stream:
+        assert (await told(stream, pb.PUSH_CONSUMER)).status.code == pb.OK
+        for method, request in RECEIVES:
+            (refused, *_) = await door.statuses(method, request, client_id="one")
+            assert refused.code == pb.TOPIC_NOT_FOUND
+            assert f"popmq topic create {TOPIC.name} --type LITE" in refused.message
+    assert await door.broker.catalog.known_topic(Resource("", TOPIC.name)) is None
+
+
+async def test_a_lite_consumer_that_ignores_the_refusal_of_its_settings_spoils_nothing(door: Door) -> None:
+    """The official Python client receives without waiting for the answer to its settings."""
+    async with door.telemetry("one") as stream:
+        refused = (await told(stream, pb.LITE_SIMPLE_CONSUMER)).status
+    assert refused.code == pb.TOPIC_NOT_FOUND
+    for method, request in RECEIVES:
+        (again, *_) = await door.statuses(method, request, client_id="one")
+        assert (again.code, again.message) == (refused.code, refused.message)
+    catalog = door.broker.catalog
+    assert await catalog.known_topic(Resource("", TOPIC.name)) is None
+    assert await catalog.known_group(Resource("", GROUP.name)) is None
+    await made(door)
+    assert await received(door, "one") == []
+    assert (await catalog.group(Resource("", GROUP.name))).lite is LiteModel.SHARED
 
 
 async def test_an_ordinary_consumer_gets_all_lite_topics_of_other_groups(door: Door) -> None:
