@@ -311,7 +311,7 @@ def _unknown(found: MessageFacts) -> str:
 
 
 def _expired(found: MessageFacts) -> str:
-    return f"{_its_group(found)} has expired, so the message counts as consumed in every group"
+    return f"{_its_group(found)} has expired, so the message counts as consumed in every group of mode POP"
 
 
 def _kind(found: MessageFacts) -> str:

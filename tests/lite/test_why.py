@@ -103,7 +103,7 @@ async def test_a_simple_consumer_that_suspends(lite: LiteBroker) -> None:
 
 
 HOUR_MS = 3_600_000
-EXPIRED = "lite topic 'a' has expired, so the message counts as consumed in every group"
+EXPIRED = "lite topic 'a' has expired, so the message counts as consumed in every group of mode POP"
 
 
 async def test_an_expired_lite_topic(lite: LiteBroker) -> None:
