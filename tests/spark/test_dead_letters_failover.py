@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("pyspark", reason="spark: pip install 'popmq[spark]'")
 
 from pyspark.sql.types import BinaryType, LongType, StructType
+from sqlalchemy import Connection
 
 from popclient.spark.dead_letters import database
 from popclient.spark.dead_letters.fetching import PAGE_ROWS_MAX
@@ -95,7 +96,7 @@ def test_a_standby_is_not_read(primary: PostgresServer) -> None:
 
 
 def test_without_a_new_primary_it_says_why(primary: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A read that has begun waits longest, a task that never reached the database less, a query's first look not."""
+    """A query that has begun waits, also in a task that never reached the database; a query's first look does not."""
     monkeypatch.setattr(database, "time", clock := Clock())
     options = parse({"url": primary.url})
     reading, never_begun = (ViewReader(options, IDS).read(IdRange(1, LAST)) for _ in range(2))
@@ -103,7 +104,7 @@ def test_without_a_new_primary_it_says_why(primary: PostgresServer, monkeypatch:
     primary.kill()
     try:
         assert _waited(clock, lambda: list(reading)) == database.PATIENCE_S
-        assert _waited(clock, lambda: list(never_begun)) == database.FIRST_PATIENCE_S
+        assert _waited(clock, lambda: list(never_begun)) == database.PATIENCE_S
         assert _waited(clock, DeadLetterStream(options, IDS).initialOffset) == 0
     finally:
         primary.restart()
@@ -133,6 +134,23 @@ def test_a_statement_that_fails_is_no_failover(
         list(reading)
     asking.join()
     assert clock.pauses == 0
+
+
+def test_a_question_that_fails_is_not_asked_again(postgres_url: str) -> None:
+    """Over the kept connection of a stream: here the statement takes too long."""
+    kept, asked = database.KeptConnection(parse({"url": postgres_url}).url), []
+
+    def ask(conn: Connection) -> None:
+        asked.append(conn)
+        conn.exec_driver_sql("SET statement_timeout = 1")
+        conn.exec_driver_sql("SELECT pg_sleep(60)")
+
+    kept.ask(lambda conn: None)
+    with pytest.raises(ValueError, match=r"option url=.* cannot be read: .*statement timeout"):
+        kept.ask(ask)
+    assert len(asked) == 1
+    assert kept.ask(lambda conn: conn.exec_driver_sql("SELECT 1").scalar()) == 1
+    kept.close()
 
 
 def _cancel_what_sleeps(primary: PostgresServer) -> None:

@@ -20,13 +20,11 @@ from popclient.spark.options import shown
 
 BUSY_TIMEOUT_S = 30
 CONNECT_TIMEOUT_S = 10
-# How long reads that have begun wait for a database that fails over: Patroni replaces a silent primary after 30 s.
+# How long a query that has begun waits for a database that fails over: Patroni replaces a silent primary after 30 s.
 PATIENCE_S = 60.0
-# How long a task waits that has read nothing yet. Spark tries a task four times, so these make a minute too.
-FIRST_PATIENCE_S = 15.0
 LOOK_AGAIN_S = 0.5
-# A connection is lost or refused; the server ends or starts; it is read-only; a standby's replay needs the rows.
-_LOST = re.compile("08...|57P0.|25006|40001")
+# A connection is lost or refused; the server ends or starts; a standby's replay needs the rows.
+_LOST = re.compile("08...|57P0.|40001")
 _OLD_SCHEMA = re.compile("dead_letters|lineage|column")
 
 
@@ -53,7 +51,10 @@ def connected(url: str) -> Iterator[Connection]:
 
 
 def _may_come_back(engine: Engine, error: Exception) -> bool:
-    """Whether the connection failed, not the statement. An error has no SQLSTATE if no server answered."""
+    """Whether the connection failed, not the statement.
+
+    An error of connecting has no SQLSTATE: no server answered, or one refused. A server that starts refuses too.
+    """
     own = error.orig if isinstance(error, DBAPIError) else error
     kinds: tuple[type[Exception], ...] = (engine.dialect.loaded_dbapi.OperationalError, *adbc_errors())
     if engine.dialect.name != "postgresql" or not isinstance(own, kinds):
@@ -145,12 +146,11 @@ class KeptConnection:
         """Asks again over a new connection if the kept one is lost, and waits for a database that has answered before.
         Raises as `connected` does."""
         if self._kept is not None:
-            with suppress(DBAPIError):
-                return question(self._kept[0])
-            self.close()
+            with suppress(DatabaseGone):
+                return self._ask(question)
         while True:
             try:
-                answer = self._ask_anew(question)
+                answer = self._ask(question)
             except DatabaseGone:
                 if not self._patience.wait():
                     raise
@@ -158,9 +158,11 @@ class KeptConnection:
                 self._patience.succeeded()
                 return answer
 
-    def _ask_anew(self, question: Callable[[Connection], Answer]) -> Answer:
-        with ExitStack() as stack:
-            conn = stack.enter_context(connected(self._url))
+    def _ask(self, question: Callable[[Connection], Answer]) -> Answer:
+        """Over the kept connection, or else over a new one. After a failure none is kept."""
+        kept, self._kept = self._kept, None
+        with kept[1] if kept else ExitStack() as stack:
+            conn = kept[0] if kept else stack.enter_context(connected(self._url))
             answer = question(conn)
             self._kept = conn, stack.pop_all()
         return answer

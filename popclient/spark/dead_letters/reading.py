@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 from popclient.spark.bodies import unpacked
 from popclient.spark.dead_letters.choosing import Ids
 from popclient.spark.dead_letters.columns import BODY, BODY_ENCODING, Page, ViewSource, to_arrow, view_of
-from popclient.spark.dead_letters.database import FIRST_PATIENCE_S, DatabaseGone, Patience, connected
+from popclient.spark.dead_letters.database import PATIENCE_S, DatabaseGone, Patience, connected
 from popclient.spark.dead_letters.fetching import pages
 from popclient.spark.dead_letters.options import DeadLetterOptions
 
@@ -70,9 +70,13 @@ class ViewPages:
                 yield to_arrow(part, self._columns, schema)
 
     def _pages(self, sources: Sequence[ViewSource], ids: IdRange) -> Iterator[Page]:
-        """A failover between two pages does not end the read: the next page comes from the new primary."""
+        """A failover between two pages does not end the read: the next page comes from the new primary.
+
+        A failover before the first page does not end it either, because the driver has read from the database before.
+        Spark may try a task only once.
+        """
         first = ids.first
-        patience = Patience(FIRST_PATIENCE_S)
+        patience = Patience(PATIENCE_S)
         while True:
             try:
                 with connected(self._options.url) as conn:
