@@ -61,13 +61,13 @@ class Catalog:
     async def topic_to_route(self, name: Resource) -> Topic:
         """The topic of that name, or the one that its first use would create: to ask for a route creates none.
 
-        Clients ask before they say what they are. A topic that is created then would take no lite messages. Raises
-        `IllegalTopic` or `TopicNotFound`.
+        Most clients ask before they say what they are. A topic that is created then would take no lite messages. Raises
+        `IllegalTopic`, `TopicNotFound`, or `ConsumerGroupNotFound` for a group's own topic.
         """
         found = await self.known_topic(name)
-        if found is not None or owner_of(name) is not None:
-            return found or await self.topic(name)
-        new = self._created_on_first_use(name)
+        if found is not None:
+            return found
+        new = await self._created_on_first_use(name)
         queues = tuple(MessageQueue(0, number) for number in range(new.queue_count))
         return Topic(0, name, queues, new.accepts, 0)
 
@@ -291,17 +291,19 @@ class Catalog:
         return topic
 
     async def _make_topic(self, name: Resource) -> Topic:
-        owner = owner_of(name)
-        if owner is not None:
+        new = await self._created_on_first_use(name)
+        if (owner := owner_of(name)) is not None:
             # A group's own topics are created when they are first used, so that clients can wait for the first message.
             await self.group(owner)
-            new = NewTopic(name, SYSTEM_QUEUES)
-        else:
-            new = self._created_on_first_use(name)
         answer = self._writer.submit(topics.CreateTopic(new, or_find=True))
         return await self._writer.meters.creating(Created.TOPIC, answer)
 
-    def _created_on_first_use(self, name: Resource) -> NewTopic:
+    async def _created_on_first_use(self, name: Resource) -> NewTopic:
+        owner = owner_of(name)
+        if owner is not None:
+            if await self.known_group(owner) is None and not self._auto_create:
+                raise lookup.group_not_found(owner)
+            return NewTopic(name, SYSTEM_QUEUES)
         if not self._auto_create:
             raise lookup.topic_not_found(name)
         check_topic_to_send(name)

@@ -6,6 +6,7 @@ import pytest
 
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
+from popserver.model.group import NewGroup
 from popserver.model.names import Resource
 from popserver.model.topic import MessageType, NewTopic
 from tests.support.door import GROUP, TOPIC, Door, a_message
@@ -47,6 +48,27 @@ async def test_a_route_creates_no_topic(either_door: Door) -> None:
     assert "popmq topic create flights --type LITE" in refused.status.message
     assert (await door.send(a_message("m1"))).status.code == pb.OK
     assert [queue.id for queue in await route(door)] == list(range(8))
+
+
+@pytest.mark.parametrize("prefix", ["%DLQ%", "%RETRY%"])
+async def test_a_route_to_a_groups_own_topic_creates_neither(door: Door, prefix: str) -> None:
+    """A mistyped name would leave a group behind."""
+    topic = pb.Resource(name=f"{prefix}tpyo")
+    before = await door.digest()
+    would_have = await route(door, topic)
+    assert await door.digest() == before
+    assert await door.receive(topic=topic) == []
+    assert await route(door, topic) == would_have
+    assert [queue.id for queue in would_have] == [0]
+
+
+@pytest.mark.row("N3")
+async def test_without_creation_on_first_use_only_a_known_groups_own_topics_have_a_route(door: Door) -> None:
+    await door.broker.catalog.create_group(NewGroup(Resource("", "counters")))
+    door.broker.catalog._auto_create = False
+    assert [queue.id for queue in await route(door, pb.Resource(name="%DLQ%counters"))] == [0]
+    refused = await door.call("QueryRoute", wire.QueryRouteRequest(topic=pb.Resource(name="%DLQ%tpyo")))
+    assert refused.status.code == pb.CONSUMER_GROUP_NOT_FOUND
 
 
 @pytest.mark.row("N3")
