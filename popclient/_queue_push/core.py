@@ -235,7 +235,8 @@ class QueuePushCore(ConsumerLife):
     # ---- While it runs ----
 
     def suspend(self) -> None:
-        """Gives the listener no new messages until `resume`. What was pulled before is consumed."""
+        """Pulls nothing more until `resume`. Messages that are here already are consumed; those of an open pull are
+        pulled again."""
         self.suspended = True
 
     def resume(self) -> None:

@@ -146,27 +146,33 @@ class Pulls:
     # ---- A pull ----
 
     async def _pull(self, request: PullRequest) -> None:
-        mq, version, began = request.message_queue, self._context.sub_version, self._clock.now()
+        mq, version = request.message_queue, self._context.sub_version
         subscription = self._context.subscription(mq.topic)
         try:
             if subscription is None or not await self._starts_right(request):
                 self.again(request, NO_SUBSCRIPTION)
                 return
+            began = self._clock.now()
             status, answer = await self._ask(request, subscription)
         except Exception as failure:  # noqa: BLE001  after any failure the queue must be pulled again
             refusal = for_caller(failure)
             self.again(request, self._after(refusal, request, version))
             await self._session.doubt(refusal)
             return
+        took = self._clock.now() - began
         if request.process_queue.dropped:
             log.debug("what was pulled of %s is thrown away: the queue was given up", mq)
-        elif self._context.suspended:
-            self.again(request, SUSPENDED)  # it was open before; the same offset is pulled again after `resume`
+            self._interceptors.after_receive(mq.topic, (), None)
+        elif self._context.suspended:  # the pull was open before; the same offset is pulled again after `resume`
+            self._interceptors.after_receive(mq.topic, (), None)
+            self.again(request, SUSPENDED)
         else:
-            self._answered(request, status, answer, subscription, self._clock.now() - began)
+            self._interceptors.after_receive(mq.topic, answer.messages, None)
+            self._statistics.pulled(mq.topic, took, len(answer.messages))
+            self._answered(request, status, answer, subscription, took)
 
     async def _ask(self, request: PullRequest, subscription: TopicSubscription) -> tuple[PullStatus, Pulled]:
-        topic, began = request.message_queue.topic, self._clock.now()
+        topic = request.message_queue.topic
         self._interceptors.before_receive(topic)
         try:
             answer = await self._call(request, subscription)
@@ -174,8 +180,6 @@ class Pulls:
         except PopError as failure:
             self._interceptors.after_receive(topic, (), failure)
             raise
-        self._interceptors.after_receive(topic, answer.messages, None)
-        self._statistics.pulled(topic, self._clock.now() - began, len(answer.messages))
         return status, answer
 
     async def _starts_right(self, request: PullRequest) -> bool:

@@ -174,10 +174,8 @@ class QueuePushConsumer(ListenerConsumer[QueuePushCore]):
         return self._bridge.run(lambda: self._core.send_message_back(message, delay_level))
 
     def suspend(self) -> None:
-        """Pulls nothing more, until `resume`; what is here already is consumed.
-
-        What a pull that is open brings later is not consumed: it is pulled again after `resume`.
-        """
+        """Pulls nothing more until `resume`. Messages that are here already are consumed; those of an open pull are
+        pulled again."""
         self._core.suspend()
 
     def resume(self) -> None:

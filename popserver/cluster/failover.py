@@ -41,7 +41,8 @@ class FailoverWatch:
                 await self._task
 
     async def _watch(self) -> None:
-        # Questions overlap: a new primary must not wait until a frozen one is given up, which takes seconds.
+        # Questions overlap: the server must not wait for a frozen host, which takes up to 4 s, before it asks the
+        # others again.
         async with asyncio.TaskGroup() as questions:
             while True:
                 await asyncio.sleep(LOOK_S)

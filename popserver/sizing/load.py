@@ -10,7 +10,7 @@ from popserver.model.retry import HOUR_MS
 
 BATCH_MAX = 32  # of the clients' requests
 YEARS_10_MS = 10 * 365 * 24 * HOUR_MS
-# What is more is a slip of the keyboard.
+# A larger value is a typing error.
 RATE_MAX, COUNT_MAX = 10_000_000, 10_000_000
 
 

@@ -13,9 +13,10 @@ import pytest
 
 from popclient import MessageQueue
 from popclient._queue_push.pull_requests import PullRequest
+from popclient._version import log
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
-from tests.support.queue_consumers import Desk, Q
+from tests.support.queue_consumers import Desk, Q, Watching
 from tests.support.queue_server import pull_frames
 from tests.support.scripted_server import status, until
 
@@ -285,16 +286,19 @@ async def test_a_pull_that_leads_back_is_said(desk: Desk, caplog: pytest.LogCapt
 
 @pytest.mark.row("B16")
 @pytest.mark.row("D6")
-async def test_what_comes_for_a_dropped_queue_is_thrown_away(desk: Desk) -> None:
+async def test_what_comes_for_a_dropped_queue_is_thrown_away(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, log.name)
+    watching = Watching()
     await desk.server.fill(Q, "a")
     desk.server.gates["PullMessage"] = asyncio.Event()
-    core = await desk.start()
+    core = await desk.start(interceptors=[watching])
     await until(lambda: desk.server.pulls_of(Q) == [0])
     [pq] = [pq for mq, pq in core.parts.owned() if mq == Q]
     pq.dropped = True
     desk.server.gates.pop("PullMessage").set()
-    await until(lambda: core.parts.statistics.by_topic().get("t"))
+    await until(lambda: "was given up" in caplog.text)
     assert pq.is_empty and desk.seen == []
+    assert "after_receive t 1" not in watching.heard
     await desk.clock.advance(5)
     assert desk.server.pulls_of(Q) == [0]
     assert desk.offset(core) is None
