@@ -8,6 +8,7 @@ import time
 import zipfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
@@ -70,6 +71,7 @@ class Cluster:
     def __init__(self, jobs: list[list[int]]) -> None:
         self.jobs = jobs
         self.looks: list[bool] = []
+        self.pauses: list[float] = []
         self.now = 0.0
 
     def look(self, context: SparkContext, patience: float, *, others: bool = False) -> list[dict[str, str]]:
@@ -80,6 +82,10 @@ class Cluster:
 
     def monotonic(self) -> float:
         return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        self.now += seconds
 
 
 @pytest.fixture
@@ -101,12 +107,35 @@ def test_it_asks_until_each_executor_has_answered(asked: Callable[..., tuple[Clu
     cluster, found = asked([0, 0, 1], [0, 1], [2, 3], [4], [5])
     assert found == {"0", "1", "2", "3", "4"}
     assert cluster.looks == [False, True, True, True]
+    assert cluster.pauses == [1.0] * 3, "busy executors have no time for more looks"
 
 
-def test_it_does_not_ask_for_long(asked: Callable[..., tuple[Cluster, set[str]]]) -> None:
+def test_it_does_not_ask_for_long(
+    asked: Callable[..., tuple[Cluster, set[str]]], caplog: pytest.LogCaptureFixture
+) -> None:
     cluster, found = asked([0, 1])
     assert found == {"0", "1"}
     assert 1 < len(cluster.looks) <= registering._OTHERS_S + 1
+    assert "3 executors were busy for 10 s" in caplog.text
+
+
+LOST = "ExecutorLostFailure (executor 1 exited unrelated to the running tasks) Reason: Container was preempted"
+
+
+@pytest.mark.parametrize(
+    ("said", "others", "raises"), [(LOST, True, False), (LOST, False, True), ("no module", True, True)]
+)
+def test_an_executor_that_is_lost_in_a_later_look_is_left_out(
+    spark: SparkSession, said: str, others: bool, raises: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No executor of this machine goes away on demand: the task fails with what Spark says then."""
+
+    def look(packages: tuple[str, ...]) -> dict[str, str]:
+        raise RuntimeError(said)
+
+    monkeypatch.setattr(arriving, "look", look)
+    with pytest.raises(ClusterUnfit) if raises else nullcontext():
+        assert registering._look(spark.sparkContext, 300, others=others) == []
 
 
 def test_executors_that_do_not_end_have_answered(

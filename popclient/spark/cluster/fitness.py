@@ -31,6 +31,7 @@ _COMPARED: Final[Mapping[str, Callable[[tuple[int, ...], tuple[int, ...]], bool]
 # What Spark says, in whichever exception.
 _NO_PROGRAM: Final = re.compile(r'Cannot run program "([^"]+)"(?: \(in directory "[^"]*"\))?: (.+)')
 _OTHER_PYTHON: Final = re.compile(r"Python in worker has different version: (\S+) than that in driver: ([\d.]+)")
+_LOST: Final = "ExecutorLostFailure (executor"
 # A line that Python has raised; the task that Spark has lost; the first line.
 _REASONS: Final = tuple(
     re.compile(pattern, re.MULTILINE)
@@ -138,6 +139,11 @@ def no_program(python: str, folder: str) -> ClusterUnfit:
         f"Spark plans with their Python in the driver too, and {python} is no program in {folder}, the driver's folder",
         unpack + _PROGRAM,
     )
+
+
+def is_lost(said: str) -> bool:
+    """Whether a job failed because an executor went away, which says nothing about the others; said: by Spark."""
+    return _LOST in said
 
 
 def failed(said: str) -> ClusterUnfit:

@@ -6,6 +6,7 @@ A session finds the format by itself too, but then its executors run the driver'
 from __future__ import annotations
 
 import atexit
+import logging
 import shutil
 import tempfile
 import threading
@@ -22,6 +23,7 @@ from popclient.spark.cluster.fitness import (
     PACKAGES,
     Machine,
     failed,
+    is_lost,
     no_program,
     not_ended,
     refuse_other_spark,
@@ -36,11 +38,13 @@ if TYPE_CHECKING:
 PATIENCE_S: Final = 300.0  # a packed environment may be large
 # How long it looks for executors that have not answered yet, when others have: they may be busy.
 _OTHERS_S: Final = 10.0
+_LOOK_AGAIN_S: Final = 1.0
 # Spark imports from archives of these kinds alone.
 _IMPORTED: Final = (".zip", ".egg", ".jar")
 # The wheels that the contexts have given to their executors.
 _sent: WeakKeyDictionary[SparkContext, set[str]] = WeakKeyDictionary()
 _sending = threading.Lock()
+log = logging.getLogger("popclient.spark")
 
 
 def register(spark: SparkSession, *, patience: float = PATIENCE_S) -> None:
@@ -98,8 +102,10 @@ def _machines(context: SparkContext, patience: float) -> list[Machine]:
     """What the executors of this moment are and have. Spark chooses who gets a task, so it is asked again."""
     found = _look(context, patience)
     deadline = time.monotonic() + _OTHERS_S
-    while len({(each["host"], each["process"]) for each in found}) < _executors(context):
+    while (missing := _executors(context) - len({(each["host"], each["process"]) for each in found})) > 0:
+        time.sleep(_LOOK_AGAIN_S)
         if (left := deadline - time.monotonic()) <= 0:
+            log.warning("%d executors were busy for %g s and are not checked", missing, _OTHERS_S)
             break
         found += _look(context, left, others=True)
     return found
@@ -129,10 +135,10 @@ def _look(context: SparkContext, patience: float, *, others: bool = False) -> li
         with _limited(context, patience) as is_over:
             found: list[Machine] = context.parallelize(range(tasks), tasks).map(answer).collect()
     except (Py4JError, PySparkException) as failure:
+        if others and (is_over.is_set() or is_lost(str(failure))):
+            return []
         if not is_over.is_set():
             raise failed(str(failure)) from failure
-        if others:
-            return []
         raise not_ended(patience, ended.value, tasks) from failure
     return found
 
