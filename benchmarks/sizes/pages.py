@@ -121,7 +121,7 @@ def tables(document: Mapping[str, Any], cases: Mapping[str, Mapping[str, Any]]) 
             "\nThe median of a call in ms, one call at a time; in brackets the CPU time of the server, on SQLite with"
             " that of the database, and of Postgres:\n\n",
             _table(
-                ["messages stored", *stored],
+                ["messages stored", *(each.replace(",000,000 stored", " M") for each in stored)],
                 ([words, *(_times(each[call]) for each in stored.values())] for call, words in _CALLS.items()),
             ),
             _table_of_stores(stored),
