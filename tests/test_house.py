@@ -123,7 +123,7 @@ SOURCES = [
     *sorted((ROOT / "popconsole").rglob("*.py")),
     *sorted((ROOT / "popport").rglob("*.py")),
 ]
-TESTS = sorted((ROOT / "tests").rglob("*.py"))
+TESTS = [*sorted((ROOT / "tests").rglob("*.py")), *sorted((ROOT / "proof").rglob("*.py"))]
 
 
 @functools.cache
