@@ -114,6 +114,7 @@ generate: $(DEV) ## make popproto from the .proto files, the synchronous clients
 	$(BIN)/python proto/generate.py
 	$(BIN)/python scripts/unasync.py
 	$(BIN)/python docs/commands.py
+	$(BIN)/python docs/promises.py
 
 fresh: $(DEV) ## whether generated files are what their generators make
 	$(BIN)/python proto/generate.py --check
@@ -121,6 +122,7 @@ fresh: $(DEV) ## whether generated files are what their generators make
 	$(BIN)/python docs/architecture.py --check
 	$(BIN)/python docs/commands.py --check
 	$(BIN)/python docs/metrics.py --check
+	$(BIN)/python docs/promises.py --check
 	$(BIN)/python scripts/unasync.py --check
 
 check: lint types fresh ## lint, types, and whether generated files are fresh

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 KINDS = {".py", ".md", ".proto", ".sql", ".toml", ".txt", ".java", ".go", ".rs", ".js"}
-FOLDERS = ("benchmarks", "docs", "examples", "migrations", "popclient", "popserver", "proto", "tests")
+FOLDERS = ("benchmarks", "docs", "examples", "migrations", "popclient", "popserver", "proof", "proto", "tests")
 MADE_ELSEWHERE = {"node_modules", "target", "__pycache__", "v1", "v2"}  # the latter two: proto/popproto
 
 ROW = r"[A-OU]\d{1,2}"
