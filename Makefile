@@ -13,7 +13,7 @@ JOBS := 3
 PYTEST = $(BIN)/pytest -n $(JOBS) --dist loadfile --max-worker-restart 0
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all test-long test-failover test-spark-cluster test-clients test-rocketmq chromium test-browser images coverage lint format types generate fresh check docs bench clean
+.PHONY: help install demo test test-all test-long test-failover test-spark-cluster test-clients test-rocketmq chromium test-browser images coverage lint format types generate fresh check docs bench torture clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -134,6 +134,12 @@ docs: $(SITE) $(MERMAID) ## make the documentation site in site-out/; a warning 
 
 bench: $(DEV) ## measure; writes bench-out/bench.json (ARGS=--quick: a short run; ARGS=abuse: attacks; ARGS=peers: beside other brokers; ARGS=--help)
 	$(BIN)/python -m benchmarks $(ARGS)
+
+# Each round adds to proof/totals/torture.json; UNTIL=25000 goes on until the totals have so many kills.
+torture: $(DEV) ## kill, stop and cut off servers, Postgres and clients under load (MINUTES=, KILLS=, UNTIL=, SEED=, ROUNDS=, DATABASE=)
+	$(BIN)/python -m proof.torture $(if $(MINUTES),--minutes $(MINUTES)) $(if $(KILLS),--kills $(KILLS)) \
+	  $(if $(UNTIL),--until $(UNTIL)) $(if $(SEED),--seed $(SEED)) $(if $(ROUNDS),--rounds $(ROUNDS)) \
+	  $(if $(DATABASE),--database $(DATABASE)) $(ARGS)
 
 clean: ## remove everything that can be made again
 	rm -rf $(VENV) .venv-* demo-out bench-out site-out dist .pytest_cache .mypy_cache .ruff_cache .hypothesis \

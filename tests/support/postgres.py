@@ -64,11 +64,15 @@ class PostgresServer:
 
     def kill(self) -> None:
         """`kill -9` for the postmaster and every child of it, at once."""
-        everyone = [self.pid, *children(self.pid)]
-        for pid in everyone:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        self._send(signal.SIGKILL)
         self._reap()
+
+    def freeze(self) -> None:
+        """SIGSTOP for the postmaster and every child of it: nothing answers until `thaw`."""
+        self._send(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._send(signal.SIGCONT)
 
     def restart(self) -> None:
         """Start on the same data and port, and return when it answers; what still runs is stopped first.
@@ -95,6 +99,11 @@ class PostgresServer:
         if self._process is not None:
             self._process.send_signal(signal.SIGINT)
             self._reap()
+
+    def _send(self, number: signal.Signals) -> None:
+        for pid in (self.pid, *children(self.pid)):
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
 
     @property
     def _data(self) -> Path:

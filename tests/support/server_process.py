@@ -71,6 +71,13 @@ class ServerProcess:
         self._signal(signal.SIGTERM)
         return await self._ended()
 
+    def freeze(self) -> None:
+        """SIGSTOP: it does nothing until `thaw`, and its connections stay."""
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._signal(signal.SIGCONT)
+
     def cpu_s(self) -> float:
         """The processor time it has used so far."""
         assert self._process is not None

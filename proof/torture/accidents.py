@@ -1,0 +1,78 @@
+"""What happens to servers, Postgres and networks while clients work. Each accident is over when it returns."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable
+
+from proof.torture.place import Place
+from proof.torture.proxy import Fault
+
+# Longer than most holds of the load, so that leases end meanwhile.
+PAUSE_S = (0.1, 1.5)
+FAULT_S = (0.05, 0.8)
+
+Accident = Callable[[Place, random.Random], Awaitable[None]]
+
+
+async def kill_server(place: Place, chance: random.Random) -> None:
+    """`kill -9`, and a start at once."""
+    server = chance.choice(place.servers)
+    await server.kill()
+    await server.start()
+
+
+async def kill_database(place: Place, _chance: random.Random) -> None:
+    """`kill -9` of every process of Postgres; the servers stay."""
+    assert place.postgres is not None
+    await asyncio.to_thread(place.postgres.kill)
+    await asyncio.to_thread(place.postgres.restart)
+
+
+async def pause_server(place: Place, chance: random.Random) -> None:
+    server = chance.choice(place.servers)
+    server.freeze()
+    await asyncio.sleep(chance.uniform(*PAUSE_S))
+    server.thaw()
+
+
+async def pause_database(place: Place, chance: random.Random) -> None:
+    assert place.postgres is not None
+    place.postgres.freeze()
+    await asyncio.sleep(chance.uniform(*PAUSE_S))
+    place.postgres.thaw()
+
+
+async def break_network(place: Place, chance: random.Random) -> None:
+    proxy = chance.choice(place.proxies)
+    proxy.break_by(chance.choice(list(Fault)))
+    await asyncio.sleep(chance.uniform(*FAULT_S))
+    proxy.mend()
+
+
+# The accident, what it counts as, how often it is chosen.
+_EVERYWHERE: list[tuple[Accident, str, int]] = [(kill_server, "kills", 12), (pause_server, "pauses", 2)]
+_ON_POSTGRES: list[tuple[Accident, str, int]] = [(kill_database, "database_kills", 2), (pause_database, "pauses", 1)]
+_BY_PROXY: list[tuple[Accident, str, int]] = [(break_network, "network_faults", 6)]
+
+
+class Accidents:
+    """Chooses and counts."""
+
+    def __init__(self, place: Place, chance: random.Random) -> None:
+        self._place = place
+        self._chance = chance
+        self._possible = [
+            *_EVERYWHERE,
+            *(_ON_POSTGRES if place.postgres else ()),
+            *(_BY_PROXY if place.proxies else ()),
+        ]
+        self.counts: Counter[str] = Counter()
+
+    async def happen(self) -> None:
+        """One of those that are possible here."""
+        ((accident, name, _),) = self._chance.choices(self._possible, [weight for _, _, weight in self._possible])
+        await accident(self._place, self._chance)
+        self.counts[name] += 1

@@ -1,0 +1,35 @@
+"""A short torture: servers are killed, stopped and cut off under load, and no promise breaks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from proof.torture.place import LAYOUTS
+from proof.torture.round import Plan, run_round
+from tests.support.postgres import PostgresServer, postgres_server
+
+
+@pytest.mark.timeout(540)
+async def test_a_round_on_sqlite(tmp_path: Path) -> None:
+    result = await run_round(Plan(1, LAYOUTS["sqlite"], with_proxies=True, accidents=5), tmp_path, None)
+    assert result.violations == []
+    assert result.counts["kills"] + result.counts["network_faults"] + result.counts["pauses"] == 5
+    assert result.counts["sends"] > 0
+    assert result.counts["deliveries"] > 0
+
+
+@pytest.mark.full
+@pytest.mark.timeout(540)
+async def test_a_round_with_two_servers(tmp_path: Path) -> None:
+    with postgres_server(own=True) as postgres:
+        assert isinstance(postgres, PostgresServer)
+        result = await run_round(Plan(1, LAYOUTS["two"], with_proxies=True, accidents=6), tmp_path, postgres)
+    assert result.violations == []
+
+
+def test_the_seed_decides() -> None:
+    assert Plan.of(5) == Plan.of(5)
+    assert {Plan.of(seed).layout.name for seed in range(40)} == set(LAYOUTS)
+    assert Plan.of(5, "two").layout is LAYOUTS["two"]
