@@ -136,10 +136,10 @@ bench: $(DEV) ## measure; writes bench-out/bench.json (ARGS=--quick: a short run
 	$(BIN)/python -m benchmarks $(ARGS)
 
 # Each round adds to proof/totals/torture.json; UNTIL=25000 goes on until the totals have so many kills.
-torture: $(DEV) ## kill, stop and cut off servers, Postgres and clients under load (MINUTES=, KILLS=, UNTIL=, SEED=, ROUNDS=, DATABASE=)
+torture: $(DEV) ## kill, stop and cut off servers, Postgres and clients under load (MINUTES=, KILLS=, UNTIL=, SEED=, ROUNDS=, DATABASE=, SCENE=)
 	$(BIN)/python -m proof.torture $(if $(MINUTES),--minutes $(MINUTES)) $(if $(KILLS),--kills $(KILLS)) \
 	  $(if $(UNTIL),--until $(UNTIL)) $(if $(SEED),--seed $(SEED)) $(if $(ROUNDS),--rounds $(ROUNDS)) \
-	  $(if $(DATABASE),--database $(DATABASE)) $(ARGS)
+	  $(if $(DATABASE),--database $(DATABASE)) $(if $(SCENE),--scene $(SCENE)) $(ARGS)
 
 clean: ## remove everything that can be made again
 	rm -rf $(VENV) .venv-* demo-out bench-out site-out dist .pytest_cache .mypy_cache .ruff_cache .hypothesis \

@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
+from proof.history.scenes import Scene
 from proof.torture.place import LAYOUTS
 from proof.torture.round import Plan, run_round
 from proof.totals import add_totals, read_totals
@@ -38,6 +39,7 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--accidents", type=int, default=20, help="accidents of a round (20)")
     parser.add_argument("--database", choices=sorted(LAYOUTS), help="SQLite, Postgres, or 2 or 3 servers on Postgres"
                         " (by the seed)")  # fmt: skip
+    parser.add_argument("--scene", choices=sorted(Scene), help="what clients do (by the seed)")
     parser.add_argument("--no-totals", action="store_true", help="leave proof/totals alone")
     return parser.parse_args(words)
 
@@ -67,7 +69,8 @@ class Run:
         """The exit code: 1 after a round that found something, whose folder stays."""
         first = random.SystemRandom().randrange(1 << 32) if self._options.seed is None else self._options.seed
         while self.goes_on():
-            plan = Plan.of(first + self._rounds, self._options.database, self._options.accidents)
+            options = self._options
+            plan = Plan.of(first + self._rounds, options.database, options.scene, options.accidents)
             self._rounds += 1
             if not await self._round(plan, postgres):
                 return 1
@@ -102,7 +105,7 @@ class Run:
     def _say_how_to_repeat(self, plan: Plan, folder: Path) -> None:
         print(
             f"The history and the logs are in {folder}. Repeat the choices of this round with"
-            f" make torture SEED={plan.seed} ROUNDS=1 DATABASE={plan.layout.name}",
+            f" make torture SEED={plan.seed} ROUNDS=1 DATABASE={plan.layout.name} SCENE={plan.scene}",
             flush=True,
         )
 

@@ -7,14 +7,17 @@ import random
 from collections import Counter
 from collections.abc import Awaitable, Callable
 
+from proof.history.events import Accident
 from proof.torture.place import Place
 from proof.torture.proxy import Fault
+from tests.support.checker import History, Outcome
+from tests.support.load import now_ms
 
 # Longer than most holds of the load, so that leases end meanwhile.
 PAUSE_S = (0.1, 1.5)
 FAULT_S = (0.05, 0.8)
 
-Accident = Callable[[Place, random.Random], Awaitable[None]]
+Mishap = Callable[[Place, random.Random], Awaitable[None]]
 
 
 async def kill_server(place: Place, chance: random.Random) -> None:
@@ -53,15 +56,16 @@ async def break_network(place: Place, chance: random.Random) -> None:
 
 
 # The accident, what it counts as, how often it is chosen.
-_EVERYWHERE: list[tuple[Accident, str, int]] = [(kill_server, "kills", 12), (pause_server, "pauses", 2)]
-_ON_POSTGRES: list[tuple[Accident, str, int]] = [(kill_database, "database_kills", 2), (pause_database, "pauses", 1)]
-_BY_PROXY: list[tuple[Accident, str, int]] = [(break_network, "network_faults", 6)]
+_EVERYWHERE: list[tuple[Mishap, str, int]] = [(kill_server, "kills", 12), (pause_server, "pauses", 2)]
+_ON_POSTGRES: list[tuple[Mishap, str, int]] = [(kill_database, "database_kills", 2), (pause_database, "pauses", 1)]
+_BY_PROXY: list[tuple[Mishap, str, int]] = [(break_network, "network_faults", 6)]
 
 
 class Accidents:
     """Chooses and counts."""
 
-    def __init__(self, place: Place, chance: random.Random) -> None:
+    def __init__(self, place: Place, chance: random.Random, history: History) -> None:
+        self._history = history
         self._place = place
         self._chance = chance
         self._possible = [
@@ -74,5 +78,7 @@ class Accidents:
     async def happen(self) -> None:
         """One of those that are possible here."""
         ((accident, name, _),) = self._chance.choices(self._possible, [weight for _, _, weight in self._possible])
+        began_ms = now_ms()
         await accident(self._place, self._chance)
+        self._history.add(Accident(Outcome.OK, began_ms, now_ms(), getattr(accident, "__name__", "")))
         self.counts[name] += 1

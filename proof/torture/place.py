@@ -12,7 +12,8 @@ from tests.support.postgres import PostgresServer, fresh_database
 from tests.support.server_process import ServerProcess, served
 
 # Holds of less than a second, so that many of them end while something is killed or stopped.
-OPTIONS = ("--min-invisible", "0s", "--tls", "plaintext", "--transaction-timeout", "1s")
+OPTIONS = ("--min-invisible", "0s", "--tls", "plaintext", "--transaction-timeout", "1s",
+           "--transaction-check-interval", "1s", "--transaction-checks", "3")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

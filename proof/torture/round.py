@@ -8,37 +8,43 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+from sqlalchemy import text
+
+from proof.history.events import HalfSend, Pull
+from proof.history.lines import write_history
+from proof.history.scenes import Scene, judge
 from proof.torture.accidents import Accidents
+from proof.torture.loads import TOPIC, SceneLoad
 from proof.torture.place import LAYOUTS, Layout, Place, open_place
 from tests.support.aftermath import final, looking, unfinished
-from tests.support.checker import History, Outcome, Receive, Send, Violation, check
-from tests.support.load import Load
+from tests.support.checker import Final, History, Outcome, Receive, Send, Violation
 from tests.support.postgres import PostgresServer
 from tests.support.waiting import eventually
 
-TOPIC = "orders"
-GROUPS = ("billing", "shipping")
 BETWEEN_ACCIDENTS_S = (0.05, 0.3)
 DRAIN_TIMEOUT_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a round is. All of it follows from the seed, but for the layout that the caller may name."""
+    """What a round is. All of it follows from the seed, but for what the caller names."""
 
     seed: int
     layout: Layout
+    scene: Scene
     with_proxies: bool
     accidents: int
 
     @classmethod
-    def of(cls, seed: int, database: str | None = None, accidents: int = 20) -> Plan:
+    def of(cls, seed: int, database: str | None = None, scene: str | None = None, accidents: int = 20) -> Plan:
         chance = random.Random(f"plan {seed}")
-        layout = LAYOUTS[database] if database else chance.choice(list(LAYOUTS.values()))
-        return cls(seed, layout, with_proxies=chance.random() < 0.5, accidents=accidents)
+        by_chance = chance.choice(list(LAYOUTS.values())), chance.choice(list(Scene))
+        layout = LAYOUTS[database] if database else by_chance[0]
+        of = Scene(scene) if scene else by_chance[1]
+        return cls(seed, layout, of, with_proxies=chance.random() < 0.5, accidents=accidents)
 
     def __str__(self) -> str:
-        return f"seed {self.seed}: {self.layout.name}{', proxies' if self.with_proxies else ''}"
+        return f"seed {self.seed}: {self.scene} on {self.layout.name}{' by proxies' if self.with_proxies else ''}"
 
 
 @dataclass
@@ -52,22 +58,29 @@ class RoundResult:
 async def run_round(plan: Plan, folder: Path, postgres: PostgresServer | None) -> RoundResult:
     """Run it; the history stays in the folder. Raises AssertionError where servers or clients do not go on."""
     chance = random.Random(plan.seed)
+    known_deadlocks = len(postgres.deadlocks()) if postgres else 0
     async with open_place(plan.layout, folder, postgres, with_proxies=plan.with_proxies) as place:
-        load = Load(TOPIC, GROUPS, producers=2, consumers=2, seed=plan.seed)
-        accidents = Accidents(place, chance)
+        load = SceneLoad(plan.scene, plan.seed)
+        await load.prepare(place.servers[0].endpoint)
+        accidents = Accidents(place, chance, load.history)
+        end: Final | None = None
         try:
             await _work(load, place, accidents, chance, plan.accidents)
-            await _drain(load, place)
+            drained = await _drain(load, place)
+            with looking(place.database_url) as conn:
+                end = final(conn, TOPIC)
+                end.drained = drained
         finally:
-            load.history.write(folder / "history.jsonl")
+            write_history(folder / "history.jsonl", plan.scene, load.history, end)
             for number, server in enumerate(place.servers):
                 (folder / f"server-{number}.log").write_text(server.stderr)
-        with looking(place.database_url) as conn:
-            violations = check(load.history, final(conn, TOPIC))
+    violations = judge(plan.scene, load.history, end)
+    if postgres:
+        violations += [Violation("deadlock", line) for line in postgres.deadlocks()[known_deadlocks:]]
     return RoundResult(accidents.counts + counted(load.history), violations)
 
 
-async def _work(load: Load, place: Place, accidents: Accidents, chance: random.Random, count: int) -> None:
+async def _work(load: SceneLoad, place: Place, accidents: Accidents, chance: random.Random, count: int) -> None:
     working = asyncio.create_task(load.run(*place.endpoints))
     try:
         for _ in range(count):
@@ -80,28 +93,34 @@ async def _work(load: Load, place: Place, accidents: Accidents, chance: random.R
         await working
 
 
-async def _drain(load: Load, place: Place) -> None:
-    """Consume everything (I14), then stop the servers as they should be stopped."""
+async def _drain(load: SceneLoad, place: Place) -> bool:
+    """Consume everything, then stop the servers as they should be stopped; whether nothing was left (I14)."""
     working = asyncio.create_task(load.run_consumers(*place.endpoints))
+    drained = True
     try:
         await eventually(
             lambda: asyncio.to_thread(_all_done, place.database_url), "all consumed", within_s=DRAIN_TIMEOUT_S
         )
+    except AssertionError:
+        drained = False
     finally:
         load.stop()
         codes = await asyncio.gather(*(server.stop() for server in place.servers))
         await working
     assert codes == [0] * len(codes), f"servers that were stopped ended with {codes}"
+    return drained
 
 
 def _all_done(database_url: str) -> bool:
     with looking(database_url) as conn:
-        return unfinished(conn, TOPIC) == 0
+        delayed = conn.execute(text("SELECT COUNT(*) FROM pending WHERE kind = 'DELAY'")).scalar_one()
+        return unfinished(conn, TOPIC) == 0 and delayed == 0
 
 
 def counted(history: History) -> Counter[str]:
     """Sends that were OK, and deliveries that were read."""
     return Counter(
-        sends=sum(isinstance(call, Send) and call.outcome is Outcome.OK for call in history.calls),
-        deliveries=sum(len(call.deliveries) for call in history.calls if isinstance(call, Receive)),
+        sends=sum(isinstance(call, Send | HalfSend) and call.outcome is Outcome.OK for call in history.calls),
+        deliveries=sum(len(call.deliveries) for call in history.calls if isinstance(call, Receive))
+        + sum(len(call.messages) for call in history.calls if isinstance(call, Pull)),
     )

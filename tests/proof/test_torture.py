@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from proof.history.scenes import Scene
 from proof.torture.place import LAYOUTS
 from proof.torture.round import Plan, run_round
 from tests.support.postgres import PostgresServer, postgres_server
@@ -13,7 +14,7 @@ from tests.support.postgres import PostgresServer, postgres_server
 
 @pytest.mark.timeout(540)
 async def test_a_round_on_sqlite(tmp_path: Path) -> None:
-    result = await run_round(Plan(1, LAYOUTS["sqlite"], with_proxies=True, accidents=5), tmp_path, None)
+    result = await run_round(Plan(1, LAYOUTS["sqlite"], Scene.PLAIN, with_proxies=True, accidents=5), tmp_path, None)
     assert result.violations == []
     assert result.counts["kills"] + result.counts["network_faults"] + result.counts["pauses"] == 5
     assert result.counts["sends"] > 0
@@ -25,7 +26,9 @@ async def test_a_round_on_sqlite(tmp_path: Path) -> None:
 async def test_a_round_with_two_servers(tmp_path: Path) -> None:
     with postgres_server(own=True) as postgres:
         assert isinstance(postgres, PostgresServer)
-        result = await run_round(Plan(1, LAYOUTS["two"], with_proxies=True, accidents=6), tmp_path, postgres)
+        result = await run_round(
+            Plan(1, LAYOUTS["two"], Scene.PLAIN, with_proxies=True, accidents=6), tmp_path, postgres
+        )
     assert result.violations == []
 
 

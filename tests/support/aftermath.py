@@ -14,7 +14,9 @@ from tests.support.checker import Final, Lag, StateRow, Stored
 from tests.support.load import digest
 
 _STORED = """
-SELECT m.message_id, m.body, m.properties FROM message m JOIN topic t ON t.topic_id = m.topic_id WHERE t.name = :topic
+SELECT m.message_id, m.body, m.properties, m.message_group, m.message_key, q.number
+FROM message m JOIN topic t ON t.topic_id = m.topic_id JOIN queue q ON q.queue_id = m.message_key >> 40
+WHERE t.name = :topic ORDER BY m.message_key
 """
 _STATES = "SELECT consumer_group, message_id, state, attempt FROM message_state WHERE topic = :topic"
 _LAG = """
@@ -29,7 +31,13 @@ def final(conn: Connection, topic: str, *, max_attempts: int = 17) -> Final:
     names = {"topic": topic}
     return Final(
         stored=[
-            Stored(id_from_bytes(row.message_id), digest(row.body, json.loads(row.properties or "{}")))
+            Stored(
+                id_from_bytes(row.message_id),
+                digest(row.body, json.loads(row.properties or "{}")),
+                row.message_group or "",
+                row.number,
+                row.message_key & ((1 << 40) - 1),
+            )
             for row in conn.execute(text(_STORED), names)
         ],
         states=[

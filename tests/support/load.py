@@ -35,12 +35,23 @@ HELD_MAX = 64
 class Load:
     """Producers, and consumers of several groups, on one topic; each run ends when `stop` is called."""
 
-    def __init__(self, topic: str, groups: Iterable[str], *, producers: int, consumers: int, seed: int) -> None:
+    def __init__(
+        self,
+        topic: str,
+        groups: Iterable[str],
+        *,
+        producers: int,
+        consumers: int,
+        seed: int,
+        producer: type[Producer] | None = None,
+        consumer: type[Consumer] | None = None,
+    ) -> None:
         self.history = History()
         self._topic = topic
-        self._producers = [Producer(self, f"producer-{n}", random.Random(seed + n)) for n in range(producers)]
+        produces, consumes = producer or Producer, consumer or Consumer
+        self._producers = [produces(self, f"producer-{n}", random.Random(seed + n)) for n in range(producers)]
         self._consumers = [
-            Consumer(self, f"consumer-{group}-{n}", group, random.Random(f"{seed} {group} {n}"))
+            consumes(self, f"consumer-{group}-{n}", group, random.Random(f"{seed} {group} {n}"))
             for group in groups
             for n in range(consumers)
         ]
@@ -92,17 +103,21 @@ class Producer:
         invoked_ms = now_ms()
         request = wire.SendMessageRequest(messages=batch)
         try:
-            answer = await stub.SendMessage(request, metadata=_named(self._name), timeout=CALL_TIMEOUT_S)
+            answer = await stub.SendMessage(request, metadata=named(self._name), timeout=CALL_TIMEOUT_S)
         except grpc.aio.AioRpcError:
             outcomes = [Outcome.UNKNOWN] * len(batch)
         else:
             assert [entry.message_id for entry in answer.entries] == [_id(each) for each in batch]
             outcomes = [outcome_of(entry.status) for entry in answer.entries]
         for each, outcome in zip(batch, outcomes, strict=True):
-            self._load.history.add(Send(outcome, invoked_ms, now_ms(), _id(each), digest_of(each)))
+            self._load.history.add(self._event(each, outcome, invoked_ms))
         if Outcome.UNKNOWN in outcomes:
             self._again = self._chance.choice((batch, []))
             await asyncio.sleep(PAUSE_AFTER_FAILURE_S)
+
+    def _event(self, message: pb.Message, outcome: Outcome, invoked_ms: float) -> Send:
+        """What the history says of one message of a batch that was answered now."""
+        return Send(outcome, invoked_ms, now_ms(), _id(message), digest_of(message))
 
     def _message(self) -> pb.Message:
         self._count += 1
@@ -146,7 +161,7 @@ class Consumer:
         invoked_ms = now_ms()
         outcome, deliveries = Outcome.OK, []
         try:
-            async for frame in stub.ReceiveMessage(request, metadata=_named(self._name), timeout=2 * CALL_TIMEOUT_S):
+            async for frame in stub.ReceiveMessage(request, metadata=named(self._name), timeout=2 * CALL_TIMEOUT_S):
                 if frame.HasField("message"):
                     deliveries.append(delivered(frame.message))
                 elif frame.HasField("status") and outcome is Outcome.OK:
@@ -192,7 +207,7 @@ class Consumer:
         )
         invoked_ms = now_ms()
         try:
-            answer = await stub.AckMessage(request, metadata=_named(self._name), timeout=CALL_TIMEOUT_S)
+            answer = await stub.AckMessage(request, metadata=named(self._name), timeout=CALL_TIMEOUT_S)
         except grpc.aio.AioRpcError:
             outcomes = [Outcome.UNKNOWN] * len(held)
         else:
@@ -214,7 +229,7 @@ class Consumer:
         set_ms(request.invisible_duration, duration_ms)
         invoked_ms, new_handle = now_ms(), ""
         try:
-            answer = await stub.ChangeInvisibleDuration(request, metadata=_named(self._name), timeout=CALL_TIMEOUT_S)
+            answer = await stub.ChangeInvisibleDuration(request, metadata=named(self._name), timeout=CALL_TIMEOUT_S)
         except grpc.aio.AioRpcError:
             outcome = Outcome.UNKNOWN
         else:
@@ -262,7 +277,7 @@ def _id(message: pb.Message) -> str:
     return message.system_properties.message_id
 
 
-def _named(client_id: str) -> tuple[tuple[str, str], ...]:
+def named(client_id: str) -> tuple[tuple[str, str], ...]:
     return (("x-mq-client-id", client_id),)
 
 

@@ -1,0 +1,101 @@
+"""Calls of a history beyond those of a plain topic. Times are ms of the machine's monotonic clock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tests.support.checker import Call, Send
+
+
+@dataclass(frozen=True, slots=True)
+class OrderedSend(Send):
+    """A message of a message group. One producer sends all of a group, one call after the other."""
+
+    message_group: str
+
+
+@dataclass(frozen=True, slots=True)
+class DelayedSend(Send):
+    """A message that is due at a time of the wall clock, told in ms of the monotonic one."""
+
+    due_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class HalfSend(Call):
+    """A half message: nobody gets it before its transaction is committed. No `transaction_id` without an answer."""
+
+    message_id: str
+    digest: str
+    transaction_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EndTransaction(Call):
+    """What a producer decided, as a call or as the answer to a check (then UNKNOWN, because nobody confirms it)."""
+
+    message_id: str
+    commits: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Forward(Call):
+    """A message that its consumer gave up: it becomes a dead letter."""
+
+    group: str
+    message_id: str
+    handle: str
+
+
+@dataclass(frozen=True, slots=True)
+class Redrive(Call):
+    """Dead letters that were sent back to their group by one plan. Repeated calls of a plan send none twice."""
+
+    group: str
+    plan_id: str
+    message_ids: tuple[str, ...]  # those that were named; the answer may have left some out
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """A message at its place in a queue."""
+
+    offset: int
+    message_id: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pull(Call):
+    """A read of a queue from `offset`; the next one begins at `next_offset`."""
+
+    group: str
+    queue: int
+    offset: int
+    next_offset: int = -1
+    messages: tuple[Pulled, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CommitOffset(Call):
+    """The progress of a group in a queue; one member at a time commits."""
+
+    group: str
+    queue: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOffset(Call):
+    """The progress as the server told it; -1: none yet."""
+
+    group: str
+    queue: int
+    offset: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Accident(Call):
+    """Something was killed, stopped or cut off, and is back."""
+
+    name: str

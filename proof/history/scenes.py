@@ -1,0 +1,76 @@
+"""What a history is judged by: the scene that it is of names its laws."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from enum import StrEnum
+
+from proof.history import delay, fifo, liveness, offsets, redrive, transactions
+from tests.support.checker import LAWS, Final, History, Law, Outcome, Seen, Violation, check
+
+Judge = Callable[[History, Final], Iterable[Violation]]
+
+
+class Scene(StrEnum):
+    """What the clients of a history do."""
+
+    PLAIN = "plain"
+    FIFO = "fifo"
+    DELAY = "delay"
+    TRANSACTIONS = "transactions"
+    REDRIVE = "redrive"
+    QUEUES = "queues"
+
+
+def judge(scene: Scene, history: History, final: Final) -> list[Violation]:
+    """Every broken promise."""
+    found = [*_JUDGES[scene](history, final), *liveness.goes_on(history, final), *liveness.all_consumed(history, final)]
+    return list(dict.fromkeys(found))
+
+
+def _plain(history: History, final: Final) -> Iterable[Violation]:
+    return check(history, final)
+
+
+def _fifo(history: History, final: Final) -> Iterable[Violation]:
+    ordered: list[Law] = [fifo.stored_as_sent, fifo.in_order, fifo.acks_final]
+    return check(history, final, [*_laws_without("acks are final"), *ordered])
+
+
+def _delay(history: History, final: Final) -> Iterable[Violation]:
+    return check(history, final, [*LAWS.values(), delay.not_early])
+
+
+def _transactions(history: History, final: Final) -> Iterable[Violation]:
+    return [*check(transactions.as_sends(history), final), *transactions.one_decision(history, final)]
+
+
+def _redrive(history: History, final: Final) -> Iterable[Violation]:
+    seen = Seen(history)
+    laws = (redrive.back_only_by_redrive, redrive.once_for_each_redrive, redrive.dead_for_a_reason)
+    lasting = _laws_without("attempts", "dead letters", "stale handles", "one hold")
+    return [*check(history, final, lasting), *(each for law in laws for each in law(history, seen, final))]
+
+
+def _queues(history: History, final: Final) -> Iterable[Violation]:
+    """Groups of whole queues have no holds; only what is stored is judged as elsewhere."""
+    for law in (offsets.nothing_left_out, offsets.never_back):
+        yield from law(history, final)
+    stored = {row.message_id for row in final.stored}
+    for message_id, sends in Seen(history).sends.items():
+        if message_id not in stored and any(send.outcome is Outcome.OK for send in sends):
+            yield Violation("I1", f"{message_id} was sent OK and is not stored")
+
+
+def _laws_without(*names: str) -> list[Law]:
+    return [law for name, law in LAWS.items() if name not in names]
+
+
+_JUDGES: dict[Scene, Judge] = {
+    Scene.PLAIN: _plain,
+    Scene.FIFO: _fifo,
+    Scene.DELAY: _delay,
+    Scene.TRANSACTIONS: _transactions,
+    Scene.REDRIVE: _redrive,
+    Scene.QUEUES: _queues,
+}

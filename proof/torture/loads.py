@@ -1,0 +1,59 @@
+"""The load of each scene, and the topic that it needs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from popclient.aio import Admin
+from proof.history.scenes import Scene
+from proof.torture.consumers import GivingUpConsumer, QueueReader, Redriver
+from proof.torture.producers import DelayingProducer, HalfProducer, OrderedProducer
+from tests.support.load import Consumer, Load, Producer
+
+TOPIC = "orders"
+GROUPS = ("billing", "shipping")
+QUEUES = 2  # as many as each group has consumers, because a queue has one reader
+
+
+@dataclass(frozen=True, slots=True)
+class Clients:
+    """Who works in a scene; what the topic accepts."""
+
+    message_type: str
+    producer: type[Producer] = Producer
+    consumer: type[Consumer] = Consumer
+
+
+CLIENTS = {
+    Scene.PLAIN: Clients("NORMAL"),
+    Scene.FIFO: Clients("FIFO", producer=OrderedProducer),
+    Scene.DELAY: Clients("DELAY", producer=DelayingProducer),
+    Scene.TRANSACTIONS: Clients("TRANSACTION", producer=HalfProducer),
+    Scene.REDRIVE: Clients("NORMAL", consumer=GivingUpConsumer),
+    Scene.QUEUES: Clients("NORMAL", consumer=QueueReader),
+}
+
+
+class SceneLoad(Load):
+    """Clients of one scene."""
+
+    def __init__(self, scene: Scene, seed: int, groups: Iterable[str] = GROUPS) -> None:
+        clients = CLIENTS[scene]
+        super().__init__(
+            TOPIC, groups, producers=2, consumers=QUEUES, seed=seed, producer=clients.producer,
+            consumer=clients.consumer,
+        )  # fmt: skip
+        self._message_type = clients.message_type
+        self._redrivers = [Redriver(self, group) for group in groups] if scene is Scene.REDRIVE else []
+
+    async def prepare(self, endpoint: str) -> None:
+        """Make the topic."""
+        async with Admin(endpoint) as admin:
+            await admin.create_topic(TOPIC, queue_count=QUEUES, accept_message_types=self._message_type)
+
+    async def run(self, *endpoints: str) -> None:
+        self.stopping = False
+        redriving = [asyncio.create_task(each.run(endpoints[0])) for each in self._redrivers]
+        await asyncio.gather(super().run(*endpoints), *redriving)
