@@ -24,6 +24,7 @@ from popserver.engine.clock import Clock
 from popserver.engine.reader import Reader
 from popserver.engine.writer import Writer
 from popserver.filters import Filter, SqlFilter
+from popserver.filters.subscription import ClientKind
 from popserver.model.errors import TooManyRequests
 from popserver.model.handles import attempt_as_sent
 from popserver.model.message import HeldMessage
@@ -123,7 +124,8 @@ class Bulk:
             attempt = await self._attempt(bulk_receive.group, bulk_receive.topic, bulk_receive.attempt_id)
             now_ms = self._clock.now_ms()
             return await self._reader.read(lambda conn: attempts.held_by(conn, attempt, now_ms))
-        group, topic = await self._catalog.subscription(bulk_receive.group, bulk_receive.topic)
+        # As a simple consumer: it names no lite topics, so it must not wait for messages that its group never gives it.
+        group, topic = await self._catalog.subscription(bulk_receive.group, bulk_receive.topic, ClientKind.SIMPLE)
         until_ms = self._clock.now_ms() + PATIENCE_MS
         while True:
             request = Receive(

@@ -7,6 +7,9 @@ from typing import Any
 import pytest
 
 from popproto.v2 import definition_pb2 as pb
+from popserver.catalog.groups import UpdateGroup
+from popserver.model.group import LiteModel
+from popserver.model.topic import MessageType, NewTopic
 from popserver.transport import convert
 from tests.support.door import GROUP, TOPIC, Door, a_message, advance
 from tests.support.wire_bulk import ack, receive_bulk, renew
@@ -65,6 +68,21 @@ async def test_run_out_it_is_gone_from_the_attempt_and_granted_elsewhere(timed_d
     share = door.broker.redeliveries.share(group.group_id, door.broker.clock.now_ms())
     assert (share.deliveries, share.retries) == (4, 2)
     assert (await receive_bulk(door)).ids == [], "the first one may take again; nothing is left"
+
+
+@pytest.mark.parametrize("model", [LiteModel.SHARED, LiteModel.EXCLUSIVE])
+async def test_a_group_whose_clients_name_lite_topics_is_refused(timed_door: Door, model: LiteModel) -> None:
+    """Otherwise the job would end without messages, and nobody would say why."""
+    catalog = timed_door.broker.catalog
+    await catalog.create_topic(NewTopic(convert.resource(TOPIC, ""), 1, (MessageType.LITE,)))
+    await catalog.group(convert.resource(GROUP, ""))
+    await catalog.update_group(UpdateGroup(convert.resource(GROUP, ""), lite=model))
+    await timed_door.send(a_message("m0", lite_topic="UA1545"))
+    answer = await receive_bulk(timed_door)
+    assert answer.code == pb.BAD_REQUEST
+    assert "this consumer names none" in answer.status.message
+    await catalog.update_group(UpdateGroup(convert.resource(GROUP, ""), lite=LiteModel.WILDCARD))
+    assert (await receive_bulk(timed_door)).ids == ["m0"]
 
 
 async def test_nothing_new_where_only_what_is_held_is_asked_for(timed_door: Door) -> None:
