@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,7 +52,7 @@ class Place:
 
 @asynccontextmanager
 async def open_place(
-    layout: Layout, folder: Path, postgres: PostgresServer | None, *, with_proxies: bool
+    layout: Layout, folder: Path, postgres: PostgresServer | None, *, with_proxies: bool, under: Sequence[str] = ()
 ) -> AsyncIterator[Place]:
     """A new database in the folder, or on this Postgres; all is gone afterwards."""
     async with AsyncExitStack() as stack:
@@ -61,7 +61,7 @@ async def open_place(
             url = stack.enter_context(fresh_database(postgres))
         else:
             url = f"sqlite:///{folder / 'torture.db'}"
-        servers = [await stack.enter_async_context(served(url, *OPTIONS)) for _ in range(layout.servers)]
+        servers = [await stack.enter_async_context(served(url, *OPTIONS, under=under)) for _ in range(layout.servers)]
         place = Place(url, servers, postgres if layout.on_postgres else None)
         if with_proxies:
             place.proxies = [await stack.enter_async_context(FaultyProxy(each.endpoint)) for each in servers]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +22,9 @@ from tests.support.checker import Final, History, Outcome, Receive, Send, Violat
 from tests.support.postgres import PostgresServer
 from tests.support.waiting import eventually
 
-BETWEEN_ACCIDENTS_S = (0.05, 0.3)
+# How many calls succeed between two accidents, so that each accident meets a load, also on a busy machine.
+CALLS_BETWEEN = (4, 60)
+GOES_ON_WITHIN_S = 60.0
 DRAIN_TIMEOUT_S = 120.0
 
 
@@ -34,6 +37,7 @@ class Plan:
     scene: Scene
     with_proxies: bool
     accidents: int
+    calls: tuple[int, int] = CALLS_BETWEEN
 
     @classmethod
     def of(cls, seed: int, database: str | None = None, scene: str | None = None, accidents: int = 20) -> Plan:
@@ -55,18 +59,28 @@ class RoundResult:
     violations: list[Violation]
 
 
-async def run_round(plan: Plan, folder: Path, postgres: PostgresServer | None) -> RoundResult:
-    """Run it; the history stays in the folder. Raises AssertionError where servers or clients do not go on."""
+async def run_round(
+    plan: Plan,
+    folder: Path,
+    postgres: PostgresServer | None = None,
+    *,
+    under: Sequence[str] = (),
+    drain_within_s: float = DRAIN_TIMEOUT_S,
+) -> RoundResult:
+    """Run it; the history stays in the folder. `under`: a command that runs the servers, see `ServerProcess`.
+
+    Raises AssertionError where servers or clients do not go on.
+    """
     chance = random.Random(plan.seed)
     known_deadlocks = len(postgres.deadlocks()) if postgres else 0
-    async with open_place(plan.layout, folder, postgres, with_proxies=plan.with_proxies) as place:
+    async with open_place(plan.layout, folder, postgres, with_proxies=plan.with_proxies, under=under) as place:
         load = SceneLoad(plan.scene, plan.seed)
         await load.prepare(place.servers[0].endpoint)
         accidents = Accidents(place, chance, load.history)
         end: Final | None = None
         try:
-            await _work(load, place, accidents, chance, plan.accidents)
-            drained = await _drain(load, place)
+            await _work(load, place, accidents, plan, chance)
+            drained = await _drain(load, place, drain_within_s)
             with looking(place.database_url) as conn:
                 end = final(conn, TOPIC)
                 end.drained = drained
@@ -80,27 +94,36 @@ async def run_round(plan: Plan, folder: Path, postgres: PostgresServer | None) -
     return RoundResult(accidents.counts + counted(load.history), violations)
 
 
-async def _work(load: SceneLoad, place: Place, accidents: Accidents, chance: random.Random, count: int) -> None:
+async def _work(load: SceneLoad, place: Place, accidents: Accidents, plan: Plan, chance: random.Random) -> None:
     working = asyncio.create_task(load.run(*place.endpoints))
     try:
-        for _ in range(count):
-            await asyncio.sleep(chance.uniform(*BETWEEN_ACCIDENTS_S))
+        for _ in range(plan.accidents):
+            await _calls_succeed(load, working, chance.randint(*plan.calls))
             await accidents.happen()
-            if working.done():
-                break
     finally:
         load.stop()
         await working
 
 
-async def _drain(load: SceneLoad, place: Place) -> bool:
+async def _calls_succeed(load: SceneLoad, working: asyncio.Task[None], count: int) -> None:
+    """Wait for so many more calls that are OK (I14)."""
+    seen, succeeded = len(load.history.calls), 0
+
+    async def enough() -> bool:
+        nonlocal seen, succeeded
+        new, seen = load.history.calls[seen:], len(load.history.calls)
+        succeeded += sum(call.outcome is Outcome.OK for call in new)
+        return succeeded >= count or working.done()
+
+    await eventually(enough, f"{count} more calls are OK", within_s=GOES_ON_WITHIN_S)
+
+
+async def _drain(load: SceneLoad, place: Place, within_s: float) -> bool:
     """Consume everything, then stop the servers as they should be stopped; whether nothing was left (I14)."""
     working = asyncio.create_task(load.run_consumers(*place.endpoints))
     drained = True
     try:
-        await eventually(
-            lambda: asyncio.to_thread(_all_done, place.database_url), "all consumed", within_s=DRAIN_TIMEOUT_S
-        )
+        await eventually(lambda: asyncio.to_thread(_all_done, place.database_url), "all consumed", within_s=within_s)
     except AssertionError:
         drained = False
     finally:

@@ -27,7 +27,7 @@ async def test_a_round_with_two_servers(tmp_path: Path) -> None:
     with postgres_server(own=True) as postgres:
         assert isinstance(postgres, PostgresServer)
         result = await run_round(
-            Plan(1, LAYOUTS["two"], Scene.PLAIN, with_proxies=True, accidents=6), tmp_path, postgres
+            Plan(1, LAYOUTS["two"], Scene.PLAIN, with_proxies=True, accidents=4), tmp_path, postgres
         )
     assert result.violations == []
 

@@ -44,7 +44,7 @@ def final(conn: Connection, topic: str, *, max_attempts: int = 17) -> Final:
             StateRow(row.consumer_group, id_from_bytes(row.message_id), row.state, row.attempt)
             for row in conn.execute(text(_STATES), names)
         ],
-        lag=[Lag(*row) for row in conn.execute(text(_LAG), names)],
+        lag=[Lag(group, *map(int, counts)) for group, *counts in conn.execute(text(_LAG), names)],
         max_attempts=max_attempts,
     )
 

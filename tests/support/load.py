@@ -21,6 +21,7 @@ import grpc
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
 from popproto.v2.service_pb2_grpc import MessagingServiceStub
+from popserver.model.message import REDRIVE_OF, REDRIVE_PLAN
 from popserver.transport.convert import set_ms
 from tests.support.checker import Ack, ChangeInvisible, Delivered, History, Outcome, Receive, Send
 
@@ -265,7 +266,9 @@ def delivered(message: pb.Message) -> Delivered:
 
 
 def digest_of(message: pb.Message) -> str:
-    return digest(message.body, dict(message.user_properties))
+    """Of what its producer gave; a redrive adds where the message comes from."""
+    added = {REDRIVE_OF, REDRIVE_PLAN}
+    return digest(message.body, {name: each for name, each in message.user_properties.items() if name not in added})
 
 
 def digest(body: bytes, properties: dict[str, str]) -> str:

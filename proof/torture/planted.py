@@ -1,0 +1,206 @@
+"""A server with a planted fault, as a process: python -m proof.torture.planted FAULT COMMAND serve …
+
+Each fault breaks one promise now and then. A round in its scene has to find it, by one of its invariants; else the
+harness proves nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import itertools
+import sys
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from proof.history.scenes import Scene
+
+SOON_MS = 400
+
+
+class Fault(NamedTuple):
+    """`found_as`: the invariants of which at least one must be reported."""
+
+    scene: Scene
+    found_as: frozenset[str]
+    plant: Callable[[], None]
+
+
+FAULTS: dict[str, Fault] = {}
+
+
+def _fault(name: str, scene: Scene, *found_as: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
+    def listed(plant: Callable[[], None]) -> Callable[[], None]:
+        FAULTS[name] = Fault(scene, frozenset(found_as), plant)
+        return plant
+
+    return listed
+
+
+@_fault("an ack is answered and not carried out", Scene.PLAIN, "I5")
+def _ack_ignored() -> None:
+    ack = _module("popserver.settling.ack")
+
+    commit, calls = ack._commit, itertools.count(1)
+    ack._commit = lambda *given: {} if next(calls) % 5 == 0 else commit(*given)
+
+
+@_fault("a transaction is answered and rolled back", Scene.PLAIN, "I1", "I5", "I7")
+def _lost_commit() -> None:
+    writer = _module("popserver.engine.writer")
+
+    execute, calls = writer.execute_text, itertools.count(1)
+
+    def sometimes(conn: Any, text: str) -> Any:
+        return execute(conn, "ROLLBACK" if text == "COMMIT" and next(calls) % 25 == 0 else text)
+
+    writer.execute_text = sometimes
+
+
+@_fault("answers do not wait for the commit", Scene.PLAIN, "I1", "I5", "I7")
+def _late_commit() -> None:
+    writer = _module("popserver.engine.writer")
+
+    execute, commits = writer.execute_text, itertools.count(1)
+
+    def rarely(conn: Any, text: str) -> Any:
+        """Ten transactions are one, so a kill loses those that were answered before its commit."""
+        is_open = conn.connection.dbapi_connection.in_transaction
+        if (is_open and text.startswith("BEGIN")) or (text == "COMMIT" and (at := next(commits)) > 30 and at % 10):
+            return None
+        return execute(conn, text)
+
+    writer.execute_text = rarely
+
+
+@_fault("a hold ends early", Scene.PLAIN, "I3")
+def _early_end() -> None:
+    rpc = _module("popserver.receiving.rpc")
+
+    asked = rpc.invisible_ms_of
+    rpc.invisible_ms_of = lambda request, limits: asked(request, limits) // 10
+
+
+@_fault("a refused ack is answered OK", Scene.PLAIN, "I4", "I5")
+def _stale_accepted() -> None:
+    ack = _module("popserver.settling.ack")
+
+    ack.why_not = lambda *_given: None
+
+
+@_fault("a message dies after two attempts", Scene.PLAIN, "I8")
+def _dies_early() -> None:
+    expire = _module("popserver.settling.expire")
+
+    ends = expire.when_hold_ends
+    expire.when_hold_ends = lambda holder, attempt, policy: ends(
+        holder, attempt, policy._replace(max_attempts=2)
+    )  # fmt: skip
+
+
+@_fault("each attempt is told as the first one", Scene.PLAIN, "I7")
+def _first_again() -> None:
+    receive = _module("popserver.receiving.receive")
+
+    _with_each_delivery(receive, attempt=lambda _attempt: 1)
+
+
+@_fault("a body loses its first byte", Scene.PLAIN, "I1", "I2")
+def _body_changed() -> None:
+    append = _module("popserver.messages.append")
+
+    rows, calls = append._rows, itertools.count(1)
+
+    def bitten(stored_at_ms: int, topic: Any, first_key: int, batch: Any) -> Any:
+        if next(calls) % 4 == 0:
+            batch = [each._replace(body=each.body[1:] or b"-") for each in batch]
+        return rows(stored_at_ms, topic, first_key, batch)
+
+    append._rows = bitten
+
+
+@_fault("message groups are not locked", Scene.FIFO, "I6")
+def _no_order() -> None:
+    receive = _module("popserver.receiving.receive")
+
+    receive.SYSTEM_DERIVED = ""
+
+
+@_fault("a delayed message comes early", Scene.DELAY, "I10")
+def _early_timer() -> None:
+    enqueue = _module("popserver.producing.enqueue")
+
+    enqueue._DUE = _Hasty(enqueue._DUE)
+
+
+@_fault("a rollback is a commit", Scene.TRANSACTIONS, "I2")
+def _rollback_commits() -> None:
+    half_messages = _module("popserver.producing.half_messages")
+    resolution = _module("popserver.producing.rules").Resolution
+
+    decide = half_messages._decide
+    half_messages._decide = lambda tx, request, rows, decided: decide(
+        tx, dataclasses.replace(request, resolution=resolution.COMMIT), rows, decided
+    )  # fmt: skip
+
+
+@_fault("progress goes back by one", Scene.QUEUES, "I12")
+def _progress_back() -> None:
+    commit = _module("popserver.pulling.commit")
+
+    fetch = commit.fetch
+    commit.fetch = lambda *given: [each._replace(offset=max(each.offset - 1, -1)) for each in fetch(*given)]
+
+
+@_fault("a pull leaves out its first message", Scene.QUEUES, "I12")
+def _pull_leaves_out() -> None:
+    read = _module("popserver.pulling.read")
+
+    pulled = read._pulled
+
+    def without_first(conn: Any, pull: Any, ends: Any, reached: Any, rows: Any) -> Any:
+        if reached is not None and len(reached.keys) > 3:
+            reached = reached._replace(keys=reached.keys[1:])
+        return pulled(conn, pull, ends, reached, rows)
+
+    read._pulled = without_first
+
+
+def _module(name: str) -> Any:
+    """A module whose names are replaced, also those that it does not export."""
+    return importlib.import_module(name)
+
+
+class _Hasty:
+    """A statement about what is due, to which it is later than it is."""
+
+    def __init__(self, statement: Any) -> None:
+        self._statement = statement
+
+    def rows(self, conn: Any, names: dict[str, Any]) -> Any:
+        return self._statement.rows(conn, names | {"now_ms": names["now_ms"] + SOON_MS})
+
+
+def _with_each_delivery(module: Any, **changes: Callable[[Any], Any]) -> None:
+    """`Delivery` as this module makes it, with other values."""
+    kind = module.Delivery
+
+    def made(*given: Any, **named: Any) -> Any:
+        values = dict(zip(kind._fields, given, strict=False)) | named
+        return kind(**values | {name: change(values[name]) for name, change in changes.items()})
+
+    module.Delivery = made
+
+
+def main() -> int:
+    """Plant the fault, then run the command's own program with the rest of the words."""
+    name, command, *words = sys.argv[1:]
+    FAULTS[name].plant()
+    sys.argv = [command, *words]
+    from popclient.cli import main as popmq
+
+    return int(popmq() or 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,30 @@
+"""Each planted fault of a server is found, by the invariant that it breaks."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from proof.torture.place import LAYOUTS
+from proof.torture.planted import FAULTS
+from proof.torture.round import Plan, run_round
+
+# These show that a fault is found at all; the others are of the heavy tests.
+QUICK = (
+    "an ack is answered and not carried out",
+    "answers do not wait for the commit",
+    "message groups are not locked",
+)
+
+
+@pytest.mark.timeout(540)
+@pytest.mark.parametrize(
+    "name", [pytest.param(each, marks=() if each in QUICK else pytest.mark.full) for each in FAULTS]
+)
+async def test_it_is_found(name: str, tmp_path: Path) -> None:
+    plan = Plan(1, LAYOUTS["sqlite"], FAULTS[name].scene, with_proxies=False, accidents=2, calls=(100, 200))
+    under = (sys.executable, "-m", "proof.torture.planted", name)
+    result = await run_round(plan, tmp_path, under=under, drain_within_s=6.0)
+    assert {violation.invariant for violation in result.violations} & FAULTS[name].found_as
