@@ -13,7 +13,7 @@ JOBS := 3
 PYTEST = $(BIN)/pytest -n $(JOBS) --dist loadfile --max-worker-restart 0
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all test-long test-failover test-spark-cluster test-clients test-rocketmq chromium test-browser images coverage lint format types generate fresh check docs bench torture clean
+.PHONY: help install demo test test-all test-long test-failover test-spark-cluster test-clients test-rocketmq chromium test-browser images coverage lint format types generate fresh check docs bench torture mutations clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -140,6 +140,9 @@ torture: $(DEV) ## kill, stop and cut off servers, Postgres and clients under lo
 	$(BIN)/python -m proof.torture $(if $(MINUTES),--minutes $(MINUTES)) $(if $(KILLS),--kills $(KILLS)) \
 	  $(if $(UNTIL),--until $(UNTIL)) $(if $(SEED),--seed $(SEED)) $(if $(ROUNDS),--rounds $(ROUNDS)) \
 	  $(if $(DATABASE),--database $(DATABASE)) $(if $(SCENE),--scene $(SCENE)) $(ARGS)
+
+mutations: $(DEV) ## change the code in one place at a time; the tests have to notice (ROOM="law fifo", ARGS="--functions")
+	$(BIN)/python -m proof.mutations $(ROOM) $(ARGS)
 
 clean: ## remove everything that can be made again
 	rm -rf $(VENV) .venv-* demo-out bench-out site-out dist .pytest_cache .mypy_cache .ruff_cache .hypothesis \

@@ -1,0 +1,124 @@
+"""Runs functions in forks of this process, each with a time limit, several at once."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from enum import StrEnum
+from typing import Generic, NamedTuple, TypeVar
+
+K = TypeVar("K")
+
+# A mutant may fill the memory before its time is over.
+MEMORY_BYTES_MAX = 4 * 1024**3
+_LOOK_S = 0.005
+
+
+class Verdict(StrEnum):
+    """How a mutant ended."""
+
+    FAILED = "a test failed"
+    HUNG = "no end in time"
+    BROKEN = "it could not be imported, or the process died"
+    SURVIVED = "all tests passed"
+    UNREACHED = "no test reaches it"
+
+
+KILLED = frozenset({Verdict.FAILED, Verdict.HUNG, Verdict.BROKEN})
+# Exit codes of forks.
+PASSED, FAILED = 0, 1
+
+
+class Task(NamedTuple, Generic[K]):
+    """A function for a fork: it returns the exit code."""
+
+    key: K
+    run: Callable[[], int]
+    seconds_max: float
+
+
+class _Fork(NamedTuple, Generic[K]):
+    task: Task[K]
+    ends_at: float
+    folder: str
+
+
+def run_forks(tasks: Iterable[Task[K]], jobs: int) -> Iterator[tuple[K, Verdict]]:
+    """Run the tasks, at most `jobs` at once, and yield the verdict of each when it has ended."""
+    waiting = iter(tasks)
+    running: dict[int, _Fork[K]] = {}
+    try:
+        while True:
+            while len(running) < jobs and (task := next(waiting, None)) is not None:
+                folder = tempfile.mkdtemp(prefix="popmq-mutant-")
+                running[_fork(task.run, folder)] = _Fork(task, time.monotonic() + task.seconds_max, folder)
+            if not running:
+                return
+            ended = [(pid, each, verdict) for pid, each in running.items() if (verdict := _looked_at(pid, each))]
+            for pid, each, verdict in ended:
+                del running[pid]
+                _clean_up(pid, each.folder)
+                yield each.task.key, verdict
+            if not ended:
+                time.sleep(_LOOK_S)
+    finally:
+        for pid, each in running.items():
+            _clean_up(pid, each.folder)
+            os.waitpid(pid, 0)
+
+
+def _looked_at(pid: int, fork: _Fork[K]) -> Verdict | None:
+    """The verdict if the fork has ended, or has to end now."""
+    ended, status = os.waitpid(pid, os.WNOHANG)
+    if not ended:
+        if time.monotonic() < fork.ends_at:
+            return None
+        with suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        return Verdict.HUNG
+    code = os.waitstatus_to_exitcode(status)
+    return {PASSED: Verdict.SURVIVED, FAILED: Verdict.FAILED}.get(code, Verdict.BROKEN)
+
+
+def _clean_up(pid: int, folder: str) -> None:
+    """End what the fork has started, and remove its files."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _fork(run: Callable[[], int], folder: str) -> int:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pid = os.fork()
+    if pid:
+        with suppress(ProcessLookupError, PermissionError):
+            os.setpgid(pid, pid)
+        return pid
+    code = 70
+    try:
+        with suppress(PermissionError):
+            os.setpgid(0, 0)
+        os.environ["PYTEST_DEBUG_TEMPROOT"] = folder
+        resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
+        code = run()
+    except BaseException:  # noqa: BLE001 - the fork must not go on with its parent's work
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def silence() -> None:
+    """What this process writes is thrown away from now on."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.dup2(nowhere, 2)

@@ -1,0 +1,258 @@
+"""Judges mutants of functions: in forks of a pytest process that has imported and collected everything.
+
+The fork gives the loaded function the code of the mutant, and runs the tests that reach the changed lines.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType, FunctionType
+from typing import NamedTuple
+
+import coverage
+import pytest
+
+from proof.mutations.forks import FAILED, PASSED, Task, Verdict, run_forks, silence
+from proof.mutations.mutants import Mutant
+
+# What a mutant may take: of the time that its tests take without a change, and at least.
+PATIENCE = 10
+SECONDS_MIN = 15.0
+BASELINE_SECONDS_MAX = 900.0
+# Tests with these marks need more than this process, or minutes.
+_MARKS_LEFT_OUT = ("full", "slow", "browser", "matrix")
+
+pytest_options = ("-q", "--assert=plain", "-p", "no:cacheprovider", "-p", "no:terminalreporter")
+
+
+class Baseline(NamedTuple):
+    """The tests without a change."""
+
+    seconds: dict[str, float]  # by test
+    reached: dict[str, dict[int, list[str]]]  # the tests that reach a line, by path and line
+    imported: dict[str, list[int]]  # the lines that run when their module is imported, by path
+    failed: list[str]
+    loaded: list[str]  # modules that are not the project's
+
+
+class Judged(NamedTuple):
+    """The verdict on each mutant of a function by its index; the others have to be imported."""
+
+    baseline: Baseline
+    verdicts: dict[int, Verdict]
+
+
+def module_of(path: str) -> str:
+    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+class Host:
+    """A plugin of pytest: it runs no test itself, and its forks run all."""
+
+    def __init__(self, root: Path, mutants: Sequence[Mutant], jobs: int, answer: Path, seconds_min: float) -> None:
+        self._root, self._mutants, self._jobs, self.answer = root, mutants, jobs, answer
+        self._seconds_min = seconds_min
+        self._paths = sorted({each.path for each in mutants})
+        self._importing = self._measure()
+        self._importing.start()
+        self._failed = False
+
+    def _measure(self) -> coverage.Coverage:
+        include = [str(self._root / path) for path in self._paths]
+        return coverage.Coverage(data_file=None, include=include, config_file=False, messages=False)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        for path in self._paths:
+            importlib.import_module(module_of(path))
+        self._importing.stop()
+        imported = {path: self._importing.get_data().lines(str(self._root / path)) or [] for path in self._paths}
+        items = [each for each in session.items if is_taken(each)]
+        noted = self.answer.with_suffix(".baseline")
+        [*run_forks([Task("baseline", lambda: self._baseline(items, noted), BASELINE_SECONDS_MAX)], 1)]
+        if not noted.exists():
+            raise RuntimeError("The tests without a change did not end; run them by pytest first.")
+        seconds, reached, failed = json.loads(noted.read_text())
+        by_line = {path: {int(line): tests for line, tests in lines.items()} for path, lines in reached.items()}
+        baseline = Baseline(seconds, by_line, imported, failed, sorted(_foreign(self._root)))
+        verdicts = {} if failed else self._judge({each.nodeid: each for each in items}, baseline)
+        self.answer.write_text(json.dumps([baseline, {str(index): verdict for index, verdict in verdicts.items()}]))
+        return True
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._failed = self._failed or report.failed
+
+    def _baseline(self, items: Sequence[pytest.Item], noted: Path) -> int:
+        silence()
+        seconds: dict[str, float] = {}
+        failed: list[str] = []
+        measure = self._measure()
+        measure.start()
+        for item, following in _pairs(items):
+            measure.switch_context(item.nodeid)
+            started = time.perf_counter()
+            self._failed = False
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            seconds[item.nodeid] = time.perf_counter() - started
+            if self._failed:
+                failed.append(item.nodeid)
+        measure.stop()
+        data = measure.get_data()
+        reached = {
+            path: {
+                line: [each for each in tests if each]
+                for line, tests in data.contexts_by_lineno(str(self._root / path)).items()
+            }
+            for path in self._paths
+        }
+        noted.write_text(json.dumps([seconds, reached, failed]))
+        return PASSED
+
+    def _judge(self, items: dict[str, pytest.Item], baseline: Baseline) -> dict[int, Verdict]:
+        verdicts: dict[int, Verdict] = {}
+        tasks: list[Task[int]] = []
+        for index, mutant in enumerate(self._mutants):
+            codes = _codes_of(mutant, self._root) if mutant.is_in_body else {}
+            functions = _functions(codes, self._root / mutant.path)
+            if not functions or not _runs_later(mutant, codes, baseline.imported[mutant.path]):
+                continue
+            tests = tests_of(mutant, baseline)
+            if not tests:
+                verdicts[index] = Verdict.UNREACHED
+                continue
+            chosen = [items[each] for each in tests]
+            limit = max(self._seconds_min, PATIENCE * sum(baseline.seconds[each] for each in tests))
+            tasks.append(Task(index, _Trial(self, functions, chosen), limit))
+        gc.collect()
+        gc.freeze()
+        for done, (index, verdict) in enumerate(run_forks(tasks, self._jobs), start=1):
+            verdicts[index] = verdict
+            _say(done, len(tasks))
+        return verdicts
+
+    def passes(self, items: Sequence[pytest.Item]) -> int:
+        """Run tests until one fails."""
+        for item, following in _pairs(items):
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            if self._failed:
+                return FAILED
+        return PASSED
+
+
+@dataclass(frozen=True)
+class _Trial:
+    host: Host
+    functions: list[tuple[FunctionType, CodeType]]
+    items: list[pytest.Item]
+
+    def __call__(self) -> int:
+        silence()
+        for function, code in self.functions:
+            function.__code__ = code
+        return self.host.passes(self.items)
+
+
+def is_taken(item: pytest.Item) -> bool:
+    """Whether a test can judge mutants: it needs no Postgres, which each fork would have to start."""
+    if any(item.get_closest_marker(mark) for mark in _MARKS_LEFT_OUT):
+        return False
+    names: Sequence[str] = getattr(item, "fixturenames", ())
+    return "postgres" not in item.nodeid and not any("postgres" in name for name in names)
+
+
+def tests_of(mutant: Mutant, baseline: Baseline) -> list[str]:
+    """The tests that reach the changed statement, the quickest first."""
+    first, last = mutant.lines
+    reached = baseline.reached[mutant.path]
+    tests = {test for line, tests in reached.items() if first <= line <= last for test in tests}
+    return sorted(tests, key=lambda each: (baseline.seconds[each], each))
+
+
+def _pairs(items: Sequence[pytest.Item]) -> Iterator[tuple[pytest.Item, pytest.Item | None]]:
+    yield from zip(items, [*items[1:], None], strict=True)
+
+
+def _foreign(root: Path) -> Iterator[str]:
+    """Modules of other packages that are loaded, but no plugins of pytest, which pytest wants to load itself."""
+    for name, module in list(sys.modules.items()):
+        place = getattr(module, "__file__", None) or ""
+        ours = place.startswith(str(root)) and "site-packages" not in place
+        if place.endswith((".py", ".so")) and not ours and "pytest" not in name and not name.startswith("_"):
+            yield name
+
+
+# Codes by the qualified names of their functions, in the order of the file: a property has several of one name.
+_Codes = dict[str, list[CodeType]]
+
+
+def _codes_of(mutant: Mutant, root: Path) -> _Codes:
+    """The codes that are not nested in another function, and that differ from those of the file."""
+    path = str(root / mutant.path)
+    new = _codes(compile(mutant.source, path, "exec", dont_inherit=True))
+    old = _codes(compile((root / mutant.path).read_text(), path, "exec", dont_inherit=True))
+    own = {name: codes for name, codes in new.items() if name == mutant.function}
+    return own if all(len(codes) == len(old.get(name, ())) for name, codes in own.items()) else {}
+
+
+def _codes(module: CodeType) -> _Codes:
+    found: _Codes = {}
+    for code in module.co_consts:
+        if isinstance(code, CodeType):
+            if code.co_flags & 0x1:  # CO_OPTIMIZED: a function, not a class
+                found.setdefault(code.co_qualname, []).append(code)
+            else:
+                for name, codes in _codes(code).items():
+                    found.setdefault(name, []).extend(codes)
+    return found
+
+
+def _functions(codes: _Codes, path: Path) -> list[tuple[FunctionType, CodeType]]:
+    """The loaded functions, each with its new code. Empty if one is not found, or has other free variables."""
+    loaded: _Loaded = _loaded(str(path))
+    pairs: list[tuple[FunctionType, CodeType]] = []
+    for name, new in codes.items():
+        functions = loaded.get(name, [])
+        lines = sorted({each.__code__.co_firstlineno for each in functions})
+        if len(lines) != len(new):
+            return []
+        for function in functions:
+            code = new[lines.index(function.__code__.co_firstlineno)]
+            if len(code.co_freevars) != len(function.__code__.co_freevars):
+                return []
+            pairs.append((function, code))
+    return pairs
+
+
+_Loaded = dict[str, list[FunctionType]]
+_CACHE: dict[str, _Loaded] = {}
+
+
+def _loaded(path: str) -> _Loaded:
+    """The functions of a file that this process has, by qualified name."""
+    if path not in _CACHE:
+        found: _Loaded = {}
+        for each in gc.get_objects():
+            if type(each) is FunctionType and each.__code__.co_filename == path:
+                found.setdefault(each.__code__.co_qualname, []).append(each)
+        _CACHE[path] = found
+    return _CACHE[path]
+
+
+def _runs_later(mutant: Mutant, codes: _Codes, imported: Sequence[int]) -> bool:
+    """Whether the function does not run while its module, or one that uses it, is imported."""
+    lines = {line for each in codes.values() for code in each for *_, line in code.co_lines() if line}
+    heads = {code.co_firstlineno for each in codes.values() for code in each}
+    return not (lines - heads) & set(imported) or mutant.function == ""
+
+
+def _say(done: int, of: int) -> None:
+    if done % 50 == 0 or done == of:
+        os.write(2, f"  {done} of {of} mutants of functions\n".encode())

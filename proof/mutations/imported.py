@@ -1,0 +1,84 @@
+"""Judges a mutant by importing it: for changes outside of functions, and in functions that run during an import.
+
+A fork of a process that has loaded other packages, but nothing of the project, imports the mutant in place of its file
+and runs the room's tests, the quickest first.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from pathlib import Path
+from types import CodeType, ModuleType
+
+import pytest
+
+from proof.mutations.forks import FAILED, PASSED, silence
+from proof.mutations.host import is_taken, module_of, pytest_options
+from proof.mutations.mutants import Mutant
+
+
+class _Finder(MetaPathFinder):
+    """Finds one module, with other source."""
+
+    def __init__(self, name: str, path: Path, source: str) -> None:
+        self._name, self._path, self._source = name, path, source
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != self._name:
+            return None
+        return importlib.util.spec_from_file_location(
+            fullname, self._path, loader=_Loader(fullname, str(self._path), self._source)
+        )
+
+
+class _Loader(SourceFileLoader):
+    def __init__(self, fullname: str, path: str, source: str) -> None:
+        super().__init__(fullname, path)
+        self._source = source
+
+    def get_code(self, fullname: str) -> CodeType:
+        return compile(self._source, self.path, "exec", dont_inherit=True)
+
+
+class Chosen:
+    """A plugin of pytest that runs the tests that can judge, the quickest first."""
+
+    def __init__(self, seconds: Mapping[str, float]) -> None:
+        self._seconds = seconds
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        taken = [each for each in items if is_taken(each)]
+        items[:] = sorted(taken, key=lambda each: self._seconds.get(each.nodeid, 0.0))
+
+
+@dataclass(frozen=True)
+class ImportedTrial:
+    """Runs in a fork."""
+
+    root: Path
+    mutant: Mutant
+    arguments: tuple[str, ...]  # options and tests
+    seconds: Mapping[str, float]
+
+    def __call__(self) -> int:
+        silence()
+        sys.meta_path.insert(0, _Finder(module_of(self.mutant.path), self.root / self.mutant.path, self.mutant.source))
+        code = pytest.main([*pytest_options, "-x", *self.arguments], plugins=[Chosen(self.seconds)])
+        return {0: PASSED, 1: FAILED}.get(int(code), 70)
+
+
+def load_others(names: Sequence[str]) -> None:
+    """Load modules of other packages, so that forks need not; what cannot be loaded alone is left out."""
+    for name in names:
+        try:
+            importlib.import_module(name)
+        except Exception:  # noqa: BLE001 - any package may refuse in its own way
+            continue

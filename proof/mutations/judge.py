@@ -1,0 +1,110 @@
+"""Makes the mutants of a room and judges all of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from proof.mutations.forks import KILLED, Task, Verdict, run_forks
+from proof.mutations.host import PATIENCE, SECONDS_MIN, Baseline, Host, Judged, pytest_options
+from proof.mutations.imported import ImportedTrial, load_others
+from proof.mutations.mutants import Mutant, mutants_of
+from proof.mutations.rooms import MutatedRoom
+
+HOUR_S = 3_600.0
+# Importing the project, and collecting.
+IMPORT_SECONDS_MAX = 60.0
+
+
+class RoomResult(NamedTuple):
+    """The verdict on each mutant of a room."""
+
+    mutants: list[Mutant]
+    verdicts: list[Verdict]
+
+    @property
+    def killed(self) -> int:
+        return sum(verdict in KILLED for verdict in self.verdicts)
+
+    @property
+    def score(self) -> float:
+        """The part of the mutants that the tests notice, 0 to 1."""
+        return self.killed / len(self.mutants) if self.mutants else 1.0
+
+    def survivors(self) -> list[Mutant]:
+        return [each for each, verdict in zip(self.mutants, self.verdicts, strict=True) if verdict not in KILLED]
+
+
+class Selection(NamedTuple):
+    """Which mutants of a room are judged."""
+
+    only: str = ""  # text in the place
+    sample: int = 0  # how many, drawn by `seed`; 0: all
+    seed: int = 0
+    with_imports: bool = True  # also those that have to be imported, one second or more each
+    seconds_min: float = SECONDS_MIN  # what a mutant may take at least
+
+    def of(self, mutants: Sequence[Mutant]) -> list[Mutant]:
+        chosen = [each for each in mutants if self.only in each.place and (self.with_imports or each.is_in_body)]
+        if 0 < self.sample < len(chosen):
+            drawn = sorted(random.Random(self.seed).sample(range(len(chosen)), self.sample))
+            chosen = [chosen[each] for each in drawn]
+        return chosen
+
+
+def judge(room: MutatedRoom, root: Path, selection: Selection, jobs: int) -> RoomResult:
+    """Judge the mutants of a room. Raises `RuntimeError` if a test fails without a change."""
+    mutants = selection.of([each for path in room.sources for each in mutants_of(path, root)])
+    with tempfile.TemporaryDirectory(prefix="popmq-mutations-") as folder:
+        judged = _host(room, Host(root, mutants, jobs, Path(folder) / "answer.json", selection.seconds_min))
+    if judged.baseline.failed:
+        raise RuntimeError(f"These tests fail without a change: {', '.join(judged.baseline.failed)}")
+    verdicts = dict(judged.verdicts)
+    left = [index for index in range(len(mutants)) if index not in verdicts]
+    if left and selection.with_imports:
+        load_others(judged.baseline.loaded)
+        _check_control(mutants[left[0]].path, room, root, judged.baseline)
+        trials = [_imported(index, mutants[index], room, root, judged.baseline) for index in left]
+        for done, (index, verdict) in enumerate(run_forks(trials, jobs), start=1):
+            verdicts[index] = verdict
+            if done % 20 == 0 or done == len(trials):
+                sys.stderr.write(f"  {done} of {len(trials)} mutants that are imported\n")
+    known = sorted(verdicts)
+    return RoomResult([mutants[each] for each in known], [verdicts[each] for each in known])
+
+
+def _host(room: MutatedRoom, host: Host) -> Judged:
+    """Judge in a fork, which imports the project; this process stays without it."""
+    log = host.answer.with_suffix(".log")
+
+    def run() -> int:
+        output = os.open(log, os.O_WRONLY | os.O_CREAT)
+        os.dup2(output, 1)
+        return int(pytest.main([*pytest_options, *room.options, *room.tests], plugins=[host]))
+
+    [(_, verdict)] = run_forks([Task("host", run, 6 * HOUR_S)], 1)
+    if verdict is not Verdict.SURVIVED or not host.answer.exists():
+        raise RuntimeError(f"pytest did not run: {verdict}\n{log.read_text() if log.exists() else ''}")
+    baseline, verdicts = json.loads(host.answer.read_text())
+    return Judged(Baseline(*baseline), {int(index): Verdict(each) for index, each in verdicts.items()})
+
+
+def _check_control(path: str, room: MutatedRoom, root: Path, baseline: Baseline) -> None:
+    """The same file without a change has to survive its import."""
+    same = Mutant(path, "", "", (0, 0), is_in_body=False, source=(root / path).read_text())
+    [(_, verdict)] = run_forks([_imported(-1, same, room, root, baseline)], 1)
+    if verdict is not Verdict.SURVIVED:
+        raise RuntimeError(f"{path} is imported without a change, and yet: {verdict}")
+
+
+def _imported(index: int, mutant: Mutant, room: MutatedRoom, root: Path, baseline: Baseline) -> Task[int]:
+    limit = max(SECONDS_MIN, PATIENCE * sum(baseline.seconds.values())) + IMPORT_SECONDS_MAX
+    return Task(index, ImportedTrial(root, mutant, (*room.options, *room.tests), baseline.seconds), limit)

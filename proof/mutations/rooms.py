@@ -1,0 +1,99 @@
+"""Which tests judge the mutants of which files."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class MutatedRoom(NamedTuple):
+    """Source files, and the tests that have to notice a change in them; both from the root."""
+
+    sources: tuple[str, ...]
+    tests: tuple[str, ...]
+    is_core: bool = False  # its score must be at least SCORE_MIN, and each survivor explained
+    options: tuple[str, ...] = ()  # of pytest
+
+
+SCORE_MIN = 0.9
+# For tests of rules, which need no fixtures of the project: importing a mutant takes less than a second.
+PURE = ("--noconftest", "-p", "no:popmq", "-p", "proof.mutations.profile")
+
+ROOMS: dict[str, MutatedRoom] = {
+    "law": MutatedRoom(
+        ("popserver/model/states.py", "popserver/model/retry.py"),
+        ("tests/model/test_states.py", "tests/model/test_retry.py"),
+        is_core=True,
+        options=PURE,
+    ),
+    "handles": MutatedRoom(
+        ("popserver/model/handles.py",),
+        (
+            "tests/model/test_receipt_handles.py",
+            "tests/model/test_recall_handles.py",
+            "tests/model/test_owned_handles.py",
+        ),
+        is_core=True,
+        options=PURE,
+    ),
+    "fifo": MutatedRoom(
+        ("popserver/delivery/fifo.py", "popserver/delivery/message_groups.py"),
+        ("tests/fifo",),
+        is_core=True,
+    ),
+    "progress": MutatedRoom(
+        (
+            "popserver/progress/rules.py",
+            "popserver/progress/reset.py",
+            "popserver/progress/skip.py",
+            "popserver/progress/clone.py",
+            "popserver/pulling/offsets.py",
+            "popserver/pulling/rules.py",
+        ),
+        ("tests/progress", "tests/pulling/test_offsets.py", "tests/pulling/test_wire_offsets.py"),
+        is_core=True,
+    ),
+    "filters": MutatedRoom(
+        (
+            "popserver/filters/conditions.py",
+            "popserver/filters/grammar.py",
+            "popserver/filters/memory.py",
+            "popserver/filters/sql.py",
+            "popserver/filters/subscription.py",
+            "popserver/filters/tags.py",
+            "popserver/filters/tokens.py",
+            "popserver/filters/values.py",
+        ),
+        ("tests/filters",),
+        is_core=True,
+    ),
+    "settling": MutatedRoom(
+        ("popserver/settling/ack.py", "popserver/settling/change.py", "popserver/settling/expire.py"),
+        ("tests/settling", "tests/fifo/test_receipts.py", "tests/fifo/test_retry_in_place.py", "tests/delivery"),
+    ),
+    "receiving": MutatedRoom(
+        ("popserver/receiving/scan.py", "popserver/receiving/receive.py", "popserver/receiving/grant.py"),
+        ("tests/receiving", "tests/fifo/test_receipts.py", "tests/delivery/test_model.py"),
+    ),
+    "engine": MutatedRoom(
+        (
+            "popclient/_engine/assignments.py",
+            "popclient/_engine/backlog.py",
+            "popclient/_engine/outcomes.py",
+            "popclient/_engine/settle.py",
+        ),
+        ("tests/client",),
+    ),
+    "queues": MutatedRoom(
+        (
+            "popclient/_queues/allocation.py",
+            "popclient/_queues/process_queue.py",
+            "popclient/_queues/local_offsets.py",
+            "popclient/_queues/offsets.py",
+        ),
+        ("tests/queue_client",),
+    ),
+    "offset_file": MutatedRoom(
+        ("popclient/offset_file.py",),
+        ("tests/queue_client/test_offset_file.py", "tests/queue_client/test_offset_stores.py"),
+    ),
+}

@@ -1,0 +1,118 @@
+"""Mutation testing: weak tests have survivors and strong tests have none; tests of handles and the law are strong."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from proof.mutations.mutants import mutants_of
+from proof.mutations.rooms import ROOMS
+from proof.mutations.survivors import divide, read_explained
+
+ROOT = Path(__file__).parents[2]
+SOURCE = """
+LIMIT = 3
+
+def is_full(count):
+    return count >= LIMIT
+"""
+WHILE = """
+def doubled(count):
+    total = 0
+    while count > 0:
+        total += 2
+        count -= 1
+    return total
+"""
+TABLE = """
+ENDS = {"ack": 1, "skip": 2}
+assert len(ENDS) == 2
+
+def end_of(event):
+    return ENDS[event]
+"""
+WEAK, STRONG = "assert is_full(9)", "assert is_full(3) and not is_full(2)"
+AT_LIMIT = "planted.py:is_full: return count >= LIMIT → return count > LIMIT"
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "proof.mutations", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+
+
+def judged(folder: Path, source: str, test: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The report about a file `planted.py` with one test."""
+    (folder / "planted.py").write_text(source)
+    (folder / "test_planted.py").write_text(f"from planted import *\n\ndef test_planted():\n    {test}\n")
+    (folder / "pytest.ini").write_text("[pytest]\nasyncio_default_fixture_loop_scope = function\n")
+    return run("--root", str(folder), "--source", "planted.py", "--tests", "test_planted.py", *arguments)
+
+
+@pytest.mark.parametrize(
+    "source, test, expected",
+    [
+        pytest.param(SOURCE, STRONG, ["0 unexplained; score 1.000"], id="strong"),
+        pytest.param(
+            SOURCE, WEAK, ["return count >= LIMIT → return count > LIMIT", "LIMIT = 3 → LIMIT = 4"], id="weak"
+        ),
+        pytest.param(SOURCE, "pass", ["(no test reaches it)"], id="unreached"),
+        pytest.param(WHILE, "assert doubled(2) == 4", ["× no end in time"], id="hangs"),
+        pytest.param(TABLE, "assert end_of('ack') == 1", ["5 × it could not be imported", '"skip": 3}'], id="imports"),
+    ],
+)
+def test_it_knows_weak_tests_from_strong_ones(tmp_path: Path, source: str, test: str, expected: list[str]) -> None:
+    report = judged(tmp_path, source, test, "--seconds", "1")
+    for words in expected:
+        assert words in report.stdout, report.stdout + report.stderr
+    assert report.returncode == ("(all tests passed)" in report.stdout or "(no test reaches it)" in report.stdout)
+
+
+def test_a_survivor_with_a_reason_may_survive(tmp_path: Path) -> None:
+    explained = tmp_path / "survivors.toml"
+    explained.write_text(
+        '[[survivor]]\nplace = "planted.py:is_full"\nwhy = "Planted."\n'
+        'changes = ["return count >= LIMIT → return count > LIMIT", "gone → gone"]\n'
+    )
+    report = judged(tmp_path, SOURCE, "assert is_full(4) and not is_full(2)", "--explained", str(explained))
+    assert "1 explained" in report.stdout
+    assert "explained, but killed or gone: planted.py:is_full: gone → gone" in report.stdout
+
+
+def test_a_red_test_is_no_judge(tmp_path: Path) -> None:
+    report = judged(tmp_path, SOURCE, "assert is_full(2)")
+    assert "fail without a change: test_planted.py::test_planted" in report.stderr
+    assert report.returncode == 1
+
+
+def test_tables_lose_entries_and_states_are_exchanged() -> None:
+    changes = [each.change for each in mutants_of("popserver/model/states.py", ROOT)]
+    assert "(State.INFLIGHT, Event.ACK): State.COMMIT, → " in changes
+    assert "(State.INFLIGHT, Event.ACK): State.COMMIT, → (State.INFLIGHT, Event.ACK): State.DLQ," in changes
+
+
+def test_each_explained_mutant_exists() -> None:
+    """Whether it survives is judged by `make mutations`."""
+    reasons = read_explained()
+    paths = {place.partition(":")[0] for place, _ in reasons}
+    mutants = [each for path in paths for each in mutants_of(path, ROOT)]
+    assert divide(mutants, mutants, reasons).stale == []
+
+
+def test_rooms_name_files_that_exist() -> None:
+    for room in ROOMS.values():
+        assert [path for path in (*room.sources, *room.tests) if not (ROOT / path).exists()] == []
+
+
+def test_the_tests_of_handles_are_strong() -> None:
+    report = run("handles", "--functions")
+    assert report.returncode == 0, report.stdout + report.stderr
+
+
+@pytest.mark.full
+def test_the_tests_of_the_law_and_of_order_are_strong() -> None:
+    report = run("law", "fifo", "--functions", "--sample", "60")
+    assert report.returncode == 0, report.stdout + report.stderr
