@@ -12,10 +12,12 @@ from proof.torture.place import Place
 from proof.torture.proxy import Fault
 from tests.support.checker import History, Outcome
 from tests.support.load import now_ms
+from tests.support.waiting import eventually
 
 # Longer than most holds of the load, so that leases end meanwhile.
 PAUSE_S = (0.1, 1.5)
 FAULT_S = (0.05, 0.8)
+CLIENT_WORKS_WITHIN_S = 60.0
 
 Mishap = Callable[[Place, random.Random], Awaitable[None]]
 
@@ -55,9 +57,26 @@ async def break_network(place: Place, chance: random.Random) -> None:
     proxy.mend()
 
 
+async def kill_client(place: Place, chance: random.Random) -> None:
+    """`kill -9` of a program that has received something, and a start of one of the other client."""
+    assert place.program is not None
+    await eventually(place.program.has_received, "a program receives", within_s=CLIENT_WORKS_WITHIN_S)
+    await asyncio.sleep(chance.uniform(0, 0.05))
+    await place.program.kill()
+    await place.program.start()
+
+
+async def pause_client(place: Place, chance: random.Random) -> None:
+    assert place.program is not None
+    place.program.freeze()
+    await asyncio.sleep(chance.uniform(*PAUSE_S))
+    place.program.thaw()
+
+
 # The accident, what it counts as, how often it is chosen.
 _EVERYWHERE: list[tuple[Mishap, str, int]] = [(kill_server, "kills", 12), (pause_server, "pauses", 2)]
 _ON_POSTGRES: list[tuple[Mishap, str, int]] = [(kill_database, "database_kills", 2), (pause_database, "pauses", 1)]
+_OF_PROGRAMS: list[tuple[Mishap, str, int]] = [(kill_client, "client_kills", 6), (pause_client, "pauses", 1)]
 _BY_PROXY: list[tuple[Mishap, str, int]] = [(break_network, "network_faults", 6)]
 
 
@@ -72,6 +91,7 @@ class Accidents:
             *_EVERYWHERE,
             *(_ON_POSTGRES if place.postgres else ()),
             *(_BY_PROXY if place.proxies else ()),
+            *(_OF_PROGRAMS if place.program else ()),
         ]
         self.counts: Counter[str] = Counter()
 

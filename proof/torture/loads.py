@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from popclient.aio import Admin
 from proof.history.scenes import Scene
+from proof.torture.client_processes import GROUP as PROGRAMS
 from proof.torture.consumers import GivingUpConsumer, QueueReader, Redriver
 from proof.torture.producers import DelayingProducer, HalfProducer, OrderedProducer
 from tests.support.load import Consumer, Load, Producer
@@ -45,6 +47,7 @@ class SceneLoad(Load):
             TOPIC, groups, producers=2, consumers=QUEUES, seed=seed, producer=clients.producer,
             consumer=clients.consumer,
         )  # fmt: skip
+        self._after_programs = Consumer(self, f"consumer-{PROGRAMS}", PROGRAMS, random.Random(seed))
         self._message_type = clients.message_type
         self._redrivers = [Redriver(self, group) for group in groups] if scene is Scene.REDRIVE else []
 
@@ -52,6 +55,12 @@ class SceneLoad(Load):
         """Make the topic."""
         async with Admin(endpoint) as admin:
             await admin.create_topic(TOPIC, queue_count=QUEUES, accept_message_types=self._message_type)
+
+    async def run_consumers(self, *endpoints: str) -> None:
+        """Also those that finish what programs have left."""
+        if self._after_programs not in self._consumers:
+            self._consumers.append(self._after_programs)
+        await super().run_consumers(*endpoints)
 
     async def run(self, *endpoints: str) -> None:
         self.stopping = False

@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from proof.torture.client_processes import ClientProcess
 from proof.torture.proxy import FaultyProxy
 from tests.support.postgres import PostgresServer, fresh_database
 from tests.support.server_process import ServerProcess, served
@@ -44,6 +45,7 @@ class Place:
     servers: list[ServerProcess]
     postgres: PostgresServer | None = None
     proxies: list[FaultyProxy] = field(default_factory=list)
+    program: ClientProcess | None = None
 
     @property
     def endpoints(self) -> list[str]:

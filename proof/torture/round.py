@@ -15,6 +15,7 @@ from proof.history.events import HalfSend, Pull
 from proof.history.lines import write_history
 from proof.history.scenes import Scene, judge
 from proof.torture.accidents import Accidents
+from proof.torture.client_processes import ClientProcess, with_ids
 from proof.torture.loads import TOPIC, SceneLoad
 from proof.torture.place import LAYOUTS, Layout, Place, open_place
 from tests.support.aftermath import final, looking, unfinished
@@ -25,6 +26,8 @@ from tests.support.waiting import eventually
 # How many calls succeed between two accidents, so that each accident meets a load, also on a busy machine.
 CALLS_BETWEEN = (4, 60)
 GOES_ON_WITHIN_S = 60.0
+# How often each scene is chosen; programs of other clients join the first one.
+SHARES = [3] + [1] * (len(Scene) - 1)
 DRAIN_TIMEOUT_S = 120.0
 
 
@@ -38,17 +41,22 @@ class Plan:
     with_proxies: bool
     accidents: int
     calls: tuple[int, int] = CALLS_BETWEEN
+    with_program: bool = False
 
     @classmethod
     def of(cls, seed: int, database: str | None = None, scene: str | None = None, accidents: int = 20) -> Plan:
         chance = random.Random(f"plan {seed}")
-        by_chance = chance.choice(list(LAYOUTS.values())), chance.choice(list(Scene))
-        layout = LAYOUTS[database] if database else by_chance[0]
-        of = Scene(scene) if scene else by_chance[1]
-        return cls(seed, layout, of, with_proxies=chance.random() < 0.5, accidents=accidents)
+        any_layout = chance.choice(list(LAYOUTS.values()))
+        (any_scene,) = chance.choices(list(Scene), SHARES)
+        layout = LAYOUTS[database] if database else any_layout
+        of = Scene(scene) if scene else any_scene
+        with_proxies, with_program = chance.random() < 0.5, chance.random() < 0.5 and of is Scene.PLAIN
+        return cls(seed, layout, of, with_proxies, accidents, with_program=with_program)
 
     def __str__(self) -> str:
-        return f"seed {self.seed}: {self.scene} on {self.layout.name}{' by proxies' if self.with_proxies else ''}"
+        return f"seed {self.seed}: {self.scene} on {self.layout.name}{' by proxies' if self.with_proxies else ''}" + (
+            ", with programs" if self.with_program else ""
+        )
 
 
 @dataclass
@@ -76,6 +84,9 @@ async def run_round(
     async with open_place(plan.layout, folder, postgres, with_proxies=plan.with_proxies, under=under) as place:
         load = SceneLoad(plan.scene, plan.seed)
         await load.prepare(place.servers[0].endpoint)
+        if plan.with_program:
+            kinds = ("popclient", "official") if chance.random() < 0.5 else ("official", "popclient")
+            place.program = ClientProcess(load.history, place.endpoints[0], TOPIC, kinds)
         accidents = Accidents(place, chance, load.history)
         end: Final | None = None
         try:
@@ -84,6 +95,7 @@ async def run_round(
             with looking(place.database_url) as conn:
                 end = final(conn, TOPIC)
                 end.drained = drained
+            load.history = with_ids(load.history, end)
         finally:
             write_history(folder / "history.jsonl", plan.scene, load.history, end)
             for number, server in enumerate(place.servers):
@@ -96,12 +108,16 @@ async def run_round(
 
 async def _work(load: SceneLoad, place: Place, accidents: Accidents, plan: Plan, chance: random.Random) -> None:
     working = asyncio.create_task(load.run(*place.endpoints))
+    if place.program:
+        await place.program.start()
     try:
         for _ in range(plan.accidents):
             await _calls_succeed(load, working, chance.randint(*plan.calls))
             await accidents.happen()
     finally:
         load.stop()
+        if place.program:
+            await place.program.kill()
         await working
 
 

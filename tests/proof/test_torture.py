@@ -32,6 +32,16 @@ async def test_a_round_with_two_servers(tmp_path: Path) -> None:
     assert result.violations == []
 
 
+@pytest.mark.full
+@pytest.mark.timeout(540)
+async def test_a_round_with_programs(tmp_path: Path) -> None:
+    """popclient and the official Python client, killed and stopped."""
+    plan = Plan(4, LAYOUTS["sqlite"], Scene.PLAIN, with_proxies=False, accidents=3, with_program=True)
+    result = await run_round(plan, tmp_path)
+    assert result.violations == []
+    assert result.counts["client_kills"] == 2
+
+
 def test_the_seed_decides() -> None:
     assert Plan.of(5) == Plan.of(5)
     assert {Plan.of(seed).layout.name for seed in range(40)} == set(LAYOUTS)

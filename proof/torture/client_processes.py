@@ -1,0 +1,118 @@
+"""Programs of popclient and of the official client beside the load: killed, stopped, and what they said."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import os
+import signal
+import sys
+from contextlib import suppress
+from typing import Any
+
+from tests.support.checker import Ack, Call, Delivered, Final, History, Outcome, Receive, Send
+from tests.support.load import now_ms
+from tests.support.server_process import clean_environment
+
+GROUP = "programs"
+LINE_BYTES_MAX = 1 << 20
+
+
+class ClientProcess:
+    """One program after the other: `start` after `kill` begins a new one of the other kind."""
+
+    def __init__(self, history: History, endpoint: str, topic: str, kinds: tuple[str, ...]) -> None:
+        self._history = history
+        self._endpoint = endpoint
+        self._topic = topic
+        self._kinds = kinds
+        self._starts = 0
+        self._process: asyncio.subprocess.Process | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._received = False  # since the last start
+
+    async def start(self) -> None:
+        kind = self._kinds[self._starts % len(self._kinds)]
+        self._starts += 1
+        self._received = False
+        words = (kind, self._endpoint, self._topic, GROUP, f"{kind}-{self._starts}")
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "proof.torture.client_program", *words,
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL, limit=LINE_BYTES_MAX,
+            env=clean_environment() | {"HOME": os.environ.get("HOME", "/tmp")},
+        )  # fmt: skip
+        assert self._process.stdout is not None
+        self._reading = asyncio.create_task(self._read(self._process.stdout))
+
+    async def kill(self) -> None:
+        """`kill -9`; what has begun is in the history afterwards."""
+        self._signal(signal.SIGKILL)
+        assert self._process is not None
+        assert self._reading is not None
+        await self._process.wait()
+        await self._reading
+
+    async def has_received(self) -> bool:
+        """Whether the running program has received a message."""
+        return self._received
+
+    def freeze(self) -> None:
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        with suppress(ProcessLookupError):
+            self._process.send_signal(number)
+
+    async def _read(self, lines: asyncio.StreamReader) -> None:
+        begun: dict[int, dict[str, Any]] = {}
+        async for line in lines:
+            try:
+                said = json.loads(line)
+            except ValueError:  # the client's own words, or the half line of a killed one
+                continue
+            if "call" in said:
+                begun[said["number"]] = said
+            else:
+                self._add({**begun.pop(said["number"]), **said})
+        for said in begun.values():
+            self._add({**said, "completed_ms": now_ms(), "error": "killed"})
+
+    def _add(self, said: dict[str, Any]) -> None:
+        outcome = Outcome.UNKNOWN if "error" in said else Outcome.OK
+        for call in _calls_of(said, outcome):
+            self._history.add(call)
+        if said["call"] == "Receive" and said.get("deliveries"):
+            self._received = True
+
+
+def _calls_of(said: dict[str, Any], outcome: Outcome) -> list[Call]:
+    """A client may have received ahead and repeated calls by itself: its receives promise no hold, and each may hide
+    one whose answer was lost."""
+    times = (said["invoked_ms"], said["completed_ms"])
+    if said["call"] == "Send":
+        return [Send(outcome, *times, said.get("message_id", ""), said["digest"])]
+    if said["call"] == "Ack":
+        return [Ack(outcome, *times, GROUP, said["message_id"], said["handle"])]
+    deliveries = tuple(Delivered(**each) for each in said.get("deliveries", ()))
+    return [Receive(outcome, *times, GROUP, 0.0, deliveries), Receive(Outcome.UNKNOWN, *times, GROUP, 0.0)]
+
+
+def with_ids(history: History, final: Final) -> History:
+    """The history with the ids of messages whose senders were killed before they knew them: no two have one content."""
+    ids = {row.digest: row.message_id for row in final.stored}
+    for call in history.calls:
+        if isinstance(call, Receive):
+            ids |= {each.digest: each.message_id for each in call.deliveries}
+    calls: list[Call] = []
+    for call in history.calls:
+        if isinstance(call, Send) and not call.message_id:
+            if call.digest in ids:  # else nobody has seen it: it was never stored
+                calls.append(dataclasses.replace(call, message_id=ids[call.digest]))
+        else:
+            calls.append(call)
+    return History(calls)
