@@ -1,0 +1,283 @@
+"""The laws of a history: what is in order passes, and each way to break one is found, by its own invariant."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from proof.history.__main__ import main
+from proof.history.events import (
+    Accident,
+    CommitOffset,
+    DelayedSend,
+    EndTransaction,
+    Forward,
+    HalfSend,
+    OrderedSend,
+    Pull,
+    Pulled,
+    ReadOffset,
+    Redrive,
+)
+from proof.history.lines import read_history, write_history
+from proof.history.scenes import Scene, judge
+from tests.support.checker import Ack, Call, Delivered, Final, History, Lag, Outcome, Receive, Send, StateRow, Stored
+
+OK, REFUSED, UNKNOWN = Outcome.OK, Outcome.REFUSED, Outcome.UNKNOWN
+GROUP = "g"
+HELD_MS = 1_000.0
+LIVED_ON_MS = 100_000.0
+
+Tale = tuple[Scene, list[Call], Final]
+
+
+def receive(at_ms: float, *messages: str, attempt: int = 1) -> Receive:
+    deliveries = tuple(Delivered(each, "content", attempt, f"{each}/{attempt}/{at_ms}") for each in messages)
+    return Receive(OK, at_ms, at_ms + 2, GROUP, HELD_MS, deliveries)
+
+
+def ack(message_id: str, at_ms: float, received_ms: float, attempt: int = 1, outcome: Outcome = OK) -> Ack:
+    return Ack(outcome, at_ms, at_ms + 2, GROUP, message_id, f"{message_id}/{attempt}/{float(received_ms)}")
+
+
+def ended(*messages: str, state: str = "COMMIT", message_group: str = "", drained: bool = True) -> Final:
+    """All of them stored, in this order, and in one state."""
+    stored = [Stored(each, "content", message_group, 0, offset) for offset, each in enumerate(messages)]
+    states = [StateRow(GROUP, each, state, 1) for each in messages]
+    dead = len(messages) if state == "DLQ" else 0
+    return Final(stored, states, [Lag(GROUP, 0, 0, 0, dead, len(messages))], max_attempts=3, drained=drained)
+
+
+def in_order() -> Tale:
+    """Two messages of a message group, one after the other; the first one's ack gets no answer."""
+    calls: list[Call] = [
+        OrderedSend(OK, 0, 2, "a", "content", "run"),
+        OrderedSend(OK, 3, 5, "b", "content", "run"),
+        receive(10.0, "a"),
+        ack("a", 20, 10, outcome=UNKNOWN),
+        receive(1_030.0, "b"),
+        ack("b", 1_040, 1_030),
+    ]
+    return Scene.FIFO, calls, ended("a", "b", message_group="run")
+
+
+def a_run_again() -> Tale:
+    """The second one's ack was provisional: the run came again as a whole."""
+    calls: list[Call] = [
+        OrderedSend(OK, 0, 2, "a", "content", "run"),
+        OrderedSend(OK, 3, 5, "b", "content", "run"),
+        receive(10.0, "a", "b"),
+        ack("b", 20, 10),
+        receive(1_020.0, "a", "b", attempt=2),
+        ack("a", 1_030, 1_020, 2),
+        ack("b", 1_040, 1_020, 2),
+    ]
+    return Scene.FIFO, calls, ended("a", "b", message_group="run")
+
+
+def delayed() -> Tale:
+    calls: list[Call] = [DelayedSend(OK, 0, 2, "a", "content", 500), receive(499.0, "a"), ack("a", 510, 499)]
+    return Scene.DELAY, calls, ended("a")
+
+
+def decided() -> Tale:
+    """One committed, one rolled back, one that nobody decided."""
+    calls: list[Call] = [
+        *(HalfSend(OK, 0, 2, each, "content", f"t-{each}") for each in "abc"),
+        EndTransaction(UNKNOWN, 5, 6, "a", commits=True),
+        EndTransaction(OK, 7, 8, "a", commits=True),
+        EndTransaction(OK, 7, 8, "b", commits=False),
+        receive(10.0, "a"),
+        ack("a", 20, 10),
+    ]
+    return Scene.TRANSACTIONS, calls, ended("a")
+
+
+def redriven() -> Tale:
+    """Given up, sent back by a plan whose first answer was lost, acked."""
+    calls: list[Call] = [
+        Send(OK, 0, 2, "a", "content"),
+        receive(10.0, "a"),
+        Forward(OK, 20, 22, GROUP, "a", "a/1/10.0"),
+        Redrive(UNKNOWN, 30, 32, GROUP, "p", ("a",)),
+        Redrive(OK, 33, 35, GROUP, "p", ("a",)),
+        receive(40.0, "a"),
+        ack("a", 50, 40),
+    ]
+    return Scene.REDRIVE, calls, ended("a")
+
+
+def pulled() -> Tale:
+    calls: list[Call] = [
+        Send(OK, 0, 2, "a", "content"),
+        Send(OK, 0, 2, "b", "content"),
+        ReadOffset(OK, 3, 4, GROUP, 0),
+        Pull(OK, 5, 6, GROUP, 0, 0, 2, (Pulled(0, "a", "content"), Pulled(1, "b", "content"))),
+        CommitOffset(OK, 7, 8, GROUP, 0, 2),
+        CommitOffset(UNKNOWN, 9, 10, GROUP, 0, 3),
+        ReadOffset(OK, 11, 12, GROUP, 0, 2),
+    ]
+    return Scene.QUEUES, calls, ended("a", "b")
+
+
+def lived_on() -> Tale:
+    """A server was killed; calls went on, for longer than the law waits."""
+    calls: list[Call] = [
+        Send(OK, 0, 2, "a", "content"),
+        Accident(OK, 5, 900, "kill_server"),
+        receive(1_000.0, "a"),
+        ack("a", 1_010, 1_000),
+        Receive(UNKNOWN, LIVED_ON_MS, LIVED_ON_MS + 2, GROUP, HELD_MS),
+    ]
+    return Scene.PLAIN, calls, ended("a")
+
+
+TALES = (in_order, a_run_again, delayed, decided, redriven, pulled, lived_on)
+
+
+@pytest.mark.parametrize("tale", TALES)
+def test_what_keeps_the_promises_passes(tale: Callable[[], Tale], tmp_path: Path) -> None:
+    scene, calls, final = tale()
+    assert judge(scene, History(calls), final) == []
+    write_history(tmp_path / "history.jsonl", scene, History(calls), final)
+    assert read_history(tmp_path / "history.jsonl") == (scene, History(calls), final)
+    assert main([str(tmp_path / "history.jsonl")]) == 0
+
+
+def _moved(call: Call, to_ms: float) -> Call:
+    return dataclasses.replace(call, invoked_ms=to_ms, completed_ms=to_ms + 2)
+
+
+def overtaken(calls: list[Call], _final: Final) -> None:
+    calls[4] = receive(15.0, "b")
+
+
+def stored_in_another_order(_calls: list[Call], final: Final) -> None:
+    final.stored.reverse()
+
+
+def a_run_out_of_order(calls: list[Call], _final: Final) -> None:
+    calls[2] = receive(10.0, "b", "a")
+
+
+def again_after_a_final_ack(calls: list[Call], _final: Final) -> None:
+    calls.append(receive(1_050.0, "b", attempt=3))
+
+
+def early(calls: list[Call], _final: Final) -> None:
+    calls[1] = _moved(calls[1], 490)
+
+
+def committed_and_gone(_calls: list[Call], final: Final) -> None:
+    final.stored.clear()
+    final.states.clear()
+
+
+def seen_before_its_commit(calls: list[Call], _final: Final) -> None:
+    calls[6] = receive(1.0, "a")
+
+
+def rolled_back_and_stored(_calls: list[Call], final: Final) -> None:
+    final.stored.append(Stored("b", "content"))
+
+
+def two_decisions(calls: list[Call], _final: Final) -> None:
+    calls.append(EndTransaction(OK, 9, 10, "a", commits=False))
+
+
+def undecided_and_seen(calls: list[Call], _final: Final) -> None:
+    calls.append(receive(30.0, "c"))
+
+
+def back_by_itself(calls: list[Call], _final: Final) -> None:
+    del calls[3:5]
+
+
+def back_twice(calls: list[Call], _final: Final) -> None:
+    calls.insert(6, receive(45.0, "a"))
+
+
+def dead_without_a_reason(calls: list[Call], final: Final) -> None:
+    del calls[2:]
+    final.states[0] = StateRow(GROUP, "a", "DLQ", 1)
+    final.lag[0] = Lag(GROUP, 0, 0, 0, 1, 1)
+
+
+def a_message_left_out(calls: list[Call], _final: Final) -> None:
+    calls[3] = Pull(OK, 5, 6, GROUP, 0, 0, 2, (Pulled(1, "b", "content"),))
+
+
+def another_message_there(calls: list[Call], _final: Final) -> None:
+    calls[3] = Pull(OK, 5, 6, GROUP, 0, 0, 1, (Pulled(0, "b", "content"),))
+
+
+def progress_went_back(calls: list[Call], _final: Final) -> None:
+    calls[6] = ReadOffset(OK, 11, 12, GROUP, 0, 1)
+
+
+def progress_from_nowhere(calls: list[Call], _final: Final) -> None:
+    calls[6] = ReadOffset(OK, 11, 12, GROUP, 0, 7)
+
+
+def a_pulled_message_is_lost(_calls: list[Call], final: Final) -> None:
+    final.stored.pop()
+
+
+def never_again(calls: list[Call], _final: Final) -> None:
+    calls[2:4] = [_moved(call, 80_000) for call in calls[2:4]]
+
+
+def not_drained(_calls: list[Call], final: Final) -> None:
+    final.drained = False
+
+
+BROKEN: list[tuple[Callable[[], Tale], Callable[[list[Call], Final], None], str]] = [
+    (in_order, overtaken, "I6"),
+    (in_order, stored_in_another_order, "I6"),
+    (a_run_again, a_run_out_of_order, "I6"),
+    (a_run_again, again_after_a_final_ack, "I5"),
+    (delayed, early, "I10"),
+    (decided, committed_and_gone, "I1"),
+    (decided, seen_before_its_commit, "I2"),
+    (decided, rolled_back_and_stored, "I2"),
+    (decided, two_decisions, "I1"),
+    (decided, undecided_and_seen, "I2"),
+    (redriven, back_by_itself, "I8"),
+    (redriven, back_twice, "I8"),
+    (redriven, dead_without_a_reason, "I8"),
+    (pulled, a_message_left_out, "I12"),
+    (pulled, another_message_there, "I12"),
+    (pulled, progress_went_back, "I12"),
+    (pulled, progress_from_nowhere, "I12"),
+    (pulled, a_pulled_message_is_lost, "I1"),
+    (lived_on, never_again, "I14"),
+    (lived_on, not_drained, "I14"),
+]
+
+
+@pytest.mark.parametrize("tale, broken, invariant", BROKEN, ids=lambda each: getattr(each, "__name__", each))
+def test_each_broken_promise_is_found(
+    tale: Callable[[], Tale], broken: Callable[[list[Call], Final], None], invariant: str, tmp_path: Path
+) -> None:
+    scene, calls, final = tale()
+    broken(calls, final)
+    assert invariant in {violation.invariant for violation in judge(scene, History(calls), final)}
+    write_history(tmp_path / "history.jsonl", scene, History(calls), final)
+    assert main([str(tmp_path / "history.jsonl")]) == 1
+
+
+def test_a_file_that_is_none_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "history.jsonl"
+    path.write_text('{"call": "Nothing"}\n')
+    assert main([str(path)]) == 2
+    assert "line 1" in capsys.readouterr().err
+
+
+def test_a_run_that_ended_early_cannot_be_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    scene, calls, _ = pulled()
+    write_history(tmp_path / "history.jsonl", scene, History(calls), None)
+    assert main([str(tmp_path / "history.jsonl")]) == 2
+    assert "cannot be judged" in capsys.readouterr().err
