@@ -21,7 +21,7 @@ PURE = ("--noconftest", "-p", "no:popmq", "-p", "proof.mutations.profile")
 ROOMS: dict[str, MutatedRoom] = {
     "law": MutatedRoom(
         ("popserver/model/states.py", "popserver/model/retry.py"),
-        ("tests/model/test_states.py", "tests/model/test_retry.py"),
+        ("tests/model/test_states.py", "tests/model/test_retry.py", "tests/model/test_law_in_full.py"),
         is_core=True,
         options=PURE,
     ),
@@ -56,16 +56,17 @@ ROOMS: dict[str, MutatedRoom] = {
         (
             "popserver/filters/conditions.py",
             "popserver/filters/grammar.py",
-            "popserver/filters/memory.py",
             "popserver/filters/sql.py",
             "popserver/filters/subscription.py",
             "popserver/filters/tags.py",
             "popserver/filters/tokens.py",
             "popserver/filters/values.py",
         ),
-        ("tests/filters",),
+        ("tests/filters/test_sql.py", "tests/filters/test_sql_properties.py", "tests/filters/test_tags.py"),
         is_core=True,
+        options=PURE,
     ),
+    "filter_memory": MutatedRoom(("popserver/filters/memory.py",), ("tests/filters/test_memory.py",), is_core=True),
     "settling": MutatedRoom(
         ("popserver/settling/ack.py", "popserver/settling/change.py", "popserver/settling/expire.py"),
         ("tests/settling", "tests/fifo/test_receipts.py", "tests/fifo/test_retry_in_place.py", "tests/delivery"),

@@ -23,6 +23,12 @@ def test_a_client_finds_its_attempt_id_again() -> None:
     assert handles.attempt_of_client("client", None) is None
 
 
+def test_what_is_stored_is_read_by_servers_of_other_versions() -> None:
+    assert handles.attempt_of_client("client", "attempt") == "client\nattempt"
+    assert handles.attempt_of_user("ann", "attempt") == "\nann\nattempt"
+    assert handles.NO_HOLD == 0
+
+
 @pytest.mark.parametrize("user", ["", "ann"])
 def test_an_attempt_id_of_a_user_is_no_clients(user: str) -> None:
     kept = handles.attempt_of_user(user, "attempt")
