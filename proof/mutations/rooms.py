@@ -36,21 +36,13 @@ ROOMS: dict[str, MutatedRoom] = {
         options=PURE,
     ),
     "fifo": MutatedRoom(
-        ("popserver/delivery/fifo.py", "popserver/delivery/message_groups.py"),
-        ("tests/fifo",),
-        is_core=True,
+        ("popserver/delivery/fifo.py",), ("tests/fifo/test_order_rules.py",), is_core=True, options=PURE
     ),
     "progress": MutatedRoom(
-        (
-            "popserver/progress/rules.py",
-            "popserver/progress/reset.py",
-            "popserver/progress/skip.py",
-            "popserver/progress/clone.py",
-            "popserver/pulling/offsets.py",
-            "popserver/pulling/rules.py",
-        ),
-        ("tests/progress", "tests/pulling/test_offsets.py", "tests/pulling/test_wire_offsets.py"),
+        ("popserver/progress/rules.py", "popserver/pulling/rules.py"),
+        ("tests/progress/test_rules.py", "tests/pulling/test_rules.py"),
         is_core=True,
+        options=PURE,
     ),
     "filters": MutatedRoom(
         (
@@ -67,6 +59,17 @@ ROOMS: dict[str, MutatedRoom] = {
         options=PURE,
     ),
     "filter_memory": MutatedRoom(("popserver/filters/memory.py",), ("tests/filters/test_memory.py",), is_core=True),
+    # Statements: their tests need a store each, so a mutant takes seconds.
+    "message_groups": MutatedRoom(("popserver/delivery/message_groups.py",), ("tests/fifo",)),
+    "resets": MutatedRoom(
+        (
+            "popserver/progress/reset.py",
+            "popserver/progress/skip.py",
+            "popserver/progress/clone.py",
+            "popserver/pulling/offsets.py",
+        ),
+        ("tests/progress", "tests/pulling/test_offsets.py", "tests/pulling/test_wire_offsets.py"),
+    ),
     "settling": MutatedRoom(
         ("popserver/settling/ack.py", "popserver/settling/change.py", "popserver/settling/expire.py"),
         ("tests/settling", "tests/fifo/test_receipts.py", "tests/fifo/test_retry_in_place.py", "tests/delivery"),
