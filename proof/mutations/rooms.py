@@ -54,7 +54,12 @@ ROOMS: dict[str, MutatedRoom] = {
             "popserver/filters/tokens.py",
             "popserver/filters/values.py",
         ),
-        ("tests/filters/test_sql.py", "tests/filters/test_sql_properties.py", "tests/filters/test_tags.py"),
+        (
+            "tests/filters/test_sql.py",
+            "tests/filters/test_sql_properties.py",
+            "tests/filters/test_tags.py",
+            "tests/filters/test_subscription.py",
+        ),
         is_core=True,
         options=PURE,
     ),

@@ -1,0 +1,83 @@
+"""Subscriptions as people read them, and how two of them differ; and what the cost of a filter is made of."""
+
+from __future__ import annotations
+
+import pytest
+
+from popserver.filters import sql, tags
+from popserver.filters.subscription import (
+    ClientKind,
+    Role,
+    Subscription,
+    TopicFilter,
+    difference,
+    shown_filter,
+    subscription,
+    topic_filters,
+)
+from popserver.model.names import Resource
+
+A, B, C = (Resource("", name) for name in "abc")
+TAGS = tags.parse("x || y")
+SQL = sql.parse(" price > 5 ")
+
+
+def test_filters_are_text_sorted_by_topic() -> None:
+    expected = (TopicFilter(A, "SQL", "price > 5"), TopicFilter(B, "TAG", "x || y"), TopicFilter(C, "TAG", "*"))
+    assert topic_filters([(C, tags.parse("*")), (B, TAGS), (A, SQL)]) == expected
+    assert shown_filter(A, SQL) == expected[0]
+    assert str(subscription([(B, TAGS), (A, SQL)])) == "topic 'a' by SQL 'price > 5', topic 'b' by TAG 'x || y'"
+    assert str(subscription([])) == "nothing"
+
+
+def test_the_first_64_topics_are_kept() -> None:
+    many = [(Resource("", f"t{at:03}"), TAGS) for at in range(66)]
+    kept = subscription(many[:64])
+    assert (len(kept.filters), kept.more) == (64, 0)
+    cut = subscription(many)
+    assert (cut.filters, cut.more) == (kept.filters, 2)
+    assert str(cut).endswith(", 2 more topics")
+
+
+def test_a_long_expression_is_shortened_with_a_checksum() -> None:
+    longest = "p = '" + "x" * 250 + "'"
+    assert len(longest) == 256
+    assert shown_filter(A, sql.parse(longest)).expression == longest
+    one, other = (shown_filter(A, sql.parse(f"p = '{'x' * 251}{end}'")) for end in "yz")
+    assert one.expression.startswith(f"p = '{'x' * 251}… (258 characters, ")
+    assert one != other
+
+
+def test_how_two_subscriptions_differ() -> None:
+    one, other = subscription([(A, SQL), (B, TAGS)]), subscription([(A, TAGS), (B, TAGS), (C, TAGS)])
+    assert difference(one, other) == (
+        "topic 'a' by SQL 'price > 5', nothing of topic 'c'",
+        "topic 'a' by TAG 'x || y', topic 'c' by TAG 'x || y'",
+    )
+    assert difference(other, one) == difference(one, other)[::-1]
+    assert difference(Subscription((), 1), Subscription((), 2)) == ("1 more topics", "2 more topics")
+
+
+@pytest.mark.parametrize("kind", ClientKind)
+def test_what_a_consumer_declares(kind: ClientKind) -> None:
+    role = Role(A, kind, subscription([(B, TAGS)]), {B: TAGS})
+    assert role.subscribes_to(B)
+    assert not role.subscribes_to(C)
+    assert role.filter_of(B) == TAGS
+    assert role.shares
+    assert Role(A, kind, subscription([])).shares == (kind is not ClientKind.PULL)
+    assert kind.is_lite == kind.name.startswith("LITE")
+
+
+def test_a_filter_finds_the_keys_of_its_messages() -> None:
+    messages = [(1, "x", {"price": "6"}), (2, "x", {"price": "5"}), (3, None, {"price": "six"}), (4, None, {})]
+    assert SQL.keys_of(messages) == [1]
+    assert sql.parse("TAGS = 'x'").keys_of(messages) == [1, 2]
+
+
+def test_a_filter_costs_more_for_each_message_and_for_long_values() -> None:
+    assert SQL.cost(None, {}) == SQL.cost_of_all(1, 0)
+    assert SQL.cost_of_all(3, 0) == 3 * SQL.cost_of_all(1, 0)
+    long = "9" * 100_000
+    assert SQL.cost(None, {"price": long}) == SQL.cost_of_all(1, len(long)) > SQL.cost(None, {})
+    assert SQL.cost(None, {"other": long}) == SQL.cost(long, {}) == SQL.cost(None, {})
