@@ -23,6 +23,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.pool import NullPool, QueuePool, StaticPool
 
+from popserver.database.newest import READ_BY_INDEX
 from popserver.database.notifications import CHANNEL
 from popserver.database.statement import READ_ONLY
 from popserver.model.errors import CommitUnknown, Internal, PopError, StoreFull, StoreUnavailable
@@ -206,6 +207,7 @@ class Database:
 
     def _prepare_postgres(self, dbapi: Any, _record: object) -> None:
         self._warnings.prepare(dbapi, self.durability)
+        dbapi.execute(READ_BY_INDEX)
 
 
 def sqlite_module(*, own_process: bool) -> ModuleType:

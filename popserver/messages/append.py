@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from itertools import chain, groupby
 from typing import Any, ClassVar, NamedTuple
 
-from sqlalchemy import BigInteger, Connection, bindparam, case, exists, func, select, update
+from sqlalchemy import BigInteger, Connection, any_, bindparam, case, exists, func, literal_column, select, true, update
 
 from popserver.database.dialect import dialect_of
+from popserver.database.newest import is_newest, newest
 from popserver.database.rows import RowStatement, encode_rows, rows_parameter
 from popserver.database.schema import KEY_SHIFT, message, pending, progress, queue
 from popserver.database.schema import topic as topic_table
@@ -175,12 +176,11 @@ def _place(tx: Transaction, topic: Topic, by_queue: Mapping[MessageQueue, Sequen
     The statement also says whether the topic has pending messages.
     """
     names = {"now_ms": tx.now_ms, "of_topic": topic.topic_id}
-    if len(by_queue) == 1:
-        (chosen, several), *_ = by_queue.items()
-        taken = _TAKE_CHECKING_PENDING.rows(tx.conn, names | {"chosen": chosen.queue_id, "count": len(several)})
-    else:
-        counts = encode_rows([(chosen.queue_id, len(several)) for chosen, several in by_queue.items()])
-        taken = _TAKE_IN_SEVERAL.rows(tx.conn, names | {"counts": counts})
+    counts = {chosen.queue_id: len(several) for chosen, several in by_queue.items()}
+    # Another server may be changing a queue whose newest version is wanted: then it is looked for by its key.
+    taken = _taken(tx, names, counts, of_newest=True) if tx.has_other_writers else []
+    if left := {queue_id: counts[queue_id] for queue_id in counts.keys() - {row.queue_id for row in taken}}:
+        taken += _taken(tx, names, left, of_newest=False)
     by_id = {chosen.queue_id: (chosen, several) for chosen, several in by_queue.items()}
     placed: list[_Placed] = []
     for row in taken:
@@ -188,6 +188,16 @@ def _place(tx: Transaction, topic: Topic, by_queue: Mapping[MessageQueue, Sequen
         first_offset = row.next_offset - len(several)
         placed.append(_Placed(chosen, row, first_offset, message_key(row.queue_id, first_offset), several))
     return placed
+
+
+def _taken(tx: Transaction, names: dict[str, Any], counts: Mapping[int, int], *, of_newest: bool) -> list[_Taken]:
+    """Take so many offsets of each queue. `of_newest`: not of those that another server is changing."""
+    if len(counts) == 1:
+        ((queue_id, count),) = counts.items()
+        statement = _TAKE_OF_NEWEST if of_newest else _TAKE_CHECKING_PENDING
+        return statement.rows(tx.conn, names | {"chosen": queue_id, "count": count})
+    statement = _TAKE_OF_NEWEST_IN_SEVERAL if of_newest else _TAKE_IN_SEVERAL
+    return statement.rows(tx.conn, names | {"counts": encode_rows(sorted(counts.items()))})
 
 
 def _rows(stored_at_ms: int, topic: Topic, first_key: int, batch: Sequence[Message]) -> list[tuple[Any, ...]]:
@@ -250,14 +260,21 @@ _TAKEN_COLUMNS = (
     queue.c.lite_expired_offset,
     case((_HAS_PENDING, 1), else_=0).label("has_pending"),
 )
-_TAKE_CHECKING_PENDING = RowStatement(
-    _Taken,
-    update(queue)
-    .where(queue.c.queue_id == bindparam("chosen"), _IS_THERE)
-    .values(next_offset=queue.c.next_offset + bindparam("count"), newest_stored_at_ms=STORED_AT_MS)
-    .returning(*_TAKEN_COLUMNS),
-)
 _COUNTS = rows_parameter("counts", "queue_id", "count")
+
+
+def _take(count: Any, *conditions: Any) -> RowStatement[_Taken]:
+    return RowStatement(
+        _Taken,
+        update(queue)
+        .where(*conditions, _IS_THERE)
+        .values(next_offset=queue.c.next_offset + count, newest_stored_at_ms=STORED_AT_MS)
+        .returning(*_TAKEN_COLUMNS),
+    )
+
+
+_TAKE_CHECKING_PENDING = _take(bindparam("count"), queue.c.queue_id == bindparam("chosen"))
+_TAKE_OF_NEWEST = _take(bindparam("count"), is_newest(queue, queue_id=bindparam("chosen")))
 # In one order, so that servers do not deadlock.
 _LOCKED = (
     select(queue.c.queue_id)
@@ -266,12 +283,17 @@ _LOCKED = (
     .with_for_update()
     .cte("locked")
 )
-_TAKE_IN_SEVERAL = RowStatement(
-    _Taken,
-    update(queue)
-    .where(queue.c.queue_id == _COUNTS.c.queue_id, queue.c.queue_id.in_(select(_LOCKED.c.queue_id)), _IS_THERE)
-    .values(next_offset=queue.c.next_offset + _COUNTS.c.count, newest_stored_at_ms=STORED_AT_MS)
-    .returning(*_TAKEN_COLUMNS),
+_OF_COUNTS = queue.c.queue_id == _COUNTS.c.queue_id
+_TAKE_IN_SEVERAL = _take(_COUNTS.c.count, _OF_COUNTS, queue.c.queue_id.in_(select(_LOCKED.c.queue_id)))
+# The counts are in the order of the queues.
+_locked = (
+    newest(queue.alias("newest"), literal_column("newest.ctid").label("place"), queue_id=_COUNTS.c.queue_id)
+    .with_for_update()
+    .lateral("locked")
+)
+_PLACES = select(_locked.c.place).select_from(_COUNTS.join(_locked, true())).correlate(None).scalar_subquery()
+_TAKE_OF_NEWEST_IN_SEVERAL = _take(
+    _COUNTS.c.count, _OF_COUNTS, literal_column("queue.ctid") == any_(func.array(_PLACES))
 )
 _NEWEST = (
     select(func.max(message.c.stored_at_ms))

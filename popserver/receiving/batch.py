@@ -65,22 +65,6 @@ class ReceiveBatch(NamedTuple):
     judged: Judged = NOTHING_JUDGED
 
 
-class QueueToScan(NamedTuple):
-    """A queue and a group's progress in it.
-
-    `ready_since_ms` and `has_open` are about all queues of the topic: the first message that is READY again, and
-    whether there is an open message group.
-    """
-
-    group_id: int
-    queue_id: int
-    next_offset: int
-    min_offset: int
-    end_offset: int
-    ready_since_ms: int | None
-    has_open: int
-
-
 class Opened(NamedTuple):
     """An open message group."""
 

@@ -16,11 +16,12 @@ from sqlalchemy import Connection, and_
 
 from popserver.database.rows import encode_rows, rows_parameter
 from popserver.database.schema import message
+from popserver.delivery.places import QueueToScan
 from popserver.filters import SqlFilter
 from popserver.messages.ranges import FilterQuery, Unjudged, Work
 from popserver.model.topic import message_key, queue_of
 from popserver.receiving import message_groups, receive, scan
-from popserver.receiving.batch import Judged, KeyRange, QueueToScan
+from popserver.receiving.batch import Judged, KeyRange
 from popserver.receiving.grant import Receive
 
 

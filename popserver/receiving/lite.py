@@ -23,12 +23,13 @@ from popserver.database.schema import (
 )
 from popserver.database.schema import message_group_progress as behind
 from popserver.delivery.message_groups import MessageGroupKey, has_run
+from popserver.delivery.places import QueueToScan
 from popserver.engine.transaction import Transaction
 from popserver.messages.read import BY_KEY
 from popserver.model.states import State
 from popserver.model.topic import message_key
 from popserver.receiving import message_groups
-from popserver.receiving.batch import Candidate, Opened, QueueToScan, ReceiveBatch
+from popserver.receiving.batch import Candidate, Opened, ReceiveBatch
 from popserver.receiving.grant import Receive
 from popserver.receiving.message_groups import SHARE_MIN, GroupRun
 

@@ -19,12 +19,13 @@ from popserver.database.schema import message_group_progress as behind
 from popserver.database.statement import Statement
 from popserver.delivery import fifo
 from popserver.delivery.message_groups import MessageGroupKey, by_member, has_run, runs_of
+from popserver.delivery.places import QueueToScan
 from popserver.engine.transaction import Transaction
 from popserver.filters import SqlFilter
 from popserver.messages.ranges import FilterQuery, Unjudged
 from popserver.messages.read import BY_KEY, MessageQuery, MessageRow
 from popserver.model.topic import message_key, offset_of, queue_of
-from popserver.receiving.batch import Candidate, Opened, QueueToScan, ReceiveBatch
+from popserver.receiving.batch import Candidate, Opened, ReceiveBatch
 
 # A group gets at least this many messages together, if it has them: a group's cost does not depend on their number.
 SHARE_MIN = 8

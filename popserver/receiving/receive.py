@@ -19,6 +19,7 @@ from sqlalchemy import bindparam, select
 from popserver.database.rows import RowStatement, encode_rows
 from popserver.database.schema import delivery, in_states
 from popserver.delivery.message_groups import MessageGroupKey
+from popserver.delivery.places import QueueToScan
 from popserver.engine.transaction import STEP_ROWS_MAX, Transaction, carries_out
 from popserver.filters import Filter
 from popserver.messages.read import BY_KEY, DEFERRED, Bodies, stored_messages
@@ -30,7 +31,7 @@ from popserver.model.names import SYSTEM_DERIVED
 from popserver.model.states import State
 from popserver.model.topic import MessageType
 from popserver.receiving import lite, lite_scan, message_groups, repeat, scan
-from popserver.receiving.batch import Candidate, QueueToScan, ReceiveBatch
+from popserver.receiving.batch import Candidate, ReceiveBatch
 from popserver.receiving.grant import Grant, Receive, Received, ReceiveSlot, keep_within_bytes, new_holds, write_grants
 from popserver.receiving.message_groups import GroupRun
 from popserver.receiving.repeat import HeldDelivery

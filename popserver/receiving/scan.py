@@ -15,32 +15,31 @@ from typing import Any, NamedTuple
 from sqlalchemy import (
     BigInteger,
     Connection,
-    Select,
     and_,
     bindparam,
     func,
     insert,
-    literal,
-    literal_column,
     or_,
     select,
     update,
 )
 
-from popserver.database.rows import RowStatement, encode_rows, rows_parameter
-from popserver.database.schema import delivery, in_states, message, progress, queue
+from popserver.database.dialect import PerDialect
+from popserver.database.newest import is_newest
+from popserver.database.rows import encode_rows, rows_parameter
+from popserver.database.schema import delivery, message, progress
 from popserver.database.schema import message_group_progress as behind
 from popserver.database.statement import Statement
 from popserver.delivery.message_groups import MessageGroupKey, subscriber_of
+from popserver.delivery.places import QueueToScan, place_queries
 from popserver.engine.transaction import Transaction
 from popserver.filters import SqlFilter, TagFilter
 from popserver.filters.tags import EVERYTHING
 from popserver.messages.ranges import INSIDE, WINDOW_OFFSETS, WITH_TAG, narrowed, of_tags
 from popserver.messages.read import MessageQuery, MessageRow
 from popserver.model.names import owner_of
-from popserver.model.states import State
 from popserver.model.topic import OFFSET_BITS, offset_of
-from popserver.receiving.batch import Candidate, QueueToScan, ReceiveBatch
+from popserver.receiving.batch import Candidate, ReceiveBatch
 
 # A scan with a filter reads at most this many offsets, in all queues together.
 _FIRST_WINDOW = 4 * WINDOW_OFFSETS
@@ -61,13 +60,13 @@ class Scanned(NamedTuple):
 
 def lock_places(tx: Transaction, batch: ReceiveBatch) -> list[QueueToScan]:
     """Lock and return the queues that may have messages and that no other server reads, in the order to read them."""
-    rows = (_PLACES_IN_ORDER if batch.takes_groups else _PLACES).rows(tx.conn, batch.names)
+    rows = place_queries(tx.conn, takes_groups=batch.takes_groups).locked.rows(tx.conn, batch.names)
     return _in_turn(batch, rows) if len(rows) > 1 else rows
 
 
 def places_of(conn: Connection, batch: ReceiveBatch) -> list[QueueToScan]:
     """The same for all queues, without locks."""
-    return _in_turn(batch, (_SEEN_IN_ORDER if batch.takes_groups else _SEEN).rows(conn, batch.names))
+    return _in_turn(batch, place_queries(conn, takes_groups=batch.takes_groups).seen.rows(conn, batch.names))
 
 
 def _in_turn(batch: ReceiveBatch, rows: Sequence[QueueToScan]) -> list[QueueToScan]:
@@ -79,7 +78,10 @@ def _in_turn(batch: ReceiveBatch, rows: Sequence[QueueToScan]) -> list[QueueToSc
 
 def is_more(tx: Transaction, batch: ReceiveBatch) -> bool:
     """Whether messages wait for the group that another server's lock hid from the search."""
-    return tx.conn.execute(_IS_MORE_IN_ORDER if batch.takes_groups else _IS_MORE, batch.names).first() is not None
+    return (
+        tx.conn.execute(place_queries(tx.conn, takes_groups=batch.takes_groups).is_more, batch.names).first()
+        is not None
+    )
 
 
 def read_on(
@@ -121,7 +123,7 @@ def read_on(
         left_over = left_over or next_offset < place.end_offset
         if next_offset > place.next_offset:
             names = {"for_group": batch.group.group_id, "for_queue": place.queue_id, "reached": next_offset}
-            _MOVE_ON.execute(tx.conn, names)
+            _MOVE_ON.of(tx.conn).execute(tx.conn, names)
     return Scanned(found, left_over)
 
 
@@ -209,72 +211,24 @@ def _between(place: QueueToScan, start: int, end: int, limit: int) -> dict[str, 
     return {"from_key": queue_key + start, "to_key": queue_key + end, "limit": limit}
 
 
-# For the whole topic, because that is one lookup; for each queue it would scan all open groups.
-_HAS_OPEN = (
-    select(behind.c.queue_id)
-    .where(
-        behind.c.group_id == bindparam("group_id"),
-        behind.c.topic_id == bindparam("topic_id"),
-        behind.c.subscriber == literal_column("''"),
-        behind.c.open_since_ms.is_not(None),
-    )
-    .exists()
-)
-# Without a message group no ack is provisional, so READY is compared alone, as in the index. Not an EXISTS: for that
-# SQLite would read all deliveries of the group.
-_READY_SINCE_MS = (
-    select(func.min(delivery.c.visible_at_ms))
-    .where(
-        delivery.c.group_id == bindparam("group_id"),
-        delivery.c.topic_id == bindparam("topic_id"),
-        in_states(delivery.c.state, State.READY),
-        delivery.c.message_group.is_(None),
-    )
-    .scalar_subquery()
-)
-_OF_BATCH = queue.c.topic_id == bindparam("topic_id"), progress.c.group_id == bindparam("group_id")
-_PLACE_COLUMNS = (
-    progress.c.group_id,
-    progress.c.queue_id,
-    progress.c.next_offset,
-    queue.c.min_offset,
-    queue.c.next_offset.label("end_offset"),
-    _READY_SINCE_MS.label("ready_since_ms"),
-)
-_IS_BEHIND = progress.c.next_offset < queue.c.next_offset
-
-
-def _places(columns: Iterable[Any], is_behind: Any) -> Select[Any]:
-    return (
-        select(*columns)
-        .select_from(queue)
-        .join(progress, progress.c.queue_id == queue.c.queue_id)
-        .where(*_OF_BATCH, is_behind)
-        # The order of the index on the topic's queues, so that Postgres uses it and reads no other topic's queues.
-        .order_by(queue.c.number)
-    )
-
-
-_seen = _places([*_PLACE_COLUMNS, literal(0).label("has_open")], _IS_BEHIND)
-_seen_in_order = _places([*_PLACE_COLUMNS, _HAS_OPEN.label("has_open")], or_(_IS_BEHIND, _HAS_OPEN))
-_SEEN = RowStatement(QueueToScan, _seen)
-_SEEN_IN_ORDER = RowStatement(QueueToScan, _seen_in_order)
-_PLACES = RowStatement(QueueToScan, _seen.with_for_update(of=progress, skip_locked=True))
-_PLACES_IN_ORDER = RowStatement(QueueToScan, _seen_in_order.with_for_update(of=progress, skip_locked=True))
-_IS_MORE: Select[Any] = select(literal_column("1")).where(
-    or_(_READY_SINCE_MS.is_not(None), _places([progress.c.queue_id], _IS_BEHIND).order_by(None).exists())
-)
-_IS_MORE_IN_ORDER: Select[Any] = select(literal_column("1")).where(
-    or_(_READY_SINCE_MS.is_not(None), _HAS_OPEN, _places([progress.c.queue_id], _IS_BEHIND).order_by(None).exists())
-)
 _KEYS = rows_parameter("keys", "message_key")
 _IN_HAND = select(delivery.c.message_key).where(
     delivery.c.group_id == bindparam("group_id"), delivery.c.message_key.in_(select(_KEYS.c.message_key))
 )
-_MOVE_ON = Statement(
-    update(progress)
-    .where(progress.c.group_id == bindparam("for_group"), progress.c.queue_id == bindparam("for_queue"))
-    .values(next_offset=bindparam("reached"))
+_READ: dict[str, Any] = {"group_id": bindparam("for_group"), "queue_id": bindparam("for_queue")}
+# On Postgres the search has locked the row, so its newest version is not changed by another transaction.
+_MOVE_ON = PerDialect(
+    lambda dialect: Statement(
+        update(progress)
+        .where(
+            *(
+                [is_newest(progress, **_READ)]
+                if dialect.has_other_writers
+                else [progress.c[name] == value for name, value in _READ.items()]
+            )
+        )
+        .values(next_offset=bindparam("reached"))
+    )
 )
 
 # Scalar subqueries instead of EXISTS: Postgres would turn EXISTS into a join that reads all deliveries of the group.

@@ -158,20 +158,32 @@ _ACK = delete(delivery).where(
     delivery.c.message_group.is_(None),
 )
 _each = delivery.alias("held")
-_ackable: Select[Any] = (
-    select(literal_column("held.ctid"))
-    .where(
-        _each.c.group_id == bindparam("for_group"),
-        tuple_(_each.c.message_key, _each.c.hold_id).in_(select(_HOLDS.c.message_key, _HOLDS.c.hold_id)),
-        in_states(_each.c.state, *sources(Event.ACK)),
-        _each.c.visible_at_ms > bindparam("now_ms"),
-        _each.c.message_group.is_(None),
+# For each receipt the place of its row, or NULL. Only the key is in the WHERE clause: Postgres plans this once, perhaps
+# while the table is small, and would read the index of times, with all its dead entries, ever after.
+_place = (
+    select(
+        case(
+            (
+                and_(
+                    _each.c.hold_id == _HOLDS.c.hold_id,
+                    in_states(_each.c.state, *sources(Event.ACK)),
+                    _each.c.visible_at_ms > bindparam("now_ms"),
+                    _each.c.message_group.is_(None),
+                ),
+                literal_column("held.ctid"),
+            )
+        )
     )
+    .where(_each.c.group_id == bindparam("for_group"), _each.c.message_key == _HOLDS.c.message_key)
     .with_for_update(skip_locked=True)
+    .correlate(_HOLDS)
+    .scalar_subquery()
 )
 # Skips rows that a user's own transaction has locked, instead of waiting.
 # The rows are deleted by ctid, not by key: they are found already, and finding them by key again may be slow.
-_ACK_SKIPPING = delete(delivery).where(literal_column("delivery.ctid") == any_(func.array(_ackable.scalar_subquery())))
+_ACK_SKIPPING = delete(delivery).where(
+    literal_column("delivery.ctid") == any_(func.array(select(_place).select_from(_HOLDS).scalar_subquery()))
+)
 _PLAIN_ACK, _PLAIN_ACK_SKIPPING = Statement(_ACK), Statement(_ACK_SKIPPING)
 _ACK_RETURNING = RowStatement(HeldRow, _ACK.returning(*HELD_COLUMNS))
 _ACK_SKIPPING_RETURNING = RowStatement(HeldRow, _ACK_SKIPPING.returning(*HELD_COLUMNS))

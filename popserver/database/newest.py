@@ -1,0 +1,34 @@
+"""Finds rows on Postgres at once, however many old versions they have.
+
+Each update leaves the old version of its row behind, for transactions that may still read it. A user's transaction that
+stays open keeps them all, of counters some hundreds a second. By the equality of a key Postgres looks at the oldest
+version first. A range that has one key can be read backward, so the newest version comes first.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import ColumnElement, FromClause, Select, Table, literal_column, select
+
+# All statements of the writer find few rows by an index. Postgres plans some of them once, when the tables are small or
+# its statistics are old, and would read whole tables ever after: as large as an open transaction beside it makes them.
+_PLANS = ("enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin", "jit")
+READ_BY_INDEX = "; ".join(f"SET {each} = off" for each in _PLANS)
+
+
+def newest(row: FromClause, *columns: ColumnElement[Any], **key: Any) -> Select[Any]:
+    """A query for these columns of the row with that key, which an index must have in that order."""
+    *leading, (name, value) = key.items()
+    last = row.c[name]
+    equal = [row.c[each] == wanted for each, wanted in leading]
+    return select(*columns).where(*equal, last >= value, last <= value).order_by(last.desc()).limit(literal_column("1"))
+
+
+def is_newest(table: Table, **key: Any) -> ColumnElement[bool]:
+    """The condition that a row of the table is the newest version of that key; for UPDATE.
+
+    While another transaction changes the row, no row may fulfil it: repeat the statement with the plain key.
+    """
+    place: ColumnElement[Any] = literal_column("newest.ctid")
+    return literal_column(f"{table.name}.ctid") == newest(table.alias("newest"), place, **key).scalar_subquery()

@@ -1,0 +1,172 @@
+"""The queues that a group is to read, with its progress in them: what each receive looks up first.
+
+Their counters change with each send and each receive. On Postgres the newest version of each is found at once
+(`database.newest`), so that a user's open transaction, which keeps all versions, does not make receives slow.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from sqlalchemy import (
+    BindParameter,
+    Connection,
+    Executable,
+    FromClause,
+    Select,
+    bindparam,
+    func,
+    literal,
+    literal_column,
+    or_,
+    select,
+    true,
+)
+
+from popserver.database.dialect import Dialect, PerDialect
+from popserver.database.newest import newest
+from popserver.database.rows import RowStatement
+from popserver.database.schema import delivery, in_states, progress, queue
+from popserver.database.schema import message_group_progress as behind
+from popserver.model.states import State
+
+
+class QueueToScan(NamedTuple):
+    """A queue and a group's progress in it.
+
+    `ready_since_ms` and `has_open` are about all queues of the topic: the first message that is READY again, and
+    whether there is an open message group.
+    """
+
+    group_id: int
+    queue_id: int
+    next_offset: int
+    min_offset: int
+    end_offset: int
+    ready_since_ms: int | None
+    has_open: int
+
+
+# For the whole topic, because that is one lookup; for each queue it would scan all open groups.
+_HAS_OPEN = (
+    select(behind.c.queue_id)
+    .where(
+        behind.c.group_id == bindparam("group_id"),
+        behind.c.topic_id == bindparam("topic_id"),
+        behind.c.subscriber == literal_column("''"),
+        behind.c.open_since_ms.is_not(None),
+    )
+    .exists()
+)
+# Without a message group no ack is provisional, so READY is compared alone, as in the index. Not an EXISTS: for that
+# SQLite would read all deliveries of the group.
+_READY_SINCE_MS = (
+    select(func.min(delivery.c.visible_at_ms))
+    .where(
+        delivery.c.group_id == bindparam("group_id"),
+        delivery.c.topic_id == bindparam("topic_id"),
+        in_states(delivery.c.state, State.READY),
+        delivery.c.message_group.is_(None),
+    )
+    .scalar_subquery()
+)
+_OF_TOPIC: BindParameter[int] = bindparam("topic_id")
+_OF_GROUP: BindParameter[int] = bindparam("group_id")
+
+
+class PlaceQueries(NamedTuple):
+    """The queues that a search reads, with locks and without, and whether there are messages at all."""
+
+    locked: RowStatement[QueueToScan]
+    seen: RowStatement[QueueToScan]
+    is_more: Executable
+
+
+def _place_queries(dialect: Dialect, *, takes_groups: bool) -> PlaceQueries:
+    has_open = _HAS_OPEN if takes_groups else None
+    places = _newest_places if dialect.has_other_writers else _places
+    is_behind = places(has_open, is_locked=False)
+    any_behind = is_behind.with_only_columns(literal_column("1")).order_by(None).exists()
+    more = [_READY_SINCE_MS.is_not(None), any_behind] + ([] if has_open is None else [has_open])
+    return PlaceQueries(
+        RowStatement(QueueToScan, places(has_open, is_locked=True)),
+        RowStatement(QueueToScan, is_behind),
+        select(literal_column("1")).where(or_(*more)),
+    )
+
+
+def _columns(at: FromClause, queues: FromClause, has_open: Any) -> list[Any]:
+    """What `QueueToScan` has; `at` is the group's progress."""
+    return [
+        at.c.group_id,
+        at.c.queue_id,
+        at.c.next_offset,
+        queues.c.min_offset,
+        queues.c.next_offset.label("end_offset"),
+        _READY_SINCE_MS.label("ready_since_ms"),
+        (literal(0) if has_open is None else has_open).label("has_open"),
+    ]
+
+
+def _is_to_read(at: FromClause, queues: FromClause, has_open: Any) -> Any:
+    is_behind = at.c.next_offset < queues.c.next_offset
+    return is_behind if has_open is None else or_(is_behind, has_open)
+
+
+def _places(has_open: Any, *, is_locked: bool) -> Select[Any]:
+    """By plain joins."""
+    query = (
+        select(*_columns(progress, queue, has_open))
+        .select_from(queue)
+        .join(progress, progress.c.queue_id == queue.c.queue_id)
+        .where(queue.c.topic_id == _OF_TOPIC, progress.c.group_id == _OF_GROUP, _is_to_read(progress, queue, has_open))
+        # The order of the index on the topic's queues, so that no other topic's queues are read.
+        .order_by(queue.c.number)
+    )
+    return query.with_for_update(of=progress, skip_locked=True) if is_locked else query
+
+
+def _newest_places(has_open: Any, *, is_locked: bool) -> Select[Any]:
+    """By the newest version of each queue and of the group's progress in it (`database.newest`)."""
+    wanted = queue.c.queue_id, queue.c.number, queue.c.min_offset, queue.c.next_offset
+    last = (
+        select(*wanted).where(queue.c.topic_id == _OF_TOPIC).order_by(queue.c.number.desc()).limit(literal_column("1"))
+    )
+    queues = last.cte("queues", recursive=True)
+    below = queue.alias("below")
+    one_below = (
+        select(*(below.c[each.name] for each in wanted))
+        .where(below.c.topic_id == _OF_TOPIC, below.c.number < queues.c.number)
+        .order_by(below.c.number.desc())
+        .limit(literal_column("1"))
+        .lateral("one_below")
+    )
+    queues = queues.union_all(select(one_below).select_from(queues.join(one_below, true())))
+    row = progress.alias("row_of_queue")
+    at = newest(row, *_progress_of(row), group_id=_OF_GROUP, queue_id=queues.c.queue_id).lateral("at")
+    found = queues.join(at, true())
+    if is_locked:
+        again = progress.alias("row_to_lock")
+        # It is locked only if it is to be read: other servers skip it then.
+        locked = (
+            newest(again, *_progress_of(again), group_id=_OF_GROUP, queue_id=at.c.queue_id)
+            .where(_is_to_read(at, queues, has_open))
+            .with_for_update(skip_locked=True)
+            .lateral("locked")
+        )
+        found, at = found.join(locked, true()), locked
+    query = select(*_columns(at, queues, has_open)).select_from(found).order_by(queues.c.number)
+    return query if is_locked else query.where(_is_to_read(at, queues, has_open))
+
+
+def _progress_of(row: FromClause) -> list[Any]:
+    return [row.c.group_id, row.c.queue_id, row.c.next_offset]
+
+
+_QUERIES = PerDialect(lambda dialect: _place_queries(dialect, takes_groups=False))
+_QUERIES_IN_ORDER = PerDialect(lambda dialect: _place_queries(dialect, takes_groups=True))
+
+
+def place_queries(conn: Connection, *, takes_groups: bool) -> PlaceQueries:
+    """The queries for this database. `takes_groups`: open message groups count, too."""
+    return (_QUERIES_IN_ORDER if takes_groups else _QUERIES).of(conn)
