@@ -160,7 +160,7 @@ class Database:
                 hide_parameters=True,
                 connect_args={"check_same_thread": False},
             )
-            event.listen(engine, "connect", self._prepare_memory)
+            event.listen(engine, "connect", lambda dbapi, _record: dbapi.execute("PRAGMA temp_store = MEMORY"))
             return engine, engine
         file = self.file
         assert file is not None, "it is not in memory"
@@ -200,9 +200,6 @@ class Database:
         _pragma(dbapi, "synchronous", *synchronous)
         dbapi.execute("PRAGMA wal_autocheckpoint = 4000")  # 16 MiB, because each checkpoint costs several fsyncs
         dbapi.execute("PRAGMA cache_size = -65536")
-        dbapi.execute("PRAGMA temp_store = MEMORY")
-
-    def _prepare_memory(self, dbapi: Any, _record: object) -> None:
         dbapi.execute("PRAGMA temp_store = MEMORY")
 
     def _prepare_postgres(self, dbapi: Any, _record: object) -> None:
