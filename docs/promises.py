@@ -20,7 +20,10 @@ HARNESSES = {
     "torture": ("servers, databases and clients that are killed, stopped and cut off under load", "make torture"),
     "power_cuts": ("databases as a power cut leaves them: writes dropped, kept, torn, reordered", "make power-cuts"),
     "worlds": ("every order of events of a few messages, groups and clients", "make worlds"),
-    "mutations": ("the code changed in one place at a time; the tests have to notice", "make mutations"),
+    "mutations": (
+        "functions of the rules of states, handles, FIFO and progress, each changed in one place; tests have to notice",
+        "make mutations",
+    ),
     "fuzz": ("requests, filters, handles, files and notifications that nobody would send", "make fuzz"),
     "upgrades": ("databases of earlier versions, killed while they migrate", "make upgrades"),
     "soak": ("a server under load: memory, files, threads, tables must not grow", "make soak"),
