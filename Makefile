@@ -13,7 +13,7 @@ JOBS := 3
 PYTEST = $(BIN)/pytest -n $(JOBS) --dist loadfile --max-worker-restart 0
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all test-long test-failover test-spark-cluster test-clients test-rocketmq chromium test-browser images coverage lint format types generate fresh check docs bench torture mutations worlds proof clean
+.PHONY: help install demo test test-all test-long test-failover test-spark-cluster test-clients test-rocketmq chromium test-browser images coverage lint format types generate fresh check docs bench torture mutations worlds fuzz proof clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -148,7 +148,11 @@ mutations: $(DEV) ## change the code in one place at a time; the tests have to n
 worlds: $(DEV) ## walk every order of events of small worlds on both databases, beside the law (DEPTH=, DATABASE=, ARGS=)
 	$(BIN)/python -m proof.worlds $(if $(DEPTH),--depth $(DEPTH)) $(if $(DATABASE),--database $(DATABASE)) $(ARGS)
 
-proof: worlds mutations ## all harnesses of docs/promises.md, each at its full length: hours
+fuzz: $(DEV) ## give random and damaged inputs to the parsers (INPUTS=, TARGET=, SEED=, FIRST=, REPLAY=)
+	$(BIN)/python -m proof.fuzz $(if $(INPUTS),--inputs $(INPUTS)) $(if $(TARGET),--target $(TARGET)) \
+	  $(if $(SEED),--seed $(SEED)) $(if $(FIRST),--first $(FIRST)) $(if $(REPLAY),--replay $(REPLAY))
+
+proof: worlds mutations fuzz ## all harnesses of docs/promises.md, each at its full length: hours
 	$(MAKE) torture KILLS=2000
 
 clean: ## remove everything that can be made again

@@ -1,0 +1,79 @@
+"""python -m proof.fuzz: random and damaged inputs for the parsers; see `--help`."""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import json
+import random
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from proof.fuzz.run import judged, run_inputs
+from proof.fuzz.targets import SHARES, TARGETS
+from proof.totals import add_totals
+
+HARNESS = "fuzz"
+PART = 20_000  # inputs between two additions to the totals
+
+
+def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m proof.fuzz",
+        description="Give random and damaged inputs to the parsers of what clients, users and other servers send. The"
+        " counts are added to proof/totals/fuzz.json after every 20,000 inputs, so a run can end at any time;"
+        " --first goes on with the inputs after those.",
+    )
+    parser.add_argument("--inputs", type=int, default=400_000, help="of all targets together (400,000)")
+    parser.add_argument("--target", choices=sorted(TARGETS), help="only this one")
+    parser.add_argument("--seed", type=int, help="inputs depend on it and on their number (random)")
+    parser.add_argument("--first", type=int, default=0, help="the number of each target's first input (0)")
+    parser.add_argument("--replay", type=Path, metavar="FILE", help="judge the input in the file of a finding")
+    parser.add_argument("--no-totals", action="store_true", help="leave proof/totals alone")
+    return parser.parse_args(words)
+
+
+def replay(path: Path) -> int:
+    """Exit code 1 if the product still breaks a rule for this input."""
+    found = json.loads(path.read_text())
+    target = TARGETS[found["target"]]()
+    try:
+        what = judged(target, base64.b64decode(found["input"]))
+    finally:
+        target.close()
+    print(what or "no rule is broken for this input")
+    return 1 if what else 0
+
+
+def run_target(name: str, options: argparse.Namespace, seed: int, inputs: int) -> bool:
+    target = TARGETS[name]()
+    try:
+        for first in range(options.first, options.first + inputs, PART):
+            counts = run_inputs(target, seed, min(PART, options.first + inputs - first), first)
+            if not options.no_totals:
+                sums = {"inputs": counts.inputs, f"inputs_{name}": counts.inputs, "comparisons": counts.comparisons}
+                add_totals(HARNESS, {**sums, "violations": int(counts.finding is not None)})
+            if counts.finding is not None:
+                path = counts.finding.write(Path(tempfile.gettempdir()) / "popmq-fuzz")
+                print(f"{name}, seed {seed}: {counts.finding.what}\nRepeat it: python -m proof.fuzz --replay {path}")
+                return False
+    finally:
+        target.close()
+    print(f"{name}: {inputs} inputs from {options.first} of seed {seed}", flush=True)
+    return True
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    options = arguments(words)
+    if options.replay is not None:
+        return replay(options.replay)
+    seed = random.SystemRandom().randrange(1 << 32) if options.seed is None else options.seed
+    shares = {options.target: 100} if options.target else SHARES
+    fine = [run_target(name, options, seed, options.inputs * share // 100) for name, share in shares.items()]
+    return 0 if all(fine) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,106 @@
+"""Faults planted in the product, one at a time; each has to be found by its target."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from unittest import mock
+
+from popclient import offset_file
+from popserver.access import flow, rules
+from popserver.database import notifications
+from popserver.filters import conditions, grammar, sql
+from popserver.filters.conditions import Operand
+from popserver.model import handles
+from popserver.model.handles import Receipt
+from proof.fuzz import handles as handles_target
+
+
+@dataclass(frozen=True)
+class FuzzFault:
+    """What is put in the place of `owner.attribute`; it must be found within so many inputs of seed 1."""
+
+    target: str
+    owner: Any
+    attribute: str
+    wrong: Any
+    within: int = 4_000
+
+    @contextmanager
+    def planted(self) -> Iterator[None]:
+        # Filters are cached by their text, with the right meaning or the wrong one.
+        sql.parse.results.clear()
+        try:
+            with mock.patch.object(self.owner, self.attribute, self.wrong):
+                yield
+        finally:
+            sql.parse.results.clear()
+
+
+def _negated_unknown(at: int, operand: Operand) -> conditions.Condition:
+    said = conditions.as_condition(operand).evaluate
+    return conditions.Condition(at, lambda properties: not said(properties), operand.depth + 1)
+
+
+def _unchecked_recall(handle: str) -> handles.RecallHandle:
+    found = base64.urlsafe_b64decode(handle).decode().split(" ", 4)
+    return handles.RecallHandle(found[1], found[2], int(found[3]), found[4])
+
+
+def _receipt_of_any_message(handle: str, message_id: str = "") -> Receipt:
+    return _DECODE_RECEIPT(handle)
+
+
+def _lenient_receipt(handle: str, message_id: str = "") -> Receipt:
+    return _DECODE_RECEIPT(handle.strip().replace("-", "+"), message_id)
+
+
+def _trusting(payload: str) -> notifications.Notification:
+    sender, ready, changed, signals, _lite = json.loads(payload)
+    invalidations = frozenset(notifications.Invalidation(*each) for each in changed)
+    return notifications.Notification(sender, frozenset(ready), invalidations, frozenset(signals))
+
+
+def _strict_date(date_time: str) -> int:
+    return int(datetime.fromisoformat(date_time).timestamp())
+
+
+_DECODE_RECEIPT: Callable[..., Receipt] = handles.decode_receipt
+
+FAULTS: Mapping[str, FuzzFault] = {
+    "NOT of unknown is true": FuzzFault("filters", conditions, "negated", _negated_unknown),
+    "any depth of nesting is parsed": FuzzFault("filters", grammar, "_check_depth", lambda _at, _levels: None),
+    "numbers are ordered as texts": FuzzFault(
+        "filters", conditions, "_ORDERS", {**conditions._ORDERS, "<": lambda one, other: str(one) < str(other)}
+    ),
+    "BETWEEN leaves its upper limit out": FuzzFault(
+        "filters", conditions, "_ORDERS", {**conditions._ORDERS, "<=": lambda one, other: one < other}
+    ),
+    "STARTSWITH finds text anywhere": FuzzFault(
+        "filters", conditions, "_TEXT_TESTS", {**conditions._TEXT_TESTS, "STARTSWITH": str.__contains__}
+    ),
+    "a handle's message is not compared": FuzzFault(
+        "handles", handles_target, "decode_receipt", _receipt_of_any_message
+    ),
+    "a handle is repaired": FuzzFault("handles", handles_target, "decode_receipt", _lenient_receipt),
+    "a recall handle is not checked": FuzzFault("handles", handles_target, "decode_recall", _unchecked_recall),
+    "a transaction id is compared in part": FuzzFault(
+        "handles", handles_target, "is_transaction_of", lambda text, *_: text[:16] == "0001020304050607"
+    ),
+    "an offset may be negative": FuzzFault("offsets", offset_file, "_offset", lambda _key, _queue, offset: offset),
+    "a queue stands twice": FuzzFault("offsets", offset_file, "_without_doubles", dict),
+    "a queue id may be any text": FuzzFault("offsets", offset_file, "_queue_id", lambda _key, queue: int(queue)),
+    "a notification without a field raises": FuzzFault("notifications", notifications, "decode", _trusting),
+    "the kinds of a notification's fields are not looked at": FuzzFault(
+        "notifications", notifications, "_are", lambda _kind, _values: True
+    ),
+    "a date that cannot be read raises": FuzzFault("authorization", flow, "_epoch_ms", _strict_date),
+    "a signature is compared in part": FuzzFault(
+        "authorization", rules, "is_signed", lambda _secret, _date, digest: digest[:1] in "4f"
+    ),
+}

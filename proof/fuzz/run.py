@@ -1,0 +1,120 @@
+"""Runs inputs against a target: by a seed, so that each is found again, and from the corpus."""
+
+from __future__ import annotations
+
+import base64
+import json
+import random
+import resource
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from proof.fuzz.target import FuzzTarget, mutated
+
+CORPUS = Path(__file__).parent / "corpus"
+GROWTH_MIB_MAX = 64
+_WARM_UP = 2_000  # inputs before memory is measured: caches are full then
+_FROM_CORPUS = 0.15
+
+
+@dataclass(frozen=True)
+class Finding:
+    """An input that broke a rule."""
+
+    target: str
+    data: bytes
+    what: str
+
+    def write(self, folder: Path) -> Path:
+        """A file for `--replay`."""
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{self.target}-{random.Random(self.data).getrandbits(32):08x}.json"
+        content = {"target": self.target, "input": base64.b64encode(self.data).decode(), "what": self.what}
+        path.write_text(json.dumps(content, indent=2) + "\n")
+        return path
+
+
+@dataclass
+class FuzzCounts:
+    """What a run has done."""
+
+    inputs: int = 0
+    comparisons: int = 0
+    finding: Finding | None = None
+
+
+def read_corpus(name: str, folder: Path = CORPUS) -> list[bytes]:
+    """The inputs of a target that are kept, one base64 line each."""
+    path = folder / f"{name}.txt"
+    return [base64.b64decode(line) for line in path.read_text().split()] if path.exists() else []
+
+
+def write_corpus(name: str, inputs: Sequence[bytes], folder: Path = CORPUS) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.txt").write_text("".join(base64.b64encode(each).decode() + "\n" for each in inputs))
+
+
+def input_of(target: FuzzTarget, corpus: Sequence[bytes], seed: int, number: int) -> bytes:
+    """Input `number` of a seed; it depends on nothing else but the corpus."""
+    if number < len(corpus):
+        return corpus[number]
+    dice = random.Random(f"{target.name} {seed} {number}")
+    if corpus and dice.random() < _FROM_CORPUS:
+        return mutated(dice.choice(corpus), dice)
+    drawn = target.draw(dice)
+    return mutated(drawn, dice) if dice.random() < 0.1 else drawn
+
+
+def run_inputs(target: FuzzTarget, seed: int, inputs: int, first: int = 0) -> FuzzCounts:
+    """Judge inputs `first` to `first + inputs - 1` of a seed, up to the first finding."""
+    corpus = read_corpus(target.name)
+    counts = FuzzCounts()
+    before_mib = 0.0
+    for number in range(first, first + inputs):
+        if counts.inputs == _WARM_UP:
+            before_mib = _peak_mib()
+        data = input_of(target, corpus, seed, number)
+        counts.inputs += 1
+        what = judged(target, data, counts)
+        if what is not None:
+            counts.finding = Finding(target.name, smaller(target, data), what)
+            return counts
+    grown_mib = _peak_mib() - before_mib
+    if before_mib and grown_mib > GROWTH_MIB_MAX:
+        counts.finding = Finding(target.name, b"", f"the process has grown by {grown_mib:.0f} MiB in {inputs} inputs")
+    return counts
+
+
+def judged(target: FuzzTarget, data: bytes, counts: FuzzCounts | None = None) -> str | None:
+    """What is wrong with the product's answer to an input; None if nothing is."""
+    try:
+        comparisons = target.judge(data)
+    except Exception:  # noqa: BLE001 - whatever is raised is the finding
+        return traceback.format_exc(limit=-6)
+    if counts is not None:
+        counts.comparisons += comparisons
+    return None
+
+
+def smaller(target: FuzzTarget, data: bytes, tries: int = 400) -> bytes:
+    """The input without the parts that the finding does not need."""
+    size = max(1, len(data) // 2)
+    while tries > 0:
+        at = 0
+        while at < len(data) and tries > 0:
+            tries -= 1
+            without = data[:at] + data[at + size :]
+            if judged(target, without) is not None:
+                data = without
+            else:
+                at += size
+        if size == 1:
+            break
+        size //= 2
+    return data
+
+
+def _peak_mib() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1_024

@@ -1,0 +1,63 @@
+"""Fuzzing: a short run breaks no rule, each planted fault is found, and the file of a finding repeats it."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+
+import pytest
+
+from proof.fuzz.__main__ import main
+from proof.fuzz.planted import FAULTS
+from proof.fuzz.run import Finding, read_corpus, run_inputs
+from proof.fuzz.targets import SHARES, TARGETS
+
+CORPUS_BYTES_MAX = 300_000
+SHORT = 5_000
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_no_rule_is_broken(name: str) -> None:
+    target = TARGETS[name]()
+    try:
+        counts = run_inputs(target, seed=1, inputs=SHORT)
+    finally:
+        target.close()
+    assert counts.finding is None, counts.finding
+    assert counts.inputs == SHORT
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_planted_fault_is_found(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fault = FAULTS[name]
+    with fault.planted():
+        target = TARGETS[fault.target]()
+        try:
+            counts = run_inputs(target, seed=1, inputs=fault.within)
+        finally:
+            target.close()
+        assert counts.finding is not None, f"not within {fault.within} inputs"
+        path = counts.finding.write(tmp_path)
+        assert main(["--replay", str(path)]) == 1
+    assert main(["--replay", str(path)]) == 0
+    assert "no rule is broken" in capsys.readouterr().out
+
+
+def test_an_input_depends_on_its_seed_and_number() -> None:
+    target = TARGETS["filters"]()
+    first, again, other = (
+        run_inputs(target, seed, 500, first=1_000).comparisons for seed in (4, 4, 5)
+    )  # fmt: skip
+    assert first == again != other
+
+
+def test_the_file_of_a_finding_has_its_input(tmp_path: Path) -> None:
+    path = Finding("handles", b"R\xff", "why").write(tmp_path)
+    assert base64.b64decode(json.loads(path.read_text())["input"]) == b"R\xff"
+
+
+def test_the_corpus_is_small_and_every_target_has_a_share() -> None:
+    assert sum(len(each) for name in TARGETS for each in read_corpus(name)) < CORPUS_BYTES_MAX
+    assert SHARES.keys() == TARGETS.keys()
+    assert sum(SHARES.values()) == 100
