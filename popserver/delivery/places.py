@@ -67,6 +67,7 @@ _READY_SINCE_MS = (
         delivery.c.topic_id == bindparam("topic_id"),
         in_states(delivery.c.state, State.READY),
         delivery.c.message_group.is_(None),
+        delivery.c.visible_at_ms >= bindparam("ready_from"),
     )
     .scalar_subquery()
 )

@@ -20,6 +20,7 @@ from popserver.database.rows import RowStatement, encode_rows
 from popserver.database.schema import delivery, in_states
 from popserver.delivery.message_groups import MessageGroupKey
 from popserver.delivery.places import QueueToScan
+from popserver.delivery.ready import ReadyFrom
 from popserver.engine.transaction import STEP_ROWS_MAX, Transaction, carries_out
 from popserver.filters import Filter
 from popserver.messages.read import BY_KEY, DEFERRED, Bodies, stored_messages
@@ -129,7 +130,7 @@ def receive_batch_of(several: Sequence[Receive]) -> ReceiveBatch:
         keeps_order=keeps_order,
         takes_groups=keeps_order and MessageType.FIFO in topic.accepts,
         by_priority=MessageType.PRIORITY in topic.accepts and rotation % FAIR_EVERY != 0,
-        names={"group_id": first.group.group_id, "topic_id": topic.topic_id},
+        names={"group_id": first.group.group_id, "topic_id": topic.topic_id, "ready_from": 0},
         judged=judged,
     )
 
@@ -177,7 +178,10 @@ def _find_and_grant(tx: Transaction, batch: ReceiveBatch, several: Sequence[Rece
         return [ReceiveSlot(request, request.batch_size, []) for request in several], False
     if MessageType.LITE in batch.topic.accepts:
         return _find_and_grant_lite(tx, batch, several)
+    batch = batch._replace(names=batch.names | {"ready_from": _ready_from(tx, batch)})
     places = scan.lock_places(tx, batch)
+    if places:
+        _saw_ready(tx, batch, places[0].ready_since_ms)
     is_any_again = not places or places[0].ready_since_ms is not None
     # Messages without a message group that are READY again, the longest waiting first.
     ready_again = _READY_AGAIN.rows(tx.conn, batch.names | {"limit": batch.room}) if is_any_again else []
@@ -327,7 +331,26 @@ def _distribute(
 
 def _is_hidden(tx: Transaction, batch: ReceiveBatch) -> bool:
     """Whether nothing was found only because another server has locked messages."""
-    return tx.has_other_writers and scan.is_more(tx, batch)
+    if not tx.has_other_writers:
+        return False
+    if scan.is_more(tx, batch):
+        return True
+    _saw_ready(tx, batch, None)
+    return False
+
+
+def _ready_from(tx: Transaction, batch: ReceiveBatch) -> int:
+    """From when on to look for messages that are READY again. SQLite's index has no entries of the past."""
+    if not tx.has_other_writers:
+        return 0
+    return tx.remembered(ReadyFrom).of(batch.group.group_id, batch.topic.topic_id, tx.now_ms)
+
+
+def _saw_ready(tx: Transaction, batch: ReceiveBatch, first_ms: int | None) -> None:
+    """Remember which message was the first one, once the transaction is committed: it may have granted it."""
+    if tx.has_other_writers:
+        seen = batch.group.group_id, batch.topic.topic_id, batch.names["ready_from"], first_ms, tx.now_ms
+        tx.after_commit.append(lambda: tx.remembered(ReadyFrom).saw(*seen))
 
 
 def _answers(tx: Transaction, batch: ReceiveBatch, slots: Sequence[ReceiveSlot], *, left_over: bool) -> list[Received]:
@@ -355,6 +378,7 @@ _READY_AGAIN = RowStatement(
         # Without a message group no ack is provisional, so READY is compared alone, as in the index.
         in_states(delivery.c.state, State.READY),
         delivery.c.message_group.is_(None),
+        delivery.c.visible_at_ms >= bindparam("ready_from"),
     )
     .order_by(delivery.c.visible_at_ms)
     .limit(bindparam("limit"))

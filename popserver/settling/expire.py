@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 from sqlalchemy import bindparam, delete, exists, func, select, tuple_, update
@@ -26,6 +27,7 @@ from popserver.delivery.message_groups import (
     lock_available,
     runs_of,
 )
+from popserver.delivery.ready import SLACK_MS, ReadyFrom
 from popserver.delivery.retry_topic import requeue
 from popserver.engine.transaction import STEP_ROWS_MAX, Phase, Request, Transaction, carries_out
 from popserver.model.errors import PopError
@@ -167,6 +169,8 @@ def _carry_out(tx: Transaction, group: Group, event: Event, rows: Sequence[DueRo
     if target(event) is State.READY:
         for topic_id in {row.topic_id for row in rows if row.message_group is None}:
             tx.ready_topics.add(topic_id)
+        for topic_id in {row.topic_id for row in rows if row.visible_at_ms < tx.now_ms - SLACK_MS // 2}:
+            tx.after_commit.append(partial(tx.remembered(ReadyFrom).forget, group.group_id, topic_id))
 
 
 def _advance_groups(tx: Transaction, rows: Sequence[DueRow], groups: dict[int, FoundGroup]) -> None:

@@ -23,7 +23,7 @@ SQLITE = {
     "message_pk": r"SEARCH message USING INTEGER PRIMARY KEY",
     "message_id": r"SEARCH message USING (COVERING )?INDEX message_id_once \(message_id=\?",
     "delivery_pk": r"SEARCH delivery USING PRIMARY KEY \(group_id=\? AND message_key=\?\)",
-    "delivery_ready": r"SEARCH delivery USING INDEX delivery_ready \(group_id=\? AND topic_id=\?\)",
+    "delivery_ready": r"SEARCH delivery USING INDEX delivery_ready \(group_id=\? AND topic_id=\? AND visible_at_ms>",
     "delivery_due": r"SEARCH delivery USING INDEX delivery_due \(visible_at_ms<\?\)",
     "delivery_client": r"SEARCH delivery USING INDEX delivery_client \(client_id=\?\)",
     "delivery_of_group": r"USING COVERING INDEX delivery_of_group \(group_id=\? AND topic_id=\? AND message_group=\?\)",
