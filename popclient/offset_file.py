@@ -121,7 +121,18 @@ def _offsets_of(key: str, of_key: Any) -> dict[int, int]:
     split_table_key(key)
     if not isinstance(of_key, dict):
         raise OffsetFileTorn(f"{key!r} has {of_key!r} for its queues; it must be {_SHAPE}")
-    return {_queue_id(key, queue_id): _offset(key, queue_id, offset) for queue_id, offset in of_key.items()}
+    found: dict[int, int] = {}
+    for name, offset in of_key.items():
+        queue_id = _queue_id(key, name)
+        _once(key, queue_id, found)
+        found[queue_id] = _offset(key, name, offset)
+    return found
+
+
+def _once(key: str, queue_id: int, found: Mapping[int, int]) -> None:
+    """Raises OffsetFileTorn for a queue that is there already, as 1 and as 01."""
+    if queue_id in found:
+        raise OffsetFileTorn(f"{key!r} has queue {queue_id} twice, with and without zeros before it; delete one")
 
 
 def _queue_id(key: str, queue_id: str) -> int:

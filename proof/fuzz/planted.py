@@ -94,6 +94,9 @@ FAULTS: Mapping[str, FuzzFault] = {
     ),
     "an offset may be negative": FuzzFault("offsets", offset_file, "_offset", lambda _key, _queue, offset: offset),
     "a queue stands twice": FuzzFault("offsets", offset_file, "_without_doubles", dict),
+    "a queue stands there as 1 and as 01": FuzzFault(
+        "offsets", offset_file, "_once", lambda _key, _queue, _found: None
+    ),
     "a queue id may be any text": FuzzFault("offsets", offset_file, "_queue_id", lambda _key, queue: int(queue)),
     "a notification without a field raises": FuzzFault("notifications", notifications, "decode", _trusting),
     "the kinds of a notification's fields are not looked at": FuzzFault(

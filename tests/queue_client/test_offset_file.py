@@ -77,6 +77,8 @@ def test_what_stands_beside_the_table_is_passed_over() -> None:
         ('{"offsetTable":{"t@g":{0:1.5}}}', "'t@g' has offset 1.5 in queue 0"),
         ('{"offsetTable":{"t@g":{0:true}}}', "'t@g' has offset True in queue 0"),
         ('{"offsetTable":{"t@g":{0:1,0:2}}}', "'0' stands twice"),
+        ('{"offsetTable":{"t@g":{"1":1,"01":2}}}', "'t@g' has queue 1 twice"),
+        ('{"offsetTable":{"t@g":{00:5,0:5}}}', "'t@g' has queue 0 twice"),
     ],
 )
 def test_a_text_that_is_none_is_refused_with_its_place(text: str, sentence: str) -> None:
