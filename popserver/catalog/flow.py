@@ -110,7 +110,10 @@ class Catalog:
         """
         if kind is not None and kind.is_lite:
             await self.lite_group(group_name, await self.bind_topic(topic_name))
-        group = self._groups.get(group_name) or await self.group(group_name)
+        group = self._groups.get(group_name)
+        if group is None:
+            check_topic(topic_name)  # first, because a refused request creates no group
+            group = await self.group(group_name)
         topic = self._topics.get(topic_name) or await self._topic_for(group, topic_name)
         check_gets_messages(kind, group, topic)
         if (group.group_id, topic.topic_id) not in self._met:

@@ -43,7 +43,10 @@ class Resource(NamedTuple):
 
 
 def check_topic(topic: Resource) -> None:
-    """Raise `IllegalTopic` unless clients may consume or administer a topic with this name."""
+    """Raise `IllegalTopic` unless clients may consume or administer a topic with this name.
+
+    Raise `IllegalConsumerGroup` for a group's own topic if no group may have that name.
+    """
     name = topic.name
     limit = 255 if is_system_derived(name) else TOPIC_LENGTH_MAX
     if not name.strip():
@@ -56,6 +59,8 @@ def check_topic(topic: Resource) -> None:
         raise IllegalTopic(f"topic name '{name}' is reserved for the system; choose another")
     if not _LEGAL_NAMESPACE.fullmatch(topic.namespace):
         raise IllegalTopic(f"topic '{name}': {_namespace_rule(topic)}")
+    if (owner := owner_of(topic)) is not None:
+        check_group(owner)
 
 
 def check_topic_to_send(topic: Resource) -> None:

@@ -29,7 +29,7 @@ from popserver.filters.memory import Filters
 from popserver.model.errors import BadRequest, MessageNotFound, TooManyRequests, TopicNotFound
 from popserver.model.group import Group
 from popserver.model.message import StoredMessage
-from popserver.model.names import RETRY_PREFIX, Resource, owner_of
+from popserver.model.names import RETRY_PREFIX, Resource, check_topic, owner_of
 from popserver.model.retry import check_delay_level
 from popserver.model.topic import OFFSET_BITS, QueueName, Topic, queue_numbered
 from popserver.pulling import read as pulling_read
@@ -100,6 +100,7 @@ class Pulls:
         Does not use or change the group's progress, and works in both modes. Raises `TopicNotFound`, `BadRequest` for a
         queue that the topic does not have, `TooManyRequests` if it would have to wait and too many pulls wait already.
         """
+        check_topic(request.topic)  # first, because a refused pull creates no group
         group, topic = (
             await self._catalog.group(request.group),
             await self._catalog.topic(request.topic, request.generation),

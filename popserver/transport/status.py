@@ -74,6 +74,9 @@ _STREAM_ENDS: dict[type[PopError], EndCode] = {
 # gRPC sends the sentence in a header, and some clients accept at most 8 KiB of headers.
 _STREAM_SENTENCE_LENGTH_MAX = 512
 
+# A sentence repeats names from the request, and nobody has checked their length.
+_SENTENCE_LENGTH_MAX = 2_000
+
 OK = pb.Status(code=pb.OK, message="OK")
 
 
@@ -90,7 +93,10 @@ def of(outcome: PopError | None) -> pb.Status:
         return OK
     # Tests of official clients look for the code's name in the sentence of a refused handle.
     named = "INVALID_RECEIPT_HANDLE: " if isinstance(outcome, errors.InvalidReceiptHandle) else ""
-    return pb.Status(code=CODES[type(outcome)], message=named + outcome.sentence)
+    sentence = outcome.sentence
+    if len(sentence) > _SENTENCE_LENGTH_MAX:
+        sentence = sentence[: _SENTENCE_LENGTH_MAX - 1] + "…"
+    return pb.Status(code=CODES[type(outcome)], message=named + sentence)
 
 
 def end_of_stream(refusal: PopError) -> EndStatus:

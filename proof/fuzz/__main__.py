@@ -8,12 +8,14 @@ import json
 import random
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import closing
 from pathlib import Path
 
+from proof.fuzz.corpus import keep_new_answers
 from proof.fuzz.run import judged, run_inputs
 from proof.fuzz.targets import SHARES, TARGETS
-from proof.totals import add_totals
+from proof.totals import add_totals, read_totals
 
 HARNESS = "fuzz"
 PART = 20_000  # inputs between two additions to the totals
@@ -31,6 +33,10 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, help="inputs depend on it and on their number (random)")
     parser.add_argument("--first", type=int, default=0, help="the number of each target's first input (0)")
     parser.add_argument("--replay", type=Path, metavar="FILE", help="judge the input in the file of a finding")
+    parser.add_argument(
+        "--keep", action="store_true", help="keep inputs with new answers in proof/fuzz/corpus, instead"
+    )
+    parser.add_argument("--until", type=int, help="go on until the totals have so many inputs")
     parser.add_argument("--no-totals", action="store_true", help="leave proof/totals alone")
     return parser.parse_args(words)
 
@@ -57,7 +63,8 @@ def run_target(name: str, options: argparse.Namespace, seed: int, inputs: int) -
                 add_totals(HARNESS, {**sums, "violations": int(counts.finding is not None)})
             if counts.finding is not None:
                 path = counts.finding.write(Path(tempfile.gettempdir()) / "popmq-fuzz")
-                print(f"{name}, seed {seed}: {counts.finding.what}\nRepeat it: python -m proof.fuzz --replay {path}")
+                print(f"{name}, input {first + counts.inputs - 1} of seed {seed}: {counts.finding.what}")
+                print(f"Repeat it: python -m proof.fuzz --replay {path}")
                 return False
     finally:
         target.close()
@@ -65,12 +72,23 @@ def run_target(name: str, options: argparse.Namespace, seed: int, inputs: int) -
     return True
 
 
+def keep_answers(names: Iterable[str], seed: int, inputs: int) -> int:
+    for name in names:
+        with closing(TARGETS[name]()) as target:
+            print(f"{name}: {keep_new_answers(target, seed, inputs)} inputs are kept", flush=True)
+    return 0
+
+
 def main(words: Sequence[str] | None = None) -> int:
     options = arguments(words)
     if options.replay is not None:
         return replay(options.replay)
     seed = random.SystemRandom().randrange(1 << 32) if options.seed is None else options.seed
+    if options.until is not None:
+        options.inputs = max(0, options.until - read_totals(HARNESS).get("inputs", 0))
     shares = {options.target: 100} if options.target else SHARES
+    if options.keep:
+        return keep_answers(shares, seed, options.inputs)
     fine = [run_target(name, options, seed, options.inputs * share // 100) for name, share in shares.items()]
     return 0 if all(fine) else 1
 

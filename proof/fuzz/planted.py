@@ -12,12 +12,19 @@ from typing import Any
 from unittest import mock
 
 from popclient import offset_file
+from popproto.v2 import definition_pb2 as pb
+from popproto.v2 import service_pb2 as wire
 from popserver.access import flow, rules
 from popserver.database import notifications
 from popserver.filters import conditions, grammar, sql
 from popserver.filters.conditions import Operand
 from popserver.model import handles
+from popserver.model.errors import BadRequest, ClientIdRequired
 from popserver.model.handles import Receipt
+from popserver.producing import rpc as producing
+from popserver.pulling import flow as pulling
+from popserver.transport import convert, status
+from popserver.transport.calls import Caller
 from proof.fuzz import handles as handles_target
 
 
@@ -70,6 +77,20 @@ def _strict_date(date_time: str) -> int:
     return int(datetime.fromisoformat(date_time).timestamp())
 
 
+def _strict_duration_ms(duration: convert.Moment) -> int:
+    if duration.seconds < 0:
+        raise OverflowError("the duration is negative")
+    return duration.seconds * 1_000
+
+
+async def _refused_afterwards(
+    methods: producing.ProducerMethods, request: wire.SendMessageRequest, caller: Caller
+) -> wire.SendMessageResponse:
+    await _SEND(methods, request, caller)
+    raise BadRequest("the message is stored")
+
+
+_SEND = producing.ProducerMethods.send_message
 _DECODE_RECEIPT: Callable[..., Receipt] = handles.decode_receipt
 
 FAULTS: Mapping[str, FuzzFault] = {
@@ -102,6 +123,15 @@ FAULTS: Mapping[str, FuzzFault] = {
     "the kinds of a notification's fields are not looked at": FuzzFault(
         "notifications", notifications, "_are", lambda _kind, _values: True
     ),
+    "an illegal topic is refused after its group is created": FuzzFault(
+        "calls", pulling, "check_topic", lambda _: None
+    ),
+    "a sentence repeats a name of any length": FuzzFault("calls", status, "_SENTENCE_LENGTH_MAX", 1 << 30),
+    "a refusal has the code of a failure": FuzzFault(
+        "calls", status, "CODES", {**status.CODES, ClientIdRequired: pb.INTERNAL_SERVER_ERROR}
+    ),
+    "a negative duration raises": FuzzFault("calls", convert, "duration_ms", _strict_duration_ms),
+    "a refused send is stored": FuzzFault("calls", producing.ProducerMethods, "send_message", _refused_afterwards),
     "a date that cannot be read raises": FuzzFault("authorization", flow, "_epoch_ms", _strict_date),
     "a signature is compared in part": FuzzFault(
         "authorization", rules, "is_signed", lambda _secret, _date, digest: digest[:1] in "4f"

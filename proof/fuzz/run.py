@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from proof.fuzz.corpus import read_corpus
 from proof.fuzz.target import FuzzTarget, mutated
 
-CORPUS = Path(__file__).parent / "corpus"
 GROWTH_MIB_MAX = 64
 _WARM_UP = 2_000  # inputs before memory is measured: caches are full then
 _FROM_CORPUS = 0.15
@@ -45,17 +45,6 @@ class FuzzCounts:
     finding: Finding | None = None
 
 
-def read_corpus(name: str, folder: Path = CORPUS) -> list[bytes]:
-    """The inputs of a target that are kept, one base64 line each."""
-    path = folder / f"{name}.txt"
-    return [base64.b64decode(line) for line in path.read_text().split()] if path.exists() else []
-
-
-def write_corpus(name: str, inputs: Sequence[bytes], folder: Path = CORPUS) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{name}.txt").write_text("".join(base64.b64encode(each).decode() + "\n" for each in inputs))
-
-
 def input_of(target: FuzzTarget, corpus: Sequence[bytes], seed: int, number: int) -> bytes:
     """Input `number` of a seed; it depends on nothing else but the corpus."""
     if number < len(corpus):
@@ -79,7 +68,7 @@ def run_inputs(target: FuzzTarget, seed: int, inputs: int, first: int = 0) -> Fu
         counts.inputs += 1
         what = judged(target, data, counts)
         if what is not None:
-            counts.finding = Finding(target.name, smaller(target, data), what)
+            counts.finding = Finding(target.name, smaller(target, data, target.tries), what)
             return counts
     grown_mib = _peak_mib() - before_mib
     if before_mib and grown_mib > GROWTH_MIB_MAX:
@@ -98,7 +87,7 @@ def judged(target: FuzzTarget, data: bytes, counts: FuzzCounts | None = None) ->
     return None
 
 
-def smaller(target: FuzzTarget, data: bytes, tries: int = 400) -> bytes:
+def smaller(target: FuzzTarget, data: bytes, tries: int) -> bytes:
     """The input without the parts that the finding does not need."""
     size = max(1, len(data) // 2)
     while tries > 0:

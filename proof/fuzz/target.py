@@ -16,9 +16,13 @@ class FuzzViolation(AssertionError):
 
 
 class FuzzTarget(ABC):
-    """One parser, or one door. A target has no state that one input could leave to the next."""
+    """One parser, or a server. A parser has no state that one input could leave to the next."""
 
     name: ClassVar[str]
+    short: ClassVar[int] = 5_000  # inputs of a run in the tests
+    tries: ClassVar[int] = 400  # judgements to make the input of a finding smaller
+
+    reached = ""  # what the last input led to, for targets that can say it: one input of each kind is kept
 
     @abstractmethod
     def draw(self, dice: random.Random) -> bytes:

@@ -54,6 +54,12 @@ def test_a_topic_that_may_not_be(name: str, says: str) -> None:
         check_topic(named(name))
 
 
+@pytest.mark.parametrize("name", ["%DLQ%", "%RETRY%", "%DLQ%" + "g" * 121, "%RETRY%CID_RMQ_SYS_x"])
+def test_a_topic_of_a_group_that_may_not_be(name: str) -> None:
+    with pytest.raises(IllegalConsumerGroup):
+        check_topic(named(name))
+
+
 @pytest.mark.parametrize("name", ["%DLQ%g", "%RETRY%g"])
 def test_only_the_server_fills_derived_topics(name: str) -> None:
     check_topic(named(name))

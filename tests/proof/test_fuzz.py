@@ -4,28 +4,29 @@ from __future__ import annotations
 
 import base64
 import json
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from proof.fuzz.__main__ import main
+from proof.fuzz.corpus import CORPUS, keep, keep_new_answers, read_corpus
 from proof.fuzz.planted import FAULTS
-from proof.fuzz.run import Finding, read_corpus, run_inputs
+from proof.fuzz.run import Finding, run_inputs
 from proof.fuzz.targets import SHARES, TARGETS
 
 CORPUS_BYTES_MAX = 300_000
-SHORT = 5_000
 
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_no_rule_is_broken(name: str) -> None:
     target = TARGETS[name]()
     try:
-        counts = run_inputs(target, seed=1, inputs=SHORT)
+        counts = run_inputs(target, seed=1, inputs=target.short)
     finally:
         target.close()
     assert counts.finding is None, counts.finding
-    assert counts.inputs == SHORT
+    assert counts.inputs == target.short
 
 
 @pytest.mark.parametrize("name", FAULTS)
@@ -58,6 +59,18 @@ def test_the_file_of_a_finding_has_its_input(tmp_path: Path) -> None:
 
 
 def test_the_corpus_is_small_and_every_target_has_a_share() -> None:
-    assert sum(len(each) for name in TARGETS for each in read_corpus(name)) < CORPUS_BYTES_MAX
+    assert sum(path.stat().st_size for path in CORPUS.iterdir()) < CORPUS_BYTES_MAX
     assert SHARES.keys() == TARGETS.keys()
     assert sum(SHARES.values()) == 100
+
+
+def test_small_inputs_are_kept_once(tmp_path: Path) -> None:
+    assert keep("handles", [b"a", b"a", b"b", b"x" * 1_000], tmp_path) == 2
+    assert keep("handles", [b"b", b"c"], tmp_path) == 1
+    assert read_corpus("handles", tmp_path) == [b"a", b"b", b"c"]
+
+
+def test_an_input_is_kept_for_each_new_answer(tmp_path: Path) -> None:
+    with closing(TARGETS["calls"]()) as target:
+        kept = keep_new_answers(target, seed=1, inputs=60, folder=tmp_path)
+    assert 10 < kept == len(read_corpus("calls", tmp_path))

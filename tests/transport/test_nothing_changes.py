@@ -17,7 +17,7 @@ from popserver.access.flow import Rules
 from popserver.engine.clock import ManualClock
 from popserver.transport import convert
 from tests.support.certificates import Authority
-from tests.support.door import TOPIC, Door, a_message, opened
+from tests.support.door import TOPIC, Door, a_message, opened, receive_request
 from tests.support.guarded import REQUESTS, give_everything, guarded
 from tests.support.signing import DATE, signed
 from tests.support.tls import caller, certified
@@ -61,6 +61,28 @@ async def test_a_signature_that_is_sent_again(tmp_path: Path) -> None:
             assert status.code == pb.UNAUTHORIZED, method
             assert f"at most {MINUTE} ms" in status.message
         assert await door.digest() == before
+
+
+@pytest.mark.parametrize("name", ["", "no topic", "TBW102"])
+async def test_an_illegal_topic_with_a_group_that_is_new(tmp_path: Path, name: str) -> None:
+    """The group would be created on first use; but nothing is used."""
+    topic, group = pb.Resource(name=name), pb.Resource(name="new")
+    async with opened(tmp_path) as door:
+        before = await door.digest()
+        for method, request in (
+            ("QueryAssignment", wire.QueryAssignmentRequest(topic=topic, group=group)),
+            ("ReceiveMessage", receive_request(topic=topic, group=group)),
+            ("PullMessage", pull_request(topic, group)),
+        ):
+            codes = [each.code for each in await door.statuses(method, request)]
+            assert codes == [pb.ILLEGAL_TOPIC], method
+        assert await door.digest() == before
+
+
+def pull_request(topic: pb.Resource, group: pb.Resource) -> wire.PullMessageRequest:
+    filtered = pb.FilterExpression(type=pb.TAG, expression="*")
+    queue = pb.MessageQueue(topic=topic)
+    return wire.PullMessageRequest(group=group, message_queue=queue, batch_size=1, filter_expression=filtered)
 
 
 async def refused(door: Door, *papers: object) -> None:

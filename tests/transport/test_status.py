@@ -28,6 +28,12 @@ def test_the_sentence_travels() -> None:
     assert (status.of(None).code, status.of(None).message) == (pb.OK, "OK")
 
 
+def test_a_name_without_end_is_cut() -> None:
+    sentence = status.of(TopicNotFound(f"topic '{'x' * 70_000}' does not exist")).message
+    assert len(sentence) == 2_000
+    assert sentence.endswith("x…")
+
+
 @pytest.mark.parametrize(
     ("outcomes", "code"),
     [
