@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import parse_qsl, quote
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from popclient.aio import Admin
@@ -142,14 +142,17 @@ def _address_of(request: Request) -> str:
 
 
 async def form_of(request: Request) -> dict[str, list[str]]:
-    """The fields of a form. Raises `Refused` if it is too large."""
+    """The fields of a form. Raises `Refused` if it is too large, or if its sender has left."""
     if int(request.headers.get("content-length") or 0) > BODY_BYTES_MAX:
         raise Refused(f"the form is larger than {BODY_BYTES_MAX} bytes", 413)
     raw = b""
-    async for part in request.stream():
-        raw += part
-        if len(raw) > BODY_BYTES_MAX:
-            raise Refused(f"the form is larger than {BODY_BYTES_MAX} bytes", 413)
+    try:
+        async for part in request.stream():
+            raw += part
+            if len(raw) > BODY_BYTES_MAX:
+                raise Refused(f"the form is larger than {BODY_BYTES_MAX} bytes", 413)
+    except ClientDisconnect:
+        raise Refused("the connection ended before the form") from None
     form: dict[str, list[str]] = {}
     try:
         for name, value in parse_qsl(raw.decode(), keep_blank_values=True, max_num_fields=FIELDS_MAX):

@@ -67,6 +67,13 @@ class HttpConnection(H11Protocol):
             self._stop(self._deadline)
             self._deadline = None
 
+    def send_400_response(self, msg: str) -> None:
+        """Refuse bytes that are no request. The refusal has no body after a HEAD."""
+        try:
+            super().send_400_response(msg)
+        except h11.LocalProtocolError:
+            self.transport.close()
+
     def on_response_complete(self) -> None:
         self.has_answered = True
         super().on_response_complete()

@@ -9,6 +9,7 @@ from popserver.clients.clients import Clients
 from popserver.cluster.servers import Servers
 from popserver.filters.subscription import ClientKind
 from popserver.members.flow import GroupMembers
+from popserver.model.names import check_group
 from popserver.transport import convert, status
 from popserver.transport.calls import Caller
 from popserver.transport.listen import address_of, split_address
@@ -64,8 +65,10 @@ class RouteMethods:
 
     async def _share(self, request: wire.QueryAssignmentRequest, caller: Caller) -> wire.QueryAssignmentResponse:
         """The member's share, at the servers that the route names for these queues."""
+        group_name = caller.resource(request.group)
+        check_group(group_name)  # first, because a refused request creates no topic
         topic = await self._catalog.topic(caller.resource(request.topic))
-        group = await self._catalog.group(caller.resource(request.group))
+        group = await self._catalog.group(group_name)
         share = {each.number for each in await self._group_members.share_of(caller.client_id, group.name, topic)}
         route = convert.queues(topic, request.topic, self._brokers(request.endpoints))[: len(topic.queues)]
         assignments = [pb.Assignment(message_queue=queue) for queue in route if queue.id in share]

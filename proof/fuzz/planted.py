@@ -11,7 +11,11 @@ from datetime import datetime
 from typing import Any
 from unittest import mock
 
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
 from popclient import offset_file
+from popconsole import desk, visits
+from popport.connections import HttpConnection
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
 from popserver.access import flow, rules
@@ -25,6 +29,7 @@ from popserver.producing import rpc as producing
 from popserver.pulling import flow as pulling
 from popserver.transport import convert, status
 from popserver.transport.calls import Caller
+from popserver.web import readers
 from proof.fuzz import handles as handles_target
 
 
@@ -132,6 +137,14 @@ FAULTS: Mapping[str, FuzzFault] = {
     ),
     "a negative duration raises": FuzzFault("calls", convert, "duration_ms", _strict_duration_ms),
     "a refused send is stored": FuzzFault("calls", producing.ProducerMethods, "send_message", _refused_afterwards),
+    "a refusal after a HEAD raises": FuzzFault(
+        "web", HttpConnection, "send_400_response", H11Protocol.send_400_response
+    ),
+    "a client that leaves before its form is a failure": FuzzFault("web", visits, "ClientDisconnect", KeyError),
+    "a page fails without a header": FuzzFault(
+        "web", readers.Readers, "may_read", lambda _, request: request.headers["authorization"] != ""
+    ),
+    "a form needs no token": FuzzFault("web", desk, "check", lambda _visit, acts: None),
     "a date that cannot be read raises": FuzzFault("authorization", flow, "_epoch_ms", _strict_date),
     "a signature is compared in part": FuzzFault(
         "authorization", rules, "is_signed", lambda _secret, _date, digest: digest[:1] in "4f"

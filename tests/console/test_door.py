@@ -6,6 +6,7 @@ import itertools
 from typing import Any
 
 import pytest
+from starlette.requests import Request
 from structlog.testing import capture_logs
 
 import popclient.admin
@@ -17,6 +18,7 @@ from popconsole.guard import POLICY
 from popconsole.pulse import Pulse
 from popconsole.sessions import CHECK_S, SESSIONS_MAX, TRIES_MAX, TRIES_OF_KEY_MAX, TRIES_S, Sessions
 from popconsole.settings import Settings
+from popconsole.visits import Refused, form_of
 from tests.console.site import Site, browsing, csrf_on, opened
 from tests.support.desk import Desk
 from tests.support.waiting import eventually
@@ -389,3 +391,11 @@ def test_the_environments_user_is_nobodys(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("ROCKETMQ_ACCESS_SECRET", "s3cret-key")
     with opened(auth=True, admin_access_key="root", admin_secret="s3cret-key") as site:
         assert site.browser.get("/", follow_redirects=False).status_code == 303
+
+
+async def test_who_leaves_before_the_form_is_refused_and_not_a_failure() -> None:
+    async def left() -> dict[str, str]:
+        return {"type": "http.disconnect"}
+
+    with pytest.raises(Refused, match="ended before the form"):
+        await form_of(Request({"type": "http", "method": "POST", "headers": []}, left))

@@ -79,6 +79,19 @@ async def test_an_illegal_topic_with_a_group_that_is_new(tmp_path: Path, name: s
         assert await door.digest() == before
 
 
+async def test_an_illegal_group_with_a_topic_that_is_new(tmp_path: Path) -> None:
+    settings = pb.Settings(client_type=pb.PULL_CONSUMER, subscription=pb.Subscription(group=pb.Resource(name="known")))
+    async with opened(tmp_path) as door, door.telemetry() as stream:
+        await stream.write(wire.TelemetryCommand(settings=settings))
+        assert (await stream.read()).HasField("settings")
+        before = await door.digest()
+        for name in ("", "no group"):
+            request = wire.QueryAssignmentRequest(topic=pb.Resource(name="new"), group=pb.Resource(name=name))
+            (status,) = await door.statuses("QueryAssignment", request)
+            assert status.code == pb.ILLEGAL_CONSUMER_GROUP
+        assert await door.digest() == before
+
+
 def pull_request(topic: pb.Resource, group: pb.Resource) -> wire.PullMessageRequest:
     filtered = pb.FilterExpression(type=pb.TAG, expression="*")
     queue = pb.MessageQueue(topic=topic)

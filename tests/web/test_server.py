@@ -189,6 +189,18 @@ async def test_a_large_body_is_refused(web: App, headers: dict[str, str]) -> Non
     assert web.budgets["HTTP requests"].used == 0
 
 
+async def test_what_is_no_request_after_a_head_ends_the_connection(web: App) -> None:
+    """The answer to a HEAD has no body, and so the refusal of what follows has none."""
+    failures: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, failure: failures.append(failure))
+    reader, writer = await connect(web.http_endpoint)
+    writer.write(b"HEAD /livez HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\nno chunk\r\n")
+    async with asyncio.timeout(PATIENCE_S):
+        assert (await reader.read()).startswith(b"HTTP/1.1 400 ")
+    writer.close()
+    assert failures == []
+
+
 async def test_bodies_share_a_budget(web: App) -> None:
     budget = web.budgets["HTTP requests"]
     assert budget.take(budget.limit)

@@ -6,6 +6,7 @@ finding that a file of one input does not repeat is repeated from the thousand b
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 import struct
@@ -69,6 +70,7 @@ class CallsTarget(FuzzTarget):
 
     def __init__(self) -> None:
         self._served: ServedStore | None = None
+        self._loop = asyncio.new_event_loop()  # of one server after the other: gRPC's library forgets no loop
         self._given: dict[str, str] = {}
         self._judged = 0
 
@@ -107,6 +109,12 @@ class CallsTarget(FuzzTarget):
             served.forget()
 
     def close(self) -> None:
+        self._end_server()
+        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        self._loop.run_until_complete(self._loop.shutdown_default_executor())
+        self._loop.close()
+
+    def _end_server(self) -> None:
         if self._served is not None:
             self._served.close()
             self._served = None
@@ -114,9 +122,9 @@ class CallsTarget(FuzzTarget):
     def _ready(self) -> ServedStore:
         """The server; a new one after so many inputs."""
         if self._judged >= RENEWED_AFTER:
-            self.close()
+            self._end_server()
         if self._served is None:
-            self._served, self._judged, self._given = ServedStore(), 0, {}
+            self._served, self._judged, self._given = ServedStore(self._loop), 0, {}
             for path, request in prepared.requests():
                 self._take(self._served.call(path, prepared.HEADERS, [request.SerializeToString()])[0], METHODS[path])
         return self._served

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import sqlite3
 import tempfile
@@ -25,14 +26,14 @@ START_MS = 1_735_689_600_000
 
 
 class ServedStore:
-    """A server with its own event loop; what it logs as an error is in `errors`."""
+    """A server in an event loop; what it logs as an error is in `errors`."""
 
-    def __init__(self) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.errors: list[str] = []
+        self._loop = loop
         self._folder = tempfile.TemporaryDirectory(prefix="popmq-fuzz-")
         self._log_before = structlog.get_config()
         structlog.configure(processors=[self._note], wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
-        self._loop = asyncio.new_event_loop()
         self._loop.set_exception_handler(lambda _loop, found: self.errors.append(repr(found)))
         self._stack = AsyncExitStack()
         self.clock = ManualClock(START_MS)
@@ -103,9 +104,7 @@ class ServedStore:
         self._snapshot.close()
         self._present.close()
         self.run(self._stack.aclose())
-        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
-        self._loop.run_until_complete(self._loop.shutdown_default_executor())
-        self._loop.close()
+        self._loop.set_exception_handler(None)
         self._folder.cleanup()
         structlog.configure(**self._log_before)
 
@@ -119,6 +118,13 @@ class ServedStore:
     def _note(self, _logger: object, _method: str, event: MutableMapping[str, Any]) -> NoReturn:
         self.errors.append("; ".join(f"{name}={value}" for name, value in event.items()))
         raise structlog.DropEvent
+
+
+def digest_of(connection: sqlite3.Connection) -> dict[str, str]:
+    """For each table, a number for its rows."""
+    names = [name for (name,) in connection.execute(_TABLES).fetchall()]
+    rows = {name: connection.execute(f"SELECT * FROM {name}").fetchall() for name in names}
+    return {name: hashlib.sha256(repr(of_table).encode()).hexdigest() for name, of_table in rows.items()}
 
 
 _TABLES = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite%' ORDER BY name"
