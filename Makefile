@@ -13,7 +13,7 @@ JOBS := 3
 PYTEST = $(BIN)/pytest -n $(JOBS) --dist loadfile --max-worker-restart 0
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all test-long test-failover test-spark-cluster test-clients test-rocketmq chromium test-browser images coverage lint format types generate fresh check docs bench torture mutations worlds fuzz proof clean
+.PHONY: help install demo test test-all test-long test-failover test-spark-cluster test-clients test-rocketmq chromium test-browser images coverage lint format types generate fresh check docs bench torture mutations worlds fuzz simulate proof clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -152,8 +152,14 @@ fuzz: $(DEV) ## give random and damaged inputs to the parsers (INPUTS=, TARGET=,
 	$(BIN)/python -m proof.fuzz $(if $(INPUTS),--inputs $(INPUTS)) $(if $(TARGET),--target $(TARGET)) \
 	  $(if $(SEED),--seed $(SEED)) $(if $(FIRST),--first $(FIRST)) $(if $(REPLAY),--replay $(REPLAY))
 
+# Runs go on from those that the totals count; UNTIL=100000000 goes on until they count so many steps.
+simulate: $(DEV) ## random clients and faults on the broker's code in simulated time, all from a seed (SEED=, STEPS=, UNTIL=, ARGS=)
+	$(BIN)/python -m proof.simulate $(if $(SEED),--seed $(SEED)) $(if $(STEPS),--steps $(STEPS)) \
+	  $(if $(UNTIL),--until $(UNTIL)) $(ARGS)
+
 proof: worlds mutations fuzz ## all harnesses of docs/promises.md, each at its full length: hours
 	$(MAKE) torture KILLS=2000
+	$(MAKE) simulate STEPS=3000000
 
 clean: ## remove everything that can be made again
 	rm -rf $(VENV) .venv-* demo-out bench-out site-out dist .pytest_cache .mypy_cache .ruff_cache .hypothesis \

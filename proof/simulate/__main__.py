@@ -1,0 +1,99 @@
+"""Simulate runs of a broker with faults: python -m proof.simulate --help."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import time
+from collections import Counter
+
+import structlog
+
+from proof.simulate.run import STEPS, Plan, Result, simulate
+from proof.simulate.shrink import shrunk
+from proof.totals import add_totals, read_totals
+
+HOUR_MS = 3_600_000
+TOTALS_EVERY_S = 60.0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m proof.simulate", description=__doc__)
+    parser.add_argument("--seed", type=int, help="of the first run; without it, the first that the totals do not count")
+    parser.add_argument("--steps", type=int, default=3_000, help="how many in all, in runs of %(default)s at most")
+    parser.add_argument("--until", type=int, help="go on until the totals count so many steps")
+    parser.add_argument(
+        "--without", default="", help="steps of the first run that are left out, as a report names them"
+    )
+    parser.add_argument("--faultless", default="", help="steps of the first run that keep their faults back")
+    given = parser.parse_args()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    before = read_totals("simulation")
+    seed = before.get("seeds", 0) if given.seed is None else given.seed
+    steps = max(0, given.until - before.get("steps", 0)) if given.until else given.steps
+    if given.without or given.faultless:
+        return _again(Plan(seed, min(steps, STEPS), _numbers(given.without), _numbers(given.faultless)))
+    return _run(seed, steps)
+
+
+def _run(seed: int, steps: int) -> int:
+    """Runs of one seed after the other, until so many steps are done or a run finds something."""
+    began_s = told_s = time.monotonic()
+    counts: Counter[str] = Counter()
+    while steps > 0:
+        plan = Plan(seed, min(steps, STEPS))
+        result = simulate(plan)
+        counts += result.counts
+        counts["seeds"] += 1
+        if result.violations:
+            _add(counts, 1)
+            _report(plan, result)
+            return 1
+        seed, steps = seed + 1, steps - plan.steps
+        if time.monotonic() - told_s > TOTALS_EVERY_S or steps <= 0:
+            told_s = time.monotonic()
+            print(_line(counts, time.monotonic() - began_s), flush=True)
+            _add(counts, 0)
+            counts.clear()
+            began_s = told_s
+    return 0
+
+
+def _add(counts: Counter[str], violations: int) -> None:
+    hours = round(counts["simulated ms"] / HOUR_MS)
+    named = {name: count for name, count in counts.items() if name != "simulated ms"}
+    add_totals("simulation", {**named, "simulated_hours": hours, "violations": violations})
+
+
+def _line(counts: Counter[str], took_s: float) -> str:
+    ratio = counts["simulated ms"] / 1_000 / took_s
+    told = ", ".join(f"{counts[name]} {name}" for name in ("seeds", "steps", "faults", "deliveries"))
+    return f"{told}; {counts['steps'] / took_s:.0f} steps/s, {ratio:.0f} times as fast as real time; no violation"
+
+
+def _report(plan: Plan, result: Result) -> None:
+    for each in result.violations[:10]:
+        print(f"{each.invariant}: {each.what}")
+    small = shrunk(plan, result)
+    words = f"make simulate SEED={plan.seed} STEPS={plan.steps}"
+    lists = {"without": small.without, "faultless": small.faultless}
+    more = " ".join(f"--{name} {','.join(map(str, sorted(numbers)))}" for name, numbers in lists.items() if numbers)
+    print(f"Seed {plan.seed}, {plan.scene}; {small.steps - len(small.without)} steps are enough:")
+    print(f'{words} ARGS="{more}"' if more else words, flush=True)
+
+
+def _again(plan: Plan) -> int:
+    result = simulate(plan)
+    for each in result.violations:
+        print(f"{each.invariant}: {each.what}")
+    print(f"seed {plan.seed}, {plan.scene}: {result.counts['steps']} steps, {len(result.violations)} violations")
+    return 1 if result.violations else 0
+
+
+def _numbers(words: str) -> frozenset[int]:
+    return frozenset(int(each) for each in words.split(",") if each)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,109 @@
+"""Planted faults: those of `make torture` that a simulation can meet, and its own. A run has to find each of them."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+from popserver.engine.timers import DueTimer
+from popserver.engine.writer import Writer
+from popserver.model.states import Event
+from popserver.producing.scheduled import Pending
+from popserver.receiving import receive
+from popserver.settling import expire
+from proof.history.scenes import Scene
+from proof.simulate.run import SCENES
+from proof.torture import planted as torture
+
+
+class Planted(NamedTuple):
+    """`found_as`: the invariants of which at least one must be reported. `plant` returns what undoes it."""
+
+    scene: Scene
+    found_as: frozenset[str]
+    plant: Callable[[], Any]
+
+
+# What is judged before the calls that a simulation makes.
+_NOT_MET = {"a hold ends early", "answers do not wait for the commit"}
+
+
+def _replaced(where: object, name: str, instead: Callable[[Any], Any]) -> Callable[[], Any]:
+    return lambda: patch.object(where, name, instead(getattr(where, name)))
+
+
+def _now_and_then(right: Any) -> Any:
+    calls = itertools.count(1)
+    return lambda tx, batch, grants: right(tx, batch, grants[:-1] if next(calls) % 5 == 0 else grants)
+
+
+def _attempts(change: Callable[[int], int]) -> Callable[[Any], Any]:
+    def made(right: Any) -> Any:
+        def delivery(*given: Any) -> Any:
+            found = right(*given)
+            return found._replace(attempt=change(found.attempt))
+
+        return delivery
+
+    return made
+
+
+def _told_as_done(right: Any) -> Any:
+    return lambda self, error, result: right(self, error, result) if result is None else result
+
+
+async def _nothing(_self: object) -> None: ...
+
+
+@contextmanager
+def _undone(plant: Callable[[], None]) -> Iterator[None]:
+    """A fault that replaces names of modules for good, until the end of the block."""
+    before = {name: dict(vars(module)) for name, module in sys.modules.items() if name.startswith("popserver.")}
+    plant()
+    try:
+        yield
+    finally:
+        for name, names in before.items():
+            vars(sys.modules[name]).update(names)
+
+
+_OWN: dict[str, Planted] = {
+    "an attempt too many": Planted(
+        Scene.PLAIN, frozenset({"I8"}), _replaced(expire, "when_hold_ends", lambda _: lambda *_: Event.RELEASE)
+    ),
+    "each attempt counts twice": Planted(
+        Scene.PLAIN, frozenset({"I7"}), _replaced(receive, "_delivery", _attempts(lambda attempt: 2 * attempt))
+    ),
+    "a delivery is told and not written": Planted(
+        Scene.PLAIN, frozenset({"I1", "I3", "I4"}), _replaced(receive, "write_grants", _now_and_then)
+    ),
+    "an unknown commit is answered OK": Planted(
+        Scene.PLAIN,
+        frozenset({"I1", "I4", "I5", "I7"}),
+        _replaced(Writer, "_unknown", _told_as_done),
+    ),
+    "holds do not end": Planted(
+        Scene.PLAIN, frozenset({"I1", "I14"}), _replaced(DueTimer, "_set_alarm", lambda _: lambda _self: None)
+    ),
+    "delayed messages are forgotten at a restart": Planted(
+        Scene.DELAY, frozenset({"I1", "I14"}), _replaced(Pending, "start", lambda _: _nothing)
+    ),
+}
+_OF_TORTURE = {
+    name: Planted(fault.scene, fault.found_as, partial(_undone, fault.plant))
+    for name, fault in torture.FAULTS.items()
+    if fault.scene in SCENES and name not in _NOT_MET
+}
+PLANTED: dict[str, Planted] = _OF_TORTURE | _OWN
+
+
+@contextmanager
+def planted(fault: Planted) -> Iterator[None]:
+    """The fault, until the end of the block."""
+    with fault.plant():
+        yield

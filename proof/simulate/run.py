@@ -1,0 +1,189 @@
+"""One run: a seed says who does what, when time passes and what fails; in the end all is consumed and judged."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import random
+from collections import Counter
+from collections.abc import Collection, Coroutine
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from popserver.database import migrate
+from popserver.database.database import Database
+from popserver.model.group import NewGroup
+from popserver.model.names import Resource
+from popserver.model.retry import RetryPolicy
+from popserver.model.topic import MessageType, NewTopic
+from proof.history.lines import line_of
+from proof.history.scenes import Scene, judge
+from proof.simulate.clients import DELAYS_MS, TOPIC, Consumer, Diary, Producer
+from proof.simulate.machine import FAULTS, Faults, Machine, SimulatedClock, SimulatedLoop, in_one_thread
+from tests.support.aftermath import final, unfinished
+from tests.support.checker import Final, Violation
+
+SCENES = (Scene.PLAIN, Scene.FIFO, Scene.DELAY)
+GROUPS = ("billing", "shipping")
+# With few attempts messages become dead letters. An ack in a message group before its turn is not final (protocol 5.3),
+# so there a message that was acked could become one too.
+MAX_ATTEMPTS = {Scene.PLAIN: 4, Scene.FIFO: 1_000, Scene.DELAY: 4}
+STEPS = 300  # of one run; many short runs meet more than a long one
+CHECK_EVERY = 100  # steps between two looks at the whole store
+PASSES_MS = (1, 400, 1_000, 5_000, 40_000, 600_000)
+DRAINS_MAX = 200
+TURNS = 300  # of the event loop that a step is given; a poll that waits goes on beside the next steps
+
+
+class Plan(NamedTuple):
+    """What a run is. `without`: numbers of steps that are left out, `faultless` of those without their fault."""
+
+    seed: int
+    steps: int = STEPS
+    without: frozenset[int] = frozenset()
+    faultless: frozenset[int] = frozenset()
+
+    @property
+    def scene(self) -> Scene:
+        return random.Random(f"scene {self.seed}").choice(SCENES)
+
+
+@dataclass
+class Result:
+    """What a run counted and found. Equal seeds have equal marks."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    violations: list[Violation] = field(default_factory=list)
+    mark: str = ""
+    faulty: tuple[int, ...] = ()  # the steps with a fault
+
+
+def simulate(plan: Plan, url: str = "sqlite://") -> Result:
+    """Run it on an empty database."""
+    clock = SimulatedClock()
+    with asyncio.Runner(loop_factory=SimulatedLoop) as runner:
+        return runner.run(_run(plan, clock, url))
+
+
+async def _run(plan: Plan, clock: SimulatedClock, url: str) -> Result:
+    database = Database(url, durability="relaxed", own_process=True)
+    faults = Faults()
+    try:
+        migrate.upgrade(database)
+        with in_one_thread(faults, random.Random(f"holds {plan.seed}")):
+            machine = Machine(database, clock, faults)
+            await machine.start()
+            return await Simulation(plan, machine).run()
+    finally:
+        database.close()
+
+
+class Simulation:
+    """The clients and the server of one run."""
+
+    def __init__(self, plan: Plan, machine: Machine) -> None:
+        self._plan = plan
+        self._machine = machine
+        self._diary = Diary(machine)
+        self._result = Result()
+        self._producers = [Producer(self._diary, plan.scene, number) for number in range(2)]
+        self._consumers = [Consumer(self._diary, group, number) for group in GROUPS for number in range(2)]
+        self._calls: list[asyncio.Task[None]] = []
+
+    async def run(self) -> Result:
+        await self._prepare()
+        try:
+            for number in range(self._plan.steps):
+                if number not in self._plan.without:
+                    await self._step(number)
+            await self._drain()
+            found = judge(self._plan.scene, self._diary.history, await self._look())
+        except AssertionError as error:  # the look at the store raises these
+            found = [Violation("I13", str(error))]
+        return self._close(found)
+
+    async def _prepare(self) -> None:
+        catalog = self._machine.broker.catalog
+        await catalog.create_topic(NewTopic(TOPIC, 2, (_TYPES[self._plan.scene],)))
+        for group in GROUPS:
+            policy = RetryPolicy(MAX_ATTEMPTS[self._plan.scene], (2_000, 10_000))
+            await catalog.create_group(NewGroup(Resource("", group), policy))
+            await catalog.subscription(Resource("", group), TOPIC, None)
+
+    async def _step(self, number: int) -> None:
+        """Some clients act at the same moment, or time passes; perhaps something fails."""
+        chance = random.Random(self._plan.seed << 32 | number)
+        counts, faults = self._result.counts, self._machine.faults
+        fails = chance.random() < 0.04
+        fault = chance.choice(FAULTS)
+        if fails and number not in self._plan.faultless:
+            faults.next = fault
+            self._result.faulty = (*self._result.faulty, number)
+        counts["steps"] += 1
+        what = chance.random()
+        if what < 0.2:
+            await self._machine.advance(chance.choice(PASSES_MS))
+        elif what < 0.21:
+            await self._restart()
+        else:
+            clients: list[Producer | Consumer] = [*self._producers, *self._consumers]
+            for each in chance.sample(clients, chance.choice((1, 1, 2, 4))):
+                self._begin(each.act(random.Random(chance.getrandbits(64))))
+            await self._turn()
+        if faults.is_dead:
+            await self._restart()
+        if number % CHECK_EVERY == CHECK_EVERY - 1:
+            await self._look()
+
+    def _begin(self, call: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(call)
+        self._calls.append(task)
+        task.add_done_callback(self._calls.remove)
+
+    async def _turn(self) -> None:
+        """Until the calls are answered, or wait for messages."""
+        broker, parked = self._machine.broker, -1
+        for _ in range(TURNS):
+            if not self._calls or self._machine.faults.is_dead:
+                break
+            if len(self._calls) == broker.parked == parked:
+                break
+            parked = broker.parked
+            await asyncio.sleep(0)
+
+    async def _restart(self) -> None:
+        self._result.counts["restarts"] += 1
+        await self._machine.restart(tuple(self._calls))
+
+    async def _drain(self) -> None:
+        """Without faults every message is consumed, whatever happened before."""
+        await self._restart()
+        await self._machine.advance(2 * max(DELAYS_MS))
+        for _ in range(DRAINS_MAX):
+            for consumer in self._consumers:
+                while await consumer.receive(32, 30_000):
+                    await consumer.ack_all()
+            if not await self._machine.broker.reader.read(lambda conn: unfinished(conn, TOPIC.name)):
+                return
+            await self._machine.advance(30_000)
+
+    async def _look(self) -> Final:
+        """What the store holds now. Raises AssertionError if it is not sound."""
+        self._machine.faults.next = ""
+        attempts = MAX_ATTEMPTS[self._plan.scene]
+        end = await self._machine.broker.reader.read(lambda conn: final(conn, TOPIC.name, max_attempts=attempts))
+        end.drained = not any(row.state not in _ENDS for row in end.states)
+        return end
+
+    def _close(self, found: Collection[Violation]) -> Result:
+        result, history = self._result, self._diary.history
+        result.violations = list(found)
+        result.counts["faults"] += self._machine.faults.happened + result.counts.pop("restarts", 0)
+        result.counts["simulated ms"] += self._machine.clock.now_ms() - self._diary.start_ms
+        result.counts["deliveries"] += sum(len(getattr(call, "deliveries", ())) for call in history.calls)
+        result.mark = hashlib.sha256("\n".join(map(line_of, history.calls)).encode()).hexdigest()
+        return result
+
+
+_ENDS = {"COMMIT", "DLQ"}
+_TYPES = {Scene.PLAIN: MessageType.NORMAL, Scene.FIFO: MessageType.FIFO, Scene.DELAY: MessageType.DELAY}

@@ -1,0 +1,34 @@
+"""A failing run made smaller: faults and steps are left out while it still breaks the same invariant."""
+
+from __future__ import annotations
+
+from popserver.model.errors import PopError
+from proof.simulate.machine import StuckError
+from proof.simulate.run import Plan, Result, simulate
+
+TRIES = 120  # runs that a shrinking may take
+
+
+def shrunk(plan: Plan, result: Result, tries: int = TRIES) -> Plan:
+    """A plan with fewer faults and steps that breaks the same invariant as `result`."""
+    broken = result.violations[0].invariant
+    for field, numbers in (("faultless", list(result.faulty)), ("without", list(range(plan.steps)))):
+        size = max(1, len(numbers))
+        while size >= 1 and tries > 0:
+            for start in range(0, len(numbers), size):
+                left_out = getattr(plan, field) | set(numbers[start : start + size])
+                smaller = plan._replace(**{field: left_out})
+                if left_out == getattr(plan, field) or tries <= 0:
+                    continue
+                tries -= 1
+                if _breaks(smaller, broken):
+                    plan = smaller
+            size //= 2
+    return plan
+
+
+def _breaks(plan: Plan, invariant: str) -> bool:
+    try:
+        return any(each.invariant == invariant for each in simulate(plan).violations)
+    except (PopError, StuckError):
+        return False

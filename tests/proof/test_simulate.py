@@ -1,0 +1,46 @@
+"""The simulation: equal seeds give equal runs, honest runs break no promise, and planted faults are found."""
+
+from __future__ import annotations
+
+import pytest
+
+from proof.history.scenes import Scene
+from proof.simulate.planted import PLANTED, planted
+from proof.simulate.run import SCENES, Plan, simulate
+from proof.simulate.shrink import shrunk
+
+BUDGET = 12  # runs within which a planted fault is found
+
+
+def _seeds(scene: Scene, count: int) -> list[int]:
+    return [seed for seed in range(200) if Plan(seed).scene is scene][:count]
+
+
+@pytest.mark.parametrize("scene", SCENES)
+def test_an_honest_run_breaks_nothing_and_can_be_repeated(scene: Scene) -> None:
+    plan = Plan(_seeds(scene, 1)[0], 120)
+    result = simulate(plan)
+    assert result.violations == []
+    assert result.counts["faults"]
+    assert simulate(plan).mark == result.mark
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_fault_is_found(name: str) -> None:
+    fault = PLANTED[name]
+    with planted(fault):
+        found = (simulate(Plan(seed)).violations for seed in _seeds(fault.scene, BUDGET))
+        first = next((each for each in found if each), [])
+    assert {each.invariant for each in first} & set(fault.found_as), first[:3]
+
+
+@pytest.mark.full
+def test_a_failing_run_is_made_smaller() -> None:
+    fault = PLANTED["an ack is answered and not carried out"]
+    plan = Plan(_seeds(fault.scene, 1)[0], 100)
+    with planted(fault):
+        result = simulate(plan)
+        small = shrunk(plan, result, 40)
+        assert len(small.without) > 50
+        assert simulate(small).violations
