@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from proof.history.events import OrderedSend
@@ -55,9 +55,10 @@ def acks_final(seen: Seen, final: Final) -> Iterator[Violation]:
     comes again brings the acked one with it (protocol 5.3)."""
     for run in _runs(final).values():
         for group in sorted({lag.group for lag in final.lag}):
-            before_ms = float("-inf")
+            before_ms, earlier = float("-inf"), list[float]()
             for at, message_id in enumerate(run):
-                yield from _ack_final(seen, (group, message_id), before_ms)
+                yield from _ack_final(seen, (group, message_id), before_ms, earlier)
+                earlier += [grant.receive.completed_ms for grant in seen.grants[group, message_id]]
                 before_ms = max(before_ms, _surely_done_ms(seen, group, run, at, before_ms))
     acked = {key for key, acks in seen.acks.items() if any(ack.outcome is Outcome.OK for ack in acks)}
     for row in final.states:
@@ -65,13 +66,15 @@ def acks_final(seen: Seen, final: Final) -> Iterator[Violation]:
             yield Violation("I5", f"{row.message_id} was acked in {row.group} and is {row.state}")
 
 
-def _ack_final(seen: Seen, key: Key, before_ms: float) -> Iterator[Violation]:
-    """`before_ms`: from when all earlier messages are surely done."""
+def _ack_final(seen: Seen, key: Key, before_ms: float, earlier: Sequence[float]) -> Iterator[Violation]:
+    """`before_ms`: from when all earlier messages are surely done. `earlier`: when they came, in ms."""
     for grant, again in pairwise(seen.grants[key]):
         if again.delivered.attempt > grant.delivered.attempt + 1:
             continue  # nobody saw what happened between
         acked_ms = min((ack.completed_ms for ack in _acked_ok(seen, key, grant)), default=float("inf"))
-        if again.receive.invoked_ms > max(acked_ms, before_ms):
+        # An earlier one that came again in between has brought this one with it, perhaps in a later answer.
+        was_brought = any(acked_ms < came_ms < again.receive.completed_ms for came_ms in earlier)
+        if again.receive.invoked_ms > max(acked_ms, before_ms) and not was_brought:
             yield Violation("I5", f"{key[1]} came to {key[0]} again after its ack was final")
 
 

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from popserver.filters.tags import parse
 from popserver.model.errors import Internal, NoAnswer, PopError
+from popserver.model.handles import decode_receipt
 from popserver.model.message import Delivery, Message, SendResult
 from popserver.model.names import Resource
 from popserver.model.retry import Holder
@@ -172,6 +173,9 @@ class Consumer:
             outcome, new = await diary.outcome(
                 diary.machine.broker.change_invisible(self._group, TOPIC, held[1], duration_ms)
             )
+            if new and decode_receipt(new).ends_at_ms <= diary.machine.clock.now_ms():
+                # A repeated change gets its first answer again, here of a hold that has ended since.
+                outcome, new = Outcome.REFUSED, None
         finally:
             diary.history.add(
                 ChangeInvisible(outcome, invoked, diary.now(), self._group.name, *held, duration_ms, new or "")

@@ -19,15 +19,18 @@ from popserver.model.topic import MessageType, NewTopic
 from proof.history.lines import line_of
 from proof.history.scenes import Scene, judge
 from proof.simulate.clients import DELAYS_MS, TOPIC, Consumer, Diary, Producer
+from proof.simulate.halves import HalfProducer
 from proof.simulate.machine import FAULTS, Faults, Machine, SimulatedClock, SimulatedLoop, in_one_thread
+from proof.simulate.queues import QueueReader
 from tests.support.aftermath import final, unfinished
 from tests.support.checker import Final, Violation
 
-SCENES = (Scene.PLAIN, Scene.FIFO, Scene.DELAY)
+SCENES = (Scene.PLAIN, Scene.FIFO, Scene.DELAY, Scene.TRANSACTIONS, Scene.QUEUES)
+QUEUES = 2  # as many as each group has consumers, because a queue has one reader
 GROUPS = ("billing", "shipping")
 # With few attempts messages become dead letters. An ack in a message group before its turn is not final (protocol 5.3),
 # so there a message that was acked could become one too.
-MAX_ATTEMPTS = {Scene.PLAIN: 4, Scene.FIFO: 1_000, Scene.DELAY: 4}
+MAX_ATTEMPTS = dict.fromkeys(SCENES, 4) | {Scene.FIFO: 1_000}
 STEPS = 300  # of one run; many short runs meet more than a long one
 CHECK_EVERY = 100  # steps between two looks at the whole store
 PASSES_MS = (1, 400, 1_000, 5_000, 40_000, 600_000)
@@ -86,8 +89,14 @@ class Simulation:
         self._machine = machine
         self._diary = Diary(machine)
         self._result = Result()
-        self._producers = [Producer(self._diary, plan.scene, number) for number in range(2)]
-        self._consumers = [Consumer(self._diary, group, number) for group in GROUPS for number in range(2)]
+        self._producers: list[Producer | HalfProducer] = [self._producer(number) for number in range(QUEUES)]
+        self._consumers: list[Consumer | QueueReader] = [
+            QueueReader(self._diary, group, number)
+            if plan.scene is Scene.QUEUES
+            else Consumer(self._diary, group, number)
+            for group in GROUPS
+            for number in range(QUEUES)
+        ]
         self._calls: list[asyncio.Task[None]] = []
 
     async def run(self) -> Result:
@@ -102,13 +111,20 @@ class Simulation:
             found = [Violation("I13", str(error))]
         return self._close(found)
 
+    def _producer(self, number: int) -> Producer | HalfProducer:
+        scene = self._plan.scene
+        if scene is Scene.TRANSACTIONS:
+            return HalfProducer(self._diary, number)
+        return Producer(self._diary, scene, number)
+
     async def _prepare(self) -> None:
         catalog = self._machine.broker.catalog
-        await catalog.create_topic(NewTopic(TOPIC, 2, (_TYPES[self._plan.scene],)))
+        await catalog.create_topic(NewTopic(TOPIC, QUEUES, (_TYPES.get(self._plan.scene, MessageType.NORMAL),)))
         for group in GROUPS:
             policy = RetryPolicy(MAX_ATTEMPTS[self._plan.scene], (2_000, 10_000))
             await catalog.create_group(NewGroup(Resource("", group), policy))
-            await catalog.subscription(Resource("", group), TOPIC, None)
+            if self._plan.scene is not Scene.QUEUES:
+                await catalog.subscription(Resource("", group), TOPIC, None)
 
     async def _step(self, number: int) -> None:
         """Some clients act at the same moment, or time passes; perhaps something fails."""
@@ -126,7 +142,7 @@ class Simulation:
         elif what < 0.21:
             await self._restart()
         else:
-            clients: list[Producer | Consumer] = [*self._producers, *self._consumers]
+            clients = [*self._producers, *self._consumers]
             for each in chance.sample(clients, chance.choice((1, 1, 2, 4))):
                 self._begin(each.act(random.Random(chance.getrandbits(64))))
             await self._turn()
@@ -163,6 +179,7 @@ class Simulation:
             for consumer in self._consumers:
                 while await consumer.receive(32, 30_000):
                     await consumer.ack_all()
+                await consumer.ack_all()
             if not await self._machine.broker.reader.read(lambda conn: unfinished(conn, TOPIC.name)):
                 return
             await self._machine.advance(30_000)
@@ -186,4 +203,8 @@ class Simulation:
 
 
 _ENDS = {"COMMIT", "DLQ"}
-_TYPES = {Scene.PLAIN: MessageType.NORMAL, Scene.FIFO: MessageType.FIFO, Scene.DELAY: MessageType.DELAY}
+_TYPES = {
+    Scene.FIFO: MessageType.FIFO,
+    Scene.DELAY: MessageType.DELAY,
+    Scene.TRANSACTIONS: MessageType.TRANSACTION,
+}
