@@ -8,6 +8,7 @@ DEV := $(VENV)/.dev
 AXE := $(VENV)/axe-core
 MERMAID := $(VENV)/mermaid
 SITE := $(VENV)/.site
+ATHERIS := $(VENV)/.atheris
 # How many processes share the tests; each has a Postgres of its own, and a Spark where it is asked for one.
 JOBS := 3
 PYTEST = $(BIN)/pytest -n $(JOBS) --dist loadfile --max-worker-restart 0
@@ -39,6 +40,11 @@ $(DEV): pyproject.toml pyspark_popmq.py | $(VENV)/bin/python
 $(SITE): $(DEV)
 	@echo "Installing what the documentation site needs into $(VENV) ..."
 	$(BIN)/pip install --quiet --editable '.[docs]'
+	@touch $@
+
+$(ATHERIS): $(DEV)
+	@echo "Installing what fuzzing that coverage guides needs into $(VENV) ..."
+	$(BIN)/pip install --quiet --editable '.[fuzz]'
 	@touch $@
 
 # What draws the diagrams of the site, which loads nothing from other sites.
@@ -148,8 +154,9 @@ mutations: $(DEV) ## change the code in one place at a time; the tests have to n
 worlds: $(DEV) ## walk every order of events of small worlds on both databases, beside the law (DEPTH=, DATABASE=, ARGS=)
 	$(BIN)/python -m proof.worlds $(if $(DEPTH),--depth $(DEPTH)) $(if $(DATABASE),--database $(DATABASE)) $(ARGS)
 
-fuzz: $(DEV) ## give random and damaged inputs to the parsers (INPUTS=, TARGET=, SEED=, FIRST=, REPLAY=)
-	$(BIN)/python -m proof.fuzz $(if $(INPUTS),--inputs $(INPUTS)) $(if $(TARGET),--target $(TARGET)) \
+# UNTIL=5000000 goes on until the totals have so many inputs. GUIDED=1 needs atheris, and installs it.
+fuzz: $(DEV) $(if $(GUIDED),$(ATHERIS)) ## give random and damaged inputs to parsers and a server (INPUTS=, UNTIL=, TARGET=, SEED=, FIRST=, REPLAY=, GUIDED=1)
+	$(BIN)/python -m proof.fuzz $(if $(GUIDED),--guided) $(if $(UNTIL),--until $(UNTIL)) $(if $(INPUTS),--inputs $(INPUTS)) $(if $(TARGET),--target $(TARGET)) \
 	  $(if $(SEED),--seed $(SEED)) $(if $(FIRST),--first $(FIRST)) $(if $(REPLAY),--replay $(REPLAY))
 
 # Runs go on from those that the totals count; UNTIL=100000000 goes on until they count so many steps.

@@ -24,7 +24,10 @@ HARNESSES = {
         "functions of the rules of states, handles, FIFO and progress, each changed in one place; tests have to notice",
         "make mutations",
     ),
-    "fuzz": ("requests, filters, handles, files and notifications that nobody would send", "make fuzz"),
+    "fuzz": (
+        "requests of every call, HTTP, HTTP/2, filters, handles, files and notifications that nobody would send",
+        "make fuzz",
+    ),
     "upgrades": ("databases of earlier versions, killed while they migrate", "make upgrades"),
     "soak": ("a server under load: memory, files, threads, tables must not grow", "make soak"),
 }

@@ -13,6 +13,7 @@ from contextlib import closing
 from pathlib import Path
 
 from proof.fuzz.corpus import keep_new_answers
+from proof.fuzz.guided import GUIDED, run_guided
 from proof.fuzz.run import judged, run_inputs
 from proof.fuzz.targets import SHARES, TARGETS
 from proof.totals import add_totals, read_totals
@@ -33,9 +34,8 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, help="inputs depend on it and on their number (random)")
     parser.add_argument("--first", type=int, default=0, help="the number of each target's first input (0)")
     parser.add_argument("--replay", type=Path, metavar="FILE", help="judge the input in the file of a finding")
-    parser.add_argument(
-        "--keep", action="store_true", help="keep inputs with new answers in proof/fuzz/corpus, instead"
-    )
+    parser.add_argument("--keep", action="store_true", help="keep inputs with new answers in proof/fuzz/corpus")
+    parser.add_argument("--guided", action="store_true", help="by the coverage of parsers; keeps new inputs")
     parser.add_argument("--until", type=int, help="go on until the totals have so many inputs")
     parser.add_argument("--no-totals", action="store_true", help="leave proof/totals alone")
     return parser.parse_args(words)
@@ -72,6 +72,19 @@ def run_target(name: str, options: argparse.Namespace, seed: int, inputs: int) -
     return True
 
 
+def guide(name: str, options: argparse.Namespace, seed: int, inputs: int) -> bool:
+    done = run_guided(name, seed, inputs)
+    if done.finding is not None:
+        path = done.finding.write(Path(tempfile.gettempdir()) / "popmq-fuzz")
+        print(f"{name}, guided: {done.finding.what}\nRepeat it: python -m proof.fuzz --replay {path}")
+    else:
+        print(f"{name}: {inputs} guided inputs of seed {seed}; {done.kept} are kept", flush=True)
+    if not options.no_totals:
+        counted = {"inputs": inputs, f"inputs_{name}": inputs, "guided": inputs} if done.finding is None else {}
+        add_totals(HARNESS, {**counted, "violations": int(done.finding is not None)})
+    return done.finding is None
+
+
 def keep_answers(names: Iterable[str], seed: int, inputs: int) -> int:
     for name in names:
         with closing(TARGETS[name]()) as target:
@@ -87,6 +100,10 @@ def main(words: Sequence[str] | None = None) -> int:
     if options.until is not None:
         options.inputs = max(0, options.until - read_totals(HARNESS).get("inputs", 0))
     shares = {options.target: 100} if options.target else SHARES
+    if options.guided:
+        names = [options.target] if options.target else list(GUIDED)
+        guided = [guide(name, options, seed, options.inputs // len(names)) for name in names]
+        return 0 if all(guided) else 1
     if options.keep:
         return keep_answers(shares, seed, options.inputs)
     fine = [run_target(name, options, seed, options.inputs * share // 100) for name, share in shares.items()]

@@ -22,6 +22,7 @@ from popserver.access import flow, rules
 from popserver.database import notifications
 from popserver.filters import conditions, grammar, sql
 from popserver.filters.conditions import Operand
+from popserver.http2 import frames
 from popserver.model import handles
 from popserver.model.errors import BadRequest, ClientIdRequired
 from popserver.model.handles import Receipt
@@ -144,6 +145,7 @@ FAULTS: Mapping[str, FuzzFault] = {
     "a page fails without a header": FuzzFault(
         "web", readers.Readers, "may_read", lambda _, request: request.headers["authorization"] != ""
     ),
+    "frames of any length are taken": FuzzFault("frames", frames, "check", lambda *_: None),
     "a form needs no token": FuzzFault("web", desk, "check", lambda _visit, acts: None),
     "a date that cannot be read raises": FuzzFault("authorization", flow, "_epoch_ms", _strict_date),
     "a signature is compared in part": FuzzFault(

@@ -5,10 +5,12 @@ from __future__ import annotations
 import base64
 import json
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from proof.fuzz import guided
 from proof.fuzz.__main__ import main
 from proof.fuzz.corpus import CORPUS, keep, keep_new_answers, read_corpus
 from proof.fuzz.planted import FAULTS
@@ -74,3 +76,13 @@ def test_an_input_is_kept_for_each_new_answer(tmp_path: Path) -> None:
     with closing(TARGETS["calls"]()) as target:
         kept = keep_new_answers(target, seed=1, inputs=60, folder=tmp_path)
     assert 10 < kept == len(read_corpus("calls", tmp_path))
+
+
+@pytest.mark.full
+def test_coverage_guides_a_run_to_new_inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("atheris")
+    monkeypatch.setattr(guided, "read_corpus", lambda _name: [])
+    monkeypatch.setattr(guided, "keep", partial(keep, folder=tmp_path))
+    done = guided.run_guided("offsets", seed=1, inputs=3_000)
+    assert done.finding is None
+    assert done.kept == len(read_corpus("offsets", tmp_path)) > 5

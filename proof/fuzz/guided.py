@@ -1,0 +1,108 @@
+"""Guided by coverage: libFuzzer, by way of atheris, changes inputs and keeps those that reach new branches of a parser.
+
+`python -m proof.fuzz --guided` starts this module for each target, because libFuzzer ends its process. It needs the
+extra `fuzz`.
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from types import FunctionType
+
+from proof.fuzz.corpus import INPUT_BYTES_MAX, keep, read_corpus
+from proof.fuzz.run import Finding, judged
+from proof.fuzz.target import mutated
+from proof.fuzz.targets import TARGETS
+
+# The modules whose branches count, by target. A server's branches depend on more than its input.
+GUIDED = {
+    "filters": "popserver.filters",
+    "handles": "popserver.model.handles",
+    "offsets": "popclient.offset_file",
+    "notifications": "popserver.database.notifications",
+    "authorization": "popserver.access.rules",
+    "frames": "popserver.http2",
+}
+_SEEDS = 200
+_DRAWN, _DAMAGED = 0.2, 0.5
+
+
+@dataclass(frozen=True)
+class Guided:
+    """What a guided run has done."""
+
+    inputs: int
+    kept: int
+    finding: Finding | None
+
+
+def run_guided(name: str, seed: int, inputs: int) -> Guided:
+    """Give a target so many inputs, in a process of its own, and keep those that reached new branches."""
+    with tempfile.TemporaryDirectory(prefix="popmq-fuzz-") as folder:
+        reached, seeds, crashed = (Path(folder) / each for each in ("reached", "seeds", "crashed"))
+        for each in (reached, seeds, crashed):
+            each.mkdir()
+        _write_seeds(name, seed, seeds)
+        limits = (f"-runs={inputs}", f"-seed={seed % (1 << 31)}", f"-max_len={INPUT_BYTES_MAX}", "-rss_limit_mb=4096")
+        places = (f"-artifact_prefix={crashed}/", str(reached), str(seeds))
+        command = (sys.executable, "-m", "proof.fuzz.guided", name, *limits, "-verbosity=0", *places)
+        ended = subprocess.run(command, capture_output=True, text=True, check=False)
+        found = [each.read_bytes() for each in crashed.iterdir()]
+        if ended.returncode and not found:
+            raise RuntimeError(f"the guided run of {name} ends with {ended.returncode}: {ended.stderr[-2_000:]}")
+        new = sorted((each.read_bytes() for each in reached.iterdir()), key=len)
+        return Guided(inputs, 0 if found else keep(name, new), _finding(name, found[0]) if found else None)
+
+
+def _write_seeds(name: str, seed: int, folder: Path) -> None:
+    target = TARGETS[name]()
+    drawn = [target.draw(random.Random(f"{name} guided {seed} {number}")) for number in range(_SEEDS)]
+    for number, each in enumerate([*read_corpus(name), *drawn]):
+        (folder / str(number)).write_bytes(each)
+
+
+def _finding(name: str, data: bytes) -> Finding:
+    return Finding(name, data, judged(TARGETS[name](), data) or "libFuzzer has ended: too slow, or too much memory")
+
+
+def main(words: list[str]) -> None:
+    """In the process of a run: a target's name, then libFuzzer's options."""
+    import atheris
+
+    name = words[1]
+    target = TARGETS[name]()
+
+    def change(data: bytes, longest: int, seed: int) -> bytes:
+        dice = random.Random(seed)
+        match dice.random():
+            case share if share < _DRAWN:
+                return target.draw(dice)[:longest]
+            case share if share < _DAMAGED:
+                return mutated(data, dice)[:longest]
+        return bytes(atheris.Mutate(data, longest))
+
+    def judge(data: bytes) -> None:
+        target.judge(data)
+
+    _instrument(GUIDED[name])
+    atheris.Setup([words[0], *words[2:]], judge, custom_mutator=change)
+    atheris.Fuzz()
+
+
+def _instrument(modules: str) -> None:
+    """Put counters into the branches of every function of these modules, which are loaded already."""
+    import atheris
+
+    for each in gc.get_objects():
+        if isinstance(each, FunctionType) and each.__module__ and each.__module__.startswith(modules):
+            atheris.instrument_func(each)
+
+
+if __name__ == "__main__":
+    main(sys.argv)
