@@ -160,9 +160,9 @@ fuzz: $(DEV) $(if $(GUIDED),$(ATHERIS)) ## give random and damaged inputs to par
 	  $(if $(SEED),--seed $(SEED)) $(if $(FIRST),--first $(FIRST)) $(if $(REPLAY),--replay $(REPLAY))
 
 # Runs go on from those that the totals count; UNTIL=100000000 goes on until they count so many steps.
-simulate: $(DEV) ## random clients and faults on the broker's code in simulated time, all from a seed (SEED=, STEPS=, UNTIL=, ARGS=)
+simulate: $(DEV) ## random clients and faults on the broker's code in simulated time, all from a seed (SEED=, STEPS=, UNTIL=, DATABASE=, ARGS=)
 	$(BIN)/python -m proof.simulate $(if $(SEED),--seed $(SEED)) $(if $(STEPS),--steps $(STEPS)) \
-	  $(if $(UNTIL),--until $(UNTIL)) $(ARGS)
+	  $(if $(UNTIL),--until $(UNTIL)) $(if $(DATABASE),--database $(DATABASE)) $(ARGS)
 
 proof: worlds mutations fuzz ## all harnesses of docs/promises.md, each at its full length: hours
 	$(MAKE) torture KILLS=2000

@@ -7,12 +7,15 @@ import logging
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 
 import structlog
 
 from proof.simulate.run import STEPS, Plan, Result, simulate
-from proof.simulate.shrink import shrunk
+from proof.simulate.shrink import NewDatabase, shrunk
 from proof.totals import add_totals, read_totals
+from tests.support.postgres import fresh_database, postgres_server
 
 HOUR_MS = 3_600_000
 TOTALS_EVERY_S = 60.0
@@ -27,28 +30,42 @@ def main() -> int:
         "--without", default="", help="steps of the first run that are left out, as a report names them"
     )
     parser.add_argument("--faultless", default="", help="steps of the first run that keep their faults back")
+    parser.add_argument("--database", choices=["sqlite", "postgres"], default="sqlite", help="where runs store")
     given = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     before = read_totals("simulation")
     seed = before.get("seeds", 0) if given.seed is None else given.seed
     steps = max(0, given.until - before.get("steps", 0)) if given.until else given.steps
-    if given.without or given.faultless:
-        return _again(Plan(seed, min(steps, STEPS), _numbers(given.without), _numbers(given.faultless)))
-    return _run(seed, steps)
+    with _databases(given.database) as database:
+        if given.without or given.faultless:
+            plan = Plan(seed, min(steps, STEPS), _numbers(given.without), _numbers(given.faultless))
+            return _again(plan, database)
+        return _run(seed, steps, database)
 
 
-def _run(seed: int, steps: int) -> int:
+@contextmanager
+def _databases(kind: str) -> Iterator[NewDatabase]:
+    """What makes an empty database for each run."""
+    if kind == "sqlite":
+        yield lambda: nullcontext("sqlite://")
+        return
+    with postgres_server() as server:
+        yield lambda: fresh_database(server)
+
+
+def _run(seed: int, steps: int, database: NewDatabase) -> int:
     """Runs of one seed after the other, until so many steps are done or a run finds something."""
     began_s = told_s = time.monotonic()
     counts: Counter[str] = Counter()
     while steps > 0:
         plan = Plan(seed, min(steps, STEPS))
-        result = simulate(plan)
+        with database() as url:
+            result = simulate(plan, url)
         counts += result.counts
         counts["seeds"] += 1
         if result.violations:
             _add(counts, 1)
-            _report(plan, result)
+            _report(plan, result, database)
             return 1
         seed, steps = seed + 1, steps - plan.steps
         if time.monotonic() - told_s > TOTALS_EVERY_S or steps <= 0:
@@ -72,10 +89,10 @@ def _line(counts: Counter[str], took_s: float) -> str:
     return f"{told}; {counts['steps'] / took_s:.0f} steps/s, {ratio:.0f} times as fast as real time; no violation"
 
 
-def _report(plan: Plan, result: Result) -> None:
+def _report(plan: Plan, result: Result, database: NewDatabase) -> None:
     for each in result.violations[:10]:
         print(f"{each.invariant}: {each.what}")
-    small = shrunk(plan, result)
+    small = shrunk(plan, result, database)
     words = f"make simulate SEED={plan.seed} STEPS={plan.steps}"
     lists = {"without": small.without, "faultless": small.faultless}
     more = " ".join(f"--{name} {','.join(map(str, sorted(numbers)))}" for name, numbers in lists.items() if numbers)
@@ -83,8 +100,9 @@ def _report(plan: Plan, result: Result) -> None:
     print(f'{words} ARGS="{more}"' if more else words, flush=True)
 
 
-def _again(plan: Plan) -> int:
-    result = simulate(plan)
+def _again(plan: Plan, database: NewDatabase) -> int:
+    with database() as url:
+        result = simulate(plan, url)
     for each in result.violations:
         print(f"{each.invariant}: {each.what}")
     print(f"seed {plan.seed}, {plan.scene}: {result.counts['steps']} steps, {len(result.violations)} violations")

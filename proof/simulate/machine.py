@@ -30,6 +30,7 @@ from popserver.engine.writer import Writer
 from tests.support.running_broker import TestedBroker
 
 R = TypeVar("R")
+PAGES_MAX = 0xFFFFFFFE  # of a SQLite database
 HELD_UP_TURNS = 400  # of the event loop, after which what has not ended waits for time to pass
 
 
@@ -82,6 +83,9 @@ class Killed(BaseException):
     """The server is killed in the middle of a transaction."""
 
 
+FULL_DISK = "full disk"
+
+
 class Faults:
     """What the next transaction meets; each fault happens once."""
 
@@ -115,6 +119,7 @@ FAULTS = (
     "killed at BEGIN",
     "killed at COMMIT",
     "after, killed at COMMIT",
+    FULL_DISK,
 )
 
 
@@ -159,6 +164,10 @@ class InlineWriter(Writer):
     async def close(self) -> None:
         self._closed = True
 
+    def die(self) -> None:
+        """As the end of a process: its connection is gone, and the database rolls back what was open."""
+        self._disconnect()
+
 
 class InlineReader(Reader):
     """A reader without threads."""
@@ -190,14 +199,13 @@ class Machine:
         self.database = database
         self.clock = clock
         self.faults = faults
-        self.starts = 0
+        self.is_disk_full = False
         self.broker: TestedBroker
 
     async def start(self) -> None:
         self.faults.next, self.faults.is_dead = "", False
         self.broker = TestedBroker(self.database, self.clock, auto_create=True)
         self.broker.writer.start()
-        self.starts += 1
         await self.broker.start()
 
     async def restart(self, calls: Sequence[asyncio.Task[None]] = ()) -> None:
@@ -206,13 +214,32 @@ class Machine:
         `calls` break off in their order.
         """
         self.faults.is_dead = True
+        self.free_disk()
         self.clock.forget_alarms()
         others = asyncio.all_tasks() - {asyncio.current_task(), *calls}
         left = [*calls, *others]
         for task in left:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
+        writer = self.broker.writer
+        assert isinstance(writer, InlineWriter)
+        writer.die()
         await self.start()
+
+    def fill_disk(self) -> None:
+        """The database cannot grow any more; on Postgres nothing happens."""
+        if self.database.is_memory and not self.is_disk_full:
+            pages = self._pragma("page_count")
+            self.is_disk_full = self._pragma(f"max_page_count = {pages}") == pages
+
+    def free_disk(self) -> None:
+        if self.is_disk_full:
+            self.is_disk_full = False
+            self._pragma(f"max_page_count = {PAGES_MAX}")
+
+    def _pragma(self, words: str) -> int:
+        with self.database.writing.connect() as conn:
+            return int(conn.exec_driver_sql(f"PRAGMA {words}").scalar_one())
 
     async def settle(self) -> None:
         """Return when everything that is due now is done, or waits for time to pass."""

@@ -20,7 +20,7 @@ from proof.history.lines import line_of
 from proof.history.scenes import Scene, judge
 from proof.simulate.clients import DELAYS_MS, TOPIC, Consumer, Diary, Producer
 from proof.simulate.halves import HalfProducer
-from proof.simulate.machine import FAULTS, Faults, Machine, SimulatedClock, SimulatedLoop, in_one_thread
+from proof.simulate.machine import FAULTS, FULL_DISK, Faults, Machine, SimulatedClock, SimulatedLoop, in_one_thread
 from proof.simulate.queues import QueueReader
 from tests.support.aftermath import final, unfinished
 from tests.support.checker import Final, Violation
@@ -132,8 +132,14 @@ class Simulation:
         counts, faults = self._result.counts, self._machine.faults
         fails = chance.random() < 0.04
         fault = chance.choice(FAULTS)
+        if self._machine.is_disk_full and chance.random() < 0.05:
+            self._machine.free_disk()
         if fails and number not in self._plan.faultless:
-            faults.next = fault
+            if fault == FULL_DISK:
+                self._machine.fill_disk()
+                faults.happened += 1
+            else:
+                faults.next = fault
             self._result.faulty = (*self._result.faulty, number)
         counts["steps"] += 1
         what = chance.random()
@@ -187,6 +193,7 @@ class Simulation:
     async def _look(self) -> Final:
         """What the store holds now. Raises AssertionError if it is not sound."""
         self._machine.faults.next = ""
+        self._machine.free_disk()
         attempts = MAX_ATTEMPTS[self._plan.scene]
         end = await self._machine.broker.reader.read(lambda conn: final(conn, TOPIC.name, max_attempts=attempts))
         end.drained = not any(row.state not in _ENDS for row in end.states)

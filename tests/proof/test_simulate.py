@@ -25,6 +25,10 @@ def test_an_honest_run_breaks_nothing_and_can_be_repeated(scene: Scene) -> None:
     assert simulate(plan).mark == result.mark
 
 
+def test_an_honest_run_breaks_nothing_on_postgres(postgres_url: str) -> None:
+    assert simulate(Plan(_seeds(Scene.PLAIN, 1)[0], 60), postgres_url).violations == []
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_fault_is_found(name: str) -> None:
@@ -41,6 +45,6 @@ def test_a_failing_run_is_made_smaller() -> None:
     plan = Plan(_seeds(fault.scene, 1)[0], 100)
     with planted(fault):
         result = simulate(plan)
-        small = shrunk(plan, result, 40)
+        small = shrunk(plan, result, tries=40)
         assert len(small.without) > 50
         assert simulate(small).violations
