@@ -9,7 +9,7 @@ from typing import TypeVar
 from popserver.filters.tags import parse
 from popserver.model.errors import Internal, NoAnswer, PopError
 from popserver.model.handles import decode_receipt
-from popserver.model.message import Delivery, Message, SendResult
+from popserver.model.message import REDRIVE_OF, REDRIVE_PLAN, Delivery, Message, SendResult
 from popserver.model.names import Resource
 from popserver.model.retry import Holder
 from popserver.model.topic import MessageType
@@ -51,6 +51,12 @@ class Diary:
             return Outcome.REFUSED, None
 
 
+def content(message: Message) -> str:
+    """Of what its producer gave; a redrive adds where the message comes from."""
+    added = {REDRIVE_OF, REDRIVE_PLAN}
+    return digest(message.body, {name: each for name, each in message.properties.items() if name not in added})
+
+
 class Producer:
     """Sends messages one after the other; repeats what may not have arrived."""
 
@@ -88,7 +94,7 @@ class Producer:
         return message, 0.0
 
     def _write(self, message: Message, due_ms: float, outcome: Outcome, invoked: float) -> None:
-        mark = digest(message.body, dict(message.properties))
+        mark = content(message)
         call = (outcome, invoked, self._diary.now(), message.message_id, mark)
         if message.message_group is not None:
             self._diary.history.add(OrderedSend(*call, message.message_group))
@@ -186,6 +192,4 @@ class Consumer:
 
 def _delivered(given: Delivery) -> Delivered:
     message = given.stored.message
-    return Delivered(
-        message.message_id, digest(message.body, dict(message.properties)), given.attempt, given.receipt_handle
-    )
+    return Delivered(message.message_id, content(message), given.attempt, given.receipt_handle)

@@ -15,7 +15,7 @@ from popserver.engine.writer import Writer
 from popserver.model.states import Event
 from popserver.producing.scheduled import Pending
 from popserver.receiving import receive
-from popserver.settling import expire
+from popserver.settling import change, expire
 from proof.history.scenes import Scene
 from proof.simulate.run import SCENES
 from proof.torture import planted as torture
@@ -89,6 +89,9 @@ _OWN: dict[str, Planted] = {
     ),
     "holds do not end": Planted(
         Scene.PLAIN, frozenset({"I1", "I14"}), _replaced(DueTimer, "_set_alarm", lambda _: lambda _self: None)
+    ),
+    "a message that is given up comes again": Planted(
+        Scene.REDRIVE, frozenset({"I8"}), _replaced(change, "_forward_one", lambda _: lambda *_: None)
     ),
     "delayed messages are forgotten at a restart": Planted(
         Scene.DELAY, frozenset({"I1", "I14"}), _replaced(Pending, "start", lambda _: _nothing)

@@ -22,10 +22,11 @@ from proof.simulate.clients import DELAYS_MS, TOPIC, Consumer, Diary, Producer
 from proof.simulate.halves import HalfProducer
 from proof.simulate.machine import FAULTS, FULL_DISK, Faults, Machine, SimulatedClock, SimulatedLoop, in_one_thread
 from proof.simulate.queues import QueueReader
+from proof.simulate.redriver import GivingUpConsumer, Redriver
 from tests.support.aftermath import final, unfinished
 from tests.support.checker import Final, Violation
 
-SCENES = (Scene.PLAIN, Scene.FIFO, Scene.DELAY, Scene.TRANSACTIONS, Scene.QUEUES)
+SCENES = (Scene.PLAIN, Scene.FIFO, Scene.DELAY, Scene.TRANSACTIONS, Scene.QUEUES, Scene.REDRIVE)
 QUEUES = 2  # as many as each group has consumers, because a queue has one reader
 GROUPS = ("billing", "shipping")
 # With few attempts messages become dead letters. An ack in a message group before its turn is not final (protocol 5.3),
@@ -91,12 +92,11 @@ class Simulation:
         self._result = Result()
         self._producers: list[Producer | HalfProducer] = [self._producer(number) for number in range(QUEUES)]
         self._consumers: list[Consumer | QueueReader] = [
-            QueueReader(self._diary, group, number)
-            if plan.scene is Scene.QUEUES
-            else Consumer(self._diary, group, number)
+            _CONSUMERS.get(plan.scene, Consumer)(self._diary, group, number)
             for group in GROUPS
             for number in range(QUEUES)
         ]
+        self._operators = [Redriver(self._diary, group) for group in GROUPS if plan.scene is Scene.REDRIVE]
         self._calls: list[asyncio.Task[None]] = []
 
     async def run(self) -> Result:
@@ -148,7 +148,7 @@ class Simulation:
         elif what < 0.21:
             await self._restart()
         else:
-            clients = [*self._producers, *self._consumers]
+            clients = [*self._producers, *self._consumers, *self._operators]
             for each in chance.sample(clients, chance.choice((1, 1, 2, 4))):
                 self._begin(each.act(random.Random(chance.getrandbits(64))))
             await self._turn()
@@ -210,6 +210,7 @@ class Simulation:
 
 
 _ENDS = {"COMMIT", "DLQ"}
+_CONSUMERS: dict[Scene, type[Consumer | QueueReader]] = {Scene.QUEUES: QueueReader, Scene.REDRIVE: GivingUpConsumer}
 _TYPES = {
     Scene.FIFO: MessageType.FIFO,
     Scene.DELAY: MessageType.DELAY,
