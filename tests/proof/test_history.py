@@ -78,6 +78,21 @@ def a_run_again() -> Tale:
     return Scene.FIFO, calls, ended("a", "b", message_group="run")
 
 
+def a_run_again_in_parts() -> Tale:
+    """The same in two answers: the second one comes when the first one is done, and its early ack counts no more."""
+    calls: list[Call] = [
+        OrderedSend(OK, 0, 2, "a", "content", "run"),
+        OrderedSend(OK, 3, 5, "b", "content", "run"),
+        receive(10.0, "a", "b"),
+        ack("b", 20, 10),
+        receive(1_020.0, "a", attempt=2),
+        ack("a", 1_030, 1_020, 2),
+        receive(1_040.0, "b", attempt=2),
+        ack("b", 1_050, 1_040, 2),
+    ]
+    return Scene.FIFO, calls, ended("a", "b", message_group="run")
+
+
 def delayed() -> Tale:
     calls: list[Call] = [DelayedSend(OK, 0, 2, "a", "content", 500), receive(499.0, "a"), ack("a", 510, 499)]
     return Scene.DELAY, calls, ended("a")
@@ -135,7 +150,7 @@ def lived_on() -> Tale:
     return Scene.PLAIN, calls, ended("a")
 
 
-TALES = (in_order, a_run_again, delayed, decided, redriven, pulled, lived_on)
+TALES = (in_order, a_run_again, a_run_again_in_parts, delayed, decided, redriven, pulled, lived_on)
 
 
 @pytest.mark.parametrize("tale", TALES)
