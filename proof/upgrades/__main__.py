@@ -1,0 +1,113 @@
+"""python -m proof.upgrades: every earlier version's stores, servers and clients beside those of this checkout."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from popserver.database.migrate import FIRST, HEAD
+from proof.totals import add_totals
+from proof.upgrades import pairs
+from proof.upgrades.upgrade import Result, too_old, two_at_once, upgrade
+from proof.upgrades.versions import Version, found, take_out
+from tests.support.postgres import GivenServer, PostgresServer, fresh_database, postgres_server
+
+HARNESS = "upgrades"
+DATABASES = ("sqlite", "postgres")
+# Where the first of two servers stops; the last but one of these is after most statements.
+STOPS = (4, 12, 20, 28)
+
+
+def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m proof.upgrades",
+        description="Fill stores with earlier versions' own servers and clients, upgrade them with a kill before every"
+        " statement of the migration, and judge them; refuse what must be refused; play clients against servers.",
+    )
+    parser.add_argument("--revision", help="only the version of this schema (all)")
+    parser.add_argument("--database", choices=DATABASES, help="only on this one (both)")
+    parser.add_argument("--every", type=int, default=1, help="kill before each N-th statement (1)")
+    parser.add_argument("--no-totals", action="store_true", help="leave proof/totals alone")
+    return parser.parse_args(words)
+
+
+class Run:
+    """All parts, one after the other; each has a store of its own."""
+
+    def __init__(
+        self, options: argparse.Namespace, folder: Path, postgres: PostgresServer | GivenServer | None
+    ) -> None:
+        self._options, self._folder, self._postgres = options, folder, postgres
+        self._numbers = 0
+        self.counts: Counter[str] = Counter()
+        self.violations: list[str] = []
+
+    def version(self, version: Version) -> None:
+        self.counts["versions"] += 1
+        for database in DATABASES:
+            if self._options.database in {None, database}:
+                self._on(version, database)
+
+    def _on(self, version: Version, database: str) -> None:
+        every = self._options.every
+        if version.revision < FIRST:
+            self._part(version, database, "refused", too_old)
+        else:
+            self._part(version, database, "upgraded", functools.partial(upgrade, every=every))
+            for at in STOPS if database == "postgres" else ():
+                for killed in (False, True):
+                    part = functools.partial(two_at_once, at=at, killed=killed)
+                    self._part(version, database, f"two at once, {at}{', killed' * killed}", part)
+        self._part(version, database, "its client here", pairs.old_client)
+        self._part(version, database, "this client there", pairs.new_client)
+
+    def _part(self, version: Version, database: str, name: str, part: Callable[[Version, str], Result]) -> None:
+        with self._store(database) as url:
+            result = part(version, url)
+        self.counts += result.counts
+        self.violations += result.violations
+        words = ", ".join(f"{count} {what.replace('_', ' ')}" for what, count in result.counts.items())
+        print(f"{version} on {database}, {name}: {words}, {len(result.violations)} violations", flush=True)
+        print("".join(f"  {each[:1_000]}\n" for each in result.violations[:20]), end="", flush=True)
+
+    @contextlib.contextmanager
+    def _store(self, database: str) -> Iterator[str]:
+        self._numbers += 1
+        if database == "sqlite":
+            yield f"sqlite:///{self._folder}/store-{self._numbers}.db"
+        else:
+            assert self._postgres is not None
+            with fresh_database(self._postgres) as url:
+                yield url
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    options = arguments(words)
+    versions = [each for each in found() if options.revision in {None, each.revision}]
+    if not versions:
+        print("No earlier version is in this clone's history; a shallow one becomes whole with: git fetch --unshallow")
+        return 2
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="popmq-upgrades-")))
+        postgres = None if options.database == "sqlite" else stack.enter_context(postgres_server())
+        run = Run(options, folder, postgres)
+        for each in versions:
+            run.version(take_out(each, folder))
+    print(", ".join(f"{count} {name.replace('_', ' ')}" for name, count in sorted(run.counts.items())))
+    if run.violations:
+        print(
+            f"{len(run.violations)} violations; repeat with: make upgrades ARGS='--revision {HEAD} …' as printed above"
+        )
+    if not (options.no_totals or options.revision or options.database or options.every > 1):
+        add_totals(HARNESS, {**run.counts, "violations": len(run.violations)})
+    return 1 if run.violations else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
