@@ -14,7 +14,7 @@ JOBS := 3
 PYTEST = $(BIN)/pytest -n $(JOBS) --dist loadfile --max-worker-restart 0
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all test-long test-failover test-spark-cluster test-clients test-rocketmq chromium test-browser images coverage lint format types generate fresh check docs bench torture mutations worlds fuzz simulate proof clean
+.PHONY: help install demo test test-all test-long test-failover test-spark-cluster test-clients test-rocketmq chromium test-browser images coverage lint format types generate fresh check docs bench torture mutations worlds fuzz simulate upgrades proof clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -164,7 +164,10 @@ simulate: $(DEV) ## random clients and faults on the broker's code in simulated 
 	$(BIN)/python -m proof.simulate $(if $(SEED),--seed $(SEED)) $(if $(STEPS),--steps $(STEPS)) \
 	  $(if $(UNTIL),--until $(UNTIL)) $(if $(DATABASE),--database $(DATABASE)) $(ARGS)
 
-proof: worlds mutations fuzz ## all harnesses of docs/promises.md, each at its full length: hours
+upgrades: $(DEV) ## stores, servers and clients of earlier versions: killed at every step of a migration (ARGS="--revision 0007 --every 5")
+	$(BIN)/python -m proof.upgrades $(ARGS)
+
+proof: worlds mutations fuzz upgrades ## all harnesses of docs/promises.md, each at its full length: hours
 	$(MAKE) torture KILLS=2000
 	$(MAKE) simulate STEPS=3000000
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import sqlite3
 from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -114,10 +116,15 @@ def new_shape(database_url: str) -> dict[str, tuple[list[str], list[str]]]:
 
 
 def fingerprint(database_url: str) -> str:
-    """Of a SQLite file its bytes with those of its WAL; of Postgres nothing, whose rows are compared instead."""
+    """Of a SQLite file its bytes with those of its WAL; of Postgres nothing, whose rows are compared instead.
+
+    Whoever closes a file after a kill first moves its WAL into it, also a server that refuses it. So does this.
+    """
     file = make_url(database_url).database or ""
     if not database_url.startswith("sqlite"):
         return ""
+    with contextlib.closing(sqlite3.connect(file)) as conn:
+        conn.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     digest = hashlib.sha256()
     for path in (Path(file), Path(f"{file}-wal")):
         digest.update(path.read_bytes() if path.exists() else b"")
