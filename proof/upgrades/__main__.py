@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from popserver.database.migrate import FIRST, HEAD
+from popserver.database.migrate import FIRST
 from proof.totals import add_totals
 from proof.upgrades import pairs
 from proof.upgrades.upgrade import Result, too_old, two_at_once, upgrade
@@ -101,9 +101,7 @@ def main(words: Sequence[str] | None = None) -> int:
             run.version(take_out(each, folder))
     print(", ".join(f"{count} {name.replace('_', ' ')}" for name, count in sorted(run.counts.items())))
     if run.violations:
-        print(
-            f"{len(run.violations)} violations; repeat with: make upgrades ARGS='--revision {HEAD} …' as printed above"
-        )
+        print(f"{len(run.violations)} violations; repeat those of a version with: make upgrades ARGS='--revision 0007'")
     if not (options.no_totals or options.revision or options.database or options.every > 1):
         add_totals(HARNESS, {**run.counts, "violations": len(run.violations)})
     return 1 if run.violations else 0

@@ -27,7 +27,7 @@ class Served:
         self.process = subprocess.Popen(
             command, env=version.environment, cwd=version.folder, stdout=subprocess.PIPE, stderr=self._said, text=True
         )
-        self.endpoint = ""
+        self.endpoint = self._text = ""
 
     def ready(self) -> str:
         """Wait for the ready line; returns the endpoint. Raises AssertionError with what a server said that ended."""
@@ -40,16 +40,26 @@ class Served:
 
     def ended(self) -> int:
         """Wait until it ends by itself; the exit code."""
-        return self.process.wait(ENDS_WITHIN_S)
+        code = self.process.wait(ENDS_WITHIN_S)
+        self._close()
+        return code
 
     def kill(self) -> None:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGKILL)
-        self.process.wait(ENDS_WITHIN_S)
+        self.ended()
 
     def said(self) -> str:
-        self._said.seek(0)
-        return self._said.read()
+        if not self._said.closed:
+            self._said.seek(0)
+            self._text = self._said.read()
+        return self._text
+
+    def _close(self) -> None:
+        self.said()
+        self._said.close()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
 
 
 class Refusal(NamedTuple):
