@@ -12,9 +12,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, create_engine, inspect, make_url, text
 from sqlalchemy.engine import Engine
 
-from popserver.database import migrate
 from popserver.database.check import check_integrity
-from popserver.database.database import Database
 from popserver.model.errors import StoreUnavailable
 from tests.support.aftermath import looking
 
@@ -86,33 +84,6 @@ def unsound(database_url: str) -> list[str]:
         except StoreUnavailable as error:
             return [error.sentence]
     return []
-
-
-def shape(database_url: str) -> dict[str, tuple[list[str], list[str]]]:
-    """Of each table its columns and its indexes; of each view its columns."""
-    with looking(database_url) as conn:
-        seen = inspect(conn)
-        tables = {
-            name: (
-                sorted(each["name"] for each in seen.get_columns(name)),
-                sorted(str(each["name"]) for each in seen.get_indexes(name)),
-            )
-            for name in seen.get_table_names()
-        }
-        views: dict[str, tuple[list[str], list[str]]] = {
-            name: (sorted(each["name"] for each in seen.get_columns(name)), []) for name in seen.get_view_names()
-        }
-    return tables | views
-
-
-def new_shape(database_url: str) -> dict[str, tuple[list[str], list[str]]]:
-    """What this version makes of an empty database."""
-    database = Database(database_url, durability="relaxed")
-    try:
-        migrate.upgrade(database)
-    finally:
-        database.close()
-    return shape(database_url)
 
 
 def fingerprint(database_url: str) -> str:
