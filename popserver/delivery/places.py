@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import (
     BindParameter,
-    Connection,
     Executable,
     FromClause,
     Select,
@@ -164,10 +163,8 @@ def _progress_of(row: FromClause) -> list[Any]:
     return [row.c.group_id, row.c.queue_id, row.c.next_offset]
 
 
-_QUERIES = PerDialect(lambda dialect: _place_queries(dialect, takes_groups=False))
-_QUERIES_IN_ORDER = PerDialect(lambda dialect: _place_queries(dialect, takes_groups=True))
-
-
-def place_queries(conn: Connection, *, takes_groups: bool) -> PlaceQueries:
-    """The queries for this database. `takes_groups`: open message groups count, too."""
-    return (_QUERIES_IN_ORDER if takes_groups else _QUERIES).of(conn)
+# By whether open message groups count, too.
+PLACE_QUERIES = {
+    False: PerDialect(lambda dialect: _place_queries(dialect, takes_groups=False)),
+    True: PerDialect(lambda dialect: _place_queries(dialect, takes_groups=True)),
+}

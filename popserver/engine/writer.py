@@ -226,19 +226,15 @@ class Writer:
 
     def _work(self) -> None:
         while (batch := self._batches.get()) is not None:
-            self._carry_out(batch)
+            result = BatchResult()
+            try:
+                self._run(batch, result)
+            except BaseException:  # noqa: BLE001 - the thread must live
+                log.error("the writer failed", exception=traceback.format_exc())
+                self._disconnect()
+                result.fail(batch, Internal())
+            self._loop.call_soon_threadsafe(self._answer, result)
         self._disconnect()
-
-    def _carry_out(self, batch: Sequence[BatchEntry]) -> None:
-        """Run a batch, and let the event loop answer it."""
-        result = BatchResult()
-        try:
-            self._run(batch, result)
-        except BaseException:  # noqa: BLE001 - the thread must live
-            log.error("the writer failed", exception=traceback.format_exc())
-            self._disconnect()
-            result.fail(batch, Internal())
-        self._loop.call_soon_threadsafe(self._answer, result)
 
     def _run(
         self, batch: Sequence[BatchEntry], result: BatchResult, *, careful: bool = False, tries: int = TRIES

@@ -176,28 +176,23 @@ def _place(tx: Transaction, topic: Topic, by_queue: Mapping[MessageQueue, Sequen
     The statement also says whether the topic has pending messages.
     """
     names = {"now_ms": tx.now_ms, "of_topic": topic.topic_id}
-    counts = {chosen.queue_id: len(several) for chosen, several in by_queue.items()}
+    counts = {chosen.queue_id: len(messages) for chosen, messages in by_queue.items()}
+    taken: list[_Taken] = []
     # Another server may be changing a queue whose newest version is wanted: then it is looked for by its key.
-    taken = _taken(tx, names, counts, of_newest=True) if tx.has_other_writers else []
-    if left := {queue_id: counts[queue_id] for queue_id in counts.keys() - {row.queue_id for row in taken}}:
-        taken += _taken(tx, names, left, of_newest=False)
-    by_id = {chosen.queue_id: (chosen, several) for chosen, several in by_queue.items()}
+    for one, several in (_OF_NEWEST, _BY_KEY) if tx.has_other_writers else (_BY_KEY,):
+        if len(counts) == 1:
+            ((queue_id, count),) = counts.items()
+            taken += one.rows(tx.conn, names | {"chosen": queue_id, "count": count})
+        elif counts:
+            taken += several.rows(tx.conn, names | {"counts": encode_rows(sorted(counts.items()))})
+        counts = {queue_id: counts[queue_id] for queue_id in counts.keys() - {row.queue_id for row in taken}}
+    by_id = {chosen.queue_id: (chosen, messages) for chosen, messages in by_queue.items()}
     placed: list[_Placed] = []
     for row in taken:
-        chosen, several = by_id[row.queue_id]
-        first_offset = row.next_offset - len(several)
-        placed.append(_Placed(chosen, row, first_offset, message_key(row.queue_id, first_offset), several))
+        chosen, messages = by_id[row.queue_id]
+        first_offset = row.next_offset - len(messages)
+        placed.append(_Placed(chosen, row, first_offset, message_key(row.queue_id, first_offset), messages))
     return placed
-
-
-def _taken(tx: Transaction, names: dict[str, Any], counts: Mapping[int, int], *, of_newest: bool) -> list[_Taken]:
-    """Take so many offsets of each queue. `of_newest`: not of those that another server is changing."""
-    if len(counts) == 1:
-        ((queue_id, count),) = counts.items()
-        statement = _TAKE_OF_NEWEST if of_newest else _TAKE_CHECKING_PENDING
-        return statement.rows(tx.conn, names | {"chosen": queue_id, "count": count})
-    statement = _TAKE_OF_NEWEST_IN_SEVERAL if of_newest else _TAKE_IN_SEVERAL
-    return statement.rows(tx.conn, names | {"counts": encode_rows(sorted(counts.items()))})
 
 
 def _rows(stored_at_ms: int, topic: Topic, first_key: int, batch: Sequence[Message]) -> list[tuple[Any, ...]]:
@@ -295,6 +290,9 @@ _PLACES = select(_locked.c.place).select_from(_COUNTS.join(_locked, true())).cor
 _TAKE_OF_NEWEST_IN_SEVERAL = _take(
     _COUNTS.c.count, _OF_COUNTS, literal_column("queue.ctid") == any_(func.array(_PLACES))
 )
+# For one queue, and for several.
+_BY_KEY = _TAKE_CHECKING_PENDING, _TAKE_IN_SEVERAL
+_OF_NEWEST = _TAKE_OF_NEWEST, _TAKE_OF_NEWEST_IN_SEVERAL
 _NEWEST = (
     select(func.max(message.c.stored_at_ms))
     .select_from(queue)

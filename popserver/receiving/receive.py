@@ -178,9 +178,10 @@ def _find_and_grant(tx: Transaction, batch: ReceiveBatch, several: Sequence[Rece
         return [ReceiveSlot(request, request.batch_size, []) for request in several], False
     if MessageType.LITE in batch.topic.accepts:
         return _find_and_grant_lite(tx, batch, several)
-    batch = batch._replace(names=batch.names | {"ready_from": _ready_from(tx, batch)})
+    if tx.has_other_writers:
+        batch = batch._replace(names=batch.names | {"ready_from": _ready_from(tx, batch)})
     places = scan.lock_places(tx, batch)
-    if places:
+    if places and tx.has_other_writers:
         _saw_ready(tx, batch, places[0].ready_since_ms)
     is_any_again = not places or places[0].ready_since_ms is not None
     # Messages without a message group that are READY again, the longest waiting first.
@@ -335,22 +336,20 @@ def _is_hidden(tx: Transaction, batch: ReceiveBatch) -> bool:
         return False
     if scan.is_more(tx, batch):
         return True
-    _saw_ready(tx, batch, None)
+    if tx.has_other_writers:
+        _saw_ready(tx, batch, None)
     return False
 
 
 def _ready_from(tx: Transaction, batch: ReceiveBatch) -> int:
     """From when on to look for messages that are READY again. SQLite's index has no entries of the past."""
-    if not tx.has_other_writers:
-        return 0
     return tx.remembered(ReadyFrom).of(batch.group.group_id, batch.topic.topic_id, tx.now_ms)
 
 
 def _saw_ready(tx: Transaction, batch: ReceiveBatch, first_ms: int | None) -> None:
     """Remember which message was the first one, once the transaction is committed: it may have granted it."""
-    if tx.has_other_writers:
-        seen = batch.group.group_id, batch.topic.topic_id, batch.names["ready_from"], first_ms, tx.now_ms
-        tx.after_commit.append(lambda: tx.remembered(ReadyFrom).saw(*seen))
+    seen = batch.group.group_id, batch.topic.topic_id, batch.names["ready_from"], first_ms, tx.now_ms
+    tx.after_commit.append(lambda: tx.remembered(ReadyFrom).saw(*seen))
 
 
 def _answers(tx: Transaction, batch: ReceiveBatch, slots: Sequence[ReceiveSlot], *, left_over: bool) -> list[Received]:

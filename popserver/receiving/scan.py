@@ -31,7 +31,7 @@ from popserver.database.schema import delivery, message, progress
 from popserver.database.schema import message_group_progress as behind
 from popserver.database.statement import Statement
 from popserver.delivery.message_groups import MessageGroupKey, subscriber_of
-from popserver.delivery.places import QueueToScan, place_queries
+from popserver.delivery.places import PLACE_QUERIES, QueueToScan
 from popserver.engine.transaction import Transaction
 from popserver.filters import SqlFilter, TagFilter
 from popserver.filters.tags import EVERYTHING
@@ -60,13 +60,13 @@ class Scanned(NamedTuple):
 
 def lock_places(tx: Transaction, batch: ReceiveBatch) -> list[QueueToScan]:
     """Lock and return the queues that may have messages and that no other server reads, in the order to read them."""
-    rows = place_queries(tx.conn, takes_groups=batch.takes_groups).locked.rows(tx.conn, batch.names)
+    rows = PLACE_QUERIES[batch.takes_groups].of(tx.conn).locked.rows(tx.conn, batch.names)
     return _in_turn(batch, rows) if len(rows) > 1 else rows
 
 
 def places_of(conn: Connection, batch: ReceiveBatch) -> list[QueueToScan]:
     """The same for all queues, without locks."""
-    return _in_turn(batch, place_queries(conn, takes_groups=batch.takes_groups).seen.rows(conn, batch.names))
+    return _in_turn(batch, PLACE_QUERIES[batch.takes_groups].of(conn).seen.rows(conn, batch.names))
 
 
 def _in_turn(batch: ReceiveBatch, rows: Sequence[QueueToScan]) -> list[QueueToScan]:
@@ -78,10 +78,7 @@ def _in_turn(batch: ReceiveBatch, rows: Sequence[QueueToScan]) -> list[QueueToSc
 
 def is_more(tx: Transaction, batch: ReceiveBatch) -> bool:
     """Whether messages wait for the group that another server's lock hid from the search."""
-    return (
-        tx.conn.execute(place_queries(tx.conn, takes_groups=batch.takes_groups).is_more, batch.names).first()
-        is not None
-    )
+    return tx.conn.execute(PLACE_QUERIES[batch.takes_groups].of(tx.conn).is_more, batch.names).first() is not None
 
 
 def read_on(

@@ -12,7 +12,7 @@ import queue
 import random
 import selectors
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, TypeVar
 from unittest.mock import patch
 
@@ -123,15 +123,27 @@ FAULTS = (
 )
 
 
+class _NoBatch(Exception):
+    """The writer has carried out its batch, and asks for the next one."""
+
+
 class _AtOnce(queue.SimpleQueue[Any]):
-    """Carries out a batch as soon as the writer is given it."""
+    """Lets the writer work as soon as it is given a batch, until it asks for the next one."""
 
     def __init__(self, writer: InlineWriter) -> None:
         self._writer = writer
+        self._batch: Sequence[BatchEntry] = ()
 
     def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
-        if item is not None:
-            self._writer.carry_out(item)
+        self._batch = item
+        with suppress(_NoBatch):
+            self._writer.work()
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        if not self._batch:
+            raise _NoBatch
+        batch, self._batch = self._batch, ()
+        return batch
 
 
 class _NoDelay(BatchDelay):
@@ -151,9 +163,9 @@ class InlineWriter(Writer):
         self._batches = _AtOnce(self)
         self._delay = _NoDelay()
 
-    def carry_out(self, batch: Sequence[BatchEntry]) -> None:
+    def work(self) -> None:
         if not self.faults.is_dead:
-            self._carry_out(batch)
+            self._work()
 
     def _run(self, batch: Sequence[BatchEntry], *more: Any, **named: Any) -> None:
         try:
