@@ -14,7 +14,7 @@ JOBS := 3
 PYTEST = $(BIN)/pytest -n $(JOBS) --dist loadfile --max-worker-restart 0
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all test-long test-failover test-spark-cluster test-clients test-rocketmq chromium test-browser images coverage lint format types generate fresh check docs bench torture mutations worlds fuzz simulate upgrades proof clean
+.PHONY: help install demo test test-all test-long test-failover test-spark-cluster test-clients test-rocketmq chromium test-browser images coverage lint format types generate fresh check docs bench torture mutations worlds fuzz simulate upgrades soak proof clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -167,9 +167,15 @@ simulate: $(DEV) ## random clients and faults on the broker's code in simulated 
 upgrades: $(DEV) ## stores, servers and clients of earlier versions: killed at every step of a migration (ARGS="--revision 0007 --every 5")
 	$(BIN)/python -m proof.upgrades $(ARGS)
 
+# MINUTES=480 is a day's work; HELD=30 adds half an hour beside a transaction that stays open on Postgres.
+soak: $(DEV) ## a server under steady load on SQLite, then on Postgres: nothing may grow (MINUTES=, HELD=, DATABASE=, SEED=)
+	$(BIN)/python -m proof.soak $(if $(MINUTES),--minutes $(MINUTES)) $(if $(HELD),--held $(HELD)) \
+	  $(if $(DATABASE),--database $(DATABASE)) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
 proof: worlds mutations fuzz upgrades ## all harnesses of docs/promises.md, each at its full length: hours
 	$(MAKE) torture KILLS=2000
 	$(MAKE) simulate STEPS=3000000
+	$(MAKE) soak MINUTES=480 HELD=30
 
 clean: ## remove everything that can be made again
 	rm -rf $(VENV) .venv-* demo-out bench-out site-out dist .pytest_cache .mypy_cache .ruff_cache .hypothesis \

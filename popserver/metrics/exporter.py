@@ -165,6 +165,7 @@ class Exporter:
             clients=connected(broker.clients.here()),
             waiting={"writer": broker.writer.waiting, "reader": broker.reader.waiting},
             parked=broker.parked,
+            tasks=len(asyncio.all_tasks()),
             discarded=broker.transactions.discarded,
             rejected=self._access.rejected,
             is_ready=ready.is_ready,

@@ -246,6 +246,7 @@ METRICS: tuple[Metric, ...] = (
         "connected consumers",
     ),
     Metric("popmq_parked_polls", _GAUGE, _SERVER, (), "receives and pulls that wait for messages"),
+    Metric("popmq_event_loop_tasks", _GAUGE, _SERVER, (), "asyncio tasks that have not ended"),
     Metric("popmq_budget_used", _GAUGE, _SERVER, ("budget", "unit"), "what callers use of a limit"),
     Metric("popmq_budget_limit", _GAUGE, _SERVER, ("budget", "unit"), "the limit"),
     Metric("popmq_budget_refused_total", _COUNTER, _SERVER, ("budget",), "callers refused because of the limit"),

@@ -48,6 +48,7 @@ class ServerNumbers(NamedTuple):
     clients: Iterable[ConnectedClient]
     waiting: Mapping[str, int]  # requests, by the processor that they wait for
     parked: int
+    tasks: int  # of the event loop
     discarded: int  # half messages
     rejected: int  # calls, for their signature
     is_ready: bool
@@ -72,6 +73,7 @@ def add_server(families: Families, numbers: ServerNumbers) -> None:
         for is_ok, histogram in by_status.items():
             families.add_histogram(_CREATE[kind], histogram, "success" if is_ok else "failure")
     families.add("popmq_parked_polls", numbers.parked)
+    families.add("popmq_event_loop_tasks", numbers.tasks)
     families.add("popmq_discarded_transactions_total", numbers.discarded)
     families.add("popmq_rejected_callers_total", numbers.rejected)
     families.add_histogram("popmq_transaction_seconds", numbers.meters.transactions)

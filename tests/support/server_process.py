@@ -78,6 +78,11 @@ class ServerProcess:
     def thaw(self) -> None:
         self._signal(signal.SIGCONT)
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
     def cpu_s(self) -> float:
         """The processor time it has used so far."""
         assert self._process is not None

@@ -1,0 +1,1 @@
+"""A server under steady load: memory, files, threads, tasks, log and tables stay level."""

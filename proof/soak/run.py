@@ -1,0 +1,120 @@
+"""One run: a real server, its load, and samples at equal intervals; beside an open transaction if that is asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from statistics import median
+
+import psycopg
+
+from proof.soak.level import SAMPLES_MIN, WARM_SHARE, Bar, Growth, judge
+from proof.soak.load import SoakLoad
+from proof.soak.samples import ROWS, Sampler, bar_of
+from tests.support.server_process import ServerProcess, served
+
+# Messages and keys become old several times in a run of ten minutes, and holds of less than a second end.
+OPTIONS = ("--http", "127.0.0.1:0", "--min-invisible", "0s", "--retention", "1m", "--idempotency-window", "1m",
+           "--transaction-timeout", "1s", "--transaction-check-interval", "1s", "--transaction-checks",
+           "3")  # fmt: skip
+SAMPLES = 120  # of a run, but for long ones, which have a sample each `PERIOD_S_MAX`
+PERIOD_S_MAX = 10.0
+# Beside an open transaction the cost of a message stays below this many times what it was before.
+HELD_RATIO = Bar(1.0, 0)
+STOP_WITHIN_S = 60.0
+
+
+@dataclass
+class Result:
+    """What a run found."""
+
+    growths: list[Growth]
+    counts: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def violations(self) -> list[Growth]:
+        return [each for each in self.growths if each.grows]
+
+
+async def soak(
+    database_url: str, minutes: float, *, seed: int = 1, options: Sequence[str] = OPTIONS, under: Sequence[str] = ()
+) -> Result:
+    """Run the load for so long, and judge each measure. `under`: a command that runs the server, see `ServerProcess`.
+
+    Raises AssertionError when the server ends.
+    """
+    async with _loaded(database_url, seed, options, under) as (server, load):
+        sampler = Sampler(server, database_url)
+        samples = await _samples(sampler, minutes * 60)
+        load.counts["messages"] = round(sampler.messages)
+    return Result(growths_of(samples), load.counts)
+
+
+def growths_of(samples: Sequence[dict[str, float]]) -> list[Growth]:
+    """Each measure, judged. Left out: tables without rows, and costs in runs of seconds (a server counts once a
+    second)."""
+    names = dict.fromkeys(name for sample in samples for name in sample)
+    measures = {name: [each[name] for each in samples if name in each] for name in names}
+    return [
+        judge(name, values, bar_of(name))
+        for name, values in measures.items()
+        if len(values) >= SAMPLES_MIN and (not name.startswith(ROWS) or any(values))
+    ]
+
+
+async def hold(database_url: str, minutes: float, *, seed: int = 1, before_minutes: float = 5.0) -> Result:
+    """On Postgres: run the load, then open a transaction of a user beside it, for so long. The cost of a message at the
+    end is compared with that before the transaction began."""
+    async with _loaded(database_url, seed, OPTIONS, ()) as (server, load):
+        sampler = Sampler(server, database_url, counts_rows=False)
+        before = await _samples(sampler, before_minutes * 60)
+        async with await psycopg.AsyncConnection.connect(database_url) as user:
+            await user.set_isolation_level(psycopg.IsolationLevel.REPEATABLE_READ)
+            await user.execute("SELECT count(*) FROM message")
+            during = await _samples(sampler, minutes * 60)
+        load.counts["messages"] = round(sampler.messages)
+    return Result(
+        [compared(name, before, during) for name in ("blocks per message", "CPU ms per message")], load.counts
+    )
+
+
+def compared(measure: str, before: Sequence[dict[str, float]], during: Sequence[dict[str, float]]) -> Growth:
+    """The median after the warm-up, beside that of the last third."""
+    warm = [each[measure] for each in before if measure in each]
+    held = [each[measure] for each in during if measure in each]
+    early, late = median(warm[int(len(warm) * WARM_SHARE) :]), median(held[len(held) * 2 // 3 :])
+    return Growth(measure, early, late, HELD_RATIO.of(early), late - early >= HELD_RATIO.of(early))
+
+
+@asynccontextmanager
+async def _loaded(
+    database_url: str, seed: int, options: Sequence[str], under: Sequence[str]
+) -> AsyncIterator[tuple[ServerProcess, SoakLoad]]:
+    """A server that works; in the end clients leave first."""
+    async with served(database_url, *options, under=under) as server:
+        load = SoakLoad(server.endpoint, seed)
+        await load.prepare()
+        working = asyncio.create_task(load.run())
+        try:
+            yield server, load
+        finally:
+            load.stop()
+            done, _ = await asyncio.wait([working], timeout=STOP_WITHIN_S)
+            working.cancel()
+        assert done, "clients do not end"
+        await working
+
+
+async def _samples(sampler: Sampler, seconds: float) -> list[dict[str, float]]:
+    """Samples of so many seconds, at equal intervals."""
+    period_s = min(PERIOD_S_MAX, seconds / SAMPLES)
+    began_s = time.monotonic()
+    samples = [await sampler.take()]
+    while (passed_s := time.monotonic() - began_s) < seconds or len(samples) < SAMPLES_MIN + 1:
+        await asyncio.sleep(period_s - passed_s % period_s)
+        samples.append(await sampler.take())
+    return samples
