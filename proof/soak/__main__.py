@@ -5,14 +5,16 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import json
 import logging
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from proof.soak.level import HEADING
-from proof.soak.run import Result, hold, soak
+from proof.soak.run import Result, Told, hold, soak
 from proof.totals import add_totals
 from tests.support.postgres import PostgresServer, fresh_database, postgres_server
 
@@ -37,6 +39,7 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--before", type=float, default=5, metavar="MINUTES", help="of load before that (5)")
     parser.add_argument("--database", choices=DATABASES, help="only this one")
     parser.add_argument("--seed", type=int, default=1, help="of the choices of clients (1)")
+    parser.add_argument("--samples", metavar="FILE", help="write each sample there, a line of JSON (none)")
     parser.add_argument("--no-totals", action="store_true", help="leave proof/totals alone")
     return parser.parse_args(words)
 
@@ -44,21 +47,31 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
 async def run(options: argparse.Namespace, postgres: PostgresServer | None) -> int:
     """The exit code: 1 if something grew."""
     violations = 0
+    told = _writer(options.samples)
     for database in DATABASES if options.database is None else (options.database,):
         if options.minutes:
             with _database(database, postgres) as url:
-                result = await soak(url, options.minutes, seed=options.seed)
+                result = await soak(url, options.minutes, seed=options.seed, told=told)
             violations += _tell(
                 f"{options.minutes:g} minutes on {database}", result, options, {"minutes": options.minutes}
             )
     if postgres is not None and options.held:
         with _database("postgres", postgres) as url:
-            result = await hold(url, options.held, seed=options.seed, before_minutes=options.before)
+            result = await hold(url, options.held, seed=options.seed, before_minutes=options.before, told=told)
         violations += _tell(
             f"beside a transaction that is open for {options.held:g} minutes", result, options,
             {"minutes_beside_an_open_transaction": options.held},
         )  # fmt: skip
     return int(violations > 0)
+
+
+def _writer(file: str | None) -> Told:
+    def write(sample: dict[str, float]) -> None:
+        if file is not None:
+            with Path(file).open("a") as lines:
+                lines.write(json.dumps({"at_s": round(time.time(), 1), **sample}) + "\n")
+
+    return write
 
 
 def _tell(what: str, result: Result, options: argparse.Namespace, minutes: dict[str, float]) -> int:

@@ -24,6 +24,7 @@ from popclient import (
     Message,
     MessageView,
     PopError,
+    TransactionResolution,
 )
 from popclient.aio import Admin, Producer, PushConsumer, QueuePushConsumer, SimpleConsumer
 from popproto.v2 import definition_pb2 as pb
@@ -141,8 +142,8 @@ class SoakLoad:
     async def run(self) -> None:
         """Work until `stop`. What fails is counted, and tried again."""
         works: Sequence[Callable[[], Awaitable[None]]] = (
-            self._push, self._push_queues, self._send_to_listeners, self._visit, self._break_off, self._ask_wrongly,
-            self._purge,
+            self._push, self._push_queues, self._send_to_listeners, self._answer_checks, self._visit,
+            self._break_off, self._ask_wrongly, self._purge,
         )  # fmt: skip
         async with asyncio.TaskGroup() as tasks:
             for load in self._scenes:
@@ -187,6 +188,7 @@ class SoakLoad:
             await self._stopping.wait()
 
     async def _send_to_listeners(self) -> None:
+        due_s = time.monotonic()
         async with Producer(self._endpoint) as producer:
             while not self._stopping.is_set():
                 results = await producer.send_many(
@@ -194,7 +196,19 @@ class SoakLoad:
                      for topic in (PUSHED, SHARED, LOBBY)]
                 )  # fmt: skip
                 results.raise_for_failures()
-                await self._sleep(1 / PUSHED_PER_S)
+                due_s = max(due_s + 1 / PUSHED_PER_S, time.monotonic() - 1)
+                await self._sleep(due_s - time.monotonic())
+
+    async def _answer_checks(self) -> None:
+        """Half messages that nobody decided about are asked for; without a producer to ask they would stay."""
+
+        async def checker(_message: MessageView) -> TransactionResolution:
+            self.counts["checks"] += 1
+            return self._chance.choice(list(TransactionResolution))
+
+        topics = [load.topic for scene, load in zip(Scene, self._scenes, strict=True) if scene is Scene.TRANSACTIONS]
+        async with Producer(self._endpoint, topics, checker=checker):
+            await self._stopping.wait()
 
     async def _wait_idly(self, number: int) -> None:
         """Polls that never get a message, many on a connection."""
@@ -217,7 +231,11 @@ class SoakLoad:
             await self._repeat(lambda: poll(stub, who))
 
         async with raw.stub_of(self._endpoint) as stub:
-            await asyncio.gather(*(polls(stub, who) for who in range(IDLE_POLLS // IDLE_CONNECTIONS)))
+            polling = asyncio.gather(*(polls(stub, who) for who in range(IDLE_POLLS // IDLE_CONNECTIONS)))
+            await self._stopping.wait()
+            polling.cancel()
+            with suppress(asyncio.CancelledError):
+                await polling
 
     async def _purge(self) -> None:
         """Remove dead letters, which stay otherwise."""

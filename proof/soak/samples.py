@@ -29,6 +29,7 @@ BARS = {
     "indexes, MiB": Bar(0.25, 4),
     "dead rows": Bar(0.5, 5_000),
     "CPU ms per message": Bar(0.6, 0.1),
+    "ms per transaction": Bar(2, 50),  # other programs on the machine delay it too
     "blocks per message": Bar(0.6, 5),
 }
 ROWS_BAR = Bar(0.25, 300)
@@ -49,6 +50,8 @@ class _Totals(NamedTuple):
 
     messages: float  # received or pulled
     cpu_s: float
+    transactions: float  # of the server's writer
+    transactions_s: float
     blocks: float | None
 
 
@@ -76,7 +79,13 @@ class Sampler:
         with looking(self._url) as conn:
             found |= self._store(conn, numbers)
             blocks = None if self._is_sqlite else float(conn.execute(text(_BLOCKS)).scalar_one())
-        now = _Totals(numbers.get("rocketmq_messages_out_total", 0), self._server.cpu_s(), blocks)
+        now = _Totals(
+            numbers.get("rocketmq_messages_out_total", 0),
+            self._server.cpu_s(),
+            numbers["popmq_transaction_seconds_count"],
+            numbers["popmq_transaction_seconds_sum"],
+            blocks,
+        )
         found |= _costs(self._before, now)
         self._before, self.messages = now, now.messages
         return found
@@ -109,7 +118,12 @@ def _costs(before: _Totals | None, now: _Totals) -> dict[str, float]:
     if before is None or now.messages <= before.messages:
         return {}
     messages = now.messages - before.messages
-    found = {"CPU ms per message": (now.cpu_s - before.cpu_s) * 1_000 / messages}
+    found = {
+        "CPU ms per message": (now.cpu_s - before.cpu_s) * 1_000 / messages,
+        "ms per transaction": (now.transactions_s - before.transactions_s)
+        * 1_000
+        / max(1.0, now.transactions - before.transactions),
+    }
     if now.blocks is not None and before.blocks is not None:
         found["blocks per message"] = (now.blocks - before.blocks) / messages
     return found

@@ -70,9 +70,10 @@ def test_thirds_leave_nothing_out() -> None:
 
 
 def test_a_cost_that_doubles_beside_a_transaction_is_found() -> None:
-    before, twice = [{"cost": 10.0}] * 30, [{"cost": 10.0}] * 20 + [{"cost": 20.0}] * 10
-    assert compared("cost", before, twice).grows
-    assert not compared("cost", before, [{"cost": 19.0}] * 30).grows
+    cost = "blocks per message"
+    before, twice = [{cost: 10.0}] * 30, [{cost: 10.0}] * 20 + [{cost: 20.0}] * 10
+    assert compared(cost, before, twice).grows
+    assert not compared(cost, before, [{cost: 19.0}] * 30).grows
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="a process is measured as Linux tells it")
@@ -128,5 +129,5 @@ async def test_a_run_beside_an_open_transaction() -> None:
         assert isinstance(postgres, PostgresServer)
         with fresh_database(postgres) as url:
             result = await hold(url, 0.1, before_minutes=0.1)
-    assert [each.measure for each in result.growths] == ["blocks per message", "CPU ms per message"]
+    assert {each.measure for each in result.growths} >= {"blocks per message", "CPU ms per message"}
     assert all(each.early > 0 and each.late > 0 for each in result.growths)
