@@ -227,7 +227,7 @@ class SoakLoad:
             self.counts["idle_polls"] += 1
 
         async def polls(stub: Any, who: int) -> None:
-            await self._sleep(self._chance.uniform(0, IDLE_POLL_MS / 1_000))  # not all at one time
+            await self._sleep(self._chance.random())  # not all at one time
             await self._repeat(lambda: poll(stub, who))
 
         async with raw.stub_of(self._endpoint) as stub:

@@ -64,7 +64,7 @@ async def soak(
     """Run the load for so long, and judge each measure. `under`: a command that runs the server, see `ServerProcess`.
     `told` gets each sample when it is taken.
 
-    Raises AssertionError when the server ends.
+    Raises ExceptionGroup when the server or a client ends, TimeoutError when a client does not.
     """
     async with _loaded(database_url, seed, options, under) as (server, load):
         sampler = Sampler(server, database_url)
@@ -118,15 +118,12 @@ async def _loaded(
     async with served(database_url, *options, under=under) as server:
         load = SoakLoad(server.endpoint, seed)
         await load.prepare()
-        working = asyncio.create_task(load.run())
-        try:
+        async with asyncio.timeout(None) as patience, asyncio.TaskGroup() as tasks:
+            # A client that fails ends the group, and so the run.
+            tasks.create_task(load.run())
             yield server, load
-        finally:
             load.stop()
-            done, _ = await asyncio.wait([working], timeout=STOP_WITHIN_S)
-            working.cancel()
-        assert done, "clients do not end"
-        await working
+            patience.reschedule(asyncio.get_running_loop().time() + STOP_WITHIN_S)
 
 
 async def _samples(sampler: Sampler, seconds: float, told: Told) -> list[Sample]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -22,12 +23,13 @@ BARS = {
     "memory, MiB": Bar(0.05, 6),
     "open files": Bar(0.1, 6),
     "threads": Bar(0, 2),
-    "event loop tasks": Bar(0.1, 12),
+    "event loop tasks": Bar(0.1, 20),
     "SQLite file, MiB": Bar(0.15, 2),
     "WAL, MiB": Bar(0.25, 4),
     "tables, MiB": Bar(0.25, 4),
     "indexes, MiB": Bar(0.25, 4),
     "dead rows": Bar(0.5, 5_000),
+    "ms between messages": Bar(0.5, 0.5),  # clients get as much as at the beginning
     "CPU ms per message": Bar(0.6, 0.1),
     "ms per transaction": Bar(2, 50),  # other programs on the machine delay it too
     "blocks per message": Bar(0.6, 5),
@@ -48,6 +50,7 @@ def bar_of(measure: str) -> Bar:
 class _Totals(NamedTuple):
     """What only grows; its differences are costs."""
 
+    at_s: float
     messages: float  # received or pulled
     cpu_s: float
     transactions: float  # of the server's writer
@@ -80,6 +83,7 @@ class Sampler:
             found |= self._store(conn, numbers)
             blocks = None if self._is_sqlite else float(conn.execute(text(_BLOCKS)).scalar_one())
         now = _Totals(
+            time.monotonic(),
             numbers.get("rocketmq_messages_out_total", 0),
             self._server.cpu_s(),
             numbers["popmq_transaction_seconds_count"],
@@ -115,10 +119,13 @@ def process_of(pid: int) -> dict[str, float]:
 
 
 def _costs(before: _Totals | None, now: _Totals) -> dict[str, float]:
-    if before is None or now.messages <= before.messages:
+    if before is None:
         return {}
     messages = now.messages - before.messages
-    found = {
+    found = {"ms between messages": (now.at_s - before.at_s) * 1_000 / max(1.0, messages)}
+    if not messages:
+        return found
+    found |= {
         "CPU ms per message": (now.cpu_s - before.cpu_s) * 1_000 / messages,
         "ms per transaction": (now.transactions_s - before.transactions_s)
         * 1_000
