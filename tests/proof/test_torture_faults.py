@@ -17,6 +17,7 @@ QUICK = (
     "answers do not wait for the commit",
     "message groups are not locked",
 )
+ROUNDS = 3  # a fault shows itself only if an accident comes at its moment, which a busy machine may move
 
 
 @pytest.mark.timeout(540)
@@ -24,7 +25,12 @@ QUICK = (
     "name", [pytest.param(each, marks=() if each in QUICK else pytest.mark.full) for each in FAULTS]
 )
 async def test_it_is_found(name: str, tmp_path: Path) -> None:
-    plan = Plan(1, LAYOUTS["sqlite"], FAULTS[name].scene, with_proxies=False, accidents=2, calls=(100, 200))
     under = (sys.executable, "-m", "proof.torture.planted", name)
-    result = await run_round(plan, tmp_path, under=under, drain_within_s=6.0)
-    assert {violation.invariant for violation in result.violations} & FAULTS[name].found_as
+    for seed in range(1, ROUNDS + 1):
+        plan = Plan(seed, LAYOUTS["sqlite"], FAULTS[name].scene, with_proxies=False, accidents=2, calls=(100, 200))
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        result = await run_round(plan, folder, under=under, drain_within_s=6.0)
+        if {violation.invariant for violation in result.violations} & FAULTS[name].found_as:
+            return
+    raise AssertionError(f"{ROUNDS} rounds found nothing")
