@@ -33,7 +33,7 @@ HARNESSES = {
 }
 # Counts of the line in the README: what, of which harness, its name there.
 HEADLINE = (
-    ("kills", "torture", ("kills", "database_kills", "client_kills")),
+    ("kills", "torture", ("kills", "database_kills", "client_kills", "spark_kills")),
     ("images of power cuts", "power_cuts", ("images", "postgres_images")),
     ("simulated steps", "simulation", ("steps",)),
     ("fuzzed inputs", "fuzz", ("inputs",)),

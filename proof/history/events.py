@@ -95,6 +95,39 @@ class ReadOffset(Call):
 
 
 @dataclass(frozen=True, slots=True)
+class SinkRow:
+    """A message as a Spark query gave it to its sink."""
+
+    queue: int
+    offset: int
+    message_id: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class SparkBatch(Call):
+    """A batch that a Spark query began to store; UNKNOWN if its driver was killed meanwhile. A restarted query repeats
+    its last batch under the same number."""
+
+    mode: str  # of the source: queue, lease, journal
+    query: str
+    number: int
+    rows: tuple[SinkRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SunkBatch(SparkBatch):
+    """A batch as the sink has it in the end; the call is the look at the sink."""
+
+
+@dataclass(frozen=True, slots=True)
+class SparkEnded(Call):
+    """A Spark query's process that ended though nobody killed it; `why` is the end of what it said."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Accident(Call):
     """Something was killed, stopped or cut off, and is back."""
 

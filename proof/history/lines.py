@@ -59,6 +59,8 @@ def call_of(document: dict[str, Any]) -> Call:
         values["deliveries"] = tuple(Delivered(**each) for each in values["deliveries"])
     if "messages" in values:
         values["messages"] = tuple(events.Pulled(**each) for each in values["messages"])
+    if "rows" in values:
+        values["rows"] = tuple(events.SinkRow(**each) for each in values["rows"])
     if "message_ids" in values:
         values["message_ids"] = tuple(values["message_ids"])
     return kind(**values)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from enum import StrEnum
 
-from proof.history import delay, fifo, liveness, offsets, redrive, transactions
+from proof.history import delay, fifo, liveness, offsets, redrive, spark, transactions
 from tests.support.checker import LAWS, Final, History, Law, Outcome, Seen, Violation, check
 
 Judge = Callable[[History, Final], Iterable[Violation]]
@@ -20,6 +20,7 @@ class Scene(StrEnum):
     TRANSACTIONS = "transactions"
     REDRIVE = "redrive"
     QUEUES = "queues"
+    SPARK = "spark"
 
 
 def judge(scene: Scene, history: History, final: Final) -> list[Violation]:
@@ -62,6 +63,14 @@ def _queues(history: History, final: Final) -> Iterable[Violation]:
             yield Violation("I1", f"{message_id} was sent OK and is not stored")
 
 
+def _spark(history: History, final: Final) -> Iterable[Violation]:
+    """A Spark query reads beside ordinary consumers. It acks by itself, so only its sink says what it got."""
+    yield from check(history, spark.of_others(final), _laws_without("conservation"))
+    yield from check(history, final, [LAWS["conservation"]])
+    for law in (spark.each_once, spark.same_again, spark.in_order, spark.lives_on):
+        yield from law(history, final)
+
+
 def _laws_without(*names: str) -> list[Law]:
     return [law for name, law in LAWS.items() if name not in names]
 
@@ -73,4 +82,5 @@ _JUDGES: dict[Scene, Judge] = {
     Scene.TRANSACTIONS: _transactions,
     Scene.REDRIVE: _redrive,
     Scene.QUEUES: _queues,
+    Scene.SPARK: _spark,
 }

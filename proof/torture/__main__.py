@@ -17,11 +17,12 @@ from pathlib import Path
 from proof.history.scenes import Scene
 from proof.torture.place import LAYOUTS
 from proof.torture.round import Plan, run_round
+from proof.torture.spark_process import spark_is_there
 from proof.totals import add_totals, read_totals
 from tests.support.postgres import PostgresServer, postgres_server
 
 HARNESS = "torture"
-KILLS = ("kills", "database_kills", "client_kills")
+KILLS = ("kills", "database_kills", "client_kills", "spark_kills")
 
 
 def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
@@ -41,7 +42,11 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
                         " (by the seed)")  # fmt: skip
     parser.add_argument("--scene", choices=sorted(Scene), help="what clients do (by the seed)")
     parser.add_argument("--no-totals", action="store_true", help="leave proof/totals alone")
-    return parser.parse_args(words)
+    options = parser.parse_args(words)
+    options.scenes = [each for each in Scene if each is not Scene.SPARK or spark_is_there()]
+    if options.scene and options.scene not in options.scenes:
+        parser.error("The scene spark needs PySpark and Java 17; see docs/spark.md.")
+    return options
 
 
 class Run:
@@ -70,7 +75,7 @@ class Run:
         first = random.SystemRandom().randrange(1 << 32) if self._options.seed is None else self._options.seed
         while self.goes_on():
             options = self._options
-            plan = Plan.of(first + self._rounds, options.database, options.scene, options.accidents)
+            plan = Plan.of(first + self._rounds, options.database, options.scene, options.accidents, options.scenes)
             self._rounds += 1
             if not await self._round(plan, postgres):
                 return 1

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from proof.history.events import Accident
 from proof.torture.place import Place
 from proof.torture.proxy import Fault
+from proof.torture.spark_process import Moment
 from tests.support.checker import History, Outcome
 from tests.support.load import now_ms
 from tests.support.waiting import eventually
@@ -18,6 +19,7 @@ from tests.support.waiting import eventually
 PAUSE_S = (0.1, 1.5)
 FAULT_S = (0.05, 0.8)
 CLIENT_WORKS_WITHIN_S = 60.0
+BATCH_S = 1.0  # about what one takes
 
 Mishap = Callable[[Place, random.Random], Awaitable[None]]
 
@@ -73,10 +75,30 @@ async def pause_client(place: Place, chance: random.Random) -> None:
     place.program.thaw()
 
 
+async def kill_spark(place: Place, chance: random.Random) -> None:
+    """`kill -9` of a driver that has done something, and a start from its checkpoint: after it has read a batch, after
+    the sink has it, or whenever that may be."""
+    assert place.spark is not None
+    moment = chance.choice((*Moment, None))
+    await place.spark.reach(moment or Moment.SUNK)
+    if moment is None:
+        await asyncio.sleep(chance.uniform(0, BATCH_S))
+    await place.spark.kill()
+    await place.spark.start()
+
+
+async def pause_spark(place: Place, chance: random.Random) -> None:
+    assert place.spark is not None
+    place.spark.freeze()
+    await asyncio.sleep(chance.uniform(*PAUSE_S))
+    place.spark.thaw()
+
+
 # The accident, what it counts as, how often it is chosen.
 _EVERYWHERE: list[tuple[Mishap, str, int]] = [(kill_server, "kills", 12), (pause_server, "pauses", 2)]
 _ON_POSTGRES: list[tuple[Mishap, str, int]] = [(kill_database, "database_kills", 2), (pause_database, "pauses", 1)]
 _OF_PROGRAMS: list[tuple[Mishap, str, int]] = [(kill_client, "client_kills", 6), (pause_client, "pauses", 1)]
+_OF_SPARK: list[tuple[Mishap, str, int]] = [(kill_spark, "spark_kills", 4), (pause_spark, "pauses", 1)]
 _BY_PROXY: list[tuple[Mishap, str, int]] = [(break_network, "network_faults", 6)]
 
 
@@ -92,6 +114,7 @@ class Accidents:
             *(_ON_POSTGRES if place.postgres else ()),
             *(_BY_PROXY if place.proxies else ()),
             *(_OF_PROGRAMS if place.program else ()),
+            *(_OF_SPARK if place.spark else ()),
         ]
         self.counts: Counter[str] = Counter()
 

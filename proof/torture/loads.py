@@ -11,7 +11,7 @@ from popclient.aio import Admin
 from proof.history.scenes import Scene
 from proof.torture.client_processes import GROUP as PROGRAMS
 from proof.torture.consumers import GivingUpConsumer, QueueReader, Redriver
-from proof.torture.producers import DelayingProducer, HalfProducer, OrderedProducer
+from proof.torture.producers import CalmProducer, DelayingProducer, HalfProducer, OrderedProducer
 from tests.support.load import Consumer, Load, Producer
 
 TOPIC = "orders"
@@ -35,6 +35,7 @@ CLIENTS = {
     Scene.TRANSACTIONS: Clients("TRANSACTION", producer=HalfProducer),
     Scene.REDRIVE: Clients("NORMAL", consumer=GivingUpConsumer),
     Scene.QUEUES: Clients("NORMAL", consumer=QueueReader),
+    Scene.SPARK: Clients("NORMAL", producer=CalmProducer),
 }
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from proof.torture.client_processes import ClientProcess
 from proof.torture.proxy import FaultyProxy
+from proof.torture.spark_process import SparkProcess
 from tests.support.postgres import PostgresServer, fresh_database
 from tests.support.server_process import ServerProcess, served
 
@@ -46,6 +47,7 @@ class Place:
     postgres: PostgresServer | None = None
     proxies: list[FaultyProxy] = field(default_factory=list)
     program: ClientProcess | None = None
+    spark: SparkProcess | None = None
 
     @property
     def endpoints(self) -> list[str]:

@@ -5,20 +5,22 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from sqlalchemy import text
 
-from proof.history.events import HalfSend, Pull
+from proof.history.events import HalfSend, Pull, SunkBatch
 from proof.history.lines import write_history
 from proof.history.scenes import Scene, judge
 from proof.torture.accidents import Accidents
 from proof.torture.client_processes import ClientProcess, with_ids
 from proof.torture.loads import TOPIC, SceneLoad
 from proof.torture.place import LAYOUTS, Layout, Place, open_place
-from tests.support.aftermath import final, looking, unfinished
+from proof.torture.spark_process import Moment, SparkProcess
+from proof.torture.spark_program import MODES as SPARK_MODES
+from tests.support.aftermath import final, looking, stored, unfinished
 from tests.support.checker import Final, History, Outcome, Receive, Send, Violation
 from tests.support.postgres import PostgresServer
 from tests.support.waiting import eventually
@@ -26,8 +28,11 @@ from tests.support.waiting import eventually
 # How many calls succeed between two accidents, so that each accident meets a load, also on a busy machine.
 CALLS_BETWEEN = (4, 60)
 GOES_ON_WITHIN_S = 60.0
-# How often each scene is chosen; programs of other clients join the first one.
-SHARES = [3] + [1] * (len(Scene) - 1)
+# How often each scene is chosen, against once; programs of other clients join this one.
+SHARES = {Scene.PLAIN: 3}
+# How many accidents meet a Spark at work; the others may come while it starts.
+SPARK_WORKS = 0.5
+SPARK_ACCIDENTS_MAX = 12  # a start of Spark takes as long as ten other accidents
 DRAIN_TIMEOUT_S = 120.0
 
 
@@ -42,20 +47,34 @@ class Plan:
     accidents: int
     calls: tuple[int, int] = CALLS_BETWEEN
     with_program: bool = False
+    spark_mode: str = "queue"  # of the source, in the scene of Spark
 
     @classmethod
-    def of(cls, seed: int, database: str | None = None, scene: str | None = None, accidents: int = 20) -> Plan:
+    def of(
+        cls,
+        seed: int,
+        database: str | None = None,
+        scene: str | None = None,
+        accidents: int = 20,
+        scenes: Sequence[Scene] = tuple(Scene),
+    ) -> Plan:
+        """`scenes`: those to choose from, if none is named."""
         chance = random.Random(f"plan {seed}")
         any_layout = chance.choice(list(LAYOUTS.values()))
-        (any_scene,) = chance.choices(list(Scene), SHARES)
+        (any_scene,) = chance.choices(scenes, [SHARES.get(each, 1) for each in scenes])
         layout = LAYOUTS[database] if database else any_layout
         of = Scene(scene) if scene else any_scene
         with_proxies, with_program = chance.random() < 0.5, chance.random() < 0.5 and of is Scene.PLAIN
-        return cls(seed, layout, of, with_proxies, accidents, with_program=with_program)
+        mode = chance.choice(SPARK_MODES)
+        if of is Scene.SPARK:
+            accidents = min(accidents, SPARK_ACCIDENTS_MAX)
+        return cls(seed, layout, of, with_proxies, accidents, with_program=with_program, spark_mode=mode)
 
     def __str__(self) -> str:
-        return f"seed {self.seed}: {self.scene} on {self.layout.name}{' by proxies' if self.with_proxies else ''}" + (
-            ", with programs" if self.with_program else ""
+        scene = f"spark, mode {self.spark_mode}," if self.scene is Scene.SPARK else self.scene
+        return (
+            f"seed {self.seed}: {scene} on {self.layout.name}{' by proxies' if self.with_proxies else ''}"
+            f"{', with programs' if self.with_program else ''}"
         )
 
 
@@ -75,7 +94,7 @@ async def run_round(
     under: Sequence[str] = (),
     drain_within_s: float = DRAIN_TIMEOUT_S,
 ) -> RoundResult:
-    """Run it; the history stays in the folder. `under`: a command that runs the servers, see `ServerProcess`.
+    """Run it; the history stays in the folder. `under`: a command that runs servers and Spark, see `ServerProcess`.
 
     Raises AssertionError where servers or clients do not go on.
     """
@@ -87,6 +106,8 @@ async def run_round(
         if plan.with_program:
             kinds = ("popclient", "official") if chance.random() < 0.5 else ("official", "popclient")
             place.program = ClientProcess(load.history, place.endpoints[0], TOPIC, kinds)
+        if plan.scene is Scene.SPARK:
+            place.spark = SparkProcess(load.history, plan.spark_mode, place.endpoints, TOPIC, folder / "spark", under)
         accidents = Accidents(place, chance, load.history)
         end: Final | None = None
         try:
@@ -97,6 +118,8 @@ async def run_round(
                 end.drained = drained
             load.history = with_ids(load.history, end)
         finally:
+            if place.spark:
+                await place.spark.kill()
             write_history(folder / "history.jsonl", plan.scene, load.history, end)
             for number, server in enumerate(place.servers):
                 (folder / f"server-{number}.log").write_text(server.stderr)
@@ -110,9 +133,13 @@ async def _work(load: SceneLoad, place: Place, accidents: Accidents, plan: Plan,
     working = asyncio.create_task(load.run(*place.endpoints))
     if place.program:
         await place.program.start()
+    if place.spark:
+        await place.spark.start()
     try:
         for _ in range(plan.accidents):
             await _calls_succeed(load, working, chance.randint(*plan.calls))
+            if place.spark and chance.random() < SPARK_WORKS:
+                await place.spark.reach(Moment.SUNK)
             await accidents.happen()
     finally:
         load.stop()
@@ -137,17 +164,34 @@ async def _calls_succeed(load: SceneLoad, working: asyncio.Task[None], count: in
 async def _drain(load: SceneLoad, place: Place, within_s: float) -> bool:
     """Consume everything, then stop the servers as they should be stopped; whether nothing was left (I14)."""
     working = asyncio.create_task(load.run_consumers(*place.endpoints))
-    drained = True
     try:
-        await eventually(lambda: asyncio.to_thread(_all_done, place.database_url), "all consumed", within_s=within_s)
-    except AssertionError:
-        drained = False
+        drained = await _within(within_s, lambda: _all_done(place.database_url))
+        if place.spark:
+            await _sink_everything(place.spark, place.database_url, within_s)
     finally:
         load.stop()
         codes = await asyncio.gather(*(server.stop() for server in place.servers))
         await working
     assert codes == [0] * len(codes), f"servers that were stopped ended with {codes}"
     return drained
+
+
+async def _sink_everything(spark: SparkProcess, database_url: str, within_s: float) -> None:
+    """Its laws say what is missing then."""
+    with looking(database_url) as conn:
+        messages = stored(conn, TOPIC)
+    await _within(within_s, lambda: spark.has_ended or spark.messages_in_sink() >= messages)
+    await spark.kill()
+    spark.look_at_sink()
+
+
+async def _within(within_s: float, is_so: Callable[[], bool]) -> bool:
+    """Whether it comes true in time; it may block."""
+    try:
+        await eventually(lambda: asyncio.to_thread(is_so), "the end of the drain", within_s=within_s)
+    except AssertionError:
+        return False
+    return True
 
 
 def _all_done(database_url: str) -> bool:
@@ -157,9 +201,12 @@ def _all_done(database_url: str) -> bool:
 
 
 def counted(history: History) -> Counter[str]:
-    """Sends that were OK, and deliveries that were read."""
-    return Counter(
+    """Sends that were OK, deliveries that were read, and batches of Spark that its sink has."""
+    counts = Counter(
         sends=sum(isinstance(call, Send | HalfSend) and call.outcome is Outcome.OK for call in history.calls),
         deliveries=sum(len(call.deliveries) for call in history.calls if isinstance(call, Receive))
         + sum(len(call.messages) for call in history.calls if isinstance(call, Pull)),
     )
+    if batches := sum(isinstance(call, SunkBatch) for call in history.calls):
+        counts["spark_batches"] = batches
+    return counts

@@ -54,6 +54,11 @@ def unfinished(conn: Connection, topic: str) -> int:
     return int(conn.execute(text(_UNFINISHED), {"topic": topic}).scalar_one())
 
 
+def stored(conn: Connection, topic: str) -> int:
+    """How many messages there are."""
+    return int(conn.execute(text(f"SELECT COUNT(*) FROM ({_STORED}) every"), {"topic": topic}).scalar_one())
+
+
 @contextmanager
 def looking(database_url: str) -> Iterator[Connection]:
     """A connection that only reads, also beside a running server."""
