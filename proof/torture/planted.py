@@ -1,7 +1,7 @@
 """A server with a planted fault, as a process: python -m proof.torture.planted FAULT COMMAND serve …
 
-Each fault breaks one promise now and then. A round in its scene has to find it, by one of its invariants; else the
-harness proves nothing.
+Or a Spark query with one, where the command is the name of its module. Each fault breaks one promise now and then. A
+round in its scene has to find it, by one of its invariants; else the harness proves nothing.
 """
 
 from __future__ import annotations
@@ -9,29 +9,34 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import itertools
+import os
 import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from proof.history.scenes import Scene
+from proof.torture import spark_program
 
 SOON_MS = 400
 
 
 class Fault(NamedTuple):
-    """`found_as`: the invariants of which at least one must be reported."""
+    """`found_as`: the invariants of which at least one must be reported. `spark_mode`: in the scene of Spark."""
 
     scene: Scene
     found_as: frozenset[str]
     plant: Callable[[], None]
+    spark_mode: str
 
 
 FAULTS: dict[str, Fault] = {}
 
 
-def _fault(name: str, scene: Scene, *found_as: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
+def _fault(
+    name: str, scene: Scene, *found_as: str, spark_mode: str = "queue"
+) -> Callable[[Callable[[], None]], Callable[[], None]]:
     def listed(plant: Callable[[], None]) -> Callable[[], None]:
-        FAULTS[name] = Fault(scene, frozenset(found_as), plant)
+        FAULTS[name] = Fault(scene, frozenset(found_as), plant, spark_mode)
         return plant
 
     return listed
@@ -166,6 +171,36 @@ def _pull_leaves_out() -> None:
     read._pulled = without_first
 
 
+@_fault("a page of a bulk pull leaves out its first message", Scene.SPARK, "I1", "I12")
+def _page_leaves_out() -> None:
+    pages = _module("popserver.bulk.pages")
+
+    page, calls = pages.page, itertools.count(1)
+
+    def without_first(conn: Any, queue_slice: Any) -> Any:
+        is_long = queue_slice.end_offset > queue_slice.offset + 1
+        return page(conn, queue_slice._replace(offset=queue_slice.offset + (is_long and next(calls) % 4 == 0)))
+
+    pages.page = without_first
+
+
+@_fault("messages of an attempt are forgotten", Scene.SPARK, "I1", "I14", spark_mode="lease")
+def _attempt_forgotten() -> None:
+    attempts = _module("popserver.bulk.attempts")
+
+    attempts.held_by = lambda *_given: []
+
+
+@_fault("a sink does not know its batches", Scene.SPARK, "I5")
+def _batches_unknown() -> None:
+    _module(spark_program.__name__).is_new = lambda *_given: True
+
+
+@_fault("a query loses its checkpoint", Scene.SPARK, "I5")
+def _checkpoint_lost() -> None:
+    _module(spark_program.__name__).checkpoint_in = lambda folder: str(folder / f"checkpoint-{os.getpid()}")
+
+
 def _module(name: str) -> Any:
     """A module whose names are replaced, also those that it does not export."""
     return importlib.import_module(name)
@@ -197,6 +232,9 @@ def main() -> int:
     name, command, *words = sys.argv[1:]
     FAULTS[name].plant()
     sys.argv = [command, *words]
+    if command == spark_program.__name__:
+        spark_program.main()
+        return 0
     from popclient.cli import main as popmq
 
     return int(popmq() or 0)

@@ -77,9 +77,9 @@ def sink(file: Path, frame: DataFrame, number: int) -> None:
         for row in frame.collect()
     ]
     if rows:
-        _say(query=query, number=number, rows=rows)
+        say(query=query, number=number, rows=rows)
         store(file, query, number, rows)
-        _say(query=query, number=number)
+        say(query=query, number=number)
 
 
 def store(file: Path, query: str, number: int, rows: list[Row]) -> None:
@@ -108,7 +108,8 @@ def stored_in(file: Path) -> dict[tuple[str, int], list[Row]]:
     return found
 
 
-def _say(**line: Any) -> None:
+def say(**line: Any) -> None:
+    """A line for whoever has started this."""
     sys.stdout.write(json.dumps({**line, "at_ms": time.monotonic() * 1_000}) + "\n")
     sys.stdout.flush()
 

@@ -21,9 +21,14 @@ from proof.history.events import (
     Pulled,
     ReadOffset,
     Redrive,
+    SinkRow,
+    SparkBatch,
+    SparkEnded,
+    SunkBatch,
 )
 from proof.history.lines import read_history, write_history
 from proof.history.scenes import Scene, judge
+from proof.history.spark import GROUP as SPARK
 from tests.support.checker import Ack, Call, Delivered, Final, History, Lag, Outcome, Receive, Send, StateRow, Stored
 
 OK, REFUSED, UNKNOWN = Outcome.OK, Outcome.REFUSED, Outcome.UNKNOWN
@@ -150,7 +155,28 @@ def lived_on() -> Tale:
     return Scene.PLAIN, calls, ended("a")
 
 
-TALES = (in_order, a_run_again, a_run_again_in_parts, delayed, decided, redriven, pulled, lived_on)
+def sunk() -> Tale:
+    """A query beside a consumer. Its driver was killed in batch 0, which it repeated."""
+    first, second = SinkRow(0, 0, "a", "content"), SinkRow(0, 1, "b", "content")
+    calls: list[Call] = [
+        Send(OK, 0, 2, "a", "content"),
+        Send(OK, 0, 2, "b", "content"),
+        receive(10.0, "a", "b"),
+        ack("a", 20, 10),
+        ack("b", 20, 10),
+        SparkBatch(UNKNOWN, 5, 8, "queue", "q", 0, (first,)),
+        SparkBatch(OK, 30, 32, "queue", "q", 0, (first,)),
+        SparkBatch(OK, 33, 35, "queue", "q", 1, (second,)),
+        SunkBatch(OK, 50, 52, "queue", "q", 0, (first,)),
+        SunkBatch(OK, 50, 52, "queue", "q", 1, (second,)),
+    ]
+    final = ended("a", "b")
+    final.states += [StateRow(SPARK, each, "COMMIT", None) for each in "ab"]
+    final.lag += [Lag(SPARK, 0, 0, 0, 0, 2)]
+    return Scene.SPARK, calls, final
+
+
+TALES = (in_order, a_run_again, a_run_again_in_parts, delayed, decided, redriven, pulled, lived_on, sunk)
 
 
 @pytest.mark.parametrize("tale", TALES)
@@ -241,6 +267,51 @@ def a_pulled_message_is_lost(_calls: list[Call], final: Final) -> None:
     final.stored.pop()
 
 
+def _with_rows(call: Call, *messages: str, digest: str = "content") -> Call:
+    assert isinstance(call, SparkBatch)
+    rows = tuple(SinkRow(0, "ab".find(each), each, digest) for each in messages)
+    return dataclasses.replace(call, rows=rows)
+
+
+def a_batch_never_sunk(calls: list[Call], _final: Final) -> None:
+    calls.pop()
+
+
+def a_batch_sunk_twice(calls: list[Call], _final: Final) -> None:
+    calls[8] = _with_rows(calls[8], "a", "a")
+
+
+def sunk_with_another_content(calls: list[Call], _final: Final) -> None:
+    calls[7], calls[9] = (_with_rows(calls[at], "b", digest="another") for at in (7, 9))
+
+
+def sunk_and_never_stored(calls: list[Call], _final: Final) -> None:
+    calls[7], calls[9] = (_with_rows(calls[at], "b", "c") for at in (7, 9))
+
+
+def another_batch_when_repeated(calls: list[Call], _final: Final) -> None:
+    calls[5] = _with_rows(calls[5], "a", "b")
+
+
+def another_batch_sunk(calls: list[Call], _final: Final) -> None:
+    calls[8], calls[9] = _with_rows(calls[8], "a", "b"), _with_rows(calls[9])
+
+
+def sunk_in_another_order(calls: list[Call], _final: Final) -> None:
+    for at in (5, 6, 8):
+        calls[at] = _with_rows(calls[at], "b")
+    for at in (7, 9):
+        calls[at] = _with_rows(calls[at], "a")
+
+
+def a_query_that_ended(calls: list[Call], _final: Final) -> None:
+    calls.append(SparkEnded(REFUSED, 40, 41, "no server"))
+
+
+def wrong_gauges_of_the_query(_calls: list[Call], final: Final) -> None:
+    final.lag[-1] = Lag(SPARK, 1, 0, 0, 0, 2)
+
+
 def never_again(calls: list[Call], _final: Final) -> None:
     calls[2:4] = [_moved(call, 80_000) for call in calls[2:4]]
 
@@ -268,6 +339,16 @@ BROKEN: list[tuple[Callable[[], Tale], Callable[[list[Call], Final], None], str]
     (pulled, progress_went_back, "I12"),
     (pulled, progress_from_nowhere, "I12"),
     (pulled, a_pulled_message_is_lost, "I1"),
+    (sunk, a_batch_never_sunk, "I1"),
+    (sunk, a_pulled_message_is_lost, "I1"),
+    (sunk, a_batch_sunk_twice, "I5"),
+    (sunk, sunk_with_another_content, "I2"),
+    (sunk, sunk_and_never_stored, "I2"),
+    (sunk, another_batch_when_repeated, "I12"),
+    (sunk, another_batch_sunk, "I12"),
+    (sunk, sunk_in_another_order, "I12"),
+    (sunk, a_query_that_ended, "I14"),
+    (sunk, wrong_gauges_of_the_query, "I13"),
     (lived_on, never_again, "I14"),
     (lived_on, not_drained, "I14"),
 ]
