@@ -32,7 +32,7 @@ GOES_ON_WITHIN_S = 60.0
 SHARES = {Scene.PLAIN: 3}
 # How many accidents meet a Spark at work; the others may come while it starts.
 SPARK_WORKS = 0.5
-SPARK_ACCIDENTS_MAX = 12  # a start of Spark takes as long as ten other accidents
+SPARK_ACCIDENTS_MAX = 10  # a start of Spark takes as long as ten other accidents
 DRAIN_TIMEOUT_S = 120.0
 
 
