@@ -76,10 +76,13 @@ class SparkProcess:
         self._reading = asyncio.create_task(self._read(self._process.stdout))
 
     async def reach(self, moment: Moment) -> None:
-        """Wait until the query is there the next time. Raises TimeoutError; returns at once when it has ended."""
+        """Wait until the query is there the next time; return at once when it has ended. Raises AssertionError."""
         seen = self._moments[moment]
-        async with asyncio.timeout(WORKS_WITHIN_S), self._changed:
-            await self._changed.wait_for(lambda: self.has_ended or self._moments[moment] > seen)
+        try:
+            async with asyncio.timeout(WORKS_WITHIN_S), self._changed:
+                await self._changed.wait_for(lambda: self.has_ended or self._moments[moment] > seen)
+        except TimeoutError:
+            raise AssertionError(f"the query has {moment} no batch within {WORKS_WITHIN_S:.0f} s") from None
 
     async def kill(self) -> None:
         """`kill -9`, if it runs; what has begun is in the history afterwards."""

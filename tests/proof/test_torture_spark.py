@@ -21,7 +21,7 @@ A, B = (0, 7, "a", "content of a"), (1, 0, "b", "content of b")
 OF_SPARK = [name for name, fault in FAULTS.items() if fault.scene is Scene.SPARK]
 ROUNDS = 3  # a fault of the sink shows itself only if the driver is killed at its moment
 
-# Instead of Spark: it gives two batches to the sink, of which the second one never ends, or ends at once.
+# Instead of Spark: it gives one batch to the sink, and begins another one when the folder has the file `go`.
 PROGRAM = """
 import sys, time
 from pathlib import Path
@@ -29,12 +29,14 @@ from proof.torture import spark_program
 *_, then, folder = sys.argv
 if then == "end":
     sys.exit("no server")
-for number, row in enumerate({rows}):
-    spark_program.say(query="q", number=number, rows=[row])
-    if number:
-        time.sleep(3_600)
-    spark_program.store(Path(folder) / spark_program.SINK, "q", number, [row])
-    spark_program.say(query="q", number=number)
+first, second = {rows}
+spark_program.say(query="q", number=0, rows=[first])
+spark_program.store(Path(folder) / spark_program.SINK, "q", 0, [first])
+spark_program.say(query="q", number=0)
+while not (Path(folder) / "go").exists():
+    time.sleep(0.01)
+spark_program.say(query="q", number=1, rows=[second])
+time.sleep(3_600)
 """
 
 
@@ -57,7 +59,8 @@ async def test_what_a_killed_query_has_begun_is_unknown(tmp_path: Path) -> None:
     history = History()
     query = _in_place_of_spark(history, tmp_path, then="go on")
     await query.start()
-    await query.reach(Moment.READ)
+    await query.reach(Moment.SUNK)
+    (tmp_path / "go").touch()
     await query.reach(Moment.READ)
     await query.kill()
     query.look_at_sink()
