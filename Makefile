@@ -14,7 +14,7 @@ JOBS := 3
 PYTEST = $(BIN)/pytest -n $(JOBS) --dist loadfile --max-worker-restart 0
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all test-long test-failover test-spark-cluster test-clients test-rocketmq chromium test-browser images coverage lint format types generate fresh check docs bench torture mutations worlds fuzz simulate upgrades soak proof clean
+.PHONY: help install demo test test-all test-long test-failover test-spark-cluster test-clients test-rocketmq chromium test-browser images coverage lint format types generate fresh check docs bench torture mutations worlds fuzz simulate power-cuts upgrades soak proof clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -164,6 +164,11 @@ simulate: $(DEV) ## random clients and faults on the broker's code in simulated 
 	$(BIN)/python -m proof.simulate $(if $(SEED),--seed $(SEED)) $(if $(STEPS),--steps $(STEPS)) \
 	  $(if $(UNTIL),--until $(UNTIL)) $(if $(DATABASE),--database $(DATABASE)) $(ARGS)
 
+# UNTIL=20000 goes on until the totals have so many images. It needs strace (Debian's package of that name).
+power-cuts: $(DEV) ## what a power cut leaves of SQLite and Postgres, from recorded writes and syncs (IMAGES=, UNTIL=, DATABASE=, SEED=)
+	$(BIN)/python -m proof.power_cuts $(if $(IMAGES),--images $(IMAGES)) $(if $(UNTIL),--until $(UNTIL)) \
+	  $(if $(DATABASE),--database $(DATABASE)) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
 upgrades: $(DEV) ## stores, servers and clients of earlier versions: killed at every step of a migration (ARGS="--revision 0007 --every 5")
 	$(BIN)/python -m proof.upgrades $(ARGS)
 
@@ -174,6 +179,7 @@ soak: $(DEV) ## a server under steady load on SQLite, then on Postgres: nothing 
 
 proof: worlds mutations fuzz upgrades ## all harnesses of docs/promises.md, each at its full length: hours
 	$(MAKE) torture KILLS=2000
+	$(MAKE) power-cuts IMAGES=20000
 	$(MAKE) simulate STEPS=3000000
 	$(MAKE) soak MINUTES=480 HELD=30
 

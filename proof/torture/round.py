@@ -112,7 +112,7 @@ async def run_round(
         end: Final | None = None
         try:
             await _work(load, place, accidents, plan, chance)
-            drained = await _drain(load, place, drain_within_s)
+            drained = await drain(load, place, drain_within_s)
             with looking(place.database_url) as conn:
                 end = final(conn, TOPIC)
                 end.drained = drained
@@ -161,7 +161,7 @@ async def _calls_succeed(load: SceneLoad, working: asyncio.Task[None], count: in
     await eventually(enough, f"{count} more calls are OK", within_s=GOES_ON_WITHIN_S)
 
 
-async def _drain(load: SceneLoad, place: Place, within_s: float) -> bool:
+async def drain(load: SceneLoad, place: Place, within_s: float) -> bool:
     """Consume everything, then stop the servers as they should be stopped; whether nothing was left (I14)."""
     working = asyncio.create_task(load.run_consumers(*place.endpoints))
     try:

@@ -21,7 +21,7 @@ import psycopg
 import pytest
 
 from tests.support.line import Lines
-from tests.support.postgres import _as_unprivileged, _binaries, _free_port, _new_folder, children
+from tests.support.postgres import _as_unprivileged, _binaries, _free_port, children, new_folder
 from tests.support.waiting import LOOK_AGAIN_S, eventually
 
 START_S = 120.0
@@ -308,7 +308,7 @@ async def patroni_cluster(*, nodes: int = 3, **settings: Any) -> AsyncIterator[P
     missing = {package for program, package in _PROGRAMS.items() if shutil.which(program) is None}
     if missing:
         pytest.skip(f"Debian's packages {', '.join(sorted(missing))} are not installed")
-    folder = _new_folder()
+    folder = new_folder()
     cluster = PatroniCluster(folder, nodes)
     try:
         await cluster.start({"synchronous_mode": True, "primary_start_timeout": 0, **settings})

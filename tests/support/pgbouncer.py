@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from sqlalchemy.engine import make_url
 
-from tests.support.postgres import _as_unprivileged, _free_port, _new_folder
+from tests.support.postgres import _as_unprivileged, _free_port, new_folder
 from tests.support.waiting import soon
 
 
@@ -21,7 +21,7 @@ def pgbouncer(database_url: str, mode: str) -> Iterator[str]:
     program = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
     if program is None:
         pytest.skip("Debian's package pgbouncer is not installed")
-    url, port, folder = make_url(database_url), _free_port(), _new_folder()
+    url, port, folder = make_url(database_url), _free_port(), new_folder()
     (folder / "users").write_text('"postgres" ""\n')
     (folder / "ini").write_text(
         f"""[databases]

@@ -18,7 +18,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -38,12 +38,16 @@ _DURABLE = ("fsync=on", "synchronous_commit=on")
 
 
 class PostgresServer:
-    """A server of one's own: it can be killed and started again on the same data and port."""
+    """A server of one's own: it can be killed and started again on the same data and port.
 
-    def __init__(self, folder: Path, *, durable: bool) -> None:
+    `settings`: further ones, as `name=value`. `under`: a command to run it with.
+    """
+
+    def __init__(self, folder: Path, *, durable: bool, settings: Sequence[str] = (), under: Sequence[str] = ()) -> None:
         self._folder = folder
         self._port = _free_port()
-        self._settings = _DURABLE if durable else _QUICK
+        self._settings = (*(_DURABLE if durable else _QUICK), *settings)
+        self.under: Sequence[str] = ()
         self._process: subprocess.Popen[bytes] | None = None
         self.url = f"postgresql://postgres@127.0.0.1:{self._port}/postgres"
 
@@ -53,9 +57,15 @@ class PostgresServer:
         assert self._process is not None, "the server is not running"
         return self._process.pid
 
-    def create(self) -> None:
-        """Make the data folder and start."""
-        _run("initdb", "--no-sync", "--auth=trust", "--username=postgres", "--encoding=UTF8", "-D", str(self._data))
+    @property
+    def data(self) -> Path:
+        """The folder of its data."""
+        return self._folder / "data"
+
+    def create(self, *, segment_mib: int = 16) -> None:
+        """Make the data folder, whose log has files of this size, and start."""
+        options = ("--no-sync", "--auth=trust", "--username=postgres", "--encoding=UTF8")
+        _run("initdb", *options, f"--wal-segsize={segment_mib}", "-D", str(self.data))
         self.restart()
 
     def deadlocks(self) -> list[str]:
@@ -106,10 +116,6 @@ class PostgresServer:
                 os.kill(pid, number)
 
     @property
-    def _data(self) -> Path:
-        return self._folder / "data"
-
-    @property
     def _log(self) -> Path:
         return self._folder / "log"
 
@@ -119,7 +125,7 @@ class PostgresServer:
         arguments = [part for setting in (*options, *settings) for part in ("-c", setting)]
         with self._log.open("ab") as log:
             return subprocess.Popen(
-                _as_unprivileged(str(_binaries() / "postgres"), "-D", str(self._data), *arguments),
+                [*self.under, *_as_unprivileged(str(_binaries() / "postgres"), "-D", str(self.data), *arguments)],
                 stdout=log,
                 stderr=log,
                 cwd=self._folder,
@@ -148,7 +154,7 @@ def postgres_server(*, own: bool = False, durable: bool = False) -> Iterator[Pos
     if given and not own:
         yield GivenServer(given)
         return
-    folder = _new_folder()
+    folder = new_folder()
     server = PostgresServer(folder, durable=durable)
     try:
         server.create()
@@ -220,13 +226,19 @@ def _as_unprivileged(*command: str) -> list[str]:
     return ["setpriv", f"--reuid={user}", f"--regid={group}", "--clear-groups", *command]
 
 
-def _new_folder() -> Path:
-    """Under /tmp whatever the test run's own folder is: the unprivileged user must be able to get there."""
-    folder = Path(tempfile.mkdtemp(prefix="popmq-pg-", dir="/tmp"))
+def new_folder(within: Path = Path("/tmp")) -> Path:
+    """Not in the test run's own folder: the unprivileged user must be able to get there."""
+    folder = Path(tempfile.mkdtemp(prefix="popmq-pg-", dir=within))
+    give_to_postgres(folder)
+    return folder
+
+
+def give_to_postgres(folder: Path) -> None:
+    """Make the unprivileged user the owner of all that is in the folder."""
     user = _unprivileged()
     if user is not None:
-        shutil.chown(folder, user)
-    return folder
+        for path in (folder, *folder.rglob("*")):
+            shutil.chown(path, user)
 
 
 def children(parent: int) -> list[int]:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import psycopg
 
-from tests.support.postgres import PostgresServer, _new_folder, _run
+from tests.support.postgres import PostgresServer, _run, new_folder
 from tests.support.waiting import soon
 
 _BEHIND = "SELECT pg_last_wal_replay_lsn() < %s::pg_lsn"
@@ -17,10 +17,10 @@ _BEHIND = "SELECT pg_last_wal_replay_lsn() < %s::pg_lsn"
 @contextmanager
 def standby_of(primary: PostgresServer) -> Iterator[PostgresServer]:
     """It has what the primary has now."""
-    folder = _new_folder()
+    folder = new_folder()
     standby = PostgresServer(folder, durable=False)
     try:
-        _run("pg_basebackup", "-d", primary.url, "-D", str(standby._data), "-R", "--checkpoint=fast", "--no-sync")
+        _run("pg_basebackup", "-d", primary.url, "-D", str(standby.data), "-R", "--checkpoint=fast", "--no-sync")
         standby.restart()
         with psycopg.connect(primary.url) as conn:
             now = conn.execute("SELECT pg_current_wal_lsn()").fetchone()
