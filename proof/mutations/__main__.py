@@ -12,14 +12,15 @@ from proof.mutations.host import SECONDS_MIN
 from proof.mutations.judge import RoomResult, Selection, judge
 from proof.mutations.rooms import ROOMS, SCORE_MIN, MutatedRoom
 from proof.mutations.survivors import EXPLAINED, Survivors, divide, read_explained
-from proof.totals import add_totals
+from proof.totals import replace_totals
 
 ROOT = Path(__file__).parents[2]
 
 
 def main() -> int:
     """Judge rooms and print their scores. Exit code 1: a core room has a low score or an unexplained survivor."""
-    options = _parser().parse_args()
+    parser = _parser()
+    options = parser.parse_args()
     root = Path(options.root).resolve()
     os.chdir(root)
     sys.path.insert(0, str(root))
@@ -29,25 +30,30 @@ def main() -> int:
     else:
         rooms = {name: ROOMS[name] for name in options.room or ROOMS}
     reasons = read_explained(Path(options.explained))
-    counts = {"mutants": 0, "killed": 0, "explained": 0, "violations": 0}
+    if options.totals and (options.source or not selection.is_whole):
+        parser.error("--totals counts whole rooms; leave out --source, --only, --functions and --sample")
     is_good = True
     for name, room in rooms.items():
         started = time.monotonic()
         result = judge(room, root, selection, options.jobs)
         survivors = divide(result.mutants, result.survivors(), reasons)
-        is_whole = selection == Selection()
-        _report(name, result, survivors, time.monotonic() - started, is_whole=is_whole)
+        _report(name, result, survivors, time.monotonic() - started, is_whole=selection.is_whole)
         is_good = is_good and (not room.is_core or (result.score >= SCORE_MIN and not survivors.unexplained))
-        counts["mutants"] += len(result.mutants)
-        counts["killed"] += result.killed
-        counts["explained"] += len(survivors.explained)
-        counts["violations"] += len(survivors.unexplained) if room.is_core else 0
-    if options.totals:
-        add_totals("mutations", counts)
+        if options.totals and room.is_core:
+            replace_totals("mutations", name, _counts(result, survivors))
     if not is_good:
         print(f"A core room needs a score of {SCORE_MIN}, and a reason for each survivor in {EXPLAINED.name}.")
         print("To judge one function again: python -m proof.mutations ROOM --only FUNCTION")
     return 0 if is_good else 1
+
+
+def _counts(result: RoomResult, survivors: Survivors) -> dict[str, int]:
+    return {
+        "mutants": len(result.mutants),
+        "killed": result.killed,
+        "explained": len(survivors.explained),
+        "violations": len(survivors.unexplained),
+    }
 
 
 def _report(name: str, result: RoomResult, survivors: Survivors, seconds: float, *, is_whole: bool) -> None:
@@ -77,7 +83,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=0, help="of the sample")
     parser.add_argument("--jobs", type=int, default=2, help="how many mutants are judged at once (2)")
     parser.add_argument("--seconds", type=float, default=SECONDS_MIN, help="what a mutant may take at least (15)")
-    parser.add_argument("--totals", action="store_true", help="add the counts to proof/totals/mutations.json")
+    parser.add_argument(
+        "--totals", action="store_true", help="put the counts of core rooms into proof/totals/mutations.json"
+    )
     parser.add_argument("--root", default=str(ROOT), help="the folder that files are named from")
     parser.add_argument("--source", action="append", metavar="FILE", help="a file to change, in place of a room")
     parser.add_argument("--tests", action="append", default=[], metavar="FILE", help="tests for --source")

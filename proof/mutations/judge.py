@@ -52,6 +52,10 @@ class Selection(NamedTuple):
     with_imports: bool = True  # also those that have to be imported, one second or more each
     seconds_min: float = SECONDS_MIN  # what a mutant may take at least
 
+    @property
+    def is_whole(self) -> bool:
+        return self._replace(seconds_min=SECONDS_MIN) == Selection()
+
     def of(self, mutants: Sequence[Mutant]) -> list[Mutant]:
         chosen = [each for each in mutants if self.only in each.place and (self.with_imports or each.is_in_body)]
         if 0 < self.sample < len(chosen):

@@ -2,7 +2,7 @@
 
 Two operators are added, because much of this code is tables: an entry of a table of a module is removed, and a state or
 an event is replaced by the next one of its enum. These are left out: text for people (what errors say, and text with a
-space in it), what is logged, annotations, decorators, `strict=` of `zip`, and the case of "ascii".
+space in it), what is logged, annotations, type variables, decorators, `strict=` of `zip`, and the case of "ascii".
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider
 from mutmut.mutation.mutators import mutation_operators
 
 # Calls whose arguments mean nothing while the program runs, or are only logged.
-_NOT_MUTATED_CALLS = {"len", "isinstance", "cast", "TypeVar", "ParamSpec", "NewType", "get_logger"}
+_NOT_MUTATED_CALLS = {"len", "isinstance", "cast", "NewType", "get_logger"}
+_TYPE_VARIABLES = {"TypeVar", "ParamSpec"}
 _LOGGERS = {"log", "logger", "_log", "LOG"}
 # The enums whose members are replaced, and where they are.
 _ENUMS_IN = ("popserver/model/states.py", "popserver/model/retry.py")
@@ -164,6 +165,8 @@ class _Finder(cst.CSTVisitor):
             return True
         if isinstance(node, cst.Arg) and node.keyword is not None and node.keyword.value == "strict":
             return True
+        if isinstance(node, cst.Assign) and isinstance(node.value, cst.Call):
+            return _name(node.value.func) in _TYPE_VARIABLES
         if isinstance(node, cst.AnnAssign):
             return "TypeAlias" in cst.Module([]).code_for_node(node.annotation.annotation)
         if isinstance(node, cst.SimpleString | cst.FormattedString):

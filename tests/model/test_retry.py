@@ -10,6 +10,7 @@ from popserver.model.errors import BadRequest
 from popserver.model.group import check_intervals, check_max_attempts
 from popserver.model.retry import (
     RETRY_LADDER_MS,
+    SUSPENDED,
     Exponential,
     Holder,
     RetryPolicy,
@@ -132,6 +133,11 @@ def test_when_nobody_answers_in_time(holder: Holder, attempt: int, event: Event)
 )
 def test_when_the_visibility_changes(holder: Holder, attempt: int, event: Event) -> None:
     assert when_visibility_changes(holder, attempt, RetryPolicy(max_attempts=3)) is event
+
+
+def test_a_suspended_message_has_a_reason_unlike_a_failed_one() -> None:
+    """A failure may have no reason, and a consumer may give any: only this text says that nothing failed."""
+    assert SUSPENDED == "its consumer suspended the lite topic"
 
 
 def test_limits_of_a_policy() -> None:

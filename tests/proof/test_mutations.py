@@ -94,6 +94,17 @@ def test_tables_lose_entries_and_states_are_exchanged() -> None:
     assert "(State.INFLIGHT, Event.ACK): State.COMMIT, → (State.INFLIGHT, Event.ACK): State.DLQ," in changes
 
 
+def test_type_variables_are_left_out() -> None:
+    assert [each.change for each in mutants_of("popserver/delivery/fifo.py", ROOT) if not each.function] == []
+
+
+@pytest.mark.parametrize("part", [["--only", "decode"], ["--sample", "3"], ["--functions"], ["--source", "a.py"]])
+def test_totals_are_of_whole_rooms(part: list[str]) -> None:
+    report = run("--totals", *part)
+    assert "--totals counts whole rooms" in report.stderr
+    assert report.returncode == 2
+
+
 def test_each_explained_mutant_exists() -> None:
     """Whether it survives is judged by `make mutations`."""
     reasons = read_explained()

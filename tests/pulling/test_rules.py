@@ -6,9 +6,11 @@ import pytest
 
 from popserver.model.errors import TopicRecreated
 from popserver.model.names import Resource
-from popserver.model.topic import Topic
+from popserver.model.topic import MessageQueue, Topic
 from popserver.pulling import rules
 from popserver.pulling.rules import PullFlag, PullStatus, check_generation, correction
+
+TOPIC = Topic(1, Resource("", "t"), (MessageQueue(1, 0),), (), 1_000)
 
 
 @pytest.mark.parametrize(
@@ -32,14 +34,14 @@ def test_numbers_and_names_of_the_wire() -> None:
     assert (rules.BATCH_SIZE_MAX, rules.BATCH_BYTES_MAX) == (160, 262_144)
     assert rules.NO_PROGRESS == (-1, 0, 0)
     assert rules.QueueProgress(5, 1).generation == 0
+    assert rules.QueueOffset(TOPIC, TOPIC.queues[0], 5).resets is None, "a commit of a client that knows no resets"
     assert rules.Pulled(PullStatus.FOUND, [], 1, 0, 1).generation == 0
 
 
 def test_offsets_of_an_earlier_topic_are_refused() -> None:
-    topic = Topic(1, Resource("", "t"), (), (), 1_000)
-    for generation in (0, topic.generation):
-        check_generation(topic, generation)
-    for generation in (1, topic.generation + 1):
+    for generation in (0, TOPIC.generation):
+        check_generation(TOPIC, generation)
+    for generation in (1, TOPIC.generation + 1):
         with pytest.raises(TopicRecreated, match="topic 't' was deleted and created again") as caught:
-            check_generation(topic, generation)
-        assert caught.value.generation == topic.generation > 1
+            check_generation(TOPIC, generation)
+        assert caught.value.generation == TOPIC.generation > 1
