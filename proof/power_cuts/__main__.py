@@ -18,7 +18,7 @@ from pathlib import Path
 from proof.history.scenes import Scene
 from proof.power_cuts.disk import Keep
 from proof.power_cuts.judging import Finding, judge_image, judge_images
-from proof.power_cuts.recording import CALLS, Durability, Plan, Recording, record
+from proof.power_cuts.recording import CALLS, SCENES, Durability, Plan, Recording, record
 from proof.totals import add_totals, read_totals
 
 HARNESS = "power_cuts"
@@ -36,7 +36,7 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--images", type=int, default=1_000, help="how many in all, of both databases (1000)")
     parser.add_argument("--until", type=int, help="go on until the totals have so many images")
     parser.add_argument("--database", choices=["sqlite", "postgres"], help="only this one; else a tenth of Postgres")
-    parser.add_argument("--scene", choices=sorted(Scene), help="what clients do (by the seed)")
+    parser.add_argument("--scene", choices=sorted(SCENES), help="what clients do (by the seed)")
     parser.add_argument("--seed", type=int, help="the first run's seed; the next runs count on from it (random)")
     parser.add_argument("--calls", type=int, default=CALLS, help=f"calls of a run that succeed ({CALLS})")
     parser.add_argument("--durability", choices=list(Durability), default=Durability.FULL, help="what is synced; images"
