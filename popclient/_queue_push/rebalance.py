@@ -261,7 +261,7 @@ class Rebalance:
             for pq in table.values():
                 pq.dropped = True
             if self._locks is not None:
-                await self._locks.unlock(table.keys())
+                await self._locks.unlock_all()
             self._table.clear()
 
 

@@ -30,11 +30,15 @@ class QueueLocks:
         self._group = group
         self._clock = clock
         self._table = table
+        self._asked: set[MessageQueue] = set()  # the server may have given these locks
         self._turn = asyncio.Lock()  # a renewal that runs must not take again what is being given up
 
     async def lock(self, mq: MessageQueue) -> bool:
         """Takes one. False if another member has it or the server does not answer."""
+        self._asked.add(mq)
         held = await self._ask([mq])
+        if held is not None and mq not in held:
+            self._asked.discard(mq)
         return held is not None and mq in held
 
     async def renew(self) -> None:
@@ -72,10 +76,15 @@ class QueueLocks:
         if not mqs:
             return
         async with self._turn:
+            self._asked.difference_update(mqs)
             try:
                 await calls.unlock_queues(self._session, self._group, mqs)
             except PopError as failure:
                 log.warning("locks of group %s are not given up, they will lapse: %s", self._group, failure)
+
+    async def unlock_all(self) -> None:
+        """At the end: also those of queues that were being taken up."""
+        await self.unlock(self._asked | self._table.keys())
 
     async def _ask(self, mqs: Collection[MessageQueue]) -> frozenset[MessageQueue] | None:
         try:

@@ -421,3 +421,13 @@ async def test_closing_waits_for_the_batch_and_frees_the_locks(desk: Desk) -> No
     await closing
     assert desk.server.progress[Q] == 1
     assert (desk.texts, desk.server.holders) == (["a"], {})
+
+
+async def test_closing_frees_the_lock_of_a_queue_that_is_being_taken_up(desk: Desk) -> None:
+    desk.server.gates["FetchOffsets"] = asyncio.Event()
+    core = await desk.start(Held(desk).listener)
+    await until(lambda: desk.server.requests("FetchOffsets"))
+    assert desk.server.holders
+    assert core.parts.owned() == []
+    await core.begin_closing(5)
+    assert desk.server.holders == {}
