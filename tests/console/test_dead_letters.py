@@ -86,11 +86,11 @@ def test_a_slow_redrive_is_stopped_and_goes_on(stored_site: Site, made: Desk) ->
     die(made, *(f"m{index}" for index in range(10)))
     path = plan_of(stored_site)
     stored_site.post(f"{path}/run", form_on=path, confirm="arrivals", rate="0.5")
-    soon(lambda: "sent <b>1</b>" in stored_site.get(path))
+    soon(lambda: re.search(r"sent <b>[1-9]</b>", stored_site.get(path)) is not None)
     assert "running" in stored_site.get(path)
     stored_site.post(f"{path}/stop", form_on=path)
     page = stored_site.get(path)
-    assert "planned <b>9</b>" in page and "Go on" in page
+    assert re.search(r"planned <b>[1-9]</b>", page) and "Go on" in page
     stored_site.post(f"{path}/run", form_on=path, confirm="arrivals", rate="")
     soon(lambda: "sent <b>10</b>" in stored_site.get(path))
 

@@ -113,6 +113,8 @@ async def _silent_after_the_start(port: int) -> AsyncIterator[tuple[int, list[as
         for each in lines:
             each.close()
         await asyncio.gather(*forwarding)
+        for _ in range(3):  # what was closed is gone in the next turns
+            await asyncio.sleep(0)
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

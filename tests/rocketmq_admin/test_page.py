@@ -30,6 +30,7 @@ def to_run(language: str) -> list[Block]:
     return [each for each in blocks(PAGE) if each.language == language and not each.text.startswith("go install")]
 
 
+@pytest.mark.timeout(900)  # it may compile grpcurl
 def test_its_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", f"{Path(program(GRPCURL)).parent}{os.pathsep}{os.environ['PATH']}")
     (commands,) = to_run("sh")

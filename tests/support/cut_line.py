@@ -34,21 +34,34 @@ class CutLine:
 
     async def forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection, until either end closes it or it is cut."""
-        far_reader, far_writer = await asyncio.open_connection(*self._target)
-        answer_is_lost = asyncio.Event()
-        there = asyncio.create_task(self._there(reader, far_writer, answer_is_lost))
-        back = asyncio.create_task(_back(far_reader, writer, answer_is_lost))
-        self._tasks |= {there, back}
-        await asyncio.wait({there, back}, return_when=asyncio.FIRST_COMPLETED)
-        there.cancel()
-        back.cancel()
-        self._tasks -= {there, back}
-        for end in (writer, far_writer):
-            end.close()
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        ends = [writer]
+        try:
+            far_reader, far_writer = await asyncio.open_connection(*self._target)
+            ends.append(far_writer)
+            answer_is_lost = asyncio.Event()
+            async with asyncio.TaskGroup() as both:
+                there = both.create_task(self._there(reader, far_writer, answer_is_lost))
+                back = both.create_task(_back(far_reader, writer, answer_is_lost))
+                await asyncio.wait({there, back}, return_when=asyncio.FIRST_COMPLETED)
+                there.cancel()
+                back.cancel()
+        except (OSError, asyncio.CancelledError):
+            pass
+        finally:
+            self._tasks.discard(task)
+            for end in ends:
+                end.transport.abort()
 
-    def close(self) -> None:
+    async def close(self) -> None:
+        """Break all connections."""
         for task in self._tasks:
             task.cancel()
+        await asyncio.gather(*self._tasks)
+        for _ in range(3):  # what was aborted is closed in the next turns
+            await asyncio.sleep(0)
 
     async def _there(
         self, reader: asyncio.StreamReader, far_writer: asyncio.StreamWriter, answer_is_lost: asyncio.Event
@@ -90,4 +103,4 @@ async def line_to(database_url: str) -> AsyncIterator[tuple[CutLine, str]]:
         yield line, url.set(port=port).render_as_string(hide_password=False)
     finally:
         listening.close()
-        line.close()
+        await line.close()
