@@ -30,10 +30,10 @@ class ParkedPull:
 
 @dataclass(slots=True)
 class ParkedQueue:
-    """The pulls that wait at one queue; those with an offset before `known_end` have been woken."""
+    """The pulls that wait at one queue, the longest wait first; those before `known_end` have been woken."""
 
     known_end: int
-    pulls: set[ParkedPull] = field(default_factory=set)
+    pulls: dict[ParkedPull, None] = field(default_factory=dict)
 
     def set_end(self, end_offset: int) -> None:
         """The queue ends at `end_offset` now: wake the pulls that wait before it."""
@@ -77,7 +77,7 @@ class ParkedPulls:
         if queue.known_end > offset:
             return True
         parked = ParkedPull(offset, asyncio.get_running_loop().create_future())
-        queue.pulls.add(parked)
+        queue.pulls[parked] = None
         self._counts[key] += 1
         self.count += 1
         if self._wake_number(key.topic_id) != wake_number:
@@ -143,7 +143,7 @@ class ParkedPulls:
         if not self._counts[key]:
             del self._counts[key]
         queues = self.topics[key.topic_id]
-        queues[queue_id].pulls.remove(parked)
+        del queues[queue_id].pulls[parked]
         if not queues[queue_id].pulls:
             del queues[queue_id]
         if not queues:

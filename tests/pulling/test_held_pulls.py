@@ -172,6 +172,18 @@ async def test_a_ring_costs_one_look_however_many_wait(broker: RunningBroker) ->
     assert {(await each).status for each in waiting} == {FOUND, NO_NEW}
 
 
+async def test_the_longest_wait_ends_first(broker: RunningBroker) -> None:
+    await broker.topic()
+    names = [f"g{number}" for number in range(24)]
+    answered: list[str] = []
+    waiting = [await held(broker, group=Resource("", name)) for name in names]
+    for name, each in zip(names, waiting, strict=True):
+        each.add_done_callback(lambda _, name=name: answered.append(name))
+    await broker.send()
+    await asyncio.gather(*waiting)
+    assert answered == names
+
+
 async def test_nothing_is_missed_between_a_look_and_the_parking(
     either_broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
