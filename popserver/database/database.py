@@ -158,7 +158,7 @@ class Database:
                 poolclass=StaticPool,
                 isolation_level="AUTOCOMMIT",
                 hide_parameters=True,
-                connect_args={"check_same_thread": False},
+                connect_args={"check_same_thread": False, "cached_statements": 512},
             )
             event.listen(engine, "connect", lambda dbapi, _record: dbapi.execute("PRAGMA temp_store = MEMORY"))
             return engine, engine
