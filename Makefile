@@ -160,9 +160,9 @@ fuzz: $(DEV) $(if $(GUIDED),$(ATHERIS)) ## give random and damaged inputs to par
 	  $(if $(SEED),--seed $(SEED)) $(if $(FIRST),--first $(FIRST)) $(if $(REPLAY),--replay $(REPLAY))
 
 # Runs go on from those that the totals count; UNTIL=100000000 goes on until they count so many steps.
-simulate: $(DEV) ## random clients and faults on the broker's code in simulated time, all from a seed (SEED=, STEPS=, UNTIL=, DATABASE=, ARGS=)
+simulate: $(DEV) ## random clients and faults on the broker's code in simulated time, all from a seed (SEED=, STEPS=, UNTIL=, JOBS=, DATABASE=, ARGS=)
 	$(BIN)/python -m proof.simulate $(if $(SEED),--seed $(SEED)) $(if $(STEPS),--steps $(STEPS)) \
-	  $(if $(UNTIL),--until $(UNTIL)) $(if $(DATABASE),--database $(DATABASE)) $(ARGS)
+	  $(if $(UNTIL),--until $(UNTIL)) $(if $(JOBS),--jobs $(JOBS)) $(if $(DATABASE),--database $(DATABASE)) $(ARGS)
 
 # UNTIL=20000 goes on until the totals have so many images. It needs strace (Debian's package of that name).
 power-cuts: $(DEV) ## what a power cut leaves of SQLite and Postgres, from recorded writes and syncs (IMAGES=, UNTIL=, DATABASE=, SEED=)

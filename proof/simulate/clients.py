@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
+from itertools import repeat
 from typing import TypeVar
 
 from popserver.filters.tags import parse
@@ -117,7 +118,7 @@ class Consumer:
     async def act(self, chance: random.Random) -> None:
         what = chance.random()
         if what < 0.06 and self._old:
-            await self.ack(chance.choice(self._old))
+            await self.ack([chance.choice(self._old)])
         elif what < 0.12 and self._old:
             await self.change(chance.choice(self._old), chance.choice(HOLDS_MS))
         elif what < 0.18 and self._held:
@@ -125,7 +126,7 @@ class Consumer:
         elif what < 0.25 and self._held:
             self._take(chance)  # forgotten: its hold ends by itself
         elif what < 0.65 and self._held:
-            await self.ack(self._take(chance))
+            await self.ack([self._take(chance) for _ in range(min(len(self._held), chance.choice((1, 1, 4))))])
         else:
             poll_ms = chance.choice((0, 0, 0, 2_000))
             await self.receive(chance.choice((1, 3, 8)), chance.choice(HOLDS_MS), poll_ms)
@@ -158,19 +159,25 @@ class Consumer:
         self._held += [(each.message_id, each.handle) for each in came]
         return len(came)
 
-    async def ack(self, held: tuple[str, str]) -> None:
+    async def ack(self, held: Sequence[tuple[str, str]]) -> None:
+        """One call, which answers each message for itself."""
         diary = self._diary
-        invoked, outcome = diary.now(), Outcome.UNKNOWN
+        calls = [(diary.now(), *each) for each in held]
+        outcome, answers = Outcome.UNKNOWN, None
         try:
-            outcome, answer = await diary.outcome(diary.machine.broker.ack(self._group, TOPIC, [held[1]]))
-            if answer is not None and answer[0] is not None:
-                outcome = Outcome.UNKNOWN if isinstance(answer[0], Internal) else Outcome.REFUSED
+            handles = [handle for _, handle in held]
+            outcome, answers = await diary.outcome(diary.machine.broker.ack(self._group, TOPIC, handles))
         finally:
-            diary.history.add(Ack(outcome, invoked, diary.now(), self._group.name, *held))
+            for (invoked, *each), error in zip(calls, answers or repeat(None), strict=False):
+                own = outcome
+                if error is not None:
+                    own = Outcome.UNKNOWN if isinstance(error, Internal) else Outcome.REFUSED
+                diary.history.add(Ack(own, invoked, diary.now(), self._group.name, *each))
 
     async def ack_all(self) -> None:
-        while self._held:
-            await self.ack(self._held.pop())
+        held, self._held = self._held, []
+        if held:
+            await self.ack(held)
 
     async def change(self, held: tuple[str, str], duration_ms: int) -> None:
         diary = self._diary

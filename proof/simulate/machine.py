@@ -20,17 +20,16 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import OperationalError
 
 from popserver import broker as brokers
-from popserver.database.database import Database
 from popserver.engine import writer as writers
 from popserver.engine.batch import BatchEntry
 from popserver.engine.batch_delay import BatchDelay
 from popserver.engine.clock import Alarm, ManualClock
 from popserver.engine.reader import Reader
 from popserver.engine.writer import Writer
+from proof.simulate.stores import Store
 from tests.support.running_broker import TestedBroker
 
 R = TypeVar("R")
-PAGES_MAX = 0xFFFFFFFE  # of a SQLite database
 HELD_UP_TURNS = 400  # of the event loop, after which what has not ended waits for time to pass
 
 
@@ -77,6 +76,9 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return self._hurried.passed_s
+
+    # There is one thread, so nothing has to be woken.
+    call_soon_threadsafe = asyncio.SelectorEventLoop.call_soon
 
 
 class Killed(BaseException):
@@ -204,19 +206,24 @@ def in_one_thread(faults: Faults, chance: random.Random) -> Iterator[None]:
         yield
 
 
+def _number(task: asyncio.Task[Any]) -> tuple[int, str]:
+    """Tasks are numbered as they begin: Task-1, Task-2 …"""
+    name = task.get_name()
+    return len(name), name
+
+
 class Machine:
     """A server that can be killed, and its database."""
 
-    def __init__(self, database: Database, clock: SimulatedClock, faults: Faults) -> None:
-        self.database = database
+    def __init__(self, store: Store, clock: SimulatedClock, faults: Faults) -> None:
+        self.store = store
         self.clock = clock
         self.faults = faults
-        self.is_disk_full = False
         self.broker: TestedBroker
 
     async def start(self) -> None:
         self.faults.next, self.faults.is_dead = "", False
-        self.broker = TestedBroker(self.database, self.clock, auto_create=True)
+        self.broker = TestedBroker(self.store.database, self.clock, auto_create=True)
         self.broker.writer.start()
         await self.broker.start()
 
@@ -226,32 +233,21 @@ class Machine:
         `calls` break off in their order.
         """
         self.faults.is_dead = True
-        self.free_disk()
+        self.store.free()
         self.clock.forget_alarms()
         others = asyncio.all_tasks() - {asyncio.current_task(), *calls}
-        left = [*calls, *others]
+        left = [*calls, *sorted(others, key=_number)]
         for task in left:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
+        self.stop()
+        await self.start()
+
+    def stop(self) -> None:
+        """The server's connection ends with it."""
         writer = self.broker.writer
         assert isinstance(writer, InlineWriter)
         writer.die()
-        await self.start()
-
-    def fill_disk(self) -> None:
-        """The database cannot grow any more; on Postgres nothing happens."""
-        if self.database.is_memory and not self.is_disk_full:
-            pages = self._pragma("page_count")
-            self.is_disk_full = self._pragma(f"max_page_count = {pages}") == pages
-
-    def free_disk(self) -> None:
-        if self.is_disk_full:
-            self.is_disk_full = False
-            self._pragma(f"max_page_count = {PAGES_MAX}")
-
-    def _pragma(self, words: str) -> int:
-        with self.database.writing.connect() as conn:
-            return int(conn.exec_driver_sql(f"PRAGMA {words}").scalar_one())
 
     async def settle(self) -> None:
         """Return when everything that is due now is done, or waits for time to pass."""

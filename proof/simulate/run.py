@@ -10,19 +10,17 @@ from collections.abc import Collection, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from popserver.database import migrate
-from popserver.database.database import Database
 from popserver.model.group import NewGroup
 from popserver.model.names import Resource
 from popserver.model.retry import RetryPolicy
 from popserver.model.topic import MessageType, NewTopic
-from proof.history.lines import line_of
 from proof.history.scenes import Scene, judge
 from proof.simulate.clients import DELAYS_MS, TOPIC, Consumer, Diary, Producer
 from proof.simulate.halves import HalfProducer
 from proof.simulate.machine import FAULTS, FULL_DISK, Faults, Machine, SimulatedClock, SimulatedLoop, in_one_thread
 from proof.simulate.queues import QueueReader
 from proof.simulate.redriver import GivingUpConsumer, Redriver
+from proof.simulate.stores import Store, in_memory
 from tests.support.aftermath import final, unfinished
 from tests.support.checker import Final, Violation
 
@@ -35,6 +33,7 @@ MAX_ATTEMPTS = dict.fromkeys(SCENES, 4) | {Scene.FIFO: 1_000}
 STEPS = 300  # of one run; many short runs meet more than a long one
 CHECK_EVERY = 100  # steps between two looks at the whole store
 PASSES_MS = (1, 400, 1_000, 5_000, 40_000, 600_000)
+FULL_MS_MAX = 5_000  # that pass at once while the disk is full, because a server tries again each second
 DRAINS_MAX = 200
 TURNS = 300  # of the event loop that a step is given; a poll that waits goes on beside the next steps
 
@@ -62,24 +61,22 @@ class Result:
     faulty: tuple[int, ...] = ()  # the steps with a fault
 
 
-def simulate(plan: Plan, url: str = "sqlite://") -> Result:
-    """Run it on an empty database."""
-    clock = SimulatedClock()
+def simulate(plan: Plan, store: Store | None = None) -> Result:
+    """Run it on the store, which is emptied first; without one in memory."""
     with asyncio.Runner(loop_factory=SimulatedLoop) as runner:
-        return runner.run(_run(plan, clock, url))
+        return runner.run(_run(plan, store or in_memory()))
 
 
-async def _run(plan: Plan, clock: SimulatedClock, url: str) -> Result:
-    database = Database(url, durability="relaxed", own_process=True)
+async def _run(plan: Plan, store: Store) -> Result:
+    store.empty()
     faults = Faults()
-    try:
-        migrate.upgrade(database)
-        with in_one_thread(faults, random.Random(f"holds {plan.seed}")):
-            machine = Machine(database, clock, faults)
-            await machine.start()
+    with in_one_thread(faults, random.Random(f"holds {plan.seed}")):
+        machine = Machine(store, SimulatedClock(), faults)
+        await machine.start()
+        try:
             return await Simulation(plan, machine).run()
-    finally:
-        database.close()
+        finally:
+            machine.stop()
 
 
 class Simulation:
@@ -132,11 +129,11 @@ class Simulation:
         counts, faults = self._result.counts, self._machine.faults
         fails = chance.random() < 0.04
         fault = chance.choice(FAULTS)
-        if self._machine.is_disk_full and chance.random() < 0.05:
-            self._machine.free_disk()
+        if self._machine.store.is_full and chance.random() < 0.05:
+            self._machine.store.free()
         if fails and number not in self._plan.faultless:
             if fault == FULL_DISK:
-                self._machine.fill_disk()
+                self._machine.store.fill()
                 faults.happened += 1
             else:
                 faults.next = fault
@@ -144,7 +141,8 @@ class Simulation:
         counts["steps"] += 1
         what = chance.random()
         if what < 0.2:
-            await self._machine.advance(chance.choice(PASSES_MS))
+            passes_ms = chance.choice(PASSES_MS)
+            await self._machine.advance(min(passes_ms, FULL_MS_MAX) if self._machine.store.is_full else passes_ms)
         elif what < 0.21:
             await self._restart()
         else:
@@ -193,7 +191,7 @@ class Simulation:
     async def _look(self) -> Final:
         """What the store holds now. Raises AssertionError if it is not sound."""
         self._machine.faults.next = ""
-        self._machine.free_disk()
+        self._machine.store.free()
         attempts = MAX_ATTEMPTS[self._plan.scene]
         end = await self._machine.broker.reader.read(lambda conn: final(conn, TOPIC.name, max_attempts=attempts))
         end.drained = not any(row.state not in _ENDS for row in end.states)
@@ -205,7 +203,7 @@ class Simulation:
         result.counts["faults"] += self._machine.faults.happened + result.counts.pop("restarts", 0)
         result.counts["simulated ms"] += self._machine.clock.now_ms() - self._diary.start_ms
         result.counts["deliveries"] += sum(len(getattr(call, "deliveries", ())) for call in history.calls)
-        result.mark = hashlib.sha256("\n".join(map(line_of, history.calls)).encode()).hexdigest()
+        result.mark = hashlib.sha256(repr(history.calls).encode()).hexdigest()
         return result
 
 

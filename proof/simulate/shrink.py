@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-
 from popserver.model.errors import PopError
 from proof.simulate.machine import StuckError
 from proof.simulate.run import Plan, Result, simulate
+from proof.simulate.stores import Store
 
-NewDatabase = Callable[[], AbstractContextManager[str]]  # the URL of an empty database
 TRIES = 120  # runs that a shrinking may take
 
 
-def _in_memory() -> AbstractContextManager[str]:
-    return nullcontext("sqlite://")
-
-
-def shrunk(plan: Plan, result: Result, database: NewDatabase = _in_memory, tries: int = TRIES) -> Plan:
+def shrunk(plan: Plan, result: Result, store: Store | None = None, tries: int = TRIES) -> Plan:
     """A plan with fewer faults and steps that breaks the same invariant as `result`."""
     broken = result.violations[0].invariant
     for field, numbers in (("faultless", list(result.faulty)), ("without", list(range(plan.steps)))):
@@ -29,15 +22,14 @@ def shrunk(plan: Plan, result: Result, database: NewDatabase = _in_memory, tries
                 if left_out == getattr(plan, field) or tries <= 0:
                     continue
                 tries -= 1
-                if _breaks(smaller, broken, database):
+                if _breaks(smaller, broken, store):
                     plan = smaller
             size //= 2
     return plan
 
 
-def _breaks(plan: Plan, invariant: str, database: NewDatabase) -> bool:
+def _breaks(plan: Plan, invariant: str, store: Store | None) -> bool:
     try:
-        with database() as url:
-            return any(each.invariant == invariant for each in simulate(plan, url).violations)
+        return any(each.invariant == invariant for each in simulate(plan, store).violations)
     except (PopError, StuckError):
         return False

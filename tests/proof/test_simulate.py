@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import pytest
 
 from proof.history.scenes import Scene
 from proof.simulate.planted import PLANTED, planted
 from proof.simulate.run import SCENES, Plan, simulate
 from proof.simulate.shrink import shrunk
+from proof.simulate.stores import Store
 
 BUDGET = 12  # runs within which a planted fault is found
 
@@ -26,7 +29,11 @@ def test_an_honest_run_breaks_nothing_and_can_be_repeated(scene: Scene) -> None:
 
 
 def test_an_honest_run_breaks_nothing_on_postgres(postgres_url: str) -> None:
-    assert simulate(Plan(_seeds(Scene.PLAIN, 1)[0], 60), postgres_url).violations == []
+    with closing(Store(postgres_url)) as store:
+        plan = Plan(_seeds(Scene.PLAIN, 1)[0], 60)
+        result = simulate(plan, store)
+        assert result.violations == []
+        assert simulate(plan, store).mark == result.mark
 
 
 @pytest.mark.full
