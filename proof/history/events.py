@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tests.support.checker import Call, Send
+from tests.support.checker import Call, Receive, Send
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +77,17 @@ class Pull(Call):
 
 
 @dataclass(frozen=True, slots=True)
+class Sunk(Call):
+    """What a reader of whole ranges has written to its sink: all of a queue from `offset` up to before `end_offset`."""
+
+    group: str
+    queue: int
+    offset: int
+    end_offset: int
+    messages: tuple[Pulled, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class CommitOffset(Call):
     """The progress of a group in a queue; one member at a time commits."""
 
@@ -132,3 +143,24 @@ class Accident(Call):
     """Something was killed, stopped or cut off, and is back."""
 
     name: str
+
+
+@dataclass(frozen=True, slots=True)
+class PushReceive(Receive):
+    """A receive of a push consumer: what it gets is held as long as the client shows life. `invisible_ms` is 0."""
+
+    client: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SignOfLife(Call):
+    """The server has heard of the client."""
+
+    client: str
+
+
+@dataclass(frozen=True, slots=True)
+class Gone(Call):
+    """The client said goodbye, or its stream broke."""
+
+    client: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from enum import StrEnum
 
-from proof.history import delay, fifo, liveness, offsets, redrive, spark, transactions
+from proof.history import batches, delay, fifo, liveness, offsets, push, redrive, spark, transactions
 from tests.support.checker import LAWS, Final, History, Law, Outcome, Seen, Violation, check
 
 Judge = Callable[[History, Final], Iterable[Violation]]
@@ -30,7 +30,7 @@ def judge(scene: Scene, history: History, final: Final) -> list[Violation]:
 
 
 def _plain(history: History, final: Final) -> Iterable[Violation]:
-    return check(history, final)
+    return check(push.as_holds(history), final)
 
 
 def _fifo(history: History, final: Final) -> Iterable[Violation]:
@@ -55,7 +55,7 @@ def _redrive(history: History, final: Final) -> Iterable[Violation]:
 
 def _queues(history: History, final: Final) -> Iterable[Violation]:
     """Groups of whole queues have no holds; only what is stored is judged as elsewhere."""
-    for law in (offsets.nothing_left_out, offsets.never_back):
+    for law in (offsets.nothing_left_out, offsets.never_back, batches.once_in_the_sink, batches.progress_follows):
         yield from law(history, final)
     stored = {row.message_id for row in final.stored}
     for message_id, sends in Seen(history).sends.items():

@@ -154,7 +154,7 @@ class Consumer:
                 )
             )
         finally:
-            came = tuple(map(_delivered, got or ()))
+            came = tuple(map(delivered, got or ()))
             diary.history.add(Receive(outcome, invoked, diary.now(), self._group.name, invisible_ms, came))
         self._held += [(each.message_id, each.handle) for each in came]
         return len(came)
@@ -197,6 +197,6 @@ class Consumer:
             self._held.append((held[0], new))
 
 
-def _delivered(given: Delivery) -> Delivered:
+def delivered(given: Delivery) -> Delivered:
     message = given.stored.message
     return Delivered(message.message_id, content(message), given.attempt, given.receipt_handle)

@@ -10,12 +10,22 @@ from functools import partial
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
+from sqlalchemy import insert
+
+from popserver.bulk import pages
+from popserver.bulk.rules import QueuePage
+from popserver.clients.clients import Clients
+from popserver.database.columns import Columns
+from popserver.database.schema import keyed_message
+from popserver.engine import writer
 from popserver.engine.timers import DueTimer
+from popserver.engine.transaction import Transaction
 from popserver.engine.writer import Writer
 from popserver.model.states import Event
 from popserver.producing.scheduled import Pending
 from popserver.receiving import receive
 from popserver.settling import change, expire
+from popserver.settling.flow import HoldRelease
 from proof.history.scenes import Scene
 from proof.simulate.run import SCENES
 from proof.torture import planted as torture
@@ -57,7 +67,43 @@ def _told_as_done(right: Any) -> Any:
     return lambda self, error, result: right(self, error, result) if result is None else result
 
 
-async def _nothing(_self: object) -> None: ...
+async def _nothing(*_given: object) -> None: ...
+
+
+def _now_and_then_shorter(cut: Callable[[QueuePage, Columns], QueuePage]) -> Callable[[Any], Any]:
+    """A page of a range, changed each third time if it has messages."""
+
+    def made(right: Any) -> Any:
+        calls = itertools.count(1)
+
+        def page(*given: Any) -> QueuePage:
+            found: QueuePage = right(*given)
+            if found.columns is None or not found.columns.keys or next(calls) % 3:
+                return found
+            return cut(found, found.columns)
+
+        return page
+
+    return made
+
+
+def _without_first(page: QueuePage, columns: Columns) -> QueuePage:
+    values = {name: each[1:] for name, each in columns.values.items()}
+    size = columns.body_sizes[0]
+    cut = Columns(columns.keys[1:], values, columns.bodies[size:], columns.body_sizes[1:])
+    return page._replace(columns=cut)
+
+
+def _unsound(right: Any) -> Any:
+    """An index entry that nobody removes; no client notices it."""
+    calls = itertools.count(1)
+
+    def execute(tx: Transaction, batch: Any) -> Any:
+        if (at := next(calls)) % 100 == 0:
+            tx.conn.execute(insert(keyed_message).values(block=1, key_hash=1, slot=at))
+        return right(tx, batch)
+
+    return execute
 
 
 @contextmanager
@@ -93,6 +139,30 @@ _OWN: dict[str, Planted] = {
     "a message that is given up comes again": Planted(
         Scene.REDRIVE, frozenset({"I8"}), _replaced(change, "_forward_one", lambda _: lambda *_: None)
     ),
+    "a push consumer that is there loses its holds": Planted(
+        Scene.PLAIN,
+        frozenset({"I3"}),
+        _replaced(Clients, "_ends_at_ms", lambda _: lambda _self, client: client.last_seen_ms + 2_000),
+    ),
+    "the holds of a push consumer that left do not end": Planted(
+        Scene.PLAIN, frozenset({"I1", "I14"}), _replaced(HoldRelease, "abandon_client", lambda _: _nothing)
+    ),
+    "what is handed back comes again at once": Planted(
+        Scene.PLAIN, frozenset({"I3"}), _replaced(change, "_wait_ms", lambda _: lambda *_: 0)
+    ),
+    "a range is read without a message": Planted(
+        Scene.QUEUES, frozenset({"I12"}), _replaced(pages, "page", _now_and_then_shorter(_without_first))
+    ),
+    "a range is read twice in part": Planted(
+        Scene.QUEUES,
+        frozenset({"I12"}),
+        _replaced(
+            pages,
+            "page",
+            _now_and_then_shorter(lambda page, _: page._replace(next_offset=page.next_offset - 1)),
+        ),
+    ),
+    "the store is not sound": Planted(Scene.DELAY, frozenset({"I13"}), _replaced(writer, "_execute", _unsound)),
     "delayed messages are forgotten at a restart": Planted(
         Scene.DELAY, frozenset({"I1", "I14"}), _replaced(Pending, "start", lambda _: _nothing)
     ),

@@ -6,18 +6,21 @@ import asyncio
 import hashlib
 import random
 from collections import Counter
-from collections.abc import Collection, Coroutine
+from collections.abc import Collection, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from popserver.model.errors import StoreUnavailable
 from popserver.model.group import NewGroup
 from popserver.model.names import Resource
 from popserver.model.retry import RetryPolicy
 from popserver.model.topic import MessageType, NewTopic
 from proof.history.scenes import Scene, judge
+from proof.simulate.batches import RangeReader
 from proof.simulate.clients import DELAYS_MS, TOPIC, Consumer, Diary, Producer
 from proof.simulate.halves import HalfProducer
 from proof.simulate.machine import FAULTS, FULL_DISK, Faults, Machine, SimulatedClock, SimulatedLoop, in_one_thread
+from proof.simulate.pushers import PushConsumer
 from proof.simulate.queues import QueueReader
 from proof.simulate.redriver import GivingUpConsumer, Redriver
 from proof.simulate.stores import Store, in_memory
@@ -30,9 +33,11 @@ GROUPS = ("billing", "shipping")
 # With few attempts messages become dead letters. An ack in a message group before its turn is not final (protocol 5.3),
 # so there a message that was acked could become one too.
 MAX_ATTEMPTS = dict.fromkeys(SCENES, 4) | {Scene.FIFO: 1_000}
+INTERVALS_MS = (2_000, 10_000)  # after which a push consumer's failed message comes again
 STEPS = 300  # of one run; many short runs meet more than a long one
 CHECK_EVERY = 100  # steps between two looks at the whole store
 PASSES_MS = (1, 400, 1_000, 5_000, 40_000, 600_000)
+BEAT_MS = 10_000  # between two heartbeats of a push consumer
 FULL_MS_MAX = 5_000  # that pass at once while the disk is full, because a server tries again each second
 DRAINS_MAX = 200
 TURNS = 300  # of the event loop that a step is given; a poll that waits goes on beside the next steps
@@ -59,6 +64,10 @@ class Result:
     violations: list[Violation] = field(default_factory=list)
     mark: str = ""
     faulty: tuple[int, ...] = ()  # the steps with a fault
+
+
+class Unsound(Exception):
+    """The store breaks an invariant of its own, which `popmq db check` would tell."""
 
 
 def simulate(plan: Plan, store: Store | None = None) -> Result:
@@ -88,11 +97,7 @@ class Simulation:
         self._diary = Diary(machine)
         self._result = Result()
         self._producers: list[Producer | HalfProducer] = [self._producer(number) for number in range(QUEUES)]
-        self._consumers: list[Consumer | QueueReader] = [
-            _CONSUMERS.get(plan.scene, Consumer)(self._diary, group, number)
-            for group in GROUPS
-            for number in range(QUEUES)
-        ]
+        self._consumers = [each for group in GROUPS for each in self._consumers_of(group)]
         self._operators = [Redriver(self._diary, group) for group in GROUPS if plan.scene is Scene.REDRIVE]
         self._calls: list[asyncio.Task[None]] = []
 
@@ -104,7 +109,7 @@ class Simulation:
                     await self._step(number)
             await self._drain()
             found = judge(self._plan.scene, self._diary.history, await self._look())
-        except AssertionError as error:  # the look at the store raises these
+        except Unsound as error:
             found = [Violation("I13", str(error))]
         return self._close(found)
 
@@ -114,12 +119,28 @@ class Simulation:
             return HalfProducer(self._diary, number)
         return Producer(self._diary, scene, number)
 
+    def _consumers_of(self, group: str) -> Sequence[Consumer | QueueReader | RangeReader]:
+        """In some scenes the second group has clients of another kind."""
+        scene, diary, is_second = self._plan.scene, self._diary, group == GROUPS[1]
+        if scene is Scene.QUEUES and is_second:
+            return [RangeReader(diary, group, QUEUES)]
+        if scene is Scene.QUEUES:
+            return [QueueReader(diary, group, number) for number in range(QUEUES)]
+        if scene is Scene.REDRIVE:
+            return [GivingUpConsumer(diary, group, number) for number in range(QUEUES)]
+        if scene is Scene.PLAIN and is_second:
+            return [PushConsumer(diary, group, number, self._policy) for number in range(QUEUES)]
+        return [Consumer(diary, group, number) for number in range(QUEUES)]
+
+    @property
+    def _policy(self) -> RetryPolicy:
+        return RetryPolicy(MAX_ATTEMPTS[self._plan.scene], INTERVALS_MS)
+
     async def _prepare(self) -> None:
         catalog = self._machine.broker.catalog
         await catalog.create_topic(NewTopic(TOPIC, QUEUES, (_TYPES.get(self._plan.scene, MessageType.NORMAL),)))
         for group in GROUPS:
-            policy = RetryPolicy(MAX_ATTEMPTS[self._plan.scene], (2_000, 10_000))
-            await catalog.create_group(NewGroup(Resource("", group), policy))
+            await catalog.create_group(NewGroup(Resource("", group), self._policy))
             if self._plan.scene is not Scene.QUEUES:
                 await catalog.subscription(Resource("", group), TOPIC, None)
 
@@ -142,7 +163,7 @@ class Simulation:
         what = chance.random()
         if what < 0.2:
             passes_ms = chance.choice(PASSES_MS)
-            await self._machine.advance(min(passes_ms, FULL_MS_MAX) if self._machine.store.is_full else passes_ms)
+            await self._pass(min(passes_ms, FULL_MS_MAX) if self._machine.store.is_full else passes_ms)
         elif what < 0.21:
             await self._restart()
         else:
@@ -154,6 +175,17 @@ class Simulation:
             await self._restart()
         if number % CHECK_EVERY == CHECK_EVERY - 1:
             await self._look()
+
+    async def _pass(self, by_ms: int) -> None:
+        """Time passes; meanwhile who lives shows it."""
+        pushers = [each for each in self._consumers if isinstance(each, PushConsumer)]
+        left_ms = by_ms
+        while left_ms > 0 and not self._machine.faults.is_dead:
+            piece_ms = min(left_ms, BEAT_MS) if pushers else left_ms
+            await self._machine.advance(piece_ms)
+            left_ms -= piece_ms
+            for each in pushers:
+                each.beat()
 
     def _begin(self, call: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(call)
@@ -189,11 +221,14 @@ class Simulation:
             await self._machine.advance(30_000)
 
     async def _look(self) -> Final:
-        """What the store holds now. Raises AssertionError if it is not sound."""
+        """What the store holds now. Raises `Unsound`."""
         self._machine.faults.next = ""
         self._machine.store.free()
         attempts = MAX_ATTEMPTS[self._plan.scene]
-        end = await self._machine.broker.reader.read(lambda conn: final(conn, TOPIC.name, max_attempts=attempts))
+        try:
+            end = await self._machine.broker.reader.read(lambda conn: final(conn, TOPIC.name, max_attempts=attempts))
+        except StoreUnavailable as error:
+            raise Unsound(error.sentence) from error
         end.drained = not any(row.state not in _ENDS for row in end.states)
         return end
 
@@ -208,7 +243,6 @@ class Simulation:
 
 
 _ENDS = {"COMMIT", "DLQ"}
-_CONSUMERS: dict[Scene, type[Consumer | QueueReader]] = {Scene.QUEUES: QueueReader, Scene.REDRIVE: GivingUpConsumer}
 _TYPES = {
     Scene.FIFO: MessageType.FIFO,
     Scene.DELAY: MessageType.DELAY,
