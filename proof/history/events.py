@@ -164,3 +164,10 @@ class Gone(Call):
     """The client said goodbye, or its stream broke."""
 
     client: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClockStep(Call):
+    """The system clock was set; the server's time, which the other times of a history are in, was not."""
+
+    by_ms: float

@@ -39,7 +39,7 @@ def _fifo(history: History, final: Final) -> Iterable[Violation]:
 
 
 def _delay(history: History, final: Final) -> Iterable[Violation]:
-    return check(history, final, [*LAWS.values(), delay.not_early])
+    return [*check(history, final), *delay.not_early(history, Seen(history), final)]
 
 
 def _transactions(history: History, final: Final) -> Iterable[Violation]:

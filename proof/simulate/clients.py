@@ -14,7 +14,7 @@ from popserver.model.message import REDRIVE_OF, REDRIVE_PLAN, Delivery, Message,
 from popserver.model.names import Resource
 from popserver.model.retry import Holder
 from popserver.model.topic import MessageType
-from proof.history.events import DelayedSend, OrderedSend
+from proof.history.events import ClockStep, DelayedSend, OrderedSend
 from proof.history.scenes import Scene
 from proof.simulate.machine import Machine
 from tests.support.checker import Ack, ChangeInvisible, Delivered, History, Outcome, Receive, Send
@@ -37,10 +37,15 @@ class Diary:
         self.history = History()
         self.start_ms = machine.clock.now_ms()
         self._last_ms = 0.0
+        machine.clock_was_set = self._clock_was_set
 
     def now(self) -> float:
         self._last_ms = max(self._last_ms + 0.001, float(self.machine.clock.now_ms() - self.start_ms))
         return self._last_ms
+
+    def _clock_was_set(self, by_ms: int) -> None:
+        now = self.now()
+        self.history.add(ClockStep(Outcome.OK, now, now, float(by_ms)))
 
     async def outcome(self, call: Awaitable[T]) -> tuple[Outcome, T | None]:
         """What the caller learns. A call that ends with its server is unknown."""
@@ -89,7 +94,7 @@ class Producer:
             name = f"{chance.choice(MESSAGE_GROUPS)}{self._number}"
             return message._replace(message_group=name, message_type=MessageType.FIFO), 0.0
         if self._scene is Scene.DELAY:
-            due_ms = self._diary.machine.clock.now_ms() + chance.choice(DELAYS_MS)
+            due_ms = self._diary.machine.clock.calendar_ms() + chance.choice(DELAYS_MS)
             message = message._replace(deliver_at_ms=due_ms, message_type=MessageType.DELAY)
             return message, float(due_ms - self._diary.start_ms)
         return message, 0.0

@@ -23,7 +23,7 @@ from popserver import broker as brokers
 from popserver.engine import writer as writers
 from popserver.engine.batch import BatchEntry
 from popserver.engine.batch_delay import BatchDelay
-from popserver.engine.clock import Alarm, ManualClock
+from popserver.engine.clock import Alarm, ManualClock, Times
 from popserver.engine.reader import Reader
 from popserver.engine.writer import Writer
 from proof.simulate.stores import Store
@@ -34,7 +34,35 @@ HELD_UP_TURNS = 400  # of the event loop, after which what has not ended waits f
 
 
 class SimulatedClock(ManualClock):
-    """A clock on which waiting clients lose their patience too."""
+    """A clock on which waiting clients lose their patience too. Its time of day can be set."""
+
+    ahead_of_server_ms = 0  # the system clock
+
+    def set_forward(self, by_ms: int) -> None:
+        """Set the system clock; the server's time goes on as before."""
+        self.ahead_of_server_ms += by_ms
+
+    def start_again(self) -> int:
+        """The time of a new server is that of the system clock, but never goes back. Returns by how much it jumps."""
+        jump_ms = max(0, self.ahead_of_server_ms)
+        self._now_ms += jump_ms
+        self.ahead_of_server_ms -= jump_ms
+        return jump_ms
+
+    def calendar_ms(self) -> int:
+        return self._now_ms + self.ahead_of_server_ms
+
+    def aged_ms(self) -> int:
+        return min(self._now_ms, self.calendar_ms())
+
+    def ahead_ms(self) -> int:
+        return -self.ahead_of_server_ms
+
+    def times(self) -> Times:
+        return Times(self._now_ms, self.calendar_ms(), self.aged_ms())
+
+    def call_on(self, at_ms: int, callback: Callable[[], None]) -> Alarm:
+        return self.call_at(at_ms - self.ahead_of_server_ms, callback)
 
     def call_when_patience_ends(self, at_ms: int, callback: Callable[[], None]) -> Alarm:
         return self.call_at(at_ms, callback)
@@ -86,6 +114,7 @@ class Killed(BaseException):
 
 
 FULL_DISK = "full disk"
+CLOCK_STEP = "clock step"
 
 
 class Faults:
@@ -122,6 +151,7 @@ FAULTS = (
     "killed at COMMIT",
     "after, killed at COMMIT",
     FULL_DISK,
+    CLOCK_STEP,
 )
 
 
@@ -220,6 +250,7 @@ class Machine:
         self.clock = clock
         self.faults = faults
         self.broker: TestedBroker
+        self.clock_was_set: Callable[[int], None] = lambda _by_ms: None  # told of each step, in ms
 
     async def start(self) -> None:
         self.faults.next, self.faults.is_dead = "", False
@@ -235,6 +266,8 @@ class Machine:
         self.faults.is_dead = True
         self.store.free()
         self.clock.forget_alarms()
+        if jump_ms := self.clock.start_again():
+            self.clock_was_set(-jump_ms)
         others = asyncio.all_tasks() - {asyncio.current_task(), *calls}
         left = [*calls, *sorted(others, key=_number)]
         for task in left:
@@ -242,6 +275,12 @@ class Machine:
         await asyncio.gather(*left, return_exceptions=True)
         self.stop()
         await self.start()
+
+    def set_clock(self, by_ms: int) -> None:
+        """The system clock is set, and the server notices it."""
+        self.clock.set_forward(by_ms)
+        self.clock_was_set(by_ms)
+        self.broker._on_clock_change()
 
     def stop(self) -> None:
         """The server's connection ends with it."""

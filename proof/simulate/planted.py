@@ -18,6 +18,7 @@ from popserver.clients.clients import Clients
 from popserver.database.columns import Columns
 from popserver.database.schema import keyed_message
 from popserver.engine import writer
+from popserver.engine.clock import Times
 from popserver.engine.timers import DueTimer
 from popserver.engine.transaction import Transaction
 from popserver.engine.writer import Writer
@@ -27,6 +28,7 @@ from popserver.receiving import receive
 from popserver.settling import change, expire
 from popserver.settling.flow import HoldRelease
 from proof.history.scenes import Scene
+from proof.simulate.machine import SimulatedClock
 from proof.simulate.run import SCENES
 from proof.torture import planted as torture
 
@@ -92,6 +94,10 @@ def _without_first(page: QueuePage, columns: Columns) -> QueuePage:
     size = columns.body_sizes[0]
     cut = Columns(columns.keys[1:], values, columns.bodies[size:], columns.body_sizes[1:])
     return page._replace(columns=cut)
+
+
+def _of_system(clock: SimulatedClock) -> Times:
+    return Times(clock.calendar_ms(), clock.calendar_ms(), clock.aged_ms())
 
 
 def _unsound(right: Any) -> Any:
@@ -161,6 +167,9 @@ _OWN: dict[str, Planted] = {
             "page",
             _now_and_then_shorter(lambda page, _: page._replace(next_offset=page.next_offset - 1)),
         ),
+    ),
+    "holds follow the system clock": Planted(
+        Scene.PLAIN, frozenset({"I3"}), _replaced(SimulatedClock, "times", lambda _: _of_system)
     ),
     "the store is not sound": Planted(Scene.DELAY, frozenset({"I13"}), _replaced(writer, "_execute", _unsound)),
     "delayed messages are forgotten at a restart": Planted(

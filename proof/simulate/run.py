@@ -19,7 +19,16 @@ from proof.history.scenes import Scene, judge
 from proof.simulate.batches import RangeReader
 from proof.simulate.clients import DELAYS_MS, TOPIC, Consumer, Diary, Producer
 from proof.simulate.halves import HalfProducer
-from proof.simulate.machine import FAULTS, FULL_DISK, Faults, Machine, SimulatedClock, SimulatedLoop, in_one_thread
+from proof.simulate.machine import (
+    CLOCK_STEP,
+    FAULTS,
+    FULL_DISK,
+    Faults,
+    Machine,
+    SimulatedClock,
+    SimulatedLoop,
+    in_one_thread,
+)
 from proof.simulate.pushers import PushConsumer
 from proof.simulate.queues import QueueReader
 from proof.simulate.redriver import GivingUpConsumer, Redriver
@@ -39,6 +48,7 @@ CHECK_EVERY = 100  # steps between two looks at the whole store
 PASSES_MS = (1, 400, 1_000, 5_000, 40_000, 600_000)
 BEAT_MS = 10_000  # between two heartbeats of a push consumer
 FULL_MS_MAX = 5_000  # that pass at once while the disk is full, because a server tries again each second
+CLOCK_STEPS_MS = (-90_000, -1_000, 20_000, 90_000)
 DRAINS_MAX = 200
 TURNS = 300  # of the event loop that a step is given; a poll that waits goes on beside the next steps
 
@@ -149,12 +159,15 @@ class Simulation:
         chance = random.Random(self._plan.seed << 32 | number)
         counts, faults = self._result.counts, self._machine.faults
         fails = chance.random() < 0.04
-        fault = chance.choice(FAULTS)
+        fault, step_ms = chance.choice(FAULTS), chance.choice(CLOCK_STEPS_MS)
         if self._machine.store.is_full and chance.random() < 0.05:
             self._machine.store.free()
         if fails and number not in self._plan.faultless:
             if fault == FULL_DISK:
                 self._machine.store.fill()
+                faults.happened += 1
+            elif fault == CLOCK_STEP:
+                self._machine.set_clock(step_ms)
                 faults.happened += 1
             else:
                 faults.next = fault
