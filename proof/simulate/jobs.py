@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import os
+import threading
 from collections import deque
 from collections.abc import Generator, Iterable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from itertools import islice
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from multiprocessing.queues import SimpleQueue
 
 import structlog
@@ -47,8 +49,16 @@ def quiet() -> None:
 
 
 def _begin(databases: SimpleQueue[str]) -> None:
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     quiet()
     _OWN.append(Store(databases.get()))
+
+
+def _end_with_parent() -> None:
+    """Who is killed cannot end its processes, which would wait for plans for ever."""
+    if (parent := parent_process()) is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _run(plan: Plan) -> Result:

@@ -7,6 +7,7 @@ from contextlib import closing
 import pytest
 
 from proof.history.scenes import Scene
+from proof.simulate.jobs import run_all
 from proof.simulate.planted import PLANTED, planted
 from proof.simulate.run import SCENES, Plan, simulate
 from proof.simulate.shrink import shrunk
@@ -34,6 +35,14 @@ def test_an_honest_run_breaks_nothing_on_postgres(postgres_url: str) -> None:
         result = simulate(plan, store)
         assert result.violations == []
         assert simulate(plan, store).mark == result.mark
+
+
+@pytest.mark.full
+def test_processes_share_the_runs_and_give_the_same_in_order() -> None:
+    plans = [Plan(seed, 30) for seed in range(5)]
+    told = list(run_all(iter(plans), ["sqlite://"] * 2))
+    assert [plan for plan, _ in told] == plans
+    assert [result.mark for _, result in told] == [simulate(plan).mark for plan in plans]
 
 
 @pytest.mark.full
