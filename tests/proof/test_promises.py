@@ -9,6 +9,8 @@ from types import ModuleType
 
 import pytest
 
+from proof.torture.__main__ import KILLS
+
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "promises.md").read_text()
 
@@ -35,6 +37,10 @@ def test_a_row_for_each_harness_that_has_run(promises: ModuleType) -> None:
 def test_the_readme_shows_violations_of_all(promises: ModuleType) -> None:
     totals = {"torture": {"client_kills": 2, "kills": 1_200, "violations": 0}, "soak": {"minutes": 10, "violations": 1}}
     assert promises.headline(totals).startswith("**1,202 kills: 1 violations**")
+
+
+def test_the_readme_counts_every_kill(promises: ModuleType) -> None:
+    assert ("kills", "torture", KILLS) in promises.HEADLINE
 
 
 def test_before_any_run_nothing_is_claimed(promises: ModuleType) -> None:
