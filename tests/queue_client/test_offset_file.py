@@ -19,7 +19,9 @@ from popclient.offset_file import (
     backup_of,
     dump_offsets,
     parse_offsets,
+    parse_with_generations,
     read_offset_file,
+    read_with_generations,
     split_table_key,
     table_key,
     write_offset_file,
@@ -64,9 +66,11 @@ def test_what_stands_beside_the_table_is_passed_over() -> None:
     ("text", "sentence"),
     [
         ("", r"at line 1, column 1 \(character 0 of 0\)"),
-        ("\0\0\0\0", r"at line 1, column 1"),
+        ("\0\0\0\0", r"at line 1, column 1 \("),
+        ("\nx", r"at line 2, column 1 \(character 1 of 2\)"),
         ('{"offsetTable":{"t@g":{0:103,1:', r"at line 1, column 32 \(character 31 of 31\)"),
-        ('{"offsetTable":\n{"t@g":{0:103,\n1:x}}}', r"at line 3, column 3"),
+        ('{"offsetTable":\n{"t@g":{0:103,\n1:x}}}', r"at line 3, column 3 \(character 33 of 37\)"),
+        ('{"offsetTable":{"t@g":{0:1,10:2,2:x,3:4}}}', r"at line 1, column 35 \(character 34 of 42\)"),
         ("[]", "the text has no offsetTable"),
         ("{}", "the text has no offsetTable"),
         ('{"offsetTable":[]}', "the text has no offsetTable"),
@@ -90,6 +94,20 @@ def test_a_text_that_is_none_is_refused_with_its_place(text: str, sentence: str)
 def test_no_torn_text_reads_as_something_else(length: int) -> None:
     with pytest.raises(OffsetFileTorn):
         parse_offsets(dump_offsets(TABLE)[:length])
+
+
+def test_generations_stand_beside_the_table_by_topic_and_group() -> None:
+    text = dump_offsets(TABLE, {"t@g": 7, "%RETRY%g@g": 9})
+    assert json.loads(text)["generations"] == {"%RETRY%g@g": 9, "t@g": 7}
+    assert parse_with_generations(text) == (TABLE, {"t@g": 7, "%RETRY%g@g": 9})
+    assert dump_offsets(TABLE, {}) == dump_offsets(TABLE)
+
+
+@pytest.mark.parametrize("named", ['["t@g"]', '{"t@g": "7"}', '{"t@g": true}', '{"t@g": 0}', '{"t@g": -1}'])
+def test_what_is_no_generation_is_passed_over(named: str) -> None:
+    assert parse_with_generations(f'{{"offsetTable":{{"t@g":{{0:103}}}},"generations":{named}}}') == (
+        {"t@g": {0: 103}}, {},
+    )  # fmt: skip
 
 
 def test_keys_come_apart() -> None:
@@ -136,11 +154,22 @@ def test_when_nothing_can_be_read_nothing_is_made_up(tmp_path: Path, is_first_mi
         read_offset_file(path)
 
 
-def test_a_torn_file_never_takes_the_place_of_a_good_backup(tmp_path: Path) -> None:
+def test_the_file_and_its_backup_keep_the_generations(tmp_path: Path) -> None:
+    """Without them, offsets would count for a topic that was deleted and created again."""
+    path = tmp_path / "offsets.json"
+    write_offset_file(path, {"t@g": {0: 1}}, {"t@g": 7})
+    write_offset_file(path, {"t@g": {0: 2}}, {"t@g": 8})
+    assert read_with_generations(path) == ({"t@g": {0: 2}}, {"t@g": 8})
+    path.unlink()
+    assert read_with_generations(path) == ({"t@g": {0: 1}}, {"t@g": 7})
+
+
+@pytest.mark.parametrize("damage", [b"torn", b"\xff\xfe"])
+def test_a_torn_file_never_takes_the_place_of_a_good_backup(tmp_path: Path, damage: bytes) -> None:
     path = tmp_path / "offsets.json"
     write_offset_file(path, {"t@g": {0: 1}})
     write_offset_file(path, {"t@g": {0: 2}})
-    path.write_text("torn")
+    path.write_bytes(damage)
     write_offset_file(path, {"t@g": {0: 3}})
     assert read_offset_file(path) == {"t@g": {0: 3}}
     assert read_offset_file(backup_of(path)) == {"t@g": {0: 1}}
