@@ -13,14 +13,14 @@ import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from popserver.filters.tokens import FilterSyntaxError
 from popserver.filters.values import INT64_MAX, Value, are_equal, as_numbers, reader
 
-Properties = Mapping[str, str | None]
-Evaluate = Callable[[Properties], Value]
-Judge = Callable[[Properties], bool | None]
+Properties: TypeAlias = Mapping[str, str | None]
+Evaluate: TypeAlias = Callable[[Properties], Value]
+Judge: TypeAlias = Callable[[Properties], bool | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Condition:
     depth: int
 
 
-Operand = Constant | Property | Negation | Condition
+Operand: TypeAlias = Constant | Property | Negation | Condition
 
 
 def as_condition(operand: Operand) -> Condition:
@@ -88,10 +88,10 @@ def as_condition(operand: Operand) -> Condition:
         return operand
     if isinstance(operand, Property):
         read = operand.evaluate
-        return _condition(operand, lambda properties: None if read(properties) is None else False)
+        return _condition(operand, lambda properties: None if read(properties) is None else False, operand)
     if isinstance(operand, Constant) and operand.is_condition:
         value = operand.value
-        return _condition(operand, lambda _: value)  # type: ignore[arg-type, return-value]
+        return _condition(operand, lambda _: value, operand)  # type: ignore[arg-type, return-value]
     raise FilterSyntaxError(operand.at, f"{_what(operand)} is not a condition; compare it with something")
 
 
@@ -249,7 +249,7 @@ def float_of(at: int, text: str) -> Constant:
 
 
 def _condition(first: Operand, judge: Judge, *parts: Operand) -> Condition:
-    return Condition(first.at, judge, 1 + max((each.depth for each in parts), default=0))
+    return Condition(first.at, judge, 1 + max(each.depth for each in parts))
 
 
 def _property_for_in(operand: Operand) -> Evaluate:
@@ -258,11 +258,11 @@ def _property_for_in(operand: Operand) -> Evaluate:
     return operand.evaluate
 
 
-def _what(operand: Operand) -> str:
+def _what(operand: Constant | Negation | Condition) -> str:
     if isinstance(operand, Condition):
         return "a condition"
     if not isinstance(operand, Constant):
-        return "the value of a property" if isinstance(operand, Property) else "a negative value"
+        return "a negative value"
     if operand.value is None:
         return "NULL"
     if type(operand.value) is bool:

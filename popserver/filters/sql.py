@@ -17,8 +17,6 @@ from popserver.filters.values import Incomparable
 from popserver.model.cache import cached
 from popserver.model.errors import IllegalFilterExpression
 
-__all__ = ["SqlFilter", "parse"]
-
 TAG_PROPERTY = "TAGS"
 
 # The cost of evaluating a message, in units of about 0.1 µs: for reading the message, and how many characters of a

@@ -110,8 +110,8 @@ class FilterSyntaxError(Exception):
 
     def told(self, expression: str) -> str:
         """The sentence with line and column (from 1), and an excerpt with ^ before the place."""
-        line = expression.count("\n", 0, self.at) + 1
-        column = self.at - (expression.rfind("\n", 0, self.at) + 1) + 1
+        before = expression[: self.at]
+        line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
         return (
             f"the SQL expression is illegal at line {line}, column {column}, at the ^ in"
             f" {_excerpt(expression, self.at)}: {self.sentence}"

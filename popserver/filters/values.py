@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
-Value = str | int | float | bool | None
+Value: TypeAlias = str | int | float | bool | None
 
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1

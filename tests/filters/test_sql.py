@@ -14,6 +14,12 @@ from popserver.model.errors import IllegalFilterExpression
 INT32_EDGE, INT64_EDGE = 2**31, 2**63
 
 
+@pytest.fixture(autouse=True)
+def parsed_anew() -> None:
+    """Each test parses its expressions, so `make mutations` knows which tests need a line of the parser."""
+    parse.results.clear()
+
+
 def matches(expression: str, tag: str | None = None, /, **properties: str) -> bool:
     return parse(expression).matches(tag, properties)
 
@@ -95,6 +101,7 @@ def test_in() -> None:
     assert not matches("a IN ('x')")
     assert not matches("a NOT IN ('x')"), "unknown, when missing"
     assert matches("(a NOT IN ('x')) IS NULL")
+    assert matches("(a IN ('x')) IS NULL")
     assert matches("a IN ('')", a="")
 
 
@@ -130,6 +137,15 @@ def test_in() -> None:
         ("(a = 1) = (b = 2)", {"a": "1", "b": "2"}, True),
         ("(a = 1) = 5", {"a": "1"}, False),
         ("9007199254740993 = 9007199254740992.0", {}, True),  # as floats
+        ("9007199254740993 = 9007199254740992", {}, False),
+        ("0 = 1.0", {}, False),
+        ("1.0 = 0", {}, False),
+        ("1.5 = '1.5'", {}, True),
+        ("'1.5' = 1.5", {}, True),
+        ("1 <> '3000000000'", {}, False),  # incomparable: the literal has 32 bits
+        ("'3000000000' <> 1", {}, False),
+        ("(a = 1) <> 'x'", {"a": "1"}, False),  # incomparable too
+        ("'(' = a", {"a": "("}, True),
     ],
 )
 def test_equality(expression: str, properties: dict[str, str], expected: bool) -> None:
@@ -141,6 +157,7 @@ def test_a_missing_left_side_is_unknown_and_a_missing_right_side_is_not_equal() 
     assert not matches("a = 1")
     assert not matches("a <> 1")
     assert matches("(a <> 1) IS NULL")
+    assert matches("(a = 'x') IS NULL")
     assert not matches("1 = a")
     assert matches("1 <> a")
     assert matches("'x' <> a")
@@ -332,6 +349,16 @@ def test_how_a_text_is_read_beside_a_number(
     assert matches("a > b", a=value, b="-1") is beside_a_float
 
 
+@pytest.mark.parametrize(
+    ("beside", "edge"), [("0", INT32_EDGE), ("2147483647", INT32_EDGE), ("2147483648", INT64_EDGE)]
+)
+def test_the_smallest_integer_of_a_size(beside: str, edge: int) -> None:
+    assert matches(f"a < {beside}", a=str(-edge))
+    assert not matches(f"a < {beside}", a=str(-edge - 1)), "it does not fit"
+    assert not matches(f"a <> {beside}", a=str(-edge - 1)), "so it cannot be compared at all"
+    assert not matches(f"a <> {beside}", a=str(edge))
+
+
 def test_what_cannot_be_compared_spoils_the_whole_message() -> None:
     assert not matches("a > 5 OR b = 1", a="x", b="1")
     assert not matches("NOT (a > 5)", a="10.5")
@@ -356,6 +383,9 @@ def test_what_cannot_be_compared_spoils_the_whole_message() -> None:
         ("a > (b = 1)", 6, "cannot compare a condition"),
         ("NOT a > 3", 1, r"write NOT \(a > 3\)"),
         ("a > 1 > 2", 1, "cannot compare a condition"),
+        ("(a = 1 OR b = 2) > 3", 2, "cannot compare a condition"),
+        ("(a = 1 AND b = 2) > 3", 2, "cannot compare a condition"),
+        ("(a <> 1) > 3", 2, "cannot compare a condition"),
         ("a = NULL", 5, "write IS NULL"),
         ("NULL <> a", 1, "write IS NULL"),
         ("TRUE = 'x'", 8, "TRUE is compared with a string"),
@@ -367,6 +397,10 @@ def test_what_cannot_be_compared_spoils_the_whole_message() -> None:
         ("a NOT BETWEEN 1 AND NULL", 21, "cannot compare NULL"),
         ("a BETWEEN 'a' AND 'b'", 11, "cannot compare a string"),
         ("a IN (1)", 7, "found the integer 1, expected a string"),
+        ("a IN (1.5)", 7, "found the float 1.5, expected a string"),
+        ("-a IN ('x')", 1, "on its left, not a negative value"),
+        ("> 3", 1, "found the symbol >, expected a property"),
+        ("a " + "b" * 33, 3, f"found the name {'b' * 32}, expected AND"),
         ("a IN ()", 7, r"found the symbol \), expected a string"),
         ("a IN ('x' 'y')", 11, r"found a string, expected \)"),
         ("'x' IN ('x')", 1, "IN needs a property's name on its left, not a string"),
@@ -385,7 +419,9 @@ def test_what_cannot_be_compared_spoils_the_whole_message() -> None:
         ("NOT 5", 5, "the number 5 is not a condition"),
         ("a LIKE 'x%'", 3, "use CONTAINS"),
         ("a + 1 > 3", 3, "no arithmetic"),
+        ("a - 1 > 3", 3, "no arithmetic"),
         ("a * 2 > 3", 3, "no arithmetic"),
+        ("a / 2 > 3", 3, "no arithmetic"),
         ("a == 3", 3, "equality is written ="),
         ("a != 3", 3, "inequality is written <>"),
         ('a = "x"', 5, "single quotes"),
@@ -416,6 +452,8 @@ def test_illegal_expressions(expression: str, column: int, sentence: str) -> Non
 def test_the_place_of_an_error() -> None:
     with pytest.raises(IllegalFilterExpression, match=r"line 3, column 2, at the \^ in «a > 1\s+AND b >\s+\^'x'»: "):
         parse("a > 1\nAND b >\n 'x'")
+    with pytest.raises(IllegalFilterExpression, match=r"line 2, column 5, at the \^ in « a > \^'x' AND b > 1»: "):
+        parse("\na > 'x'\nAND b > 1")
     with pytest.raises(IllegalFilterExpression, match=r"column 100, at the \^ in «…R( a=1 OR){3}  \^;( OR a=2){3} O…»"):
         parse("a=1 OR " * 14 + " ; OR " + " OR ".join(["a=2"] * 20))
 
@@ -440,6 +478,13 @@ def test_limits() -> None:
         (lambda depth: "a" + " = 1" * depth, 63),
         (lambda depth: "(b = 2 OR b = 3 AND b = " * depth + "a" + ")" * depth, 21),
         (lambda depth: "a IS NULL" + " IS NULL" * depth, 62),
+        (lambda depth: "- " * depth + "a = 1", 62),
+        (lambda depth: "- " * depth + "a > 1", 62),
+        (lambda depth: "1 > " + "- " * depth + "a", 62),
+        (lambda depth: "- " * depth + "a IS NOT NULL", 62),
+        (lambda depth: "- " * depth + "a CONTAINS 'x'", 62),
+        (lambda depth: "NOT " * depth + "(a IN ('x'))", 62),
+        (lambda depth: "NOT " * depth + "(a NOT IN ('x'))", 62),
     ],
 )
 def test_nesting_ends_before_the_stack_does(build: Callable[[int], str], deepest: int) -> None:
@@ -447,6 +492,18 @@ def test_nesting_ends_before_the_stack_does(build: Callable[[int], str], deepest
     for beyond in (build(deepest + 1), build(300)):
         with pytest.raises(IllegalFilterExpression, match=r"nested \d+ levels deep here, at most 64 are allowed"):
             parse(beyond)
+
+
+@pytest.mark.parametrize(
+    "nested", [lambda depth: "(" * depth + "a = 1" + ")" * depth, lambda depth: "+" * depth + "a = 1"]
+)
+def test_what_stands_beside_something_is_not_nested_in_it(nested: Callable[[int], str]) -> None:
+    def inside(*depths: int) -> str:
+        return "(" * 62 + " AND ".join(map(nested, depths)) + ")" * 62
+
+    assert matches(inside(*[2] * 100), a="1")
+    with pytest.raises(IllegalFilterExpression, match="nested 65 levels deep here"):
+        parse(inside(1, 3))
 
 
 def frames_deep(count: int, done: Callable[[], bool]) -> bool:

@@ -7,6 +7,7 @@ import pytest
 from popserver.filters import SqlFilter, TagFilter, sql, tags
 from popserver.filters.subscription import (
     ClientKind,
+    DeclaredSubscription,
     Role,
     Subscription,
     TopicFilter,
@@ -15,6 +16,7 @@ from popserver.filters.subscription import (
     subscription,
     topic_filters,
 )
+from popserver.model.group import Model
 from popserver.model.names import Resource
 
 A, B, C = (Resource("", name) for name in "abc")
@@ -80,6 +82,15 @@ def test_what_a_consumer_declares(kind: ClientKind) -> None:
     assert role.shares
     assert Role(A, kind, subscription([])).shares == (kind is not ClientKind.PULL)
     assert kind.is_lite == kind.name.startswith("LITE")
+    assert kind.value == kind.name
+    assert role.declared == DeclaredSubscription(subscription([(B, by_tags())]), Model.CLUSTERING)
+    assert role.subscription_version == 0, "it did not say when"
+
+
+def test_a_role_without_filters_subscribes_to_nothing() -> None:
+    role = Role(A, ClientKind.PULL, Subscription(()))
+    assert role.filter_of(B) is None
+    assert role.subscription.more == 0
 
 
 def test_a_filter_finds_the_keys_of_its_messages() -> None:
@@ -88,9 +99,24 @@ def test_a_filter_finds_the_keys_of_its_messages() -> None:
     assert sql.parse("TAGS = 'x'").keys_of(messages) == [1, 2]
 
 
+def test_units_of_cost() -> None:
+    """20 for a message, 1 for each operand and operator, 1 for each 16 characters of each read of a property."""
+    assert by_price().cost(None, {"price": "9" * 15}) == 20 + 3
+    assert by_price().cost(None, {"price": "9" * 33}) == 20 + 3 + 2
+    twice = sql.parse("a = 'x' OR a = 'y'")
+    assert twice.cost(None, {"a": "9" * 31}) == 20 + 7 + 3
+    assert twice.cost_of_all(2, 31) == 2 * (20 + 7) + 3
+
+
+def test_the_memory_that_a_sql_filter_is_said_to_need() -> None:
+    assert sql.size_of("") == 800
+    assert by_price().memory == sql.size_of(" price > 5 ") == 800 + 11 * 64
+
+
 def test_a_filter_costs_more_for_each_message_and_for_long_values() -> None:
     assert by_price().cost(None, {}) == by_price().cost_of_all(1, 0)
     assert by_price().cost_of_all(3, 0) == 3 * by_price().cost_of_all(1, 0)
+    assert sql.parse("TRUE").cost_of_all(2, 1_600) == 2 * 21, "it reads no property"
     long = "9" * 100_000
     assert by_price().cost(None, {"price": long}) == by_price().cost_of_all(1, len(long)) > by_price().cost(None, {})
     assert by_price().cost(None, {"other": long}) == by_price().cost(long, {}) == by_price().cost(None, {})

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from popserver.filters import TagFilter, tag_hash
-from popserver.filters.tags import parse
+from popserver.filters.tags import _HASHES, _hash, parse, size_of
 from popserver.model.errors import IllegalFilterExpression
 
 
@@ -26,6 +28,7 @@ from popserver.model.errors import IllegalFilterExpression
         (None, 0),
         ("polygenelubricants", -(2**31)),
         ("😀", 55_357 * 31 + 56_832),  # two UTF-16 units
+        ("\ud83d", 55_357),  # half of it, which Java allows
     ],
 )
 def test_the_hash_of_a_tag(tag: str | None, expected: int) -> None:
@@ -35,6 +38,14 @@ def test_the_hash_of_a_tag(tag: str | None, expected: int) -> None:
 @given(st.text())
 def test_every_hash_fits_32_signed_bits(tag: str) -> None:
     assert -(2**31) <= tag_hash(tag) < 2**31
+
+
+def test_the_hash_of_a_long_tag_is_not_remembered() -> None:
+    _hash.cache_clear()
+    for length, remembered in ((128, 1), (129, 1), (127, 2)):
+        expected = 65 * sum(31**power for power in range(length)) % 2**32
+        assert tag_hash("A" * length) % 2**32 == expected
+        assert _hash.cache_info().currsize == remembered
 
 
 @pytest.mark.row("M2")
@@ -85,3 +96,17 @@ def test_tags_that_share_a_hash_are_told_apart() -> None:
     wanted = parse("Aa")
     assert wanted.hashes == (tag_hash("BB"),)
     assert "BB" not in wanted.tags
+
+
+def test_hashes_are_remembered_and_count_as_much_memory_as_their_tags() -> None:
+    _HASHES.clear()
+    wanted = TagFilter(("A", "B"))
+    known = wanted.hashes
+    assert wanted.hashes is known
+    assert _HASHES.size == 400 + 2 * (sys.getsizeof("A") + sys.getsizeof("B"))
+
+
+def test_the_memory_that_a_filter_is_said_to_need() -> None:
+    assert TagFilter().memory == size_of("") == 400
+    assert TagFilter(("A", "BC")).memory == 400 + sys.getsizeof("A") + sys.getsizeof("BC")
+    assert size_of("A || BC") == 400 + 7 * 64
