@@ -15,12 +15,12 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 # By "topic@group": queue id to the next offset.
-OffsetTable = dict[str, dict[int, int]]
+OffsetTable: TypeAlias = dict[str, dict[int, int]]
 # By "topic@group": the generation of the topic.
-Generations = dict[str, int]
+Generations: TypeAlias = dict[str, int]
 
 _TABLE: Final = "offsetTable"
 _DIGITS_MAX: Final = 19

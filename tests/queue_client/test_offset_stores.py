@@ -144,6 +144,14 @@ async def test_after_a_restart_it_goes_on_where_it_was(kept: Kept) -> None:
     assert [await after.read_offset(mq, BOTH) for mq in (T0, T1, U0)] == [103, NO_OFFSET, 7]
 
 
+async def test_an_offset_of_zero_is_progress(kept: Kept) -> None:
+    """A queue that begins at 0 and one that has not begun are not the same: another start may be configured."""
+    kept.store.update_offset(T0, 0, increase_only=True)
+    await kept.store.persist(T0)
+    after = await kept.restarted()
+    assert [await after.read_offset(mq, BOTH) for mq in (T0, T1)] == [0, NO_OFFSET]
+
+
 async def test_progress_only_increases_where_that_is_asked_for(kept: Kept) -> None:
     store = kept.store
     store.update_offset(T0, 5, increase_only=True)
@@ -278,6 +286,32 @@ async def test_progress_of_queues_that_are_not_owned_now_stays_in_the_file(tmp_p
     await after.persist_all([T0])
     assert await after.read_offset(U0, STORE) == 7
     await after.close()
+
+
+@pytest.mark.row("B9")
+async def test_offsets_of_a_topic_that_was_made_anew_meanwhile_do_not_count(tmp_path: Path) -> None:
+    before, after, last = local(tmp_path), local(tmp_path), local(tmp_path)
+    await before.load()
+    before.note_generation("t", 7)
+    for mq in (T0, T1, U0):
+        before.update_offset(mq, 5, increase_only=True)
+    await before.persist_all([T0, T1, U0])
+    await before.close()
+    await after.load()
+    assert [after.generation(mq) for mq in (T0, T1, U0)] == [7, 7, 0]
+    assert await after.read_offset(T0, STORE) == 5
+    after.note_generation("t", 7)
+    assert await after.read_offset(T0, MEMORY) == 5, "it is the same topic"
+    after.note_generation("t", 8)
+    for where in (MEMORY, STORE, BOTH):
+        assert [await after.read_offset(mq, where) for mq in (T0, T1, U0)] == [NO_OFFSET, NO_OFFSET, 5]
+    after.update_offset(T0, 1, increase_only=True)
+    await after.persist(T0)
+    await after.close()
+    await last.load()
+    assert [last.generation(mq) for mq in (T0, U0)] == [8, 0]
+    assert [await last.read_offset(mq, STORE) for mq in (T0, T1, U0)] == [1, NO_OFFSET, 5]
+    await last.close()
 
 
 async def test_a_disk_that_fails_is_told_and_tried_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
