@@ -9,6 +9,7 @@ import pytest
 
 from popserver.filters import SqlFilter
 from popserver.filters.sql import parse
+from popserver.filters.tokens import FilterSyntaxError
 from popserver.model.errors import IllegalFilterExpression
 
 INT32_EDGE, INT64_EDGE = 2**31, 2**63
@@ -456,6 +457,11 @@ def test_the_place_of_an_error() -> None:
         parse("\na > 'x'\nAND b > 1")
     with pytest.raises(IllegalFilterExpression, match=r"column 100, at the \^ in «…R( a=1 OR){3}  \^;( OR a=2){3} O…»"):
         parse("a=1 OR " * 14 + " ; OR " + " OR ".join(["a=2"] * 20))
+
+
+def test_a_syntax_error_says_its_sentence_also_in_a_traceback() -> None:
+    error = FilterSyntaxError(5, "this string is not closed")
+    assert (str(error), error.at) == ("this string is not closed", 5)
 
 
 def test_limits() -> None:
