@@ -57,6 +57,7 @@ ROOMS: dict[str, MutatedRoom] = {
         (
             "tests/filters/test_sql.py",
             "tests/filters/test_sql_properties.py",
+            "tests/filters/test_sql_refusals.py",
             "tests/filters/test_tags.py",
             "tests/filters/test_subscription.py",
         ),
