@@ -27,6 +27,19 @@ def test_two_receipts_of_one_hold_stand_for_one_message(store: OpenStore, group:
     assert set(store.states(group).values()) == {State.COMMIT}
 
 
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize(("after_end_ms", "is_late"), [(-1, False), (0, True), (1, True)])
+def test_an_ack_at_the_moment_when_its_hold_ends_is_late(
+    store: OpenStore, group: Group, topic: Topic, count: int, after_end_ms: int, is_late: bool
+) -> None:
+    """At that moment the message may be granted again: it has one holder."""
+    held = two_held(store, group, topic)[:count]
+    store.now_ms = receipt_of(held[0]).ends_at_ms + after_end_ms
+    outcomes = store.ack(group, *held)
+    assert [isinstance(each, InvalidReceiptHandle) for each in outcomes] == [is_late] * count
+    assert store.states(group)[ids(held)[0]] == (State.INFLIGHT if is_late else State.COMMIT)
+
+
 def test_a_receipt_that_denies_its_message_group_does_nothing(store: OpenStore, group: Group, topic: Topic) -> None:
     """Its group would be without a lock, and nothing would open it afterwards."""
     first, second = two_held(store, group, topic)
