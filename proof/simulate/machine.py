@@ -1,4 +1,4 @@
-"""A broker that runs in one thread, in simulated time: the same calls in the same order give the same results.
+"""Brokers that run in one thread, in simulated time: the same calls in the same order give the same results.
 
 The writer's thread and the readers' threads are replaced by calls in the event loop's own thread. Everything else is
 the code that `popmq serve` runs. A database in memory outlives its broker, as a disk outlives a server.
@@ -7,25 +7,33 @@ the code that `popmq serve` runs. A database in memory outlives its broker, as a
 from __future__ import annotations
 
 import asyncio
+import heapq
 import os
 import queue
 import random
+import secrets
 import selectors
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from contextvars import copy_context
+from functools import partial
 from typing import Any, TypeVar
 from unittest.mock import patch
+from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import OperationalError
 
 from popserver import broker as brokers
+from popserver.cluster import servers as clusters
+from popserver.database.database import Database
 from popserver.engine import writer as writers
 from popserver.engine.batch import BatchEntry
 from popserver.engine.batch_delay import BatchDelay
 from popserver.engine.clock import Alarm, ManualClock, Times
 from popserver.engine.reader import Reader
 from popserver.engine.writer import Writer
+from proof.simulate.servers import HERE, Line, NoFailover, Server, SimulatedFeed
 from proof.simulate.stores import Store
 from tests.support.running_broker import TestedBroker
 
@@ -37,6 +45,10 @@ class SimulatedClock(ManualClock):
     """A clock on which waiting clients lose their patience too. Its time of day can be set."""
 
     ahead_of_server_ms = 0  # the system clock
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._owners: WeakKeyDictionary[Alarm, Server] = WeakKeyDictionary()
 
     def set_forward(self, by_ms: int) -> None:
         """Set the system clock; the server's time goes on as before."""
@@ -61,20 +73,22 @@ class SimulatedClock(ManualClock):
     def times(self) -> Times:
         return Times(self._now_ms, self.calendar_ms(), self.aged_ms())
 
+    def call_at(self, at_ms: int, callback: Callable[[], None]) -> Alarm:
+        alarm = super().call_at(at_ms, partial(copy_context().run, callback))
+        if (server := HERE.get()) is not None:
+            self._owners[alarm] = server
+        return alarm
+
     def call_on(self, at_ms: int, callback: Callable[[], None]) -> Alarm:
         return self.call_at(at_ms - self.ahead_of_server_ms, callback)
 
     def call_when_patience_ends(self, at_ms: int, callback: Callable[[], None]) -> Alarm:
         return self.call_at(at_ms, callback)
 
-    @property
-    def next_ms(self) -> int | None:
-        """When the next alarm is due."""
-        return self._alarms[0][0] if self._alarms else None
-
-    def forget_alarms(self) -> None:
+    def forget_alarms(self, server: Server) -> None:
         """Those of a server that is gone."""
-        self._alarms.clear()
+        self._alarms = [each for each in self._alarms if self._owners.get(each[2]) is not server]
+        heapq.heapify(self._alarms)
 
 
 class StuckError(Exception):
@@ -101,9 +115,20 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         self._hurried = _Hurried()
         super().__init__(self._hurried)
+        self._owners: WeakKeyDictionary[asyncio.Task[Any], Server | None] = WeakKeyDictionary()
 
     def time(self) -> float:
         return self._hurried.passed_s
+
+    def create_task(self, *given: Any, **more: Any) -> asyncio.Task[Any]:
+        task = super().create_task(*given, **more)
+        self._owners[task] = (more.get("context") or copy_context()).get(HERE)
+        return task
+
+    def tasks_of(self, server: Server) -> list[asyncio.Task[Any]]:
+        """Those that belong to this server, in the order of their beginning."""
+        found = [task for task in asyncio.all_tasks(self) if self._owners.get(task) is server]
+        return sorted(found, key=_number)
 
     # There is one thread, so nothing has to be woken.
     call_soon_threadsafe = asyncio.SelectorEventLoop.call_soon
@@ -118,27 +143,39 @@ CLOCK_STEP = "clock step"
 
 
 class Faults:
-    """What the next transaction meets; each fault happens once."""
+    """What the next transaction of any server meets; each fault happens once."""
 
-    def __init__(self) -> None:
+    def __init__(self, line: Line) -> None:
         self.next = ""
         self.happened = 0
-        self.is_dead = False
+        self.line = line
         self._execute: Callable[..., Any] = vars(writers)["execute_text"]
+        self._commit = Database.commit
 
     def execute(self, conn: Connection, text: str, *values: Any) -> Any:
         """In place of the writer's own statements, which are BEGIN and COMMIT."""
+        return self._meet(conn, text, lambda: self._execute(conn, text, *values))
+
+    def commit(self, database: Database, conn: Connection, notification: str = "", *, waits: bool = False) -> None:
+        """In place of the COMMIT of a server beside others, which notifies them."""
+
+        def commit() -> None:
+            self._commit(database, conn, notification, waits=waits)
+            self.line.carry(notification)
+
+        self._meet(conn, "COMMIT", commit)
+
+    def _meet(self, conn: Connection, text: str, execute: Callable[[], Any]) -> Any:
         fault, at = self.next, "COMMIT" if text == "COMMIT" else "BEGIN"
         if not fault.endswith(at):
-            return self._execute(conn, text, *values)
+            return execute()
         self.next = ""
         self.happened += 1
         if fault.startswith("after"):
-            self._execute(conn, text, *values)
+            execute()
         elif at == "COMMIT":
             conn.exec_driver_sql("ROLLBACK")
         if "killed" in fault:
-            self.is_dead = True
             raise Killed
         raise OperationalError(text, None, Exception("the connection is lost"), connection_invalidated=True)
 
@@ -188,7 +225,7 @@ class _NoDelay(BatchDelay):
 class InlineWriter(Writer):
     """A writer without a thread."""
 
-    faults: Faults
+    is_dead = False
 
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -196,14 +233,14 @@ class InlineWriter(Writer):
         self._delay = _NoDelay()
 
     def work(self) -> None:
-        if not self.faults.is_dead:
+        if not self.is_dead:
             self._work()
 
     def _run(self, batch: Sequence[BatchEntry], *more: Any, **named: Any) -> None:
         try:
             super()._run(batch, *more, **named)
         except Killed:
-            batch = []
+            self.is_dead = True
 
     async def close(self) -> None:
         self._closed = True
@@ -224,12 +261,19 @@ class InlineReader(Reader):
 @contextmanager
 def in_one_thread(faults: Faults, chance: random.Random) -> Iterator[None]:
     """Brokers made in this block run in one thread, and meet these faults. Random bytes come from `chance`."""
+
+    def commit(*given: Any, **named: Any) -> None:
+        faults.commit(*given, **named)
+
     with ExitStack() as patches:
-        writer = type("FaultyWriter", (InlineWriter,), {"faults": faults})
         for where, name, instead in (
-            (brokers, "Writer", writer),
+            (brokers, "Writer", InlineWriter),
             (brokers, "Reader", InlineReader),
             (writers, "execute_text", faults.execute),
+            (Database, "commit", commit),
+            (clusters, "NotificationFeed", partial(SimulatedFeed, faults.line)),
+            (clusters, "FailoverWatch", NoFailover),
+            (secrets, "token_hex", lambda size: chance.randbytes(size).hex()),
             (os, "urandom", chance.randbytes),
         ):
             patches.enter_context(patch.object(where, name, instead))
@@ -243,61 +287,101 @@ def _number(task: asyncio.Task[Any]) -> tuple[int, str]:
 
 
 class Machine:
-    """A server that can be killed, and its database."""
+    """So many servers, each of which can be killed, and their database."""
 
-    def __init__(self, store: Store, clock: SimulatedClock, faults: Faults) -> None:
+    def __init__(self, store: Store, clock: SimulatedClock, faults: Faults, count: int = 1) -> None:
         self.store = store
         self.clock = clock
         self.faults = faults
-        self.broker: TestedBroker
+        self.count = count
+        self.servers: list[Server] = []  # that were started and not killed
         self.clock_was_set: Callable[[int], None] = lambda _by_ms: None  # told of each step, in ms
 
+    @property
+    def here(self) -> Server:
+        """The server that the running task calls; any one if it calls none."""
+        return HERE.get() or self.servers[0]
+
+    @property
+    def broker(self) -> TestedBroker:
+        return self.here.broker
+
+    @property
+    def dead(self) -> list[Server]:
+        """Those that a fault has killed."""
+        return [each for each in self.servers if _writer(each).is_dead]
+
     async def start(self) -> None:
-        self.faults.next, self.faults.is_dead = "", False
-        self.broker = TestedBroker(self.store.database, self.clock, auto_create=True)
-        self.broker.writer.start()
-        await self.broker.start()
-
-    async def restart(self, calls: Sequence[asyncio.Task[None]] = ()) -> None:
-        """Kill the server if it is not dead yet, and start another one on the same store.
-
-        `calls` break off in their order.
-        """
-        self.faults.is_dead = True
-        self.store.free()
-        self.clock.forget_alarms()
+        """Start the servers that do not run."""
+        self.faults.next = ""
         if jump_ms := self.clock.start_again():
             self.clock_was_set(-jump_ms)
-        others = asyncio.all_tasks() - {asyncio.current_task(), *calls}
-        left = [*calls, *sorted(others, key=_number)]
+        for number in sorted(set(range(self.count)) - {each.number for each in self.servers}):
+            broker = TestedBroker(self.store.database, self.clock, auto_create=True, shared=self.count > 1)
+            server = Server(number, broker)
+            server.run(broker.writer.start)
+            self.servers.append(server)
+            await server.task(broker.start())
+
+    async def kill(self, server: Server, calls: Sequence[asyncio.Task[None]] = ()) -> None:
+        """Kill the server if it is not dead yet. Those of `calls` that it would answer break off in their order."""
+        _writer(server).is_dead = True
+        self.store.free()
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, SimulatedLoop)
+        tasks = loop.tasks_of(server)
+        left = [*(each for each in calls if each in tasks), *(each for each in tasks if each not in calls)]
         for task in left:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
-        self.stop()
-        await self.start()
+        self._silence(server)
+        self.servers.remove(server)
+        _writer(server).die()
 
     def set_clock(self, by_ms: int) -> None:
-        """The system clock is set, and the server notices it."""
+        """The system clock is set, and the servers notice it."""
         self.clock.set_forward(by_ms)
         self.clock_was_set(by_ms)
-        self.broker._on_clock_change()
+        for each in self.servers:
+            each.run(each.broker._on_clock_change)
 
     def stop(self) -> None:
-        """The server's connection ends with it."""
-        writer = self.broker.writer
-        assert isinstance(writer, InlineWriter)
-        writer.die()
+        """The servers' connections end with them."""
+        for each in self.servers:
+            _writer(each).die()
 
     async def settle(self) -> None:
         """Return when everything that is due now is done, or waits for time to pass."""
-        waits = asyncio.ensure_future(self.broker.settle())
+        dead = self.dead
+        for each in dead:
+            self._silence(each)
+        waits = asyncio.ensure_future(self._settled([each for each in self.servers if each not in dead]))
         for _ in range(HELD_UP_TURNS):
-            if waits.done() or self.faults.is_dead:
+            if waits.done() or self.dead != dead:
                 break
             await asyncio.sleep(0)
         waits.cancel()
         await asyncio.gather(waits, return_exceptions=True)
 
     async def advance(self, by_ms: int) -> None:
-        """Let time pass; after a fault has killed the server nothing else happens."""
+        """Let time pass; a server that a fault has killed does nothing any more."""
         await self.clock.advance(by_ms, self.settle)
+
+    async def at(self, server: Server, work: Awaitable[R]) -> R:
+        """The result of work that ends with this server."""
+        result: R = await server.task(work)
+        return result
+
+    async def _settled(self, servers: Sequence[Server]) -> None:
+        for _ in servers:  # once more for each, because what one has done may give the others something to do
+            await asyncio.gather(*(each.broker.settle() for each in servers))
+
+    def _silence(self, server: Server) -> None:
+        self.clock.forget_alarms(server)
+        self.faults.line.feeds.pop(server, None)
+
+
+def _writer(server: Server) -> InlineWriter:
+    writer = server.broker.writer
+    assert isinstance(writer, InlineWriter)
+    return writer

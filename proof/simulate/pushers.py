@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 
 from popserver.filters.tags import parse
 from popserver.model.retry import Holder, RetryPolicy, interval_ms
 from proof.history.events import Gone, PushReceive, SignOfLife
 from proof.simulate.clients import REMEMBERED, TOPIC, Consumer, Diary, delivered
+from proof.simulate.servers import Server
 from tests.support.checker import ChangeInvisible, Outcome
 
 WAITS_MS = (0, 0, 1_000, 20_000)  # of what is handed back; 0: as long as the group's ladder says
@@ -20,7 +22,7 @@ class PushConsumer(Consumer):
         super().__init__(diary, group, number)
         self._policy = policy
         self._attempts: dict[str, int] = {}  # by handle
-        self._server: object = None  # that it has a stream to
+        self._servers: list[Server] = []  # that it has a stream to; it shows life to the last one
         self._stream = object()
         self._silent = 0  # how often it does nothing from now on
 
@@ -48,15 +50,14 @@ class PushConsumer(Consumer):
 
     def beat(self) -> None:
         """Its heartbeat, unless it is silent or has left."""
-        if self._server is self._diary.machine.broker.clients and not self._silent:
-            self._show_life()
+        if self._servers and self._servers[-1] in self._diary.machine.servers and not self._silent:
+            self._servers[-1].run(self._show_life)
 
     async def receive(self, batch_size: int, _invisible_ms: int, poll_ms: int = 0) -> int:
         self._show_life()
         diary, clients = self._diary, self._diary.machine.broker.clients
         invoked, outcome, got = diary.now(), Outcome.UNKNOWN, None
         client = clients.call_opened(self._client)
-        clients.pushes(self._client)
         try:
             outcome, got = await diary.outcome(
                 diary.machine.broker.receive(
@@ -93,23 +94,31 @@ class PushConsumer(Consumer):
             )
 
     def _show_life(self) -> None:
-        diary, clients = self._diary, self._diary.machine.broker.clients
-        if self._server is clients:
+        diary, here = self._diary, self._diary.machine.here
+        clients = here.broker.clients
+        if here in self._servers:
+            self._servers.remove(here)
             clients.seen(self._client)
         else:
-            self._server = clients
             clients.connected(self._client, self._stream)
+        clients.pushes(self._client)
+        self._servers.append(here)
         diary.history.add(SignOfLife(Outcome.OK, diary.now(), diary.now(), self._client))
 
     def _leave(self, *, says_goodbye: bool) -> None:
-        diary, clients = self._diary, self._diary.machine.broker.clients
-        if self._server is not clients:
+        """Its process ends, and so do all its streams."""
+        diary = self._diary
+        there = [each for each in self._servers if each in diary.machine.servers]
+        self._servers = []
+        if not there:
             return
-        self._server = None
         self._old = [*self._old, *self._held][-REMEMBERED:]
         self._held = []
-        if says_goodbye:
-            clients.ended(self._client)
-        else:
-            clients.disconnected(self._client, self._stream)
+        for each in there:
+            clients = each.broker.clients
+            each.run(
+                partial(clients.ended, self._client)
+                if says_goodbye
+                else partial(clients.disconnected, self._client, self._stream)
+            )
         diary.history.add(Gone(Outcome.OK, diary.now(), diary.now(), self._client))

@@ -32,6 +32,7 @@ from proof.simulate.machine import (
 from proof.simulate.pushers import PushConsumer
 from proof.simulate.queues import QueueReader
 from proof.simulate.redriver import GivingUpConsumer, Redriver
+from proof.simulate.servers import Line, Server
 from proof.simulate.stores import Store, in_memory
 from tests.support.aftermath import final, unfinished
 from tests.support.checker import Final, Violation
@@ -48,6 +49,8 @@ CHECK_EVERY = 100  # steps between two looks at the whole store
 PASSES_MS = (1, 400, 1_000, 5_000, 40_000, 600_000)
 BEAT_MS = 10_000  # between two heartbeats of a push consumer
 FULL_MS_MAX = 5_000  # that pass at once while the disk is full, because a server tries again each second
+BESIDE_MS_MAX = 60_000  # that pass at once with several servers, because each writes a heartbeat each second
+CUTS_MS = (500, 3_000, 20_000)  # for how long a server hears nothing of the others
 CLOCK_STEPS_MS = (-90_000, -1_000, 20_000, 90_000)
 DRAINS_MAX = 200
 TURNS = 300  # of the event loop that a step is given; a poll that waits goes on beside the next steps
@@ -64,6 +67,11 @@ class Plan(NamedTuple):
     @property
     def scene(self) -> Scene:
         return random.Random(f"scene {self.seed}").choice(SCENES)
+
+    @property
+    def servers(self) -> int:
+        """How many use the database, if it is one that several servers can use."""
+        return random.Random(f"servers {self.seed}").choice((1, 2))
 
 
 @dataclass
@@ -88,9 +96,10 @@ def simulate(plan: Plan, store: Store | None = None) -> Result:
 
 async def _run(plan: Plan, store: Store) -> Result:
     store.empty()
-    faults = Faults()
+    clock = SimulatedClock()
+    faults = Faults(Line(clock, random.Random(f"late {plan.seed}")))
     with in_one_thread(faults, random.Random(f"holds {plan.seed}")):
-        machine = Machine(store, SimulatedClock(), faults)
+        machine = Machine(store, clock, faults, plan.servers if store.database.is_shared else 1)
         await machine.start()
         try:
             return await Simulation(plan, machine).run()
@@ -99,7 +108,7 @@ async def _run(plan: Plan, store: Store) -> Result:
 
 
 class Simulation:
-    """The clients and the server of one run."""
+    """The clients and the servers of one run."""
 
     def __init__(self, plan: Plan, machine: Machine) -> None:
         self._plan = plan
@@ -109,10 +118,14 @@ class Simulation:
         self._producers: list[Producer | HalfProducer] = [self._producer(number) for number in range(QUEUES)]
         self._consumers = [each for group in GROUPS for each in self._consumers_of(group)]
         self._operators = [Redriver(self._diary, group) for group in GROUPS if plan.scene is Scene.REDRIVE]
+        self._clients = [*self._producers, *self._consumers, *self._operators]
+        homes = random.Random(f"homes {plan.seed}")
+        # The server that a client keeps to while that runs; None if it calls one or the other.
+        self._homes: dict[object, int | None] = {each: homes.choice((0, 1, None)) for each in self._clients}
         self._calls: list[asyncio.Task[None]] = []
 
     async def run(self) -> Result:
-        await self._prepare()
+        await self._machine.at(self._machine.here, self._prepare())
         try:
             for number in range(self._plan.steps):
                 if number not in self._plan.without:
@@ -156,82 +169,109 @@ class Simulation:
 
     async def _step(self, number: int) -> None:
         """Some clients act at the same moment, or time passes; perhaps something fails."""
-        chance = random.Random(self._plan.seed << 32 | number)
-        counts, faults = self._result.counts, self._machine.faults
-        fails = chance.random() < 0.04
-        fault, step_ms = chance.choice(FAULTS), chance.choice(CLOCK_STEPS_MS)
-        if self._machine.store.is_full and chance.random() < 0.05:
-            self._machine.store.free()
-        if fails and number not in self._plan.faultless:
-            if fault == FULL_DISK:
-                self._machine.store.fill()
-                faults.happened += 1
-            elif fault == CLOCK_STEP:
-                self._machine.set_clock(step_ms)
-                faults.happened += 1
-            else:
-                faults.next = fault
-            self._result.faulty = (*self._result.faulty, number)
-        counts["steps"] += 1
+        chance, beside = random.Random(self._plan.seed << 32 | number), random.Random(f"{self._plan.seed} {number}")
+        machine = self._machine
+        self._let_fail(number, chance)
+        if machine.count > 1:
+            await self._meet_others(number, beside)
+        self._result.counts["steps"] += 1
         what = chance.random()
         if what < 0.2:
-            passes_ms = chance.choice(PASSES_MS)
-            await self._pass(min(passes_ms, FULL_MS_MAX) if self._machine.store.is_full else passes_ms)
+            await self._pass(chance.choice(PASSES_MS))
         elif what < 0.21:
-            await self._restart()
+            await self._kill(beside.choice([machine.servers, machine.servers[:1], machine.servers[-1:]]), beside)
         else:
-            clients = [*self._producers, *self._consumers, *self._operators]
-            for each in chance.sample(clients, chance.choice((1, 1, 2, 4))):
-                self._begin(each.act(random.Random(chance.getrandbits(64))))
+            for each in chance.sample(self._clients, chance.choice((1, 1, 2, 4))):
+                self._begin(each.act(random.Random(chance.getrandbits(64))), self._server_of(each, beside))
             await self._turn()
-        if faults.is_dead:
-            await self._restart()
+        if machine.dead:
+            await self._kill(machine.dead, beside)
         if number % CHECK_EVERY == CHECK_EVERY - 1:
             await self._look()
 
+    def _let_fail(self, number: int, chance: random.Random) -> None:
+        machine = self._machine
+        fails = chance.random() < 0.04
+        fault, step_ms = chance.choice(FAULTS), chance.choice(CLOCK_STEPS_MS)
+        if machine.store.is_full and chance.random() < 0.05:
+            machine.store.free()
+        if not fails or number in self._plan.faultless:
+            return
+        if fault == FULL_DISK:
+            machine.store.fill()
+            machine.faults.happened += 1
+        elif fault == CLOCK_STEP:
+            machine.set_clock(step_ms)
+            machine.faults.happened += 1
+        else:
+            machine.faults.next = fault
+        self._result.faulty = (*self._result.faulty, number)
+
+    async def _meet_others(self, number: int, chance: random.Random) -> None:
+        """A server that was killed comes back, or one hears nothing of the others for a while."""
+        machine = self._machine
+        if chance.random() < 0.1:
+            await machine.start()
+        server, for_ms = chance.choice(machine.servers), chance.choice(CUTS_MS)
+        if chance.random() < 0.04 and number not in self._plan.faultless:
+            machine.faults.line.feeds[server].cut(for_ms)
+            machine.faults.happened += 1
+            self._result.faulty = (*self._result.faulty, number)
+
     async def _pass(self, by_ms: int) -> None:
         """Time passes; meanwhile who lives shows it."""
+        machine = self._machine
         pushers = [each for each in self._consumers if isinstance(each, PushConsumer)]
-        left_ms = by_ms
-        while left_ms > 0 and not self._machine.faults.is_dead:
+        left_ms = min(by_ms, FULL_MS_MAX if machine.store.is_full else by_ms)
+        left_ms = min(left_ms, BESIDE_MS_MAX if machine.count > 1 else left_ms)
+        while left_ms > 0 and len(machine.dead) < len(machine.servers):
             piece_ms = min(left_ms, BEAT_MS) if pushers else left_ms
-            await self._machine.advance(piece_ms)
+            await machine.advance(piece_ms)
             left_ms -= piece_ms
             for each in pushers:
                 each.beat()
 
-    def _begin(self, call: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(call)
+    def _server_of(self, client: object, chance: random.Random) -> Server:
+        """The server that the client calls now."""
+        running, home = self._machine.servers, self._homes[client]
+        return next((each for each in running if each.number == home), chance.choice(running))
+
+    def _begin(self, call: Coroutine[Any, Any, None], server: Server) -> None:
+        task = server.task(call)
         self._calls.append(task)
         task.add_done_callback(self._calls.remove)
 
     async def _turn(self) -> None:
         """Until the calls are answered, or wait for messages."""
-        broker, parked = self._machine.broker, -1
+        before = -1
         for _ in range(TURNS):
-            if not self._calls or self._machine.faults.is_dead:
+            parked = sum(each.broker.parked for each in self._machine.servers)
+            if not self._calls or self._machine.dead or len(self._calls) == parked == before:
                 break
-            if len(self._calls) == broker.parked == parked:
-                break
-            parked = broker.parked
+            before = parked
             await asyncio.sleep(0)
 
-    async def _restart(self) -> None:
+    async def _kill(self, servers: Sequence[Server], chance: random.Random) -> None:
+        """They come back at once, or later if another one goes on meanwhile."""
         self._result.counts["restarts"] += 1
-        await self._machine.restart(tuple(self._calls))
+        for each in tuple(servers):
+            await self._machine.kill(each, tuple(self._calls))
+        if not self._machine.servers or chance.random() < 0.5:
+            await self._machine.start()
 
     async def _drain(self) -> None:
         """Without faults every message is consumed, whatever happened before."""
-        await self._restart()
-        await self._machine.advance(2 * max(DELAYS_MS))
+        machine, chance = self._machine, random.Random(f"drain {self._plan.seed}")
+        await self._kill(machine.servers, chance)
+        await machine.advance(2 * max(DELAYS_MS))
         for _ in range(DRAINS_MAX):
             for consumer in self._consumers:
-                while await consumer.receive(32, 30_000):
-                    await consumer.ack_all()
-                await consumer.ack_all()
-            if not await self._machine.broker.reader.read(lambda conn: unfinished(conn, TOPIC.name)):
+                await machine.at(self._server_of(consumer, chance), _consume_all(consumer))
+            if not await machine.at(
+                machine.here, machine.broker.reader.read(lambda conn: unfinished(conn, TOPIC.name))
+            ):
                 return
-            await self._machine.advance(30_000)
+            await machine.advance(30_000)
 
     async def _look(self) -> Final:
         """What the store holds now. Raises `Unsound`."""
@@ -239,7 +279,8 @@ class Simulation:
         self._machine.store.free()
         attempts = MAX_ATTEMPTS[self._plan.scene]
         try:
-            end = await self._machine.broker.reader.read(lambda conn: final(conn, TOPIC.name, max_attempts=attempts))
+            read = self._machine.broker.reader.read(lambda conn: final(conn, TOPIC.name, max_attempts=attempts))
+            end = await self._machine.at(self._machine.here, read)
         except StoreUnavailable as error:
             raise Unsound(error.sentence) from error
         end.drained = not any(row.state not in _ENDS for row in end.states)
@@ -253,6 +294,12 @@ class Simulation:
         result.counts["deliveries"] += sum(len(getattr(call, "deliveries", ())) for call in history.calls)
         result.mark = hashlib.sha256(repr(history.calls).encode()).hexdigest()
         return result
+
+
+async def _consume_all(consumer: Consumer | QueueReader | RangeReader) -> None:
+    while await consumer.receive(32, 30_000):
+        await consumer.ack_all()
+    await consumer.ack_all()
 
 
 _ENDS = {"COMMIT", "DLQ"}
