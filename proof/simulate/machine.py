@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-import os
 import queue
 import random
-import secrets
 import selectors
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import copy_context
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, TypeVar
 from unittest.mock import patch
 from weakref import WeakKeyDictionary
@@ -33,6 +32,8 @@ from popserver.engine.batch_delay import BatchDelay
 from popserver.engine.clock import Alarm, ManualClock, Times
 from popserver.engine.reader import Reader
 from popserver.engine.writer import Writer
+from popserver.producing import pending
+from popserver.receiving import grant
 from proof.simulate.servers import HERE, Line, NoFailover, Server, SimulatedFeed
 from proof.simulate.stores import Store
 from tests.support.running_broker import TestedBroker
@@ -273,8 +274,10 @@ def in_one_thread(faults: Faults, chance: random.Random) -> Iterator[None]:
             (Database, "commit", commit),
             (clusters, "NotificationFeed", partial(SimulatedFeed, faults.line)),
             (clusters, "FailoverWatch", NoFailover),
-            (secrets, "token_hex", lambda size: chance.randbytes(size).hex()),
-            (os, "urandom", chance.randbytes),
+            (clusters, "secrets", SimpleNamespace(token_hex=lambda size: chance.randbytes(size).hex())),
+            # Only there: libraries take random bytes too, at their first use in a process.
+            (grant, "os", SimpleNamespace(urandom=chance.randbytes)),
+            (pending, "os", SimpleNamespace(urandom=chance.randbytes)),
         ):
             patches.enter_context(patch.object(where, name, instead))
         yield
