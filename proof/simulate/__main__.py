@@ -30,7 +30,12 @@ def main() -> int:
         "--without", default="", help="steps of the first run that are left out, as a report names them"
     )
     parser.add_argument("--faultless", default="", help="steps of the first run that keep their faults back")
-    parser.add_argument("--database", choices=["sqlite", "postgres"], default="sqlite", help="where runs store")
+    parser.add_argument(
+        "--database",
+        choices=["sqlite", "postgres"],
+        default="sqlite",
+        help="where runs store; on Postgres half of them have two servers",
+    )
     given = parser.parse_args()
     quiet()
     before = read_totals("simulation")
@@ -106,10 +111,11 @@ def _report(plan: Plan, result: Result, store: Store) -> None:
     for each in result.violations[:10]:
         print(f"{each.invariant}: {each.what}")
     small = shrunk(plan, result, store)
-    words = f"make simulate SEED={plan.seed} STEPS={plan.steps}"
+    database = " DATABASE=postgres" if store.database.is_shared else ""
+    words = f"make simulate SEED={plan.seed} STEPS={plan.steps}{database}"
     lists = {"without": small.without, "faultless": small.faultless}
     more = " ".join(f"--{name} {','.join(map(str, sorted(numbers)))}" for name, numbers in lists.items() if numbers)
-    print(f"Seed {plan.seed}, {plan.scene}; {small.steps - len(small.without)} steps are enough:")
+    print(f"{_named(plan, store)}; {small.steps - len(small.without)} steps are enough:")
     print(f'{words} ARGS="{more}"' if more else words, flush=True)
 
 
@@ -117,8 +123,12 @@ def _again(plan: Plan, store: Store) -> int:
     result = simulate(plan, store)
     for each in result.violations:
         print(f"{each.invariant}: {each.what}")
-    print(f"seed {plan.seed}, {plan.scene}: {result.counts['steps']} steps, {len(result.violations)} violations")
+    print(f"{_named(plan, store)}: {result.counts['steps']} steps, {len(result.violations)} violations")
     return 1 if result.violations else 0
+
+
+def _named(plan: Plan, store: Store) -> str:
+    return f"Seed {plan.seed}, {plan.scene}, servers: {plan.servers_on(store)}"
 
 
 def _numbers(words: str) -> frozenset[int]:

@@ -15,6 +15,8 @@ from sqlalchemy import insert
 from popserver.bulk import pages
 from popserver.bulk.rules import QueuePage
 from popserver.clients.clients import Clients
+from popserver.cluster import sql
+from popserver.cluster.servers import Servers
 from popserver.database.columns import Columns
 from popserver.database.schema import keyed_message
 from popserver.engine import writer
@@ -34,11 +36,15 @@ from proof.torture import planted as torture
 
 
 class Planted(NamedTuple):
-    """`found_as`: the invariants of which at least one must be reported. `plant` returns what undoes it."""
+    """`found_as`: the invariants of which at least one must be reported. `plant` returns what undoes it.
+
+    `servers`: so many on one database are needed to meet it.
+    """
 
     scene: Scene
     found_as: frozenset[str]
     plant: Callable[[], Any]
+    servers: int = 1
 
 
 # What is judged before the calls that a simulation makes.
@@ -70,6 +76,10 @@ def _told_as_done(right: Any) -> Any:
 
 
 async def _nothing(*_given: object) -> None: ...
+
+
+async def _nowhere_else(*_given: object, **_named: object) -> bool:
+    return True
 
 
 def _now_and_then_shorter(cut: Callable[[QueuePage, Columns], QueuePage]) -> Callable[[Any], Any]:
@@ -149,6 +159,12 @@ _OWN: dict[str, Planted] = {
         Scene.PLAIN,
         frozenset({"I3"}),
         _replaced(Clients, "_ends_at_ms", lambda _: lambda _self, client: client.last_seen_ms + 2_000),
+    ),
+    "a push consumer that went to another server loses its holds": Planted(
+        Scene.PLAIN, frozenset({"I3"}), _replaced(Servers, "detach", lambda _: _nowhere_else), servers=2
+    ),
+    "the push consumers of a killed server keep their holds": Planted(
+        Scene.PLAIN, frozenset({"I1", "I14"}), _replaced(sql, "_left_behind", lambda _: lambda _tx: ()), servers=2
     ),
     "the holds of a push consumer that left do not end": Planted(
         Scene.PLAIN, frozenset({"I1", "I14"}), _replaced(HoldRelease, "abandon_client", lambda _: _nothing)

@@ -70,8 +70,11 @@ class Plan(NamedTuple):
 
     @property
     def servers(self) -> int:
-        """How many use the database, if it is one that several servers can use."""
+        """How many use one Postgres."""
         return random.Random(f"servers {self.seed}").choice((1, 2))
+
+    def servers_on(self, store: Store) -> int:
+        return self.servers if store.database.is_shared else 1
 
 
 @dataclass
@@ -99,7 +102,7 @@ async def _run(plan: Plan, store: Store) -> Result:
     clock = SimulatedClock()
     faults = Faults(Line(clock, random.Random(f"late {plan.seed}")))
     with in_one_thread(faults, random.Random(f"holds {plan.seed}")):
-        machine = Machine(store, clock, faults, plan.servers if store.database.is_shared else 1)
+        machine = Machine(store, clock, faults, plan.servers_on(store))
         await machine.start()
         try:
             return await Simulation(plan, machine).run()

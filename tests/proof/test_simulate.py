@@ -16,8 +16,10 @@ from proof.simulate.stores import Store
 BUDGET = 12  # runs within which a planted fault is found
 
 
-def _seeds(scene: Scene, count: int) -> list[int]:
-    return [seed for seed in range(200) if Plan(seed).scene is scene][:count]
+def _seeds(scene: Scene, count: int, *, servers: int | None = None) -> list[int]:
+    """Of runs on Postgres, those with so many servers."""
+    plans = (plan for plan in map(Plan, range(200)) if plan.scene is scene)
+    return [plan.seed for plan in plans if servers in (None, plan.servers)][:count]
 
 
 @pytest.mark.parametrize("scene", SCENES)
@@ -29,9 +31,10 @@ def test_an_honest_run_breaks_nothing_and_can_be_repeated(scene: Scene) -> None:
     assert simulate(plan).mark == result.mark
 
 
-def test_an_honest_run_breaks_nothing_on_postgres(postgres_url: str) -> None:
+@pytest.mark.parametrize("servers", [1, pytest.param(2, marks=pytest.mark.full)])
+def test_an_honest_run_breaks_nothing_on_postgres(postgres_url: str, servers: int) -> None:
     with closing(Store(postgres_url)) as store:
-        plan = Plan(_seeds(Scene.PLAIN, 1)[0], 60)
+        plan = Plan(_seeds(Scene.PLAIN, 1, servers=servers)[0], 60)
         result = simulate(plan, store)
         assert result.violations == []
         assert simulate(plan, store).mark == result.mark
@@ -46,11 +49,22 @@ def test_processes_share_the_runs_and_give_the_same_in_order() -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", PLANTED)
+@pytest.mark.parametrize("name", [name for name, fault in PLANTED.items() if fault.servers == 1])
 def test_a_planted_fault_is_found(name: str) -> None:
     fault = PLANTED[name]
     with planted(fault):
         found = (simulate(Plan(seed)).violations for seed in _seeds(fault.scene, BUDGET))
+        first = next((each for each in found if each), [])
+    assert {each.invariant for each in first} & set(fault.found_as), first[:3]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name, fault in PLANTED.items() if fault.servers > 1])
+def test_a_planted_fault_of_several_servers_is_found(name: str, postgres_url: str) -> None:
+    fault = PLANTED[name]
+    with closing(Store(postgres_url)) as store, planted(fault):
+        seeds = _seeds(fault.scene, BUDGET, servers=fault.servers)
+        found = (simulate(Plan(seed, 150), store).violations for seed in seeds)
         first = next((each for each in found if each), [])
     assert {each.invariant for each in first} & set(fault.found_as), first[:3]
 
