@@ -316,10 +316,13 @@ class Machine:
 
     async def start(self) -> None:
         """Start the servers that do not run."""
+        missing = sorted(set(range(self.count)) - {each.number for each in self.servers})
+        if not missing:
+            return
         self.faults.next = ""
         if jump_ms := self.clock.start_again():
             self.clock_was_set(-jump_ms)
-        for number in sorted(set(range(self.count)) - {each.number for each in self.servers}):
+        for number in missing:
             broker = TestedBroker(self.store.database, self.clock, auto_create=True, shared=self.count > 1)
             server = Server(number, broker)
             server.run(broker.writer.start)
