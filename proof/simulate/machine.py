@@ -11,7 +11,7 @@ import heapq
 import queue
 import random
 import selectors
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import copy_context
 from functools import partial
@@ -239,7 +239,8 @@ class InlineWriter(Writer):
 
     def _run(self, batch: Sequence[BatchEntry], *more: Any, **named: Any) -> None:
         try:
-            super()._run(batch, *more, **named)
+            if not self.is_dead:  # killed in the first half of a batch
+                super()._run(batch, *more, **named)
         except Killed:
             self.is_dead = True
 
@@ -372,11 +373,6 @@ class Machine:
     async def advance(self, by_ms: int) -> None:
         """Let time pass; a server that a fault has killed does nothing any more."""
         await self.clock.advance(by_ms, self.settle)
-
-    async def at(self, server: Server, work: Awaitable[R]) -> R:
-        """The result of work that ends with this server."""
-        result: R = await server.task(work)
-        return result
 
     async def _settled(self, servers: Sequence[Server]) -> None:
         for _ in servers:  # once more for each, because what one has done may give the others something to do

@@ -128,7 +128,7 @@ class Simulation:
         self._calls: list[asyncio.Task[None]] = []
 
     async def run(self) -> Result:
-        await self._machine.at(self._machine.here, self._prepare())
+        await self._machine.here.task(self._prepare())
         try:
             for number in range(self._plan.steps):
                 if number not in self._plan.without:
@@ -269,10 +269,9 @@ class Simulation:
         await machine.advance(2 * max(DELAYS_MS))
         for _ in range(DRAINS_MAX):
             for consumer in self._consumers:
-                await machine.at(self._server_of(consumer, chance), _consume_all(consumer))
-            if not await machine.at(
-                machine.here, machine.broker.reader.read(lambda conn: unfinished(conn, TOPIC.name))
-            ):
+                await self._server_of(consumer, chance).task(_consume_all(consumer))
+            read = machine.broker.reader.read(lambda conn: unfinished(conn, TOPIC.name))
+            if not await machine.here.task(read):
                 return
             await machine.advance(30_000)
 
@@ -283,7 +282,7 @@ class Simulation:
         attempts = MAX_ATTEMPTS[self._plan.scene]
         try:
             read = self._machine.broker.reader.read(lambda conn: final(conn, TOPIC.name, max_attempts=attempts))
-            end = await self._machine.at(self._machine.here, read)
+            end = await self._machine.here.task(read)
         except StoreUnavailable as error:
             raise Unsound(error.sentence) from error
         end.drained = not any(row.state not in _ENDS for row in end.states)

@@ -9,15 +9,18 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextvars import ContextVar, copy_context
-from typing import Any
+from typing import Any, TypeVar
 
 from popserver.cluster.listen import POLL_S, NotificationFeed
+from popserver.database.database import Database
 from popserver.database.notifications import Notification
 from popserver.engine.clock import Clock
 from popserver.model.retry import SECOND_MS
 from tests.support.running_broker import TestedBroker
+
+R = TypeVar("R")
 
 LATE_MS = (0, 0, 0, 300, 2_000)
 LOOK_MS = round(POLL_S * SECOND_MS)
@@ -36,8 +39,8 @@ class Server:
         """What it does, and what comes of that, belongs to this server."""
         self._context.copy().run(work)
 
-    def task(self, work: Any) -> asyncio.Task[Any]:
-        """The coroutine as a task that ends with this server."""
+    def task(self, work: Coroutine[Any, Any, R]) -> asyncio.Task[R]:
+        """The work as a task that ends with this server."""
         return asyncio.create_task(work, context=self._context.copy())
 
 
@@ -62,7 +65,7 @@ class SimulatedFeed(NotificationFeed):
     """Listens in simulated time. While its connection is cut, the server looks once a second, as it does really."""
 
     def __init__(
-        self, line: Line, database: Any, heard: Callable[[Notification], None], missed: Callable[[], None]
+        self, line: Line, database: Database, heard: Callable[[Notification], None], missed: Callable[[], None]
     ) -> None:
         super().__init__(database, heard, missed)
         self._line = line
