@@ -90,11 +90,11 @@ def test_another_spark_has_another_way_out(version: str) -> None:
 
 def test_many_machines_are_counted() -> None:
     """Each node runs the Python of its own folder; one of them lacks something else."""
-    nodes = [{**FIT, "host": f"node{i:03}", "python": f"/work/{i:03}/python", "popmq": None} for i in range(500)]
+    nodes = [{**FIT, "host": f"node{i:03}", "python": f"/opt/{i:03}/python", "popmq": None} for i in range(500)]
     said = str(fitness.unfit([*nodes, *nodes, {**FIT, "pyarrow": None}]))
     assert said.startswith(
-        "executors cannot run PopMQ's tasks: /work/000/python (Python 3.11.7) on node000,"
-        " /work/001/python (Python 3.11.7) on node001, /work/002/python (Python 3.11.7) on node002 and 497 more:"
+        "executors cannot run PopMQ's tasks: /opt/000/python (Python 3.11.7) on node000,"
+        " /opt/001/python (Python 3.11.7) on node001, /opt/002/python (Python 3.11.7) on node002 and 497 more:"
         " no popmq; /opt/popmq/bin/python (Python 3.11.7) on node1: no pyarrow. The way out: set"
     )
     others = [{**FIT, "host": f"node{i}", "protobuf": f"5.{i}"} for i in range(100)]
