@@ -30,7 +30,7 @@ def once_in_the_sink(history: History, final: Final) -> Iterator[Violation]:
 
 
 def progress_follows(history: History, _final: Final) -> Iterator[Violation]:
-    """Nobody reads an offset as done that the sink does not have yet."""
+    """A group commits an offset only after its sink has the messages before it."""
     sunk = _by_queue(history)
     for call in history.calls:
         if not isinstance(call, CommitOffset) or (call.group, call.queue) not in sunk:

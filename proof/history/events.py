@@ -133,7 +133,7 @@ class SunkBatch(SparkBatch):
 
 @dataclass(frozen=True, slots=True)
 class SparkEnded(Call):
-    """A Spark query's process that ended though nobody killed it; `why` is the end of what it said."""
+    """A Spark query's process that ended without a kill; `why` is the end of what it said."""
 
     why: str
 

@@ -1,4 +1,4 @@
-"""A Spark query and its sink, which knows its batches: each message is there once, whoever was killed meanwhile."""
+"""A Spark query and its sink, which knows its batches: the sink has each message once, also after kills."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def lives_on(history: History, _final: Final) -> Iterator[Violation]:
     """A query outlives servers and databases that are killed (I14)."""
     for call in history.calls:
         if isinstance(call, SparkEnded):
-            yield Violation("I14", f"the query ended though nobody killed it: {call.why}")
+            yield Violation("I14", f"the query ended without a kill: {call.why}")
 
 
 def _in_sink(history: History) -> list[SunkBatch]:

@@ -42,7 +42,7 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--durability", choices=list(Durability), default=Durability.FULL, help="what is synced; images"
                         " of less than `full` break promises, and are not counted")  # fmt: skip
     parser.add_argument("--jobs", type=int, default=2, help="processes that judge (2)")
-    parser.add_argument("--again", type=Path, metavar="FOLDER", help="judge an image of a recording that is kept again")
+    parser.add_argument("--again", type=Path, metavar="FOLDER", help="judge one image of a kept recording again")
     parser.add_argument("--image", type=int, default=0, help="its number")
     return parser.parse_args(words)
 
