@@ -11,19 +11,38 @@ import sys
 from contextlib import suppress
 from typing import Any
 
+from proof.history.events import (
+    CommitOffset,
+    DelayedSend,
+    EndTransaction,
+    HalfSend,
+    OrderedSend,
+    Pull,
+    Pulled,
+    ReadOffset,
+)
+from proof.history.scenes import Scene
 from tests.support.checker import Ack, Call, Delivered, Final, History, Outcome, Receive, Send
 from tests.support.load import now_ms
 from tests.support.server_process import clean_environment
 
 GROUP = "programs"
+KINDS = ("popclient", "official")
+# Where programs work beside the load: not where dead letters are sent back, and not beside Spark.
+SCENES = (Scene.PLAIN, Scene.FIFO, Scene.DELAY, Scene.TRANSACTIONS, Scene.QUEUES)
 LINE_BYTES_MAX = 1 << 20
+
+Times = tuple[Outcome, float, float]
 
 
 class ClientProcess:
     """One program after the other: `start` after `kill` begins a new one of the other kind."""
 
-    def __init__(self, history: History, endpoint: str, topic: str, kinds: tuple[str, ...]) -> None:
+    def __init__(
+        self, history: History, scene: Scene, endpoint: str, topic: str, kinds: tuple[str, ...] = KINDS
+    ) -> None:
         self._history = history
+        self._scene = scene
         self._endpoint = endpoint
         self._topic = topic
         self._kinds = kinds
@@ -36,7 +55,7 @@ class ClientProcess:
         kind = self._kinds[self._starts % len(self._kinds)]
         self._starts += 1
         self._received = False
-        words = (kind, self._endpoint, self._topic, GROUP, f"{kind}-{self._starts}")
+        words = (kind, self._scene, self._endpoint, self._topic, GROUP, f"{kind}-{self._starts}")
         self._process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "proof.torture.client_program", *words,
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL, limit=LINE_BYTES_MAX,
@@ -84,22 +103,47 @@ class ClientProcess:
 
     def _add(self, said: dict[str, Any]) -> None:
         outcome = Outcome.UNKNOWN if "error" in said else Outcome.OK
-        for call in _calls_of(said, outcome):
+        for call in calls_of(said, outcome):
             self._history.add(call)
-        if said["call"] == "Receive" and said.get("deliveries"):
+        if said.get("deliveries") or any(each["messages"] for each in said.get("pulls", ())):
             self._received = True
 
 
-def _calls_of(said: dict[str, Any], outcome: Outcome) -> list[Call]:
+def calls_of(said: dict[str, Any], outcome: Outcome) -> list[Call]:
     """A client may have received ahead and repeated calls by itself: its receives promise no hold, and each may hide
     one whose answer was lost."""
-    times = (said["invoked_ms"], said["completed_ms"])
-    if said["call"] == "Send":
-        return [Send(outcome, *times, said.get("message_id", ""), said["digest"])]
-    if said["call"] == "Ack":
-        return [Ack(outcome, *times, GROUP, said["message_id"], said["handle"])]
-    deliveries = tuple(Delivered(**each) for each in said.get("deliveries", ()))
-    return [Receive(outcome, *times, GROUP, 0.0, deliveries), Receive(Outcome.UNKNOWN, *times, GROUP, 0.0)]
+    times = (outcome, said["invoked_ms"], said["completed_ms"])
+    match said["call"]:
+        case "Send":
+            return [_send(said, times)]
+        case "HalfSend":
+            return [HalfSend(*times, said.get("message_id", ""), said["digest"])]
+        case "EndTransaction":
+            return [EndTransaction(*times, said["message_id"], said["commits"])]
+        case "Ack":
+            return [Ack(*times, GROUP, said["message_id"], said["handle"])]
+        case "ReadOffset":
+            return [ReadOffset(*times, GROUP, said["queue"], said.get("offset", -1))]
+        case "CommitOffset":
+            return [CommitOffset(*times, GROUP, said["queue"], said["offset"])]
+        case "Poll":
+            return [_pull(each, times) for each in said.get("pulls", ())]
+        case _:
+            deliveries = tuple(Delivered(**each) for each in said.get("deliveries", ()))
+            hidden = Receive(Outcome.UNKNOWN, *times[1:], GROUP, 0.0)
+            return [Receive(*times, GROUP, 0.0, deliveries), hidden]
+
+
+def _send(said: dict[str, Any], times: Times) -> Send:
+    sent = (*times, said.get("message_id", ""), said["digest"])
+    if "message_group" in said:
+        return OrderedSend(*sent, said["message_group"])
+    return DelayedSend(*sent, said["due_ms"]) if "due_ms" in said else Send(*sent)
+
+
+def _pull(said: dict[str, Any], times: Times) -> Pull:
+    messages = tuple(Pulled(*each) for each in said["messages"])
+    return Pull(*times, GROUP, said["queue"], said["offset"], said["next_offset"], messages)
 
 
 def with_ids(history: History, final: Final) -> History:
@@ -110,7 +154,7 @@ def with_ids(history: History, final: Final) -> History:
             ids |= {each.digest: each.message_id for each in call.deliveries}
     calls: list[Call] = []
     for call in history.calls:
-        if isinstance(call, Send) and not call.message_id:
+        if isinstance(call, Send | HalfSend) and not call.message_id:
             if call.digest in ids:  # else nobody has seen it: it was never stored
                 calls.append(dataclasses.replace(call, message_id=ids[call.digest]))
         else:

@@ -1,133 +1,123 @@
-"""A client that can be killed: python -m proof.torture.client_program KIND ENDPOINT TOPIC GROUP NAME.
+"""A client that can be killed: python -m proof.torture.client_program KIND SCENE ENDPOINT TOPIC GROUP NAME.
 
-It sends, receives and acks without end, by popclient or by the official Python client. A JSON line on stdout says what
-is begun, another one how it ended; what has begun when the process is killed has an unknown outcome.
+It sends and consumes without end, by popclient or by the official Python client. A JSON line on stdout says what is
+begun, another one how it ended; what has begun when the process is killed has an unknown outcome.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
+import random
 import sys
+import threading
 import time
+import zlib
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from functools import partial
+from typing import Any
 
+from popclient import ClientConfig, MessageQueue, PullConsumer
+from proof.history.scenes import Scene
+from proof.torture.program_clients import KINDS, TIMEOUT_S, Client, Got
 from tests.support.load import digest
 
-HOLD_S = 2
-WAIT_S = 2
-TIMEOUT_S = 5  # with the wait it must be longer than the shortest poll, 5 s
+MESSAGE_GROUPS = 2  # of each program
+DUE_WITHIN_S = 3  # both clients are given whole seconds
+PAUSE_S = 0.02  # after a failure, and until a server is there
+POLL_S = 1
 
 
-class Got(NamedTuple):
-    """A message as each of the clients gives it."""
+class Lines:
+    """What a program says of its calls."""
 
-    message_id: str
-    body: bytes
-    properties: dict[str, str]
-    attempt: int
-    handle: str
-    original: Any
+    def __init__(self) -> None:
+        self._numbers = itertools.count(1)
+        self._lock = threading.Lock()  # a checker of transactions is called in a thread of its client
 
+    def call(self, name: str, do: Callable[[], object], **said: Any) -> None:
+        """`do` may return a dict: more to say at its end."""
+        number = self._begin(name, said)
+        try:
+            result = do()
+        except Exception as error:  # noqa: BLE001 - whatever a client raises, it may have happened
+            self._say(number=number, completed_ms=_now_ms(), error=repr(error)[:200])
+            time.sleep(PAUSE_S)
+        else:
+            self._say(number=number, completed_ms=_now_ms(), **(result if isinstance(result, dict) else {}))
 
-class Client(Protocol):
-    """What both clients can do; every failure raises."""
+    def unconfirmed(self, name: str, **said: Any) -> None:
+        """A call whose outcome nobody learns."""
+        number = self._begin(name, said)
+        self._say(number=number, completed_ms=_now_ms(), error="nobody confirms it")
 
-    def send(self, body: str) -> str: ...
-    def receive(self) -> list[Got]: ...
-    def ack(self, got: Got) -> None: ...
+    def _begin(self, name: str, said: dict[str, Any]) -> int:
+        number = next(self._numbers)
+        self._say(number=number, call=name, invoked_ms=_now_ms(), **said)
+        return number
 
-
-class PopClient:
-    """The client of this project."""
-
-    def __init__(self, endpoint: str, topic: str, group: str) -> None:
-        from popclient import ClientConfig, Producer, SimpleConsumer
-
-        config = ClientConfig(endpoint, request_timeout=TIMEOUT_S)
-        self._topic = topic
-        self._producer = Producer(config, topic)
-        self._consumer = SimpleConsumer(config, group, topic, invisible_duration=HOLD_S, await_duration=WAIT_S)
-
-    def send(self, body: str) -> str:
-        return self._producer.send(self._topic, body).message_id
-
-    def receive(self) -> list[Got]:
-        return [
-            Got(each.message_id, each.body, dict(each.properties), each.delivery_attempt, each.receipt_handle, each)
-            for each in self._consumer.receive(8)
-        ]
-
-    def ack(self, got: Got) -> None:
-        self._consumer.ack(got.original)
-
-
-class OfficialClient:
-    """RocketMQ's Python client."""
-
-    def __init__(self, endpoint: str, topic: str, group: str) -> None:
-        from rocketmq import ClientConfiguration, Credentials, FilterExpression, Message, Producer, SimpleConsumer
-
-        self._topic = topic
-        self._message = Message
-        configuration = ClientConfiguration(endpoint, Credentials(), "", TIMEOUT_S)
-        self._producer = Producer(configuration, [topic], tls_enable=False)
-        self._consumer = SimpleConsumer(
-            configuration, group, {topic: FilterExpression()}, await_duration=WAIT_S, tls_enable=False
-        )
-        self._producer.startup()
-        self._consumer.startup()
-
-    def send(self, body: str) -> str:
-        message = self._message()
-        message.topic = self._topic
-        message.body = body.encode()
-        message_id: str = self._producer.send(message).message_id
-        return message_id
-
-    def receive(self) -> list[Got]:
-        return [
-            Got(
-                each.message_id, each.body, dict(each.properties), each.delivery_attempt, each.receipt_handle, each
-            )
-            for each in self._consumer.receive(8, HOLD_S)
-        ]  # fmt: skip
-
-    def ack(self, got: Got) -> None:
-        self._consumer.ack(got.original)
-
-
-KINDS: dict[str, Callable[[str, str, str], Client]] = {"popclient": PopClient, "official": OfficialClient}
+    def _say(self, **line: Any) -> None:
+        with self._lock:
+            sys.stdout.write(json.dumps(line) + "\n")
+            sys.stdout.flush()
 
 
 class Program:
-    """Works until it is killed, and says what it does."""
+    """Sends as its scene does, receives and acks."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, client: Client, lines: Lines, scene: Scene, name: str) -> None:
+        self._client = client
+        self._lines = lines
         self._name = name
-        self._numbers = itertools.count(1)
+        self._chance = random.Random(name)
+        sending = {Scene.FIFO: self._send_in_order, Scene.DELAY: self._send_later, Scene.TRANSACTIONS: self._send_half}
+        self._send = sending.get(scene, self._send_plain)
 
-    def run(self, open_client: Callable[[], Client]) -> None:
-        client = None
-        while client is None:
-            try:
-                client = open_client()
-            except Exception:  # noqa: BLE001 - no server may be there yet
-                time.sleep(0.1)
+    def run(self) -> None:
         for number in itertools.count(1):
             for part in range(4):
-                self._send(client, f"{self._name} {number} {part}")
-            self._receive(client)
+                self._send(f"{self._name} {number} {part}")
+            self._receive()
 
-    def _send(self, client: Client, body: str) -> None:
-        self._done("Send", lambda: {"message_id": client.send(body)}, digest=digest(body.encode(), {}))
+    def _send_plain(self, body: str) -> None:
+        self._send_message(body)
 
-    def _receive(self, client: Client) -> None:
+    def _send_in_order(self, body: str) -> None:
+        group = f"{self._name}-group-{self._chance.randrange(MESSAGE_GROUPS)}"
+        self._send_message(body, message_group=group)
+
+    def _send_later(self, body: str) -> None:
+        due_s = int(time.time()) + self._chance.randrange(DUE_WITHIN_S)
+        self._send_message(body, due_s=due_s, due_ms=due_s * 1_000 - time.time() * 1_000 + _now_ms())
+
+    def _send_message(self, body: str, message_group: str = "", due_s: int = 0, **said: Any) -> None:
+        if message_group:
+            said["message_group"] = message_group
+        self._lines.call(
+            "Send",
+            lambda: {"message_id": self._client.send(body, message_group, due_s)},
+            digest=digest(body.encode(), {}),
+            **said,
+        )
+
+    def _send_half(self, body: str) -> None:
+        halves = []
+
+        def send() -> dict[str, Any]:
+            halves.append(self._client.send_half(body))
+            return {"message_id": halves[0].message_id}
+
+        self._lines.call("HalfSend", send, digest=digest(body.encode(), {}))
+        for half in halves:
+            commits = self._chance.random() < 0.7
+            decide = half.commit if commits else half.roll_back
+            self._lines.call("EndTransaction", decide, message_id=half.message_id, commits=commits)
+
+    def _receive(self) -> None:
         held: list[Got] = []
 
         def receive() -> dict[str, Any]:
-            held.extend(client.receive())
+            held.extend(self._client.receive())
             return {
                 "deliveries": [
                     {
@@ -140,37 +130,90 @@ class Program:
                 ]
             }
 
-        self._done("Receive", receive)
+        self._lines.call("Receive", receive)
         for each in held:
-            self._ack(client, each)
-
-    def _ack(self, client: Client, got: Got) -> None:
-        def ack() -> dict[str, Any]:
-            client.ack(got)
-            return {}
-
-        self._done("Ack", ack, message_id=got.message_id, handle=got.handle)
-
-    def _done(self, call: str, do: Callable[[], dict[str, Any]], **said: Any) -> None:
-        number, invoked_ms = next(self._numbers), time.monotonic() * 1_000
-        _say(number=number, call=call, invoked_ms=invoked_ms, **said)
-        try:
-            result = do()
-        except Exception as error:  # noqa: BLE001 - whatever a client raises, it may have happened
-            _say(number=number, completed_ms=time.monotonic() * 1_000, error=repr(error)[:200])
-            time.sleep(0.02)
-        else:
-            _say(number=number, completed_ms=time.monotonic() * 1_000, **result)
+            self._lines.call("Ack", partial(self._client.ack, each), message_id=each.message_id, handle=each.handle)
 
 
-def _say(**line: Any) -> None:
-    sys.stdout.write(json.dumps(line) + "\n")
-    sys.stdout.flush()
+class QueueProgram:
+    """Reads whole queues by popclient; it begins where the program before it has committed."""
+
+    def __init__(self, endpoint: str, topic: str, group: str, lines: Lines, name: str) -> None:
+        config = ClientConfig(endpoint, request_timeout=TIMEOUT_S)
+        self._consumer = PullConsumer(config, group, consume_from="CONSUME_FROM_FIRST_OFFSET")
+        self._queues = self._consumer.assign(topic)
+        self._lines = lines
+        self._chance = random.Random(name)
+
+    def run(self) -> None:
+        while True:
+            for each in self._queues:
+                self._lines.call("ReadOffset", partial(self._committed, each), queue=each.queue_id)
+            for _ in range(8):
+                self._poll()
+                if self._chance.random() < 0.5:
+                    self._commit()
+
+    def _committed(self, queue: MessageQueue) -> dict[str, int]:
+        stored = self._consumer.committed(queue)
+        return {"offset": -1 if stored is None else stored}
+
+    def _poll(self) -> None:
+        begins = {each.queue_id: self._consumer.position(each) for each in self._queues}
+
+        def poll() -> dict[str, Any]:
+            messages = self._consumer.poll(POLL_S)
+            return {
+                "pulls": [
+                    {
+                        "queue": each.queue_id,
+                        "offset": begins[each.queue_id],
+                        "next_offset": self._consumer.position(each),
+                        "messages": [
+                            (got.queue_offset, got.message_id, digest(got.body, dict(got.properties)))
+                            for got in messages
+                            if got.queue_id == each.queue_id
+                        ],
+                    }
+                    for each in self._queues
+                ]
+            }
+
+        self._lines.call("Poll", poll)
+
+    def _commit(self) -> None:
+        for each in self._queues:
+            offset = self._consumer.position(each)
+            commit = partial(self._consumer.commit, {each: offset})
+            self._lines.call("CommitOffset", commit, queue=each.queue_id, offset=offset)
+
+
+def _now_ms() -> float:
+    return time.monotonic() * 1_000
+
+
+def _open(kind: str, scene: Scene, endpoint: str, topic: str, group: str, name: str) -> Program | QueueProgram:
+    lines = Lines()
+    if scene is Scene.QUEUES:
+        return QueueProgram(endpoint, topic, group, lines, name)
+
+    def decide(message_id: str) -> bool:
+        commits = zlib.crc32(message_id.encode()) % 2 == 0
+        lines.unconfirmed("EndTransaction", message_id=message_id, commits=commits)
+        return commits
+
+    return Program(KINDS[kind](endpoint, topic, group, decide), lines, scene, name)
 
 
 def main() -> None:
-    kind, endpoint, topic, group, name = sys.argv[1:]
-    Program(name).run(lambda: KINDS[kind](endpoint, topic, group))
+    kind, scene, *words = sys.argv[1:]
+    program = None
+    while program is None:
+        try:
+            program = _open(kind, Scene(scene), *words)
+        except Exception:  # noqa: BLE001 - no server may be there yet
+            time.sleep(PAUSE_S)
+    program.run()
 
 
 if __name__ == "__main__":

@@ -48,7 +48,10 @@ class SceneLoad(Load):
             TOPIC, groups, producers=2, consumers=QUEUES, seed=seed, producer=clients.producer,
             consumer=clients.consumer,
         )  # fmt: skip
-        self._after_programs = Consumer(self, f"consumer-{PROGRAMS}", PROGRAMS, random.Random(seed))
+        finishes, count = (QueueReader, QUEUES) if scene is Scene.QUEUES else (Consumer, 1)
+        self._after_programs = [
+            finishes(self, f"consumer-{PROGRAMS}-{n}", PROGRAMS, random.Random(seed + n)) for n in range(count)
+        ]
         self._message_type = clients.message_type
         self._redrivers = [Redriver(self, group) for group in groups] if scene is Scene.REDRIVE else []
 
@@ -59,8 +62,8 @@ class SceneLoad(Load):
 
     async def run_consumers(self, *endpoints: str) -> None:
         """Also those that finish what programs have left."""
-        if self._after_programs not in self._consumers:
-            self._consumers.append(self._after_programs)
+        self._consumers += self._after_programs
+        self._after_programs = []
         await super().run_consumers(*endpoints)
 
     async def run(self, *endpoints: str) -> None:

@@ -15,7 +15,7 @@ from proof.history.events import HalfSend, Pull, SunkBatch
 from proof.history.lines import write_history
 from proof.history.scenes import Scene, judge
 from proof.torture.accidents import Accidents
-from proof.torture.client_processes import ClientProcess, with_ids
+from proof.torture.client_processes import KINDS, SCENES, ClientProcess, with_ids
 from proof.torture.loads import TOPIC, SceneLoad
 from proof.torture.place import LAYOUTS, Layout, Place, open_place
 from proof.torture.spark_process import Moment, SparkProcess
@@ -64,7 +64,7 @@ class Plan:
         (any_scene,) = chance.choices(scenes, [SHARES.get(each, 1) for each in scenes])
         layout = LAYOUTS[database] if database else any_layout
         of = Scene(scene) if scene else any_scene
-        with_proxies, with_program = chance.random() < 0.5, chance.random() < 0.5 and of is Scene.PLAIN
+        with_proxies, with_program = chance.random() < 0.5, chance.random() < 0.5 and of in SCENES
         mode = chance.choice(SPARK_MODES)
         if of is Scene.SPARK:
             accidents = min(accidents, SPARK_ACCIDENTS_MAX)
@@ -104,8 +104,8 @@ async def run_round(
         load = SceneLoad(plan.scene, plan.seed)
         await load.prepare(place.servers[0].endpoint)
         if plan.with_program:
-            kinds = ("popclient", "official") if chance.random() < 0.5 else ("official", "popclient")
-            place.program = ClientProcess(load.history, place.endpoints[0], TOPIC, kinds)
+            kinds = KINDS if chance.random() < 0.5 else KINDS[::-1]
+            place.program = ClientProcess(load.history, plan.scene, place.endpoints[0], TOPIC, kinds)
         if plan.scene is Scene.SPARK:
             place.spark = SparkProcess(load.history, plan.spark_mode, place.endpoints, TOPIC, folder / "spark", under)
         accidents = Accidents(place, chance, load.history)

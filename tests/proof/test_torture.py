@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from proof.history.events import (
+    CommitOffset,
+    DelayedSend,
+    EndTransaction,
+    HalfSend,
+    OrderedSend,
+    Pull,
+    Pulled,
+    ReadOffset,
+)
 from proof.history.scenes import Scene
+from proof.torture.client_processes import GROUP, SCENES, calls_of, with_ids
 from proof.torture.place import LAYOUTS
 from proof.torture.round import Plan, run_round
+from tests.support.checker import Ack, Call, Final, History, Outcome, Send, Stored
 from tests.support.postgres import PostgresServer, postgres_server
+
+OK = Outcome.OK
 
 
 @pytest.mark.timeout(540)
@@ -32,14 +47,48 @@ async def test_a_round_with_two_servers(tmp_path: Path) -> None:
     assert result.violations == []
 
 
-@pytest.mark.full
+# CI has one scene; the others run for minutes.
+@pytest.mark.parametrize(
+    "scene",
+    [pytest.param(each, marks=pytest.mark.full if each is Scene.TRANSACTIONS else pytest.mark.slow) for each in SCENES],
+)
 @pytest.mark.timeout(540)
-async def test_a_round_with_programs(tmp_path: Path) -> None:
+async def test_a_round_with_programs(tmp_path: Path, scene: Scene) -> None:
     """popclient and the official Python client, killed and stopped."""
-    plan = Plan(4, LAYOUTS["sqlite"], Scene.PLAIN, with_proxies=False, accidents=3, with_program=True)
+    plan = Plan(4, LAYOUTS["sqlite"], scene, with_proxies=False, accidents=3, with_program=True)
     result = await run_round(plan, tmp_path)
     assert result.violations == []
     assert result.counts["client_kills"] == 2
+
+
+@pytest.mark.parametrize(
+    ("said", "call"),
+    [
+        ({"call": "Send", "digest": "d", "message_id": "m"}, Send(OK, 1, 2, "m", "d")),
+        (
+            {"call": "Send", "digest": "d", "message_id": "m", "message_group": "g"},
+            OrderedSend(OK, 1, 2, "m", "d", "g"),
+        ),
+        ({"call": "Send", "digest": "d", "message_id": "m", "due_ms": 9}, DelayedSend(OK, 1, 2, "m", "d", 9)),
+        ({"call": "HalfSend", "digest": "d", "message_id": "m"}, HalfSend(OK, 1, 2, "m", "d")),
+        ({"call": "EndTransaction", "message_id": "m", "commits": False}, EndTransaction(OK, 1, 2, "m", False)),
+        ({"call": "Ack", "message_id": "m", "handle": "h"}, Ack(OK, 1, 2, GROUP, "m", "h")),
+        ({"call": "ReadOffset", "queue": 1, "offset": 3}, ReadOffset(OK, 1, 2, GROUP, 1, 3)),
+        ({"call": "CommitOffset", "queue": 1, "offset": 3}, CommitOffset(OK, 1, 2, GROUP, 1, 3)),
+        (
+            {"call": "Poll", "pulls": [{"queue": 1, "offset": 3, "next_offset": 4, "messages": [[3, "m", "d"]]}]},
+            Pull(OK, 1, 2, GROUP, 1, 3, 4, (Pulled(3, "m", "d"),)),
+        ),
+    ],
+)
+def test_what_programs_say(said: dict[str, Any], call: Call) -> None:
+    assert calls_of({**said, "invoked_ms": 1, "completed_ms": 2}, OK) == [call]
+
+
+def test_a_half_message_of_a_killed_program_gets_its_id() -> None:
+    history = History([HalfSend(Outcome.UNKNOWN, 1, 2, "", "there"), HalfSend(Outcome.UNKNOWN, 1, 2, "", "not there")])
+    final = Final([Stored("m", "there")], [], [], 16)
+    assert with_ids(history, final).calls == [HalfSend(Outcome.UNKNOWN, 1, 2, "m", "there")]
 
 
 def test_the_seed_decides() -> None:
