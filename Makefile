@@ -13,6 +13,9 @@ ATHERIS := $(VENV)/.atheris
 JOBS := 3
 PYTEST = $(BIN)/pytest -n $(JOBS) --dist loadfile --max-worker-restart 0
 
+# Servers and clients are started often; where the environment forbids to write bytecode, each start would compile all.
+COMPILE = $(BIN)/python -m compileall -q popserver popclient proto
+
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-all test-long test-failover test-spark-cluster test-clients test-rocketmq chromium test-browser images coverage lint format types generate fresh check docs bench torture mutations worlds fuzz simulate power-cuts upgrades soak proof clean
 
@@ -30,11 +33,13 @@ $(VENV)/bin/python:
 $(DEMO): pyproject.toml pyspark_popmq.py | $(VENV)/bin/python
 	@echo "Installing what the demo needs into $(VENV) (Spark is the large part) ..."
 	$(BIN)/pip install --quiet --editable '.[demo]'
+	$(COMPILE)
 	@touch $@
 
 $(DEV): pyproject.toml pyspark_popmq.py | $(VENV)/bin/python
 	@echo "Installing what developing needs into $(VENV) (Spark is the large part) ..."
 	$(BIN)/pip install --quiet --editable '.[dev]'
+	$(COMPILE)
 	@touch $@ $(DEMO)
 
 $(SITE): $(DEV)

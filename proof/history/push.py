@@ -23,16 +23,20 @@ def as_holds(history: History) -> History:
     plain = History()
     for call in history.calls:
         if isinstance(call, PushReceive):
-            later = lives[call.client][bisect_right(ends[call.client], call.completed_ms) :]
-            held_ms = _there_until_ms(call, later) - call.invoked_ms
+            calls = lives[call.client]
+            at = bisect_right(ends[call.client], call.completed_ms)
+            meanwhile = calls[bisect_right(ends[call.client], call.invoked_ms) : at]
+            held_ms = _there_until_ms(call, meanwhile, calls[at:]) - call.invoked_ms
             plain.add(_as_receive(call, min(held_ms, PUSH_HOLD_MS_MAX)))
         elif not isinstance(call, SignOfLife | Gone):
             plain.add(call)
     return plain
 
 
-def _there_until_ms(received: PushReceive, later: list[Call]) -> float:
-    """Until when the server cannot have taken the client for gone."""
+def _there_until_ms(received: PushReceive, meanwhile: list[Call], later: list[Call]) -> float:
+    """Until when the server cannot have taken the client for gone. `meanwhile`: while the receive waited."""
+    if any(isinstance(call, Gone) for call in meanwhile):
+        return received.invoked_ms  # perhaps before the message came
     until_ms = received.completed_ms + CLIENT_LAPSE_MS
     for call in later:
         if call.invoked_ms > until_ms:

@@ -26,7 +26,6 @@ from tests.support.load import (
 
 MESSAGE_GROUPS = 6  # of each producer
 DELAY_MS = (-50, 1_500)
-BETWEEN_CALM_SENDS_S = 0.3
 
 
 class OrderedProducer(Producer):
@@ -49,14 +48,6 @@ class OrderedProducer(Producer):
             plain.digest,
             message.system_properties.message_group,
         )
-
-
-class CalmProducer(Producer):
-    """Leaves the processors to a Spark beside it."""
-
-    async def _send(self, stub: Any, batch: list[pb.Message]) -> None:
-        await super()._send(stub, batch)
-        await asyncio.sleep(BETWEEN_CALM_SENDS_S)
 
 
 class DelayingProducer(Producer):

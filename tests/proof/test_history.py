@@ -15,12 +15,15 @@ from proof.history.events import (
     DelayedSend,
     EndTransaction,
     Forward,
+    Gone,
     HalfSend,
     OrderedSend,
     Pull,
     Pulled,
+    PushReceive,
     ReadOffset,
     Redrive,
+    SignOfLife,
     SinkRow,
     SparkBatch,
     SparkEnded,
@@ -155,6 +158,26 @@ def lived_on() -> Tale:
     return Scene.PLAIN, calls, ended("a")
 
 
+def pushed() -> Tale:
+    """A client leaves while its receive waits, which is answered all the same; it comes back and receives again."""
+    client = "client"
+
+    def push(at_ms: float, until_ms: float, attempt: int) -> PushReceive:
+        got = Delivered("a", "content", attempt, f"a/{attempt}/{at_ms}")
+        return PushReceive(OK, at_ms, until_ms, GROUP, 0.0, (got,), client)
+
+    calls: list[Call] = [
+        SignOfLife(OK, 0, 1, client),
+        Gone(OK, 4, 5, client),
+        Send(OK, 6, 7, "a", "content"),
+        push(2.0, 8, 1),
+        SignOfLife(OK, 10, 11, client),
+        push(12.0, 13, 2),
+        ack("a", 14, 12, attempt=2),
+    ]
+    return Scene.PLAIN, calls, ended("a")
+
+
 def sunk() -> Tale:
     """A query beside a consumer. Its driver was killed in batch 0, which it repeated."""
     first, second = SinkRow(0, 0, "a", "content"), SinkRow(0, 1, "b", "content")
@@ -176,7 +199,7 @@ def sunk() -> Tale:
     return Scene.SPARK, calls, final
 
 
-TALES = (in_order, a_run_again, a_run_again_in_parts, delayed, decided, redriven, pulled, lived_on, sunk)
+TALES = (in_order, a_run_again, a_run_again_in_parts, delayed, decided, redriven, pulled, lived_on, pushed, sunk)
 
 
 @pytest.mark.parametrize("tale", TALES)
@@ -320,6 +343,10 @@ def not_drained(_calls: list[Call], final: Final) -> None:
     final.drained = False
 
 
+def pushed_to_one_who_stayed(calls: list[Call], _final: Final) -> None:
+    del calls[1]
+
+
 BROKEN: list[tuple[Callable[[], Tale], Callable[[list[Call], Final], None], str]] = [
     (in_order, overtaken, "I6"),
     (in_order, stored_in_another_order, "I6"),
@@ -349,6 +376,7 @@ BROKEN: list[tuple[Callable[[], Tale], Callable[[list[Call], Final], None], str]
     (sunk, sunk_in_another_order, "I12"),
     (sunk, a_query_that_ended, "I14"),
     (sunk, wrong_gauges_of_the_query, "I13"),
+    (pushed, pushed_to_one_who_stayed, "I3"),
     (lived_on, never_again, "I14"),
     (lived_on, not_drained, "I14"),
 ]

@@ -36,6 +36,8 @@ HELD_MAX = 64
 class Load:
     """Producers, and consumers of several groups, on one topic; each run ends when `stop` is called."""
 
+    between_sends_s = 0.0  # of each producer
+
     def __init__(
         self,
         topic: str,
@@ -99,6 +101,7 @@ class Producer:
                 batch = self._again or [self._message() for _ in range(self._chance.choice((1, 1, 2, 8, 32)))]
                 self._again = []
                 await self._send(stub, batch)
+                await asyncio.sleep(self._load.between_sends_s)
 
     async def _send(self, stub: Any, batch: list[pb.Message]) -> None:
         invoked_ms = now_ms()
