@@ -9,8 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sqlalchemy import text
-
 from proof.history.events import HalfSend, Pull, SunkBatch
 from proof.history.lines import write_history
 from proof.history.scenes import Scene, judge
@@ -196,8 +194,7 @@ async def _within(within_s: float, is_so: Callable[[], bool]) -> bool:
 
 def _all_done(database_url: str) -> bool:
     with looking(database_url) as conn:
-        delayed = conn.execute(text("SELECT COUNT(*) FROM pending WHERE kind = 'DELAY'")).scalar_one()
-        return unfinished(conn, TOPIC) == 0 and delayed == 0
+        return unfinished(conn, TOPIC) == 0
 
 
 def counted(history: History) -> Counter[str]:

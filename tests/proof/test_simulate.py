@@ -31,6 +31,14 @@ def test_an_honest_run_breaks_nothing_and_can_be_repeated(scene: Scene) -> None:
     assert simulate(plan).mark == result.mark
 
 
+def test_a_clock_that_is_set_back_makes_the_end_late() -> None:
+    """A message is sent with a delay, then the clock goes back: it is due after all other things are done."""
+    plan = Plan(1072, 300, frozenset(range(300)) - {283, 284})
+    result = simulate(plan)
+    assert (plan.scene, result.violations) == (Scene.DELAY, [])
+    assert result.counts["faults"] == 2  # the clock, and the restart before the end
+
+
 @pytest.mark.parametrize("servers", [1, pytest.param(2, marks=pytest.mark.full)])
 def test_an_honest_run_breaks_nothing_on_postgres(postgres_url: str, servers: int) -> None:
     with closing(Store(postgres_url)) as store:

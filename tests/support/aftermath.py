@@ -50,8 +50,9 @@ def final(conn: Connection, topic: str, *, max_attempts: int = 17) -> Final:
 
 
 def unfinished(conn: Connection, topic: str) -> int:
-    """How many messages are still to be consumed, over all groups."""
-    return int(conn.execute(text(_UNFINISHED), {"topic": topic}).scalar_one())
+    """How many messages are still to be consumed, over all groups; one that is not due yet counts once."""
+    delayed = conn.execute(text("SELECT COUNT(*) FROM pending WHERE kind = 'DELAY'")).scalar_one()
+    return int(conn.execute(text(_UNFINISHED), {"topic": topic}).scalar_one()) + int(delayed)
 
 
 def stored(conn: Connection, topic: str) -> int:
