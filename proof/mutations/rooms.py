@@ -66,7 +66,16 @@ ROOMS: dict[str, MutatedRoom] = {
     ),
     "filter_memory": MutatedRoom(("popserver/filters/memory.py",), ("tests/filters/test_memory.py",), is_core=True),
     # Statements: their tests need a store each, so a mutant takes seconds.
-    "message_groups": MutatedRoom(("popserver/delivery/message_groups.py",), ("tests/fifo",)),
+    "message_groups": MutatedRoom(
+        ("popserver/delivery/message_groups.py",),
+        (
+            "tests/fifo",
+            "tests/progress/test_pauses.py",
+            "tests/progress/test_skips.py",
+            "tests/progress/test_resets.py",
+            "tests/lite/test_order.py",
+        ),
+    ),
     "resets": MutatedRoom(
         (
             "popserver/progress/reset.py",
