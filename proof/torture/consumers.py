@@ -16,7 +16,7 @@ from popproto.v2 import service_pb2 as wire
 from popserver.transport.convert import set_ms
 from proof.history.events import CommitOffset, Forward, Pull, Pulled, ReadOffset, Redrive
 from tests.support.checker import Outcome
-from tests.support.load import CALL_TIMEOUT_S, Consumer, Load, digest_of, named, now_ms, outcome_of
+from tests.support.load import CALL_TIMEOUT_S, Consumer, Load, asked, digest_of, named, now_ms, outcome_of
 
 REDRIVE_MAX = 50
 BETWEEN_REDRIVES_S = 0.15
@@ -37,14 +37,7 @@ class GivingUpConsumer(Consumer):
             message_id=message_id,
         )
         invoked_ms = now_ms()
-        try:
-            answer = await stub.ForwardMessageToDeadLetterQueue(
-                request, metadata=named(self._name), timeout=CALL_TIMEOUT_S
-            )  # fmt: skip
-        except grpc.aio.AioRpcError:
-            outcome = Outcome.UNKNOWN
-        else:
-            outcome = outcome_of(answer.status)
+        outcome, _ = await asked(stub.ForwardMessageToDeadLetterQueue, request, self._name)
         self._load.history.add(Forward(outcome, invoked_ms, now_ms(), self._group, message_id, handle))
         await self._pause_after(outcome)
 
@@ -106,16 +99,11 @@ class QueueReader(Consumer):
     async def _look(self, stub: Any) -> None:
         request = wire.GetOffsetRequest(group=pb.Resource(name=self._group), message_queue=self._message_queue())
         invoked_ms, offset = now_ms(), -1
-        try:
-            answer = await stub.GetOffset(request, metadata=named(self._name), timeout=CALL_TIMEOUT_S)
-        except grpc.aio.AioRpcError:
-            outcome = Outcome.UNKNOWN
-        else:
-            outcome = outcome_of(answer.status)
-            if outcome is Outcome.OK:
-                offset = answer.offset if answer.status.code == pb.OK else -1
-            elif answer.status.code in {pb.OFFSET_NOT_FOUND, pb.NOT_FOUND}:
-                outcome = Outcome.OK
+        outcome, answer = await asked(stub.GetOffset, request, self._name)
+        if outcome is Outcome.OK:
+            offset = answer.offset if answer.status.code == pb.OK else -1
+        elif answer is not None and answer.status.code in {pb.OFFSET_NOT_FOUND, pb.NOT_FOUND}:
+            outcome = Outcome.OK
         self._load.history.add(ReadOffset(outcome, invoked_ms, now_ms(), self._group, self._queue, offset))
         self._offset = max(offset, 0) if outcome is Outcome.OK else self._offset
         await self._pause_after(outcome)
@@ -157,12 +145,7 @@ class QueueReader(Consumer):
             group=pb.Resource(name=self._group), message_queue=self._message_queue(), offset=offset
         )
         invoked_ms = now_ms()
-        try:
-            answer = await stub.UpdateOffset(request, metadata=named(self._name), timeout=CALL_TIMEOUT_S)
-        except grpc.aio.AioRpcError:
-            outcome = Outcome.UNKNOWN
-        else:
-            outcome = outcome_of(answer.status)
+        outcome, _ = await asked(stub.UpdateOffset, request, self._name)
         self._load.history.add(CommitOffset(outcome, invoked_ms, now_ms(), self._group, self._queue, offset))
         await self._pause_after(outcome)
 

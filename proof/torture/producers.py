@@ -7,19 +7,16 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-import grpc
-
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
 from popserver.transport.convert import set_ms
 from proof.history.events import DelayedSend, EndTransaction, HalfSend, OrderedSend
 from tests.support.checker import Outcome, Send
 from tests.support.load import (
-    CALL_TIMEOUT_S,
     PAUSE_AFTER_FAILURE_S,
     Producer,
+    asked,
     digest_of,
-    named,
     now_ms,
     outcome_of,
 )
@@ -72,12 +69,8 @@ class HalfProducer(Producer):
     async def _send(self, stub: Any, batch: list[pb.Message]) -> None:
         invoked_ms = now_ms()
         request = wire.SendMessageRequest(messages=batch)
-        entries: Iterable[wire.SendResultEntry | None]
-        try:
-            answer = await stub.SendMessage(request, metadata=named(self._name), timeout=CALL_TIMEOUT_S)
-            entries = answer.entries
-        except grpc.aio.AioRpcError:
-            entries = [None] * len(batch)
+        _, answer = await asked(stub.SendMessage, request, self._name)
+        entries: Iterable[wire.SendResultEntry | None] = [None] * len(batch) if answer is None else answer.entries
         open_halves = []
         for each, entry in zip(batch, entries, strict=True):
             outcome = Outcome.UNKNOWN if entry is None else outcome_of(entry.status)
@@ -109,12 +102,7 @@ class HalfProducer(Producer):
             resolution=resolution,
         )
         invoked_ms = now_ms()
-        try:
-            answer = await stub.EndTransaction(request, metadata=named(self._name), timeout=CALL_TIMEOUT_S)
-        except grpc.aio.AioRpcError:
-            outcome = Outcome.UNKNOWN
-        else:
-            outcome = outcome_of(answer.status)
+        outcome, _ = await asked(stub.EndTransaction, request, self._name)
         commits = resolution == pb.COMMIT
         self._load.history.add(EndTransaction(outcome, invoked_ms, now_ms(), message_id, commits))
         return outcome

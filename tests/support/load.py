@@ -12,7 +12,7 @@ import itertools
 import json
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -106,11 +106,9 @@ class Producer:
     async def _send(self, stub: Any, batch: list[pb.Message]) -> None:
         invoked_ms = now_ms()
         request = wire.SendMessageRequest(messages=batch)
-        try:
-            answer = await stub.SendMessage(request, metadata=named(self._name), timeout=CALL_TIMEOUT_S)
-        except grpc.aio.AioRpcError:
-            outcomes = [Outcome.UNKNOWN] * len(batch)
-        else:
+        _, answer = await asked(stub.SendMessage, request, self._name)
+        outcomes = [Outcome.UNKNOWN] * len(batch)
+        if answer is not None:
             assert [entry.message_id for entry in answer.entries] == [_id(each) for each in batch]
             outcomes = [outcome_of(entry.status) for entry in answer.entries]
         for each, outcome in zip(batch, outcomes, strict=True):
@@ -210,12 +208,9 @@ class Consumer:
             entries=[wire.AckMessageEntry(message_id=each, receipt_handle=handle) for each, handle in held],
         )
         invoked_ms = now_ms()
-        try:
-            answer = await stub.AckMessage(request, metadata=named(self._name), timeout=CALL_TIMEOUT_S)
-        except grpc.aio.AioRpcError:
-            outcomes = [Outcome.UNKNOWN] * len(held)
-        else:
-            outcomes = [outcome_of(entry.status) for entry in answer.entries] or [outcome_of(answer.status)] * len(held)
+        outcome, answer = await asked(stub.AckMessage, request, self._name)
+        entries = answer.entries if answer is not None else ()
+        outcomes = [outcome_of(entry.status) for entry in entries] or [outcome] * len(held)
         for (message_id, handle), outcome in zip(held, outcomes, strict=True):
             self._load.history.add(Ack(outcome, invoked_ms, now_ms(), self._group, message_id, handle))
             if outcome is Outcome.UNKNOWN:
@@ -231,14 +226,9 @@ class Consumer:
             message_id=message_id,
         )
         set_ms(request.invisible_duration, duration_ms)
-        invoked_ms, new_handle = now_ms(), ""
-        try:
-            answer = await stub.ChangeInvisibleDuration(request, metadata=named(self._name), timeout=CALL_TIMEOUT_S)
-        except grpc.aio.AioRpcError:
-            outcome = Outcome.UNKNOWN
-        else:
-            outcome = outcome_of(answer.status)
-            new_handle = answer.receipt_handle if outcome is Outcome.OK else ""
+        invoked_ms = now_ms()
+        outcome, answer = await asked(stub.ChangeInvisibleDuration, request, self._name)
+        new_handle = answer.receipt_handle if outcome is Outcome.OK else ""
         self._load.history.add(
             ChangeInvisible(outcome, invoked_ms, now_ms(), self._group, message_id, handle, duration_ms, new_handle)
         )
@@ -250,6 +240,15 @@ class Consumer:
     async def _pause_after(self, *outcomes: Outcome) -> None:
         if Outcome.UNKNOWN in outcomes:
             await asyncio.sleep(PAUSE_AFTER_FAILURE_S)
+
+
+async def asked(call: Callable[..., Awaitable[Any]], request: object, client_id: str) -> tuple[Outcome, Any]:
+    """What became of a call, and its answer; None without one."""
+    try:
+        answer = await call(request, metadata=named(client_id), timeout=CALL_TIMEOUT_S)
+    except grpc.aio.AioRpcError:
+        return Outcome.UNKNOWN, None
+    return outcome_of(answer.status), answer
 
 
 def now_ms() -> float:
