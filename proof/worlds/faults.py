@@ -44,6 +44,13 @@ class OneMore(Law):
         return Law._ended(allowed, life)
 
 
+class LateIntervals(Law):
+    """The interval of a retry begins when somebody notices the end of the hold."""
+
+    def _ended(self, life: Life) -> Life:
+        return super()._ended(life._replace(end=max(life.end, 0)))
+
+
 class UntoldSkips(Law):
     """A skip by force tells the former holder nothing."""
 
@@ -83,6 +90,7 @@ LAWS: dict[type[Law], Rules] = {
     OldHandles: SIMPLE,
     CountedReturns: SIMPLE,
     OneMore: SIMPLE,
+    LateIntervals: PUSH,
     UntoldSkips: SIMPLE,
     ShortResets: SIMPLE,
     Overtaking: IN_ORDER,

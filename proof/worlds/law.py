@@ -1,6 +1,7 @@
 """The law of a small world, without a database: written from the rules of docs/lifecycle.md and not from the code.
 
-A world is a value, so that equal worlds are visited once. Times are ticks from now, never below 0: 0 is over.
+A world is a value, so that equal worlds are visited once. Times are ticks from now, and 0 is over. Only the hold of a
+push consumer goes below 0, because its interval begins when it ended, and not when somebody notices.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ class Law:
         sent = len(world.groups[0])
         if sent < self.rules.messages:
             yield Happening(Deed.SEND)
-        if any(_is_timed(each) for lives in world.groups for each in lives):
+        if any(self._is_timed(each) for lives in world.groups for each in lives):
             yield Happening(Deed.TICK)
         yield Happening(Deed.END_DUE)
         for group, lives in enumerate(world.groups):
@@ -144,7 +145,7 @@ class Law:
         if what.deed is Deed.SEND:
             return World(tuple((*lives, Life()) for lives in world.groups)), Answer(True)
         if what.deed is Deed.TICK:
-            return World(tuple(tuple(_older(each) for each in lives) for lives in world.groups)), Answer(True)
+            return World(tuple(tuple(self._older(each) for each in lives) for lives in world.groups)), Answer(True)
         if what.deed is Deed.END_DUE:
             return World(tuple(self._settled([self._ended(each) for each in one]) for one in world.groups)), Answer(
                 True
@@ -240,9 +241,9 @@ class Law:
             return life._replace(stage=Stage.READY)
         if life.attempt >= self.rules.max_attempts:
             return self._dead(life)
-        if self.rules.is_push:
-            return life._replace(stage=Stage.WAITING_RETRY, end=INTERVAL)
-        return life._replace(stage=Stage.READY)
+        if self.rules.is_push and life.end + INTERVAL > 0:
+            return life._replace(stage=Stage.WAITING_RETRY, end=life.end + INTERVAL)
+        return life._replace(stage=Stage.READY, end=0)
 
     def _settled(self, lives: list[Life]) -> tuple[Life, ...]:
         """In a message group, provisional acks count from its first message on."""
@@ -254,13 +255,15 @@ class Law:
             lives[number] = each._replace(stage=Stage.COMMIT, is_marked=False)
         return tuple(lives)
 
+    def _is_timed(self, life: Life) -> bool:
+        return bool(life.end > self._lowest_end(life) or life.newest or life.older)
 
-def _is_timed(life: Life) -> bool:
-    return bool(life.end or life.newest or life.older)
+    def _older(self, life: Life) -> Life:
+        def less(ticks: int | None) -> int | None:
+            return None if ticks is None else max(ticks - 1, 0)
 
+        end = max(life.end - 1, self._lowest_end(life))
+        return life._replace(end=end, newest=less(life.newest), older=less(life.older))
 
-def _older(life: Life) -> Life:
-    def less(ticks: int | None) -> int | None:
-        return None if ticks is None else max(ticks - 1, 0)
-
-    return life._replace(end=max(life.end - 1, 0), newest=less(life.newest), older=less(life.older))
+    def _lowest_end(self, life: Life) -> int:
+        return -INTERVAL if self.rules.is_push and life.stage is Stage.INFLIGHT else NOW
