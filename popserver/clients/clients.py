@@ -119,7 +119,10 @@ class Clients:
         if client is None or client.is_push:
             return
         client.is_push = True
-        if self._attach is not None:
+        if self._background.has(client_id):
+            # Its goodbye is not stored yet, and would end what the client gets until then.
+            self._submit(self._extend, client_id)
+        elif self._attach is not None:
             self._submit(self._attach, client_id)
 
     def attach_again(self) -> None:

@@ -115,6 +115,10 @@ class BackgroundTasks:
         if len(waiting) == 1:
             self._start(name)
 
+    def has(self, name: Hashable) -> bool:
+        """Whether work with this name is not done yet."""
+        return name in self._waiting
+
     async def idle(self) -> None:
         """Return when all work is done or waits for its next try."""
         while self._tasks:

@@ -170,6 +170,23 @@ async def test_an_end_that_the_store_refuses_is_written_later(broker: RunningBro
     assert await state(broker) is State.READY
 
 
+async def test_a_goodbye_that_is_stored_late_ends_nothing_that_was_given_after_it(broker: RunningBroker) -> None:
+    def fail() -> None:
+        raise OperationalError("BEGIN", {}, Exception("database is locked"))
+
+    clients = broker.broker.clients
+    clients.seen("c1")
+    clients.pushes("c1")
+    with watched(broker.broker.database, "BEGIN", fail):
+        clients.ended("c1")
+        await broker.broker.settle()
+    await hold(broker)
+    for _ in range(3):
+        await broker.advance(20 * SECOND)
+        clients.seen("c1")
+    assert await state(broker) is State.INFLIGHT
+
+
 async def test_one_that_comes_back_later_starts_anew(broker: RunningBroker) -> None:
     await hold(broker)
     await broker.advance(37 * SECOND)
