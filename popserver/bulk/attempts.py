@@ -18,7 +18,7 @@ from popserver.bulk.rules import RECEIVE_BYTES_MAX
 from popserver.database.dialect import dialect_of
 from popserver.database.notifications import DUE
 from popserver.database.rows import RowQuery, encode_rows, rows_parameter
-from popserver.database.schema import delivery, in_states, message
+from popserver.database.schema import delivery, message, still_in
 from popserver.delivery.history import Moved, record
 from popserver.delivery.message_groups import GroupQueueKey, lock_available
 from popserver.engine.transaction import Phase, Request, Transaction, carries_out
@@ -215,7 +215,7 @@ _held: Select[Any] = (
         _group_id == bindparam("of_group"),
         delivery.c.topic_id == bindparam("of_topic"),
         delivery.c.holder == literal_column(f"'{Holder.SIMPLE}'"),
-        in_states(delivery.c.state, State.INFLIGHT),
+        still_in(delivery.c.state, State.INFLIGHT),
         _visible_at_ms > bindparam("now_ms"),
     )
     .order_by(delivery.c.message_key)
@@ -233,7 +233,7 @@ _RENEW = (
             delivery.c.message_key == _HOLDS.c.message_key,
             delivery.c.hold_id == _HOLDS.c.hold_id,
         ),
-        in_states(delivery.c.state, *sources(Event.CHANGE_INVISIBLE)),
+        still_in(delivery.c.state, *sources(Event.CHANGE_INVISIBLE)),
     )
     .values(
         state=target(Event.CHANGE_INVISIBLE).value,

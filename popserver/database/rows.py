@@ -68,7 +68,10 @@ def _rows_of_sqlite(rows: _Rows, compiler: SQLCompiler, **kw: Any) -> str:
 
 @compiles(_Rows, "postgresql")
 def _rows_of_postgres(rows: _Rows, compiler: SQLCompiler, **kw: Any) -> str:
-    return f"jsonb_array_elements(CAST({compiler.process(rows.clauses, **kw)} AS jsonb))"
+    # Postgres expects 100 rows of the function. Then it would rather read a whole table that it believes to be small,
+    # such as one of thousands of old versions, than look up each key. Of an equality it expects that few rows are left.
+    elements = f"jsonb_array_elements(CAST({compiler.process(rows.clauses, **kw)} AS jsonb))"
+    return f"(SELECT value FROM {elements} WHERE jsonb_typeof(value) = 'array')"  # noqa: S608
 
 
 @compiles(_RowsAsJson, "sqlite")

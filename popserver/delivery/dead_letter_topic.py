@@ -21,7 +21,7 @@ from sqlalchemy import and_, bindparam, case, delete, insert, literal_column, se
 from popserver.catalog import topics
 from popserver.database.dialect import dialect_of
 from popserver.database.rows import encode_rows, rows_parameter
-from popserver.database.schema import dead_letter, delivery, in_states, message, redrive
+from popserver.database.schema import dead_letter, delivery, message, redrive, still_in
 from popserver.delivery.history import Moved, record
 from popserver.delivery.leaving import DeadLetterCandidate, NewDeadLetter, Origin
 from popserver.delivery.retry_topic import as_it_was_sent
@@ -174,5 +174,5 @@ _COPY = insert(message).from_select(
 _END = delete(delivery).where(
     delivery.c.group_id == bindparam("for_group"),
     delivery.c.message_key.in_(select(_CANDIDATES.c.message_key)),
-    in_states(delivery.c.state, *(sources(Event.EXHAUST) & sources(Event.FORWARD_TO_DLQ))),
+    still_in(delivery.c.state, *(sources(Event.EXHAUST) & sources(Event.FORWARD_TO_DLQ))),
 )

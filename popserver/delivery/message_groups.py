@@ -34,7 +34,7 @@ from sqlalchemy import (
 
 from popserver.database.dialect import dialect_of
 from popserver.database.rows import RowQuery, encode_rows, rows_parameter
-from popserver.database.schema import consumer_group, delivery, in_states, lite_subscription, pause, progress
+from popserver.database.schema import consumer_group, delivery, lite_subscription, pause, progress, still_in
 from popserver.database.schema import message_group_progress as behind
 from popserver.delivery import fifo
 from popserver.delivery.history import as_moved, record
@@ -262,11 +262,11 @@ _KEYS = rows_parameter("keys", "group_id", "message_key")
 _IS_NAMED = tuple_(delivery.c.group_id, delivery.c.message_key).in_(select(_KEYS.c.group_id, _KEYS.c.message_key))
 _END = delete(delivery).where(
     _IS_NAMED,
-    in_states(delivery.c.state, *sources(Event.ACK), *sources(Event.SETTLE)),
+    still_in(delivery.c.state, *sources(Event.ACK), *sources(Event.SETTLE)),
 )
 _MARK = (
     update(delivery)
-    .where(_IS_NAMED, in_states(delivery.c.state, *sources(Event.PROVISIONAL_ACK)))
+    .where(_IS_NAMED, still_in(delivery.c.state, *sources(Event.PROVISIONAL_ACK)))
     .values(state=target(Event.PROVISIONAL_ACK).value)
 )
 _MEMBERS = rows_parameter("members", "group_id", "queue_id", "topic_id", text=("message_group",))

@@ -6,7 +6,7 @@ Their counters change with each send and each receive. On Postgres the newest ve
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from sqlalchemy import (
     BindParameter,
@@ -27,6 +27,7 @@ from popserver.database.newest import newest
 from popserver.database.rows import RowStatement
 from popserver.database.schema import delivery, in_states, progress, queue
 from popserver.database.schema import message_group_progress as behind
+from popserver.engine.searches import SearchedFrom
 from popserver.model.states import State
 
 
@@ -44,6 +45,19 @@ class QueueToScan(NamedTuple):
     end_offset: int
     ready_since_ms: int | None
     has_open: int
+
+
+class ReadySearch(NamedTuple):
+    """A consumer group looks for messages of a topic that are READY again."""
+
+    group_id: int
+    topic_id: int
+
+
+class ReadyFrom(SearchedFrom[ReadySearch]):
+    """From when on these searches look. A message is READY since it was due, but only once a server has seen that."""
+
+    slack_ms: ClassVar = 20_000
 
 
 # For the whole topic, because that is one lookup; for each queue it would scan all open groups.

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, and_, bindparam, delete, func, insert, litera
 
 from popserver.catalog import topics
 from popserver.database.rows import RowStatement, encode_rows, rows_parameter
-from popserver.database.schema import KEY_SHIFT, delivery, in_states, message, progress
+from popserver.database.schema import KEY_SHIFT, delivery, message, progress, still_in
 from popserver.database.schema import topic as topic_table
 from popserver.delivery.history import as_moved, record
 from popserver.delivery.leaving import DueRetry, DueRow
@@ -176,7 +176,7 @@ _INSERT = insert(message).from_select(
 _END = delete(delivery).where(
     delivery.c.group_id == bindparam("for_group"),
     delivery.c.message_key.in_(select(_KEYS.c.message_key)),
-    in_states(delivery.c.state, *sources(Event.BACKOFF_ELAPSED)),
+    still_in(delivery.c.state, *sources(Event.BACKOFF_ELAPSED)),
 )
 _of_its_topic = and_(
     topic_table.c.topic_id == message.c.topic_id,

@@ -166,7 +166,8 @@ def _by_queue(topic: Topic, batch: Sequence[Message], rotation: int) -> dict[Mes
 def take_offsets(tx: Transaction, chosen: MessageQueue, count: int) -> TakenOffsets | None:
     """Take `count` offsets in one statement; None if the queue does not exist."""
     names = {"chosen": chosen.queue_id, "count": count, "now_ms": tx.now_ms}
-    row = tx.conn.execute(_TAKE_OFFSETS, names).first()
+    row = tx.conn.execute(_TAKE_OFFSETS_OF_NEWEST, names).first() if tx.has_other_writers else None
+    row = row or tx.conn.execute(_TAKE_OFFSETS, names).first()
     return None if row is None else TakenOffsets(row.next_offset - count, row.newest_stored_at_ms)
 
 
@@ -239,12 +240,13 @@ _NOW = bindparam("now_ms", type_=BigInteger)
 # The `stored_at_ms` of new messages: now, but not before the latest message in the queue. Servers read their time
 # before they have locked the queue, so another server with a later time may have been first.
 STORED_AT_MS = case((queue.c.newest_stored_at_ms > _NOW, queue.c.newest_stored_at_ms), else_=_NOW)
-_TAKE_OFFSETS = (
+_TAKE = (
     update(queue)
-    .where(queue.c.queue_id == bindparam("chosen"))
     .values(next_offset=queue.c.next_offset + bindparam("count"), newest_stored_at_ms=STORED_AT_MS)
     .returning(queue.c.next_offset, queue.c.newest_stored_at_ms)
 )
+_TAKE_OFFSETS = _TAKE.where(queue.c.queue_id == bindparam("chosen"))
+_TAKE_OFFSETS_OF_NEWEST = _TAKE.where(is_newest(queue, queue_id=bindparam("chosen")))
 # Not for a deleted topic: a server that does not know about the deletion would store messages that are never read.
 _IS_THERE = exists().where(topic_table.c.topic_id == bindparam("of_topic"), topic_table.c.deleted_at_ms.is_(None))
 _HAS_PENDING = exists().where(pending.c.topic_id == bindparam("of_topic"))

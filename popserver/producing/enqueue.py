@@ -10,13 +10,32 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
-from sqlalchemy import Connection, and_, bindparam, case, func, insert, literal_column, null, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Executable,
+    Select,
+    and_,
+    any_,
+    bindparam,
+    case,
+    func,
+    insert,
+    literal_column,
+    null,
+    select,
+    true,
+    update,
+)
 
 from popserver.catalog.topics import topics_by_id
+from popserver.database.dialect import Dialect, PerDialect
+from popserver.database.newest import newest
 from popserver.database.rows import RowStatement, encode_rows, rows_parameter
 from popserver.database.schema import IS_DELAYED, IS_HALF, IS_ORIGINAL, message, pending, queue
+from popserver.engine.searches import SearchedFrom
 from popserver.engine.transaction import STEP_ROWS_MAX, Phase, Request, Transaction, carries_out
 from popserver.filters import tag_hash
 from popserver.messages import keys
@@ -69,11 +88,27 @@ class EnqueueDue(Request[EnqueuedDue]):
 def enqueue_due(tx: Transaction, requests: Sequence[EnqueueDue]) -> list[EnqueuedDue | PopError]:
     """Move due messages into their queues. Several requests in one transaction share one step; the first one's answer
     has the messages."""
-    due = _DUE.rows(tx.conn, {"now_ms": tx.calendar_ms, "limit": STEP_ROWS_MAX})
+    from_ms = _due_from(tx)
+    due = _DUE.rows(tx.conn, {"from_ms": from_ms, "now_ms": tx.calendar_ms, "limit": STEP_ROWS_MAX})
+    first_ms = due[0].due_at_ms if due else None
+    tx.after_commit.append(lambda: tx.remembered(DelayedFrom).saw(None, from_ms, first_ms, tx.calendar_ms))
     rows = _in_order(tx, within_a_step(due, STEP_BYTES_MAX))
     done = enqueue(tx, rows, requests[0].rotation, requests[0].key_window_ms) if rows else EnqueuedRows((), 0)
     answer = EnqueuedDue(len(rows) - done.left, *_next_due(tx, len(rows) - done.left, len(due)))
     return [answer._replace(placed=done.placed), *[answer] * (len(requests) - 1)]
+
+
+class DelayedFrom(SearchedFrom[None]):
+    """There is one search, for all topics. Users' transactions may store a message after its time."""
+
+    slack_ms: ClassVar = 20_000
+
+
+def _due_from(tx: Transaction) -> int:
+    """From when on to look. SQLite's index has no entries of the past. Most messages of users' transactions are due
+    at 0."""
+    from_ms = tx.remembered(DelayedFrom).of(None, tx.calendar_ms) if tx.has_other_writers else 0
+    return 0 if from_ms and tx.conn.execute(_OF_USERS).first() is not None else from_ms
 
 
 def _next_due(tx: Transaction, entered: int, due: int) -> tuple[int | None, int | None]:
@@ -148,7 +183,7 @@ def _placed(
         by_queue[chosen.queue_id].append(row)
     counts = encode_rows([(queue_id, len(several)) for queue_id, several in by_queue.items()])
     names = {"counts": counts, "now_ms": tx.now_ms}
-    for queue_id, next_offset, stored_at_ms in tx.conn.execute(_TAKE_OFFSETS, names):
+    for queue_id, next_offset, stored_at_ms in tx.conn.execute(_TAKE_OFFSETS.of(tx.conn), names):
         several = by_queue[queue_id]
         tx.ready_topics.add(several[0].topic_id)
         first_key = message_key(queue_id, next_offset - len(several))
@@ -200,10 +235,13 @@ def _in_a_queue_already(tx: Transaction, rows: Sequence[PendingRow]) -> set[int]
 _DUE = RowStatement(
     PendingRow,
     select(*PENDING_COLUMNS)
-    .where(IS_DELAYED, pending.c.due_at_ms <= bindparam("now_ms"))
+    .where(IS_DELAYED, pending.c.due_at_ms.between(bindparam("from_ms"), bindparam("now_ms")))
     .order_by(pending.c.due_at_ms, pending.c.pending_id)
     .limit(bindparam("limit"))
     .with_for_update(skip_locked=True),
+)
+_OF_USERS: Select[Any] = (
+    select(literal_column("1")).where(IS_DELAYED, pending.c.due_at_ms == literal_column("0")).limit(1)
 )
 _FIRST_DUE = select(func.min(pending.c.due_at_ms)).where(IS_DELAYED)
 _NEXT_DUE = (
@@ -235,18 +273,29 @@ _KNOWN = (
     .where(IS_ORIGINAL)
 )
 _COUNTS = rows_parameter("counts", "queue_id", "count")
-_FREE = (
-    select(queue.c.queue_id)
-    .where(queue.c.queue_id.in_(select(_COUNTS.c.queue_id)))
-    .with_for_update(skip_locked=True)
-    .cte("free")
-)
-_TAKE_OFFSETS = (
-    update(queue)
-    .where(queue.c.queue_id == _COUNTS.c.queue_id, queue.c.queue_id.in_(select(_FREE.c.queue_id)))
-    .values(next_offset=queue.c.next_offset + _COUNTS.c.count, newest_stored_at_ms=STORED_AT_MS)
-    .returning(queue.c.queue_id, queue.c.next_offset, queue.c.newest_stored_at_ms)
-)
+
+
+def _take_offsets(dialect: Dialect) -> Executable:
+    """Of the queues that no other server has locked."""
+    if dialect.has_other_writers:
+        place: ColumnElement[Any] = literal_column("newest.ctid").label("place")
+        row = newest(queue.alias("newest"), place, queue_id=_COUNTS.c.queue_id)
+        free = row.with_for_update(skip_locked=True).lateral("free")
+        places = select(free.c.place).select_from(_COUNTS.join(free, true())).correlate(None).scalar_subquery()
+        # The sum keeps Postgres from looking for the keys, by which it meets the oldest version first.
+        is_free = literal_column("queue.ctid") == any_(func.array(places))
+        is_taken = and_(is_free, queue.c.queue_id + literal_column("0") == _COUNTS.c.queue_id)
+    else:
+        is_taken = queue.c.queue_id == _COUNTS.c.queue_id
+    return (
+        update(queue)
+        .where(is_taken)
+        .values(next_offset=queue.c.next_offset + _COUNTS.c.count, newest_stored_at_ms=STORED_AT_MS)
+        .returning(queue.c.queue_id, queue.c.next_offset, queue.c.newest_stored_at_ms)
+    )
+
+
+_TAKE_OFFSETS = PerDialect(_take_offsets)
 _PLACES = rows_parameter("places", "pending_id", "message_key", "stored_at_ms", "tag_hash")
 # Columns that change; all others keep the pending row's value. A committed half is an ordinary message (protocol 8.1).
 _BECOMES = {

@@ -5,16 +5,18 @@ A decision names its rows and waits for their locks. A check chooses rows and sk
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
-from sqlalchemy import Connection, bindparam, func, select, update
+from sqlalchemy import BindParameter, Connection, bindparam, func, select, true, update
 
 from popserver.catalog.topics import topics_by_id
+from popserver.database.dialect import Dialect, PerDialect
 from popserver.database.rows import RowStatement, encode_rows, rows_parameter
 from popserver.database.schema import IS_HALF, IS_ORIGINAL, message, pending
+from popserver.engine.searches import SearchedFrom
 from popserver.engine.transaction import Phase, Request, Transaction, carries_out
 from popserver.model.errors import InvalidTransactionId, PopError
 from popserver.model.handles import is_transaction_of
@@ -126,9 +128,10 @@ def claim_checks(tx: Transaction, requests: Sequence[ClaimChecks]) -> list[Claim
     The first request gets all of them.
     """
     policy = requests[0].policy
-    topics = encode_rows([(each,) for each in sorted(frozenset[int]().union(*(each.topic_ids for each in requests)))])
+    from_ms = _checks_from(tx, frozenset[int]().union(*(each.topic_ids for each in requests)))
+    topics = encode_rows(sorted(from_ms.items()))
     due_names = {"topics": topics, "now_ms": tx.now_ms, "limit": CHECKS_PER_STEP_MAX}
-    due = within_a_step(_DUE.rows(tx.conn, due_names), CHECKED_BYTES_MAX)
+    due = within_a_step(_DUE.of(tx.conn).rows(tx.conn, due_names), CHECKED_BYTES_MAX)
     names = topics_by_id(tx.conn, {row.topic_id for row in due}) if due else {}
     discarded = [row for row in due if row.checks >= policy.checks_max]
     remove(tx, (row.pending_id for row in discarded))
@@ -136,13 +139,39 @@ def claim_checks(tx: Transaction, requests: Sequence[ClaimChecks]) -> list[Claim
     if asked:
         ids = encode_rows([(row.pending_id,) for row in asked])
         tx.conn.execute(_COUNT, {"ids": ids, "at_ms": tx.now_ms + policy.interval_ms})
-    next_check_ms = tx.conn.execute(_NEXT_CHECK, {"topics": topics}).scalar()
+    next_check_ms = _next_check_ms(tx, from_ms)
     first = ClaimedChecks(
         _checks(tx.conn, asked, names),
         [_expired(row, names) for row in discarded if row.topic_id in names],
         next_check_ms,
     )
     return [first, *[ClaimedChecks([], [], next_check_ms)] * (len(requests) - 1)]
+
+
+class ChecksFrom(SearchedFrom[int]):
+    """There is a search for each topic id. A check is due later than its half message is stored."""
+
+    slack_ms: ClassVar = 20_000
+
+
+def _checks_from(tx: Transaction, topic_ids: Iterable[int]) -> dict[int, int]:
+    """From when on to look, for each topic. SQLite's index has no entries of the past."""
+    if not tx.has_other_writers:
+        return dict.fromkeys(topic_ids, 0)
+    return {each: tx.remembered(ChecksFrom).of(each, tx.now_ms) for each in topic_ids}
+
+
+def _next_check_ms(tx: Transaction, from_ms: Mapping[int, int]) -> int | None:
+    """When the next check of these topics is due."""
+    rows = tx.conn.execute(_NEXT_CHECKS, {"topics": encode_rows(sorted(from_ms.items()))})
+    next_ms: dict[int, int | None] = {row.topic_id: row.due_ms for row in rows}
+
+    def seen() -> None:
+        for topic_id, looked_from_ms in from_ms.items():
+            tx.remembered(ChecksFrom).saw(topic_id, looked_from_ms, next_ms[topic_id], tx.now_ms)
+
+    tx.after_commit.append(seen)
+    return min((each for each in next_ms.values() if each is not None), default=None)
 
 
 @carries_out(ReturnChecks)
@@ -239,19 +268,33 @@ _STORED = select(message.c.message_key).where(
     message.c.message_id == bindparam("message_id"),
     IS_ORIGINAL,
 )
-_TOPICS = rows_parameter("topics", "topic_id")
-_DUE = RowStatement(
-    _DueRow,
-    select(*(pending.c[name] for name in _DueRow._fields if name != "size"), func.length(pending.c.body).label("size"))
-    .where(IS_HALF, pending.c.topic_id.in_(select(_TOPICS.c.topic_id)), pending.c.due_at_ms <= bindparam("now_ms"))
-    .order_by(pending.c.topic_id, pending.c.due_at_ms)
-    .limit(bindparam("limit"))
-    .with_for_update(skip_locked=True),
+_TOPICS = rows_parameter("topics", "topic_id", "from_ms")
+
+
+def _due(dialect: Dialect) -> RowStatement[_DueRow]:
+    columns: list[Any] = [pending.c[name] for name in _DueRow._fields if name != "size"]
+    columns.append(func.length(pending.c.body).label("size"))
+    limit: BindParameter[int] = bindparam("limit")
+    if not dialect.has_other_writers:
+        of_topics = pending.c.topic_id.in_(select(_TOPICS.c.topic_id)), pending.c.due_at_ms <= bindparam("now_ms")
+        query = select(*columns).where(IS_HALF, *of_topics).order_by(pending.c.topic_id, pending.c.due_at_ms)
+        return RowStatement(_DueRow, query.limit(limit))
+    # One topic after the other: else Postgres might read all entries of the index, also those of the past.
+    of_topic = pending.c.topic_id == _TOPICS.c.topic_id
+    times = pending.c.due_at_ms.between(_TOPICS.c.from_ms, bindparam("now_ms"))
+    found = select(*columns, pending.c.due_at_ms).where(IS_HALF, of_topic, times).order_by(pending.c.due_at_ms)
+    due = found.limit(limit).with_for_update(skip_locked=True).correlate(_TOPICS).lateral("due")
+    query = select(*(due.c[name] for name in _DueRow._fields)).select_from(_TOPICS.join(due, true()))
+    return RowStatement(_DueRow, query.order_by(due.c.topic_id, due.c.due_at_ms).limit(limit))
+
+
+_DUE = PerDialect(_due)
+_EARLIEST = select(func.min(pending.c.due_at_ms)).where(
+    IS_HALF, pending.c.topic_id == _TOPICS.c.topic_id, pending.c.due_at_ms >= _TOPICS.c.from_ms
 )
-_EARLIEST = select(func.min(pending.c.due_at_ms)).where(IS_HALF, pending.c.topic_id == _TOPICS.c.topic_id)
-_NEXT_CHECK = select(func.min(_EARLIEST.scalar_subquery())).select_from(_TOPICS)
+_NEXT_CHECKS = select(_TOPICS.c.topic_id, _EARLIEST.scalar_subquery().label("due_ms"))
 _IDS = rows_parameter("ids", "pending_id")
-_THESE = (IS_HALF, pending.c.pending_id.in_(select(_IDS.c.pending_id)))
+_THESE = (pending.c.pending_id.in_(select(_IDS.c.pending_id)),)
 _COUNT = update(pending).where(*_THESE).values(checks=pending.c.checks + 1, due_at_ms=bindparam("at_ms"))
 _UNCOUNT = update(pending).where(*_THESE).values(checks=pending.c.checks - 1, due_at_ms=bindparam("at_ms"))
 _OF_SENDER = select(pending.c.topic_id).where(IS_HALF, pending.c.client_id == bindparam("of_client")).distinct()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, ClassVar, NamedTuple
 
-from sqlalchemy import bindparam, delete, func, select
+from sqlalchemy import bindparam, delete, func, literal_column, select
 
 from popserver.database.dialect import dialect_of
 from popserver.database.notifications import CHECKS, PENDING
@@ -38,6 +38,7 @@ class PendingRow(NamedTuple):
     topic_id: int
     message_id: bytes
     kind: str
+    due_at_ms: int
     transaction_id: str | None
     checks: int
     enqueued: int
@@ -218,10 +219,12 @@ def _cancel_pending(tx: Transaction, request: CancelPending) -> list[str]:
 _EXISTS = select(topic_table.c.topic_id).where(
     topic_table.c.topic_id == bindparam("topic_id"), topic_table.c.deleted_at_ms.is_(None)
 )
+# The sum keeps Postgres from using the index of the topic's messages, which may have thousands of old versions.
+_topic_id = pending.c.topic_id + literal_column("0")
 _LOCK = RowStatement(
     PendingRow,
     select(*PENDING_COLUMNS)
-    .where(pending.c.topic_id == bindparam("topic_id"), pending.c.message_id.in_(bindparam("ids", expanding=True)))
+    .where(_topic_id == bindparam("topic_id"), pending.c.message_id.in_(bindparam("ids", expanding=True)))
     .order_by(pending.c.pending_id)
     .with_for_update(),
 )

@@ -14,7 +14,7 @@ from sqlalchemy import func, select, update
 from popserver.database.dialect import dialect_of
 from popserver.database.notifications import DUE
 from popserver.database.rows import RowQuery, encode_rows, rows_parameter
-from popserver.database.schema import delivery, in_states, message
+from popserver.database.schema import delivery, message, still_in
 from popserver.delivery.history import Moved, record
 from popserver.engine.transaction import Phase, Request, Transaction
 from popserver.filters import Filter
@@ -155,7 +155,7 @@ _GRANT_AGAIN = (
     .where(
         delivery.c.group_id == _HOLDS.c.group_id,
         delivery.c.message_key == _HOLDS.c.message_key,
-        in_states(delivery.c.state, *sources(Event.RECEIVE)),
+        still_in(delivery.c.state, *sources(Event.RECEIVE)),
     )
     .values(
         state=_GRANTED,

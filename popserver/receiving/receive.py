@@ -19,8 +19,7 @@ from sqlalchemy import bindparam, select
 from popserver.database.rows import RowStatement, encode_rows
 from popserver.database.schema import delivery, in_states
 from popserver.delivery.message_groups import MessageGroupKey
-from popserver.delivery.places import QueueToScan
-from popserver.delivery.ready import ReadyFrom
+from popserver.delivery.places import QueueToScan, ReadyFrom, ReadySearch
 from popserver.engine.transaction import STEP_ROWS_MAX, Transaction, carries_out
 from popserver.filters import Filter
 from popserver.messages.read import BY_KEY, DEFERRED, Bodies, stored_messages
@@ -343,13 +342,14 @@ def _is_hidden(tx: Transaction, batch: ReceiveBatch) -> bool:
 
 def _ready_from(tx: Transaction, batch: ReceiveBatch) -> int:
     """From when on to look for messages that are READY again. SQLite's index has no entries of the past."""
-    return tx.remembered(ReadyFrom).of(batch.group.group_id, batch.topic.topic_id, tx.now_ms)
+    return tx.remembered(ReadyFrom).of(ReadySearch(batch.group.group_id, batch.topic.topic_id), tx.now_ms)
 
 
 def _saw_ready(tx: Transaction, batch: ReceiveBatch, first_ms: int | None) -> None:
     """Remember which message was the first one, once the transaction is committed: it may have granted it."""
-    seen = batch.group.group_id, batch.topic.topic_id, batch.names["ready_from"], first_ms, tx.now_ms
-    tx.after_commit.append(lambda: tx.remembered(ReadyFrom).saw(*seen))
+    search = ReadySearch(batch.group.group_id, batch.topic.topic_id)
+    from_ms = batch.names["ready_from"]
+    tx.after_commit.append(lambda: tx.remembered(ReadyFrom).saw(search, from_ms, first_ms, tx.now_ms))
 
 
 def _answers(tx: Transaction, batch: ReceiveBatch, slots: Sequence[ReceiveSlot], *, left_over: bool) -> list[Received]:

@@ -14,7 +14,7 @@ from sqlalchemy import BigInteger, Text, and_, bindparam, literal_column, or_, s
 
 from popserver.database.notifications import DUE
 from popserver.database.rows import RowStatement, encode_rows, rows_parameter
-from popserver.database.schema import delivery, in_states
+from popserver.database.schema import delivery, still_in
 from popserver.engine.transaction import Transaction
 from popserver.messages.read import BY_KEY, MessageRow
 from popserver.model.handles import Receipt
@@ -99,7 +99,7 @@ _every_held = (
     .where(
         delivery.c.group_id == bindparam("group_id"),
         delivery.c.topic_id == bindparam("topic_id"),
-        in_states(delivery.c.state, State.INFLIGHT),
+        still_in(delivery.c.state, State.INFLIGHT),
         delivery.c.visible_at_ms > bindparam("now_ms"),
     )
     .order_by(delivery.c.message_key)
@@ -121,7 +121,7 @@ _free = (
             or_(
                 delivery.c.holder == literal_column(f"'{Holder.ORPHAN}'"), delivery.c.client_id == literal_column("''")
             ),
-            in_states(delivery.c.state, State.INFLIGHT),
+            still_in(delivery.c.state, State.INFLIGHT),
             delivery.c.visible_at_ms < bindparam("until_ms"),
         ),
     )

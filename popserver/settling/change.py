@@ -11,7 +11,7 @@ from sqlalchemy import and_, bindparam, select, update
 
 from popserver.database.notifications import DUE
 from popserver.database.rows import RowStatement
-from popserver.database.schema import delivery, in_states
+from popserver.database.schema import delivery, still_in
 from popserver.delivery.dead_letter_topic import move_to_dead_letters
 from popserver.delivery.history import record
 from popserver.delivery.leaving import DeadLetterCandidate
@@ -205,12 +205,12 @@ _IS_CURRENT = and_(
 _HELD = RowStatement(
     HeldRow,
     select(*HELD_COLUMNS)
-    .where(_IS_CURRENT, in_states(delivery.c.state, State.INFLIGHT))
+    .where(_IS_CURRENT, still_in(delivery.c.state, State.INFLIGHT))
     .with_for_update(skip_locked=True),
 )
 _CHANGE = (
     update(delivery)
-    .where(_IS_CURRENT, in_states(delivery.c.state, *sources(Event.CHANGE_INVISIBLE)))
+    .where(_IS_CURRENT, still_in(delivery.c.state, *sources(Event.CHANGE_INVISIBLE)))
     .values(
         state=bindparam("to_state"),
         attempt=bindparam("to_attempt"),

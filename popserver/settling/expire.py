@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
-from sqlalchemy import bindparam, delete, exists, func, select, tuple_, update
+from sqlalchemy import Connection, Select, bindparam, delete, exists, func, literal_column, select, tuple_, update
 
 from popserver.catalog.groups import FoundGroup, groups_by_id
 from popserver.database.rows import RowStatement, encode_rows, rows_parameter
-from popserver.database.schema import WITH_TIME, delivery, in_states
+from popserver.database.schema import WITH_TIME, delivery, still_in
 from popserver.delivery.dead_letter_topic import move_to_dead_letters
 from popserver.delivery.history import as_moved, record
 from popserver.delivery.leaving import DeadLetterCandidate, DueRow
@@ -27,8 +27,9 @@ from popserver.delivery.message_groups import (
     lock_available,
     runs_of,
 )
-from popserver.delivery.ready import SLACK_MS, ReadyFrom
+from popserver.delivery.places import ReadyFrom, ReadySearch
 from popserver.delivery.retry_topic import requeue
+from popserver.engine.searches import SearchedFrom
 from popserver.engine.transaction import STEP_ROWS_MAX, Phase, Request, Transaction, carries_out
 from popserver.model.errors import PopError
 from popserver.model.group import Group, Mode
@@ -68,7 +69,8 @@ class EndDue(Request[EndedHolds]):
 def end_due(tx: Transaction, requests: Sequence[EndDue]) -> list[EndedHolds | PopError]:
     """End the due holds and intervals of one step. Several requests in one transaction share the step; the first one's
     answer has what was requeued."""
-    names = {"now_ms": tx.now_ms, "limit": STEP_ROWS_MAX}
+    from_ms = _due_from(tx)
+    names = {"from_ms": from_ms, "now_ms": tx.now_ms, "limit": STEP_ROWS_MAX}
     rows = [*_DUE.rows(tx.conn, names), *_due_in_order(tx, names)]
     groups = groups_by_id(tx.conn, {row.group_id for row in rows}) if rows else {}
     groups = {group_id: found for group_id, found in groups.items() if not _is_over(found)}
@@ -79,26 +81,39 @@ def end_due(tx: Transaction, requests: Sequence[EndDue]) -> list[EndedHolds | Po
         if target(event) is State.READY:
             requeued.update((group_id, row.topic_id) for row in several)
     _advance_groups(tx, rows, groups)
-    ended = EndedHolds(next_due_ms(tx.conn) if rows else _when_to_check_again(tx))
+    earliest_ms = next_due_ms(tx.conn, from_ms)
+    tx.after_commit.append(lambda: tx.remembered(DueFrom).saw(None, from_ms, earliest_ms, tx.now_ms))
+    ended = EndedHolds(earliest_ms if rows else _when_to_check_again(tx, earliest_ms))
     return [ended._replace(requeued=requeued), *[ended] * (len(requests) - 1)]
 
 
-def next_due_ms(conn: Any) -> int | None:
-    """When the earliest hold or interval ends."""
-    due_ms: int | None = conn.execute(_NEXT_DUE).scalar()
+class DueFrom(SearchedFrom[None]):
+    """There is one search, for all groups. A hold begins before it is due, so little is stored after its time."""
+
+    slack_ms: ClassVar = 2_000
+
+
+def _due_from(tx: Transaction) -> int:
+    """From when on to look. SQLite's index has no entries of the past. An ack in a user's transaction is due at 0."""
+    from_ms = tx.remembered(DueFrom).of(None, tx.now_ms) if tx.has_other_writers else 0
+    return 0 if from_ms and tx.conn.execute(_ACKED_BY_USERS).first() is not None else from_ms
+
+
+def next_due_ms(conn: Connection, from_ms: int = 0) -> int | None:
+    """When the earliest hold or interval ends, of those that end at `from_ms` or later."""
+    due_ms: int | None = conn.execute(_NEXT_DUE, {"from_ms": from_ms}).scalar()
     return due_ms
 
 
-def _when_to_check_again(tx: Transaction) -> int | None:
+def _when_to_check_again(tx: Transaction, earliest_ms: int | None) -> int | None:
     """When to try again after a step that ended nothing: other transactions have locked what is due."""
-    earliest_ms = next_due_ms(tx.conn)
     if earliest_ms is None or earliest_ms > tx.now_ms:
         return earliest_ms
     # Another server's lock is short, but a user's transaction may hold one for hours: the longer a delivery is overdue,
     # the longer the pause. The due time of an ack in a user's transaction is 0: how long it is overdue is unknown.
     overdue_ms = tx.now_ms - earliest_ms if earliest_ms else 0
     again_ms = tx.now_ms + min(max(overdue_ms // 2, CHECK_AGAIN_MS_MIN), CHECK_AGAIN_MS_MAX)
-    later_ms = tx.conn.execute(_NEXT_LATER, {"now_ms": tx.now_ms}).scalar()
+    later_ms = next_due_ms(tx.conn, tx.now_ms + 1)
     return again_ms if later_ms is None else min(again_ms, later_ms)
 
 
@@ -169,8 +184,9 @@ def _carry_out(tx: Transaction, group: Group, event: Event, rows: Sequence[DueRo
     if target(event) is State.READY:
         for topic_id in {row.topic_id for row in rows if row.message_group is None}:
             tx.ready_topics.add(topic_id)
-        for topic_id in {row.topic_id for row in rows if row.visible_at_ms < tx.now_ms - SLACK_MS // 2}:
-            tx.after_commit.append(partial(tx.remembered(ReadyFrom).forget, group.group_id, topic_id))
+        for topic_id in {row.topic_id for row in rows if row.visible_at_ms < tx.now_ms - ReadyFrom.slack_ms // 2}:
+            late = ReadySearch(group.group_id, topic_id)
+            tx.after_commit.append(partial(tx.remembered(ReadyFrom).forget, late))
 
 
 def _advance_groups(tx: Transaction, rows: Sequence[DueRow], groups: dict[int, FoundGroup]) -> None:
@@ -199,7 +215,7 @@ def _visible_at_ms(row: DueRow, event: Event, group: Group) -> int:
 
 _ALL_DUE = (
     select(*(delivery.c[name] for name in DueRow._fields))
-    .where(WITH_TIME, delivery.c.visible_at_ms <= bindparam("now_ms"))
+    .where(WITH_TIME, delivery.c.visible_at_ms.between(bindparam("from_ms"), bindparam("now_ms")))
     .order_by(delivery.c.visible_at_ms)
     .limit(bindparam("limit"))
 )
@@ -215,8 +231,12 @@ _IN_A_PLACE = exists().where(
     delivery.c.message_key < _PLACES.c.end_key,
 )
 _DUE_IN_ORDER_FREE = RowStatement(DueRow, _in_order.where(_IN_A_PLACE).with_for_update(of=delivery, skip_locked=True))
-_NEXT_DUE = select(func.min(delivery.c.visible_at_ms)).where(WITH_TIME)
-_NEXT_LATER = _NEXT_DUE.where(delivery.c.visible_at_ms > bindparam("now_ms"))
+_NEXT_DUE = select(func.min(delivery.c.visible_at_ms)).where(
+    WITH_TIME, delivery.c.visible_at_ms >= bindparam("from_ms")
+)
+_ACKED_BY_USERS: Select[Any] = (
+    select(literal_column("1")).where(WITH_TIME, delivery.c.visible_at_ms == literal_column("0")).limit(1)
+)
 _ROWS = rows_parameter("rows", "group_id", "message_key")
 _FORGET = delete(delivery).where(
     tuple_(delivery.c.group_id, delivery.c.message_key).in_(select(_ROWS.c.group_id, _ROWS.c.message_key))
@@ -228,7 +248,7 @@ _MOVE = {
     .where(
         delivery.c.group_id == _MOVES.c.group_id,
         delivery.c.message_key == _MOVES.c.message_key,
-        in_states(delivery.c.state, *sources(event)),
+        still_in(delivery.c.state, *sources(event)),
     )
     .values(state=target(event).value, visible_at_ms=_MOVES.c.visible_at_ms)
     for event in (Event.RELEASE, Event.RETRY, Event.BACKOFF_ELAPSED)

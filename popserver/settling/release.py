@@ -13,7 +13,7 @@ from popserver.catalog.groups import groups_by_id
 from popserver.database.dialect import dialect_of
 from popserver.database.notifications import DUE
 from popserver.database.rows import RowStatement, encode_rows, rows_parameter
-from popserver.database.schema import delivery, in_states
+from popserver.database.schema import delivery, still_in
 from popserver.delivery.history import record
 from popserver.delivery.message_groups import MessageGroupKey, advance_groups, by_member, runs_of
 from popserver.engine.transaction import Locks, Phase, Request, Transaction, carries_out
@@ -136,7 +136,7 @@ _ENDS_SOON = {"holder": Holder.ORPHAN.value, "visible_at_ms": bindparam("until_m
 _OF_CLIENT = (
     delivery.c.client_id == bindparam("of_client"),
     delivery.c.holder == literal_column(f"'{Holder.PUSH}'"),
-    in_states(delivery.c.state, State.INFLIGHT),
+    still_in(delivery.c.state, State.INFLIGHT),
     delivery.c.visible_at_ms > bindparam("until_ms"),
 )
 _free = select(delivery.c.group_id, delivery.c.message_key).where(*_OF_CLIENT).with_for_update(skip_locked=True)
@@ -154,7 +154,7 @@ _TOO_LONG = (
             delivery.c.group_id == _GRANTS.c.group_id,
             delivery.c.message_key == _GRANTS.c.message_key,
             delivery.c.hold_id == _GRANTS.c.hold_id,
-            in_states(delivery.c.state, State.INFLIGHT),
+            still_in(delivery.c.state, State.INFLIGHT),
             delivery.c.visible_at_ms > bindparam("until_ms"),
         ),
     )
@@ -177,7 +177,7 @@ _IS_GRANTED = and_(
     delivery.c.group_id == _GRANTS.c.group_id,
     delivery.c.message_key == _GRANTS.c.message_key,
     delivery.c.hold_id == _GRANTS.c.hold_id,
-    in_states(delivery.c.state, *sources(Event.GIVE_BACK)),
+    still_in(delivery.c.state, *sources(Event.GIVE_BACK)),
     delivery.c.visible_at_ms > bindparam("now_ms"),
 )
 _GRANTED = (
@@ -203,7 +203,7 @@ _abandoned = (
     .where(
         delivery.c.client_id == bindparam("of_client"),
         delivery.c.holder == literal_column(f"'{Holder.ORPHAN}'"),
-        in_states(delivery.c.state, State.INFLIGHT),
+        still_in(delivery.c.state, State.INFLIGHT),
         delivery.c.visible_at_ms > bindparam("now_ms"),
     )
     .with_for_update(skip_locked=True)

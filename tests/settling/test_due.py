@@ -188,7 +188,7 @@ def test_what_another_has_in_its_hands_is_looked_at_again(store: OpenStore, due_
     store.send(topic)
     store.receive(group, topic)
     store.conn.execute(text("UPDATE delivery SET visible_at_ms = :due"), {"due": due_ms})
-    assert expire._when_to_check_again(Transaction.at(store.conn, START_MS)) == START_MS + again_ms
+    assert expire._when_to_check_again(Transaction.at(store.conn, START_MS), due_ms) == START_MS + again_ms
 
 
 def test_in_a_place_that_another_server_has_nothing_is_locked(store: OpenStore) -> None:

@@ -1,0 +1,67 @@
+"""From when on a search by time has to look: what the searches of this server have seen.
+
+The index of what becomes due, or READY again, is in the order of time. On Postgres a user's open transaction keeps the
+entries of everything that was there since it began, and each search would read them from the first one on. So a search
+begins at the first row that the last one saw, or some time before that search: whatever is stored later is due later.
+
+What is stored much later than it is due (a server was stopped) must be told: `forget`. And now and then one search
+looks at everything, so a mistake is no more than a delay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import ClassVar, Generic, NamedTuple, TypeVar
+
+Search = TypeVar("Search", bound=Hashable)
+
+# A look at everything costs as much as the transaction beside it is old. So they are rare, unless one was of use.
+LOOK_AGAIN_MS_MIN = 1_000
+LOOK_AGAIN_MS_MAX = 16_000
+SEARCHES_MAX = 10_000  # beyond that all are forgotten
+
+
+class _Seen(NamedTuple):
+    from_ms: int
+    at_ms: int  # of the search
+    looked_ms: int  # of the last one that looked at everything
+    pause_ms: int  # until the next one does
+
+
+class SearchedFrom(Generic[Search]):
+    """What the writer remembers of one kind of searches (`Transaction.remembered`).
+
+    `slack_ms`: for transactions of other servers, which take less, and whose clocks are nearly the same.
+    """
+
+    slack_ms: ClassVar[int]
+
+    def __init__(self) -> None:
+        self._seen: dict[Search, _Seen] = {}
+
+    def of(self, search: Search, now_ms: int) -> int:
+        """The time from which on a search has to look; 0: it looks at everything."""
+        seen = self._seen.get(search)
+        is_known = seen is not None and seen.at_ms <= now_ms < seen.looked_ms + seen.pause_ms
+        return seen.from_ms if seen is not None and is_known else 0
+
+    def saw(self, search: Search, from_ms: int, first_ms: int | None, now_ms: int) -> None:
+        """A search that has looked from `from_ms` on saw the first row there; None: there is none."""
+        before = self._seen.get(search)
+        if from_ms and before is None:
+            return  # it was forgotten meanwhile
+        if len(self._seen) >= SEARCHES_MAX:
+            self._seen.clear()
+        latest_ms = now_ms - self.slack_ms
+        found_ms = latest_ms if first_ms is None else min(first_ms, latest_ms)
+        if from_ms and before is not None:
+            self._seen[search] = before._replace(from_ms=found_ms, at_ms=now_ms)
+            return
+        pause_ms = LOOK_AGAIN_MS_MIN
+        if before is not None and found_ms >= before.from_ms:
+            pause_ms = min(2 * before.pause_ms, LOOK_AGAIN_MS_MAX)
+        self._seen[search] = _Seen(found_ms, now_ms, now_ms, pause_ms)
+
+    def forget(self, search: Search) -> None:
+        """A row was stored later than it was due."""
+        self._seen.pop(search, None)

@@ -1,0 +1,92 @@
+"""A search by time begins where the last one saw the first row, and misses none for long."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from popserver.engine.searches import LOOK_AGAIN_MS_MAX, LOOK_AGAIN_MS_MIN, SEARCHES_MAX, SearchedFrom
+from tests.support.open_store import HOUR, START_MS
+
+NOW = START_MS
+SLACK_MS = 20_000
+
+
+class SearchedInTest(SearchedFrom[int]):
+    slack_ms: ClassVar = SLACK_MS
+
+
+def test_the_first_search_looks_at_everything() -> None:
+    searched = SearchedInTest()
+    assert searched.of(1, NOW) == 0
+    searched.saw(1, 0, None, NOW)
+    assert (searched.of(1, NOW), searched.of(2, NOW)) == (NOW - SLACK_MS, 0)
+
+
+def test_the_next_begins_at_the_first_row() -> None:
+    searched = SearchedInTest()
+    searched.saw(1, 0, NOW - HOUR, NOW)
+    assert searched.of(1, NOW) == NOW - HOUR
+    searched.saw(1, NOW - HOUR, None, NOW + 1)
+    assert searched.of(1, NOW + 1) == NOW + 1 - SLACK_MS
+    searched.saw(1, NOW + 1 - SLACK_MS, NOW, NOW + 2)
+    assert searched.of(1, NOW + 2) == NOW + 2 - SLACK_MS, "the clocks of servers differ"
+
+
+def test_a_look_at_everything_is_repeated_soon_and_then_more_rarely() -> None:
+    searched, now_ms, pauses = SearchedInTest(), NOW, []
+    for _ in range(7):
+        searched.saw(1, 0, None, now_ms)
+        pauses.append(next(ms for ms in range(1, 100_000) if not searched.of(1, now_ms + ms)))
+        now_ms += pauses[-1]
+    assert pauses == [LOOK_AGAIN_MS_MIN, 2_000, 4_000, 8_000, LOOK_AGAIN_MS_MAX, LOOK_AGAIN_MS_MAX, LOOK_AGAIN_MS_MAX]
+
+
+def test_one_that_found_what_others_had_missed_is_repeated_soon() -> None:
+    searched = SearchedInTest()
+    for _ in range(5):
+        searched.saw(1, 0, None, NOW)
+    searched.saw(1, 0, NOW - HOUR, NOW)
+    assert searched.of(1, NOW + LOOK_AGAIN_MS_MIN - 1) == NOW - HOUR
+    assert searched.of(1, NOW + LOOK_AGAIN_MS_MIN) == 0
+
+
+def test_after_a_clock_that_went_back_it_looks_at_everything() -> None:
+    searched = SearchedInTest()
+    searched.saw(1, 0, None, NOW)
+    assert searched.of(1, NOW - 1) == 0
+
+
+def test_a_search_that_began_before_it_was_forgotten_tells_nothing() -> None:
+    searched = SearchedInTest()
+    searched.saw(1, 0, None, NOW)
+    searched.forget(1)
+    searched.saw(1, NOW - SLACK_MS, None, NOW)
+    assert searched.of(1, NOW) == 0
+
+
+def test_it_remembers_no_more_than_it_may() -> None:
+    searched = SearchedInTest()
+    for number in range(SEARCHES_MAX + 1):
+        searched.saw(number, 0, None, NOW)
+    assert searched.of(0, NOW) == 0
+    assert searched.of(SEARCHES_MAX, NOW) > 0
+
+
+@given(st.lists(st.tuples(st.integers(0, 3_000), st.integers(-SLACK_MS, HOUR), st.booleans()), max_size=60))
+def test_what_is_stored_in_time_is_found_by_the_first_search_after_it_is_due(
+    steps: list[tuple[int, int, bool]],
+) -> None:
+    searched, now_ms, stored = SearchedInTest(), NOW, list[int]()
+    for after_ms, due_in_ms, is_held_up in steps:
+        now_ms += after_ms
+        from_ms = searched.of(1, now_ms)
+        due = sorted(each for each in stored if each <= now_ms)
+        found = [each for each in due if each >= from_ms]
+        assert found == due
+        stored = [each for each in stored if each not in due[is_held_up:]]
+        left = [each for each in stored if each >= from_ms]
+        searched.saw(1, from_ms, min(left, default=None), now_ms)
+        stored.append(now_ms + due_in_ms)
