@@ -31,14 +31,14 @@ class GivingUpConsumer(Consumer):
 
     async def _forward(self, stub: Any, message_id: str, handle: str) -> None:
         request = wire.ForwardMessageToDeadLetterQueueRequest(
-            group=pb.Resource(name=self._group),
+            group=pb.Resource(name=self.group),
             topic=pb.Resource(name=self._load.topic),
             receipt_handle=handle,
             message_id=message_id,
         )
         invoked_ms = now_ms()
         outcome, _ = await asked(stub.ForwardMessageToDeadLetterQueue, request, self._name)
-        self._load.history.add(Forward(outcome, invoked_ms, now_ms(), self._group, message_id, handle))
+        self._load.history.add(Forward(outcome, invoked_ms, now_ms(), self.group, message_id, handle))
         await self._pause_after(outcome)
 
 
@@ -47,14 +47,14 @@ class Redriver:
 
     def __init__(self, load: Load, group: str) -> None:
         self._load = load
-        self._group = group
+        self.group = group
         self._plans = 0
 
     async def run(self, endpoint: str) -> None:
         async with Admin(endpoint) as admin:
             while not self._load.stopping:
                 try:
-                    page = await admin.list_dead_letters(self._group, max_messages=REDRIVE_MAX, without_bodies=True)
+                    page = await admin.list_dead_letters(self.group, max_messages=REDRIVE_MAX, without_bodies=True)
                     if page.dead_letters:
                         await self._send_back(admin, [(each.id, each.origin_message_id) for each in page.dead_letters])
                 except PopError:
@@ -63,16 +63,16 @@ class Redriver:
 
     async def _send_back(self, admin: Admin, letters: list[tuple[int, str]]) -> None:
         self._plans += 1
-        plan_id = f"{self._group}-{self._plans}"
+        plan_id = f"{self.group}-{self._plans}"
         orders = [RedriveOrder(letter_id) for letter_id, _ in letters]
         for _ in range(3):
             invoked_ms, outcome = now_ms(), Outcome.OK
             try:
-                await admin.redrive_dead_letters(plan_id, self._group, orders)
+                await admin.redrive_dead_letters(plan_id, self.group, orders)
             except PopError:
                 outcome = Outcome.UNKNOWN
             ids = tuple(message_id for _, message_id in letters)
-            self._load.history.add(Redrive(outcome, invoked_ms, now_ms(), self._group, plan_id, ids))
+            self._load.history.add(Redrive(outcome, invoked_ms, now_ms(), self.group, plan_id, ids))
             if outcome is Outcome.OK or self._load.stopping:
                 return
 
@@ -97,20 +97,20 @@ class QueueReader(Consumer):
             await self._commit(stub, self._offset)
 
     async def _look(self, stub: Any) -> None:
-        request = wire.GetOffsetRequest(group=pb.Resource(name=self._group), message_queue=self._message_queue())
+        request = wire.GetOffsetRequest(group=pb.Resource(name=self.group), message_queue=self._message_queue())
         invoked_ms, offset = now_ms(), -1
         outcome, answer = await asked(stub.GetOffset, request, self._name)
         if outcome is Outcome.OK:
             offset = answer.offset if answer.status.code == pb.OK else -1
         elif answer is not None and answer.status.code in {pb.OFFSET_NOT_FOUND, pb.NOT_FOUND}:
             outcome = Outcome.OK
-        self._load.history.add(ReadOffset(outcome, invoked_ms, now_ms(), self._group, self._queue, offset))
+        self._load.history.add(ReadOffset(outcome, invoked_ms, now_ms(), self.group, self._queue, offset))
         self._offset = max(offset, 0) if outcome is Outcome.OK else self._offset
         await self._pause_after(outcome)
 
     async def _pull(self, stub: Any, offset: int) -> None:
         request = wire.PullMessageRequest(
-            group=pb.Resource(name=self._group),
+            group=pb.Resource(name=self.group),
             message_queue=self._message_queue(),
             offset=offset,
             batch_size=self._chance.choice((1, 8, 32)),
@@ -134,7 +134,7 @@ class QueueReader(Consumer):
         if outcome is Outcome.OK and next_offset < 0:  # nothing came while it waited
             next_offset = offset
         self._load.history.add(
-            Pull(outcome, invoked_ms, now_ms(), self._group, self._queue, offset, next_offset, tuple(messages))
+            Pull(outcome, invoked_ms, now_ms(), self.group, self._queue, offset, next_offset, tuple(messages))
         )
         if outcome is Outcome.OK:
             self._offset = next_offset
@@ -142,11 +142,11 @@ class QueueReader(Consumer):
 
     async def _commit(self, stub: Any, offset: int) -> None:
         request = wire.UpdateOffsetRequest(
-            group=pb.Resource(name=self._group), message_queue=self._message_queue(), offset=offset
+            group=pb.Resource(name=self.group), message_queue=self._message_queue(), offset=offset
         )
         invoked_ms = now_ms()
         outcome, _ = await asked(stub.UpdateOffset, request, self._name)
-        self._load.history.add(CommitOffset(outcome, invoked_ms, now_ms(), self._group, self._queue, offset))
+        self._load.history.add(CommitOffset(outcome, invoked_ms, now_ms(), self.group, self._queue, offset))
         await self._pause_after(outcome)
 
     def _message_queue(self) -> pb.MessageQueue:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from proof.torture.loads import TOPIC, SceneLoad
 from proof.torture.place import LAYOUTS, Layout, Place, open_place
 from proof.torture.spark_process import Moment, SparkProcess
 from proof.torture.spark_program import MODES as SPARK_MODES
-from tests.support.aftermath import final, looking, stored, unfinished
+from tests.support.aftermath import all_have_begun, final, looking, stored, unfinished
 from tests.support.checker import Final, History, Outcome, Receive, Send, Violation
 from tests.support.postgres import PostgresServer
 from tests.support.waiting import eventually
@@ -163,7 +163,7 @@ async def drain(load: SceneLoad, place: Place, within_s: float) -> bool:
     """Consume everything, then stop the servers as they should be stopped; whether nothing was left (I14)."""
     working = asyncio.create_task(load.run_consumers(*place.endpoints))
     try:
-        drained = await _within(within_s, lambda: _all_done(place.database_url))
+        drained = await _within(within_s, lambda: _all_done(place.database_url, load.groups))
         if place.spark:
             await _sink_everything(place.spark, place.database_url, within_s)
     finally:
@@ -192,9 +192,9 @@ async def _within(within_s: float, is_so: Callable[[], bool]) -> bool:
     return True
 
 
-def _all_done(database_url: str) -> bool:
+def _all_done(database_url: str, groups: Collection[str]) -> bool:
     with looking(database_url) as conn:
-        return unfinished(conn, TOPIC) == 0
+        return unfinished(conn, TOPIC) == 0 and all_have_begun(conn, TOPIC, groups)
 
 
 def counted(history: History) -> Counter[str]:

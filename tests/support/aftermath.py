@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 from sqlalchemy import Connection, create_engine, make_url, text
@@ -21,6 +21,15 @@ WHERE t.name = :topic ORDER BY m.message_key
 _STATES = "SELECT consumer_group, message_id, state, attempt FROM message_state WHERE topic = :topic"
 _LAG = """
 SELECT consumer_group, ready, inflight, waiting_retry, dead_letters, stored FROM group_lag WHERE topic = :topic
+"""
+_BEGUN = """
+SELECT g.name, q.queue_id
+FROM queue q JOIN topic t ON t.topic_id = q.topic_id JOIN progress p ON p.queue_id = q.queue_id
+JOIN consumer_group g ON g.group_id = p.group_id
+WHERE t.name = :topic AND q.next_offset > 0
+"""
+_WITH_MESSAGES = """
+SELECT q.queue_id FROM queue q JOIN topic t ON t.topic_id = q.topic_id WHERE t.name = :topic AND q.next_offset > 0
 """
 _UNFINISHED = "SELECT COALESCE(SUM(ready + inflight + waiting_retry), 0) FROM group_lag WHERE topic = :topic"
 
@@ -53,6 +62,14 @@ def unfinished(conn: Connection, topic: str) -> int:
     """How many messages are still to be consumed, over all groups; one that is not due yet counts once."""
     delayed = conn.execute(text("SELECT COUNT(*) FROM pending WHERE kind = 'DELAY'")).scalar_one()
     return int(conn.execute(text(_UNFINISHED), {"topic": topic}).scalar_one()) + int(delayed)
+
+
+def all_have_begun(conn: Connection, topic: str, groups: Collection[str]) -> bool:
+    """Whether each of these groups has progress in each queue that ever had a message; before, nothing of it counts as
+    unfinished."""
+    queues = set(conn.execute(text(_WITH_MESSAGES), {"topic": topic}).scalars())
+    begun = {tuple(row) for row in conn.execute(text(_BEGUN), {"topic": topic})}
+    return all((group, queue) in begun for group in groups for queue in queues)
 
 
 def stored(conn: Connection, topic: str) -> int:

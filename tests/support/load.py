@@ -64,6 +64,11 @@ class Load:
     def topic(self) -> str:
         return self._topic
 
+    @property
+    def groups(self) -> frozenset[str]:
+        """Those that its consumers consume for."""
+        return frozenset(each.group for each in self._consumers)
+
     def stop(self) -> None:
         self.stopping = True
 
@@ -138,7 +143,7 @@ class Consumer:
     def __init__(self, load: Load, name: str, group: str, chance: random.Random) -> None:
         self._load = load
         self._name = name
-        self._group = group
+        self.group = group
         self._chance = chance
         self._held: list[tuple[str, str]] = []  # message id, handle
         self.careful = False
@@ -153,7 +158,7 @@ class Consumer:
     async def _receive(self, stub: Any) -> None:
         invisible_ms = self._chance.randint(*INVISIBLE_MS) * (5 if self.careful else 1)
         request = wire.ReceiveMessageRequest(
-            group=pb.Resource(name=self._group),
+            group=pb.Resource(name=self.group),
             message_queue=pb.MessageQueue(topic=pb.Resource(name=self._load.topic)),
             batch_size=32 if self.careful else self._chance.choice((1, 8, 32)),
             filter_expression=pb.FilterExpression(type=pb.TAG, expression="*"),
@@ -170,7 +175,7 @@ class Consumer:
                     outcome = outcome_of(frame.status)
         except grpc.aio.AioRpcError:
             outcome = Outcome.UNKNOWN
-        self._load.history.add(Receive(outcome, invoked_ms, now_ms(), self._group, invisible_ms, tuple(deliveries)))
+        self._load.history.add(Receive(outcome, invoked_ms, now_ms(), self.group, invisible_ms, tuple(deliveries)))
         self._held += [(each.message_id, each.handle) for each in deliveries]
         await self._pause_after(outcome)
 
@@ -203,7 +208,7 @@ class Consumer:
         if not held:
             return
         request = wire.AckMessageRequest(
-            group=pb.Resource(name=self._group),
+            group=pb.Resource(name=self.group),
             topic=pb.Resource(name=self._load.topic),
             entries=[wire.AckMessageEntry(message_id=each, receipt_handle=handle) for each, handle in held],
         )
@@ -212,7 +217,7 @@ class Consumer:
         entries = answer.entries if answer is not None else ()
         outcomes = [outcome_of(entry.status) for entry in entries] or [outcome] * len(held)
         for (message_id, handle), outcome in zip(held, outcomes, strict=True):
-            self._load.history.add(Ack(outcome, invoked_ms, now_ms(), self._group, message_id, handle))
+            self._load.history.add(Ack(outcome, invoked_ms, now_ms(), self.group, message_id, handle))
             if outcome is Outcome.UNKNOWN:
                 self._held.append((message_id, handle))
         await self._pause_after(*outcomes)
@@ -220,7 +225,7 @@ class Consumer:
     async def _change(self, stub: Any, message_id: str, handle: str) -> None:
         duration_ms = self._chance.randint(*INVISIBLE_MS)
         request = wire.ChangeInvisibleDurationRequest(
-            group=pb.Resource(name=self._group),
+            group=pb.Resource(name=self.group),
             topic=pb.Resource(name=self._load.topic),
             receipt_handle=handle,
             message_id=message_id,
@@ -230,7 +235,7 @@ class Consumer:
         outcome, answer = await asked(stub.ChangeInvisibleDuration, request, self._name)
         new_handle = answer.receipt_handle if outcome is Outcome.OK else ""
         self._load.history.add(
-            ChangeInvisible(outcome, invoked_ms, now_ms(), self._group, message_id, handle, duration_ms, new_handle)
+            ChangeInvisible(outcome, invoked_ms, now_ms(), self.group, message_id, handle, duration_ms, new_handle)
         )
         # Now and then the replaced handle is tried again: it must be refused.
         kept = handle if not new_handle or self._chance.random() < 0.2 else new_handle
