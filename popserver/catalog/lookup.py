@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, Text, bindparam, insert, select, text, tuple_
 
-from popserver.database.dialect import dialect_of
-from popserver.database.rows import RowStatement
+from popserver.database.dialect import Dialect, PerDialect, dialect_of
+from popserver.database.newest import newest_queues
+from popserver.database.rows import RowStatement, encode_rows, rows_parameter
 from popserver.database.schema import queue
 from popserver.engine.transaction import LockOrder, Locks, Transaction
 from popserver.model.errors import BadRequest, ConsumerGroupNotFound, TopicNotFound
@@ -34,12 +35,12 @@ def insert_queues(tx: Transaction, topic_id: int, numbers: Iterable[int]) -> Non
 
 def queue_rows(conn: Connection, topic_id: int) -> list[QueueRow]:
     """The topic's queues, sorted by number."""
-    return _QUEUES.rows(conn, {"of_topic": topic_id})
+    return queue_rows_of_several(conn, [topic_id]).get(topic_id, [])
 
 
 def queue_rows_of_several(conn: Connection, topic_ids: Collection[int]) -> dict[int, list[QueueRow]]:
     """The queues of several topics, by topic id."""
-    return _by_topic(_QUEUES_OF_SEVERAL.rows(conn, {"topic_ids": list(topic_ids)}))
+    return _by_topic(_QUEUES.of(conn).rows(conn, {"topics": encode_rows([(each,) for each in topic_ids])}))
 
 
 def all_queue_rows(conn: Connection) -> dict[int, list[QueueRow]]:
@@ -58,10 +59,19 @@ def _by_topic(rows: Iterable[QueueRow]) -> dict[int, list[QueueRow]]:
     return queues
 
 
-_every = select(*(queue.c[name] for name in QueueRow._fields)).order_by(queue.c.number)
-_QUEUES = RowStatement(QueueRow, _every.where(queue.c.topic_id == bindparam("of_topic")))
-_QUEUES_OF_SEVERAL = RowStatement(QueueRow, _every.where(queue.c.topic_id.in_(bindparam("topic_ids", expanding=True))))
-_ALL_QUEUES = RowStatement(QueueRow, _every)
+_TOPICS = rows_parameter("topics", "topic_id")
+_EVERY = select(*(queue.c[name] for name in QueueRow._fields)).order_by(queue.c.number)
+
+
+def _queues(dialect: Dialect) -> RowStatement[QueueRow]:
+    if not dialect.has_other_writers:
+        return RowStatement(QueueRow, _EVERY.where(queue.c.topic_id.in_(select(_TOPICS.c.topic_id))))
+    found = newest_queues(_TOPICS, QueueRow._fields)
+    return RowStatement(QueueRow, select(*(found.c[name] for name in QueueRow._fields)).order_by(found.c.number))
+
+
+_QUEUES = PerDialect(_queues)
+_ALL_QUEUES = RowStatement(QueueRow, _EVERY)
 
 
 # Only one server at a time may change the catalog.

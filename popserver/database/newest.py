@@ -7,9 +7,12 @@ version first. A range that has one key can be read backward, so the newest vers
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, FromClause, Select, Table, literal_column, select
+from sqlalchemy import CTE, ColumnElement, FromClause, Select, Table, literal_column, select, true
+
+from popserver.database.schema import queue
 
 # All statements of the writer find few rows by an index. Postgres plans some of them once, when the tables are small or
 # its statistics are old, and would read whole tables ever after: as large as an open transaction beside it makes them.
@@ -32,3 +35,26 @@ def is_newest(table: Table, **key: Any) -> ColumnElement[bool]:
     """
     place: ColumnElement[Any] = literal_column("newest.ctid")
     return literal_column(f"{table.name}.ctid") == newest(table.alias("newest"), place, **key).scalar_subquery()
+
+
+def newest_queues(topics: FromClause, names: Sequence[str]) -> CTE:
+    """These columns of the newest version of each queue of the topics (`topic_id`): from the last number to the first,
+    which takes one lookup for each queue. The names must include `topic_id` and `number`."""
+    last = (
+        select(*(queue.c[each] for each in names))
+        .where(queue.c.topic_id == topics.c.topic_id)
+        .order_by(queue.c.number.desc())
+        .limit(literal_column("1"))
+        .correlate(topics)
+        .lateral("last")
+    )
+    found = select(last).select_from(topics.join(last, true())).cte("queues", recursive=True)
+    below = queue.alias("below")
+    one_below = (
+        select(*(below.c[each] for each in names))
+        .where(below.c.topic_id == found.c.topic_id, below.c.number < found.c.number)
+        .order_by(below.c.number.desc())
+        .limit(literal_column("1"))
+        .lateral("one_below")
+    )
+    return found.union_all(select(one_below).select_from(found.join(one_below, true())))

@@ -23,7 +23,7 @@ from sqlalchemy import (
 )
 
 from popserver.database.dialect import Dialect, PerDialect
-from popserver.database.newest import newest
+from popserver.database.newest import newest, newest_queues
 from popserver.database.rows import RowStatement
 from popserver.database.schema import delivery, in_states, progress, queue
 from popserver.database.schema import message_group_progress as behind
@@ -142,20 +142,8 @@ def _places(has_open: Any, *, is_locked: bool) -> Select[Any]:
 
 def _newest_places(has_open: Any, *, is_locked: bool) -> Select[Any]:
     """By the newest version of each queue and of the group's progress in it (`database.newest`)."""
-    wanted = queue.c.queue_id, queue.c.number, queue.c.min_offset, queue.c.next_offset
-    last = (
-        select(*wanted).where(queue.c.topic_id == _OF_TOPIC).order_by(queue.c.number.desc()).limit(literal_column("1"))
-    )
-    queues = last.cte("queues", recursive=True)
-    below = queue.alias("below")
-    one_below = (
-        select(*(below.c[each.name] for each in wanted))
-        .where(below.c.topic_id == _OF_TOPIC, below.c.number < queues.c.number)
-        .order_by(below.c.number.desc())
-        .limit(literal_column("1"))
-        .lateral("one_below")
-    )
-    queues = queues.union_all(select(one_below).select_from(queues.join(one_below, true())))
+    topics = select(_OF_TOPIC.label("topic_id")).subquery("topics")
+    queues = newest_queues(topics, ["topic_id", "queue_id", "number", "min_offset", "next_offset"])
     row = progress.alias("row_of_queue")
     at = newest(row, *_progress_of(row), group_id=_OF_GROUP, queue_id=queues.c.queue_id).lateral("at")
     found = queues.join(at, true())

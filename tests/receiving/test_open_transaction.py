@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from statistics import median
 
 import pytest
 
 from popserver.model.topic import MessageType
-from tests.support.open_store import OpenStore
+from popserver.settling import expire
+from tests.support.open_store import SECOND, OpenStore
+from tests.support.pending_store import a_delayed, enter_due, pend
 
 BATCH = 32
 WARM, ROUNDS = 50, 250  # until then the indexes get their levels
+SOME = 20  # rounds, of which few look at everything (`engine.searches`)
 
 
 @pytest.fixture
@@ -30,18 +34,55 @@ def blocks_read(store: OpenStore) -> int:
     return int(store.one_value(f"SELECT sum({counters}) FROM pg_statio_user_tables"))
 
 
+def stays_level(store: OpenStore, once: Callable[[int], None]) -> None:
+    """The last rounds read about as much as those after the first `WARM`."""
+
+    def cost(number: int) -> int:
+        before = blocks_read(store)
+        once(number)
+        return blocks_read(store) - before
+
+    costs = [cost(number) for number in range(ROUNDS)]
+    assert median(costs[-SOME:]) < 1.15 * median(costs[WARM : WARM + SOME]), costs[:: ROUNDS // 10]
+
+
 @pytest.mark.parametrize("queues", [1, 4])
 @pytest.mark.usefixtures("held")
-def test_a_call_costs_as_much_after_thousands_of_changes(store: OpenStore, queues: int) -> None:
+def test_a_receive_and_its_acks(store: OpenStore, queues: int) -> None:
     topic = store.topic(queues=queues, accepts=(MessageType.NORMAL,))
     group = store.group(meets=[topic])
 
-    def once(number: int) -> int:
-        before = blocks_read(store)
+    def once(number: int) -> None:
         store.send(topic, BATCH, rotation=number)
         held = store.receive(group, topic, BATCH, rotation=number)
         assert store.ack(group, *held) == [None] * BATCH
-        return blocks_read(store) - before
 
-    costs = [once(number) for number in range(ROUNDS)]
-    assert sum(costs[-5:]) < 1.2 * sum(costs[WARM : WARM + 5]), costs[:: ROUNDS // 10]
+    stays_level(store, once)
+
+
+@pytest.mark.usefixtures("held")
+def test_holds_that_end_and_retries(store: OpenStore) -> None:
+    topic = store.topic(queues=1, accepts=(MessageType.NORMAL,))
+    group = store.group(meets=[topic], intervals_ms=(SECOND,))
+
+    def once(number: int) -> None:
+        store.send(topic, BATCH, rotation=number)
+        assert len(store.receive(group, topic, BATCH, invisible_ms=SECOND)) == BATCH
+        for _ in ("the holds end", "the intervals end"):
+            store.now_ms += SECOND + 1
+            store.one(expire.end_due, expire.EndDue())
+        again = store.receive(group, topic, BATCH)
+        assert store.ack(group, *again) == [None] * BATCH
+
+    stays_level(store, once)
+
+
+@pytest.mark.usefixtures("held")
+def test_delayed_messages_that_become_due(store: OpenStore) -> None:
+    topic = store.topic(queues=1, accepts=(MessageType.DELAY,))
+
+    def once(_number: int) -> None:
+        pend(store, topic, *(a_delayed(store, SECOND) for _ in range(BATCH)))
+        assert enter_due(store, after_ms=SECOND) == BATCH
+
+    stays_level(store, once)
