@@ -21,7 +21,7 @@ from popserver.model.errors import PopError
 from popserver.model.group import Group
 from popserver.model.handles import Receipt
 from popserver.model.retry import SUSPENDED, Holder, interval_ms, when_visibility_changes
-from popserver.model.states import Event, State, sources, target
+from popserver.model.states import ACKED, Event, State, sources, target
 from popserver.model.topic import queue_of
 from popserver.settling.refusals import (
     HELD_COLUMNS,
@@ -141,7 +141,7 @@ def _wait_ms(event: Event, request: ChangeInvisible, held: HeldRow) -> int:
 def _repeated(tx: Transaction, old: Receipt, successor: int) -> Receipt | None:
     """The answer to this request if it was answered before and the answer is still valid: the first one was lost."""
     row = row_of(tx, old)
-    if row is None or row.hold_id != successor:
+    if row is None or row.hold_id != successor or row.state in ACKED:
         return None
     return old._replace(hold_id=successor, ends_at_ms=row.visible_at_ms)
 

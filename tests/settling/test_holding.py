@@ -172,6 +172,18 @@ class TestChangeInvisible:
             store.change(group, h1, MINUTE)
         assert store.ack(group, h3) == [None]
 
+    def test_repeated_after_the_message_was_acked_in_a_users_transaction(
+        self, store: OpenStore, group: Group, topic: Topic
+    ) -> None:
+        h1 = hold(store, group, topic)
+        h2 = store.change(group, h1, MINUTE)
+        store.conn.exec_driver_sql(
+            f"UPDATE delivery SET visible_at_ms = 0, state = '{State.ACKED_IN_TRANSACTION}'"
+            f" WHERE message_key = {h2.message_key}"
+        )
+        with pytest.raises(InvalidReceiptHandle):
+            store.change(group, h1, MINUTE)
+
     def test_shorter(self, store: OpenStore, group: Group, topic: Topic) -> None:
         h2 = store.change(group, hold(store, group, topic), SECOND)
         assert store.due_ms == START_MS + SECOND

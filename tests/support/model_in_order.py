@@ -124,7 +124,7 @@ class ModelInOrder(ModelGroup):
         is_repeated = is_acked and each.hold_id == receipt.hold_id and now_ms < receipt.ends_at_ms
         if each.message_group is None or not self.holds(receipt, now_ms):
             return is_repeated or super().ack(receipt, now_ms)
-        each.state, each.marked = State.READY, True
+        each.state, each.marked, each.replaced = State.READY, True, {}
         self.settle({each.message_group})
         return True
 
@@ -153,6 +153,7 @@ class ModelInOrder(ModelGroup):
     def ack_by_sql(self, key: int) -> None:
         self.deliveries[key].acked_by_sql = True
         self.deliveries[key].ends_at_ms = 0
+        self.deliveries[key].replaced = {}
 
     def withdraw(self, receipts: Iterable[Receipt], now_ms: int) -> None:
         """Grants that nobody got."""
