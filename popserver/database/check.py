@@ -124,6 +124,12 @@ INVARIANTS = {
     "a delivery of a message its message group has not reached": f"""
         SELECT COUNT(*) FROM message_group_progress b {_IN_USE}
         JOIN delivery d ON {_OF_ITS_GROUP} AND d.message_key >= ((b.queue_id << {OFFSET_BITS}) | b.next_offset)""",
+    "a delivery in a message group before the progress's start": f"""
+        SELECT COUNT(*) FROM delivery d
+        JOIN progress p ON p.group_id = d.group_id AND p.queue_id = (d.message_key >> {OFFSET_BITS})
+        WHERE d.message_group IS NOT NULL AND (d.message_key & {OFFSET_MASK}) < p.start_offset""",
+    "a message group that stands before the progress's start": f"""
+        SELECT COUNT(*) FROM message_group_progress b {_IN_USE} WHERE b.next_offset < p.start_offset""",
     "a lite subscription without its client": """
         SELECT COUNT(*) FROM lite_subscription s WHERE NOT EXISTS (
             SELECT 1 FROM lite_client c WHERE c.client_id = s.client_id AND c.group_id = s.group_id

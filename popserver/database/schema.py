@@ -275,6 +275,9 @@ progress = Table(
     Column("next_offset", BigInteger, nullable=False),  # the first offset not yet read; in mode PULL, not yet consumed
     # How often an operator has moved it. A member's commit with an older count is refused.
     Column("resets", Integer, nullable=False, server_default="0"),
+    # Where the messages of message groups begin that are not done: no message before it has a delivery in a message
+    # group, or gets one without a reset. It may be too low: `delivery.start_offsets` moves it on now and then.
+    Column("start_offset", BigInteger, nullable=False, server_default="0"),
     PrimaryKeyConstraint("group_id", "queue_id", name="progress_pk"),
     sqlite_with_rowid=False,
 )

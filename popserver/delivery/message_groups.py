@@ -34,10 +34,11 @@ from sqlalchemy import (
 
 from popserver.database.dialect import dialect_of
 from popserver.database.rows import RowQuery, encode_rows, rows_parameter
-from popserver.database.schema import consumer_group, delivery, lite_subscription, pause, progress, still_in
+from popserver.database.schema import KEY_SHIFT, consumer_group, delivery, lite_subscription, pause, progress, still_in
 from popserver.database.schema import message_group_progress as behind
 from popserver.delivery import fifo
 from popserver.delivery.history import as_moved, record
+from popserver.delivery.start_offsets import start_key
 from popserver.engine.transaction import LockOrder, Locks, Transaction
 from popserver.model.group import CHOOSING, Group
 from popserver.model.states import Event, sources, target
@@ -97,7 +98,7 @@ def runs_around(conn: Connection, group_id: int, keys: Iterable[int]) -> list[Gr
 
 def runs_of(conn: Connection, group_id: int, members: Iterable[MessageGroupKey]) -> list[GroupRunRow]:
     """The runs of these message groups, in order."""
-    names = encode_rows([(group_id, each.topic_id, each.message_group) for each in members])
+    names = encode_rows([(group_id, each.topic_id, each.queue_id, each.message_group) for each in members])
     return _OF_MEMBERS.rows(conn, {"members": names})
 
 
@@ -234,7 +235,9 @@ _LOCK_AVAILABLE = _locking(skip_locked=True)
 _NAMED = rows_parameter("places", "group_id", "message_key")
 _one = delivery.alias("one")
 _TOUCHED = (
-    select(_one.c.group_id, _one.c.topic_id, _one.c.message_group)
+    select(
+        _one.c.group_id, _one.c.topic_id, _one.c.message_group, _one.c.message_key.op(">>")(KEY_SHIFT).label("queue_id")
+    )
     .join(_NAMED, and_(_one.c.group_id == _NAMED.c.group_id, _one.c.message_key == _NAMED.c.message_key))
     .where(_one.c.message_group.is_not(None))
     .distinct()
@@ -249,6 +252,7 @@ def _runs(named: Subquery) -> Select[Any]:
         each.c.group_id == named.c.group_id,
         each.c.topic_id == named.c.topic_id,
         each.c.message_group == named.c.message_group,
+        each.c.message_key >= start_key(named, named.c.group_id),
     )
     is_row = and_(delivery.c.group_id == each.c.group_id, delivery.c.message_key == each.c.message_key)
     columns = (delivery.c[name] for name in GroupRunRow._fields)
@@ -256,7 +260,9 @@ def _runs(named: Subquery) -> Select[Any]:
 
 
 _AROUND = RowQuery(GroupRunRow, _runs(_TOUCHED))
-_OF_MEMBERS = RowQuery(GroupRunRow, _runs(rows_parameter("members", "group_id", "topic_id", text=("message_group",))))
+_OF_MEMBERS = RowQuery(
+    GroupRunRow, _runs(rows_parameter("members", "group_id", "topic_id", "queue_id", text=("message_group",)))
+)
 # Every row names the group: otherwise Postgres would scan all deliveries of the group.
 _KEYS = rows_parameter("keys", "group_id", "message_key")
 _IS_NAMED = tuple_(delivery.c.group_id, delivery.c.message_key).in_(select(_KEYS.c.group_id, _KEYS.c.message_key))
@@ -302,18 +308,17 @@ _CLOSE_ONE = (
 )
 
 
-def has_run(rows: FromClause) -> ColumnElement[int]:
-    """Whether messages of the message group in a row were granted before: 1 or 0."""
-    found = (
-        select(delivery.c.message_key)
-        .where(
-            delivery.c.group_id == bindparam("group_id"),
-            delivery.c.topic_id == bindparam("topic_id"),
-            delivery.c.message_group == rows.c.message_group,
-        )
-        .exists()
+def has_run(rows: FromClause, *, from_start: bool = False) -> ColumnElement[int]:
+    """Whether messages of the message group in a row were granted before: 1 or 0. `from_start`: of those rows none is
+    before the start offset of its queue."""
+    found = select(delivery.c.message_key).where(
+        delivery.c.group_id == bindparam("group_id"),
+        delivery.c.topic_id == bindparam("topic_id"),
+        delivery.c.message_group == rows.c.message_group,
     )
-    return case((found, literal_column("1")), else_=literal_column("0"))
+    if from_start:
+        found = found.where(delivery.c.message_key >= start_key(rows, bindparam("group_id")))
+    return case((found.exists(), literal_column("1")), else_=literal_column("0"))
 
 
 def subscriber_of(

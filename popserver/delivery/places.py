@@ -32,7 +32,7 @@ from popserver.model.states import State
 
 
 class QueueToScan(NamedTuple):
-    """A queue and a group's progress in it.
+    """A queue and a group's progress in it. For `start_offset` see `delivery.start_offsets`.
 
     `ready_since_ms` and `has_open` are about all queues of the topic: the first message that is READY again, and
     whether there is an open message group.
@@ -41,6 +41,7 @@ class QueueToScan(NamedTuple):
     group_id: int
     queue_id: int
     next_offset: int
+    start_offset: int
     min_offset: int
     end_offset: int
     ready_since_ms: int | None
@@ -115,6 +116,7 @@ def _columns(at: FromClause, queues: FromClause, has_open: Any) -> list[Any]:
         at.c.group_id,
         at.c.queue_id,
         at.c.next_offset,
+        at.c.start_offset,
         queues.c.min_offset,
         queues.c.next_offset.label("end_offset"),
         _READY_SINCE_MS.label("ready_since_ms"),
@@ -162,7 +164,7 @@ def _newest_places(has_open: Any, *, is_locked: bool) -> Select[Any]:
 
 
 def _progress_of(row: FromClause) -> list[Any]:
-    return [row.c.group_id, row.c.queue_id, row.c.next_offset]
+    return [row.c.group_id, row.c.queue_id, row.c.next_offset, row.c.start_offset]
 
 
 # By whether open message groups count, too.

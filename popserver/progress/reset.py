@@ -225,7 +225,11 @@ def _place(group: Group, move: _Move) -> GroupInQueue:
 
 _HERE = progress.c.group_id == bindparam("for_group"), progress.c.queue_id == bindparam("of_queue")
 _STORED = select(progress.c.next_offset).where(*_HERE)
-_SET = update(progress).where(*_HERE).values(next_offset=bindparam("to_offset"), resets=progress.c.resets + 1)
+_SET = (
+    update(progress)
+    .where(*_HERE)
+    .values(next_offset=bindparam("to_offset"), resets=progress.c.resets + 1, start_offset=0)
+)
 # The key behind the first messages of a range. Without it Postgres joins the whole range before it takes the first.
 _BEHIND_FIRST = (
     select(message.c.message_key)

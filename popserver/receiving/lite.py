@@ -257,6 +257,7 @@ _PLACES = RowStatement(
         progress.c.group_id,
         progress.c.queue_id,
         progress.c.next_offset,
+        progress.c.start_offset,
         queue.c.min_offset,
         queue.c.next_offset.label("end_offset"),
         _READY_SINCE_MS.label("ready_since_ms"),

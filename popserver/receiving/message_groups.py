@@ -336,7 +336,7 @@ _OPENED = RowQuery(
         _OLDEST.c.queue_id,
         _OLDEST.c.message_group,
         _OLDEST.c.next_offset,
-        has_run(_OLDEST).label("has_run"),
+        has_run(_OLDEST, from_start=True).label("has_run"),
         literal_column("0").label("is_single"),
     )
     .where(_OLDEST.c.queue_id.in_(bindparam("queues", expanding=True)))

@@ -163,6 +163,7 @@ def _read_window(
 ) -> tuple[list[MessageRow], int]:
     names = _between(place, offsets.start, offsets.stop, limit)
     names |= batch.names | {"for_queue": place.queue_id, "queue_key": place.queue_id << OFFSET_BITS}
+    names["start_key"] = names["queue_key"] + place.start_offset
     if isinstance(batch.wanted, SqlFilter):
         rows, reached = _read_judged(tx, batch, names)
     else:
@@ -235,6 +236,7 @@ _ANY_DELIVERY = (
         delivery.c.group_id == bindparam("group_id"),
         delivery.c.topic_id == bindparam("topic_id"),
         delivery.c.message_group == message.c.message_group,
+        delivery.c.message_key >= bindparam("start_key"),
     )
     .limit(1)
     .scalar_subquery()

@@ -31,6 +31,7 @@ from popserver.database.statement import Statement
 from popserver.delivery import message_groups
 from popserver.delivery.history import record
 from popserver.delivery.message_groups import advance_groups, by_member, runs_around
+from popserver.delivery.start_offsets import start_key
 from popserver.engine.transaction import STEP_ROWS_MAX, Locks, Outdated, Phase, Request, Transaction, carries_out
 from popserver.model.errors import PopError
 from popserver.model.group import Group
@@ -273,8 +274,8 @@ def _rows_of_receipts(*more: ColumnElement[Any]) -> CTE:
     )
 
 
-def _runs_of(rows: CTE) -> Select[Any]:
-    """What `_Runs` has, except for `ended`."""
+def _runs_of(rows: CTE, *, from_start: bool) -> Select[Any]:
+    """What `_Runs` has, except for `ended`. `from_start`: see `delivery.start_offsets`."""
     touched = select(rows.c.group_id, rows.c.queue_id, rows.c.topic_id, rows.c.message_group).distinct().cte("touched")
     each = delivery.alias("each_of_run")
     run_length = (
@@ -284,6 +285,7 @@ def _runs_of(rows: CTE) -> Select[Any]:
             each.c.group_id == touched.c.group_id,
             each.c.topic_id == touched.c.topic_id,
             each.c.message_group == touched.c.message_group,
+            *([each.c.message_key >= start_key(touched, touched.c.group_id)] if from_start else []),
         )
         .correlate(touched)
         .scalar_subquery()
@@ -313,9 +315,11 @@ def _end_runs(dialect: Dialect) -> RowStatement[_Runs]:
     """Finds the runs. On Postgres it also ends them, if they are whole: there, each statement costs more than its work.
     SQLite has no such statement."""
     if not dialect.has_other_writers:
-        return RowStatement(_Runs, _runs_of(_rows_of_receipts()).add_columns(literal_column("0").label("ended")))
+        return RowStatement(
+            _Runs, _runs_of(_rows_of_receipts(), from_start=False).add_columns(literal_column("0").label("ended"))
+        )
     rows = _rows_of_receipts(literal_column("delivery.ctid").label("place"))
-    runs = _runs_of(rows).cte("runs")
+    runs = _runs_of(rows, from_start=True).cte("runs")
     are_whole = select(
         and_(runs.c.held == bindparam("count"), runs.c.all_of_runs == runs.c.held, runs.c.topics <= literal_column("2"))
     )

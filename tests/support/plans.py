@@ -26,7 +26,7 @@ SQLITE = {
     "delivery_ready": r"SEARCH delivery USING INDEX delivery_ready \(group_id=\? AND topic_id=\? AND visible_at_ms>",
     "delivery_due": r"SEARCH delivery USING INDEX delivery_due \(visible_at_ms<\?\)",
     "delivery_client": r"SEARCH delivery USING INDEX delivery_client \(client_id=\?\)",
-    "delivery_of_group": r"USING COVERING INDEX delivery_of_group \(group_id=\? AND topic_id=\? AND message_group=\?\)",
+    "delivery_of_group": r"USING COVERING INDEX delivery_of_group \(group_id=\? AND topic_id=\? AND message_group=\?",
     "message_of_group": r"SEARCH message USING INDEX message_of_group \(message_group=\? AND message_key>\?",
     "behind_open": r"message_group_progress USING (COVERING )?INDEX message_group_open \(group_id=\? AND topic_id=\?",
     "behind_pk": r"message_group_progress USING PRIMARY KEY \(group_id=\? AND queue_id=\? AND message_group=\?\)",

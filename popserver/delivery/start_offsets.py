@@ -1,0 +1,90 @@
+"""Where the messages of message groups begin that are not done: `start_offset` of a consumer group's progress.
+
+Whatever looks for the deliveries of a message group begins there. On Postgres a user's open transaction keeps the
+entries of all that were there since it began, and each look would read them from the first one on. Kafka's share groups
+have such an offset too, for their own reasons.
+
+The offset moves under the lock on the progress, which everybody has who grants messages in the queue, so no message
+before it can get a delivery. A reset sets it to 0. It stays there on SQLite, whose index has no entries of the past,
+and for lite topics, whose clients may begin anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import ColumnElement, FromClause, bindparam, func, literal_column, select, update
+
+from popserver.database.newest import is_newest, newest
+from popserver.database.schema import KEY_SHIFT, delivery, progress
+from popserver.database.schema import message_group_progress as behind
+from popserver.delivery.places import QueueToScan
+from popserver.engine.transaction import Transaction
+from popserver.model.topic import OFFSET_BITS
+
+# A look reads the positions of all message groups that are behind the scan. Until the next one, others read what ended
+# since this one.
+LOOK_AGAIN_MS = 2_000
+PLACES_MAX = 10_000  # beyond that all looks are forgotten
+
+
+class _Looks:
+    """When to look again, by consumer group and queue."""
+
+    def __init__(self) -> None:
+        self.again_ms: dict[tuple[int, int], int] = {}
+
+
+def start_key(rows: FromClause, group_id: ColumnElement[int]) -> ColumnElement[int]:
+    """The message key at the start offset of the group's progress in the `queue_id` of each row; 0 without progress."""
+    at = progress.alias("at_start")
+    key = at.c.queue_id.op("<<")(KEY_SHIFT).op("|")(at.c.start_offset)
+    found = newest(at, key, group_id=group_id, queue_id=rows.c.queue_id).correlate(rows).scalar_subquery()
+    return func.coalesce(found, literal_column("0"))
+
+
+def advance(tx: Transaction, places: Sequence[QueueToScan]) -> None:
+    """Move the start offsets of these queues on. Their progress is locked, and nothing was granted since."""
+    looks = tx.remembered(_Looks)
+    for place in places:
+        where = (place.group_id, place.queue_id)
+        if 0 <= looks.again_ms.get(where, 0) - tx.now_ms <= LOOK_AGAIN_MS:
+            continue
+        if len(looks.again_ms) >= PLACES_MAX:
+            looks.again_ms.clear()
+        looks.again_ms[where] = tx.now_ms + LOOK_AGAIN_MS
+        _advance(tx, place)
+
+
+def _advance(tx: Transaction, place: QueueToScan) -> None:
+    first_key = place.queue_id << OFFSET_BITS
+    names = {"for_group": place.group_id, "for_queue": place.queue_id, "scan_offset": place.next_offset}
+    keys = {"queue_key": first_key, "from_key": first_key + place.start_offset, "to_key": first_key + place.next_offset}
+    start_offset = tx.conn.execute(_START, names | keys).scalar_one()
+    if start_offset > place.start_offset:
+        tx.conn.execute(_MOVE, names | {"start_offset": start_offset})
+
+
+_FIRST_DELIVERY = (
+    select(delivery.c.message_key - bindparam("queue_key"))
+    .where(
+        delivery.c.group_id == bindparam("for_group"),
+        delivery.c.message_key >= bindparam("from_key"),
+        delivery.c.message_key < bindparam("to_key"),
+    )
+    .order_by(delivery.c.message_key)
+    .limit(literal_column("1"))
+    .scalar_subquery()
+)
+_FIRST_BEHIND = (
+    select(func.min(behind.c.next_offset))
+    .where(behind.c.group_id == bindparam("for_group"), behind.c.queue_id == bindparam("for_queue"))
+    .scalar_subquery()
+)
+# LEAST leaves NULL out.
+_START = select(func.least(bindparam("scan_offset"), _FIRST_DELIVERY, _FIRST_BEHIND))
+_MOVE = (
+    update(progress)
+    .where(is_newest(progress, group_id=bindparam("for_group"), queue_id=bindparam("for_queue")))
+    .values(start_offset=bindparam("start_offset"))
+)
