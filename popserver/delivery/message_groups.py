@@ -38,7 +38,7 @@ from popserver.database.schema import KEY_SHIFT, consumer_group, delivery, lite_
 from popserver.database.schema import message_group_progress as behind
 from popserver.delivery import fifo
 from popserver.delivery.history import as_moved, record
-from popserver.delivery.start_offsets import start_key
+from popserver.delivery.start_offsets import is_from, start_key
 from popserver.engine.transaction import LockOrder, Locks, Transaction
 from popserver.model.group import CHOOSING, Group
 from popserver.model.states import Event, sources, target
@@ -251,8 +251,7 @@ def _runs(named: Subquery) -> Select[Any]:
     in_group = and_(
         each.c.group_id == named.c.group_id,
         each.c.topic_id == named.c.topic_id,
-        each.c.message_group == named.c.message_group,
-        each.c.message_key >= start_key(named, named.c.group_id),
+        is_from(each, named.c.message_group, start_key(named, named.c.group_id)),
     )
     is_row = and_(delivery.c.group_id == each.c.group_id, delivery.c.message_key == each.c.message_key)
     columns = (delivery.c[name] for name in GroupRunRow._fields)
@@ -311,13 +310,12 @@ _CLOSE_ONE = (
 def has_run(rows: FromClause, *, from_start: bool = False) -> ColumnElement[int]:
     """Whether messages of the message group in a row were granted before: 1 or 0. `from_start`: of those rows none is
     before the start offset of its queue."""
+    start = start_key(rows, bindparam("group_id")) if from_start else literal_column("0")
     found = select(delivery.c.message_key).where(
         delivery.c.group_id == bindparam("group_id"),
         delivery.c.topic_id == bindparam("topic_id"),
-        delivery.c.message_group == rows.c.message_group,
+        is_from(delivery, rows.c.message_group, start),
     )
-    if from_start:
-        found = found.where(delivery.c.message_key >= start_key(rows, bindparam("group_id")))
     return case((found.exists(), literal_column("1")), else_=literal_column("0"))
 
 

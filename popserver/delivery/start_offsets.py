@@ -12,8 +12,9 @@ and for lite topics, whose clients may begin anywhere.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from sqlalchemy import ColumnElement, FromClause, bindparam, func, literal_column, select, update
+from sqlalchemy import ColumnElement, FromClause, and_, bindparam, func, literal_column, select, tuple_, update
 
 from popserver.database.newest import is_newest, newest
 from popserver.database.schema import KEY_SHIFT, delivery, progress
@@ -41,6 +42,18 @@ def start_key(rows: FromClause, group_id: ColumnElement[int]) -> ColumnElement[i
     key = at.c.queue_id.op("<<")(KEY_SHIFT).op("|")(at.c.start_offset)
     found = newest(at, key, group_id=group_id, queue_id=rows.c.queue_id).correlate(rows).scalar_subquery()
     return func.coalesce(found, literal_column("0"))
+
+
+def is_from(rows: FromClause, message_group: ColumnElement[Any], key: ColumnElement[int]) -> ColumnElement[bool]:
+    """Whether a delivery has this message group and its message key is not before that one.
+
+    Compared as one, so that Postgres takes the index of message groups: by the primary key it would read all deliveries
+    of the queue from the key on.
+    """
+    return and_(
+        rows.c.message_group == message_group,
+        tuple_(rows.c.message_group, rows.c.message_key) >= tuple_(message_group, key),
+    )
 
 
 def advance(tx: Transaction, places: Sequence[QueueToScan]) -> None:

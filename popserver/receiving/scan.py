@@ -32,6 +32,7 @@ from popserver.database.schema import message_group_progress as behind
 from popserver.database.statement import Statement
 from popserver.delivery.message_groups import MessageGroupKey, subscriber_of
 from popserver.delivery.places import PLACE_QUERIES, QueueToScan
+from popserver.delivery.start_offsets import is_from
 from popserver.engine.transaction import Transaction
 from popserver.filters import SqlFilter, TagFilter
 from popserver.filters.tags import EVERYTHING
@@ -235,8 +236,7 @@ _ANY_DELIVERY = (
     .where(
         delivery.c.group_id == bindparam("group_id"),
         delivery.c.topic_id == bindparam("topic_id"),
-        delivery.c.message_group == message.c.message_group,
-        delivery.c.message_key >= bindparam("start_key"),
+        is_from(delivery, message.c.message_group, bindparam("start_key")),
     )
     .limit(1)
     .scalar_subquery()

@@ -31,7 +31,7 @@ from popserver.database.statement import Statement
 from popserver.delivery import message_groups
 from popserver.delivery.history import record
 from popserver.delivery.message_groups import advance_groups, by_member, runs_around
-from popserver.delivery.start_offsets import start_key
+from popserver.delivery.start_offsets import is_from, start_key
 from popserver.engine.transaction import STEP_ROWS_MAX, Locks, Outdated, Phase, Request, Transaction, carries_out
 from popserver.model.errors import PopError
 from popserver.model.group import Group
@@ -278,14 +278,14 @@ def _runs_of(rows: CTE, *, from_start: bool) -> Select[Any]:
     """What `_Runs` has, except for `ended`. `from_start`: see `delivery.start_offsets`."""
     touched = select(rows.c.group_id, rows.c.queue_id, rows.c.topic_id, rows.c.message_group).distinct().cte("touched")
     each = delivery.alias("each_of_run")
+    start = start_key(touched, touched.c.group_id) if from_start else literal_column("0")
     run_length = (
         select(func.count())
         .select_from(each)
         .where(
             each.c.group_id == touched.c.group_id,
             each.c.topic_id == touched.c.topic_id,
-            each.c.message_group == touched.c.message_group,
-            *([each.c.message_key >= start_key(touched, touched.c.group_id)] if from_start else []),
+            is_from(each, touched.c.message_group, start),
         )
         .correlate(touched)
         .scalar_subquery()
