@@ -15,8 +15,8 @@ from sqlalchemy import (
     Select,
     bindparam,
     func,
-    literal,
     literal_column,
+    null,
     or_,
     select,
     true,
@@ -34,8 +34,8 @@ from popserver.model.states import State
 class QueueToScan(NamedTuple):
     """A queue and a group's progress in it. For `start_offset` see `delivery.start_offsets`.
 
-    `ready_since_ms` and `has_open` are about all queues of the topic: the first message that is READY again, and
-    whether there is an open message group.
+    `ready_since_ms` and `open_since_ms` are about all queues of the topic: the first message that is READY again, and
+    the message group that opened first.
     """
 
     group_id: int
@@ -45,7 +45,7 @@ class QueueToScan(NamedTuple):
     min_offset: int
     end_offset: int
     ready_since_ms: int | None
-    has_open: int
+    open_since_ms: int | None
 
 
 class ReadySearch(NamedTuple):
@@ -61,16 +61,22 @@ class ReadyFrom(SearchedFrom[ReadySearch]):
     slack_ms: ClassVar = 20_000
 
 
+class OpenFrom(SearchedFrom[ReadySearch]):
+    """The same for open message groups."""
+
+    slack_ms: ClassVar = 20_000
+
+
 # For the whole topic, because that is one lookup; for each queue it would scan all open groups.
-_HAS_OPEN = (
-    select(behind.c.queue_id)
+_OPEN_SINCE_MS = (
+    select(func.min(behind.c.open_since_ms))
     .where(
         behind.c.group_id == bindparam("group_id"),
         behind.c.topic_id == bindparam("topic_id"),
         behind.c.subscriber == literal_column("''"),
-        behind.c.open_since_ms.is_not(None),
+        behind.c.open_since_ms >= bindparam("open_from"),
     )
-    .exists()
+    .scalar_subquery()
 )
 # Without a message group no ack is provisional, so READY is compared alone, as in the index. Not an EXISTS: for that
 # SQLite would read all deliveries of the group.
@@ -98,19 +104,19 @@ class PlaceQueries(NamedTuple):
 
 
 def _place_queries(dialect: Dialect, *, takes_groups: bool) -> PlaceQueries:
-    has_open = _HAS_OPEN if takes_groups else None
+    open_since_ms = _OPEN_SINCE_MS if takes_groups else None
     places = _newest_places if dialect.has_other_writers else _places
-    is_behind = places(has_open, is_locked=False)
+    is_behind = places(open_since_ms, is_locked=False)
     any_behind = is_behind.with_only_columns(literal_column("1")).order_by(None).exists()
-    more = [_READY_SINCE_MS.is_not(None), any_behind] + ([] if has_open is None else [has_open])
+    more = [_READY_SINCE_MS.is_not(None), any_behind] + ([] if open_since_ms is None else [open_since_ms.is_not(None)])
     return PlaceQueries(
-        RowStatement(QueueToScan, places(has_open, is_locked=True)),
+        RowStatement(QueueToScan, places(open_since_ms, is_locked=True)),
         RowStatement(QueueToScan, is_behind),
         select(literal_column("1")).where(or_(*more)),
     )
 
 
-def _columns(at: FromClause, queues: FromClause, has_open: Any) -> list[Any]:
+def _columns(at: FromClause, queues: FromClause, open_since_ms: Any) -> list[Any]:
     """What `QueueToScan` has; `at` is the group's progress."""
     return [
         at.c.group_id,
@@ -120,29 +126,31 @@ def _columns(at: FromClause, queues: FromClause, has_open: Any) -> list[Any]:
         queues.c.min_offset,
         queues.c.next_offset.label("end_offset"),
         _READY_SINCE_MS.label("ready_since_ms"),
-        (literal(0) if has_open is None else has_open).label("has_open"),
+        (null() if open_since_ms is None else open_since_ms).label("open_since_ms"),
     ]
 
 
-def _is_to_read(at: FromClause, queues: FromClause, has_open: Any) -> Any:
+def _is_to_read(at: FromClause, queues: FromClause, open_since_ms: Any) -> Any:
     is_behind = at.c.next_offset < queues.c.next_offset
-    return is_behind if has_open is None else or_(is_behind, has_open)
+    return is_behind if open_since_ms is None else or_(is_behind, open_since_ms.is_not(None))
 
 
-def _places(has_open: Any, *, is_locked: bool) -> Select[Any]:
+def _places(open_since_ms: Any, *, is_locked: bool) -> Select[Any]:
     """By plain joins."""
     query = (
-        select(*_columns(progress, queue, has_open))
+        select(*_columns(progress, queue, open_since_ms))
         .select_from(queue)
         .join(progress, progress.c.queue_id == queue.c.queue_id)
-        .where(queue.c.topic_id == _OF_TOPIC, progress.c.group_id == _OF_GROUP, _is_to_read(progress, queue, has_open))
+        .where(
+            queue.c.topic_id == _OF_TOPIC, progress.c.group_id == _OF_GROUP, _is_to_read(progress, queue, open_since_ms)
+        )
         # The order of the index on the topic's queues, so that no other topic's queues are read.
         .order_by(queue.c.number)
     )
     return query.with_for_update(of=progress, skip_locked=True) if is_locked else query
 
 
-def _newest_places(has_open: Any, *, is_locked: bool) -> Select[Any]:
+def _newest_places(open_since_ms: Any, *, is_locked: bool) -> Select[Any]:
     """By the newest version of each queue and of the group's progress in it (`database.newest`)."""
     topics = select(_OF_TOPIC.label("topic_id")).subquery("topics")
     queues = newest_queues(topics, ["topic_id", "queue_id", "number", "min_offset", "next_offset"])
@@ -154,13 +162,13 @@ def _newest_places(has_open: Any, *, is_locked: bool) -> Select[Any]:
         # It is locked only if it is to be read: other servers skip it then.
         locked = (
             newest(again, *_progress_of(again), group_id=_OF_GROUP, queue_id=at.c.queue_id)
-            .where(_is_to_read(at, queues, has_open))
+            .where(_is_to_read(at, queues, open_since_ms))
             .with_for_update(skip_locked=True)
             .lateral("locked")
         )
         found, at = found.join(locked, true()), locked
-    query = select(*_columns(at, queues, has_open)).select_from(found).order_by(queues.c.number)
-    return query if is_locked else query.where(_is_to_read(at, queues, has_open))
+    query = select(*_columns(at, queues, open_since_ms)).select_from(found).order_by(queues.c.number)
+    return query if is_locked else query.where(_is_to_read(at, queues, open_since_ms))
 
 
 def _progress_of(row: FromClause) -> list[Any]:

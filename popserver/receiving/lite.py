@@ -261,7 +261,7 @@ _PLACES = RowStatement(
         queue.c.min_offset,
         queue.c.next_offset.label("end_offset"),
         _READY_SINCE_MS.label("ready_since_ms"),
-        literal_column("1").label("has_open"),
+        literal_column("0").label("open_since_ms"),
     ).with_for_update(of=progress, skip_locked=True),
 )
 _IS_MORE: Select[Any] = select(literal_column("1")).where(

@@ -81,7 +81,7 @@ def open_groups(
 
     At most `for_again` of the messages were granted before.
     """
-    with_open = {place.queue_id: place for place in places if place.has_open}
+    with_open = {place.queue_id: place for place in places if place.open_since_ms is not None}
     if not with_open or limit <= 0:
         return OpenGroups([], is_all=not with_open)
     names: dict[str, Any] = {"queues": sorted(with_open), "limit": limit, "looked_at": limit + _OF_OTHERS_MAX}
@@ -121,7 +121,7 @@ def to_judge(
 
     Messages that were granted before are left out: the filter accepted them.
     """
-    with_open = {place.queue_id: place for place in places if place.has_open}
+    with_open = {place.queue_id: place for place in places if place.open_since_ms is not None}
     names: dict[str, Any] = {"queues": sorted(with_open), "limit": batch.room, "looked_at": batch.room + _OF_OTHERS_MAX}
     opened = _OPENED.rows(conn, batch.names | names) if with_open else []
     bounds = [_bounds(number, each, with_open[each.queue_id]) for number, each in enumerate(opened) if not each.has_run]
@@ -324,7 +324,7 @@ _OLDEST = (
         behind.c.group_id == bindparam("group_id"),
         behind.c.topic_id == bindparam("topic_id"),
         behind.c.subscriber == literal_column("''"),
-        behind.c.open_since_ms.is_not(None),
+        behind.c.open_since_ms >= bindparam("open_from"),
     )
     .order_by(behind.c.open_since_ms)
     .limit(bindparam("looked_at"))

@@ -20,7 +20,7 @@ from popserver.database.rows import RowStatement, encode_rows
 from popserver.database.schema import delivery, in_states
 from popserver.delivery import start_offsets
 from popserver.delivery.message_groups import MessageGroupKey
-from popserver.delivery.places import QueueToScan, ReadyFrom, ReadySearch
+from popserver.delivery.places import OpenFrom, QueueToScan, ReadyFrom, ReadySearch
 from popserver.engine.transaction import STEP_ROWS_MAX, Transaction, carries_out
 from popserver.filters import Filter
 from popserver.messages.read import BY_KEY, DEFERRED, Bodies, stored_messages
@@ -130,7 +130,7 @@ def receive_batch_of(several: Sequence[Receive]) -> ReceiveBatch:
         keeps_order=keeps_order,
         takes_groups=keeps_order and MessageType.FIFO in topic.accepts,
         by_priority=MessageType.PRIORITY in topic.accepts and rotation % FAIR_EVERY != 0,
-        names={"group_id": first.group.group_id, "topic_id": topic.topic_id, "ready_from": 0},
+        names={"group_id": first.group.group_id, "topic_id": topic.topic_id, "ready_from": 0, "open_from": 0},
         judged=judged,
     )
 
@@ -179,16 +179,16 @@ def _find_and_grant(tx: Transaction, batch: ReceiveBatch, several: Sequence[Rece
     if MessageType.LITE in batch.topic.accepts:
         return _find_and_grant_lite(tx, batch, several)
     if tx.has_other_writers:
-        batch = batch._replace(names=batch.names | {"ready_from": _ready_from(tx, batch)})
+        batch = batch._replace(names=batch.names | _search_from(tx, batch))
     places = scan.lock_places(tx, batch)
     if places and tx.has_other_writers:
-        _saw_ready(tx, batch, places[0].ready_since_ms)
+        _saw(tx, batch, places[0].ready_since_ms, places[0].open_since_ms)
         if batch.takes_groups:
             start_offsets.advance(tx, places)
     is_any_again = not places or places[0].ready_since_ms is not None
     # Messages without a message group that are READY again, the longest waiting first.
     ready_again = _READY_AGAIN.rows(tx.conn, batch.names | {"limit": batch.room}) if is_any_again else []
-    if ready_again or any(place.has_open for place in places):
+    if ready_again or any(place.open_since_ms is not None for place in places):
         search = _old_and_new(tx, batch, places, ready_again, heads_only=any(each.heads_only for each in several))
     else:
         new = scan.read_on(tx, batch, places, batch.room, beside_runs=False)
@@ -339,20 +339,30 @@ def _is_hidden(tx: Transaction, batch: ReceiveBatch) -> bool:
     if scan.is_more(tx, batch):
         return True
     if tx.has_other_writers:
-        _saw_ready(tx, batch, None)
+        _saw(tx, batch, None, None)
     return False
 
 
-def _ready_from(tx: Transaction, batch: ReceiveBatch) -> int:
-    """From when on to look for messages that are READY again. SQLite's index has no entries of the past."""
-    return tx.remembered(ReadyFrom).of(ReadySearch(batch.group.group_id, batch.topic.topic_id), tx.now_ms)
-
-
-def _saw_ready(tx: Transaction, batch: ReceiveBatch, first_ms: int | None) -> None:
-    """Remember which message was the first one, once the transaction is committed: it may have granted it."""
+def _search_from(tx: Transaction, batch: ReceiveBatch) -> dict[str, int]:
+    """From when on to look for messages that are READY again, and for open message groups. SQLite's indexes have no
+    entries of the past."""
     search = ReadySearch(batch.group.group_id, batch.topic.topic_id)
-    from_ms = batch.names["ready_from"]
-    tx.after_commit.append(lambda: tx.remembered(ReadyFrom).saw(search, from_ms, first_ms, tx.now_ms))
+    return {
+        "ready_from": tx.remembered(ReadyFrom).of(search, tx.now_ms),
+        "open_from": tx.remembered(OpenFrom).of(search, tx.now_ms),
+    }
+
+
+def _saw(tx: Transaction, batch: ReceiveBatch, ready_ms: int | None, open_ms: int | None) -> None:
+    """Remember which ones were first, once the transaction is committed: it may have granted them."""
+    search = ReadySearch(batch.group.group_id, batch.topic.topic_id)
+
+    def saw() -> None:
+        tx.remembered(ReadyFrom).saw(search, batch.names["ready_from"], ready_ms, tx.now_ms)
+        if batch.takes_groups:
+            tx.remembered(OpenFrom).saw(search, batch.names["open_from"], open_ms, tx.now_ms)
+
+    tx.after_commit.append(saw)
 
 
 def _answers(tx: Transaction, batch: ReceiveBatch, slots: Sequence[ReceiveSlot], *, left_over: bool) -> list[Received]:
