@@ -28,11 +28,13 @@ from sqlalchemy import (
     insert,
     literal_column,
     select,
+    true,
     tuple_,
     update,
 )
 
 from popserver.database.dialect import dialect_of
+from popserver.database.newest import newest
 from popserver.database.rows import RowQuery, encode_rows, rows_parameter
 from popserver.database.schema import KEY_SHIFT, consumer_group, delivery, lite_subscription, pause, progress, still_in
 from popserver.database.schema import message_group_progress as behind
@@ -221,12 +223,11 @@ _PLACES = rows_parameter("places", "group_id", "queue_id")
 
 
 def _locking(*, skip_locked: bool) -> Select[Any]:
-    return (
-        select(progress.c.group_id, progress.c.queue_id)
-        .join(_PLACES, and_(progress.c.group_id == _PLACES.c.group_id, progress.c.queue_id == _PLACES.c.queue_id))
-        .order_by(progress.c.group_id, progress.c.queue_id)
-        .with_for_update(of=progress, skip_locked=skip_locked)
-    )
+    at = progress.alias("at")
+    row = newest(at, at.c.group_id, at.c.queue_id, group_id=_PLACES.c.group_id, queue_id=_PLACES.c.queue_id)
+    locked = row.with_for_update(skip_locked=skip_locked).correlate(_PLACES).lateral("locked")
+    # One after the other, in the order that was given.
+    return select(locked.c.group_id, locked.c.queue_id).select_from(_PLACES.join(locked, true()))
 
 
 _LOCK = _locking(skip_locked=False)

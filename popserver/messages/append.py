@@ -249,13 +249,20 @@ _TAKE_OFFSETS = _TAKE.where(queue.c.queue_id == bindparam("chosen"))
 _TAKE_OFFSETS_OF_NEWEST = _TAKE.where(is_newest(queue, queue_id=bindparam("chosen")))
 # Not for a deleted topic: a server that does not know about the deletion would store messages that are never read.
 _IS_THERE = exists().where(topic_table.c.topic_id == bindparam("of_topic"), topic_table.c.deleted_at_ms.is_(None))
-_HAS_PENDING = exists().where(pending.c.topic_id == bindparam("of_topic"))
+# The last one, because on Postgres a user's open transaction keeps the entries of those that were the first.
+_LAST_PENDING = (
+    select(pending.c.pending_id)
+    .where(pending.c.topic_id == bindparam("of_topic"))
+    .order_by(pending.c.due_at_ms.desc())
+    .limit(literal_column("1"))
+    .scalar_subquery()
+)
 _TAKEN_COLUMNS = (
     queue.c.queue_id,
     queue.c.next_offset,
     queue.c.newest_stored_at_ms.label("stored_at_ms"),
     queue.c.lite_expired_offset,
-    case((_HAS_PENDING, 1), else_=0).label("has_pending"),
+    case((_LAST_PENDING.is_not(None), 1), else_=0).label("has_pending"),
 )
 _COUNTS = rows_parameter("counts", "queue_id", "count")
 
