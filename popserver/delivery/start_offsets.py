@@ -61,7 +61,7 @@ def advance(tx: Transaction, places: Sequence[QueueToScan]) -> None:
     looks = tx.remembered(_Looks)
     for place in places:
         where = (place.group_id, place.queue_id)
-        if 0 <= looks.again_ms.get(where, 0) - tx.now_ms <= LOOK_AGAIN_MS:
+        if tx.now_ms < looks.again_ms.get(where, 0) <= tx.now_ms + LOOK_AGAIN_MS:
             continue
         if len(looks.again_ms) >= PLACES_MAX:
             looks.again_ms.clear()

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from popserver.delivery import start_offsets
 from popserver.model.group import Group
 from popserver.model.topic import MessageType, Topic
 from tests.support.open_store import OpenStore
+
+
+@pytest.fixture(autouse=True)
+def each_receive_moves_start_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(start_offsets, "LOOK_AGAIN_MS", 0)
 
 
 @pytest.fixture
