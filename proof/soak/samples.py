@@ -32,6 +32,7 @@ BARS = {
     "ms between messages": Bar(0.5, 0.5),  # clients get as much as at the beginning
     "CPU ms per message": Bar(0.6, 0.1),
     "ms per transaction": Bar(2, 50),  # other programs on the machine delay it too
+    "Postgres ms per message": Bar(0.6, 0.5),
     "blocks per message": Bar(0.6, 5),
 }
 ROWS_BAR = Bar(0.25, 300)
@@ -39,7 +40,7 @@ ROWS_BAR = Bar(0.25, 300)
 _SIZES = """
 SELECT sum(pg_table_size(relid)), sum(pg_indexes_size(relid)), sum(n_dead_tup) FROM pg_stat_user_tables
 """
-_BLOCKS = "SELECT blks_hit + blks_read FROM pg_stat_database WHERE datname = current_database()"
+_OF_POSTGRES = "SELECT active_time, blks_hit + blks_read FROM pg_stat_database WHERE datname = current_database()"
 _SAMPLE = re.compile(r"^(?P<name>\w+)(\{.*\})? (?P<value>\S+)$", re.MULTILINE)
 
 
@@ -55,7 +56,7 @@ class _Totals(NamedTuple):
     cpu_s: float
     transactions: float  # of the server's writer
     transactions_s: float
-    blocks: float | None
+    of_postgres: tuple[float, float] | None  # ms in statements, and blocks that they have read
 
 
 class Sampler:
@@ -81,14 +82,14 @@ class Sampler:
         found["event loop tasks"] = numbers["popmq_event_loop_tasks"]
         with looking(self._url) as conn:
             found |= self._store(conn, numbers)
-            blocks = None if self._is_sqlite else float(conn.execute(text(_BLOCKS)).scalar_one())
+            active_ms, blocks = (0, 0) if self._is_sqlite else conn.execute(text(_OF_POSTGRES)).one()
         now = _Totals(
             time.monotonic(),
             numbers.get("rocketmq_messages_out_total", 0),
             self._server.cpu_s(),
             numbers["popmq_transaction_seconds_count"],
             numbers["popmq_transaction_seconds_sum"],
-            blocks,
+            None if self._is_sqlite else (float(active_ms), float(blocks)),
         )
         found |= _costs(self._before, now)
         self._before, self.messages = now, now.messages
@@ -131,8 +132,9 @@ def _costs(before: _Totals | None, now: _Totals) -> dict[str, float]:
         * 1_000
         / max(1.0, now.transactions - before.transactions),
     }
-    if now.blocks is not None and before.blocks is not None:
-        found["blocks per message"] = (now.blocks - before.blocks) / messages
+    if now.of_postgres is not None and before.of_postgres is not None:
+        active_ms, blocks = (each - old for each, old in zip(now.of_postgres, before.of_postgres, strict=True))
+        found |= {"Postgres ms per message": active_ms / messages, "blocks per message": blocks / messages}
     return found
 
 
