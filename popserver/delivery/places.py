@@ -49,7 +49,7 @@ class QueueToScan(NamedTuple):
 
 
 class ReadySearch(NamedTuple):
-    """A consumer group looks for messages of a topic that are READY again."""
+    """A consumer group and the topic that it searches: for messages that are READY again, and open message groups."""
 
     group_id: int
     topic_id: int
