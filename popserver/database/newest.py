@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import CTE, ColumnElement, FromClause, Select, Table, literal_column, select, true
+from sqlalchemy import CTE, ColumnElement, FromClause, Select, Table, and_, any_, func, literal_column, select, true
 
+from popserver.database.dialect import Dialect
 from popserver.database.schema import queue
 
 # All statements of the writer find few rows by an index. Postgres plans some of them once, when the tables are small or
@@ -28,6 +29,19 @@ def newest(row: FromClause, *columns: ColumnElement[Any], **key: Any) -> Select[
     return select(*columns).where(*equal, last >= value, last <= value).order_by(last.desc()).limit(literal_column("1"))
 
 
+def joined(dialect: Dialect, keys: FromClause, table: Table, *, locks: bool = False) -> tuple[FromClause, FromClause]:
+    """The rows of a table that have these keys: what to select from, and the rows. The columns of `keys` are those of
+    an index, in its order. `locks`: in the order of the keys, waiting for others; where others can write."""
+    if not dialect.has_other_writers:
+        return keys.join(table, and_(*(table.c[each.key] == each for each in keys.c))), table
+    versions = table.alias("versions")
+    found = newest(versions, *versions.c, **{each.key: each for each in keys.c})
+    if locks:
+        found = found.with_for_update()
+    row = found.correlate(keys).lateral(table.name)
+    return keys.join(row, true()), row
+
+
 def is_newest(table: Table, **key: Any) -> ColumnElement[bool]:
     """The condition that a row of the table is the newest version of that key; for UPDATE.
 
@@ -35,6 +49,19 @@ def is_newest(table: Table, **key: Any) -> ColumnElement[bool]:
     """
     place: ColumnElement[Any] = literal_column("newest.ctid")
     return literal_column(f"{table.name}.ctid") == newest(table.alias("newest"), place, **key).scalar_subquery()
+
+
+def are_newest(dialect: Dialect, table: Table, rows: FromClause, *key: str) -> ColumnElement[bool]:
+    """The condition that rows of the table are the newest versions of those with the keys in `rows`; for UPDATE. No
+    other transaction may change them now."""
+    if not dialect.has_other_writers:
+        return and_(*(table.c[name] == rows.c[name] for name in key))
+    place: ColumnElement[Any] = literal_column("newest.ctid").label("place")
+    last = newest(table.alias("newest"), place, **{name: rows.c[name] for name in key}).correlate(rows).lateral("last")
+    places = select(last.c.place).select_from(rows.join(last, true())).correlate(None).scalar_subquery()
+    # The sums keep Postgres from looking for the keys, by which it meets the oldest versions first.
+    are_these = (table.c[name] + literal_column("0") == rows.c[name] for name in key)
+    return and_(literal_column(f"{table.name}.ctid") == any_(func.array(places)), *are_these)
 
 
 def newest_queues(topics: FromClause, names: Sequence[str]) -> CTE:

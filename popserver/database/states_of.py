@@ -83,10 +83,14 @@ def state_of(conn: Connection, group_id: int, key: int, first_key: int | None = 
 
 
 _KEY, _FIRST_KEY = "CAST(:for_key AS BIGINT)", "CAST(:for_first AS BIGINT)"
+# The newest version of the progress (`database.newest`): a consumer may ask for every ack that comes too late.
 _STATE_OF = text(f"""
 SELECT {state(_KEY, "d.state", "rd.state")}
 FROM consumer_group g
-LEFT JOIN progress p ON p.group_id = g.group_id AND p.queue_id = CAST(:for_queue AS BIGINT)
+LEFT JOIN (SELECT * FROM progress
+           WHERE group_id = CAST(:for_group AS BIGINT)
+             AND queue_id BETWEEN CAST(:for_queue AS BIGINT) AND CAST(:for_queue AS BIGINT)
+           ORDER BY queue_id DESC LIMIT 1) p ON p.group_id = g.group_id
 LEFT JOIN message m ON m.message_key = {_KEY}
 {joins(_KEY, _FIRST_KEY)}
 WHERE g.group_id = CAST(:for_group AS BIGINT)""")  # noqa: S608

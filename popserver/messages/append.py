@@ -8,7 +8,21 @@ from dataclasses import dataclass
 from itertools import chain, groupby
 from typing import Any, ClassVar, NamedTuple
 
-from sqlalchemy import BigInteger, Connection, any_, bindparam, case, exists, func, literal_column, select, true, update
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    Connection,
+    LargeBinary,
+    any_,
+    bindparam,
+    case,
+    exists,
+    func,
+    literal_column,
+    select,
+    true,
+    update,
+)
 
 from popserver.database.dialect import dialect_of
 from popserver.database.newest import is_newest, newest
@@ -174,9 +188,11 @@ def take_offsets(tx: Transaction, chosen: MessageQueue, count: int) -> TakenOffs
 def _place(tx: Transaction, topic: Topic, by_queue: Mapping[MessageQueue, Sequence[Message]]) -> list[_Placed]:
     """Take offsets for the messages, with one statement for all queues. Nothing is placed if the topic is gone.
 
-    The statement also says whether the topic has pending messages.
+    The statement also says whether a message may be pending already: on Postgres one of these, else any of the topic.
     """
-    names = {"now_ms": tx.now_ms, "of_topic": topic.topic_id}
+    names: dict[str, Any] = {"now_ms": tx.now_ms, "of_topic": topic.topic_id}
+    if tx.has_other_writers:
+        names["ids"] = [id_to_bytes(each.message_id) for messages in by_queue.values() for each in messages]
     counts = {chosen.queue_id: len(messages) for chosen, messages in by_queue.items()}
     taken: list[_Taken] = []
     # Another server may be changing a queue whose newest version is wanted: then it is looked for by its key.
@@ -249,36 +265,43 @@ _TAKE_OFFSETS = _TAKE.where(queue.c.queue_id == bindparam("chosen"))
 _TAKE_OFFSETS_OF_NEWEST = _TAKE.where(is_newest(queue, queue_id=bindparam("chosen")))
 # Not for a deleted topic: a server that does not know about the deletion would store messages that are never read.
 _IS_THERE = exists().where(topic_table.c.topic_id == bindparam("of_topic"), topic_table.c.deleted_at_ms.is_(None))
-# The last one, because on Postgres a user's open transaction keeps the entries of those that were the first.
-_LAST_PENDING = (
-    select(pending.c.pending_id)
+_ANY_PENDING = (
+    select(literal_column("1"))
     .where(pending.c.topic_id == bindparam("of_topic"))
-    .order_by(pending.c.due_at_ms.desc())
     .limit(literal_column("1"))
     .scalar_subquery()
 )
-_TAKEN_COLUMNS = (
-    queue.c.queue_id,
-    queue.c.next_offset,
-    queue.c.newest_stored_at_ms.label("stored_at_ms"),
-    queue.c.lite_expired_offset,
-    case((_LAST_PENDING.is_not(None), 1), else_=0).label("has_pending"),
+# By the ids alone, because a user's open transaction keeps the entries of all that was ever pending in the topic.
+_THESE_PENDING = (
+    select(literal_column("1"))
+    .where(
+        pending.c.message_id == any_(bindparam("ids", type_=ARRAY(LargeBinary))),
+        pending.c.topic_id + literal_column("0") == bindparam("of_topic"),
+    )
+    .limit(literal_column("1"))
+    .scalar_subquery()
 )
 _COUNTS = rows_parameter("counts", "queue_id", "count")
 
 
-def _take(count: Any, *conditions: Any) -> RowStatement[_Taken]:
+def _take(count: Any, *conditions: Any, of_pending: Any = _ANY_PENDING) -> RowStatement[_Taken]:
     return RowStatement(
         _Taken,
         update(queue)
         .where(*conditions, _IS_THERE)
         .values(next_offset=queue.c.next_offset + count, newest_stored_at_ms=STORED_AT_MS)
-        .returning(*_TAKEN_COLUMNS),
+        .returning(
+            queue.c.queue_id,
+            queue.c.next_offset,
+            queue.c.newest_stored_at_ms.label("stored_at_ms"),
+            queue.c.lite_expired_offset,
+            func.coalesce(of_pending, literal_column("0")).label("has_pending"),
+        ),
     )
 
 
 _TAKE_CHECKING_PENDING = _take(bindparam("count"), queue.c.queue_id == bindparam("chosen"))
-_TAKE_OF_NEWEST = _take(bindparam("count"), is_newest(queue, queue_id=bindparam("chosen")))
+_TAKE_OF_NEWEST = _take(bindparam("count"), is_newest(queue, queue_id=bindparam("chosen")), of_pending=_THESE_PENDING)
 # In one order, so that servers do not deadlock.
 _LOCKED = (
     select(queue.c.queue_id)
@@ -297,7 +320,10 @@ _locked = (
 )
 _PLACES = select(_locked.c.place).select_from(_COUNTS.join(_locked, true())).correlate(None).scalar_subquery()
 _TAKE_OF_NEWEST_IN_SEVERAL = _take(
-    _COUNTS.c.count, _OF_COUNTS, literal_column("queue.ctid") == any_(func.array(_PLACES))
+    _COUNTS.c.count,
+    _OF_COUNTS,
+    literal_column("queue.ctid") == any_(func.array(_PLACES)),
+    of_pending=_THESE_PENDING,
 )
 # For one queue, and for several.
 _BY_KEY = _TAKE_CHECKING_PENDING, _TAKE_IN_SEVERAL

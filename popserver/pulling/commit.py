@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from functools import partial
+from typing import Any, ClassVar
 
-from sqlalchemy import Connection, and_, insert, select, update
+from sqlalchemy import Connection, Select, exists, insert, select, update
 
 from popserver.catalog.lookup import CATALOG_LOCK, group_not_found, of_another_mode, topic_not_found
 from popserver.catalog.subscriptions import set_modes
+from popserver.database.dialect import Dialect, PerDialect
+from popserver.database.newest import are_newest, joined
 from popserver.database.rows import encode_rows, rows_parameter
 from popserver.database.schema import consumer_group, progress, queue
 from popserver.database.schema import topic as topic_table
@@ -70,7 +73,7 @@ def fetch(conn: Connection, group: Group, places: Sequence[MessageQueue]) -> lis
     for refusal in refusals(conn, {group}).values():
         raise refusal
     names = {"places": encode_rows([(group.group_id, each.queue_id) for each in places])}
-    found = {row.queue_id: QueueProgress(row.next_offset, row.resets) for row in conn.execute(_STORED, names)}
+    found = {row.queue_id: QueueProgress(row.next_offset, row.resets) for row in conn.execute(_STORED.of(conn), names)}
     return [found.get(each.queue_id, NO_PROGRESS) for each in places]
 
 
@@ -93,14 +96,14 @@ def _pairs(request: Commit) -> Iterable[tuple[QueueOffset, GroupQueueKey]]:
 
 def _lock(tx: Transaction, places: Sequence[GroupQueueKey]) -> dict[GroupQueueKey, QueueProgress]:
     """The current progress. Rows that were made after the transaction locked its places are locked too."""
-    rows = (row for step in _steps(places) for row in tx.conn.execute(_LOCK, {"places": encode_rows(step)}))
+    rows = (row for step in _steps(places) for row in tx.conn.execute(_LOCK.of(tx.conn), {"places": encode_rows(step)}))
     return {GroupQueueKey(row.group_id, row.queue_id): QueueProgress(row.next_offset, row.resets) for row in rows}
 
 
 def _ends(conn: Connection, queue_ids: Collection[int]) -> dict[int, int]:
     """The end offsets of the queues, without queues of deleted topics."""
     steps = _steps([(each,) for each in sorted(queue_ids)])
-    rows = (row for step in steps for row in conn.execute(_ENDS, {"queues": encode_rows(step)}))
+    rows = (row for step in steps for row in conn.execute(_ENDS.of(conn), {"queues": encode_rows(step)}))
     return {row.queue_id: row.next_offset for row in rows}
 
 
@@ -139,7 +142,7 @@ def _write(
     grown = [(*place, *now[place]) for place in sorted(now) if place in before and now[place] != before[place]]
     new = [(*place, *now[place]) for place in sorted(now) if place not in before]
     for step in _steps(grown):
-        tx.conn.execute(_GROW, {"offsets": encode_rows(step)})
+        tx.conn.execute(_GROW.of(tx.conn), {"offsets": encode_rows(step)})
     # If another server inserts the same row now, the primary key refuses this one, and the batch runs again.
     for step in _steps(new):
         tx.conn.execute(_BEGIN, {"offsets": encode_rows(step)})
@@ -160,30 +163,32 @@ _MODES = (
     .join(consumer_group, consumer_group.c.group_id == _GROUPS.c.group_id)
     .where(consumer_group.c.deleted_at_ms.is_(None))
 )
-_STORED = (
-    select(progress)
-    .select_from(_PLACES)
-    .join(
-        progress,
-        and_(progress.c.group_id == _PLACES.c.group_id, progress.c.queue_id == _PLACES.c.queue_id),
+
+
+def _stored(dialect: Dialect, *, locks: bool) -> Select[Any]:
+    found, row = joined(dialect, _PLACES, progress, locks=locks)
+    return select(*row.c).select_from(found)
+
+
+def _ends_of(dialect: Dialect) -> Select[Any]:
+    found, row = joined(dialect, _QUEUES, queue)
+    is_there = exists().where(topic_table.c.topic_id == row.c.topic_id, topic_table.c.deleted_at_ms.is_(None))
+    return select(row.c.queue_id, row.c.next_offset).select_from(found).where(is_there)
+
+
+_STORED = PerDialect(partial(_stored, locks=False))
+_LOCK = PerDialect(partial(_stored, locks=True))
+_ENDS = PerDialect(_ends_of)
+# `_LOCK` has locked the rows.
+_GROW = PerDialect(
+    lambda dialect: (
+        update(progress)
+        .where(
+            are_newest(dialect, progress, _OFFSETS, "group_id", "queue_id"),
+            progress.c.next_offset < _OFFSETS.c.next_offset,
+        )
+        .values(next_offset=_OFFSETS.c.next_offset)
     )
-)
-_LOCK = _STORED.order_by(progress.c.group_id, progress.c.queue_id).with_for_update(of=progress)
-_ENDS = (
-    select(queue.c.queue_id, queue.c.next_offset)
-    .select_from(_QUEUES)
-    .join(queue, queue.c.queue_id == _QUEUES.c.queue_id)
-    .join(topic_table, topic_table.c.topic_id == queue.c.topic_id)
-    .where(topic_table.c.deleted_at_ms.is_(None))
-)
-_GROW = (
-    update(progress)
-    .where(
-        progress.c.group_id == _OFFSETS.c.group_id,
-        progress.c.queue_id == _OFFSETS.c.queue_id,
-        progress.c.next_offset < _OFFSETS.c.next_offset,
-    )
-    .values(next_offset=_OFFSETS.c.next_offset)
 )
 _BEGIN = insert(progress).from_select(
     ["group_id", "queue_id", "next_offset", "resets"],

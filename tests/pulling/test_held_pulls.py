@@ -237,7 +237,7 @@ async def test_a_look_that_takes_too_long_is_logged(broker: RunningBroker, cost_
 
     with (
         structlog.testing.capture_logs() as logs,
-        watched(broker.broker.database, "SELECT json_group_array(json_array(anon_1.queue_id", time_passes),
+        watched(broker.broker.database, "SELECT queue.queue_id, queue.number", time_passes),
     ):
         await pull(broker)
     assert [(each["log_level"], each["cost_ms"], each["group"]) for each in logs] == [
