@@ -88,6 +88,9 @@ INVARIANTS = {
     "a redrive plan that miscounts its messages": f"""
         SELECT COUNT(*) FROM redrive_plan p JOIN consumer_group g ON g.group_id = p.group_id AND g.deleted_at_ms IS NULL
         WHERE {_MISCOUNTED}""",
+    "a message group with two positions": """
+        SELECT COUNT(*) FROM (SELECT 1 FROM message_group_progress
+                              GROUP BY group_id, queue_id, message_group HAVING COUNT(*) > 1) twice""",
     # A client may begin in a lite topic after messages that its group has not reached.
     "a message group that stands beyond its queue's progress": f"""
         SELECT COUNT(*) FROM message_group_progress b {_IN_USE}

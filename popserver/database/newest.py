@@ -29,13 +29,15 @@ def newest(row: FromClause, *columns: ColumnElement[Any], **key: Any) -> Select[
     return select(*columns).where(*equal, last >= value, last <= value).order_by(last.desc()).limit(literal_column("1"))
 
 
-def joined(dialect: Dialect, keys: FromClause, table: Table, *, locks: bool = False) -> tuple[FromClause, FromClause]:
-    """The rows of a table that have these keys: what to select from, and the rows. The columns of `keys` are those of
-    an index, in its order. `locks`: in the order of the keys, waiting for others; where others can write."""
+def joined(
+    dialect: Dialect, keys: FromClause, table: Table, *key: str, locks: bool = False
+) -> tuple[FromClause, FromClause]:
+    """The rows of a table with the keys in `keys`: what to select from, and the rows. An index has the columns of the
+    key, in that order. `locks`: each row, in the order of `keys`, waiting for others; where others can write."""
     if not dialect.has_other_writers:
-        return keys.join(table, and_(*(table.c[each.key] == each for each in keys.c))), table
+        return keys.join(table, and_(*(table.c[name] == keys.c[name] for name in key))), table
     versions = table.alias("versions")
-    found = newest(versions, *versions.c, **{each.key: each for each in keys.c})
+    found = newest(versions, *versions.c, **{name: keys.c[name] for name in key})
     if locks:
         found = found.with_for_update()
     row = found.correlate(keys).lateral(table.name)

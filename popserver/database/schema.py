@@ -8,6 +8,7 @@ progress is READY, a message before it without a delivery row is COMMIT, and a m
 from __future__ import annotations
 
 from sqlalchemy import (
+    DDL,
     BigInteger,
     CheckConstraint,
     Column,
@@ -22,6 +23,7 @@ from sqlalchemy import (
     Text,
     UniqueConstraint,
     and_,
+    event,
     literal_column,
     or_,
     text,
@@ -302,6 +304,23 @@ message_group_progress = Table(
     sqlite_with_rowid=False,
     postgresql_with={"fillfactor": "70"},
 )
+# On Postgres the offset is part of the key (docs/design/0024), because a new version is compared with all that have its
+# key, and a user's open transaction keeps them. The lock on the progress keeps positions unique (`database.check`).
+event.listen(
+    message_group_progress,
+    "after_create",
+    DDL(  # type: ignore[no-untyped-call]
+        "ALTER TABLE message_group_progress DROP CONSTRAINT message_group_progress_pk,"
+        " ADD CONSTRAINT message_group_progress_pk PRIMARY KEY (group_id, queue_id, message_group, next_offset)"
+    ).execute_if(dialect="postgresql"),
+)
+# For the first position in a queue (`delivery.start_offsets`).
+Index(
+    "message_group_first",
+    message_group_progress.c.group_id,
+    message_group_progress.c.queue_id,
+    message_group_progress.c.next_offset,
+).ddl_if(dialect="postgresql")
 _OPEN = message_group_progress.c.open_since_ms.is_not(None)
 Index(
     "message_group_open",

@@ -16,6 +16,7 @@ from sqlalchemy import (
     BigInteger,
     ColumnElement,
     Connection,
+    Executable,
     FromClause,
     Select,
     Subquery,
@@ -33,14 +34,14 @@ from sqlalchemy import (
     update,
 )
 
-from popserver.database.dialect import dialect_of
-from popserver.database.newest import newest
+from popserver.database.dialect import Dialect, PerDialect, dialect_of
+from popserver.database.newest import joined, newest
 from popserver.database.rows import RowQuery, encode_rows, rows_parameter
 from popserver.database.schema import KEY_SHIFT, consumer_group, delivery, lite_subscription, pause, progress, still_in
 from popserver.database.schema import message_group_progress as behind
 from popserver.delivery import fifo
 from popserver.delivery.history import as_moved, record
-from popserver.delivery.start_offsets import is_from, start_key
+from popserver.delivery.start_offsets import is_from, is_position, start_key
 from popserver.engine.transaction import LockOrder, Locks, Transaction
 from popserver.model.group import CHOOSING, Group
 from popserver.model.states import Event, sources, target
@@ -140,7 +141,7 @@ def advance_after_removal(tx: Transaction, group: Group, members: Collection[Mes
     """Update message groups after their first messages, which were READY, were removed."""
     runs = by_member(runs_of(tx.conn, group.group_id, members))
     # They were open, but the message that is first now may be held.
-    tx.conn.execute(_CLOSE, {"members": _as_members(group, sorted(runs))})
+    tx.conn.execute(_CLOSE.of(tx.conn), {"members": _as_members(group, sorted(runs))})
     advance_groups(tx, group, {member: runs.get(member, []) for member in members})
 
 
@@ -188,7 +189,7 @@ def _open(tx: Transaction, group: Group, members: Sequence[MessageGroupKey]) -> 
 def open_all(tx: Transaction, group: Group, members: str, topic_ids: Collection[int]) -> None:
     """Open those of these message groups that have a row. `members` are encoded rows: group, queue, topic, name.
     `topic_ids` are the topics to wake; one too many does no harm."""
-    if tx.conn.execute(_OPEN, {"members": members, "now_ms": tx.now_ms}).rowcount:
+    if tx.conn.execute(_OPEN.of(tx.conn), {"members": members, "now_ms": tx.now_ms}).rowcount:
         if group.lite is not None:
             for _, _, topic_id, lite_topic in json.loads(members):
                 tx.make_ready(topic_id, (lite_topic,))
@@ -202,8 +203,8 @@ def _open_again(tx: Transaction, group: Group, members: Sequence[MessageGroupKey
     if not members:
         return
     names = {"members": _as_members(group, members), "now_ms": tx.now_ms}
-    tx.conn.execute(_OPEN, names)
-    tx.conn.execute(_MAKE_OPEN, names)
+    tx.conn.execute(_OPEN.of(tx.conn), names)
+    tx.conn.execute(_MAKE_OPEN.of(tx.conn), names)
     _wake(tx, group, members)
 
 
@@ -276,11 +277,6 @@ _MARK = (
     .values(state=target(Event.PROVISIONAL_ACK).value)
 )
 _MEMBERS = rows_parameter("members", "group_id", "queue_id", "topic_id", text=("message_group",))
-_IS_MEMBER = and_(
-    behind.c.group_id == _MEMBERS.c.group_id,
-    behind.c.queue_id == _MEMBERS.c.queue_id,
-    behind.c.message_group == _MEMBERS.c.message_group,
-)
 _IS_PAUSED = (
     select(literal_column("1"))
     .where(
@@ -291,12 +287,14 @@ _IS_PAUSED = (
     .correlate(behind)
     .exists()
 )
-_OPEN = (
-    update(behind)
-    .where(_IS_MEMBER, behind.c.open_since_ms.is_(None), ~_IS_PAUSED)
-    .values(open_since_ms=bindparam("now_ms", type_=BigInteger))
+_OPEN = PerDialect(
+    lambda dialect: (
+        update(behind)
+        .where(is_position(dialect, _MEMBERS), behind.c.open_since_ms.is_(None), ~_IS_PAUSED)
+        .values(open_since_ms=bindparam("now_ms", type_=BigInteger))
+    )
 )
-_CLOSE = update(behind).where(_IS_MEMBER).values(open_since_ms=None)
+_CLOSE = PerDialect(lambda dialect: update(behind).where(is_position(dialect, _MEMBERS)).values(open_since_ms=None))
 _CLOSE_ONE = (
     update(behind)
     .where(
@@ -372,17 +370,22 @@ _INSERT_PAUSED = insert(behind).from_select(
     .join(pause, and_(pause.c.group_id == progress.c.group_id, pause.c.queue_id == progress.c.queue_id))
     .where(*_PLACE_OF_ONE),
 )
-_MAKE_OPEN = insert(behind).from_select(
-    [*_CLOSED_COLUMNS, "open_since_ms"],
-    select(
+
+
+def _make_open(dialect: Dialect) -> Executable:
+    found, at = joined(dialect, _MEMBERS, progress, "group_id", "queue_id")
+    columns = [
         _MEMBERS.c.group_id,
         _MEMBERS.c.queue_id,
         _MEMBERS.c.message_group,
         _MEMBERS.c.topic_id,
-        progress.c.next_offset,
+        at.c.next_offset,
         subscriber_of(_MEMBERS.c.group_id, _MEMBERS.c.topic_id, _MEMBERS.c.message_group),
         bindparam("now_ms", type_=BigInteger),
-    )
-    .join(progress, and_(progress.c.group_id == _MEMBERS.c.group_id, progress.c.queue_id == _MEMBERS.c.queue_id))
-    .where(~select(literal_column("1")).select_from(behind).where(_IS_MEMBER).exists()),
-)
+    ]
+    is_known = select(literal_column("1")).select_from(behind).where(is_position(dialect, _MEMBERS)).exists()
+    new = select(*columns).select_from(found).where(~is_known)
+    return insert(behind).from_select([*_CLOSED_COLUMNS, "open_since_ms"], new)
+
+
+_MAKE_OPEN = PerDialect(_make_open)

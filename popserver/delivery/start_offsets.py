@@ -16,6 +16,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, FromClause, and_, bindparam, func, literal_column, select, tuple_, update
 
+from popserver.database.dialect import Dialect
 from popserver.database.newest import is_newest, newest
 from popserver.database.schema import KEY_SHIFT, delivery, progress
 from popserver.database.schema import message_group_progress as behind
@@ -42,6 +43,24 @@ def start_key(rows: FromClause, group_id: ColumnElement[int]) -> ColumnElement[i
     key = at.c.queue_id.op("<<")(KEY_SHIFT).op("|")(at.c.start_offset)
     found = newest(at, key, group_id=group_id, queue_id=rows.c.queue_id).correlate(rows).scalar_subquery()
     return func.coalesce(found, literal_column("0"))
+
+
+def is_position(dialect: Dialect, rows: FromClause) -> ColumnElement[bool]:
+    """Whether a message group's position is that of a row's `group_id`, `queue_id` and `message_group`.
+
+    On Postgres the key has the offset too: each position has few versions, and those before the start offset are past.
+    """
+    is_of_group = and_(
+        behind.c.group_id == rows.c.group_id,
+        behind.c.queue_id == rows.c.queue_id,
+        behind.c.message_group == rows.c.message_group,
+    )
+    if not dialect.has_other_writers:
+        return is_of_group
+    at = progress.alias("at_start")
+    found = newest(at, at.c.start_offset, group_id=rows.c.group_id, queue_id=rows.c.queue_id).correlate(rows)
+    start_offset = func.coalesce(found.scalar_subquery(), literal_column("0"))
+    return and_(is_of_group, behind.c.next_offset >= start_offset)
 
 
 def is_from(rows: FromClause, message_group: ColumnElement[Any], key: ColumnElement[int]) -> ColumnElement[bool]:
@@ -73,7 +92,7 @@ def _advance(tx: Transaction, place: QueueToScan) -> None:
     first_key = place.queue_id << OFFSET_BITS
     names = {"for_group": place.group_id, "for_queue": place.queue_id, "scan_offset": place.next_offset}
     keys = {"queue_key": first_key, "from_key": first_key + place.start_offset, "to_key": first_key + place.next_offset}
-    start_offset = tx.conn.execute(_START, names | keys).scalar_one()
+    start_offset = tx.conn.execute(_START, names | keys | {"start_offset": place.start_offset}).scalar_one()
     if start_offset > place.start_offset:
         tx.conn.execute(_MOVE, names | {"start_offset": start_offset})
 
@@ -91,7 +110,11 @@ _FIRST_DELIVERY = (
 )
 _FIRST_BEHIND = (
     select(func.min(behind.c.next_offset))
-    .where(behind.c.group_id == bindparam("for_group"), behind.c.queue_id == bindparam("for_queue"))
+    .where(
+        behind.c.group_id == bindparam("for_group"),
+        behind.c.queue_id == bindparam("for_queue"),
+        behind.c.next_offset >= bindparam("start_offset"),
+    )
     .scalar_subquery()
 )
 # LEAST leaves NULL out.

@@ -166,12 +166,12 @@ _MODES = (
 
 
 def _stored(dialect: Dialect, *, locks: bool) -> Select[Any]:
-    found, row = joined(dialect, _PLACES, progress, locks=locks)
+    found, row = joined(dialect, _PLACES, progress, "group_id", "queue_id", locks=locks)
     return select(*row.c).select_from(found)
 
 
 def _ends_of(dialect: Dialect) -> Select[Any]:
-    found, row = joined(dialect, _QUEUES, queue)
+    found, row = joined(dialect, _QUEUES, queue, "queue_id")
     is_there = exists().where(topic_table.c.topic_id == row.c.topic_id, topic_table.c.deleted_at_ms.is_(None))
     return select(row.c.queue_id, row.c.next_offset).select_from(found).where(is_there)
 

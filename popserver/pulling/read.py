@@ -241,7 +241,7 @@ def _ends_of_topic(dialect: Dialect) -> RowStatement[Ends]:
 
 
 _ENDS_OF_TOPIC = PerDialect(_ends_of_topic)
-_ENDS_OF_QUEUES = PerDialect(lambda dialect: RowStatement(Ends, _ends_of(*joined(dialect, _QUEUES, queue))))
+_ENDS_OF_QUEUES = PerDialect(lambda dialect: RowStatement(Ends, _ends_of(*joined(dialect, _QUEUES, queue, "queue_id"))))
 _HAS_PROGRESS = select(progress.c.queue_id).where(
     progress.c.group_id == bindparam("for_group"), progress.c.queue_id == bindparam("of_queue")
 )

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Select, and_, bindparam, case, delete, func, literal_column, select, tuple_, update
 
+from popserver.database.dialect import Dialect, PerDialect
 from popserver.database.rows import RowQuery, encode_rows, rows_parameter
 from popserver.database.schema import IS_ORIGINAL, message
 from popserver.database.schema import message_group_progress as behind
@@ -20,6 +21,7 @@ from popserver.database.statement import Statement
 from popserver.delivery import fifo
 from popserver.delivery.message_groups import MessageGroupKey, by_member, has_run, runs_of
 from popserver.delivery.places import QueueToScan
+from popserver.delivery.start_offsets import is_position
 from popserver.engine.transaction import Transaction
 from popserver.filters import SqlFilter
 from popserver.messages.ranges import FilterQuery, Unjudged
@@ -156,7 +158,7 @@ def advance(tx: Transaction, runs: Sequence[GroupRun], group_id: int, granted: C
         next_offset = _next_offset(run, run.next_offset, granted)
         moved.append((group_id, run.member.queue_id, next_offset, int(is_open), run.member.message_group))
     if moved:
-        tx.conn.execute(_MOVE, {"moves": encode_rows(moved)})
+        tx.conn.execute(_MOVE.of(tx.conn), {"moves": encode_rows(moved)})
     return still_open
 
 
@@ -164,7 +166,7 @@ def finish(tx: Transaction, batch: ReceiveBatch, members: Iterable[MessageGroupK
     """Remove the rows of these message groups."""
     finished = [(batch.group.group_id, each.queue_id, each.message_group) for each in members]
     if finished:
-        _FINISH.execute(tx.conn, {"finished": encode_rows(finished)})
+        _FINISH.of(tx.conn).execute(tx.conn, {"finished": encode_rows(finished)})
 
 
 def _next_offset(run: GroupRun, beyond: int, granted: Collection[int]) -> int:
@@ -377,24 +379,25 @@ _BEHIND = MessageQuery(_shares)
 _BEHIND_KEYS = RowQuery(_GroupBehindScan, _shares(select(*(message.c[name] for name in _GroupBehindScan._fields))))
 _TO_JUDGE = FilterQuery(_shares)
 _MOVES = rows_parameter("moves", "group_id", "queue_id", "next_offset", "is_open", text=("message_group",))
-_MOVE = (
-    update(behind)
-    .where(
-        behind.c.group_id == _MOVES.c.group_id,
-        behind.c.queue_id == _MOVES.c.queue_id,
-        behind.c.message_group == _MOVES.c.message_group,
-    )
-    .values(
-        next_offset=_MOVES.c.next_offset,
-        is_single=0,
-        open_since_ms=case((_MOVES.c.is_open == 1, behind.c.open_since_ms), else_=None),
-    )
-)
-_FINISHED = rows_parameter("finished", "group_id", "queue_id", text=("message_group",))
-_FINISH = Statement(
-    delete(behind).where(
-        tuple_(behind.c.group_id, behind.c.queue_id, behind.c.message_group).in_(
-            select(_FINISHED.c.group_id, _FINISHED.c.queue_id, _FINISHED.c.message_group)
+_MOVE = PerDialect(
+    lambda dialect: (
+        update(behind)
+        .where(is_position(dialect, _MOVES))
+        .values(
+            next_offset=_MOVES.c.next_offset,
+            is_single=0,
+            open_since_ms=case((_MOVES.c.is_open == 1, behind.c.open_since_ms), else_=None),
         )
     )
 )
+_FINISHED = rows_parameter("finished", "group_id", "queue_id", text=("message_group",))
+
+
+def _finish(dialect: Dialect) -> Statement:
+    key = "group_id", "queue_id", "message_group"
+    named = tuple_(*(behind.c[name] for name in key)).in_(select(*(_FINISHED.c[name] for name in key)))
+    # SQLite has no DELETE with a join.
+    return Statement(delete(behind).where(is_position(dialect, _FINISHED) if dialect.has_other_writers else named))
+
+
+_FINISH = PerDialect(_finish)

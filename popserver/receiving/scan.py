@@ -164,7 +164,7 @@ def _read_window(
 ) -> tuple[list[MessageRow], int]:
     names = _between(place, offsets.start, offsets.stop, limit)
     names |= batch.names | {"for_queue": place.queue_id, "queue_key": place.queue_id << OFFSET_BITS}
-    names["start_key"] = names["queue_key"] + place.start_offset
+    names |= {"start_key": names["queue_key"] + place.start_offset, "start_offset": place.start_offset}
     if isinstance(batch.wanted, SqlFilter):
         rows, reached = _read_judged(tx, batch, names)
     else:
@@ -247,6 +247,7 @@ _ANY_ROW_BEHIND = (
         behind.c.group_id == bindparam("group_id"),
         behind.c.queue_id == bindparam("for_queue"),
         behind.c.message_group == message.c.message_group,
+        behind.c.next_offset >= bindparam("start_offset"),
     )
     .scalar_subquery()
 )

@@ -31,7 +31,7 @@ from popserver.database.statement import Statement
 from popserver.delivery import message_groups
 from popserver.delivery.history import record
 from popserver.delivery.message_groups import advance_groups, by_member, runs_around
-from popserver.delivery.start_offsets import is_from, start_key
+from popserver.delivery.start_offsets import is_from, is_position, start_key
 from popserver.engine.transaction import STEP_ROWS_MAX, Locks, Outdated, Phase, Request, Transaction, carries_out
 from popserver.model.errors import PopError
 from popserver.model.group import Group
@@ -274,11 +274,12 @@ def _rows_of_receipts(*more: ColumnElement[Any]) -> CTE:
     )
 
 
-def _runs_of(rows: CTE, *, from_start: bool) -> Select[Any]:
-    """What `_Runs` has, except for `ended`. `from_start`: see `delivery.start_offsets`."""
+def _runs_of(dialect: Dialect, rows: CTE) -> Select[Any]:
+    """What `_Runs` has, except for `ended`."""
     touched = select(rows.c.group_id, rows.c.queue_id, rows.c.topic_id, rows.c.message_group).distinct().cte("touched")
     each = delivery.alias("each_of_run")
-    start = start_key(touched, touched.c.group_id) if from_start else literal_column("0")
+    # SQLite has no start offsets (`delivery.start_offsets`).
+    start = start_key(touched, touched.c.group_id) if dialect.has_other_writers else literal_column("0")
     run_length = (
         select(func.count())
         .select_from(each)
@@ -290,16 +291,7 @@ def _runs_of(rows: CTE, *, from_start: bool) -> Select[Any]:
         .correlate(touched)
         .scalar_subquery()
     )
-    row_behind = (
-        select(behind.c.queue_id)
-        .where(
-            behind.c.group_id == touched.c.group_id,
-            behind.c.queue_id == touched.c.queue_id,
-            behind.c.message_group == touched.c.message_group,
-        )
-        .correlate(touched)
-        .scalar_subquery()
-    )
+    row_behind = select(behind.c.queue_id).where(is_position(dialect, touched)).correlate(touched).scalar_subquery()
     held = select(func.coalesce(func.sum(case((rows.c.is_held, 1), else_=0)), 0))
     return select(
         held.scalar_subquery().label("held"),
@@ -316,10 +308,10 @@ def _end_runs(dialect: Dialect) -> RowStatement[_Runs]:
     SQLite has no such statement."""
     if not dialect.has_other_writers:
         return RowStatement(
-            _Runs, _runs_of(_rows_of_receipts(), from_start=False).add_columns(literal_column("0").label("ended"))
+            _Runs, _runs_of(dialect, _rows_of_receipts()).add_columns(literal_column("0").label("ended"))
         )
     rows = _rows_of_receipts(literal_column("delivery.ctid").label("place"))
-    runs = _runs_of(rows, from_start=True).cte("runs")
+    runs = _runs_of(dialect, rows).cte("runs")
     are_whole = select(
         and_(runs.c.held == bindparam("count"), runs.c.all_of_runs == runs.c.held, runs.c.topics <= literal_column("2"))
     )

@@ -199,8 +199,8 @@ def test_a_schema_that_no_migration_leads_from_is_refused(database: Database, ol
 
 def test_a_schema_older_than_the_code_is_named(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     migrate.upgrade(database)
-    monkeypatch.setattr(migrate, "HEAD", "0010")
-    with pytest.raises(StoreUnavailable, match=r"has schema 0009, this popmq needs 0010.*popmq db upgrade"):
+    monkeypatch.setattr(migrate, "HEAD", "0011")
+    with pytest.raises(StoreUnavailable, match=r"has schema 0010, this popmq needs 0011.*popmq db upgrade"):
         migrate.check(database)
 
 
