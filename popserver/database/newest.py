@@ -30,16 +30,20 @@ def newest(row: FromClause, *columns: ColumnElement[Any], **key: Any) -> Select[
 
 
 def joined(
-    dialect: Dialect, keys: FromClause, table: Table, *key: str, locks: bool = False
+    dialect: Dialect, keys: FromClause, table: Table, *key: str, locks: bool = False, skips_locked: bool = False
 ) -> tuple[FromClause, FromClause]:
-    """The rows of a table with the keys in `keys`: what to select from, and the rows. An index has the columns of the
-    key, in that order. `locks`: each row, in the order of `keys`, waiting for others; where others can write."""
+    """The rows of a table with the keys in `keys`: what to select from, and the rows; on Postgres with their `place`
+    (ctid). An index has the columns of the key, in that order.
+
+    `locks`: each row, in the order of `keys`, waiting for others. `skips_locked`: it leaves out what others locked.
+    """
     if not dialect.has_other_writers:
         return keys.join(table, and_(*(table.c[name] == keys.c[name] for name in key))), table
     versions = table.alias("versions")
-    found = newest(versions, *versions.c, **{name: keys.c[name] for name in key})
-    if locks:
-        found = found.with_for_update()
+    place: ColumnElement[Any] = literal_column("versions.ctid").label("place")
+    found = newest(versions, *versions.c, place, **{name: keys.c[name] for name in key})
+    if locks or skips_locked:
+        found = found.with_for_update(skip_locked=skips_locked)
     row = found.correlate(keys).lateral(table.name)
     return keys.join(row, true()), row
 

@@ -13,6 +13,7 @@ from sqlalchemy import (
     CheckConstraint,
     Column,
     ColumnElement,
+    FromClause,
     Index,
     Integer,
     LargeBinary,
@@ -243,7 +244,14 @@ pending = Table(
 )
 # One index for each kind, so that undecided half messages do not delay messages that are due.
 IS_DELAYED = pending.c.kind == literal_column(f"'{PendingKind.DELAY}'")
-IS_HALF = pending.c.kind == literal_column(f"'{PendingKind.HALF}'")
+
+
+def is_half(row: FromClause) -> ColumnElement[bool]:
+    """Whether a row of `pending` is a half message."""
+    return row.c.kind == literal_column(f"'{PendingKind.HALF}'")
+
+
+IS_HALF = is_half(pending)
 Index("pending_due", pending.c.due_at_ms, sqlite_where=IS_DELAYED, postgresql_where=IS_DELAYED)
 Index("pending_check", pending.c.topic_id, pending.c.due_at_ms, sqlite_where=IS_HALF, postgresql_where=IS_HALF)
 Index("pending_of_client", pending.c.client_id, sqlite_where=IS_HALF, postgresql_where=IS_HALF)

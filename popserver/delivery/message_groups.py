@@ -18,6 +18,7 @@ from sqlalchemy import (
     Connection,
     Executable,
     FromClause,
+    ScalarSelect,
     Select,
     Subquery,
     Text,
@@ -35,13 +36,13 @@ from sqlalchemy import (
 )
 
 from popserver.database.dialect import Dialect, PerDialect, dialect_of
-from popserver.database.newest import joined, newest
+from popserver.database.newest import are_newest, joined, newest
 from popserver.database.rows import RowQuery, encode_rows, rows_parameter
 from popserver.database.schema import KEY_SHIFT, consumer_group, delivery, lite_subscription, pause, progress, still_in
 from popserver.database.schema import message_group_progress as behind
 from popserver.delivery import fifo
 from popserver.delivery.history import as_moved, record
-from popserver.delivery.start_offsets import is_from, is_position, start_key
+from popserver.delivery.start_offsets import any_position, is_in_run, is_position, order_of_run, start_key
 from popserver.engine.transaction import LockOrder, Locks, Transaction
 from popserver.model.group import CHOOSING, Group
 from popserver.model.states import Event, sources, target
@@ -96,13 +97,13 @@ class GroupRunRow(NamedTuple):
 
 def runs_around(conn: Connection, group_id: int, keys: Iterable[int]) -> list[GroupRunRow]:
     """The whole runs that these messages are in, in order."""
-    return _AROUND.rows(conn, {"places": encode_rows([(group_id, key) for key in keys])})
+    return _AROUND.of(conn).rows(conn, {"places": encode_rows([(group_id, key) for key in keys])})
 
 
 def runs_of(conn: Connection, group_id: int, members: Iterable[MessageGroupKey]) -> list[GroupRunRow]:
     """The runs of these message groups, in order."""
     names = encode_rows([(group_id, each.topic_id, each.queue_id, each.message_group) for each in members])
-    return _OF_MEMBERS.rows(conn, {"members": names})
+    return _OF_MEMBERS.of(conn).rows(conn, {"members": names})
 
 
 def by_member(rows: Iterable[GroupRunRow]) -> dict[MessageGroupKey, list[GroupRunRow]]:
@@ -168,7 +169,7 @@ def unlock_resumed(tx: Transaction, group: Group, members: Collection[MessageGro
 def _commit(tx: Transaction, group: Group, ended: Sequence[GroupRunRow], acked: Collection[int]) -> None:
     if not ended:
         return
-    tx.conn.execute(_END, {"keys": encode_rows([(group.group_id, row.message_key) for row in ended])})
+    tx.conn.execute(_END.of(tx.conn), {"keys": encode_rows([(group.group_id, row.message_key) for row in ended])})
     for event in (Event.ACK, Event.SETTLE):
         record(tx, group, event, (as_moved(row) for row in ended if row.state in sources(event)))
 
@@ -176,7 +177,7 @@ def _commit(tx: Transaction, group: Group, ended: Sequence[GroupRunRow], acked: 
 def _mark(tx: Transaction, group: Group, marked: Sequence[GroupRunRow]) -> None:
     if not marked:
         return
-    tx.conn.execute(_MARK, {"keys": encode_rows([(group.group_id, row.message_key) for row in marked])})
+    tx.conn.execute(_MARK.of(tx.conn), {"keys": encode_rows([(group.group_id, row.message_key) for row in marked])})
     record(tx, group, Event.PROVISIONAL_ACK, map(as_moved, marked))
 
 
@@ -235,62 +236,80 @@ _LOCK = _locking(skip_locked=False)
 _LOCK_AVAILABLE = _locking(skip_locked=True)
 # Every row names the group: with a constant group SQLite would scan all deliveries of the group.
 _NAMED = rows_parameter("places", "group_id", "message_key")
-_one = delivery.alias("one")
-_TOUCHED = (
-    select(
-        _one.c.group_id, _one.c.topic_id, _one.c.message_group, _one.c.message_key.op(">>")(KEY_SHIFT).label("queue_id")
-    )
-    .join(_NAMED, and_(_one.c.group_id == _NAMED.c.group_id, _one.c.message_key == _NAMED.c.message_key))
-    .where(_one.c.message_group.is_not(None))
-    .distinct()
-    .subquery("touched")
-)
 
 
-def _runs(named: Subquery) -> Select[Any]:
-    # First the index, then its rows: in one step, SQLite would scan all rows of a group.
+def _around(dialect: Dialect) -> RowQuery[GroupRunRow]:
+    found, one = joined(dialect, _NAMED, delivery, "group_id", "message_key")
+    queue_id = one.c.message_key.op(">>")(KEY_SHIFT).label("queue_id")
+    touched = select(one.c.group_id, one.c.topic_id, one.c.message_group, queue_id).select_from(found)
+    return _runs(dialect, touched.where(one.c.message_group.is_not(None)).distinct().subquery("touched"))
+
+
+def _runs(dialect: Dialect, named: Subquery) -> RowQuery[GroupRunRow]:
     each = delivery.alias("each_of_run")
-    in_group = and_(
-        each.c.group_id == named.c.group_id,
-        each.c.topic_id == named.c.topic_id,
-        is_from(each, named.c.message_group, start_key(named, named.c.group_id)),
+    in_run = is_in_run(
+        dialect,
+        each,
+        group_id=named.c.group_id,
+        topic_id=named.c.topic_id,
+        message_group=named.c.message_group,
+        from_key=start_key(named, named.c.group_id),
     )
+    names = GroupRunRow._fields
+    if dialect.has_other_writers:
+        run = select(*(each.c[name] for name in names)).where(in_run).order_by(*order_of_run(each))
+        found = run.correlate(named).lateral("run")
+        rows = select(*(found.c[name] for name in names)).select_from(named.join(found, true()))
+        return RowQuery(GroupRunRow, rows.order_by(found.c.message_key))
+    # First the index, then its rows: in one step, SQLite would scan all rows of a group.
     is_row = and_(delivery.c.group_id == each.c.group_id, delivery.c.message_key == each.c.message_key)
-    columns = (delivery.c[name] for name in GroupRunRow._fields)
-    return select(*columns).select_from(named).join(each, in_group).join(delivery, is_row).order_by(each.c.message_key)
+    rows = select(*(delivery.c[name] for name in names)).select_from(named).join(each, in_run).join(delivery, is_row)
+    return RowQuery(GroupRunRow, rows.order_by(each.c.message_key))
 
 
-_AROUND = RowQuery(GroupRunRow, _runs(_TOUCHED))
-_OF_MEMBERS = RowQuery(
-    GroupRunRow, _runs(rows_parameter("members", "group_id", "topic_id", "queue_id", text=("message_group",)))
-)
-# Every row names the group: otherwise Postgres would scan all deliveries of the group.
+_AROUND = PerDialect(_around)
+_NAMED_GROUPS = rows_parameter("members", "group_id", "topic_id", "queue_id", text=("message_group",))
+_OF_MEMBERS = PerDialect(lambda dialect: _runs(dialect, _NAMED_GROUPS))
 _KEYS = rows_parameter("keys", "group_id", "message_key")
-_IS_NAMED = tuple_(delivery.c.group_id, delivery.c.message_key).in_(select(_KEYS.c.group_id, _KEYS.c.message_key))
-_END = delete(delivery).where(
-    _IS_NAMED,
-    still_in(delivery.c.state, *sources(Event.ACK), *sources(Event.SETTLE)),
+
+
+def _is_named(dialect: Dialect) -> ColumnElement[bool]:
+    """Whether a delivery has one of these keys. SQLite has no DELETE with a join."""
+    if dialect.has_other_writers:
+        return are_newest(dialect, delivery, _KEYS, "group_id", "message_key")
+    # Every row names the group, as above.
+    return tuple_(delivery.c.group_id, delivery.c.message_key).in_(select(_KEYS.c.group_id, _KEYS.c.message_key))
+
+
+# Nobody else changes these rows now: an ack has locked them, or their state is one that only message groups know.
+_END = PerDialect(
+    lambda dialect: delete(delivery).where(
+        _is_named(dialect), still_in(delivery.c.state, *sources(Event.ACK), *sources(Event.SETTLE))
+    )
 )
-_MARK = (
-    update(delivery)
-    .where(_IS_NAMED, still_in(delivery.c.state, *sources(Event.PROVISIONAL_ACK)))
-    .values(state=target(Event.PROVISIONAL_ACK).value)
+_MARK = PerDialect(
+    lambda dialect: (
+        update(delivery)
+        .where(_is_named(dialect), still_in(delivery.c.state, *sources(Event.PROVISIONAL_ACK)))
+        .values(state=target(Event.PROVISIONAL_ACK).value)
+    )
 )
 _MEMBERS = rows_parameter("members", "group_id", "queue_id", "topic_id", text=("message_group",))
-_IS_PAUSED = (
-    select(literal_column("1"))
+# No EXISTS: Postgres would join it, and then read all positions.
+_PAUSE = (
+    select(pause.c.paused_at_ms)
     .where(
         pause.c.group_id == behind.c.group_id,
         pause.c.topic_id == behind.c.topic_id,
         pause.c.message_group == behind.c.message_group,
     )
     .correlate(behind)
-    .exists()
+    .scalar_subquery()
 )
 _OPEN = PerDialect(
     lambda dialect: (
         update(behind)
-        .where(is_position(dialect, _MEMBERS), behind.c.open_since_ms.is_(None), ~_IS_PAUSED)
+        .where(is_position(dialect, _MEMBERS), behind.c.open_since_ms.is_(None), _PAUSE.is_(None))
         .values(open_since_ms=bindparam("now_ms", type_=BigInteger))
     )
 )
@@ -306,16 +325,27 @@ _CLOSE_ONE = (
 )
 
 
-def has_run(rows: FromClause, *, from_start: bool = False) -> ColumnElement[int]:
+def has_run(dialect: Dialect, rows: FromClause, *, from_start: bool = False) -> ColumnElement[int]:
     """Whether messages of the message group in a row were granted before: 1 or 0. `from_start`: of those rows none is
     before the start offset of its queue."""
-    start = start_key(rows, bindparam("group_id")) if from_start else literal_column("0")
-    found = select(delivery.c.message_key).where(
-        delivery.c.group_id == bindparam("group_id"),
-        delivery.c.topic_id == bindparam("topic_id"),
-        is_from(delivery, rows.c.message_group, start),
+    found = any_of_run(
+        dialect,
+        group_id=bindparam("group_id"),
+        topic_id=bindparam("topic_id"),
+        message_group=rows.c.message_group,
+        from_key=start_key(rows, bindparam("group_id")) if from_start else literal_column("0"),
     )
-    return case((found.exists(), literal_column("1")), else_=literal_column("0"))
+    return case((found.is_not(None), literal_column("1")), else_=literal_column("0"))
+
+
+def any_of_run(dialect: Dialect, **of_group: Any) -> ScalarSelect[int]:
+    """The message key of a delivery in a message group (`is_in_run`); NULL if it has none.
+
+    No EXISTS: Postgres would turn it into a join that reads all deliveries of the group.
+    """
+    each = delivery.alias("each_of_run")
+    found = select(each.c.message_key).where(is_in_run(dialect, each, **of_group)).limit(literal_column("1"))
+    return (found.order_by(*order_of_run(each)) if dialect.has_other_writers else found).scalar_subquery()
 
 
 def subscriber_of(
@@ -383,8 +413,7 @@ def _make_open(dialect: Dialect) -> Executable:
         subscriber_of(_MEMBERS.c.group_id, _MEMBERS.c.topic_id, _MEMBERS.c.message_group),
         bindparam("now_ms", type_=BigInteger),
     ]
-    is_known = select(literal_column("1")).select_from(behind).where(is_position(dialect, _MEMBERS)).exists()
-    new = select(*columns).select_from(found).where(~is_known)
+    new = select(*columns).select_from(found).where(any_position(dialect, _MEMBERS).is_(None))
     return insert(behind).from_select([*_CLOSED_COLUMNS, "open_since_ms"], new)
 
 

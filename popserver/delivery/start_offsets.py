@@ -14,7 +14,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, FromClause, and_, bindparam, func, literal_column, select, tuple_, update
+from sqlalchemy import (
+    ColumnElement,
+    FromClause,
+    ScalarSelect,
+    Select,
+    and_,
+    any_,
+    bindparam,
+    func,
+    literal_column,
+    select,
+    true,
+    tuple_,
+    update,
+)
 
 from popserver.database.dialect import Dialect
 from popserver.database.newest import is_newest, newest
@@ -45,34 +59,75 @@ def start_key(rows: FromClause, group_id: ColumnElement[int]) -> ColumnElement[i
     return func.coalesce(found, literal_column("0"))
 
 
-def is_position(dialect: Dialect, rows: FromClause) -> ColumnElement[bool]:
-    """Whether a message group's position is that of a row's `group_id`, `queue_id` and `message_group`.
-
-    On Postgres the key has the offset too: each position has few versions, and those before the start offset are past.
-    """
-    is_of_group = and_(
-        behind.c.group_id == rows.c.group_id,
-        behind.c.queue_id == rows.c.queue_id,
-        behind.c.message_group == rows.c.message_group,
-    )
+def any_position(dialect: Dialect, rows: FromClause) -> ScalarSelect[int]:
+    """The queue id of a message group's position; NULL if it has none. `rows` have its `group_id`, `queue_id` and
+    `message_group`."""
     if not dialect.has_other_writers:
-        return is_of_group
+        return select(behind.c.queue_id).where(_is_of(behind, rows)).correlate(rows).scalar_subquery()
+    one = behind.alias("one_position")
+    return _first_position(one, rows, one.c.queue_id).correlate(rows).scalar_subquery()
+
+
+def is_position(dialect: Dialect, rows: FromClause) -> ColumnElement[bool]:
+    """The condition that a position is of a message group in `rows`; for UPDATE and DELETE. Its place is locked."""
+    if not dialect.has_other_writers:
+        return _is_of(behind, rows)
+    one = behind.alias("one_position")
+    place: ColumnElement[Any] = literal_column("one_position.ctid").label("place")
+    found = _first_position(one, rows, place).correlate(rows).lateral("found")
+    places = select(found.c.place).select_from(rows.join(found, true())).correlate(None).scalar_subquery()
+    # The sums keep Postgres from looking for the keys, for which it may take any index.
+    is_of = (behind.c[name] + literal_column("0") == rows.c[name] for name in ("group_id", "queue_id"))
+    is_named = behind.c.message_group.concat(literal_column("''")) == rows.c.message_group
+    return and_(literal_column(f"{behind.name}.ctid") == any_(func.array(places)), *is_of, is_named)
+
+
+def _is_of(position: FromClause, rows: FromClause) -> ColumnElement[bool]:
+    return and_(*(position.c[name] == rows.c[name] for name in ("group_id", "queue_id", "message_group")))
+
+
+def _first_position(one: FromClause, rows: FromClause, *columns: ColumnElement[Any]) -> Select[Any]:
+    """By the key, which on Postgres has the offset too: each position has few versions, and those before the start
+    offset are past. The conditions and the order are like those of `is_in_run`."""
     at = progress.alias("at_start")
     found = newest(at, at.c.start_offset, group_id=rows.c.group_id, queue_id=rows.c.queue_id).correlate(rows)
     start_offset = func.coalesce(found.scalar_subquery(), literal_column("0"))
-    return and_(is_of_group, behind.c.next_offset >= start_offset)
-
-
-def is_from(rows: FromClause, message_group: ColumnElement[Any], key: ColumnElement[int]) -> ColumnElement[bool]:
-    """Whether a delivery has this message group and its message key is not before that one.
-
-    Compared as one, so that Postgres takes the index of message groups: by the primary key it would read all deliveries
-    of the queue from the key on.
-    """
-    return and_(
-        rows.c.message_group == message_group,
-        tuple_(rows.c.message_group, rows.c.message_key) >= tuple_(message_group, key),
+    order = one.c.message_group, one.c.next_offset
+    return (
+        select(*columns)
+        .where(
+            one.c.group_id == rows.c.group_id,
+            one.c.queue_id == rows.c.queue_id,
+            tuple_(*order) >= tuple_(rows.c.message_group, start_offset),
+            one.c.message_group <= rows.c.message_group,
+        )
+        .order_by(*order)
+        .limit(literal_column("1"))
     )
+
+
+def is_in_run(
+    dialect: Dialect,
+    each: FromClause,
+    *,
+    group_id: ColumnElement[int],
+    topic_id: ColumnElement[int],
+    message_group: ColumnElement[Any],
+    from_key: ColumnElement[int],
+) -> ColumnElement[bool]:
+    """Whether a delivery is in the message group, and its message key not before that one."""
+    of_topic = and_(each.c.group_id == group_id, each.c.topic_id == topic_id)
+    if not dialect.has_other_writers:
+        return and_(of_topic, each.c.message_group == message_group, each.c.message_key >= from_key)
+    # Together with `order_of_run` this makes Postgres take the index of message groups, because it compares the message
+    # group by its range. Postgres believes that the table has few rows, and every index of it would do.
+    is_from = tuple_(*order_of_run(each)) >= tuple_(message_group, from_key)
+    return and_(of_topic, is_from, each.c.message_group <= message_group)
+
+
+def order_of_run(each: FromClause) -> Sequence[ColumnElement[Any]]:
+    """The order of the index of message groups, in one topic."""
+    return each.c.message_group, each.c.message_key
 
 
 def advance(tx: Transaction, places: Sequence[QueueToScan]) -> None:

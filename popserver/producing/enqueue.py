@@ -32,9 +32,9 @@ from sqlalchemy import (
 
 from popserver.catalog.topics import topics_by_id
 from popserver.database.dialect import Dialect, PerDialect
-from popserver.database.newest import newest
+from popserver.database.newest import joined, newest
 from popserver.database.rows import RowStatement, encode_rows, rows_parameter
-from popserver.database.schema import IS_DELAYED, IS_HALF, IS_ORIGINAL, message, pending, queue
+from popserver.database.schema import IS_DELAYED, IS_ORIGINAL, is_half, message, pending, queue
 from popserver.engine.searches import SearchedFrom
 from popserver.engine.transaction import STEP_ROWS_MAX, Phase, Request, Transaction, carries_out
 from popserver.filters import tag_hash
@@ -146,7 +146,7 @@ def enqueue(tx: Transaction, rows: Sequence[PendingRow], rotation: int, key_wind
     live = [row for row in rows if row.topic_id in topics and row.pending_id not in known]
     placed = list(_placed(tx, topics, live, rotation))
     if placed:
-        tx.conn.execute(_ENQUEUE, {"places": encode_rows(placed)})
+        tx.conn.execute(_ENQUEUE.of(tx.conn), {"places": encode_rows(placed)})
         _index_keys(tx, live, placed)
         remove(tx, (pending_id for pending_id, *_ in placed))
     ids = {pending_id for pending_id, *_ in placed}
@@ -297,18 +297,22 @@ def _take_offsets(dialect: Dialect) -> Executable:
 
 _TAKE_OFFSETS = PerDialect(_take_offsets)
 _PLACES = rows_parameter("places", "pending_id", "message_key", "stored_at_ms", "tag_hash")
-# Columns that change; all others keep the pending row's value. A committed half is an ordinary message (protocol 8.1).
-_BECOMES = {
-    "message_key": _PLACES.c.message_key,
-    "copy_of": null(),
-    "copy_kind": null(),
-    "stored_at_ms": _PLACES.c.stored_at_ms,
-    "tag_hash": _PLACES.c.tag_hash,
-    "message_type": case((IS_HALF, MessageType.NORMAL.value), else_=pending.c.message_type),
-}
-_ENQUEUE = insert(message).from_select(
-    [column.name for column in message.columns],
-    select(*(_BECOMES[c.name] if c.name in _BECOMES else pending.c[c.name] for c in message.columns))
-    .join_from(_PLACES, pending, pending.c.pending_id == _PLACES.c.pending_id)
-    .order_by(_PLACES.c.message_key),
-)
+
+
+def _enqueue(dialect: Dialect) -> Executable:
+    found, row = joined(dialect, _PLACES, pending, "pending_id")
+    # What changes; all other columns keep their value. A committed half is an ordinary message (protocol 8.1).
+    becomes = {
+        "message_key": _PLACES.c.message_key,
+        "copy_of": null(),
+        "copy_kind": null(),
+        "stored_at_ms": _PLACES.c.stored_at_ms,
+        "tag_hash": _PLACES.c.tag_hash,
+        "message_type": case((is_half(row), MessageType.NORMAL.value), else_=row.c.message_type),
+    }
+    names = [column.name for column in message.columns]
+    stored = select(*(becomes[name] if name in becomes else row.c[name] for name in names)).select_from(found)
+    return insert(message).from_select(names, stored.order_by(_PLACES.c.message_key))
+
+
+_ENQUEUE = PerDialect(_enqueue)

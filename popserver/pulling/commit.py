@@ -167,7 +167,7 @@ _MODES = (
 
 def _stored(dialect: Dialect, *, locks: bool) -> Select[Any]:
     found, row = joined(dialect, _PLACES, progress, "group_id", "queue_id", locks=locks)
-    return select(*row.c).select_from(found)
+    return select(row.c.group_id, row.c.queue_id, row.c.next_offset, row.c.resets).select_from(found)
 
 
 def _ends_of(dialect: Dialect) -> Select[Any]:

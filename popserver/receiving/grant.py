@@ -11,7 +11,8 @@ from typing import Any, ClassVar, NamedTuple
 
 from sqlalchemy import func, select, update
 
-from popserver.database.dialect import dialect_of
+from popserver.database.dialect import PerDialect, dialect_of
+from popserver.database.newest import are_newest
 from popserver.database.notifications import DUE
 from popserver.database.rows import RowQuery, encode_rows, rows_parameter
 from popserver.database.schema import delivery, message, still_in
@@ -92,7 +93,7 @@ def write_grants(tx: Transaction, batch: ReceiveBatch, grants: Sequence[Grant]) 
     again = [grant for grant in grants if grant.found.has_delivery]
     new = [grant for grant in grants if not grant.found.has_delivery]
     if again:
-        tx.conn.execute(_GRANT_AGAIN, {"holds": _as_holds(again)})
+        tx.conn.execute(_GRANT_AGAIN.of(tx.conn), {"holds": _as_holds(again)})
     if new:
         dialect_of(tx.conn).insert(tx.conn, delivery, _as_rows(new, batch.topic.topic_id))
     if grants:
@@ -150,21 +151,23 @@ _HOLDS = rows_parameter(
     "ends_at_ms",
     text=("holder", "client_id", "message_group", "attempt_id"),
 )
-_GRANT_AGAIN = (
-    update(delivery)
-    .where(
-        delivery.c.group_id == _HOLDS.c.group_id,
-        delivery.c.message_key == _HOLDS.c.message_key,
-        still_in(delivery.c.state, *sources(Event.RECEIVE)),
-    )
-    .values(
-        state=_GRANTED,
-        attempt=delivery.c.attempt + 1,
-        hold_id=_HOLDS.c.hold_id,
-        visible_at_ms=_HOLDS.c.ends_at_ms,
-        holder=_HOLDS.c.holder,
-        client_id=_HOLDS.c.client_id,
-        attempt_id=_HOLDS.c.attempt_id,
+# The receive has locked these rows, or their message groups.
+_GRANT_AGAIN = PerDialect(
+    lambda dialect: (
+        update(delivery)
+        .where(
+            are_newest(dialect, delivery, _HOLDS, "group_id", "message_key"),
+            still_in(delivery.c.state, *sources(Event.RECEIVE)),
+        )
+        .values(
+            state=_GRANTED,
+            attempt=delivery.c.attempt + 1,
+            hold_id=_HOLDS.c.hold_id,
+            visible_at_ms=_HOLDS.c.ends_at_ms,
+            holder=_HOLDS.c.holder,
+            client_id=_HOLDS.c.client_id,
+            attempt_id=_HOLDS.c.attempt_id,
+        )
     )
 )
 

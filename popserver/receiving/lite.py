@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Select, and_, bindparam, func, literal_column, or_, select
 
+from popserver.database.dialect import Dialect, PerDialect
 from popserver.database.rows import RowStatement, encode_rows, rows_parameter
 from popserver.database.schema import (
     delivery,
@@ -83,7 +84,8 @@ def find(tx: Transaction, batch: ReceiveBatch, clients: dict[str, list[Receive]]
     for client_id, several in clients.items():
         room = rooms[client_id]
         names["subscriber"], names["limit"] = client_id, room
-        rows = (_OPENED_OF_ALL if any(each.shares for each in several) else _OPENED).rows(tx.conn, names)
+        queries = _OPENED_OF_ALL if any(each.shares for each in several) else _OPENED
+        rows = queries.of(tx.conn).rows(tx.conn, names)
         # Another server reads the other queues now.
         opened[client_id] = [row for row in rows if row.queue_id in by_queue]
         left_over = left_over or len(rows) == room or len(opened[client_id]) < len(rows)
@@ -271,24 +273,23 @@ _IS_MORE: Select[Any] = select(literal_column("1")).where(
         _places(progress.c.queue_id).where(_IS_BEHIND).order_by(None).exists(),
     )
 )
-_COLUMNS = (
-    behind.c.queue_id,
-    behind.c.message_group,
-    behind.c.next_offset,
-    has_run(behind).label("has_run"),
-    behind.c.is_single,
-)
-_OPENED = RowStatement(
-    Opened,
-    select(*_COLUMNS)
-    .where(*_OF_GROUP, behind.c.subscriber == bindparam("subscriber"), _IS_OPEN)
-    .order_by(behind.c.open_since_ms)
-    .limit(bindparam("limit")),
-)
-_OPENED_OF_ALL = RowStatement(
-    Opened,
-    _OPEN_OF_CLIENT.with_only_columns(*_COLUMNS).order_by(behind.c.open_since_ms).limit(bindparam("limit")),
-)
+
+
+def _opened(dialect: Dialect, found: Select[Any]) -> RowStatement[Opened]:
+    columns = [
+        behind.c.queue_id,
+        behind.c.message_group,
+        behind.c.next_offset,
+        has_run(dialect, behind).label("has_run"),
+        behind.c.is_single,
+    ]
+    in_order = found.with_only_columns(*columns).order_by(behind.c.open_since_ms)
+    return RowStatement(Opened, in_order.limit(bindparam("limit")))
+
+
+_OPEN_OF_ONE = select(behind.c.queue_id).where(*_OF_GROUP, behind.c.subscriber == bindparam("subscriber"), _IS_OPEN)
+_OPENED = PerDialect(lambda dialect: _opened(dialect, _OPEN_OF_ONE))
+_OPENED_OF_ALL = PerDialect(lambda dialect: _opened(dialect, _OPEN_OF_CLIENT))
 _redriven = (
     select(delivery.c.message_key, delivery.c.attempt)
     .where(

@@ -87,7 +87,7 @@ def open_groups(
     if not with_open or limit <= 0:
         return OpenGroups([], is_all=not with_open)
     names: dict[str, Any] = {"queues": sorted(with_open), "limit": limit, "looked_at": limit + _OF_OTHERS_MAX}
-    opened = _OPENED.rows(tx.conn, batch.names | names)
+    opened = _OPENED.of(tx.conn).rows(tx.conn, batch.names | names)
     share = 1 if heads_only else max(SHARE_MIN, limit // max(1, len(opened)))
     runs = runs_of_opened(tx, batch, opened, with_open, share=share, limit=limit, for_again=for_again)
     return OpenGroups(runs, is_all=len(runs) == len(opened) < limit)
@@ -125,7 +125,7 @@ def to_judge(
     """
     with_open = {place.queue_id: place for place in places if place.open_since_ms is not None}
     names: dict[str, Any] = {"queues": sorted(with_open), "limit": batch.room, "looked_at": batch.room + _OF_OTHERS_MAX}
-    opened = _OPENED.rows(conn, batch.names | names) if with_open else []
+    opened = _OPENED.of(conn).rows(conn, batch.names | names) if with_open else []
     bounds = [_bounds(number, each, with_open[each.queue_id]) for number, each in enumerate(opened) if not each.has_run]
     if not bounds:
         return Unjudged([], 0)
@@ -332,18 +332,20 @@ _OLDEST = (
     .limit(bindparam("looked_at"))
     .subquery("oldest")
 )
-_OPENED = RowQuery(
-    Opened,
-    select(
-        _OLDEST.c.queue_id,
-        _OLDEST.c.message_group,
-        _OLDEST.c.next_offset,
-        has_run(_OLDEST, from_start=True).label("has_run"),
-        literal_column("0").label("is_single"),
+_OPENED = PerDialect(
+    lambda dialect: RowQuery(
+        Opened,
+        select(
+            _OLDEST.c.queue_id,
+            _OLDEST.c.message_group,
+            _OLDEST.c.next_offset,
+            has_run(dialect, _OLDEST, from_start=True).label("has_run"),
+            literal_column("0").label("is_single"),
+        )
+        .where(_OLDEST.c.queue_id.in_(bindparam("queues", expanding=True)))
+        .order_by(_OLDEST.c.open_since_ms)
+        .limit(bindparam("limit")),
     )
-    .where(_OLDEST.c.queue_id.in_(bindparam("queues", expanding=True)))
-    .order_by(_OLDEST.c.open_since_ms)
-    .limit(bindparam("limit")),
 )
 _BOUNDS = rows_parameter("bounds", "number", "from_key", "to_key", text=("message_group",))
 _other = message.alias("other")

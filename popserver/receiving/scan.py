@@ -14,7 +14,10 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import (
     BigInteger,
+    ColumnElement,
     Connection,
+    Executable,
+    ScalarSelect,
     and_,
     bindparam,
     func,
@@ -24,15 +27,14 @@ from sqlalchemy import (
     update,
 )
 
-from popserver.database.dialect import PerDialect
+from popserver.database.dialect import Dialect, PerDialect
 from popserver.database.newest import is_newest
 from popserver.database.rows import encode_rows, rows_parameter
 from popserver.database.schema import delivery, message, progress
 from popserver.database.schema import message_group_progress as behind
 from popserver.database.statement import Statement
-from popserver.delivery.message_groups import MessageGroupKey, subscriber_of
+from popserver.delivery.message_groups import MessageGroupKey, any_of_run, subscriber_of
 from popserver.delivery.places import PLACE_QUERIES, QueueToScan
-from popserver.delivery.start_offsets import is_from
 from popserver.engine.transaction import Transaction
 from popserver.filters import SqlFilter, TagFilter
 from popserver.filters.tags import EVERYTHING
@@ -171,14 +173,14 @@ def _read_window(
         rows, reached = _read_tagged(tx, batch, batch.wanted, names)
     if batch.keeps_order and reached - offsets.start > len(rows):
         # This must run before the grants, which lock message groups too.
-        tx.conn.execute(_STORE_LOCKED, names | {"to_key": names["queue_key"] + reached})
+        tx.conn.execute(_STORE_LOCKED.of(tx.conn), names | {"to_key": names["queue_key"] + reached})
     return rows, reached
 
 
 def _read_tagged(
     tx: Transaction, batch: ReceiveBatch, wanted: TagFilter, names: dict[str, Any]
 ) -> tuple[list[MessageRow], int]:
-    queries = _FREE if batch.keeps_order else _ALL
+    queries = _FREE.of(tx.conn) if batch.keeps_order else _ALL
     query, names = (queries.every, names) if wanted == EVERYTHING else (queries.tagged, names | of_tags(wanted))
     rows = query.rows(tx.conn, names, bodies=batch.bodies)
     is_full = len(rows) == names["limit"]
@@ -195,7 +197,7 @@ def _read_judged(tx: Transaction, batch: ReceiveBatch, names: dict[str, Any]) ->
     at_once = names["limit"] * (_FREE_OF_WANTED if batch.takes_groups else 1)
     if len(keys) > at_once:
         keys, to_key = keys[:at_once], keys[at_once]
-    query = (_FREE if batch.keeps_order else _ALL).chosen
+    query = (_FREE.of(tx.conn) if batch.keeps_order else _ALL).chosen
     rows = (
         query.rows(tx.conn, names | {"keys": encode_rows([(key,) for key in keys])}, bodies=batch.bodies)
         if keys
@@ -230,17 +232,17 @@ _MOVE_ON = PerDialect(
     )
 )
 
-# Scalar subqueries instead of EXISTS: Postgres would turn EXISTS into a join that reads all deliveries of the group.
-_ANY_DELIVERY = (
-    select(delivery.c.message_key)
-    .where(
-        delivery.c.group_id == bindparam("group_id"),
-        delivery.c.topic_id == bindparam("topic_id"),
-        is_from(delivery, message.c.message_group, bindparam("start_key")),
+
+def _any_delivery(dialect: Dialect) -> ScalarSelect[int]:
+    return any_of_run(
+        dialect,
+        group_id=bindparam("group_id"),
+        topic_id=bindparam("topic_id"),
+        message_group=message.c.message_group,
+        from_key=bindparam("start_key"),
     )
-    .limit(1)
-    .scalar_subquery()
-)
+
+
 _ANY_ROW_BEHIND = (
     select(behind.c.queue_id)
     .where(
@@ -251,7 +253,10 @@ _ANY_ROW_BEHIND = (
     )
     .scalar_subquery()
 )
-_IS_FREE = or_(message.c.message_group.is_(None), and_(_ANY_DELIVERY.is_(None), _ANY_ROW_BEHIND.is_(None)))
+
+
+def _is_free(dialect: Dialect) -> ColumnElement[bool]:
+    return or_(message.c.message_group.is_(None), and_(_any_delivery(dialect).is_(None), _ANY_ROW_BEHIND.is_(None)))
 
 
 class _Queries(NamedTuple):
@@ -275,22 +280,30 @@ def _queries(*conditions: Any) -> _Queries:
 
 
 _ALL = _queries()
-_FREE = _queries(_IS_FREE)
+_FREE = PerDialect(lambda dialect: _queries(_is_free(dialect)))
 _NEXT = _ALL.every
 _BEHIND_COLUMNS = ["group_id", "queue_id", "message_group", "topic_id", "next_offset"]
-# A row for each message group with held messages that has none yet; it continues at the first message that was skipped.
-_STORE_LOCKED = insert(behind).from_select(
-    _BEHIND_COLUMNS,
-    select(
+
+
+def _store_locked(dialect: Dialect) -> Executable:
+    """A row for each message group with held messages that has none yet; it continues at the first message that was
+    skipped."""
+    skipped = select(
         bindparam("group_id", type_=BigInteger),
         bindparam("for_queue", type_=BigInteger),
         message.c.message_group,
         bindparam("topic_id", type_=BigInteger),
         func.min(message.c.message_key) - bindparam("queue_key", type_=BigInteger),
+    ).where(
+        *INSIDE,
+        message.c.message_group.is_not(None),
+        _any_delivery(dialect).is_not(None),
+        _ANY_ROW_BEHIND.is_(None),
     )
-    .where(*INSIDE, message.c.message_group.is_not(None), _ANY_DELIVERY.is_not(None), _ANY_ROW_BEHIND.is_(None))
-    .group_by(message.c.message_group),
-)
+    return insert(behind).from_select(_BEHIND_COLUMNS, skipped.group_by(message.c.message_group))
+
+
+_STORE_LOCKED = PerDialect(_store_locked)
 _LEFT = rows_parameter("left", "queue_id", "next_offset", text=("message_group",))
 _GROUP_ID, _TOPIC_ID = bindparam("group_id", type_=BigInteger), bindparam("topic_id", type_=BigInteger)
 _STORE_LEFT_OVER = insert(behind).from_select(

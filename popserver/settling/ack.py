@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from typing import Any, ClassVar, NamedTuple
 
 from sqlalchemy import (
     CTE,
-    ColumnElement,
     Select,
     and_,
     any_,
@@ -24,14 +24,14 @@ from sqlalchemy import (
 )
 
 from popserver.database.dialect import Dialect, PerDialect
+from popserver.database.newest import joined
 from popserver.database.rows import RowStatement, encode_rows, rows_as_json, rows_parameter
 from popserver.database.schema import delivery, in_states
-from popserver.database.schema import message_group_progress as behind
 from popserver.database.statement import Statement
 from popserver.delivery import message_groups
 from popserver.delivery.history import record
 from popserver.delivery.message_groups import advance_groups, by_member, runs_around
-from popserver.delivery.start_offsets import is_from, is_position, start_key
+from popserver.delivery.start_offsets import any_position, is_in_run, order_of_run, start_key
 from popserver.engine.transaction import STEP_ROWS_MAX, Locks, Outdated, Phase, Request, Transaction, carries_out
 from popserver.model.errors import PopError
 from popserver.model.group import Group
@@ -113,16 +113,18 @@ def _commit(tx: Transaction, group: Group, receipts: Sequence[Receipt]) -> dict[
     count = (_PLAIN_ACK_SKIPPING if tx.has_other_writers else _PLAIN_ACK).execute(tx.conn, names).rowcount
     if count == len(receipts):
         return {}
-    return {each: why_not(tx, group, each) for each in _left_over(tx, names, receipts, count)}
+    return {each: why_not(tx, group, each) for each in _left_over(tx, receipts, count)}
 
 
-def _left_over(
-    tx: Transaction, names: dict[str, Any], receipts: Sequence[Receipt], committed: int
-) -> Sequence[Receipt]:
+def _left_over(tx: Transaction, receipts: Sequence[Receipt], committed: int) -> Sequence[Receipt]:
     """The receipts whose outcome must be looked up: those whose rows still exist, or all if the counts differ."""
-    present = set(tx.conn.execute(_PRESENT, names).scalars())
+    present = set(tx.conn.execute(_PRESENT.of(tx.conn), {"keys": _keys_of(receipts)}).scalars())
     left = [each for each in receipts if each.message_key in present]
     return left if len(receipts) - len(left) == committed else receipts
+
+
+def _keys_of(receipts: Sequence[Receipt]) -> str:
+    return encode_rows([(each.group_id, each.message_key) for each in receipts])
 
 
 def _commit_in_order(tx: Transaction, group: Group, receipts: Sequence[Receipt]) -> dict[Receipt, PopError | None]:
@@ -145,8 +147,7 @@ def _not_locked(tx: Transaction, group: Group, receipts: Sequence[Receipt]) -> s
     """The receipts whose rows no user's transaction has locked. The writer never waits for such a lock."""
     if not tx.has_other_writers:
         return set(receipts)
-    holds = encode_rows([(each.message_key, each.hold_id) for each in receipts])
-    free = set(tx.conn.execute(_FREE, {"for_group": group.group_id, "holds": holds}).scalars())
+    free = set(tx.conn.execute(_FREE.of(tx.conn), {"keys": _keys_of(receipts)}).scalars())
     return {each for each in receipts if each.message_key in free}
 
 
@@ -188,14 +189,16 @@ _ACK_SKIPPING = delete(delivery).where(
 _PLAIN_ACK, _PLAIN_ACK_SKIPPING = Statement(_ACK), Statement(_ACK_SKIPPING)
 _ACK_RETURNING = RowStatement(HeldRow, _ACK.returning(*HELD_COLUMNS))
 _ACK_SKIPPING_RETURNING = RowStatement(HeldRow, _ACK_SKIPPING.returning(*HELD_COLUMNS))
-_FREE = (
-    select(delivery.c.message_key)
-    .where(delivery.c.group_id == bindparam("for_group"), delivery.c.message_key.in_(select(_HOLDS.c.message_key)))
-    .with_for_update(skip_locked=True)
-)
-_PRESENT = select(delivery.c.message_key).where(
-    delivery.c.group_id == bindparam("for_group"), delivery.c.message_key.in_(select(_HOLDS.c.message_key))
-)
+_KEYS = rows_parameter("keys", "group_id", "message_key")
+
+
+def _present(dialect: Dialect, *, skips_locked: bool) -> Select[Any]:
+    found, row = joined(dialect, _KEYS, delivery, "group_id", "message_key", skips_locked=skips_locked)
+    return select(row.c.message_key).select_from(found)
+
+
+_PRESENT = PerDialect(partial(_present, skips_locked=False))
+_FREE = PerDialect(partial(_present, skips_locked=True))
 
 
 # The fast path for acks that end whole runs, as nearly all acks in message groups do.
@@ -248,30 +251,18 @@ def ack_whole_runs(tx: Transaction, group: Group, receipts: Sequence[Receipt]) -
 _RUN_HOLDS = rows_parameter("holds", "group_id", "message_key", "hold_id", "queue_id")
 
 
-def _rows_of_receipts(*more: ColumnElement[Any]) -> CTE:
-    return (
-        select(
-            delivery.c.group_id,
-            _RUN_HOLDS.c.queue_id,
-            delivery.c.topic_id,
-            delivery.c.message_group,
-            and_(
-                delivery.c.hold_id == _RUN_HOLDS.c.hold_id,
-                in_states(delivery.c.state, *sources(Event.ACK)),
-                delivery.c.visible_at_ms > bindparam("now_ms"),
-                delivery.c.message_group.is_not(None),
-            ).label("is_held"),
-            *more,
-        )
-        .select_from(_RUN_HOLDS)
-        .join(
-            delivery,
-            and_(delivery.c.group_id == _RUN_HOLDS.c.group_id, delivery.c.message_key == _RUN_HOLDS.c.message_key),
-        )
-        # Skips rows that a user's own transaction has locked, instead of waiting.
-        .with_for_update(of=delivery, skip_locked=True)
-        .cte("rows_of_receipts")
+def _rows_of_receipts(dialect: Dialect) -> CTE:
+    # Skips rows that a user's own transaction has locked, instead of waiting.
+    found, row = joined(dialect, _RUN_HOLDS, delivery, "group_id", "message_key", skips_locked=True)
+    is_held = and_(
+        row.c.hold_id == _RUN_HOLDS.c.hold_id,
+        in_states(row.c.state, *sources(Event.ACK)),
+        row.c.visible_at_ms > bindparam("now_ms"),
+        row.c.message_group.is_not(None),
     )
+    columns = [row.c.group_id, _RUN_HOLDS.c.queue_id, row.c.topic_id, row.c.message_group, is_held.label("is_held")]
+    place = [row.c.place] if dialect.has_other_writers else []
+    return select(*columns, *place).select_from(found).cte("rows_of_receipts")
 
 
 def _runs_of(dialect: Dialect, rows: CTE) -> Select[Any]:
@@ -280,18 +271,17 @@ def _runs_of(dialect: Dialect, rows: CTE) -> Select[Any]:
     each = delivery.alias("each_of_run")
     # SQLite has no start offsets (`delivery.start_offsets`).
     start = start_key(touched, touched.c.group_id) if dialect.has_other_writers else literal_column("0")
-    run_length = (
-        select(func.count())
-        .select_from(each)
-        .where(
-            each.c.group_id == touched.c.group_id,
-            each.c.topic_id == touched.c.topic_id,
-            is_from(each, touched.c.message_group, start),
-        )
-        .correlate(touched)
-        .scalar_subquery()
+    in_run = is_in_run(
+        dialect,
+        each,
+        group_id=touched.c.group_id,
+        topic_id=touched.c.topic_id,
+        message_group=touched.c.message_group,
+        from_key=start,
     )
-    row_behind = select(behind.c.queue_id).where(is_position(dialect, touched)).correlate(touched).scalar_subquery()
+    run = select(each.c.message_key).where(in_run).order_by(*order_of_run(each)).correlate(touched).subquery("run")
+    run_length = select(func.count()).select_from(run).scalar_subquery()
+    row_behind = any_position(dialect, touched)
     held = select(func.coalesce(func.sum(case((rows.c.is_held, 1), else_=0)), 0))
     return select(
         held.scalar_subquery().label("held"),
@@ -308,9 +298,9 @@ def _end_runs(dialect: Dialect) -> RowStatement[_Runs]:
     SQLite has no such statement."""
     if not dialect.has_other_writers:
         return RowStatement(
-            _Runs, _runs_of(dialect, _rows_of_receipts()).add_columns(literal_column("0").label("ended"))
+            _Runs, _runs_of(dialect, _rows_of_receipts(dialect)).add_columns(literal_column("0").label("ended"))
         )
-    rows = _rows_of_receipts(literal_column("delivery.ctid").label("place"))
+    rows = _rows_of_receipts(dialect)
     runs = _runs_of(dialect, rows).cte("runs")
     are_whole = select(
         and_(runs.c.held == bindparam("count"), runs.c.all_of_runs == runs.c.held, runs.c.topics <= literal_column("2"))

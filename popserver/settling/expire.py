@@ -11,9 +11,23 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
-from sqlalchemy import Connection, Select, bindparam, delete, exists, func, literal_column, select, tuple_, update
+from sqlalchemy import (
+    Connection,
+    Executable,
+    Select,
+    bindparam,
+    delete,
+    exists,
+    func,
+    literal_column,
+    select,
+    tuple_,
+    update,
+)
 
 from popserver.catalog.groups import FoundGroup, groups_by_id
+from popserver.database.dialect import Dialect, PerDialect
+from popserver.database.newest import are_newest
 from popserver.database.rows import RowStatement, encode_rows, rows_parameter
 from popserver.database.schema import WITH_TIME, delivery, still_in
 from popserver.delivery.dead_letter_topic import move_to_dead_letters
@@ -179,7 +193,7 @@ def _carry_out(tx: Transaction, group: Group, event: Event, rows: Sequence[DueRo
     if event is Event.ACK:
         return  # with its message group
     moves = [(group.group_id, row.message_key, _visible_at_ms(row, event, group)) for row in rows]
-    tx.conn.execute(_MOVE[event], {"moves": encode_rows(moves)})
+    tx.conn.execute(_MOVE[event].of(tx.conn), {"moves": encode_rows(moves)})
     record(tx, group, event, (as_moved(row) for row in rows), REASONS[event])
     if target(event) is State.READY:
         for topic_id in {row.topic_id for row in rows if row.message_group is None}:
@@ -243,13 +257,13 @@ _FORGET = delete(delivery).where(
 )
 # Every row names the group: with a constant group SQLite would scan all deliveries of the group.
 _MOVES = rows_parameter("moves", "group_id", "message_key", "visible_at_ms")
-_MOVE = {
-    event: update(delivery)
-    .where(
-        delivery.c.group_id == _MOVES.c.group_id,
-        delivery.c.message_key == _MOVES.c.message_key,
-        still_in(delivery.c.state, *sources(event)),
-    )
-    .values(state=target(event).value, visible_at_ms=_MOVES.c.visible_at_ms)
-    for event in (Event.RELEASE, Event.RETRY, Event.BACKOFF_ELAPSED)
-}
+
+
+def _move(event: Event, dialect: Dialect) -> Executable:
+    """The search has locked these rows, or their message groups."""
+    is_moved = are_newest(dialect, delivery, _MOVES, "group_id", "message_key")
+    to = {"state": target(event).value, "visible_at_ms": _MOVES.c.visible_at_ms}
+    return update(delivery).where(is_moved, still_in(delivery.c.state, *sources(event))).values(**to)
+
+
+_MOVE = {event: PerDialect(partial(_move, event)) for event in (Event.RELEASE, Event.RETRY, Event.BACKOFF_ELAPSED)}

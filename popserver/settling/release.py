@@ -10,7 +10,8 @@ from typing import ClassVar
 from sqlalchemy import BigInteger, and_, bindparam, case, literal_column, select, tuple_, update
 
 from popserver.catalog.groups import groups_by_id
-from popserver.database.dialect import dialect_of
+from popserver.database.dialect import PerDialect, dialect_of
+from popserver.database.newest import are_newest
 from popserver.database.notifications import DUE
 from popserver.database.rows import RowStatement, encode_rows, rows_parameter
 from popserver.database.schema import delivery, still_in
@@ -120,7 +121,7 @@ def _cancel_delivery(tx: Transaction, receipts: Sequence[Receipt]) -> PopError |
 
 def _give_back_unused(tx: Transaction, group: Group, rows: Sequence[GrantedRow]) -> None:
     keys = encode_rows([(group.group_id, row.message_key, row.hold_id) for row in rows])
-    tx.conn.execute(_GIVE_BACK, {"grants": keys, "now_ms": tx.now_ms})
+    tx.conn.execute(_GIVE_BACK.of(tx.conn), {"grants": keys, "now_ms": tx.now_ms})
     record(tx, group, Event.GIVE_BACK, map(moved, rows))
     in_groups = {
         MessageGroupKey(row.topic_id, queue_of(row.message_key), row.message_group) for row in rows if row.message_group
@@ -173,9 +174,7 @@ _ABANDON_HOLDS = (
         client_id="",
     )
 )
-_IS_GRANTED = and_(
-    delivery.c.group_id == _GRANTS.c.group_id,
-    delivery.c.message_key == _GRANTS.c.message_key,
+_IS_GRANTED_NOW = and_(
     delivery.c.hold_id == _GRANTS.c.hold_id,
     still_in(delivery.c.state, *sources(Event.GIVE_BACK)),
     delivery.c.visible_at_ms > bindparam("now_ms"),
@@ -183,19 +182,28 @@ _IS_GRANTED = and_(
 _GRANTED = (
     select(*(delivery.c[name] for name in GrantedRow._fields))
     .select_from(_GRANTS)
-    .join(delivery, _IS_GRANTED)
+    .join(
+        delivery,
+        and_(
+            delivery.c.group_id == _GRANTS.c.group_id,
+            delivery.c.message_key == _GRANTS.c.message_key,
+            _IS_GRANTED_NOW,
+        ),
+    )
     .order_by(delivery.c.group_id, delivery.c.message_key)
 )
 _GRANTED_FREE = RowStatement(GrantedRow, _GRANTED.with_for_update(of=delivery, skip_locked=True))
-_GIVE_BACK = (
-    update(delivery)
-    .where(_IS_GRANTED)
-    .values(
-        state=target(Event.GIVE_BACK).value,
-        attempt=delivery.c.attempt - 1,
-        # After this no receipt handle is valid, and neither is a repeated change of one.
-        hold_id=NO_HOLD,
-        visible_at_ms=bindparam("now_ms", type_=BigInteger),
+_GIVE_BACK = PerDialect(
+    lambda dialect: (
+        update(delivery)
+        .where(are_newest(dialect, delivery, _GRANTS, "group_id", "message_key"), _IS_GRANTED_NOW)
+        .values(
+            state=target(Event.GIVE_BACK).value,
+            attempt=delivery.c.attempt - 1,
+            # After this no receipt handle is valid, and neither is a repeated change of one.
+            hold_id=NO_HOLD,
+            visible_at_ms=bindparam("now_ms", type_=BigInteger),
+        )
     )
 )
 _abandoned = (
