@@ -275,10 +275,16 @@ def _surely_held_until_ms(seen: Seen, key: Key, grant: Grant) -> float:
     end_ms = grant.sure_until_ms
     for change in seen.changes[key]:
         if change.handle in handles and change.may_have_happened:
-            new_end_ms = change.invoked_ms + change.duration_ms
+            # A repeated change gets the first one's answer, and prolongs nothing.
+            began_ms = min(each.invoked_ms for each in seen.changes[key] if _are_alike(each, change))
+            new_end_ms = began_ms + change.duration_ms
             end_ms = new_end_ms if change.outcome is Outcome.OK else min(end_ms, new_end_ms)
     acks = [ack for ack in seen.acks[key] if ack.handle in handles and ack.may_have_happened]
     return min([end_ms, *(ack.invoked_ms for ack in acks)])
+
+
+def _are_alike(one: ChangeInvisible, other: ChangeInvisible) -> bool:
+    return one.may_have_happened and (one.handle, one.duration_ms) == (other.handle, other.duration_ms)
 
 
 def _stale_handles(seen: Seen, _final: Final) -> Iterator[Violation]:

@@ -249,6 +249,18 @@ def test_two_hold_one_message_while_its_time_was_lengthened() -> None:
     assert story.broken() == {"I3"}
 
 
+@pytest.mark.parametrize("first", [OK, UNKNOWN])
+def test_a_change_that_is_repeated_prolongs_nothing(first: Outcome) -> None:
+    story = Story()
+    story.sent("m")
+    story.received("m", 10)
+    story.changed("m", 100, HELD_MS, "h1", "h1+" if first is OK else "", first)
+    story.changed("m", 900, HELD_MS, "h1", "h1+")
+    story.received("m", 1_110, attempt=2)
+    story.acked("m", 1_120, "h2")
+    assert story.broken() == set()
+
+
 @pytest.mark.parametrize("outcome", [OK, UNKNOWN])
 def test_a_shortened_hold_may_end_early(outcome: Outcome) -> None:
     story = Story()
