@@ -1,8 +1,8 @@
 """Reads the numbers of the store for scrapes, without ever making a scrape or the database wait for long.
 
-One read runs at a time. The next one starts at a scrape, after a pause of ten times what the last one took: reading
-takes at most a tenth of one reader's time. A scrape waits for a read that runs, but not for long; then it gets the
-numbers before, as long as they are not too old, and otherwise none.
+One read runs at a time. The next one starts at a scrape, after a pause of 30 times what the last one took, so reading
+takes at most 3 % of one reader's time. A scrape waits for a read that runs, but not for long; then it gets the numbers
+before, as long as they are not too old, and otherwise none.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from popserver.model.errors import PopError
 
 WAIT_S = 0.4  # of a scrape, for a read that runs
 PAUSE_S = 1.0  # at least, between two reads
-PAUSE_FACTOR = 10  # times what the last read took
+PAUSE_FACTOR = 30  # times what the last read took
 OLD_S = 60.0  # numbers are exported until they are so old, if no pause is longer
 
 log = structlog.get_logger("popserver.metrics")

@@ -24,7 +24,7 @@ from sqlalchemy import (
 )
 
 from popserver.database.dialect import Dialect, PerDialect
-from popserver.database.newest import joined
+from popserver.database.newest import joined, newest
 from popserver.database.rows import RowStatement, encode_rows, rows_as_json, rows_parameter
 from popserver.database.schema import delivery, in_states
 from popserver.database.statement import Statement
@@ -160,23 +160,20 @@ _ACK = delete(delivery).where(
     delivery.c.message_group.is_(None),
 )
 _each = delivery.alias("held")
-# For each receipt the place of its row, or NULL. Only the key is in the WHERE clause: Postgres plans this once, perhaps
-# while the table is small, and would read the index of times, with all its dead entries, ever after.
+_is_current = and_(
+    _each.c.hold_id == _HOLDS.c.hold_id,
+    in_states(_each.c.state, *sources(Event.ACK)),
+    _each.c.visible_at_ms > bindparam("now_ms"),
+    _each.c.message_group.is_(None),
+)
+# For each receipt the place of its row, or NULL.
 _place = (
-    select(
-        case(
-            (
-                and_(
-                    _each.c.hold_id == _HOLDS.c.hold_id,
-                    in_states(_each.c.state, *sources(Event.ACK)),
-                    _each.c.visible_at_ms > bindparam("now_ms"),
-                    _each.c.message_group.is_(None),
-                ),
-                literal_column("held.ctid"),
-            )
-        )
+    newest(
+        _each,
+        case((_is_current, literal_column("held.ctid"))),
+        group_id=bindparam("for_group"),
+        message_key=_HOLDS.c.message_key,
     )
-    .where(_each.c.group_id == bindparam("for_group"), _each.c.message_key == _HOLDS.c.message_key)
     .with_for_update(skip_locked=True)
     .correlate(_HOLDS)
     .scalar_subquery()
