@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+import psycopg
 import pytest
 from sqlalchemy import text
 
@@ -70,6 +71,21 @@ def test_what_is_backed_up_comes_back(filled: OpenStore, database_url: str, tmp_
         assert restored.one_value("SELECT COUNT(*) FROM pg_proc WHERE proname LIKE 'popmq%'") == 2
     restored.conn.close()
     database.close()
+
+
+def test_a_connection_that_ends_soon_does_not_refuse_a_restore(postgres_url: str, tmp_path: Path) -> None:
+    """A backend of Postgres ends a moment after its server."""
+    if shutil.which("pg_dump") is None:
+        pytest.skip("pg_dump is not installed")
+    database, file = Database(postgres_url), tmp_path / "copy"
+    migrate.upgrade(database)
+    database.close()
+    backup(postgres_url, file, replace=False)
+    used = psycopg.connect(postgres_url, application_name="popmq")
+    ending = threading.Timer(0.1, used.close)
+    ending.start()
+    assert restore(postgres_url, file, replace=True) == {"restored": str(file), "schema": migrate.HEAD}
+    ending.join()
 
 
 def test_a_backup_of_a_file_that_is_written_is_one_state(sqlite_url: str, tmp_path: Path) -> None:
