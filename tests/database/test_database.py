@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
+from popserver.database import database as database_module
 from popserver.database import migrate
 from popserver.database.check import compact
 from popserver.database.database import Database, plain_errors
@@ -180,3 +181,23 @@ def test_compacting_gives_the_space_of_removed_messages_back(tmp_path: Path) -> 
 def test_a_postgres_needs_no_compacting(postgres_url: str) -> None:
     with pytest.raises(StoreUnavailable, match="is not a SQLite file; Postgres reuses free space itself"):
         compact(Database(postgres_url))
+
+
+@pytest.mark.parametrize(("after_s", "plan"), [(3_600.0, "Seq Scan"), (-1.0, "Index Only Scan")])
+def test_readers_plan_anew_when_tables_have_grown(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch, after_s: float, plan: str
+) -> None:
+    monkeypatch.setattr(database_module, "PLANNED_ANEW_S", after_s)
+    database = Database(postgres_url)
+    with database.writing.connect() as conn:
+        conn.exec_driver_sql("CREATE TABLE grows (key INTEGER PRIMARY KEY) WITH (autovacuum_enabled = false)")
+        conn.exec_driver_sql("INSERT INTO grows VALUES (1)")
+        conn.exec_driver_sql("ANALYZE grows")
+        with database.reading.connect() as reader:
+            reader.exec_driver_sql("SET plan_cache_mode = force_generic_plan")
+            reader.exec_driver_sql("PREPARE one AS SELECT key FROM grows WHERE key = $1")
+            reader.exec_driver_sql("EXECUTE one(1)")
+        conn.exec_driver_sql("INSERT INTO grows SELECT generate_series(2, 20000)")
+    with database.reading.connect() as reader:
+        assert plan in str(reader.exec_driver_sql("EXPLAIN EXECUTE one(1)").scalars().first())
+    database.close()
