@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, bindparam, insert, literal_column, select
+from sqlalchemy import Connection, and_, bindparam, insert, literal_column, select
 
-from popserver.database.schema import consumer_group, history
+from popserver.database.schema import consumer_group, dead_letter, history, redrive
 from popserver.engine.transaction import Transaction
 from popserver.model.group import Group
 from popserver.model.names import Resource
@@ -89,15 +89,31 @@ def steps(conn: Connection, keys: Collection[int]) -> list[HistoryStep]:
     ]
 
 
-def skipped_while_held_ms(conn: Connection, group_id: int, key: int) -> int | None:
-    """When an operator skipped the message although it was held; None unless that is the last that happened to it."""
-    row = conn.execute(_LAST, {"for_group": group_id, "for_key": key}).first()
+def skipped_while_held_ms(conn: Connection, group_id: int, key: int, first_key: int) -> int | None:
+    """When an operator skipped the message although it was held; None unless that is the last that happened to it, at
+    this place or where it was redriven to. `first_key` is its first place."""
+    row = conn.execute(_LAST, {"for_group": group_id, "for_key": key, "for_first": first_key}).first()
     return row.at_ms if row is not None and row.reason == FORCED_SKIP else None
 
 
+_REDRIVEN_TO = (
+    select(redrive.c.redriven_key)
+    .join(
+        dead_letter,
+        and_(dead_letter.c.plan_id == redrive.c.plan_id, dead_letter.c.dead_letter_id == redrive.c.dead_letter_id),
+    )
+    .where(
+        dead_letter.c.group_id == bindparam("for_group"),
+        dead_letter.c.origin_key == bindparam("for_first"),
+        redrive.c.target_topic_id.is_(None),
+    )
+    .scalar_subquery()
+)
 _LAST = (
     select(history.c.at_ms, history.c.reason)
-    .where(history.c.message_key == bindparam("for_key"), history.c.group_id == bindparam("for_group"))
+    .where(
+        history.c.message_key.in_([bindparam("for_key"), _REDRIVEN_TO]), history.c.group_id == bindparam("for_group")
+    )
     .order_by(history.c.history_id.desc())
     .limit(literal_column("1"))
 )

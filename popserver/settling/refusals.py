@@ -84,7 +84,9 @@ def why_not(tx: Transaction, group: Group, receipt: Receipt) -> PopError | None:
     state = State(row.state) if row is not None else _implied_state(tx, receipt)
     is_acked = state is State.COMMIT or (row is not None and state in ACKED and row.hold_id == receipt.hold_id)
     if is_acked and tx.now_ms < receipt.ends_at_ms:
-        at_ms = skipped_while_held_ms(tx.conn, receipt.group_id, receipt.message_key) if row is None else None
+        if row is not None:
+            return None
+        at_ms = skipped_while_held_ms(tx.conn, receipt.group_id, receipt.message_key, _first_key(tx, receipt))
         return None if at_ms is None else _was_skipped(group, at_ms)
     if row is not None and row.hold_id == receipt.hold_id and not has_same_order(receipt, row):
         return InvalidReceiptHandle(
@@ -132,12 +134,17 @@ def row_of(tx: Transaction, receipt: Receipt) -> DeliveryRow | None:
 
 
 def _implied_state(tx: Transaction, receipt: Receipt) -> State:
-    names = {"for_group": receipt.group_id, "for_key": receipt.message_key}
-    origin_key = tx.conn.execute(_REDRIVEN_FROM, names).scalar()
-    first_key = receipt.message_key if origin_key is None else origin_key
+    first_key = _first_key(tx, receipt)
     if (receipt.group_id, first_key) in tx.at_end(NewDeadLetters).letters:
         return State.DLQ  # in this transaction, which writes the dead letter at its end
     return states_of.state_of(tx.conn, receipt.group_id, first_key) or State.READY
+
+
+def _first_key(tx: Transaction, receipt: Receipt) -> int:
+    """Where the message was before any redrive."""
+    names = {"for_group": receipt.group_id, "for_key": receipt.message_key}
+    origin_key: int | None = tx.conn.execute(_REDRIVEN_FROM, names).scalar()
+    return receipt.message_key if origin_key is None else origin_key
 
 
 _ROW = RowStatement(

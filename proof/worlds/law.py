@@ -214,7 +214,7 @@ class Law:
         if what.deed is Deed.FORWARD:
             return (self._dead(life), True) if holds else (life, life.stage in ENDED)
         if not holds:
-            return life, life.stage not in ENDED and what.old and life.by == what.number
+            return life, life.stage not in ENDED and not life.is_marked and what.old and life.by == what.number
         return self._changed(life, what), True
 
     def holds(self, life: Life, what: Happening) -> bool:

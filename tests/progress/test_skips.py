@@ -7,9 +7,10 @@ import pytest
 from popserver.database.notifications import RESETS, Invalidation
 from popserver.model.errors import InvalidReceiptHandle, TooLate, TooManyRequests
 from popserver.model.group import Group, HistoryLevel
+from popserver.model.handles import decode_receipt
 from popserver.model.retry import Holder
 from popserver.model.states import SHOWN, TRANSITIONS, Event, State
-from popserver.model.topic import Topic, message_key
+from popserver.model.topic import Topic, message_key, queue_of
 from popserver.progress import skip as progress_skip
 from popserver.progress.rules import skip_hint
 from popserver.progress.skip import Skipped
@@ -26,6 +27,7 @@ from tests.support.progress import (
     skip,
     states_by_offset,
 )
+from tests.support.redrive import redrive_all
 
 
 def test_one_that_waits_never_comes_again(store: OpenStore) -> None:
@@ -217,6 +219,23 @@ def test_a_held_message_is_skipped_by_force_and_its_holder_is_told(store: OpenSt
     reset(store, group, topic, 0)
     again, _ = store.receive(group, topic)
     assert store.ack(group, again) == [None]
+
+
+def test_by_force_after_a_redrive_who_held_it_before_is_told(store: OpenStore) -> None:
+    topic = store.topic()
+    group = store.group(meets=[topic])
+    store.send(topic)
+    (held,) = store.receive(group, topic, invisible_ms=HOUR)
+    store.forward(group, held)
+    redrive_all(store, group)
+    (again,) = store.receive(group, topic)
+    key = decode_receipt(again.receipt_handle).message_key
+    topic_id = store.one_value(f"SELECT topic_id FROM queue WHERE queue_id = {queue_of(key)}")
+    assert store.one(progress_skip.skip, progress_skip.Skip(group, topic_id, key, force=True)).is_done
+    for handle in (again, held):
+        (late,) = store.ack(group, handle)
+        assert isinstance(late, InvalidReceiptHandle)
+        assert "an operator has skipped the message" in late.sentence
 
 
 def test_force_changes_nothing_else(store: OpenStore) -> None:
