@@ -69,7 +69,7 @@ demo: $(DEMO) ## run the main job on real data (ARGS=--all for the whole year, A
 test: $(DEV) ## pass the tests
 	$(PYTEST) -m 'not slow and not full and not browser and not matrix' $(ARGS)
 
-test-all: test ## pass the heavy tests too, as CI does
+test-all: test ## pass the heavy tests too; CI passes a sixth of them, by the commit
 	$(PYTEST) -m 'full and not slow and not browser and not matrix' $(ARGS)
 
 test-long: $(DEV) ## pass the tests that kill and torture for minutes

@@ -34,7 +34,7 @@ def pytest_configure(config: pytest.Config) -> None:
     assert ClientConfig("127.0.0.1:1").request_timeout == PATIENCE_S
     # The many servers and commands that tests start are read compiled, as an installed package is.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    config.pluginmanager.register(Full(), "full-tests")
+    config.pluginmanager.register(Full(part=os.environ.get("POPMQ_TEST_PART")), "full-tests")
     config.pluginmanager.register(Rows(config), "mission-rows")
     config.pluginmanager.register(OpenClients(), "open-clients")
 

@@ -1,12 +1,14 @@
 """Which tests `make test` leaves to `make test-all`: those marked `full`, and those that `tests/full.txt` names.
 
-The file is a list in one place, so that the time of `make test` can be kept by moving lines.
+The file is a list in one place, so that the time of `make test` can be kept by moving lines. With `POPMQ_TEST_PART=K/N`
+only the part K of N of those tests is run, by their names.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+import zlib
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -19,23 +21,31 @@ LIST = Path(__file__).parents[1] / "full.txt"
 class Full:
     """A pytest plugin."""
 
-    def __init__(self, text: str | None = None) -> None:
+    def __init__(self, text: str | None = None, part: str | None = None) -> None:
+        self._part, self._parts = map(int, (part or "0/1").split("/"))
         lines = [line for line in (text or LIST.read_text()).splitlines() if line and not line.startswith("#")]
         self._kept = [_Line(line.removeprefix("! ")) for line in lines if line.startswith("! ")]
         self._named = [_Line(line) for line in lines if not line.startswith("! ")]
 
-    @pytest.hookimpl(tryfirst=True)  # before -m takes tests away
-    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
         for item in items:
             if self.is_full(item.nodeid, getattr(item, "fixturenames", ())):
                 item.add_marker(pytest.mark.full)
         if is_whole_suite(config) and (unused := self.unused([item.nodeid for item in items])):
             raise pytest.UsageError(f"{LIST.name} names tests that there are not: {', '.join(unused)}")
+        yield  # -m takes tests away, and requirements are counted
+        if others := [item for item in items if item.get_closest_marker("full") and not self.is_in_part(item.nodeid)]:
+            config.hook.pytest_deselected(items=others)
+            items[:] = [item for item in items if item not in others]
 
     def is_full(self, name: str, fixtures: Iterable[str]) -> bool:
         """Whether the list leaves this test to `make test-all`."""
         is_named = "spark" in fixtures or any(line.names(name) for line in self._named)
         return is_named and not any(line.names(name) for line in self._kept)
+
+    def is_in_part(self, name: str) -> bool:
+        return zlib.crc32(name.encode()) % self._parts == self._part
 
     def unused(self, names: Iterable[str]) -> list[str]:
         """Lines that no test's name begins with."""

@@ -31,6 +31,14 @@ def test_the_list_decides(name: str, fixtures: tuple[str, ...], *, expected: boo
     assert Full(TEXT).is_full(name, fixtures) is expected
 
 
+def test_each_heavy_test_is_in_one_part() -> None:
+    names = [f"tests/heavy/test_a.py::test_{number}" for number in range(600)]
+    parts = [[name for name in names if Full(TEXT, f"{part}/6").is_in_part(name)] for part in range(6)]
+    assert sorted(each for part in parts for each in part) == sorted(names)
+    assert all(60 < len(part) < 140 for part in parts)
+    assert all(Full(TEXT).is_in_part(name) for name in names)
+
+
 def test_a_line_that_names_no_test_is_found() -> None:
     names = ["tests/heavy/test_a.py::test_one", "tests/b.py::test_two[postgres]", "tests/c.py::test_four[postgres]"]
     assert Full(TEXT).unused(names) == ["tests/b.py::test_two[sqlite]"]
