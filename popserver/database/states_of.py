@@ -60,16 +60,29 @@ def state(key: str, stored_state: str, redriven_state: str) -> str:
             ELSE '{State.COMMIT}' END"""
 
 
+_REDRIVEN = f"""\
+LEFT JOIN redrive r ON r.plan_id = l.plan_id AND r.dead_letter_id = l.dead_letter_id AND l.origin_key = {{key}}
+      AND l.redrive_state = '{LetterState.REDRIVEN}' AND r.target_topic_id IS NULL
+LEFT JOIN delivery rd ON rd.group_id = g.group_id AND rd.message_key = r.redriven_key
+LEFT JOIN progress rp ON rp.group_id = g.group_id AND rp.queue_id = (r.redriven_key >> {OFFSET_BITS})"""
+
+
 def joins(key: str, first_key: str) -> str:
     """SQL: the joins that `state` needs, besides m, g and p; `first_key` is the message's first place."""
     return f"""LEFT JOIN delivery d ON d.group_id = g.group_id AND d.message_key = {key}
 LEFT JOIN dead_letter l ON l.group_id = g.group_id AND l.origin_key = {first_key}
-LEFT JOIN redrive r ON r.plan_id = l.plan_id AND r.dead_letter_id = l.dead_letter_id AND l.origin_key = {key}
-      AND l.redrive_state = '{LetterState.REDRIVEN}' AND r.target_topic_id IS NULL
-LEFT JOIN delivery rd ON rd.group_id = g.group_id AND rd.message_key = r.redriven_key
-LEFT JOIN progress rp ON rp.group_id = g.group_id AND rp.queue_id = (r.redriven_key >> {OFFSET_BITS})
+{_REDRIVEN.format(key=key)}
 LEFT JOIN message_group_progress b ON b.group_id = g.group_id AND b.queue_id = p.queue_id
       AND b.message_group = m.message_group AND m.copy_of IS NULL"""
+
+
+def _first(table: str, column: str, name: str) -> str:
+    """SQL: the row of the group `:for_group` with this value."""
+    value = f"CAST({name} AS BIGINT)"
+    return (
+        f"SELECT * FROM {table} WHERE group_id = CAST(:for_group AS BIGINT)"  # noqa: S608
+        f" AND {column} BETWEEN {value} AND {value} ORDER BY {column} DESC LIMIT 1"
+    )
 
 
 def state_of(conn: Connection, group_id: int, key: int, first_key: int | None = None) -> State | None:
@@ -83,14 +96,20 @@ def state_of(conn: Connection, group_id: int, key: int, first_key: int | None = 
 
 
 _KEY, _FIRST_KEY = "CAST(:for_key AS BIGINT)", "CAST(:for_first AS BIGINT)"
-# The newest version of the progress (`database.newest`): a consumer may ask for every ack that comes too late.
+# A consumer may ask for every ack that comes too late. The order of each subquery leaves Postgres only the index that
+# has it, and so the newest version first (`database.newest`).
+_PROGRESS = _first("progress", "queue_id", ":for_queue")
 _STATE_OF = text(f"""
 SELECT {state(_KEY, "d.state", "rd.state")}
 FROM consumer_group g
-LEFT JOIN (SELECT * FROM progress
-           WHERE group_id = CAST(:for_group AS BIGINT)
-             AND queue_id BETWEEN CAST(:for_queue AS BIGINT) AND CAST(:for_queue AS BIGINT)
-           ORDER BY queue_id DESC LIMIT 1) p ON p.group_id = g.group_id
+LEFT JOIN ({_PROGRESS}) p ON p.group_id = g.group_id
 LEFT JOIN message m ON m.message_key = {_KEY}
-{joins(_KEY, _FIRST_KEY)}
+LEFT JOIN ({_first("delivery", "message_key", ":for_key")}) d ON d.group_id = g.group_id
+LEFT JOIN ({_first("dead_letter", "origin_key", ":for_first")}) l ON l.group_id = g.group_id
+{_REDRIVEN.format(key=_KEY)}
+LEFT JOIN (SELECT * FROM message_group_progress
+           WHERE group_id = CAST(:for_group AS BIGINT) AND queue_id = CAST(:for_queue AS BIGINT)
+             AND message_group = (SELECT message_group FROM message WHERE message_key = {_KEY} AND copy_of IS NULL)
+             AND next_offset >= COALESCE((SELECT start_offset FROM ({_PROGRESS}) at_start), 0)
+           ORDER BY next_offset LIMIT 1) b ON b.group_id = g.group_id
 WHERE g.group_id = CAST(:for_group AS BIGINT)""")  # noqa: S608

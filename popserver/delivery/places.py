@@ -14,7 +14,6 @@ from sqlalchemy import (
     FromClause,
     Select,
     bindparam,
-    func,
     literal_column,
     null,
     or_,
@@ -69,19 +68,21 @@ class OpenFrom(SearchedFrom[ReadySearch]):
 
 # For the whole topic, because that is one lookup; for each queue it would scan all open groups.
 _OPEN_SINCE_MS = (
-    select(func.min(behind.c.open_since_ms))
+    select(behind.c.open_since_ms)
     .where(
         behind.c.group_id == bindparam("group_id"),
         behind.c.topic_id == bindparam("topic_id"),
         behind.c.subscriber == literal_column("''"),
         behind.c.open_since_ms >= bindparam("open_from"),
     )
+    .order_by(behind.c.open_since_ms)
+    .limit(literal_column("1"))
     .scalar_subquery()
 )
 # Without a message group no ack is provisional, so READY is compared alone, as in the index. Not an EXISTS: for that
-# SQLite would read all deliveries of the group.
+# SQLite would read all deliveries of the group. No minimum: with an order, only the index that has it will do.
 _READY_SINCE_MS = (
-    select(func.min(delivery.c.visible_at_ms))
+    select(delivery.c.visible_at_ms)
     .where(
         delivery.c.group_id == bindparam("group_id"),
         delivery.c.topic_id == bindparam("topic_id"),
@@ -89,6 +90,8 @@ _READY_SINCE_MS = (
         delivery.c.message_group.is_(None),
         delivery.c.visible_at_ms >= bindparam("ready_from"),
     )
+    .order_by(delivery.c.visible_at_ms)
+    .limit(literal_column("1"))
     .scalar_subquery()
 )
 _OF_TOPIC: BindParameter[int] = bindparam("topic_id")

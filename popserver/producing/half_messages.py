@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, ClassVar, NamedTuple
 
-from sqlalchemy import BindParameter, Connection, bindparam, func, select, true, update
+from sqlalchemy import BindParameter, Connection, bindparam, func, literal_column, select, true, update
 
 from popserver.catalog.topics import topics_by_id
 from popserver.database.dialect import Dialect, PerDialect
@@ -289,8 +289,11 @@ def _due(dialect: Dialect) -> RowStatement[_DueRow]:
 
 
 _DUE = PerDialect(_due)
-_EARLIEST = select(func.min(pending.c.due_at_ms)).where(
-    IS_HALF, pending.c.topic_id == _TOPICS.c.topic_id, pending.c.due_at_ms >= _TOPICS.c.from_ms
+_EARLIEST = (
+    select(pending.c.due_at_ms)
+    .where(IS_HALF, pending.c.topic_id == _TOPICS.c.topic_id, pending.c.due_at_ms >= _TOPICS.c.from_ms)
+    .order_by(pending.c.due_at_ms)
+    .limit(literal_column("1"))
 )
 _NEXT_CHECKS = select(_TOPICS.c.topic_id, _EARLIEST.scalar_subquery().label("due_ms"))
 _IDS = rows_parameter("ids", "pending_id")

@@ -105,7 +105,8 @@ def main(words: Sequence[str] | None = None) -> int:
     with contextlib.ExitStack() as stack:
         postgres = None
         if options.database != "sqlite":
-            postgres = stack.enter_context(postgres_server(own=True))
+            # As Postgres has it by default; that of tests is smaller.
+            postgres = stack.enter_context(postgres_server(own=True, settings=("shared_buffers=128MB",)))
             assert isinstance(postgres, PostgresServer)
         return asyncio.run(run(options, postgres))
 

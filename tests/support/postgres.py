@@ -146,8 +146,11 @@ class GivenServer:
 
 
 @contextmanager
-def postgres_server(*, own: bool = False, durable: bool = False) -> Iterator[PostgresServer]:
-    """A running server, gone afterwards. `own`: not the one the environment names, but one that may be killed."""
+def postgres_server(
+    *, own: bool = False, durable: bool = False, settings: Sequence[str] = ()
+) -> Iterator[PostgresServer]:
+    """A running server, gone afterwards. `own`: not the one the environment names, but one that may be killed, with
+    these further settings."""
     if os.environ.get(WITHOUT_VARIABLE) == "1":
         pytest.skip(f"{WITHOUT_VARIABLE}=1: this machine does without Postgres")
     given = os.environ.get(URL_VARIABLE)
@@ -155,7 +158,7 @@ def postgres_server(*, own: bool = False, durable: bool = False) -> Iterator[Pos
         yield GivenServer(given)
         return
     folder = new_folder()
-    server = PostgresServer(folder, durable=durable)
+    server = PostgresServer(folder, durable=durable, settings=settings)
     try:
         server.create()
         yield server
