@@ -10,14 +10,18 @@ looks at everything, so a mistake is no more than a delay.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Hashable
 from typing import ClassVar, Generic, NamedTuple, TypeVar
 
 Search = TypeVar("Search", bound=Hashable)
 
-# A look at everything costs as much as the transaction beside it is old. So they are rare, unless one was of use.
+# A look at everything costs as much as the transaction beside it is old. So they are rare, unless one was of use, and
+# they take one of `LOOK_SHARE` parts of the time.
 LOOK_AGAIN_MS_MIN = 1_000
 LOOK_AGAIN_MS_MAX = 16_000
+LOOK_SHARE = 100
+LOOK_AGAIN_MS_LONGEST = 300_000
 SEARCHES_MAX = 10_000  # beyond that all are forgotten
 
 
@@ -38,12 +42,16 @@ class SearchedFrom(Generic[Search]):
 
     def __init__(self) -> None:
         self._seen: dict[Search, _Seen] = {}
+        self._began_s: dict[Search, float] = {}  # the looks at everything that are not done
 
     def of(self, search: Search, now_ms: int) -> int:
         """The time from which on a search has to look; 0: it looks at everything."""
         seen = self._seen.get(search)
         is_known = seen is not None and seen.at_ms <= now_ms < seen.looked_ms + seen.pause_ms
-        return seen.from_ms if seen is not None and is_known else 0
+        if seen is not None and is_known:
+            return seen.from_ms
+        self._began_s[search] = time.monotonic()
+        return 0
 
     def saw(self, search: Search, from_ms: int, first_ms: int | None, now_ms: int) -> None:
         """A search that has looked from `from_ms` on saw the first row there; None: there is none."""
@@ -52,6 +60,7 @@ class SearchedFrom(Generic[Search]):
             return  # it was forgotten meanwhile
         if len(self._seen) >= SEARCHES_MAX:
             self._seen.clear()
+            self._began_s.clear()
         latest_ms = now_ms - self.slack_ms
         found_ms = latest_ms if first_ms is None else min(first_ms, latest_ms)
         if from_ms and before is not None:
@@ -60,6 +69,9 @@ class SearchedFrom(Generic[Search]):
         pause_ms = LOOK_AGAIN_MS_MIN
         if before is not None and found_ms >= before.from_ms:
             pause_ms = min(2 * before.pause_ms, LOOK_AGAIN_MS_MAX)
+        now_s = time.monotonic()
+        took_ms = round(1_000 * (now_s - self._began_s.pop(search, now_s)))
+        pause_ms = min(max(pause_ms, LOOK_SHARE * took_ms), LOOK_AGAIN_MS_LONGEST)
         self._seen[search] = _Seen(found_ms, now_ms, now_ms, pause_ms)
 
     def forget(self, search: Search) -> None:

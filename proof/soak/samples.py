@@ -33,6 +33,7 @@ BARS = {
     "CPU ms per message": Bar(0.6, 0.1),
     "ms per transaction": Bar(2, 50),  # other programs on the machine delay it too
     "Postgres ms per message": Bar(0.6, 0.5),
+    "cost, ms per message": Bar(0.6, 0.5),
     "blocks per message": Bar(0.6, 5),
 }
 ROWS_BAR = Bar(0.25, 300)
@@ -135,6 +136,7 @@ def _costs(before: _Totals | None, now: _Totals) -> dict[str, float]:
     if now.of_postgres is not None and before.of_postgres is not None:
         active_ms, blocks = (each - old for each, old in zip(now.of_postgres, before.of_postgres, strict=True))
         found |= {"Postgres ms per message": active_ms / messages, "blocks per message": blocks / messages}
+        found["cost, ms per message"] = found["CPU ms per message"] + found["Postgres ms per message"]
     return found
 
 
