@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import ClassVar
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from popserver.engine.searches import LOOK_AGAIN_MS_MAX, LOOK_AGAIN_MS_MIN, SEARCHES_MAX, SearchedFrom
+from popserver.engine import searches
+from popserver.engine.searches import (
+    LOOK_AGAIN_MS_LONGEST,
+    LOOK_AGAIN_MS_MAX,
+    LOOK_AGAIN_MS_MIN,
+    SEARCHES_MAX,
+    SearchedFrom,
+)
 from tests.support.open_store import HOUR, START_MS
 
 NOW = START_MS
 SLACK_MS = 20_000
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """Time in which searches take none, unless a test lets it pass."""
+    clock = SimpleNamespace(now_s=0.0)
+    monkeypatch.setattr(searches, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
+    return clock
 
 
 class SearchedInTest(SearchedFrom[int]):
@@ -42,6 +59,16 @@ def test_a_look_at_everything_is_repeated_soon_and_then_more_rarely() -> None:
         pauses.append(next(ms for ms in range(1, 100_000) if not searched.of(1, now_ms + ms)))
         now_ms += pauses[-1]
     assert pauses == [LOOK_AGAIN_MS_MIN, 2_000, 4_000, 8_000, LOOK_AGAIN_MS_MAX, LOOK_AGAIN_MS_MAX, LOOK_AGAIN_MS_MAX]
+
+
+@pytest.mark.parametrize(("took_s", "pause_ms"), [(0.5, 50_000), (1_000, LOOK_AGAIN_MS_LONGEST)])
+def test_looks_at_everything_take_a_hundredth_of_the_time(clock: SimpleNamespace, took_s: float, pause_ms: int) -> None:
+    searched = SearchedInTest()
+    assert searched.of(1, NOW) == 0
+    clock.now_s += took_s
+    searched.saw(1, 0, None, NOW)
+    assert searched.of(1, NOW + pause_ms - 1) > 0
+    assert searched.of(1, NOW + pause_ms) == 0
 
 
 def test_one_that_found_what_others_had_missed_is_repeated_soon() -> None:

@@ -70,7 +70,7 @@ def test_thirds_leave_nothing_out() -> None:
 
 
 def test_a_cost_that_doubles_beside_a_transaction_is_found() -> None:
-    cost = "blocks per message"
+    cost = "cost, ms per message"
     before, twice = [{cost: 10.0}] * 30, [{cost: 10.0}] * 20 + [{cost: 20.0}] * 10
     assert compared(cost, before, twice).grows
     assert not compared(cost, before, [{cost: 19.0}] * 30).grows
