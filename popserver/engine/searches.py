@@ -16,12 +16,13 @@ from typing import ClassVar, Generic, NamedTuple, TypeVar
 
 Search = TypeVar("Search", bound=Hashable)
 
-# A look at everything costs as much as the transaction beside it is old. So they are rare, unless one was of use, and
-# they take one of `LOOK_SHARE` parts of the time.
+# A look at everything costs as much as the transaction beside it is old. So they are rare, unless one was of use; and
+# after one of half a second or more, which no busy machine explains, they take a hundredth of the time.
 LOOK_AGAIN_MS_MIN = 1_000
 LOOK_AGAIN_MS_MAX = 16_000
-LOOK_SHARE = 100
 LOOK_AGAIN_MS_LONGEST = 300_000
+LONG_MS = 500
+PAUSE_FACTOR = 100  # times what a long look took
 SEARCHES_MAX = 10_000  # beyond that all are forgotten
 
 
@@ -71,7 +72,8 @@ class SearchedFrom(Generic[Search]):
             pause_ms = min(2 * before.pause_ms, LOOK_AGAIN_MS_MAX)
         now_s = time.monotonic()
         took_ms = round(1_000 * (now_s - self._began_s.pop(search, now_s)))
-        pause_ms = min(max(pause_ms, LOOK_SHARE * took_ms), LOOK_AGAIN_MS_LONGEST)
+        if took_ms >= LONG_MS:
+            pause_ms = min(PAUSE_FACTOR * took_ms, LOOK_AGAIN_MS_LONGEST)
         self._seen[search] = _Seen(found_ms, now_ms, now_ms, pause_ms)
 
     def forget(self, search: Search) -> None:
