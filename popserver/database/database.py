@@ -194,7 +194,6 @@ class Database:
         reading = create_engine(url, pool_size=READERS_MAX, pool_pre_ping=True, **shared)
         event.listen(writing, "connect", self._prepare_postgres)
         event.listen(reading, "before_cursor_execute", _choose_format)
-        event.listen(reading, "connect", _prepare_postgres_reader)
         event.listen(reading, "checkout", _renew_plans)
         return writing, reading
 
@@ -209,11 +208,6 @@ class Database:
     def _prepare_postgres(self, dbapi: Any, _record: object) -> None:
         self._warnings.prepare(dbapi, self.durability)
         dbapi.execute(READ_BY_INDEX)
-
-
-def _prepare_postgres_reader(dbapi: Any, _record: object) -> None:
-    # A bitmap of all versions that a key has is larger than the newest one, with which an index scan begins.
-    dbapi.execute("SET enable_bitmapscan = off")
 
 
 def _renew_plans(dbapi: Any, record: Any, _proxy: object) -> None:
