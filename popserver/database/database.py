@@ -12,7 +12,6 @@ import itertools
 import os
 import re
 import sqlite3
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -34,7 +33,7 @@ from popserver.postgres.urls import check_target, readable, shown, with_lists
 
 BUSY_TIMEOUT_MS = 5_000
 READERS_MAX = 3
-PLANNED_ANEW_S = 60.0
+PLANNED_ANEW_S = 60  # for ever Postgres keeps a connection's plans, which it made when tables were smaller
 IN_BINARY = "popmq_in_binary"  # execution option: Postgres sends the result in its binary format
 # A deadlock, which is possible only with a user's own transaction; a serialization failure.
 _SERIALIZATION_FAILURES = {"40P01", "40001"}
@@ -191,10 +190,9 @@ class Database:
             raise StoreUnavailable("Postgres needs its driver: pip install 'popmq[postgres]'") from None
         _, arguments = writing.dialect.create_connect_args(url)
         self.connections = PrimaryConnections(arguments, self.name)
-        reading = create_engine(url, pool_size=READERS_MAX, pool_pre_ping=True, **shared)
+        reading = create_engine(url, pool_size=READERS_MAX, pool_pre_ping=True, pool_recycle=PLANNED_ANEW_S, **shared)
         event.listen(writing, "connect", self._prepare_postgres)
         event.listen(reading, "before_cursor_execute", _choose_format)
-        event.listen(reading, "checkout", _renew_plans)
         return writing, reading
 
     def _prepare_writer(self, dbapi: Any, _record: object) -> None:
@@ -208,14 +206,6 @@ class Database:
     def _prepare_postgres(self, dbapi: Any, _record: object) -> None:
         self._warnings.prepare(dbapi, self.durability)
         dbapi.execute(READ_BY_INDEX)
-
-
-def _renew_plans(dbapi: Any, record: Any, _proxy: object) -> None:
-    """A reader plans its statements anew each minute: Postgres keeps plans for ever, and tables may have grown."""
-    now_s = time.monotonic()
-    if now_s - record.info.setdefault("planned_at_s", now_s) > PLANNED_ANEW_S:
-        dbapi.execute("DISCARD PLANS")
-        record.info["planned_at_s"] = now_s
 
 
 def sqlite_module(*, own_process: bool) -> ModuleType:

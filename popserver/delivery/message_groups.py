@@ -17,8 +17,6 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Executable,
-    FromClause,
-    ScalarSelect,
     Select,
     Subquery,
     Text,
@@ -323,29 +321,6 @@ _CLOSE_ONE = (
     )
     .values(open_since_ms=None)
 )
-
-
-def has_run(dialect: Dialect, rows: FromClause, *, from_start: bool = False) -> ColumnElement[int]:
-    """Whether messages of the message group in a row were granted before: 1 or 0. `from_start`: of those rows none is
-    before the start offset of its queue."""
-    found = any_of_run(
-        dialect,
-        group_id=bindparam("group_id"),
-        topic_id=bindparam("topic_id"),
-        message_group=rows.c.message_group,
-        from_key=start_key(rows, bindparam("group_id")) if from_start else literal_column("0"),
-    )
-    return case((found.is_not(None), literal_column("1")), else_=literal_column("0"))
-
-
-def any_of_run(dialect: Dialect, **of_group: Any) -> ScalarSelect[int]:
-    """The message key of a delivery in a message group (`is_in_run`); NULL if it has none.
-
-    No EXISTS: Postgres would turn it into a join that reads all deliveries of the group.
-    """
-    each = delivery.alias("each_of_run")
-    found = select(each.c.message_key).where(is_in_run(dialect, each, **of_group)).limit(literal_column("1"))
-    return (found.order_by(*order_of_run(each)) if dialect.has_other_writers else found).scalar_subquery()
 
 
 def subscriber_of(

@@ -10,9 +10,10 @@ looks at everything, so a mistake is no more than a delay.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Hashable
 from typing import ClassVar, Generic, NamedTuple, TypeVar
+
+from popserver.engine import meters
 
 Search = TypeVar("Search", bound=Hashable)
 
@@ -51,7 +52,7 @@ class SearchedFrom(Generic[Search]):
         is_known = seen is not None and seen.at_ms <= now_ms < seen.looked_ms + seen.pause_ms
         if seen is not None and is_known:
             return seen.from_ms
-        self._began_s[search] = time.monotonic()
+        self._began_s[search] = meters.now_s()
         return 0
 
     def saw(self, search: Search, from_ms: int, first_ms: int | None, now_ms: int) -> None:
@@ -70,7 +71,7 @@ class SearchedFrom(Generic[Search]):
         pause_ms = LOOK_AGAIN_MS_MIN
         if before is not None and found_ms >= before.from_ms:
             pause_ms = min(2 * before.pause_ms, LOOK_AGAIN_MS_MAX)
-        now_s = time.monotonic()
+        now_s = meters.now_s()
         took_ms = round(1_000 * (now_s - self._began_s.pop(search, now_s)))
         if took_ms >= LONG_MS:
             pause_ms = min(PAUSE_FACTOR * took_ms, LOOK_AGAIN_MS_LONGEST)

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, ClassVar, NamedTuple
 
-from sqlalchemy import bindparam, delete, func, literal_column, select
+from sqlalchemy import Executable, bindparam, delete, func, literal_column, select
 
-from popserver.database.dialect import dialect_of
+from popserver.database.dialect import Dialect, PerDialect, dialect_of
+from popserver.database.newest import are_newest
 from popserver.database.notifications import CHECKS, PENDING
 from popserver.database.rows import RowStatement, encode_rows, rows_parameter
 from popserver.database.schema import IS_ORIGINAL, message, pending
@@ -131,7 +132,7 @@ def remove(tx: Transaction, pending_ids: Iterable[int]) -> None:
     """Delete pending rows."""
     ids = [(each,) for each in pending_ids]
     if ids:
-        tx.conn.execute(_REMOVE, {"ids": encode_rows(ids)})
+        tx.conn.execute(_REMOVE.of(tx.conn), {"ids": encode_rows(ids)})
 
 
 def _store_in_topic(tx: Transaction, requests: Sequence[StorePending]) -> list[list[SendResult] | PopError]:
@@ -229,7 +230,16 @@ _LOCK = RowStatement(
     .with_for_update(),
 )
 _IDS = rows_parameter("ids", "pending_id")
-_REMOVE = delete(pending).where(pending.c.pending_id.in_(select(_IDS.c.pending_id)))
+
+
+def _remove(dialect: Dialect) -> Executable:
+    """Of rows that are locked. SQLite has no DELETE with a join."""
+    if dialect.has_other_writers:
+        return delete(pending).where(are_newest(dialect, pending, _IDS, "pending_id"))
+    return delete(pending).where(pending.c.pending_id.in_(select(_IDS.c.pending_id)))
+
+
+_REMOVE = PerDialect(_remove)
 _ENQUEUED = select(message.c.stored_at_ms, message.c.deliver_at_ms).where(
     message.c.topic_id == bindparam("topic_id"),
     message.c.message_id == bindparam("message_id"),

@@ -23,8 +23,9 @@ from popserver.database.schema import (
     queue,
 )
 from popserver.database.schema import message_group_progress as behind
-from popserver.delivery.message_groups import MessageGroupKey, has_run
+from popserver.delivery.message_groups import MessageGroupKey
 from popserver.delivery.places import QueueToScan
+from popserver.delivery.start_offsets import has_run
 from popserver.engine.transaction import Transaction
 from popserver.messages.read import BY_KEY
 from popserver.model.states import State

@@ -33,8 +33,9 @@ from popserver.database.rows import encode_rows, rows_parameter
 from popserver.database.schema import delivery, message, progress
 from popserver.database.schema import message_group_progress as behind
 from popserver.database.statement import Statement
-from popserver.delivery.message_groups import MessageGroupKey, any_of_run, subscriber_of
+from popserver.delivery.message_groups import MessageGroupKey, subscriber_of
 from popserver.delivery.places import PLACE_QUERIES, QueueToScan
+from popserver.delivery.start_offsets import any_of_run
 from popserver.engine.transaction import Transaction
 from popserver.filters import SqlFilter, TagFilter
 from popserver.filters.tags import EVERYTHING

@@ -27,7 +27,7 @@ SLACK_MS = 20_000
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """Time in which searches take none, unless a test lets it pass."""
     clock = SimpleNamespace(now_s=0.0)
-    monkeypatch.setattr(searches, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
+    monkeypatch.setattr(searches, "meters", SimpleNamespace(now_s=lambda: clock.now_s))
     return clock
 
 
