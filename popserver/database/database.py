@@ -33,7 +33,7 @@ from popserver.postgres.urls import check_target, readable, shown, with_lists
 
 BUSY_TIMEOUT_MS = 5_000
 READERS_MAX = 3
-PLANNED_ANEW_S = 60  # for ever Postgres keeps a connection's plans, which it made when tables were smaller
+PLANNED_ANEW_S = 60  # A connection keeps its plans, which Postgres made when tables were smaller.
 IN_BINARY = "popmq_in_binary"  # execution option: Postgres sends the result in its binary format
 # A deadlock, which is possible only with a user's own transaction; a serialization failure.
 _SERIALIZATION_FAILURES = {"40P01", "40001"}

@@ -279,7 +279,7 @@ def _is_named(dialect: Dialect) -> ColumnElement[bool]:
     return tuple_(delivery.c.group_id, delivery.c.message_key).in_(select(_KEYS.c.group_id, _KEYS.c.message_key))
 
 
-# Nobody else changes these rows now: an ack has locked them, or their state is one that only message groups know.
+# No other transaction changes these rows now: an ack has locked them, or their state is one of message groups alone.
 _END = PerDialect(
     lambda dialect: delete(delivery).where(
         _is_named(dialect), still_in(delivery.c.state, *sources(Event.ACK), *sources(Event.SETTLE))
