@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from popserver.app import App
     from popserver.config import Config
 
+STOP_S = 15.0  # for what a server does after its drain
+
 Facts = Mapping[str, Any]  # what the ready line says
 
 
@@ -65,7 +67,7 @@ async def _run_alone(config: Config, started: float, *, as_json: bool) -> int:
     told = asyncio.create_task(stopping.wait())
     await asyncio.wait({starting, told}, return_when=asyncio.FIRST_COMPLETED)
     if not starting.done():
-        _end_now()
+        _end_now(OK)  # nobody is served yet
     try:
         starting.result()
     except PopError as error:
@@ -74,15 +76,33 @@ async def _run_alone(config: Config, started: float, *, as_json: bool) -> int:
     await told
     tell_supervisor("STOPPING=1")
     announce_drain(as_json=as_json)
-    await app.stop()
+    return await stop(app)
+
+
+async def stop(app: App) -> int:
+    """Let running calls finish, and close the store. Returns the exit code.
+
+    A thread may wait for the database without end, for example for a standby that is gone. Then the process ends
+    without it: nobody who sent that work has an answer, and a client repeats what was not answered.
+    """
+    import structlog
+
+    stopping = asyncio.create_task(app.stop())
+    within_s = app.config.drain_timeout / 1_000 + STOP_S
+    await asyncio.wait([stopping], timeout=within_s)
+    if not stopping.done():
+        log = structlog.get_logger("popserver")
+        log.error("not all work could be finished: the database does not answer", waited_s=within_s)
+        _end_now(REFUSED)
+    stopping.result()
     return OK
 
 
-def _end_now() -> NoReturn:
-    """End a server that has not started: nobody is served, and a thread may wait for the database without end."""
+def _end_now(exit_code: int) -> NoReturn:
+    """End the process though a thread of it may wait for the database."""
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(OK)
+    os._exit(exit_code)
 
 
 async def start(app: App, started: float, say_ready: Callable[[Facts], None]) -> None:

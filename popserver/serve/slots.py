@@ -20,11 +20,12 @@ import structlog
 from popserver.config import OFF, Config
 from popserver.serve.order import ASK, LEAVE, Order, Report
 from popserver.serve.ports import Ports, open_ports
+from popserver.serve.process import STOP_S
 from popserver.serve.rules import STEADY_S, Restarts
 from popserver.serve.settings import REFUSED
 
 START_S = 60.0  # within which the successor of a worker has to be ready
-STOP_S = 15.0  # for what a worker does after its drain
+KILL_S = STOP_S + 5.0  # after its drain: a worker that has not ended itself by then is killed
 # A worker is asked for a sign of life each ASK_S; one that has let so many of these pass without an answer is hung.
 ASK_S = 5.0
 UNANSWERED_MAX = 4
@@ -129,12 +130,12 @@ class Worker:
         """Let it finish its calls and end. Returns whether it did so in time; otherwise it is killed."""
         self.end()
         try:
-            await asyncio.wait_for(self._process.wait(), self.report.drain_s + STOP_S)
+            code = await asyncio.wait_for(self._process.wait(), self.report.drain_s + KILL_S)
         except TimeoutError:
             log.error("a worker does not stop; it is killed", worker=self.number, pid=self.pid)
             await self._kill()
             return False
-        return True
+        return code != REFUSED
 
     async def _ask(self) -> None:
         """Ask whether its event loop runs, again and again, and kill it if it does not.

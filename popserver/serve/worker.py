@@ -17,9 +17,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from popserver.serve.order import ASK, LEAVE, Order, Report
-from popserver.serve.process import Facts, begin, loop_factory, prepare, start
+from popserver.serve.process import Facts, begin, loop_factory, prepare, start, stop
 from popserver.serve.rules import share_of
-from popserver.serve.settings import OK, REFUSED, USAGE, WrongSettings, load_config
+from popserver.serve.settings import REFUSED, USAGE, WrongSettings, load_config
 
 if TYPE_CHECKING:
     from popserver.config import Config
@@ -66,8 +66,7 @@ async def _run(order: Order, config: Config, line: Line, started: float) -> int:
         line.report(Report(refusal=error.sentence, exit_code=REFUSED))
         return REFUSED
     await stopping.wait()
-    await app.stop()
-    return OK
+    return await stop(app)
 
 
 class Line:

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
 from urllib.request import urlopen
 
+import grpc
 import psycopg
 import pytest
 
@@ -57,6 +58,25 @@ class TestStopping:
             _set(own_postgres, ALONE)
             assert (await sending).code == pb.OK
             assert await server.ended() == 0
+
+    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+    async def test_a_commit_that_never_ends_holds_no_process(
+        self, own_postgres: PostgresServer, spoiled: Spoiled, number: signal.Signals
+    ) -> None:
+        """SIGKILL: of the supervisor alone."""
+        spoiled.by("from popserver.serve import process; process.STOP_S = 0.1")
+        async with workers(own_postgres.url, 2, *PLAIN, "--drain-timeout", "0s") as server:
+            async with knocking(server.endpoint) as client:
+                _set(own_postgres, WITHOUT_STANDBY)
+                sending = asyncio.create_task(client.send("held"))
+                await _is(lambda: _waits(own_postgres), "a commit that waits")
+                pids = server.running()
+                server.signal(number)
+                await _is(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "the end of the workers")
+                with pytest.raises(grpc.aio.AioRpcError):
+                    await sending
+            assert await server.ended() == (1 if number is signal.SIGTERM else -signal.SIGKILL)
+            assert "the database does not answer" in server.stderr
 
     async def test_signals_of_a_terminal_do_not_end_a_worker(self, postgres_url: str) -> None:
         async with workers(postgres_url, 2, *PLAIN) as server:
