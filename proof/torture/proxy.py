@@ -8,7 +8,8 @@ import socket
 import struct
 from contextlib import suppress
 from enum import StrEnum
-from typing import Self
+
+from tests.support.accepting import AcceptingPort, connection_to, until_one_ends
 
 _CHUNK = 65_536
 _LINGER_ZERO = struct.pack("ii", 1, 0)
@@ -22,10 +23,11 @@ class Fault(StrEnum):
     HALF_CLOSE = "half_close"  # servers' ends are told that no more requests come; answers still go through
 
 
-class FaultyProxy:
+class FaultyProxy(AcceptingPort):
     """Forwards bytes to one server; a fault lasts until it is mended. New connections always go to the server."""
 
     def __init__(self, target: str, seed: int = 0) -> None:
+        super().__init__(self._join)
         host, _, port = target.rpartition(":")
         self._target = (host, int(port))
         self._chance = random.Random(seed)
@@ -33,21 +35,14 @@ class FaultyProxy:
         self._goes_on = asyncio.Event()
         self._goes_on.set()
         self._ends: dict[asyncio.StreamWriter, asyncio.StreamWriter] = {}  # near end: far end
-        self._tasks: set[asyncio.Task[None]] = set()
-        self.endpoint = ""
 
-    async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._accepted, "127.0.0.1", 0)
-        self.endpoint = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
-        return self
+    @property
+    def endpoint(self) -> str:
+        return f"127.0.0.1:{self.port}"
 
     async def __aexit__(self, *_error: object) -> None:
-        self._server.close()
-        self._goes_on.set()
         self._reset()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.close()
 
     def break_by(self, fault: Fault) -> None:
         self._fault = fault
@@ -73,39 +68,15 @@ class FaultyProxy:
             for end in pair:
                 _abort(end)
 
-    async def _accepted(self, reader: asyncio.StreamReader, near: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        try:
-            await self._join(reader, near)
-        except asyncio.CancelledError:  # the proxy is closed; asyncio would log it
-            pass
-        finally:
-            self._tasks.discard(task)
-            near.transport.abort()
-
     async def _join(self, reader: asyncio.StreamReader, near: asyncio.StreamWriter) -> None:
         try:
-            far_reader, far = await asyncio.open_connection(*self._target)
-        except OSError:  # the server is down: refused
+            async with connection_to(*self._target) as (far_reader, far):
+                self._ends[near] = far
+                await until_one_ends(self._forward(reader, far), self._forward(far_reader, near))
+        except ConnectionRefusedError:  # the server is down
             _abort(near)
-            return
-        self._ends[near] = far
-        try:
-            both = [
-                asyncio.ensure_future(self._forward(reader, far)),
-                asyncio.ensure_future(self._forward(far_reader, near)),
-            ]
-            try:
-                await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                for each in both:
-                    each.cancel()
-                await asyncio.gather(*both, return_exceptions=True)
         finally:
-            del self._ends[near]
-            far.transport.abort()
+            self._ends.pop(near, None)
 
     async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError, RuntimeError):  # RuntimeError: written after a half-close

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import cast
 
 import pytest
@@ -17,6 +17,7 @@ from popserver.model.errors import StoreUnavailable
 from popserver.postgres import connections
 from popserver.postgres.connections import PostgresIdentity
 from popserver.postgres.urls import Host
+from tests.support.accepting import AcceptingPort, connection_to, until_one_ends
 from tests.support.postgres import PostgresServer
 from tests.support.waiting import eventually
 
@@ -88,36 +89,22 @@ async def _silent_after_the_start(port: int) -> AsyncIterator[tuple[int, list[as
     The port, and all lines that were ever opened.
     """
     lines: list[asyncio.StreamWriter] = []
-    forwarding: set[asyncio.Task[None]] = set()
 
     async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        forwarding.add(task)
         lines.append(writer)
-        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", port)
-        far_writer.write(await reader.read(65_536))
-        back = asyncio.create_task(_copy(far_reader, writer))
-        with suppress(ConnectionError):
-            while await reader.read(65_536):
-                pass
-        for each in (writer, far_writer):
-            each.close()
-        await back
+        async with connection_to("127.0.0.1", port) as (far_reader, far_writer):
+            far_writer.write(await reader.read(65_536))
+            await until_one_ends(_ignored(reader), _copied(far_reader, writer))
 
-    server = await asyncio.start_server(forward, "127.0.0.1", 0)
-    try:
-        yield server.sockets[0].getsockname()[1], lines
-    finally:
-        server.close()
-        for each in lines:
-            each.close()
-        await asyncio.gather(*forwarding)
-        for _ in range(3):  # what was closed is gone in the next turns
-            await asyncio.sleep(0)
+    async with AcceptingPort(forward) as accepting:
+        yield accepting.port, lines
 
 
-async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with suppress(ConnectionError):
-        while data := await reader.read(65_536):
-            writer.write(data)
+async def _ignored(reader: asyncio.StreamReader) -> None:
+    while await reader.read(65_536):
+        pass
+
+
+async def _copied(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(65_536):
+        writer.write(data)

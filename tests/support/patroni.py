@@ -20,6 +20,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests.support.accepting import connection_to
 from tests.support.line import Lines
 from tests.support.postgres import _as_unprivileged, _binaries, _free_port, children, new_folder
 from tests.support.waiting import LOOK_AGAIN_S, eventually
@@ -290,10 +291,9 @@ class PatroniCluster:
     async def _has_etcd_decided(self) -> bool:
         """Whether it knows the version of its cluster; before that, Patroni fails at its start."""
         with suppress(OSError):
-            reader, writer = await asyncio.open_connection("127.0.0.1", self._etcd_port)
-            writer.write(b"GET /version HTTP/1.0\r\n\r\n")
-            answer = await reader.read()
-            writer.close()
+            async with connection_to("127.0.0.1", self._etcd_port) as (reader, writer):
+                writer.write(b"GET /version HTTP/1.0\r\n\r\n")
+                answer = await reader.read()
             return b"etcdcluster" in answer and b"not_decided" not in answer
         return False
 
