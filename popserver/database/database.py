@@ -23,7 +23,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.pool import NullPool, QueuePool, StaticPool
 
-from popserver.database.newest import READ_BY_INDEX
+from popserver.database.newest import READ_BY_INDEX, READ_BY_INDEX_HERE
 from popserver.database.notifications import CHANNEL
 from popserver.database.statement import READ_ONLY
 from popserver.model.errors import CommitUnknown, Internal, PopError, StoreFull, StoreUnavailable
@@ -100,10 +100,13 @@ class Database:
             return self.writing.connect()
 
     @contextmanager
-    def read(self) -> Iterator[Connection]:
-        """A read-only connection that sees one consistent state."""
+    def read(self, *, by_index: bool = False) -> Iterator[Connection]:
+        """A read-only connection that sees one consistent state. `by_index`: for few rows of large tables."""
+        begin = "BEGIN" if self.is_sqlite else "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+        if by_index and not self.is_sqlite:
+            begin = f"{begin}; {READ_BY_INDEX_HERE}"
         with plain_errors(self.name), self.reading.connect() as conn:
-            conn.exec_driver_sql("BEGIN" if self.is_sqlite else "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            conn.exec_driver_sql(begin, execution_options={"no_parameters": True})
             try:
                 yield conn
             finally:

@@ -15,10 +15,12 @@ from sqlalchemy import CTE, ColumnElement, FromClause, Select, Table, and_, any_
 from popserver.database.dialect import Dialect
 from popserver.database.schema import queue
 
-# All statements of the writer find few rows by an index. Postgres plans some of them once, when the tables are small or
-# its statistics are old, and would read whole tables ever after: as large as an open transaction beside it makes them.
+# Settings of Postgres for statements that find few rows by an index: all of the writer, and some of readers. Postgres
+# plans some of them once, when the tables are small or its statistics are old, and would read whole tables ever after.
+# And the larger old versions make a table, the more it prefers a bitmap, which reads all versions of a key.
 _PLANS = ("enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin", "jit")
 READ_BY_INDEX = "; ".join(f"SET {each} = off" for each in _PLANS)
+READ_BY_INDEX_HERE = READ_BY_INDEX.replace("SET", "SET LOCAL")  # in this transaction
 
 
 def newest(row: FromClause, *columns: ColumnElement[Any], **key: Any) -> Select[Any]:

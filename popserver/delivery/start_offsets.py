@@ -188,12 +188,14 @@ _FIRST_DELIVERY = (
     .scalar_subquery()
 )
 _FIRST_BEHIND = (
-    select(func.min(behind.c.next_offset))
+    select(behind.c.next_offset)
     .where(
         behind.c.group_id == bindparam("for_group"),
         behind.c.queue_id == bindparam("for_queue"),
         behind.c.next_offset >= bindparam("start_offset"),
     )
+    .order_by(behind.c.next_offset)
+    .limit(literal_column("1"))
     .scalar_subquery()
 )
 # LEAST leaves NULL out.

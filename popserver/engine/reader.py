@@ -37,9 +37,11 @@ class Reader:
 
     async def read(self, query: Callable[[Connection], T]) -> T:
         """The result of `query`, which sees one consistent state of the database."""
-        if self._database.is_memory:
-            return await self._writer.submit(Read(query))
-        return await self._run(lambda: self._read(query))
+        return await self._read_in_pool(query, by_index=False)
+
+    async def look_up(self, query: Callable[[Connection], T]) -> T:
+        """The same for a query that only finds few rows by an index, so that Postgres does not read whole tables."""
+        return await self._read_in_pool(query, by_index=True)
 
     async def read_then(self, query: Callable[[Connection], T], then: Callable[[T], R]) -> R:
         """The result of `then`, called with the result of `query`. It may be slow: it never runs in the writer."""
@@ -51,14 +53,19 @@ class Reader:
     def close(self) -> None:
         self._pool.shutdown(wait=True)
 
+    async def _read_in_pool(self, query: Callable[[Connection], T], *, by_index: bool) -> T:
+        if self._database.is_memory:
+            return await self._writer.submit(Read(query))
+        return await self._run(lambda: self._read(query, by_index=by_index))
+
     async def _run(self, work: Callable[[], R]) -> R:
         given = self._pool.submit(work)
         self._given.add(given)
         given.add_done_callback(self._given.discard)
         return await asyncio.wrap_future(given)
 
-    def _read(self, query: Callable[[Connection], T]) -> T:
-        with self._database.read() as conn:
+    def _read(self, query: Callable[[Connection], T], *, by_index: bool = False) -> T:
+        with self._database.read(by_index=by_index) as conn:
             return query(conn)
 
 

@@ -54,7 +54,7 @@ class Maintenance:
     async def start(self) -> list[str]:
         """Start with what became due while no server ran. Returns the clients that have open push holds and are
         connected to no server."""
-        self._sleeper.expect(await self._reader.read(expire.next_due_ms))
+        self._sleeper.expect(await self._reader.look_up(expire.next_due_ms))
         self.purge()
         self.age()
         return await self._reader.read(unattended_push_clients)

@@ -48,7 +48,7 @@ class Pending:
 
     async def start(self) -> None:
         """Start with the earliest delayed message, which may have become due while no server ran."""
-        self._sleeper.expect(await self._reader.read(enqueue.next_due_ms))
+        self._sleeper.expect(await self._reader.look_up(enqueue.next_due_ms))
 
     def expect(self, topic_id: int, due_ms: int) -> None:
         """A message of this topic is due at `due_ms`. The timer hears of it by the commit; this adds its topic."""

@@ -131,7 +131,7 @@ class Pulls:
 
     async def _recreated(self, topic: Topic, queue_number: int) -> Pulled:
         """The answer to a pull with offsets of an earlier topic of this name. The new topic may have fewer queues."""
-        ends = await self._reader.read(lambda conn: pulling_read.ends_of_topic(conn, topic.topic_id))
+        ends = await self._reader.look_up(lambda conn: pulling_read.ends_of_topic(conn, topic.topic_id))
         begin, end = next(((each.min_offset, each.end_offset) for each in ends if each.number == queue_number), (0, 0))
         return Pulled(PullStatus.RECREATED, [], begin, begin, end, topic.generation)
 
@@ -209,7 +209,7 @@ class Pulls:
         return pulled
 
     async def _ends_of(self, topic_id: int) -> dict[int, int]:
-        ends = await self._reader.read(lambda conn: pulling_read.ends_of_topic(conn, topic_id))
+        ends = await self._reader.look_up(lambda conn: pulling_read.ends_of_topic(conn, topic_id))
         return {each.queue_id: each.end_offset for each in ends}
 
     def _check_room(self, key: PollKey, group: Group, request: pulling_read.QueueRead) -> None:
@@ -270,7 +270,7 @@ class PullBatcher:
     async def _read_batch(self, batch: Sequence[_WaitingPull]) -> None:
         found: Sequence[Pulled | BaseException]
         try:
-            found = await self._reader.read(partial(pulling_read.read_queues, pulls=[each.pull for each in batch]))
+            found = await self._reader.look_up(partial(pulling_read.read_queues, pulls=[each.pull for each in batch]))
         except Exception as error:  # noqa: BLE001 - the waiting calls get it
             found = [error] * len(batch)
         for each, outcome in zip(batch, found, strict=True):

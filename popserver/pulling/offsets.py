@@ -76,13 +76,15 @@ class Offsets:
         """The group's progress in each queue. Raises a `PopError` for the first queue that does not exist."""
         found = [await self._queue(each) for each in queues]
         group = await self._catalog.group(group_name)
-        stored = await self._reader.read(lambda conn: pulling_commit.fetch(conn, group, [place for _, place in found]))
+        stored = await self._reader.look_up(
+            lambda conn: pulling_commit.fetch(conn, group, [place for _, place in found])
+        )
         return [each._replace(generation=topic.generation) for each, (topic, _) in zip(stored, found, strict=True)]
 
     async def ends(self, name: QueueName) -> read.Ends:
         """Where the queue begins and ends."""
         topic, place = await self._queue(name)
-        return await self._reader.read(lambda conn: read.ends_of(conn, topic, place))
+        return await self._reader.look_up(lambda conn: read.ends_of(conn, topic, place))
 
     async def at(self, name: QueueName, at_ms: int) -> int:
         """The offset of the first message stored at or after that time (epoch ms); the queue's end if there is none."""

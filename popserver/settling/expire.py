@@ -18,7 +18,6 @@ from sqlalchemy import (
     bindparam,
     delete,
     exists,
-    func,
     literal_column,
     select,
     tuple_,
@@ -245,8 +244,12 @@ _IN_A_PLACE = exists().where(
     delivery.c.message_key < _PLACES.c.end_key,
 )
 _DUE_IN_ORDER_FREE = RowStatement(DueRow, _in_order.where(_IN_A_PLACE).with_for_update(of=delivery, skip_locked=True))
-_NEXT_DUE = select(func.min(delivery.c.visible_at_ms)).where(
-    WITH_TIME, delivery.c.visible_at_ms >= bindparam("from_ms")
+# Not min(): Postgres may read all rows for it.
+_NEXT_DUE = (
+    select(delivery.c.visible_at_ms)
+    .where(WITH_TIME, delivery.c.visible_at_ms >= bindparam("from_ms"))
+    .order_by(delivery.c.visible_at_ms)
+    .limit(literal_column("1"))
 )
 _ACKED_BY_USERS: Select[Any] = (
     select(literal_column("1")).where(WITH_TIME, delivery.c.visible_at_ms == literal_column("0")).limit(1)
