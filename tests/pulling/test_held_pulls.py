@@ -311,7 +311,7 @@ async def test_a_store_that_does_not_answer_is_told_to_who_waits(
         raise StoreUnavailable
 
     topic = await broker.broker.catalog.topic(TOPIC)
-    monkeypatch.setattr(broker.broker.reader, "read", gone)
+    monkeypatch.setattr(broker.broker.reader, "look_up", gone)
     broker.broker.pulls.parked.wake(topic.topic_id)
     with pytest.raises(StoreUnavailable):
         await waiting
