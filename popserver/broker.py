@@ -265,7 +265,7 @@ class Broker:
         await self.servers.close()
         await self.timekeeper.close()
         await self.writer.close()
-        self.reader.close()
+        await self.reader.close()
 
     def _on_notification(self, notification: Notification) -> None:
         """Another server, or a user's own transaction, has committed something."""

@@ -73,6 +73,6 @@ class Offline:
                 return await methods[method].answer(request, caller)
             finally:
                 await broker.writer.close()
-                broker.reader.close()
+                await broker.reader.close()
         finally:
             database.close()

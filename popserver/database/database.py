@@ -23,7 +23,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.pool import NullPool, QueuePool, StaticPool
 
-from popserver.database.newest import READ_BY_INDEX, READ_BY_INDEX_HERE
+from popserver.database.newest import BEGIN_LOOKING_UP, BEGIN_READING, READ_BY_INDEX
 from popserver.database.notifications import CHANNEL
 from popserver.database.statement import READ_ONLY
 from popserver.model.errors import CommitUnknown, Internal, PopError, StoreFull, StoreUnavailable
@@ -102,9 +102,7 @@ class Database:
     @contextmanager
     def read(self, *, by_index: bool = False) -> Iterator[Connection]:
         """A read-only connection that sees one consistent state. `by_index`: for few rows of large tables."""
-        begin = "BEGIN" if self.is_sqlite else "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
-        if by_index and not self.is_sqlite:
-            begin = f"{begin}; {READ_BY_INDEX_HERE}"
+        begin = "BEGIN" if self.is_sqlite else BEGIN_LOOKING_UP if by_index else BEGIN_READING
         with plain_errors(self.name), self.reading.connect() as conn:
             conn.exec_driver_sql(begin, execution_options={"no_parameters": True})
             try:
@@ -116,10 +114,7 @@ class Database:
 
     @property
     def begin_statement(self) -> str:
-        """The statement with which a writing transaction begins.
-
-        SQLite takes the write lock at once. Otherwise two readers that become writers would block each other.
-        """
+        """How a writing transaction begins. SQLite locks at once, or two readers that become writers would block."""
         return "BEGIN IMMEDIATE" if self.is_sqlite else "BEGIN"
 
     def begin(self, conn: Connection) -> None:

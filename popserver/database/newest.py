@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import CTE, ColumnElement, FromClause, Select, Table, and_, any_, func, literal_column, select, true
+from sqlalchemy import CTE, ColumnElement, FromClause, Select, Table, and_, literal_column, select, true
 
 from popserver.database.dialect import Dialect
 from popserver.database.schema import queue
@@ -20,7 +20,9 @@ from popserver.database.schema import queue
 # And the larger old versions make a table, the more it prefers a bitmap, which reads all versions of a key.
 _PLANS = ("enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin", "jit")
 READ_BY_INDEX = "; ".join(f"SET {each} = off" for each in _PLANS)
-READ_BY_INDEX_HERE = READ_BY_INDEX.replace("SET", "SET LOCAL")  # in this transaction
+# How a transaction of a reader begins; the second one reads by index.
+BEGIN_READING = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+BEGIN_LOOKING_UP = f"{BEGIN_READING}; {READ_BY_INDEX.replace('SET', 'SET LOCAL')}"
 
 
 def newest(row: FromClause, *columns: ColumnElement[Any], **key: Any) -> Select[Any]:
@@ -65,11 +67,10 @@ def are_newest(dialect: Dialect, table: Table, rows: FromClause, *key: str) -> C
     if not dialect.has_other_writers:
         return and_(*(table.c[name] == rows.c[name] for name in key))
     place: ColumnElement[Any] = literal_column("newest.ctid").label("place")
-    last = newest(table.alias("newest"), place, **{name: rows.c[name] for name in key}).correlate(rows).lateral("last")
-    places = select(last.c.place).select_from(rows.join(last, true())).correlate(None).scalar_subquery()
+    last = newest(table.alias("newest"), place, **{name: rows.c[name] for name in key})
     # The sums keep Postgres from looking for the keys, by which it meets the oldest versions first.
     are_these = (table.c[name] + literal_column("0") == rows.c[name] for name in key)
-    return and_(literal_column(f"{table.name}.ctid") == any_(func.array(places)), *are_these)
+    return and_(literal_column(f"{table.name}.ctid") == last.correlate(rows).scalar_subquery(), *are_these)
 
 
 def newest_queues(topics: FromClause, names: Sequence[str]) -> CTE:

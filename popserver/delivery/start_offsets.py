@@ -20,13 +20,11 @@ from sqlalchemy import (
     ScalarSelect,
     Select,
     and_,
-    any_,
     bindparam,
     case,
     func,
     literal_column,
     select,
-    true,
     tuple_,
     update,
 )
@@ -39,8 +37,7 @@ from popserver.delivery.places import QueueToScan
 from popserver.engine.transaction import Transaction
 from popserver.model.topic import OFFSET_BITS
 
-# A look reads the positions of all message groups that are behind the scan. Until the next one, others read what ended
-# since this one.
+# Until the next look others read what ended since this one.
 LOOK_AGAIN_MS = 2_000
 PLACES_MAX = 10_000  # beyond that all looks are forgotten
 
@@ -75,12 +72,11 @@ def is_position(dialect: Dialect, rows: FromClause) -> ColumnElement[bool]:
         return _is_of(behind, rows)
     one = behind.alias("one_position")
     place: ColumnElement[Any] = literal_column("one_position.ctid").label("place")
-    found = _first_position(one, rows, place).correlate(rows).lateral("found")
-    places = select(found.c.place).select_from(rows.join(found, true())).correlate(None).scalar_subquery()
+    found = _first_position(one, rows, place).correlate(rows).scalar_subquery()
     # The sums keep Postgres from looking for the keys, for which it may take any index.
     is_of = (behind.c[name] + literal_column("0") == rows.c[name] for name in ("group_id", "queue_id"))
     is_named = behind.c.message_group.concat(literal_column("''")) == rows.c.message_group
-    return and_(literal_column(f"{behind.name}.ctid") == any_(func.array(places)), *is_of, is_named)
+    return and_(literal_column(f"{behind.name}.ctid") == found, *is_of, is_named)
 
 
 def _is_of(position: FromClause, rows: FromClause) -> ColumnElement[bool]:

@@ -50,8 +50,9 @@ class Reader:
             return await self._run(lambda: then(found))
         return await self._run(lambda: then(self._read(query)))
 
-    def close(self) -> None:
-        self._pool.shutdown(wait=True)
+    async def close(self) -> None:
+        """Wait for the queries that run."""
+        await asyncio.to_thread(self._pool.shutdown)
 
     async def _read_in_pool(self, query: Callable[[Connection], T], *, by_index: bool) -> T:
         if self._database.is_memory:

@@ -10,7 +10,8 @@ looks at everything, so a mistake is no more than a delay.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
+from functools import partial
 from typing import ClassVar, Generic, NamedTuple, TypeVar
 
 from popserver.engine import meters
@@ -55,24 +56,27 @@ class SearchedFrom(Generic[Search]):
         self._began_s[search] = meters.now_s()
         return 0
 
-    def saw(self, search: Search, from_ms: int, first_ms: int | None, now_ms: int) -> None:
-        """A search that has looked from `from_ms` on saw the first row there; None: there is none."""
-        before = self._seen.get(search)
-        if from_ms and before is None:
-            return  # it was forgotten meanwhile
-        if len(self._seen) >= SEARCHES_MAX:
-            self._seen.clear()
-            self._began_s.clear()
+    def saw(self, search: Search, first_ms: int | None, now_ms: int) -> Callable[[], None]:
+        """The search, which has just ended, saw this first row; None: there is none. Returns what to call after the
+        COMMIT."""
+        began_s = self._began_s.pop(search, None)
+        took_ms = None if began_s is None else round(1_000 * (meters.now_s() - began_s))
         latest_ms = now_ms - self.slack_ms
         found_ms = latest_ms if first_ms is None else min(first_ms, latest_ms)
-        if from_ms and before is not None:
-            self._seen[search] = before._replace(from_ms=found_ms, at_ms=now_ms)
+        return partial(self._remember, search, found_ms, now_ms, took_ms)
+
+    def _remember(self, search: Search, found_ms: int, now_ms: int, took_ms: int | None) -> None:
+        """`took_ms`: how long it took, if it looked at everything because it was time to do so."""
+        before = self._seen.get(search)
+        if took_ms is None:
+            if before is not None:  # else it was forgotten meanwhile
+                self._seen[search] = before._replace(from_ms=found_ms, at_ms=now_ms)
             return
+        if len(self._seen) >= SEARCHES_MAX:
+            self._seen.clear()
         pause_ms = LOOK_AGAIN_MS_MIN
         if before is not None and found_ms >= before.from_ms:
             pause_ms = min(2 * before.pause_ms, LOOK_AGAIN_MS_MAX)
-        now_s = meters.now_s()
-        took_ms = round(1_000 * (now_s - self._began_s.pop(search, now_s)))
         if took_ms >= LONG_MS:
             pause_ms = min(PAUSE_FACTOR * took_ms, LOOK_AGAIN_MS_LONGEST)
         self._seen[search] = _Seen(found_ms, now_ms, now_ms, pause_ms)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import BigInteger, Text, bindparam, case, delete, func, insert, select, update
+from sqlalchemy import BigInteger, Text, bindparam, case, delete, func, insert, literal_column, select, update
 
 from popserver.database.rows import encode_rows
 from popserver.database.schema import IS_ORIGINAL, delivery, lite_topic, message, progress, queue
@@ -99,7 +99,7 @@ _BACK = select(func.min(_last.limit(bindparam("limit")).subquery("last").c.messa
 _HERE = behind.c.group_id == bindparam("for_group"), behind.c.queue_id == bindparam("of_queue")
 _IS_IT = (*_HERE, behind.c.message_group == bindparam("named"))
 # Where the group is in a lite topic: at its own position, or, without one, at the scan's.
-_POSITION = select(behind.c.next_offset).where(*_IS_IT).scalar_subquery()
+_POSITION = select(behind.c.next_offset).where(*_IS_IT).limit(literal_column("1")).scalar_subquery()
 _NOW = select(case((_POSITION.is_not(None), _POSITION), else_=progress.c.next_offset)).where(
     progress.c.group_id == bindparam("for_group"), progress.c.queue_id == bindparam("of_queue")
 )

@@ -9,10 +9,8 @@ from itertools import chain, groupby
 from typing import Any, ClassVar, NamedTuple
 
 from sqlalchemy import (
-    ARRAY,
     BigInteger,
     Connection,
-    LargeBinary,
     any_,
     bindparam,
     case,
@@ -23,6 +21,7 @@ from sqlalchemy import (
     true,
     update,
 )
+from sqlalchemy.types import UserDefinedType
 
 from popserver.database.dialect import dialect_of
 from popserver.database.newest import is_newest, newest
@@ -196,7 +195,7 @@ def _place(tx: Transaction, topic: Topic, by_queue: Mapping[MessageQueue, Sequen
     counts = {chosen.queue_id: len(messages) for chosen, messages in by_queue.items()}
     taken: list[_Taken] = []
     # Another server may be changing a queue whose newest version is wanted: then it is looked for by its key.
-    for one, several in (_OF_NEWEST, _BY_KEY) if tx.has_other_writers else (_BY_KEY,):
+    for one, several in (_OF_NEWEST, _BY_KEY) if tx.has_other_writers else (_ALONE,):
         if len(counts) == 1:
             ((queue_id, count),) = counts.items()
             taken += one.rows(tx.conn, names | {"chosen": queue_id, "count": count})
@@ -271,11 +270,22 @@ _ANY_PENDING = (
     .limit(literal_column("1"))
     .scalar_subquery()
 )
+
+
+class _Ids(UserDefinedType[Sequence[bytes]]):
+    """An array that the driver converts, and SQLAlchemy does not (`database.statement`)."""
+
+    cache_ok = True
+
+    def get_col_spec(self, **_options: Any) -> str:
+        return "BYTEA[]"
+
+
 # By the ids alone, because a user's open transaction keeps the entries of all that was ever pending in the topic.
 _THESE_PENDING = (
     select(literal_column("1"))
     .where(
-        pending.c.message_id == any_(bindparam("ids", type_=ARRAY(LargeBinary))),
+        pending.c.message_id == any_(bindparam("ids", type_=_Ids())),
         pending.c.topic_id + literal_column("0") == bindparam("of_topic"),
     )
     .limit(literal_column("1"))
@@ -284,7 +294,7 @@ _THESE_PENDING = (
 _COUNTS = rows_parameter("counts", "queue_id", "count")
 
 
-def _take(count: Any, *conditions: Any, of_pending: Any = _ANY_PENDING) -> RowStatement[_Taken]:
+def _take(count: Any, *conditions: Any, of_pending: Any = _THESE_PENDING) -> RowStatement[_Taken]:
     return RowStatement(
         _Taken,
         update(queue)
@@ -300,8 +310,7 @@ def _take(count: Any, *conditions: Any, of_pending: Any = _ANY_PENDING) -> RowSt
     )
 
 
-_TAKE_CHECKING_PENDING = _take(bindparam("count"), queue.c.queue_id == bindparam("chosen"))
-_TAKE_OF_NEWEST = _take(bindparam("count"), is_newest(queue, queue_id=bindparam("chosen")), of_pending=_THESE_PENDING)
+_OF_CHOSEN: tuple[Any, Any] = bindparam("count"), queue.c.queue_id == bindparam("chosen")
 # In one order, so that servers do not deadlock.
 _LOCKED = (
     select(queue.c.queue_id)
@@ -310,8 +319,8 @@ _LOCKED = (
     .with_for_update()
     .cte("locked")
 )
-_OF_COUNTS = queue.c.queue_id == _COUNTS.c.queue_id
-_TAKE_IN_SEVERAL = _take(_COUNTS.c.count, _OF_COUNTS, queue.c.queue_id.in_(select(_LOCKED.c.queue_id)))
+_IS_COUNTED = queue.c.queue_id == _COUNTS.c.queue_id
+_OF_SEVERAL = _COUNTS.c.count, _IS_COUNTED, queue.c.queue_id.in_(select(_LOCKED.c.queue_id))
 # The counts are in the order of the queues.
 _locked = (
     newest(queue.alias("newest"), literal_column("newest.ctid").label("place"), queue_id=_COUNTS.c.queue_id)
@@ -319,15 +328,13 @@ _locked = (
     .lateral("locked")
 )
 _PLACES = select(_locked.c.place).select_from(_COUNTS.join(_locked, true())).correlate(None).scalar_subquery()
-_TAKE_OF_NEWEST_IN_SEVERAL = _take(
-    _COUNTS.c.count,
-    _OF_COUNTS,
-    literal_column("queue.ctid") == any_(func.array(_PLACES)),
-    of_pending=_THESE_PENDING,
-)
 # For one queue, and for several.
-_BY_KEY = _TAKE_CHECKING_PENDING, _TAKE_IN_SEVERAL
-_OF_NEWEST = _TAKE_OF_NEWEST, _TAKE_OF_NEWEST_IN_SEVERAL
+_ALONE = _take(*_OF_CHOSEN, of_pending=_ANY_PENDING), _take(*_OF_SEVERAL, of_pending=_ANY_PENDING)
+_BY_KEY = _take(*_OF_CHOSEN), _take(*_OF_SEVERAL)
+_OF_NEWEST = (
+    _take(bindparam("count"), is_newest(queue, queue_id=bindparam("chosen"))),
+    _take(_COUNTS.c.count, _IS_COUNTED, literal_column("queue.ctid") == any_(func.array(_PLACES))),
+)
 _NEWEST = (
     select(func.max(message.c.stored_at_ms))
     .select_from(queue)

@@ -91,7 +91,7 @@ def enqueue_due(tx: Transaction, requests: Sequence[EnqueueDue]) -> list[Enqueue
     from_ms = _due_from(tx)
     due = _DUE.rows(tx.conn, {"from_ms": from_ms, "now_ms": tx.calendar_ms, "limit": STEP_ROWS_MAX})
     first_ms = due[0].due_at_ms if due else None
-    tx.after_commit.append(lambda: tx.remembered(DelayedFrom).saw(None, from_ms, first_ms, tx.calendar_ms))
+    tx.after_commit.append(tx.remembered(DelayedFrom).saw(None, first_ms, tx.calendar_ms))
     rows = _in_order(tx, within_a_step(due, STEP_BYTES_MAX))
     done = enqueue(tx, rows, requests[0].rotation, requests[0].key_window_ms) if rows else EnqueuedRows((), 0)
     answer = EnqueuedDue(len(rows) - done.left, *_next_due(tx, len(rows) - done.left, len(due)))
@@ -243,7 +243,7 @@ _DUE = RowStatement(
 _OF_USERS: Select[Any] = (
     select(literal_column("1")).where(IS_DELAYED, pending.c.due_at_ms == literal_column("0")).limit(1)
 )
-_FIRST_DUE = select(func.min(pending.c.due_at_ms)).where(IS_DELAYED)
+_FIRST_DUE = select(pending.c.due_at_ms).where(IS_DELAYED).order_by(pending.c.due_at_ms).limit(literal_column("1"))
 _NEXT_DUE = (
     select(pending.c.due_at_ms, pending.c.topic_id)
     .where(IS_DELAYED, pending.c.due_at_ms > bindparam("now_ms"))

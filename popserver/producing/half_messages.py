@@ -165,12 +165,7 @@ def _next_check_ms(tx: Transaction, from_ms: Mapping[int, int]) -> int | None:
     """When the next check of these topics is due."""
     rows = tx.conn.execute(_NEXT_CHECKS, {"topics": encode_rows(sorted(from_ms.items()))})
     next_ms: dict[int, int | None] = {row.topic_id: row.due_ms for row in rows}
-
-    def seen() -> None:
-        for topic_id, looked_from_ms in from_ms.items():
-            tx.remembered(ChecksFrom).saw(topic_id, looked_from_ms, next_ms[topic_id], tx.now_ms)
-
-    tx.after_commit.append(seen)
+    tx.after_commit += [tx.remembered(ChecksFrom).saw(topic_id, next_ms[topic_id], tx.now_ms) for topic_id in from_ms]
     return min((each for each in next_ms.values() if each is not None), default=None)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import Select, and_, bindparam, func, literal_column, or_, select
+from sqlalchemy import Select, and_, bindparam, literal_column, or_, select
 
 from popserver.database.dialect import Dialect, PerDialect
 from popserver.database.rows import RowStatement, encode_rows, rows_parameter
@@ -232,13 +232,15 @@ _OPEN_OF_CLIENT = (
     )
 )
 _READY_SINCE_MS = (
-    select(func.min(delivery.c.visible_at_ms))
+    select(delivery.c.visible_at_ms)
     .where(
         delivery.c.group_id == bindparam("group_id"),
         delivery.c.topic_id == bindparam("topic_id"),
         in_states(delivery.c.state, State.READY),
         delivery.c.message_group.is_(None),
     )
+    .order_by(delivery.c.visible_at_ms)
+    .limit(literal_column("1"))
     .scalar_subquery()
 )
 _IS_BEHIND = progress.c.next_offset < queue.c.next_offset

@@ -248,6 +248,7 @@ _ROW_BEHIND = (
         behind.c.queue_id == message.c.message_key.op(">>")(KEY_SHIFT),
         behind.c.message_group == message.c.message_group,
     )
+    .limit(literal_column("1"))
     .scalar_subquery()
 )
 _FIRST_KEY = (

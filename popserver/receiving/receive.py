@@ -349,20 +349,16 @@ def _search_from(tx: Transaction, batch: ReceiveBatch) -> dict[str, int]:
     search = ReadySearch(batch.group.group_id, batch.topic.topic_id)
     return {
         "ready_from": tx.remembered(ReadyFrom).of(search, tx.now_ms),
-        "open_from": tx.remembered(OpenFrom).of(search, tx.now_ms),
+        "open_from": tx.remembered(OpenFrom).of(search, tx.now_ms) if batch.takes_groups else 0,
     }
 
 
 def _saw(tx: Transaction, batch: ReceiveBatch, ready_ms: int | None, open_ms: int | None) -> None:
     """Remember which ones were first, once the transaction is committed: it may have granted them."""
     search = ReadySearch(batch.group.group_id, batch.topic.topic_id)
-
-    def saw() -> None:
-        tx.remembered(ReadyFrom).saw(search, batch.names["ready_from"], ready_ms, tx.now_ms)
-        if batch.takes_groups:
-            tx.remembered(OpenFrom).saw(search, batch.names["open_from"], open_ms, tx.now_ms)
-
-    tx.after_commit.append(saw)
+    tx.after_commit.append(tx.remembered(ReadyFrom).saw(search, ready_ms, tx.now_ms))
+    if batch.takes_groups:
+        tx.after_commit.append(tx.remembered(OpenFrom).saw(search, open_ms, tx.now_ms))
 
 
 def _answers(tx: Transaction, batch: ReceiveBatch, slots: Sequence[ReceiveSlot], *, left_over: bool) -> list[Received]:

@@ -22,8 +22,10 @@ from sqlalchemy import (
     bindparam,
     func,
     insert,
+    literal_column,
     or_,
     select,
+    tuple_,
     update,
 )
 
@@ -244,20 +246,27 @@ def _any_delivery(dialect: Dialect) -> ScalarSelect[int]:
     )
 
 
-_ANY_ROW_BEHIND = (
-    select(behind.c.queue_id)
-    .where(
-        behind.c.group_id == bindparam("group_id"),
-        behind.c.queue_id == bindparam("for_queue"),
-        behind.c.message_group == message.c.message_group,
-        behind.c.next_offset >= bindparam("start_offset"),
+def _any_row_behind(dialect: Dialect) -> ScalarSelect[int]:
+    """On Postgres in the order of the primary key, which has the message group before the offset: another index begins
+    with the offset."""
+    of_group: ColumnElement[bool] = behind.c.message_group == message.c.message_group
+    order: Sequence[ColumnElement[Any]] = ()
+    if dialect.has_other_writers:
+        order = behind.c.message_group, behind.c.next_offset
+        is_from = tuple_(*order) >= tuple_(message.c.message_group, bindparam("start_offset", type_=BigInteger))
+        of_group = and_(is_from, behind.c.message_group <= message.c.message_group)
+    return (
+        select(behind.c.queue_id)
+        .where(behind.c.group_id == bindparam("group_id"), behind.c.queue_id == bindparam("for_queue"), of_group)
+        .order_by(*order)
+        .limit(literal_column("1"))
+        .scalar_subquery()
     )
-    .scalar_subquery()
-)
 
 
 def _is_free(dialect: Dialect) -> ColumnElement[bool]:
-    return or_(message.c.message_group.is_(None), and_(_any_delivery(dialect).is_(None), _ANY_ROW_BEHIND.is_(None)))
+    is_nowhere = and_(_any_delivery(dialect).is_(None), _any_row_behind(dialect).is_(None))
+    return or_(message.c.message_group.is_(None), is_nowhere)
 
 
 class _Queries(NamedTuple):
@@ -299,7 +308,7 @@ def _store_locked(dialect: Dialect) -> Executable:
         *INSIDE,
         message.c.message_group.is_not(None),
         _any_delivery(dialect).is_not(None),
-        _ANY_ROW_BEHIND.is_(None),
+        _any_row_behind(dialect).is_(None),
     )
     return insert(behind).from_select(_BEHIND_COLUMNS, skipped.group_by(message.c.message_group))
 

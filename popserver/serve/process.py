@@ -92,7 +92,7 @@ async def stop(app: App) -> int:
     await asyncio.wait([stopping], timeout=within_s)
     if not stopping.done():
         log = structlog.get_logger("popserver")
-        log.error("not all work could be finished: the database does not answer", waited_s=within_s)
+        log.error("not all work was finished in time: a statement of the database still runs", waited_s=within_s)
         _end_now(REFUSED)
     stopping.result()
     return OK

@@ -135,7 +135,7 @@ class Worker:
             log.error("a worker does not stop; it is killed", worker=self.number, pid=self.pid)
             await self._kill()
             return False
-        return code != REFUSED
+        return code != REFUSED or not self.report.facts
 
     async def _ask(self) -> None:
         """Ask whether its event loop runs, again and again, and kill it if it does not.

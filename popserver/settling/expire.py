@@ -95,7 +95,7 @@ def end_due(tx: Transaction, requests: Sequence[EndDue]) -> list[EndedHolds | Po
             requeued.update((group_id, row.topic_id) for row in several)
     _advance_groups(tx, rows, groups)
     earliest_ms = next_due_ms(tx.conn, from_ms)
-    tx.after_commit.append(lambda: tx.remembered(DueFrom).saw(None, from_ms, earliest_ms, tx.now_ms))
+    tx.after_commit.append(tx.remembered(DueFrom).saw(None, earliest_ms, tx.now_ms))
     ended = EndedHolds(earliest_ms if rows else _when_to_check_again(tx, earliest_ms))
     return [ended._replace(requeued=requeued), *[ended] * (len(requests) - 1)]
 

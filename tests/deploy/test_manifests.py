@@ -25,7 +25,7 @@ from tests.support.server_process import POPMQ
 UNIT = DEPLOY / "systemd" / "popmq.service"
 MANIFESTS = {path.stem: list(yaml.safe_load_all(path.read_text())) for path in (DEPLOY / "kubernetes").glob("*.yaml")}
 OLDEST_KUBERNETES = "1.27"  # probes by gRPC are stable from there on
-STOP_S = 10  # besides the calls that run, for what a server does when it stops
+STOP_S = 20  # besides the calls that run, for what a server does when it stops
 
 
 class Unit(dict[str, list[str]]):

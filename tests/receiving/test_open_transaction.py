@@ -158,3 +158,29 @@ def test_when_the_next_hold_ends(store: OpenStore) -> None:
             assert expire.next_due_ms(store.conn, store.now_ms) == store.now_ms + SECOND
 
     stays_level(store, once)
+
+
+@pytest.mark.parametrize("kind", ["holds", "delays"])
+def test_each_of_many_reads_no_more_than_each_of_few(store: OpenStore, kind: str) -> None:
+    if store.database.is_sqlite:
+        pytest.skip("SQLite finds rows by their keys")
+    topic = store.topic(queues=1, accepts=(MessageType.NORMAL, MessageType.DELAY))
+    group = store.group(meets=[topic])
+
+    def each(count: int) -> float:
+        if kind == "holds":
+            store.send(topic, count)
+            for _ in range(count // BATCH):
+                store.receive(group, topic, BATCH, invisible_ms=SECOND)
+        else:
+            pend(store, topic, *(a_delayed(store, SECOND) for _ in range(count)))
+        store.now_ms += SECOND + 1
+        before = blocks_read(store)
+        if kind == "holds":
+            store.one(expire.end_due, expire.EndDue())
+        else:
+            assert enter_due(store) == count
+        return (blocks_read(store) - before) / count
+
+    few = each(2 * BATCH)
+    assert each(30 * BATCH) < 2 * few
