@@ -67,7 +67,7 @@ async def _run_alone(config: Config, started: float, *, as_json: bool) -> int:
     told = asyncio.create_task(stopping.wait())
     await asyncio.wait({starting, told}, return_when=asyncio.FIRST_COMPLETED)
     if not starting.done():
-        _end_now(OK)  # nobody is served yet
+        _end_now(OK)  # The server has no clients yet.
     try:
         starting.result()
     except PopError as error:
@@ -83,7 +83,7 @@ async def stop(app: App) -> int:
     """Let running calls finish, and close the store. Returns the exit code.
 
     A thread may wait for the database without end, for example for a standby that is gone. Then the process ends
-    without it: nobody who sent that work has an answer, and a client repeats what was not answered.
+    without that thread. The server has not answered those calls, so their clients repeat them.
     """
     import structlog
 

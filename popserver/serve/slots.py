@@ -135,7 +135,8 @@ class Worker:
             log.error("a worker does not stop; it is killed", worker=self.number, pid=self.pid)
             await self._kill()
             return False
-        return code != REFUSED or not self.report.facts
+        is_ready = bool(self.report.facts)  # A worker that refuses to start has no calls to finish.
+        return code != REFUSED or not is_ready
 
     async def _ask(self) -> None:
         """Ask whether its event loop runs, again and again, and kill it if it does not.

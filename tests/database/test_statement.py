@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
-from sqlalchemy import LargeBinary, bindparam, column, event, func, insert, literal, select, update
+from sqlalchemy import Connection, LargeBinary, bindparam, column, event, func, insert, literal, select, update
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from popserver.database.database import Database
@@ -29,6 +31,18 @@ def test_parameters_have_names_and_the_statement_has_its_own(store: OpenStore) -
     constant = Statement(select(literal(7) + bindparam("more", type_=topic.c.topic_id.type)))
     assert constant.execute(store.conn, {"more": 1}).fetchone() == (8,)
     assert constant.execute(store.conn, {"more": 2}).fetchone() == (9,)
+
+
+def test_a_send_takes_its_offsets_by_the_driver_alone(store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic, executed, execute = store.topic(queues=1), list[str](), Connection.execute
+
+    def watched(conn: Connection, statement: Any, *given: Any, **named: Any) -> Any:
+        executed.append(str(statement))
+        return execute(conn, statement, *given, **named)
+
+    monkeypatch.setattr(Connection, "execute", watched)
+    store.send(topic)
+    assert not [each for each in executed if each.startswith("UPDATE queue")]
 
 
 def test_it_counts_changed_rows(store: OpenStore) -> None:

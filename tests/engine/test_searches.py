@@ -79,7 +79,7 @@ def test_long_looks_at_everything_take_a_hundredth_of_the_time(
     clock.now_s += 1_000  # a COMMIT that waits for a standby is no part of the look
     after_commit()
     assert searched.of(1, NOW + pause_ms - 1) > 0
-    searched.saw(1, None, NOW + pause_ms - 1)()  # of a search that was asked to look at everything before its time
+    searched.saw(1, None, NOW + pause_ms - 1)()  # An early look does not move the next one.
     assert searched.of(1, NOW + pause_ms) == 0
 
 

@@ -13,8 +13,7 @@ from typing import Self
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
-# asyncio needs two turns from accept() to the callback, and one from abort() to the closed socket.
-_TURNS = 3
+ACCEPT_TURNS = 3  # of the event loop; asyncio needs two from accept() to the callback, and tells nobody in between
 
 
 class AcceptingPort:
@@ -22,7 +21,7 @@ class AcceptingPort:
 
     def __init__(self, serve: Serve) -> None:
         self._serve = serve
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._served_now: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
         self.port = 0
 
     async def __aenter__(self) -> Self:
@@ -38,30 +37,30 @@ class AcceptingPort:
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def close(self) -> None:
-        """Break all connections."""
+        """Break all connections, and wait until they are closed."""
         for each in self._server.sockets:
             asyncio.get_running_loop().remove_reader(each)
-        await _turns()  # a server that is closed in the midst of accepting loses the socket
+        for _ in range(ACCEPT_TURNS):  # a server that is closed in the midst of accepting loses the socket
+            await asyncio.sleep(0)
         self._server.close()
-        for task in self._tasks:
+        still_open = dict(self._served_now)
+        for task in still_open:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await _turns()
+        await asyncio.gather(*still_open, return_exceptions=True)
+        await asyncio.gather(*(each.wait_closed() for each in still_open.values()), return_exceptions=True)
 
     def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.create_task(self._served(reader, writer))
-        self._tasks.add(task)
-
-        def end(_: asyncio.Task[None]) -> None:
-            # Not in a `finally` of the task, which does not run if it is cancelled before its first step.
-            self._tasks.discard(task)
-            writer.transport.abort()
-
-        task.add_done_callback(end)
+        self._served_now[task] = writer
+        # Not in a `finally` of the task, which does not run if it is cancelled before its first step.
+        task.add_done_callback(self._break)
 
     async def _served(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError):
             await self._serve(reader, writer)
+
+    def _break(self, task: asyncio.Task[None]) -> None:
+        self._served_now.pop(task).transport.abort()
 
 
 @asynccontextmanager
@@ -72,6 +71,8 @@ async def connection_to(host: str, port: int) -> AsyncIterator[tuple[asyncio.Str
         yield reader, writer
     finally:
         writer.transport.abort()
+        with suppress(OSError):
+            await writer.wait_closed()
 
 
 async def until_one_ends(*halves: Awaitable[None]) -> None:
@@ -83,8 +84,3 @@ async def until_one_ends(*halves: Awaitable[None]) -> None:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def _turns() -> None:
-    for _ in range(_TURNS):
-        await asyncio.sleep(0)
