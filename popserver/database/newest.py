@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import CTE, ColumnElement, FromClause, Select, Table, and_, literal_column, select, true
+from sqlalchemy import CTE, ColumnElement, FromClause, Select, Table, and_, literal_column, select, true, tuple_
 
 from popserver.database.dialect import Dialect
 from popserver.database.schema import queue
@@ -61,6 +61,13 @@ def is_newest(table: Table, **key: Any) -> ColumnElement[bool]:
     return literal_column(f"{table.name}.ctid") == newest(table.alias("newest"), place, **key).scalar_subquery()
 
 
+def is_locked(dialect: Dialect, table: Table, **key: Any) -> ColumnElement[bool]:
+    """The condition that a row of the table has that key; for UPDATE. This transaction has locked the row."""
+    if dialect.has_other_writers:
+        return is_newest(table, **key)
+    return and_(*(table.c[name] == value for name, value in key.items()))
+
+
 def are_newest(dialect: Dialect, table: Table, rows: FromClause, *key: str) -> ColumnElement[bool]:
     """The condition that rows of the table are the newest versions of those with the keys in `rows`; for UPDATE. No
     other transaction may change them now."""
@@ -71,6 +78,14 @@ def are_newest(dialect: Dialect, table: Table, rows: FromClause, *key: str) -> C
     # The sums keep Postgres from looking for the keys, by which it meets the oldest versions first.
     are_these = (table.c[name] + literal_column("0") == rows.c[name] for name in key)
     return and_(literal_column(f"{table.name}.ctid") == last.correlate(rows).scalar_subquery(), *are_these)
+
+
+def are_named(dialect: Dialect, table: Table, rows: FromClause, *key: str) -> ColumnElement[bool]:
+    """The same for DELETE, and for an UPDATE that takes no values from `rows`: SQLite has no DELETE with a join."""
+    if dialect.has_other_writers:
+        return are_newest(dialect, table, rows, *key)
+    # In this order SQLite uses the whole key.
+    return tuple_(*(table.c[name] for name in key)).in_(select(*(rows.c[name] for name in key)))
 
 
 def newest_queues(topics: FromClause, names: Sequence[str]) -> CTE:

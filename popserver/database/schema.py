@@ -407,6 +407,18 @@ delivery = Table(
     # Rows are often updated; free space keeps the new version in the same page.
     postgresql_with={"fillfactor": "70"},
 )
+
+# When a page of an index is full, Postgres merges the entries of one key into a list, and reads a list from the oldest
+# entry on. In these indexes the newest version of a row is looked for first (`database.newest`).
+for _table, *_indexes in ((queue, "queue_pkey", "queue_number"), (pending, "pending_pkey"), (progress, "progress_pk"),
+                          (delivery, "delivery_pk")):  # fmt: skip
+    for _index in _indexes:
+        event.listen(
+            _table,
+            "after_create",
+            DDL(f"ALTER INDEX {_index} SET (deduplicate_items = off)").execute_if(dialect="postgresql"),  # type: ignore[no-untyped-call]
+        )
+
 WITH_TIME = in_states(delivery.c.state, *TIMED)
 # Without message groups: only the first message of a group may be delivered, and the group's own row says when.
 _READY_AGAIN = and_(in_states(delivery.c.state, State.READY), delivery.c.message_group.is_(None))

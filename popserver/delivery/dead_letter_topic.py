@@ -19,7 +19,8 @@ from typing import ClassVar
 from sqlalchemy import and_, bindparam, case, delete, insert, literal_column, select, text
 
 from popserver.catalog import topics
-from popserver.database.dialect import dialect_of
+from popserver.database.dialect import PerDialect, dialect_of
+from popserver.database.newest import are_named
 from popserver.database.rows import encode_rows, rows_parameter
 from popserver.database.schema import dead_letter, delivery, message, redrive, still_in
 from popserver.delivery.history import Moved, record
@@ -44,9 +45,8 @@ def move_to_dead_letters(
     The deliveries end at once; the dead-letter topic is written at the end of the transaction (`NewDeadLetters`).
     """
     candidates = _with_origins(tx, group, candidates)
-    tx.conn.execute(
-        _END, {"for_group": group.group_id, "candidates": encode_rows([(each.message_key,) for each in candidates])}
-    )
+    ended = encode_rows([(group.group_id, each.message_key) for each in candidates])
+    tx.conn.execute(_END.of(tx.conn), {"ended": ended})
     moved = (Moved(each.message_key, State.INFLIGHT, each.attempt, each.client_id) for each in candidates)
     record(tx, group, event, moved, reason)
     letters = tx.at_end(NewDeadLetters).letters
@@ -171,8 +171,10 @@ _COPY = insert(message).from_select(
     .select_from(_PLACES)
     .join(message, message.c.message_key == _PLACES.c.source_key),
 )
-_END = delete(delivery).where(
-    delivery.c.group_id == bindparam("for_group"),
-    delivery.c.message_key.in_(select(_CANDIDATES.c.message_key)),
-    still_in(delivery.c.state, *(sources(Event.EXHAUST) & sources(Event.FORWARD_TO_DLQ))),
+_ENDED = rows_parameter("ended", "group_id", "message_key")
+_END = PerDialect(
+    lambda dialect: delete(delivery).where(
+        are_named(dialect, delivery, _ENDED, "group_id", "message_key"),
+        still_in(delivery.c.state, *(sources(Event.EXHAUST) & sources(Event.FORWARD_TO_DLQ))),
+    )
 )

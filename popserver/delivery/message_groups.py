@@ -29,12 +29,11 @@ from sqlalchemy import (
     literal_column,
     select,
     true,
-    tuple_,
     update,
 )
 
 from popserver.database.dialect import Dialect, PerDialect, dialect_of
-from popserver.database.newest import are_newest, joined, newest
+from popserver.database.newest import are_named, joined, newest
 from popserver.database.rows import RowQuery, encode_rows, rows_parameter
 from popserver.database.schema import KEY_SHIFT, consumer_group, delivery, lite_subscription, pause, progress, still_in
 from popserver.database.schema import message_group_progress as behind
@@ -272,11 +271,7 @@ _KEYS = rows_parameter("keys", "group_id", "message_key")
 
 
 def _is_named(dialect: Dialect) -> ColumnElement[bool]:
-    """Whether a delivery has one of these keys. SQLite has no DELETE with a join."""
-    if dialect.has_other_writers:
-        return are_newest(dialect, delivery, _KEYS, "group_id", "message_key")
-    # Every row names the group, as above.
-    return tuple_(delivery.c.group_id, delivery.c.message_key).in_(select(_KEYS.c.group_id, _KEYS.c.message_key))
+    return are_named(dialect, delivery, _KEYS, "group_id", "message_key")
 
 
 # No other transaction changes these rows now: an ack has locked them, or their state is one of message groups alone.

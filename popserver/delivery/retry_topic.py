@@ -14,6 +14,8 @@ from typing import ClassVar, NamedTuple
 from sqlalchemy import Connection, and_, bindparam, delete, func, insert, literal_column, select
 
 from popserver.catalog import topics
+from popserver.database.dialect import PerDialect
+from popserver.database.newest import are_named
 from popserver.database.rows import RowStatement, encode_rows, rows_parameter
 from popserver.database.schema import KEY_SHIFT, delivery, message, progress, still_in
 from popserver.database.schema import topic as topic_table
@@ -40,8 +42,7 @@ def requeue(tx: Transaction, group: Group, rows: Sequence[DueRow]) -> None:
 
     The rows go at once; the retry messages are written at the end of the transaction (`NewRetries`).
     """
-    names = {"for_group": group.group_id, "keys": encode_rows([(each.message_key,) for each in rows])}
-    tx.conn.execute(_END, names)
+    tx.conn.execute(_END.of(tx.conn), {"ended": encode_rows([(group.group_id, each.message_key) for each in rows])})
     tx.at_end(NewRetries).returns += [DueRetry(group, each) for each in rows]
 
 
@@ -173,10 +174,12 @@ _INSERT = insert(message).from_select(
     .select_from(_COPIES)
     .join(message, message.c.message_key == _COPIES.c.parent_key),
 )
-_END = delete(delivery).where(
-    delivery.c.group_id == bindparam("for_group"),
-    delivery.c.message_key.in_(select(_KEYS.c.message_key)),
-    still_in(delivery.c.state, *sources(Event.BACKOFF_ELAPSED)),
+_ENDED = rows_parameter("ended", "group_id", "message_key")
+_END = PerDialect(
+    lambda dialect: delete(delivery).where(
+        are_named(dialect, delivery, _ENDED, "group_id", "message_key"),
+        still_in(delivery.c.state, *sources(Event.BACKOFF_ELAPSED)),
+    )
 )
 _of_its_topic = and_(
     topic_table.c.topic_id == message.c.topic_id,

@@ -101,7 +101,7 @@ def enqueue_due(tx: Transaction, requests: Sequence[EnqueueDue]) -> list[Enqueue
 class DelayedFrom(SearchedFrom[None]):
     """There is one search, for all topics. Users' transactions may store a message after its time."""
 
-    slack_ms: ClassVar = 20_000
+    slack_ms: ClassVar = 5_000
 
 
 def _due_from(tx: Transaction) -> int:

@@ -30,7 +30,7 @@ from sqlalchemy import (
 )
 
 from popserver.database.dialect import Dialect, PerDialect
-from popserver.database.newest import is_newest
+from popserver.database.newest import is_locked
 from popserver.database.rows import encode_rows, rows_parameter
 from popserver.database.schema import delivery, message, progress
 from popserver.database.schema import message_group_progress as behind
@@ -220,18 +220,9 @@ _IN_HAND = select(delivery.c.message_key).where(
     delivery.c.group_id == bindparam("group_id"), delivery.c.message_key.in_(select(_KEYS.c.message_key))
 )
 _READ: dict[str, Any] = {"group_id": bindparam("for_group"), "queue_id": bindparam("for_queue")}
-# On Postgres the search has locked the row, so its newest version is not changed by another transaction.
 _MOVE_ON = PerDialect(
     lambda dialect: Statement(
-        update(progress)
-        .where(
-            *(
-                [is_newest(progress, **_READ)]
-                if dialect.has_other_writers
-                else [progress.c[name] == value for name, value in _READ.items()]
-            )
-        )
-        .values(next_offset=bindparam("reached"))
+        update(progress).where(is_locked(dialect, progress, **_READ)).values(next_offset=bindparam("reached"))
     )
 )
 

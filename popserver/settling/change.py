@@ -7,11 +7,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from sqlalchemy import and_, bindparam, select, update
+from sqlalchemy import bindparam, update
 
+from popserver.database.dialect import PerDialect
+from popserver.database.newest import is_locked, newest
 from popserver.database.notifications import DUE
 from popserver.database.rows import RowStatement
 from popserver.database.schema import delivery, still_in
+from popserver.database.statement import Statement
 from popserver.delivery.dead_letter_topic import move_to_dead_letters
 from popserver.delivery.history import record
 from popserver.delivery.leaving import DeadLetterCandidate
@@ -96,8 +99,8 @@ def _change_one(tx: Transaction, request: ChangeInvisible) -> Receipt | PopError
         _advance_groups_after(tx, group, held)
         return old
     end_ms = tx.now_ms + _wait_ms(event, request, held)
-    tx.conn.execute(
-        _CHANGE,
+    _CHANGE.of(tx.conn).execute(
+        tx.conn,
         _named(tx, old)
         | {
             "to_state": target(event).value,
@@ -196,26 +199,28 @@ def _candidate(row: HeldRow) -> DeadLetterCandidate:
     return DeadLetterCandidate(row.message_key, row.topic_id, row.attempt, row.client_id)
 
 
-_IS_CURRENT = and_(
-    delivery.c.group_id == bindparam("for_group"),
-    delivery.c.message_key == bindparam("for_key"),
-    delivery.c.hold_id == bindparam("for_hold"),
-    delivery.c.visible_at_ms > bindparam("now_ms"),
-)
+_KEY: dict[str, Any] = {"group_id": bindparam("for_group"), "message_key": bindparam("for_key")}
+_IS_CURRENT = (delivery.c.hold_id == bindparam("for_hold"), delivery.c.visible_at_ms > bindparam("now_ms"))
 _HELD = RowStatement(
     HeldRow,
-    select(*HELD_COLUMNS)
-    .where(_IS_CURRENT, still_in(delivery.c.state, State.INFLIGHT))
+    newest(delivery, *HELD_COLUMNS, **_KEY)
+    .where(*_IS_CURRENT, still_in(delivery.c.state, State.INFLIGHT))
     .with_for_update(skip_locked=True),
 )
-_CHANGE = (
-    update(delivery)
-    .where(_IS_CURRENT, still_in(delivery.c.state, *sources(Event.CHANGE_INVISIBLE)))
-    .values(
-        state=bindparam("to_state"),
-        attempt=bindparam("to_attempt"),
-        hold_id=bindparam("successor"),
-        visible_at_ms=bindparam("until_ms"),
+_CHANGE = PerDialect(
+    lambda dialect: Statement(
+        update(delivery)
+        .where(
+            is_locked(dialect, delivery, **_KEY),
+            *_IS_CURRENT,
+            still_in(delivery.c.state, *sources(Event.CHANGE_INVISIBLE)),
+        )
+        .values(
+            state=bindparam("to_state"),
+            attempt=bindparam("to_attempt"),
+            hold_id=bindparam("successor"),
+            visible_at_ms=bindparam("until_ms"),
+        )
     )
 )
 assert sources(Event.CHANGE_INVISIBLE) == sources(Event.RETRY) == sources(Event.GIVE_BACK), "one guard for the three"

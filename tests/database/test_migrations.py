@@ -97,10 +97,16 @@ def _plain(value: Any) -> Any:
     return {key: str(each) for key, each in value.items()} if isinstance(value, dict) else value
 
 
+_OPTIONS = text(
+    "SELECT relname, reloptions FROM pg_class WHERE relname = :name"
+    " OR oid IN (SELECT indexrelid FROM pg_index WHERE indrelid = CAST(:name AS regclass)) ORDER BY relname"
+)
+
+
 def _storage(conn: Connection, name: str) -> object:
-    """WITHOUT ROWID and AUTOINCREMENT; the fill factor."""
+    """WITHOUT ROWID and AUTOINCREMENT; the fill factor, and what is set for indexes."""
     if conn.dialect.name == "postgresql":
-        return conn.execute(text("SELECT reloptions FROM pg_class WHERE relname = :name"), {"name": name}).scalar()
+        return conn.execute(_OPTIONS, {"name": name}).all()
     made = conn.execute(text("SELECT sql FROM sqlite_master WHERE name = :name"), {"name": name}).scalar_one()
     return ["WITHOUT ROWID" in made, "AUTOINCREMENT" in made]
 
@@ -199,8 +205,8 @@ def test_a_schema_that_no_migration_leads_from_is_refused(database: Database, ol
 
 def test_a_schema_older_than_the_code_is_named(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     migrate.upgrade(database)
-    monkeypatch.setattr(migrate, "HEAD", "0011")
-    with pytest.raises(StoreUnavailable, match=r"has schema 0010, this popmq needs 0011.*popmq db upgrade"):
+    monkeypatch.setattr(migrate, "HEAD", "0012")
+    with pytest.raises(StoreUnavailable, match=r"has schema 0011, this popmq needs 0012.*popmq db upgrade"):
         migrate.check(database)
 
 

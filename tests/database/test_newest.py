@@ -1,0 +1,56 @@
+"""The newest version of a row is found at once, however many old ones a transaction keeps."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import Table, text
+from sqlalchemy.dialects import postgresql
+
+from popserver.database.newest import newest
+from popserver.database.schema import delivery, pending, progress, queue
+from popserver.model.topic import MessageType
+from tests.support.open_store import OpenStore
+from tests.support.pending_store import a_delayed, pend
+
+# More than a page of an index has room for.
+VERSIONS = 600
+POSTGRES = postgresql.dialect()  # type: ignore[no-untyped-call]
+KEYS: list[tuple[Table, tuple[str, ...], str]] = [
+    (queue, ("queue_id",), "next_offset"),
+    (queue, ("topic_id", "number"), "next_offset"),
+    (pending, ("pending_id",), "due_at_ms"),
+    (progress, ("group_id", "queue_id"), "next_offset"),
+    (delivery, ("group_id", "message_key"), "visible_at_ms"),
+]
+
+
+@pytest.mark.parametrize(("table", "key", "changes"), KEYS, ids=lambda value: str(value))
+def test_the_newest_version_comes_first(store: OpenStore, table: Table, key: tuple[str, ...], changes: str) -> None:
+    if store.database.is_sqlite:
+        pytest.skip("SQLite has one version of a row in its tables")
+    topic = store.topic(queues=2, accepts=(MessageType.NORMAL, MessageType.DELAY))
+    group = store.group(meets=[topic])
+    store.send(topic, 2)
+    store.receive(group, topic)
+    pend(store, topic, a_delayed(store, 1_000), a_delayed(store, 1_000))
+    store.database.begin(conn := store.conn)
+    try:
+        # Each version gets entries in all indexes, as one does that has no room in its page.
+        conn.exec_driver_sql(f"CREATE INDEX of_what_changes ON {table.name} ({changes})")
+        rows = conn.execute(table.select()).mappings().all()
+        queries = [
+            newest(table, table.c[changes], **{name: row[name] for name in key}).compile(
+                dialect=POSTGRES, compile_kwargs={"literal_binds": True}
+            )
+            for row in rows
+        ]
+        assert len(queries) == 2, "an entry of one may fill the page that has those of the other"
+        blocks = []
+        for _ in range(VERSIONS):
+            conn.exec_driver_sql(f"UPDATE {table.name} SET {changes} = {changes} + 1")
+            for query in queries:
+                plan = conn.execute(text(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {query}")).scalar_one()[0]["Plan"]
+                blocks.append(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
+    finally:
+        conn.exec_driver_sql("ROLLBACK")
+    assert max(blocks) <= 5, "a few pages of the index, and that of the newest version"
