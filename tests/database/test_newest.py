@@ -14,7 +14,7 @@ from tests.support.pending_store import a_delayed, pend
 
 # More than a page of an index has room for.
 VERSIONS = 600
-POSTGRES = postgresql.dialect()  # type: ignore[no-untyped-call]
+POSTGRES = postgresql.dialect()
 KEYS: list[tuple[Table, tuple[str, ...], str]] = [
     (queue, ("queue_id",), "next_offset"),
     (queue, ("topic_id", "number"), "next_offset"),
