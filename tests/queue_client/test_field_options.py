@@ -88,11 +88,11 @@ def test_the_option_reaches_the_threads(shared: popserver.EmbeddedBroker, topic:
 async def test_a_pull_that_fails_is_repeated_after_the_delay(desk: Desk) -> None:
     await desk.server.fill(Q, "a")
     desk.server.answers["PullMessage"] = lambda _: [rpc.PullMessageResponse(status=status(pb.BAD_REQUEST))]
-    await desk.start(pull_delay_when_exception=20)
+    await desk.start(pull_delay_when_exception=7)  # not 20: members check their shares every 20 s
     await until(lambda: desk.server.pulls_of(Q) == [0])
-    await until(lambda: desk.clock.waits(20))
+    await until(lambda: desk.clock.waits(7))
     del desk.server.answers["PullMessage"]
-    await desk.clock.advance(19)
+    await desk.clock.advance(6)
     assert desk.server.pulls_of(Q) == [0]
     await desk.clock.advance(1)
     await until(lambda: desk.texts == ["a"])
