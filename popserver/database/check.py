@@ -26,6 +26,9 @@ _IS_READY = is_shown_as("h.state", State.READY)
 _IS_PAUSED = """EXISTS (
             SELECT 1 FROM pause x
             WHERE x.group_id = b.group_id AND x.topic_id = b.topic_id AND x.message_group = b.message_group)"""
+_START = """COALESCE(
+            (SELECT o.start_offset FROM message_group_start o WHERE o.group_id = b.group_id
+             AND o.queue_id = p.queue_id AND o.message_group = b.message_group), p.start_offset)"""
 _HEADS = f"""
         SELECT group_id, topic_id, message_group, MIN(message_key) AS first_key,
                MIN(message_key >> {OFFSET_BITS}) AS queue_id
@@ -129,12 +132,12 @@ INVARIANTS = {
     "a delivery of a message its message group has not reached": f"""
         SELECT COUNT(*) FROM message_group_progress b {_IN_USE}
         JOIN delivery d ON {_OF_ITS_GROUP} AND d.message_key >= ((b.queue_id << {OFFSET_BITS}) | b.next_offset)""",
-    "a delivery in a message group before the progress's start": f"""
-        SELECT COUNT(*) FROM delivery d
-        JOIN progress p ON p.group_id = d.group_id AND p.queue_id = (d.message_key >> {OFFSET_BITS})
-        WHERE d.message_group IS NOT NULL AND (d.message_key & {OFFSET_MASK}) < p.start_offset""",
-    "a message group that stands before the progress's start": f"""
-        SELECT COUNT(*) FROM message_group_progress b {_IN_USE} WHERE b.next_offset < p.start_offset""",
+    "a delivery in a message group before its start": f"""
+        SELECT COUNT(*) FROM delivery b
+        JOIN progress p ON p.group_id = b.group_id AND p.queue_id = (b.message_key >> {OFFSET_BITS})
+        WHERE b.message_group IS NOT NULL AND (b.message_key & {OFFSET_MASK}) < {_START}""",
+    "a message group that stands before its start": f"""
+        SELECT COUNT(*) FROM message_group_progress b {_IN_USE} WHERE b.next_offset < {_START}""",
     "a lite subscription without its client": """
         SELECT COUNT(*) FROM lite_subscription s WHERE NOT EXISTS (
             SELECT 1 FROM lite_client c WHERE c.client_id = s.client_id AND c.group_id = s.group_id

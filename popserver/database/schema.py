@@ -291,7 +291,8 @@ progress = Table(
     # How often an operator has moved it. A member's commit with an older count is refused.
     Column("resets", Integer, nullable=False, server_default="0"),
     # Where the messages of message groups begin that are not done: no message before it has a delivery in a message
-    # group, or gets one without a reset. It may be too low: `delivery.start_offsets` moves it on now and then.
+    # group without a start of its own, or gets one without a reset. It may be too low: `delivery.moving_starts` moves
+    # it on now and then.
     Column("start_offset", BigInteger, nullable=False, server_default="0"),
     PrimaryKeyConstraint("group_id", "queue_id", name="progress_pk"),
     sqlite_with_rowid=False,
@@ -328,7 +329,7 @@ event.listen(
         " ADD CONSTRAINT message_group_progress_pk PRIMARY KEY (group_id, queue_id, message_group, next_offset)"
     ).execute_if(dialect="postgresql"),
 )
-# For the first position in a queue (`delivery.start_offsets`).
+# For the first position in a queue (`delivery.moving_starts`).
 Index(
     "message_group_first",
     message_group_progress.c.group_id,
@@ -344,6 +345,18 @@ Index(
     message_group_progress.c.open_since_ms,
     sqlite_where=_OPEN,
     postgresql_where=_OPEN,
+)
+
+# A message group that is not done for long has a start offset of its own, so that its queue's can move on.
+message_group_start = Table(
+    "message_group_start",
+    metadata,
+    Column("group_id", BigInteger, nullable=False),
+    Column("queue_id", BigInteger, nullable=False),
+    Column("message_group", Text, nullable=False),
+    Column("start_offset", BigInteger, nullable=False),
+    PrimaryKeyConstraint("group_id", "queue_id", "message_group", name="message_group_start_pk"),
+    sqlite_with_rowid=False,
 )
 
 # The lite topics of a bind topic (docs/design/0021). Messages of that name before `first_key` are of an expired one.

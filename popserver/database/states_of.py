@@ -100,6 +100,11 @@ _KEY, _FIRST_KEY = "CAST(:for_key AS BIGINT)", "CAST(:for_first AS BIGINT)"
 # has it, and so the newest version first (`database.newest`).
 _PROGRESS = _first("progress", "queue_id", ":for_queue")
 _MESSAGE_GROUP = f"(SELECT message_group FROM message WHERE message_key = {_KEY} AND copy_of IS NULL)"  # noqa: S608
+_START = f"""COALESCE(
+                 (SELECT start_offset FROM message_group_start
+                  WHERE group_id = CAST(:for_group AS BIGINT) AND queue_id = CAST(:for_queue AS BIGINT)
+                    AND message_group = {_MESSAGE_GROUP}),
+                 (SELECT start_offset FROM ({_PROGRESS}) at_start), 0)"""  # noqa: S608
 _STATE_OF = text(f"""
 SELECT {state(_KEY, "d.state", "rd.state")}
 FROM consumer_group g
@@ -110,7 +115,6 @@ LEFT JOIN ({_first("dead_letter", "origin_key", ":for_first")}) l ON l.group_id 
 {_REDRIVEN.format(key=_KEY)}
 LEFT JOIN (SELECT * FROM message_group_progress
            WHERE group_id = CAST(:for_group AS BIGINT) AND queue_id = CAST(:for_queue AS BIGINT)
-             AND message_group <= {_MESSAGE_GROUP} AND (message_group, next_offset) >=
-                 ({_MESSAGE_GROUP}, COALESCE((SELECT start_offset FROM ({_PROGRESS}) at_start), 0))
+             AND message_group <= {_MESSAGE_GROUP} AND (message_group, next_offset) >= ({_MESSAGE_GROUP}, {_START})
            ORDER BY message_group, next_offset LIMIT 1) b ON b.group_id = g.group_id
 WHERE g.group_id = CAST(:for_group AS BIGINT)""")  # noqa: S608

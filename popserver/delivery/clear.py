@@ -15,6 +15,7 @@ from sqlalchemy import BindParameter, Integer, Select, and_, bindparam, delete, 
 from popserver.database.rows import RowStatement, encode_rows, rows_parameter
 from popserver.database.schema import dead_letter, delivery, redrive
 from popserver.database.schema import message_group_progress as behind
+from popserver.database.schema import message_group_start as own_start
 from popserver.engine.transaction import STEP_ROWS_MAX, Transaction
 from popserver.model.states import LetterState
 
@@ -60,11 +61,12 @@ def lock(tx: Transaction, place: GroupInQueue) -> bool:
 
 
 def clear(tx: Transaction, place: GroupInQueue) -> None:
-    """Remove its deliveries and the positions of its message groups."""
+    """Remove its deliveries, and the positions and starts of its message groups."""
     for keys in chain(_own_keys(tx, place), _redriven_keys(tx, place)):
         _execute(tx, _REMOVE, place, keys)
     for names in _pages(tx, _BEHIND, place, ""):
         _execute(tx, _REMOVE_BEHIND, place, names)
+    tx.conn.execute(_REMOVE_STARTS, place.names)
 
 
 def make_ready(tx: Transaction, place: GroupInQueue, from_key: int) -> None:
@@ -152,6 +154,9 @@ _BEHIND = (
 )
 _NAMES = rows_parameter("keys", text=("message_group",))
 _REMOVE_BEHIND = delete(behind).where(*_BEHIND_HERE, behind.c.message_group.in_(select(_NAMES.c.message_group)))
+_REMOVE_STARTS = delete(own_start).where(
+    own_start.c.group_id == bindparam("for_group"), own_start.c.queue_id == bindparam("of_queue")
+)
 _DEAD = (
     select(dead_letter.c.dead_letter_id)
     .where(

@@ -250,7 +250,7 @@ def _runs(dialect: Dialect, named: Subquery) -> RowQuery[GroupRunRow]:
         group_id=named.c.group_id,
         topic_id=named.c.topic_id,
         message_group=named.c.message_group,
-        from_key=start_key(named, named.c.group_id),
+        from_key=start_key(dialect, named, named.c.group_id),
     )
     names = GroupRunRow._fields
     if dialect.has_other_writers:

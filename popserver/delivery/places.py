@@ -57,13 +57,13 @@ class ReadySearch(NamedTuple):
 class ReadyFrom(SearchedFrom[ReadySearch]):
     """From when on these searches look. A message is READY since it was due, but only once a server has seen that."""
 
-    slack_ms: ClassVar = 20_000
+    slack_ms: ClassVar = 5_000
 
 
 class OpenFrom(SearchedFrom[ReadySearch]):
     """The same for open message groups."""
 
-    slack_ms: ClassVar = 20_000
+    slack_ms: ClassVar = 5_000
 
 
 # For the whole topic, because that is one lookup; for each queue it would scan all open groups.

@@ -4,9 +4,12 @@ Whatever looks for the deliveries of a message group begins there. On Postgres a
 entries of all that were there since it began, and each look would read them from the first one on. Kafka's share groups
 have such an offset too, for their own reasons.
 
-The offset moves under the lock on the progress, which everybody has who grants messages in the queue, so no message
-before it can get a delivery. A reset sets it to 0. It stays there on SQLite, whose index has no entries of the past,
-and for lite topics, whose clients may begin anywhere.
+A message group that is not done for long, because it waits for a retry or has many messages, would keep the start of
+its queue back for all others. It gets a start of its own (`message_group_start`), and the queue's moves on without it.
+
+The starts move under the lock on the progress, which everybody has who grants messages in the queue, so no message
+before them can get a delivery. A reset sets the queue's to 0 and ends the others. It stays there on SQLite, whose index
+has no entries of the past, and for lite topics, whose clients may begin anywhere.
 """
 
 from __future__ import annotations
@@ -26,35 +29,37 @@ from sqlalchemy import (
     literal_column,
     select,
     tuple_,
-    update,
 )
 
 from popserver.database.dialect import Dialect
-from popserver.database.newest import is_newest, newest
+from popserver.database.newest import newest
 from popserver.database.schema import KEY_SHIFT, delivery, progress
 from popserver.database.schema import message_group_progress as behind
-from popserver.delivery.places import QueueToScan
-from popserver.engine.transaction import Transaction
-from popserver.model.topic import OFFSET_BITS
-
-# Until the next look others read what ended since this one.
-LOOK_AGAIN_MS = 2_000
-PLACES_MAX = 10_000  # beyond that all looks are forgotten
+from popserver.database.schema import message_group_start as own
 
 
-class _Looks:
-    """When to look again, by consumer group and queue."""
+def start_key(dialect: Dialect, rows: FromClause, group_id: ColumnElement[int]) -> ColumnElement[int]:
+    """The message key where each message group in `rows` starts, which have its `queue_id` and `message_group`."""
+    if not dialect.has_other_writers:
+        return literal_column("0")
+    return rows.c.queue_id.op("<<")(KEY_SHIFT).op("|")(_start_offset(rows, group_id))
 
-    def __init__(self) -> None:
-        self.again_ms: dict[tuple[int, int], int] = {}
+
+def own_start(
+    group_id: ColumnElement[int], queue_id: ColumnElement[int], message_group: ColumnElement[Any]
+) -> ScalarSelect[int]:
+    """The start offset that a message group has for itself, NULL if it has none."""
+    start = own.alias("own_start")
+    of_this = start.c.group_id == group_id, start.c.queue_id == queue_id, start.c.message_group == message_group
+    return select(start.c.start_offset).where(*of_this).scalar_subquery()
 
 
-def start_key(rows: FromClause, group_id: ColumnElement[int]) -> ColumnElement[int]:
-    """The message key at the start offset of the group's progress in the `queue_id` of each row; 0 without progress."""
+def _start_offset(rows: FromClause, group_id: ColumnElement[int]) -> ColumnElement[int]:
+    """Of each message group in `rows`: its own, or that of its queue; 0 without progress."""
     at = progress.alias("at_start")
-    key = at.c.queue_id.op("<<")(KEY_SHIFT).op("|")(at.c.start_offset)
-    found = newest(at, key, group_id=group_id, queue_id=rows.c.queue_id).correlate(rows).scalar_subquery()
-    return func.coalesce(found, literal_column("0"))
+    of_queue = newest(at, at.c.start_offset, group_id=group_id, queue_id=rows.c.queue_id)
+    starts = own_start(group_id, rows.c.queue_id, rows.c.message_group), of_queue.scalar_subquery()
+    return func.coalesce(*(each.correlate(rows) for each in starts), literal_column("0"))
 
 
 def any_position(dialect: Dialect, rows: FromClause) -> ScalarSelect[int]:
@@ -63,7 +68,7 @@ def any_position(dialect: Dialect, rows: FromClause) -> ScalarSelect[int]:
     if not dialect.has_other_writers:
         return select(behind.c.queue_id).where(_is_of(behind, rows)).correlate(rows).scalar_subquery()
     one = behind.alias("one_position")
-    return _first_position(one, rows, one.c.queue_id).correlate(rows).scalar_subquery()
+    return first_position(one, rows, one.c.queue_id).correlate(rows).scalar_subquery()
 
 
 def is_position(dialect: Dialect, rows: FromClause) -> ColumnElement[bool]:
@@ -72,7 +77,7 @@ def is_position(dialect: Dialect, rows: FromClause) -> ColumnElement[bool]:
         return _is_of(behind, rows)
     one = behind.alias("one_position")
     place: ColumnElement[Any] = literal_column("one_position.ctid").label("place")
-    found = _first_position(one, rows, place).correlate(rows).scalar_subquery()
+    found = first_position(one, rows, place).correlate(rows).scalar_subquery()
     # The sums keep Postgres from looking for the keys, for which it may take any index.
     is_of = (behind.c[name] + literal_column("0") == rows.c[name] for name in ("group_id", "queue_id"))
     is_named = behind.c.message_group.concat(literal_column("''")) == rows.c.message_group
@@ -83,19 +88,16 @@ def _is_of(position: FromClause, rows: FromClause) -> ColumnElement[bool]:
     return and_(*(position.c[name] == rows.c[name] for name in ("group_id", "queue_id", "message_group")))
 
 
-def _first_position(one: FromClause, rows: FromClause, *columns: ColumnElement[Any]) -> Select[Any]:
+def first_position(one: FromClause, rows: FromClause, *columns: ColumnElement[Any]) -> Select[Any]:
     """By the key, which on Postgres has the offset too: each position has few versions, and those before the start
     offset are past. The conditions and the order are like those of `is_in_run`."""
-    at = progress.alias("at_start")
-    found = newest(at, at.c.start_offset, group_id=rows.c.group_id, queue_id=rows.c.queue_id).correlate(rows)
-    start_offset = func.coalesce(found.scalar_subquery(), literal_column("0"))
     order = one.c.message_group, one.c.next_offset
     return (
         select(*columns)
         .where(
             one.c.group_id == rows.c.group_id,
             one.c.queue_id == rows.c.queue_id,
-            tuple_(*order) >= tuple_(rows.c.message_group, start_offset),
+            tuple_(*order) >= tuple_(rows.c.message_group, _start_offset(rows, rows.c.group_id)),
             one.c.message_group <= rows.c.message_group,
         )
         .order_by(*order)
@@ -135,7 +137,7 @@ def has_run(dialect: Dialect, rows: FromClause, *, from_start: bool = False) -> 
         group_id=bindparam("group_id"),
         topic_id=bindparam("topic_id"),
         message_group=rows.c.message_group,
-        from_key=start_key(rows, bindparam("group_id")) if from_start else literal_column("0"),
+        from_key=start_key(dialect, rows, bindparam("group_id")) if from_start else literal_column("0"),
     )
     return case((found.is_not(None), literal_column("1")), else_=literal_column("0"))
 
@@ -148,56 +150,3 @@ def any_of_run(dialect: Dialect, **of_group: Any) -> ScalarSelect[int]:
     each = delivery.alias("each_of_run")
     found = select(each.c.message_key).where(is_in_run(dialect, each, **of_group)).limit(literal_column("1"))
     return (found.order_by(*order_of_run(each)) if dialect.has_other_writers else found).scalar_subquery()
-
-
-def advance(tx: Transaction, places: Sequence[QueueToScan]) -> None:
-    """Move the start offsets of these queues on. Their progress is locked, and nothing was granted since."""
-    looks = tx.remembered(_Looks)
-    for place in places:
-        where = (place.group_id, place.queue_id)
-        if tx.now_ms < looks.again_ms.get(where, 0) <= tx.now_ms + LOOK_AGAIN_MS:
-            continue
-        if len(looks.again_ms) >= PLACES_MAX:
-            looks.again_ms.clear()
-        looks.again_ms[where] = tx.now_ms + LOOK_AGAIN_MS
-        _advance(tx, place)
-
-
-def _advance(tx: Transaction, place: QueueToScan) -> None:
-    first_key = place.queue_id << OFFSET_BITS
-    names = {"for_group": place.group_id, "for_queue": place.queue_id, "scan_offset": place.next_offset}
-    keys = {"queue_key": first_key, "from_key": first_key + place.start_offset, "to_key": first_key + place.next_offset}
-    start_offset = tx.conn.execute(_START, names | keys | {"start_offset": place.start_offset}).scalar_one()
-    if start_offset > place.start_offset:
-        tx.conn.execute(_MOVE, names | {"start_offset": start_offset})
-
-
-_FIRST_DELIVERY = (
-    select(delivery.c.message_key - bindparam("queue_key"))
-    .where(
-        delivery.c.group_id == bindparam("for_group"),
-        delivery.c.message_key >= bindparam("from_key"),
-        delivery.c.message_key < bindparam("to_key"),
-    )
-    .order_by(delivery.c.message_key)
-    .limit(literal_column("1"))
-    .scalar_subquery()
-)
-_FIRST_BEHIND = (
-    select(behind.c.next_offset)
-    .where(
-        behind.c.group_id == bindparam("for_group"),
-        behind.c.queue_id == bindparam("for_queue"),
-        behind.c.next_offset >= bindparam("start_offset"),
-    )
-    .order_by(behind.c.next_offset)
-    .limit(literal_column("1"))
-    .scalar_subquery()
-)
-# LEAST leaves NULL out.
-_START = select(func.least(bindparam("scan_offset"), _FIRST_DELIVERY, _FIRST_BEHIND))
-_MOVE = (
-    update(progress)
-    .where(is_newest(progress, group_id=bindparam("for_group"), queue_id=bindparam("for_queue")))
-    .values(start_offset=bindparam("start_offset"))
-)

@@ -5,7 +5,7 @@ entries of everything that was there since it began, and each search would read 
 begins at the first row that the last one saw, or some time before that search: whatever is stored later is due later.
 
 What is stored much later than it is due (a server was stopped) must be told: `forget`. And now and then one search
-looks at everything, so a mistake is no more than a delay.
+looks back, two minutes or at everything, so a mistake is no more than a delay.
 """
 
 from __future__ import annotations
@@ -18,21 +18,28 @@ from popserver.engine import meters
 
 Search = TypeVar("Search", bound=Hashable)
 
-# A look at everything costs as much as the transaction beside it is old. So they are rare, unless one was of use; and
-# after one of half a second or more, which no busy machine explains, they take a hundredth of the time.
+# Looks back are rare, unless one was of use. One at everything costs as much as the transaction beside it is old, so
+# these take a thousandth of the time, and the others look back as far as a mistake is probable.
+LOOK_BACK_MS = 120_000
 LOOK_AGAIN_MS_MIN = 1_000
 LOOK_AGAIN_MS_MAX = 16_000
-LOOK_AGAIN_MS_LONGEST = 300_000
-LONG_MS = 500
-PAUSE_FACTOR = 100  # times what a long look took
+PAUSE_FACTOR = 1_000  # times what the last look at everything took
+PAUSE_MS_MAX = 300_000
 SEARCHES_MAX = 10_000  # beyond that all are forgotten
 
 
 class _Seen(NamedTuple):
     from_ms: int
     at_ms: int  # of the search
-    looked_ms: int  # of the last one that looked at everything
+    looked_ms: int  # of the last one that looked back
+    again_ms: int  # until the next one does
+    all_ms: int  # of the last one that looked at everything
     pause_ms: int  # until the next one does
+
+
+class _LookBack(NamedTuple):
+    is_at_all: bool
+    began_s: float
 
 
 class SearchedFrom(Generic[Search]):
@@ -45,41 +52,48 @@ class SearchedFrom(Generic[Search]):
 
     def __init__(self) -> None:
         self._seen: dict[Search, _Seen] = {}
-        self._began_s: dict[Search, float] = {}  # the looks at everything that are not done
+        self._looks_back: dict[Search, _LookBack] = {}  # those that are not done
 
     def of(self, search: Search, now_ms: int) -> int:
         """The time from which on a search has to look; 0: it looks at everything."""
         seen = self._seen.get(search)
-        is_known = seen is not None and seen.at_ms <= now_ms < seen.looked_ms + seen.pause_ms
-        if seen is not None and is_known:
+        is_known = seen is not None and seen.at_ms <= now_ms < seen.all_ms + seen.pause_ms
+        if seen is not None and is_known and now_ms < seen.looked_ms + seen.again_ms:
             return seen.from_ms
-        self._began_s[search] = meters.now_s()
-        return 0
+        self._looks_back[search] = _LookBack(not is_known, meters.now_s())
+        return min(seen.from_ms, now_ms - LOOK_BACK_MS) if seen is not None and is_known else 0
 
     def saw(self, search: Search, first_ms: int | None, now_ms: int) -> Callable[[], None]:
         """The search, which has just ended, saw this first row; None: there is none. Returns what to call after the
         COMMIT."""
-        began_s = self._began_s.pop(search, None)
-        took_ms = None if began_s is None else round(1_000 * (meters.now_s() - began_s))
+        look = self._looks_back.pop(search, None)
+        took_ms = 0 if look is None else round(1_000 * (meters.now_s() - look.began_s))
         latest_ms = now_ms - self.slack_ms
         found_ms = latest_ms if first_ms is None else min(first_ms, latest_ms)
-        return partial(self._remember, search, found_ms, now_ms, took_ms)
+        if look is None:
+            return partial(self._remember, search, found_ms, now_ms)
+        return partial(self._remember_look, search, found_ms, now_ms, took_ms if look.is_at_all else None)
 
-    def _remember(self, search: Search, found_ms: int, now_ms: int, took_ms: int | None) -> None:
-        """`took_ms`: how long it took, if it looked at everything because it was time to do so."""
+    def _remember(self, search: Search, found_ms: int, now_ms: int) -> None:
         before = self._seen.get(search)
-        if took_ms is None:
-            if before is not None:  # else it was forgotten meanwhile
-                self._seen[search] = before._replace(from_ms=found_ms, at_ms=now_ms)
-            return
+        if before is not None:  # else it was forgotten meanwhile
+            self._seen[search] = before._replace(from_ms=found_ms, at_ms=now_ms)
+
+    def _remember_look(self, search: Search, found_ms: int, now_ms: int, took_ms: int | None) -> None:
+        """`took_ms`: of a look at everything."""
+        before = self._seen.get(search)
+        again_ms = LOOK_AGAIN_MS_MIN
+        if before is not None and found_ms >= before.from_ms:
+            again_ms = min(2 * before.again_ms, LOOK_AGAIN_MS_MAX)
+        if took_ms is not None:
+            all_ms, pause_ms = now_ms, min(max(PAUSE_FACTOR * took_ms, again_ms), PAUSE_MS_MAX)
+        elif before is not None:
+            all_ms, pause_ms = before.all_ms, before.pause_ms
+        else:
+            return  # it was forgotten meanwhile
         if len(self._seen) >= SEARCHES_MAX:
             self._seen.clear()
-        pause_ms = LOOK_AGAIN_MS_MIN
-        if before is not None and found_ms >= before.from_ms:
-            pause_ms = min(2 * before.pause_ms, LOOK_AGAIN_MS_MAX)
-        if took_ms >= LONG_MS:
-            pause_ms = min(PAUSE_FACTOR * took_ms, LOOK_AGAIN_MS_LONGEST)
-        self._seen[search] = _Seen(found_ms, now_ms, now_ms, pause_ms)
+        self._seen[search] = _Seen(found_ms, now_ms, now_ms, again_ms, all_ms, pause_ms)
 
     def forget(self, search: Search) -> None:
         """A row was stored later than it was due."""

@@ -23,6 +23,7 @@ from popserver.database.schema import (
     member,
     message,
     message_group_progress,
+    message_group_start,
     pause,
     pending,
     progress,
@@ -72,7 +73,8 @@ def _purge_groups(tx: Transaction) -> int:
     removed = removed or _purge_plan(tx, group_id)
     if removed:
         return removed
-    for key in (message_group_progress.c.message_group, member.c.client_id, queue_lock.c.queue_id):
+    of_groups = message_group_progress.c.message_group, message_group_start.c.message_group
+    for key in (*of_groups, member.c.client_id, queue_lock.c.queue_id):
         removed = _purge_rows(tx, key, key.table.c.group_id == group_id)
         if removed:
             return removed
@@ -122,10 +124,10 @@ def _purge_queue(tx: Transaction, queue_id: int) -> int:
     tx.conn.execute(_END_PROGRESS, {"of_queue": queue_id})
     if left := tx.conn.execute(_COUNT_PROGRESS, {"of_queue": queue_id}).scalar_one():
         return int(left)  # another server's transaction uses them for a moment
-    of_queue = message_group_progress.c.queue_id == queue_id
-    removed = _purge_rows(tx, message_group_progress.c.message_group, of_queue)
-    if removed:
-        return removed
+    for of_groups in (message_group_progress, message_group_start):
+        removed = _purge_rows(tx, of_groups.c.message_group, of_groups.c.queue_id == queue_id)
+        if removed:
+            return removed
     tx.conn.execute(_END_LOCKS, {"of_queue": queue_id})
     first, end = message_key(queue_id, 0), message_key(queue_id + 1, 0)
     removed = _purge_deliveries(tx, delivery.c.message_key >= first, delivery.c.message_key < end)

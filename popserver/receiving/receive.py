@@ -18,7 +18,7 @@ from sqlalchemy import bindparam, select
 
 from popserver.database.rows import RowStatement, encode_rows
 from popserver.database.schema import delivery, in_states
-from popserver.delivery import start_offsets
+from popserver.delivery import moving_starts
 from popserver.delivery.message_groups import MessageGroupKey
 from popserver.delivery.places import OpenFrom, QueueToScan, ReadyFrom, ReadySearch
 from popserver.engine.transaction import STEP_ROWS_MAX, Transaction, carries_out
@@ -184,7 +184,7 @@ def _find_and_grant(tx: Transaction, batch: ReceiveBatch, several: Sequence[Rece
     if places and tx.has_other_writers:
         _saw(tx, batch, places[0].ready_since_ms, places[0].open_since_ms)
         if batch.takes_groups:
-            start_offsets.advance(tx, places)
+            moving_starts.advance(tx, batch.topic.topic_id, places)
     is_any_again = not places or places[0].ready_since_ms is not None
     # Messages without a message group that are READY again, the longest waiting first.
     ready_again = _READY_AGAIN.rows(tx.conn, batch.names | {"limit": batch.room}) if is_any_again else []

@@ -37,7 +37,7 @@ from popserver.database.schema import message_group_progress as behind
 from popserver.database.statement import Statement
 from popserver.delivery.message_groups import MessageGroupKey, subscriber_of
 from popserver.delivery.places import PLACE_QUERIES, QueueToScan
-from popserver.delivery.start_offsets import any_of_run
+from popserver.delivery.start_offsets import any_of_run, own_start
 from popserver.engine.transaction import Transaction
 from popserver.filters import SqlFilter, TagFilter
 from popserver.filters.tags import EVERYTHING
@@ -227,13 +227,23 @@ _MOVE_ON = PerDialect(
 )
 
 
+def _start(dialect: Dialect, of_queue: str) -> ColumnElement[int]:
+    """Where to look for the message's group: `start_key` or `start_offset` of its queue, or its own."""
+    start: ColumnElement[int] = bindparam(of_queue, type_=BigInteger)
+    if not dialect.has_other_writers:
+        return start
+    found = own_start(bindparam("group_id"), bindparam("for_queue"), message.c.message_group).correlate(message)
+    first = bindparam("queue_key", type_=BigInteger) if of_queue == "start_key" else literal_column("0")
+    return func.coalesce(first + found, start)
+
+
 def _any_delivery(dialect: Dialect) -> ScalarSelect[int]:
     return any_of_run(
         dialect,
         group_id=bindparam("group_id"),
         topic_id=bindparam("topic_id"),
         message_group=message.c.message_group,
-        from_key=bindparam("start_key"),
+        from_key=_start(dialect, "start_key"),
     )
 
 
@@ -244,7 +254,7 @@ def _any_row_behind(dialect: Dialect) -> ScalarSelect[int]:
     order: Sequence[ColumnElement[Any]] = ()
     if dialect.has_other_writers:
         order = behind.c.message_group, behind.c.next_offset
-        is_from = tuple_(*order) >= tuple_(message.c.message_group, bindparam("start_offset", type_=BigInteger))
+        is_from = tuple_(*order) >= tuple_(message.c.message_group, _start(dialect, "start_offset"))
         of_group = and_(is_from, behind.c.message_group <= message.c.message_group)
     return (
         select(behind.c.queue_id)

@@ -266,15 +266,13 @@ def _runs_of(dialect: Dialect, rows: CTE) -> Select[Any]:
     """What `_Runs` has, except for `ended`."""
     touched = select(rows.c.group_id, rows.c.queue_id, rows.c.topic_id, rows.c.message_group).distinct().cte("touched")
     each = delivery.alias("each_of_run")
-    # SQLite has no start offsets (`delivery.start_offsets`).
-    start = start_key(touched, touched.c.group_id) if dialect.has_other_writers else literal_column("0")
     in_run = is_in_run(
         dialect,
         each,
         group_id=touched.c.group_id,
         topic_id=touched.c.topic_id,
         message_group=touched.c.message_group,
-        from_key=start,
+        from_key=start_key(dialect, touched, touched.c.group_id),
     )
     run = select(each.c.message_key).where(in_run).order_by(*order_of_run(each)).correlate(touched).subquery("run")
     run_length = select(func.count()).select_from(run).scalar_subquery()

@@ -103,7 +103,7 @@ def end_due(tx: Transaction, requests: Sequence[EndDue]) -> list[EndedHolds | Po
 class DueFrom(SearchedFrom[None]):
     """There is one search, for all groups. A hold begins before it is due, so little is stored after its time."""
 
-    slack_ms: ClassVar = 2_000
+    slack_ms: ClassVar = 500
 
 
 def _due_from(tx: Transaction) -> int:

@@ -72,8 +72,8 @@ DAMAGE = {
         "UPDATE delivery SET state = 'ACKED_PROVISIONALLY' WHERE state = 'READY'"
     ),
     "a delivery of a message its message group has not reached": "UPDATE message_group_progress SET next_offset = 0",
-    "a delivery in a message group before the progress's start": "UPDATE progress SET start_offset = 1",
-    "a message group that stands before the progress's start": "UPDATE progress SET start_offset = next_offset",
+    "a delivery in a message group before its start": "UPDATE progress SET start_offset = 1",
+    "a message group that stands before its start": "UPDATE progress SET start_offset = next_offset",
     "a lite subscription without its client": "DELETE FROM lite_client",
     "a lite client whose group or topic is gone": "DELETE FROM consumer_group WHERE lite IS NOT NULL",
     "a lite topic whose topic is gone": "DELETE FROM topic WHERE lite_topics > 0",

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from popserver.engine import searches
 from popserver.engine.searches import (
-    LOOK_AGAIN_MS_LONGEST,
     LOOK_AGAIN_MS_MAX,
     LOOK_AGAIN_MS_MIN,
+    LOOK_BACK_MS,
+    PAUSE_MS_MAX,
     SEARCHES_MAX,
     SearchedFrom,
 )
@@ -66,10 +67,8 @@ def test_a_look_at_everything_is_repeated_soon_and_then_more_rarely() -> None:
     assert pauses == [LOOK_AGAIN_MS_MIN, 2_000, 4_000, 8_000, LOOK_AGAIN_MS_MAX, LOOK_AGAIN_MS_MAX, LOOK_AGAIN_MS_MAX]
 
 
-@pytest.mark.parametrize(
-    ("took_s", "pause_ms"), [(0.4, LOOK_AGAIN_MS_MIN), (0.5, 50_000), (1_000, LOOK_AGAIN_MS_LONGEST)]
-)
-def test_long_looks_at_everything_take_a_hundredth_of_the_time(
+@pytest.mark.parametrize(("took_s", "pause_ms"), [(0.0004, LOOK_AGAIN_MS_MIN), (0.05, 50_000), (1_000, PAUSE_MS_MAX)])
+def test_looks_at_everything_take_a_thousandth_of_the_time(
     clock: SimpleNamespace, took_s: float, pause_ms: int
 ) -> None:
     searched = SearchedInTest()
@@ -81,6 +80,19 @@ def test_long_looks_at_everything_take_a_hundredth_of_the_time(
     assert searched.of(1, NOW + pause_ms - 1) > 0
     searched.saw(1, None, NOW + pause_ms - 1)()  # An early look does not move the next one.
     assert searched.of(1, NOW + pause_ms) == 0
+
+
+def test_between_them_searches_look_back_two_minutes(clock: SimpleNamespace) -> None:
+    searched = SearchedInTest()
+    assert searched.of(1, NOW) == 0
+    clock.now_s += 1_000
+    searched.saw(1, None, NOW)()
+    now_ms = NOW + LOOK_AGAIN_MS_MIN
+    assert searched.of(1, now_ms) == now_ms - LOOK_BACK_MS
+    searched.saw(1, None, now_ms)()
+    assert searched.of(1, now_ms + 1) == now_ms - SLACK_MS
+    searched.saw(1, NOW - HOUR, now_ms + 1)()
+    assert searched.of(1, now_ms + 2 * LOOK_AGAIN_MS_MIN) == NOW - HOUR, "never later than what is known"
 
 
 def test_one_that_found_what_others_had_missed_is_repeated_soon() -> None:
@@ -102,6 +114,18 @@ def test_after_a_clock_that_went_back_it_looks_at_everything() -> None:
 def test_a_search_that_began_before_it_was_forgotten_tells_nothing() -> None:
     searched = SearchedInTest()
     look(searched, None, NOW)
+    after_commit = searched.saw(1, None, NOW)
+    searched.forget(1)
+    after_commit()
+    assert searched.of(1, NOW) == 0
+
+
+def test_a_look_back_that_began_before_it_was_forgotten_tells_nothing(clock: SimpleNamespace) -> None:
+    searched = SearchedInTest()
+    assert searched.of(1, NOW) == 0
+    clock.now_s += 1
+    searched.saw(1, None, NOW)()
+    assert searched.of(1, NOW + LOOK_AGAIN_MS_MIN) > 0
     after_commit = searched.saw(1, None, NOW)
     searched.forget(1)
     after_commit()

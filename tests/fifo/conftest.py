@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from popserver.delivery import start_offsets
+from popserver.delivery import moving_starts
 from popserver.model.group import Group
 from popserver.model.topic import MessageType, Topic
 from tests.support.open_store import OpenStore
@@ -12,7 +12,8 @@ from tests.support.open_store import OpenStore
 
 @pytest.fixture(autouse=True)
 def each_receive_moves_start_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(start_offsets, "LOOK_AGAIN_MS", 0)
+    monkeypatch.setattr(moving_starts, "LOOK_AGAIN_MS", 0)
+    monkeypatch.setattr(moving_starts, "SLOW_AFTER_MS", 0)
 
 
 @pytest.fixture

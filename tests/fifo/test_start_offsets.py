@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from popserver.database.database import Database
-from popserver.delivery import start_offsets
+from popserver.delivery import moving_starts
 from popserver.model.group import Group
 from popserver.model.topic import MessageType, Topic
 from popserver.progress.rules import Edge
@@ -74,7 +74,7 @@ def test_a_reset_sets_it_to_zero(store: OpenStore, group: Group, topic: Topic) -
 def test_it_is_looked_for_now_and_then(
     store: OpenStore, group: Group, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(start_offsets, "LOOK_AGAIN_MS", SECOND)
+    monkeypatch.setattr(moving_starts, "LOOK_AGAIN_MS", SECOND)
 
     def after_one_more() -> int:
         store.send(topic, in_order("a", 1))

@@ -7,7 +7,7 @@ from statistics import median
 
 import pytest
 
-from popserver.delivery.start_offsets import LOOK_AGAIN_MS
+from popserver.delivery.moving_starts import LOOK_AGAIN_MS
 from popserver.model.topic import MessageType
 from popserver.pulling import commit
 from popserver.pulling.read import ends_of, ends_of_topic

@@ -1,0 +1,27 @@
+"""A message group that is not done for long has a start offset of its own, so that its queue's can move on."""
+
+from __future__ import annotations
+
+from alembic import op
+
+revision = "0012"
+down_revision = "0011"
+
+_COLUMNS = (
+    "group_id BIGINT NOT NULL, queue_id BIGINT NOT NULL, message_group TEXT NOT NULL, start_offset BIGINT NOT NULL,"
+    " CONSTRAINT message_group_start_pk PRIMARY KEY (group_id, queue_id, message_group)"
+)
+
+
+def upgrade() -> None:
+    without_rowid = " WITHOUT ROWID" if op.get_bind().dialect.name == "sqlite" else ""
+    op.get_bind().exec_driver_sql(f"CREATE TABLE message_group_start ({_COLUMNS}){without_rowid}")
+
+
+def downgrade() -> None:
+    # The queue's start is beyond these message groups; it moves on again from 0.
+    op.get_bind().exec_driver_sql(
+        "UPDATE progress SET start_offset = 0"
+        " WHERE (group_id, queue_id) IN (SELECT group_id, queue_id FROM message_group_start)"
+    )
+    op.get_bind().exec_driver_sql("DROP TABLE message_group_start")

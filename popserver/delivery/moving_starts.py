@@ -1,0 +1,183 @@
+"""Moves the start offsets of a consumer group's queues on, see `delivery.start_offsets`.
+
+On Postgres alone, now and then, by a receive that has locked the progress.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from sqlalchemy import Select, bindparam, delete, func, insert, literal_column, select, union_all, update
+
+from popserver.database.dialect import Dialect, PerDialect
+from popserver.database.newest import is_newest
+from popserver.database.rows import RowStatement, encode_rows, rows_parameter
+from popserver.database.schema import delivery, progress
+from popserver.database.schema import message_group_progress as behind
+from popserver.database.schema import message_group_start as own
+from popserver.delivery.places import QueueToScan
+from popserver.delivery.start_offsets import any_of_run, first_position, own_start
+from popserver.engine.transaction import Transaction
+from popserver.model.topic import OFFSET_BITS
+
+# Until the next look others read what ended since this one.
+LOOK_AGAIN_MS = 2_000
+# A message group that is not done so long after the scan has passed it gets a start of its own.
+SLOW_AFTER_MS = 10_000
+SLOW_MAX = 32  # message groups of a queue with a start of their own; each look looks at each of them
+PLACES_MAX = 10_000  # beyond that all looks are forgotten
+
+
+class _Look(NamedTuple):
+    """The last look at a queue, and what the scan had passed at `marked_ms`, and at the mark before it."""
+
+    at_ms: int
+    marked_ms: int
+    marked: int
+    marked_before: int
+
+
+class _Looks:
+    """The last looks, by consumer group and queue."""
+
+    def __init__(self) -> None:
+        self.last: dict[tuple[int, int], _Look] = {}
+
+
+class _OwnStart(NamedTuple):
+    """A message group with a start of its own, and its first message that is not done; None if all are."""
+
+    message_group: str
+    start_offset: int
+    first_offset: int | None
+
+
+class _First(NamedTuple):
+    """The first message of a queue that is not done, of the message groups without a start of their own."""
+
+    first_offset: int
+    message_group: str
+
+
+def advance(tx: Transaction, topic_id: int, places: Sequence[QueueToScan]) -> None:
+    """Move the start offsets of these queues on. Their progress is locked, and nothing was granted since."""
+    looks = tx.remembered(_Looks).last
+    for place in places:
+        last = looks.get((place.group_id, place.queue_id), _Look(tx.now_ms - LOOK_AGAIN_MS, tx.now_ms, 0, 0))
+        if 0 <= tx.now_ms - last.at_ms < LOOK_AGAIN_MS:
+            continue
+        if len(looks) >= PLACES_MAX:
+            looks.clear()
+        look = last._replace(at_ms=tx.now_ms)
+        if not 0 <= tx.now_ms - last.marked_ms < SLOW_AFTER_MS:
+            look = _Look(tx.now_ms, tx.now_ms, place.next_offset, last.marked)
+        looks[place.group_id, place.queue_id] = look
+        _advance(tx, topic_id, place, look.marked_before)
+
+
+def _advance(tx: Transaction, topic_id: int, place: QueueToScan, slow_before: int) -> None:
+    queue_key = place.queue_id << OFFSET_BITS
+    names = {"for_group": place.group_id, "for_queue": place.queue_id, "for_topic": topic_id, "queue_key": queue_key}
+    room = SLOW_MAX - _move_own(tx, place, names)
+    names |= {"to_key": queue_key + place.next_offset}
+    start_offset = place.start_offset
+    while True:
+        from_here = {"from_key": queue_key + start_offset, "from_offset": start_offset}
+        first = _FIRST.first(tx.conn, names | from_here)
+        start_offset = place.next_offset if first is None else min(place.next_offset, first.first_offset)
+        if first is None or start_offset >= slow_before or not room:
+            break
+        tx.conn.execute(_INSERT_OWN, names | {"name": first.message_group, "first_offset": start_offset})
+        room -= 1
+    if start_offset > place.start_offset:
+        tx.conn.execute(_MOVE, names | {"start_offset": start_offset})
+
+
+def _move_own(tx: Transaction, place: QueueToScan, names: dict[str, Any]) -> int:
+    """Move the starts of message groups on, and remove those that the queue's start covers. Returns how many stay."""
+    starts = _OWN.of(tx.conn).rows(tx.conn, names)
+    ended = [each for each in starts if each.first_offset is None or each.first_offset >= place.start_offset]
+    left = [each for each in starts if each not in ended]
+    if ended:
+        tx.conn.execute(_END_OWN, names | {"names": encode_rows([(each.message_group,) for each in ended])})
+    moved = [(each.first_offset, each.message_group) for each in left if each.first_offset != each.start_offset]
+    if moved:
+        tx.conn.execute(_MOVE_OWN, names | {"moved": encode_rows(moved)})
+    return len(left)
+
+
+_GROUP_ID, _QUEUE_ID = (
+    bindparam("for_group", type_=own.c.group_id.type),
+    bindparam("for_queue", type_=own.c.queue_id.type),
+)
+_OWN_HERE = own.c.group_id == _GROUP_ID, own.c.queue_id == _QUEUE_ID
+
+
+def _own(dialect: Dialect) -> RowStatement[_OwnStart]:
+    first = any_of_run(
+        dialect,
+        group_id=_GROUP_ID,
+        topic_id=bindparam("for_topic"),
+        message_group=own.c.message_group,
+        from_key=own.c.start_offset + bindparam("queue_key"),
+    )
+    one = behind.alias("one_position")
+    position = first_position(one, own, one.c.next_offset).correlate(own).scalar_subquery()
+    # LEAST leaves NULL out.
+    first_offset = func.least(first - bindparam("queue_key"), position).label("first_offset")
+    return RowStatement(_OwnStart, select(own.c.message_group, own.c.start_offset, first_offset).where(*_OWN_HERE))
+
+
+_OWN = PerDialect(_own)
+_NAMES = rows_parameter("names", text=("message_group",))
+_END_OWN = delete(own).where(*_OWN_HERE, own.c.message_group.in_(select(_NAMES.c.message_group)))
+_MOVED = rows_parameter("moved", "first_offset", text=("message_group",))
+_MOVE_OWN = (
+    update(own)
+    .where(*_OWN_HERE, own.c.message_group == _MOVED.c.message_group)
+    .values(start_offset=_MOVED.c.first_offset)
+)
+_INSERT_OWN = insert(own).values(
+    group_id=_GROUP_ID, queue_id=_QUEUE_ID, message_group=bindparam("name"), start_offset=bindparam("first_offset")
+)
+
+
+def _of_others(found: Select[Any], name: Any) -> Select[Any]:
+    """Leaves out the message groups with a start of their own."""
+    one: Select[Any] = found.where(own_start(_GROUP_ID, _QUEUE_ID, name).is_(None)).limit(literal_column("1"))
+    return select(one.subquery())
+
+
+_FIRST_DELIVERY = (
+    select((delivery.c.message_key - bindparam("queue_key")).label("first_offset"), delivery.c.message_group)
+    .where(
+        delivery.c.group_id == _GROUP_ID,
+        delivery.c.message_key >= bindparam("from_key"),
+        delivery.c.message_key < bindparam("to_key"),
+        delivery.c.message_group.is_not(None),
+    )
+    .order_by(delivery.c.message_key)
+)
+_FIRST_POSITION = (
+    select(behind.c.next_offset.label("first_offset"), behind.c.message_group)
+    .where(
+        behind.c.group_id == _GROUP_ID,
+        behind.c.queue_id == _QUEUE_ID,
+        behind.c.next_offset >= bindparam("from_offset"),
+    )
+    .order_by(behind.c.next_offset)
+)
+_FIRST = RowStatement(
+    _First,
+    union_all(
+        _of_others(_FIRST_DELIVERY, delivery.c.message_group), _of_others(_FIRST_POSITION, behind.c.message_group)
+    )
+    .order_by("first_offset")
+    .limit(literal_column("1")),
+)
+_MOVE = (
+    update(progress)
+    .where(is_newest(progress, group_id=_GROUP_ID, queue_id=_QUEUE_ID))
+    .values(start_offset=bindparam("start_offset"))
+)
