@@ -59,6 +59,90 @@ def test_a_message_group_behind_the_scan_holds_it_back(store: OpenStore, group: 
     assert start_of(store) == 1, "the message that the scan passed over"
 
 
+def own_starts(store: OpenStore) -> dict[str, int]:
+    rows = store.rows("SELECT message_group, start_offset FROM message_group_start")
+    return {each.message_group: each.start_offset for each in rows}
+
+
+def go_on(store: OpenStore, group: Group, topic: Topic, *names: str) -> None:
+    """A message of each of these message groups comes, and the free ones are consumed."""
+    store.send(topic, [each for name in names for each in in_order(name, 1)])
+    store.ack(group, *store.receive(group, topic))
+    assert store.check() is None
+
+
+def test_a_slow_message_group_gets_its_own(store: OpenStore, group: Group, topic: Topic) -> None:
+    store.send(topic, in_order("slow", 2))
+    slow, after = store.receive(group, topic)
+    store.send(topic, [*in_order("behind", 1), *in_order("slow", 1)])
+    (behind,) = store.receive(group, topic)
+    for _ in range(3):
+        go_on(store, group, topic, "other", "behind")
+    assert own_starts(store) == {"slow": 0, "behind": 2}
+    assert start_of(store) >= 4
+    assert store.receive(group, topic) == [], "the slow ones are locked"
+
+    store.ack(group, behind)
+    assert [each.stored.offset for each in store.receive(group, topic)] == [5, 7, 9], "as before"
+    go_on(store, group, topic, "other")
+    assert own_starts(store) == {"slow": 0, "behind": 5}, "it has moved on"
+
+    assert store.ack(group, slow, after) == [None, None]
+    (last,) = store.receive(group, topic)
+    assert last.stored.offset == 3, "it was behind the scan"
+    store.ack(group, last)
+    go_on(store, group, topic, "other")
+    assert own_starts(store) == {"behind": 5}
+
+
+def test_it_follows_the_message_group_when_that_is_fast_again(store: OpenStore, group: Group, topic: Topic) -> None:
+    store.send(topic, in_order("slow", 1))
+    (slow,) = store.receive(group, topic)
+    for _ in range(3):
+        go_on(store, group, topic, "other", "slow")
+    assert own_starts(store) == {"slow": 0}
+    store.ack(group, slow)
+    for _ in range(3):
+        go_on(store, group, topic, "slow")
+    assert own_starts(store) == {}
+    for _ in range(3):
+        go_on(store, group, topic, "other")
+    assert start_of(store) == store.one_value("SELECT next_offset FROM queue") - 1
+
+
+def test_few_get_their_own(store: OpenStore, group: Group, topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(moving_starts, "SLOW_MAX", 2)
+    store.send(topic, [each for name in "abcd" for each in in_order(name, 1)])
+    store.receive(group, topic)
+    for _ in range(3):
+        go_on(store, group, topic, "other")
+    assert own_starts(store) == {"a": 0, "b": 1}
+    assert start_of(store) == 2, "the third holds it back"
+
+
+def test_it_takes_some_time(store: OpenStore, group: Group, topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(moving_starts, "SLOW_AFTER_MS", SECOND)
+    store.send(topic, in_order("slow", 1))
+    store.receive(group, topic)
+    for _ in range(3):
+        go_on(store, group, topic, "other")
+    assert own_starts(store) == {}
+    for _ in range(2):
+        store.now_ms += SECOND
+        go_on(store, group, topic, "other")
+    assert own_starts(store) == {"slow": 0}
+
+
+def test_a_reset_ends_those_of_message_groups(store: OpenStore, group: Group, topic: Topic) -> None:
+    store.send(topic, in_order("slow", 1))
+    store.receive(group, topic)
+    for _ in range(3):
+        go_on(store, group, topic, "other")
+    assert own_starts(store) == {"slow": 0}
+    reset(store, group, topic, Edge.END)
+    assert own_starts(store) == {}
+
+
 def test_a_reset_sets_it_to_zero(store: OpenStore, group: Group, topic: Topic) -> None:
     for _ in range(2):
         store.send(topic, in_order("a", 2))

@@ -14,7 +14,7 @@ from popserver.pulling.read import ends_of, ends_of_topic
 from popserver.pulling.rules import QueueOffset
 from popserver.settling import expire
 from tests.support.builders import in_order
-from tests.support.open_store import SECOND, OpenStore
+from tests.support.open_store import HOUR, SECOND, OpenStore
 from tests.support.pending_store import a_delayed, enter_due, pend
 from tests.support.progress import pull_group
 from tests.support.pulls import look
@@ -116,6 +116,23 @@ def test_message_groups_with_retries(store: OpenStore) -> None:
             (again, *more) = store.receive(group, topic, BATCH)
             assert store.ack(group, again, *more) == [None] * (1 + len(more))
             done += len(held) + 1 + len(more)
+        assert store.receive(group, topic, BATCH) == []
+
+    stays_level(store, once)
+
+
+@pytest.mark.usefixtures("held")
+def test_message_groups_beside_some_that_wait_long(store: OpenStore) -> None:
+    topic = store.topic(queues=1, accepts=(MessageType.FIFO,))
+    group = store.group(meets=[topic])
+    store.send(topic, [each for name in ("slow", "slower") for each in in_order(name, 4)])
+    assert len(store.receive(group, topic, invisible_ms=HOUR)) == 8
+
+    def once(_number: int) -> None:
+        store.send(topic, [each for name in "abcd" for each in in_order(name, BATCH // 4)])
+        store.now_ms += LOOK_AGAIN_MS
+        held = store.receive(group, topic, BATCH)
+        assert store.ack(group, *held) == [None] * BATCH
         assert store.receive(group, topic, BATCH) == []
 
     stays_level(store, once)
