@@ -17,8 +17,9 @@ from popserver.database.schema import queue
 
 # Settings of Postgres for statements that find few rows by an index: all of the writer, and some of readers. Postgres
 # plans some of them once, when the tables are small or its statistics are old, and would read whole tables ever after.
-# And the larger old versions make a table, the more it prefers a bitmap, which reads all versions of a key.
-_PLANS = ("enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin", "jit")
+# And the larger old versions make a table, the more it prefers a bitmap, which reads all versions of a key, or another
+# index with fewer levels than the one with the order, to sort what it finds.
+_PLANS = ("enable_seqscan", "enable_bitmapscan", "enable_sort", "enable_hashjoin", "enable_mergejoin", "jit")
 READ_BY_INDEX = "; ".join(f"SET {each} = off" for each in _PLANS)
 # How a transaction of a reader begins; the second one reads by index.
 BEGIN_READING = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"

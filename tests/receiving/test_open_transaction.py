@@ -41,7 +41,7 @@ def blocks_read(store: OpenStore) -> int:
     return int(store.one_value(f"SELECT sum({counters}) FROM pg_statio_user_tables"))
 
 
-def stays_level(store: OpenStore, once: Callable[[int], None]) -> None:
+def stays_level(store: OpenStore, once: Callable[[int], None], *, within: float = 1.15) -> None:
     """The last rounds read about as much as those after the first `WARM`."""
 
     def cost(number: int) -> int:
@@ -54,7 +54,7 @@ def stays_level(store: OpenStore, once: Callable[[int], None]) -> None:
         if number in {WARM, ROUNDS - SOME}:
             store.conn.exec_driver_sql("ANALYZE")  # as autovacuum does; the first plans are made for empty tables
         costs.append(cost(number))
-    assert median(costs[-SOME:]) < 1.15 * median(costs[WARM : WARM + SOME]), costs[:: ROUNDS // 10]
+    assert median(costs[-SOME:]) < within * median(costs[WARM : WARM + SOME]), costs[:: ROUNDS // 10]
 
 
 @pytest.mark.parametrize("queues", [1, 4])
@@ -99,14 +99,17 @@ def test_delayed_messages_that_become_due(store: OpenStore) -> None:
     stays_level(store, once)
 
 
+@pytest.mark.parametrize("names", [[*"abcd"], [60 * each for each in "abcd"]], ids=["short", "long"])
 @pytest.mark.usefixtures("held")
-def test_message_groups_with_retries(store: OpenStore) -> None:
+def test_message_groups_with_retries(store: OpenStore, names: list[str]) -> None:
+    """The index of message groups gets more levels than others if their names are long: Postgres prefers others then,
+    whose rows it would sort."""
     topic = store.topic(queues=1, accepts=(MessageType.FIFO,))
     group = store.group(meets=[topic])
 
     def once(_number: int) -> None:
         for _ in range(2):
-            store.send(topic, [each for name in "abcd" for each in in_order(name, BATCH // 8)])
+            store.send(topic, [each for name in names for each in in_order(name, BATCH // 8)])
         store.now_ms += LOOK_AGAIN_MS
         done = 0
         while done < BATCH:
@@ -118,7 +121,8 @@ def test_message_groups_with_retries(store: OpenStore) -> None:
             done += len(held) + 1 + len(more)
         assert store.receive(group, topic, BATCH) == []
 
-    stays_level(store, once)
+    # An index of long names still gets new levels in the last rounds.
+    stays_level(store, once, within=1.5 if len(names[0]) > 1 else 1.15)
 
 
 @pytest.mark.usefixtures("held")
