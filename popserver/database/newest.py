@@ -10,20 +10,59 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import CTE, ColumnElement, FromClause, Select, Table, and_, literal_column, select, true, tuple_
+from sqlalchemy import (
+    CTE,
+    BigInteger,
+    ColumnElement,
+    FromClause,
+    Select,
+    Table,
+    and_,
+    literal_column,
+    select,
+    true,
+    tuple_,
+)
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.functions import FunctionElement
 
 from popserver.database.dialect import Dialect
 from popserver.database.schema import queue
 
 # Settings of Postgres for statements that find few rows by an index: all of the writer, and some of readers. Postgres
 # plans some of them once, when the tables are small or its statistics are old, and would read whole tables ever after.
-# And the larger old versions make a table, the more it prefers a bitmap, which reads all versions of a key, or another
-# index with fewer levels than the one with the order, to sort what it finds.
-_PLANS = ("enable_seqscan", "enable_bitmapscan", "enable_sort", "enable_hashjoin", "enable_mergejoin", "jit")
+# And the larger old versions make a table, the more it prefers a bitmap, which reads all versions of a key.
+_PLANS = ("enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin", "jit")
 READ_BY_INDEX = "; ".join(f"SET {each} = off" for each in _PLANS)
 # How a transaction of a reader begins; the second one reads by index.
 BEGIN_READING = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 BEGIN_LOOKING_UP = f"{BEGIN_READING}; {READ_BY_INDEX.replace('SET', 'SET LOCAL')}"
+
+
+class _GroupOf(FunctionElement[int]):
+    type = BigInteger()
+    inherit_cache = True
+
+
+@compiles(_GroupOf, "sqlite")
+def _group_by_sqlite(group: _GroupOf, compiler: SQLCompiler, **kw: Any) -> str:
+    return compiler.process(group.clauses, **kw)
+
+
+@compiles(_GroupOf, "postgresql")
+def _group_by_postgres(group: _GroupOf, compiler: SQLCompiler, **kw: Any) -> str:
+    return f"({compiler.process(group.clauses, **kw)} + 0)"
+
+
+def group_of(rows: FromClause) -> ColumnElement[int]:
+    """The `group_id` of deliveries, for a look by message group.
+
+    On Postgres it is an expression that only the index of message groups has. By the column Postgres may take another
+    index, which has all deliveries of the group, and sort what it finds: it prefers the index with the fewest levels if
+    it believes that the table has one row.
+    """
+    return _GroupOf(rows.c.group_id)
 
 
 def newest(row: FromClause, *columns: ColumnElement[Any], **key: Any) -> Select[Any]:

@@ -162,7 +162,7 @@ _FIRST_DELIVERY = (
 _FIRST_POSITION = (
     select(behind.c.next_offset.label("first_offset"), behind.c.message_group)
     .where(
-        behind.c.group_id == _GROUP_ID,
+        behind.c.group_id + literal_column("0") == _GROUP_ID,
         behind.c.queue_id == _QUEUE_ID,
         behind.c.next_offset >= bindparam("from_offset"),
     )

@@ -32,7 +32,7 @@ from sqlalchemy import (
 )
 
 from popserver.database.dialect import Dialect
-from popserver.database.newest import newest
+from popserver.database.newest import group_of, newest
 from popserver.database.schema import KEY_SHIFT, delivery, progress
 from popserver.database.schema import message_group_progress as behind
 from popserver.database.schema import message_group_start as own
@@ -115,11 +115,11 @@ def is_in_run(
     from_key: ColumnElement[int],
 ) -> ColumnElement[bool]:
     """Whether a delivery is in the message group, and its message key not before that one."""
-    of_topic = and_(each.c.group_id == group_id, each.c.topic_id == topic_id)
+    of_topic = and_(group_of(each) == group_id, each.c.topic_id == topic_id)
     if not dialect.has_other_writers:
         return and_(of_topic, each.c.message_group == message_group, each.c.message_key >= from_key)
-    # Together with `order_of_run` this makes Postgres take the index of message groups, because it compares the message
-    # group by its range. Postgres believes that the table has few rows, and every index of it would do.
+    # A range of message groups, with the order of `order_of_run`. By their equality Postgres may take another index,
+    # because it believes that the table has few rows.
     is_from = tuple_(*order_of_run(each)) >= tuple_(message_group, from_key)
     return and_(of_topic, is_from, each.c.message_group <= message_group)
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, and_, func, select
 
 from popserver.catalog import facts as catalog_facts
+from popserver.database.newest import group_of
 from popserver.database.schema import IS_ORIGINAL, KEY_SHIFT, WITH_TIME, delivery, message, queue
 from popserver.database.schema import topic as topic_table
 from popserver.model.message import id_from_bytes
@@ -69,7 +70,7 @@ def locked_groups(conn: Connection, group_name: Resource, limit: int) -> LockedG
     group = catalog_facts.group(conn, group_name)
     first = (
         select(func.min(delivery.c.message_key).label("first_key"))
-        .where(delivery.c.group_id == group.group_id, delivery.c.message_group.is_not(None))
+        .where(group_of(delivery) == group.group_id, delivery.c.message_group.is_not(None))
         .group_by(delivery.c.topic_id, delivery.c.message_group)
         # The order of the index, so that no more than the limit are read.
         .order_by(delivery.c.topic_id, delivery.c.message_group)

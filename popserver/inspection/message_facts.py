@@ -9,6 +9,7 @@ from sqlalchemy import Connection, and_, func, select
 from popserver.catalog import facts as catalog_facts
 from popserver.catalog import pauses
 from popserver.database import states_of
+from popserver.database.newest import group_of
 from popserver.database.schema import (
     IS_ORIGINAL,
     dead_letter,
@@ -151,7 +152,7 @@ def of_stored(conn: Connection, group: Group, key: int) -> MessageFacts:
         ahead = offset_of(key) - max(at.next_offset, at.min_offset)
     if names.message_group is not None:
         in_group = delivery.c.topic_id == names.topic_id, delivery.c.message_group == names.message_group
-        head = _first_hold(conn, group, *in_group, delivery.c.message_key <= key)
+        head = _first_hold(conn, group, *in_group, group_of(delivery) == group.group_id, delivery.c.message_key <= key)
     found = found._replace(ahead=ahead, head=head)
     if not (is_lite and group.chooses):
         return found

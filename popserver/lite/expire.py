@@ -25,6 +25,7 @@ from sqlalchemy import (
     update,
 )
 
+from popserver.database.newest import group_of
 from popserver.database.rows import RowQuery, encode_rows, rows_parameter
 from popserver.database.schema import (
     IS_ORIGINAL,
@@ -168,7 +169,7 @@ _GROUPS = rows_parameter("groups", "group_id")
 # By rows of group and name, which is how the index of message groups is read.
 _MEMBERS = select(_GROUPS.c.group_id, _NAMED.c.name).join(_NAMED, _NAMED.c.name == _NAMED.c.name).subquery("members")
 _OF_MEMBERS = (
-    delivery.c.group_id == _MEMBERS.c.group_id,
+    group_of(delivery) == _MEMBERS.c.group_id,
     delivery.c.topic_id == bindparam("of_topic"),
     delivery.c.message_group == _MEMBERS.c.name,
 )
@@ -177,7 +178,7 @@ _PAUSED = select(pause.c.message_group).where(
     pause.c.topic_id == bindparam("of_topic"), pause.c.message_group.in_(select(_NAMED.c.name))
 )
 _END_READY = delete(delivery).where(
-    tuple_(delivery.c.group_id, delivery.c.message_group).in_(select(_MEMBERS.c.group_id, _MEMBERS.c.name)),
+    tuple_(group_of(delivery), delivery.c.message_group).in_(select(_MEMBERS.c.group_id, _MEMBERS.c.name)),
     delivery.c.topic_id == bindparam("of_topic"),
 )
 _END_POSITIONS = delete(behind).where(

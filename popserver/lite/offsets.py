@@ -9,6 +9,7 @@ from typing import Any
 
 from sqlalchemy import BigInteger, Text, bindparam, case, delete, func, insert, literal_column, select, update
 
+from popserver.database.newest import group_of
 from popserver.database.rows import encode_rows
 from popserver.database.schema import IS_ORIGINAL, delivery, lite_topic, message, progress, queue
 from popserver.database.schema import message_group_progress as behind
@@ -104,7 +105,7 @@ _NOW = select(case((_POSITION.is_not(None), _POSITION), else_=progress.c.next_of
     progress.c.group_id == bindparam("for_group"), progress.c.queue_id == bindparam("of_queue")
 )
 _RELEASE = delete(delivery).where(
-    delivery.c.group_id == bindparam("for_group"),
+    group_of(delivery) == bindparam("for_group"),
     delivery.c.topic_id == bindparam("of_topic"),
     delivery.c.message_group == bindparam("named"),
 )

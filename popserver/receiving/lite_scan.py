@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, bindparam, case, func, insert, literal_column, or_, select, update
 
+from popserver.database.newest import group_of
 from popserver.database.rows import RowQuery, encode_rows, rows_parameter
 from popserver.database.schema import (
     KEY_SHIFT,
@@ -234,7 +235,7 @@ def _rows(tx: Transaction, batch: ReceiveBatch, keys: range, wanted: int) -> tup
 _ANY_DELIVERY = (
     select(delivery.c.message_key)
     .where(
-        delivery.c.group_id == bindparam("group_id"),
+        group_of(delivery) == bindparam("group_id"),
         delivery.c.topic_id == bindparam("topic_id"),
         delivery.c.message_group == message.c.message_group,
     )
