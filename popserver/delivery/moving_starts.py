@@ -54,7 +54,7 @@ class _OwnStart(NamedTuple):
 
 
 class _First(NamedTuple):
-    """The first message of a queue that is not done, of the message groups without a start of their own."""
+    """The first message that a queue's start may not pass. Message groups that have their own start do not count."""
 
     first_offset: int
     message_group: str
