@@ -226,7 +226,8 @@ _LOCK = RowStatement(
     PendingRow,
     select(*PENDING_COLUMNS)
     .where(_topic_id == bindparam("topic_id"), pending.c.message_id.in_(bindparam("ids", expanding=True)))
-    .order_by(pending.c.pending_id)
+    # And this one from reading the index of their keys, all of it, because that is in order.
+    .order_by(pending.c.pending_id + literal_column("0"))
     .with_for_update(),
 )
 _IDS = rows_parameter("ids", "pending_id")

@@ -17,18 +17,18 @@ from sqlalchemy import (
     Select,
     bindparam,
     delete,
-    exists,
     literal_column,
     select,
     tuple_,
+    union_all,
     update,
 )
 
 from popserver.catalog.groups import FoundGroup, groups_by_id
 from popserver.database.dialect import Dialect, PerDialect
-from popserver.database.newest import are_newest
+from popserver.database.newest import are_newest, joined
 from popserver.database.rows import RowStatement, encode_rows, rows_parameter
-from popserver.database.schema import WITH_TIME, delivery, still_in
+from popserver.database.schema import WITH_TIME, delivery, in_states, still_in
 from popserver.delivery.dead_letter_topic import move_to_dead_letters
 from popserver.delivery.history import as_moved, record
 from popserver.delivery.leaving import DeadLetterCandidate, DueRow
@@ -47,8 +47,8 @@ from popserver.engine.transaction import STEP_ROWS_MAX, Phase, Request, Transact
 from popserver.model.errors import PopError
 from popserver.model.group import Group, Mode
 from popserver.model.retry import Holder, interval_ms, when_hold_ends
-from popserver.model.states import Event, State, sources, target
-from popserver.model.topic import message_key, queue_of
+from popserver.model.states import TIMED, Event, State, sources, target
+from popserver.model.topic import queue_of
 
 CHECK_AGAIN_MS_MIN = 20
 CHECK_AGAIN_MS_MAX = 1_000
@@ -82,22 +82,32 @@ class EndDue(Request[EndedHolds]):
 def end_due(tx: Transaction, requests: Sequence[EndDue]) -> list[EndedHolds | PopError]:
     """End the due holds and intervals of one step. Several requests in one transaction share the step; the first one's
     answer has what was requeued."""
-    from_ms = _due_from(tx)
-    names = {"from_ms": from_ms, "now_ms": tx.now_ms, "limit": STEP_ROWS_MAX}
-    rows = [*_DUE.rows(tx.conn, names), *_due_in_order(tx, names)]
-    groups = groups_by_id(tx.conn, {row.group_id for row in rows}) if rows else {}
+    look = _take_due(tx, _due_from(tx))
+    groups = groups_by_id(tx.conn, {row.group_id for row in look.free}) if look.free else {}
     groups = {group_id: found for group_id, found in groups.items() if not _is_over(found)}
-    _forget(tx, [row for row in rows if row.group_id not in groups])
+    _forget(tx, [row for row in look.free if row.group_id not in groups])
     requeued: Counter[tuple[int, int]] = Counter()
-    for (group_id, event), several in _plan(rows, groups).items():
-        _carry_out(tx, groups[group_id].group, event, several)
+    retried_ms: list[int] = []
+    for (group_id, event), several in _plan(look.free, groups).items():
+        group = groups[group_id].group
+        _carry_out(tx, group, event, several)
         if target(event) is State.READY:
             requeued.update((group_id, row.topic_id) for row in several)
-    _advance_groups(tx, rows, groups)
-    earliest_ms = next_due_ms(tx.conn, from_ms)
+        elif event is Event.RETRY:
+            retried_ms += (_visible_at_ms(row, event, group) for row in several)
+    _advance_groups(tx, look.free, groups)
+    earliest_ms = min([*look.left_ms, *look.later_ms, *retried_ms], default=None)
     tx.after_commit.append(tx.remembered(DueFrom).saw(None, earliest_ms, tx.now_ms))
-    ended = EndedHolds(earliest_ms if rows else _when_to_check_again(tx, earliest_ms))
+    ended = EndedHolds(earliest_ms if look.free else _when_to_check_again(tx.now_ms, look))
     return [ended._replace(requeued=requeued), *[ended] * (len(requests) - 1)]
+
+
+class _Look(NamedTuple):
+    """What is due and can be ended now; when the others were due; and when the first of the rest is due, if any."""
+
+    free: Sequence[DueRow]
+    left_ms: Sequence[int]
+    later_ms: Sequence[int]
 
 
 class DueFrom(SearchedFrom[None]):
@@ -118,31 +128,42 @@ def next_due_ms(conn: Connection, from_ms: int = 0) -> int | None:
     return due_ms
 
 
-def _when_to_check_again(tx: Transaction, earliest_ms: int | None) -> int | None:
+def _when_to_check_again(now_ms: int, look: _Look) -> int | None:
     """When to try again after a step that ended nothing: other transactions have locked what is due."""
-    if earliest_ms is None or earliest_ms > tx.now_ms:
-        return earliest_ms
-    # Another server's lock is short, but a user's transaction may hold one for hours: the longer a delivery is overdue,
-    # the longer the pause. The due time of an ack in a user's transaction is 0: how long it is overdue is unknown.
-    overdue_ms = tx.now_ms - earliest_ms if earliest_ms else 0
-    again_ms = tx.now_ms + min(max(overdue_ms // 2, CHECK_AGAIN_MS_MIN), CHECK_AGAIN_MS_MAX)
-    later_ms = next_due_ms(tx.conn, tx.now_ms + 1)
-    return again_ms if later_ms is None else min(again_ms, later_ms)
+    again_ms = list(look.later_ms)
+    if look.left_ms:
+        # Another server's lock is short, but a user's transaction may hold one for hours: the longer a delivery is
+        # overdue, the longer the pause. An ack in a user's transaction is due at 0: how long is unknown.
+        overdue_ms = now_ms - min(look.left_ms) if min(look.left_ms) else 0
+        again_ms.append(now_ms + min(max(overdue_ms // 2, CHECK_AGAIN_MS_MIN), CHECK_AGAIN_MS_MAX))
+    return min(again_ms, default=None)
 
 
-def _due_in_order(tx: Transaction, names: dict[str, Any]) -> list[DueRow]:
-    """What is due in message groups: lock their places first, then read again what is due there."""
-    rows = _DUE_IN_ORDER.rows(tx.conn, names)
-    if not rows or not tx.has_other_writers:
-        return rows
-    taken = lock_available(tx, (_place(row) for row in rows))
-    places = encode_rows(
-        [
-            (place.group_id, message_key(place.queue_id, 0), message_key(place.queue_id + 1, 0))
-            for place in sorted(taken)
-        ]
-    )
-    return _DUE_IN_ORDER_FREE.rows(tx.conn, names | {"places": places})
+def _take_due(tx: Transaction, from_ms: int) -> _Look:
+    """Look from there on, and lock what can be ended: at most one step of it."""
+    limit = STEP_ROWS_MAX
+    while True:
+        seen = _SEEN.rows(tx.conn, {"from_ms": from_ms, "now_ms": tx.now_ms, "limit": limit})
+        due = [row for row in seen if row.visible_at_ms <= tx.now_ms]
+        free = _free(tx, due)[:STEP_ROWS_MAX]
+        if free or len(due) < limit:
+            break
+        limit *= 4  # other transactions have locked all of these
+    keys = {(row.group_id, row.message_key) for row in free}
+    left_ms = [row.visible_at_ms for row in due if (row.group_id, row.message_key) not in keys]
+    if len(due) == limit:
+        left_ms.append(due[-1].visible_at_ms)  # more may be due
+    return _Look(free, left_ms, [row.visible_at_ms for row in seen if row.visible_at_ms > tx.now_ms])
+
+
+def _free(tx: Transaction, due: list[DueRow]) -> list[DueRow]:
+    """Lock and return what no other transaction has locked: of a message group, with its place."""
+    if not due or not tx.has_other_writers:
+        return due
+    taken = lock_available(tx, (_place(row) for row in due if row.message_group is not None))
+    free = [row for row in due if row.message_group is None or _place(row) in taken]
+    keys = encode_rows(sorted((row.group_id, row.message_key) for row in free))
+    return _STILL_DUE.of(tx.conn).rows(tx.conn, {"rows": keys, "now_ms": tx.now_ms})
 
 
 def _place(row: DueRow) -> GroupQueueKey:
@@ -226,24 +247,37 @@ def _visible_at_ms(row: DueRow, event: Event, group: Group) -> int:
     return row.visible_at_ms + interval_ms(group.retry, row.attempt, in_order=row.message_group is not None)
 
 
-_ALL_DUE = (
-    select(*(delivery.c[name] for name in DueRow._fields))
-    .where(WITH_TIME, delivery.c.visible_at_ms.between(bindparam("from_ms"), bindparam("now_ms")))
-    .order_by(delivery.c.visible_at_ms)
-    .limit(bindparam("limit"))
+_COLUMNS = [delivery.c[name] for name in DueRow._fields]
+_IN_ORDER_OF_TIME = select(*_COLUMNS).where(WITH_TIME).order_by(delivery.c.visible_at_ms)
+# One search for both: beside a user's open transaction it begins with entries that are no longer of use.
+_SEEN = RowStatement(
+    DueRow,
+    union_all(
+        select(
+            _IN_ORDER_OF_TIME.where(delivery.c.visible_at_ms.between(bindparam("from_ms"), bindparam("now_ms")))
+            .limit(bindparam("limit"))
+            .subquery("due")
+        ),
+        select(
+            _IN_ORDER_OF_TIME.where(delivery.c.visible_at_ms > bindparam("now_ms"))
+            .limit(literal_column("1"))
+            .subquery("later")
+        ),
+    ),
 )
-_DUE = RowStatement(DueRow, _ALL_DUE.where(delivery.c.message_group.is_(None)).with_for_update(skip_locked=True))
-_in_order = _ALL_DUE.where(delivery.c.message_group.is_not(None))
-_DUE_IN_ORDER = RowStatement(DueRow, _in_order)
-# An ack in the consumer's own transaction locks the delivery's row, but no place. Only rows of locked places are locked
-# here: a lock on another row would block the transaction that has that row's place.
-_PLACES = rows_parameter("places", "group_id", "first_key", "end_key")
-_IN_A_PLACE = exists().where(
-    delivery.c.group_id == _PLACES.c.group_id,
-    delivery.c.message_key >= _PLACES.c.first_key,
-    delivery.c.message_key < _PLACES.c.end_key,
-)
-_DUE_IN_ORDER_FREE = RowStatement(DueRow, _in_order.where(_IN_A_PLACE).with_for_update(of=delivery, skip_locked=True))
+_ROWS = rows_parameter("rows", "group_id", "message_key")
+
+
+def _still_due(dialect: Dialect) -> RowStatement[DueRow]:
+    """An ack in the consumer's own transaction locks the delivery's row, but no place. Of message groups only rows of
+    locked places are locked: a lock on another row would block the transaction that has that row's place."""
+    found, row = joined(dialect, _ROWS, delivery, "group_id", "message_key", skips_locked=True)
+    columns = [row.c[name] for name in DueRow._fields]
+    is_due = in_states(row.c.state, *TIMED), row.c.visible_at_ms <= bindparam("now_ms")
+    return RowStatement(DueRow, select(*columns).select_from(found).where(*is_due))
+
+
+_STILL_DUE = PerDialect(_still_due)
 # Not min(): Postgres may read all rows for it.
 _NEXT_DUE = (
     select(delivery.c.visible_at_ms)
@@ -254,7 +288,6 @@ _NEXT_DUE = (
 _ACKED_BY_USERS: Select[Any] = (
     select(literal_column("1")).where(WITH_TIME, delivery.c.visible_at_ms == literal_column("0")).limit(1)
 )
-_ROWS = rows_parameter("rows", "group_id", "message_key")
 _FORGET = delete(delivery).where(
     tuple_(delivery.c.group_id, delivery.c.message_key).in_(select(_ROWS.c.group_id, _ROWS.c.message_key))
 )

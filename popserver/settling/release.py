@@ -4,14 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from sqlalchemy import BigInteger, and_, bindparam, case, literal_column, select, tuple_, update
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    FromClause,
+    Select,
+    and_,
+    bindparam,
+    case,
+    literal_column,
+    select,
+    tuple_,
+    update,
+)
 
 from popserver.catalog.groups import groups_by_id
-from popserver.database.dialect import PerDialect, dialect_of
-from popserver.database.newest import are_newest
+from popserver.database.dialect import Dialect, PerDialect, dialect_of
+from popserver.database.newest import are_newest, joined
 from popserver.database.notifications import DUE
 from popserver.database.rows import RowStatement, encode_rows, rows_parameter
 from popserver.database.schema import delivery, still_in
@@ -109,12 +122,12 @@ def _abandon_holds(tx: Transaction, receipts: Sequence[Receipt]) -> PopError | N
 
 def _cancel_delivery(tx: Transaction, receipts: Sequence[Receipt]) -> PopError | None:
     names = {"grants": encode_rows([each[:3] for each in receipts]), "now_ms": tx.now_ms}
-    rows = _GRANTED_FREE.rows(tx.conn, names)
+    rows = _GRANTED_FREE.of(tx.conn).rows(tx.conn, names)
     groups = groups_by_id(tx.conn, {row.group_id for row in rows})
     for group_id, several in groupby(rows, key=lambda row: row.group_id):
         if group_id in groups:
             _give_back_unused(tx, groups[group_id].group, list(several))
-    if not dialect_of(tx.conn).has_skipped(tx.conn, _GRANTED, names):
+    if len(rows) == len(receipts) or not dialect_of(tx.conn).has_skipped(tx.conn, _GRANTED.of(tx.conn), names):
         return None
     return TooManyRequests("a message that was not sent is locked by another transaction; repeat the request")
 
@@ -174,29 +187,28 @@ _ABANDON_HOLDS = (
         client_id="",
     )
 )
-_IS_GRANTED_NOW = and_(
-    delivery.c.hold_id == _GRANTS.c.hold_id,
-    still_in(delivery.c.state, *sources(Event.GIVE_BACK)),
-    delivery.c.visible_at_ms > bindparam("now_ms"),
-)
-_GRANTED = (
-    select(*(delivery.c[name] for name in GrantedRow._fields))
-    .select_from(_GRANTS)
-    .join(
-        delivery,
-        and_(
-            delivery.c.group_id == _GRANTS.c.group_id,
-            delivery.c.message_key == _GRANTS.c.message_key,
-            _IS_GRANTED_NOW,
-        ),
+
+
+def _is_granted_now(row: FromClause) -> ColumnElement[bool]:
+    return and_(
+        row.c.hold_id == _GRANTS.c.hold_id,
+        still_in(row.c.state, *sources(Event.GIVE_BACK)),
+        row.c.visible_at_ms > bindparam("now_ms"),
     )
-    .order_by(delivery.c.group_id, delivery.c.message_key)
-)
-_GRANTED_FREE = RowStatement(GrantedRow, _GRANTED.with_for_update(of=delivery, skip_locked=True))
+
+
+def _granted(dialect: Dialect, *, locks: bool) -> Select[Any]:
+    found, row = joined(dialect, _GRANTS, delivery, "group_id", "message_key", skips_locked=locks)
+    columns = [row.c[name] for name in GrantedRow._fields]
+    return select(*columns).select_from(found).where(_is_granted_now(row)).order_by(row.c.group_id, row.c.message_key)
+
+
+_GRANTED = PerDialect(partial(_granted, locks=False))
+_GRANTED_FREE = PerDialect(lambda dialect: RowStatement(GrantedRow, _granted(dialect, locks=True)))
 _GIVE_BACK = PerDialect(
     lambda dialect: (
         update(delivery)
-        .where(are_newest(dialect, delivery, _GRANTS, "group_id", "message_key"), _IS_GRANTED_NOW)
+        .where(are_newest(dialect, delivery, _GRANTS, "group_id", "message_key"), _is_granted_now(delivery))
         .values(
             state=target(Event.GIVE_BACK).value,
             attempt=delivery.c.attempt - 1,

@@ -12,6 +12,7 @@ from popserver.model.states import Event, State
 from popserver.model.topic import MessageType
 from popserver.settling import expire
 from tests.support.open_store import HOUR, SECOND, START_MS, OpenStore, ids, receipt_of
+from tests.support.plans import Plans
 
 HOLD_MS = 30 * SECOND
 
@@ -181,14 +182,12 @@ def test_several_requests_need_one_step(store: OpenStore) -> None:
 @pytest.mark.parametrize(
     ("due_ms", "again_ms"), [(0, 20), (START_MS, 20), (START_MS - 100, 50), (START_MS - HOUR, 1_000)]
 )
-def test_what_another_has_in_its_hands_is_looked_at_again(store: OpenStore, due_ms: int, again_ms: int) -> None:
+def test_what_another_has_in_its_hands_is_looked_at_again(due_ms: int, again_ms: int) -> None:
     """An ack in its consumer's own transaction is due at 0: that does not make it an old one."""
-    topic = store.topic()
-    group = store.group(meets=[topic])
-    store.send(topic)
-    store.receive(group, topic)
-    store.conn.execute(text("UPDATE delivery SET visible_at_ms = :due"), {"due": due_ms})
-    assert expire._when_to_check_again(Transaction.at(store.conn, START_MS), due_ms) == START_MS + again_ms
+    for later_ms in ([], [START_MS + 60 * SECOND]):
+        look = expire._Look([], [START_MS, due_ms], later_ms)
+        assert expire._when_to_check_again(START_MS, look) == START_MS + again_ms
+    assert expire._when_to_check_again(START_MS, expire._Look([], [due_ms], [START_MS + 1])) == START_MS + 1
 
 
 def test_in_a_place_that_another_server_has_nothing_is_locked(store: OpenStore) -> None:
@@ -208,3 +207,38 @@ def test_in_a_place_that_another_server_has_nothing_is_locked(store: OpenStore) 
     for each in (other, store.conn):
         each.exec_driver_sql("ROLLBACK")
     other.close()
+
+
+def test_what_others_have_locked_does_not_hide_what_is_free(store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when it is more than a step."""
+    if store.database.is_sqlite:
+        pytest.skip("SQLite has one writer")
+    monkeypatch.setattr(expire, "STEP_ROWS_MAX", 2)
+    topic = store.topic(queues=1)
+    group = store.group(meets=[topic])
+    store.send(topic, 8)
+    store.receive(group, topic, 7, invisible_ms=SECOND)
+    (last,) = store.receive(group, topic, 1, invisible_ms=2 * SECOND)
+    other = store.database.connect_writer()
+    store.database.begin(other)
+    free = receipt_of(last).message_key
+    other.execute(text("SELECT 1 FROM delivery WHERE message_key < :free FOR UPDATE"), {"free": free})
+    store.now_ms += 2 * SECOND
+    assert store.one(expire.end_due, expire.EndDue()).requeued == {(group.group_id, topic.topic_id): 1}
+    assert store.delivery_of(group, free).state == State.READY
+    other.exec_driver_sql("ROLLBACK")
+    other.close()
+    store.end_due()
+    assert set(store.states(group).values()) == {State.READY}
+
+
+def test_a_step_looks_once(store: OpenStore) -> None:
+    """Beside a transaction that stays open each look reads what has ended since a moment ago."""
+    topic = store.topic(accepts=(MessageType.NORMAL, MessageType.FIFO))
+    group = store.group(meets=[topic])
+    store.send(topic, 2)
+    store.receive(group, topic, invisible_ms=SECOND)
+    plans = Plans(store)
+    with plans.caught():
+        assert store.one(expire.end_due, expire.EndDue()).requeued == {}
+    assert len(plans.explained()) == 1
