@@ -1,7 +1,8 @@
 """Message groups cost less on Postgres beside a transaction that stays open.
 
 A message group that is not done for long has a start offset of its own, so that its queue's can move on. Looks for
-deliveries and positions take the index that is made for them, because no other one has its first expression.
+deliveries and positions take the index that is made for them, because no other one has its first expression. And how
+often a message was given back is in its delivery's key, so that each time is compared with few old versions.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ def upgrade() -> None:
     without_rowid = " WITHOUT ROWID" if op.get_bind().dialect.name == "sqlite" else ""
     op.get_bind().exec_driver_sql(f"CREATE TABLE message_group_start ({_COLUMNS}){without_rowid}")
     _make_indexes("(group_id + 0)")
+    op.get_bind().exec_driver_sql("ALTER TABLE delivery ADD COLUMN uncounted INTEGER DEFAULT '0' NOT NULL")
+    _make_key("group_id, message_key, uncounted")
 
 
 def downgrade() -> None:
@@ -36,6 +39,8 @@ def downgrade() -> None:
     )
     op.get_bind().exec_driver_sql("DROP TABLE message_group_start")
     _make_indexes("group_id")
+    _make_key("group_id, message_key")
+    op.get_bind().exec_driver_sql("ALTER TABLE delivery DROP COLUMN uncounted")
 
 
 def _make_indexes(group_id: str) -> None:
@@ -43,3 +48,11 @@ def _make_indexes(group_id: str) -> None:
         for name, columns in _INDEXES.items():
             op.get_bind().exec_driver_sql(f"DROP INDEX {name}")
             op.get_bind().exec_driver_sql(f"CREATE INDEX {name} {columns.format(group_id=group_id)}")
+
+
+def _make_key(columns: str) -> None:
+    if op.get_bind().dialect.name == "postgresql":
+        op.get_bind().exec_driver_sql(
+            f"ALTER TABLE delivery DROP CONSTRAINT delivery_pk, ADD CONSTRAINT delivery_pk PRIMARY KEY ({columns})"
+        )
+        op.get_bind().exec_driver_sql("ALTER INDEX delivery_pk SET (deduplicate_items = off)")

@@ -48,6 +48,8 @@ INVARIANTS = {
         JOIN consumer_group g ON g.group_id = d.group_id AND g.mode = '{Mode.POP}'
         JOIN progress p ON p.group_id = d.group_id AND p.queue_id = (d.message_key >> {OFFSET_BITS})
         WHERE (d.message_key & {OFFSET_MASK}) >= p.next_offset""",
+    "a message that a group has twice": """
+        SELECT COUNT(*) FROM (SELECT 1 FROM delivery GROUP BY group_id, message_key HAVING COUNT(*) > 1) twice""",
     "a delivery that does not wait, of a group that owns whole queues": f"""
         SELECT COUNT(*) FROM delivery d
         JOIN consumer_group g ON g.group_id = d.group_id AND g.mode = '{Mode.PULL}'

@@ -413,12 +413,26 @@ delivery = Table(
     Column("client_id", Text, nullable=False),
     Column("message_group", Text),
     Column("attempt_id", Text),  # the id of the receive, by which a repeated receive finds its messages
+    # How many attempts did not count: it was given back, or its lite topic suspended.
+    Column("uncounted", Integer, nullable=False, server_default="0", info=NOT_INSERTED),
     PrimaryKeyConstraint("group_id", "message_key", name="delivery_pk"),
     CheckConstraint(f"state IN ({_listed(*STORED)})", name="delivery_state"),
     CheckConstraint(f"holder IN ({_listed(*Holder)})", name="delivery_holder"),
     sqlite_with_rowid=False,
     # Rows are often updated; free space keeps the new version in the same page.
     postgresql_with={"fillfactor": "70"},
+)
+
+# On Postgres what grows without a limit is part of the key (docs/design/0024): a new version is compared with all that
+# have its key. Deliveries begin with 0; the lock on the group's progress keeps messages from having two
+# (`database.check`).
+event.listen(
+    delivery,
+    "after_create",
+    DDL(  # type: ignore[no-untyped-call]
+        "ALTER TABLE delivery DROP CONSTRAINT delivery_pk,"
+        " ADD CONSTRAINT delivery_pk PRIMARY KEY (group_id, message_key, uncounted)"
+    ).execute_if(dialect="postgresql"),
 )
 
 # When a page of an index is full, Postgres merges the entries of one key into a list, and reads a list from the oldest

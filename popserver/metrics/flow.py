@@ -1,8 +1,8 @@
 """Reads the numbers of the store for scrapes, without ever making a scrape or the database wait for long.
 
-One read runs at a time. The next one starts at a scrape, after a pause of 30 times what the last one took, so reading
-takes at most 3 % of one reader's time. A scrape waits for a read that runs, but not for long; then it gets the numbers
-before, as long as they are not too old, and otherwise none.
+One read runs at a time. The next one starts at a scrape, after a pause (`pause_s`), so reading takes at most 3 % of one
+reader's time. A scrape waits for a read that runs, but not for long; then it gets the numbers before, as long as they
+are not too old, and otherwise none.
 """
 
 from __future__ import annotations
@@ -18,10 +18,17 @@ from popserver.model.errors import PopError
 
 WAIT_S = 0.4  # of a scrape, for a read that runs
 PAUSE_S = 1.0  # at least, between two reads
-PAUSE_FACTOR = 30  # times what the last read took
+PAUSE_FACTOR = 300  # times what the last read took, as long as that is no more than
+PAUSE_S_MAX = 30.0
+LONG_FACTOR = 30  # at least
 OLD_S = 60.0  # numbers are exported until they are so old, if no pause is longer
 
 log = structlog.get_logger("popserver.metrics")
+
+
+def pause_s(took_s: float) -> float:
+    """How long to wait after a read: the numbers cost little of one reader, and are 30 s old or a little more."""
+    return max(PAUSE_S, min(PAUSE_FACTOR * took_s, PAUSE_S_MAX), LONG_FACTOR * took_s)
 
 
 class StoreWatch:
@@ -49,7 +56,7 @@ class StoreWatch:
         if self._found is None:
             return None
         age_s = loop.time() - self._found_at_s
-        return None if age_s > OLD_S + PAUSE_FACTOR * self._found.took_s else self._found._replace(age_s=age_s)
+        return None if age_s > OLD_S + pause_s(self._found.took_s) else self._found._replace(age_s=age_s)
 
     async def close(self) -> None:
         """Wait for a read that runs."""
@@ -67,5 +74,5 @@ class StoreWatch:
             if (untold := self._log_limit.dropped(now_ms)) is not None:
                 log.warning("no numbers of the store for metrics", reason=error.sentence, untold=untold)
         finally:
-            self._next_s = loop.time() + max(PAUSE_S, PAUSE_FACTOR * (loop.time() - began_s))
+            self._next_s = loop.time() + pause_s(loop.time() - began_s)
             self._reading = None

@@ -105,6 +105,7 @@ def _change_one(tx: Transaction, request: ChangeInvisible) -> Receipt | PopError
         | {
             "to_state": target(event).value,
             "to_attempt": _attempt_after(event, request, held),
+            "uncounted": int(event is Event.GIVE_BACK or request.suspend),
             "successor": successor,
             "until_ms": end_ms,
         },
@@ -218,6 +219,7 @@ _CHANGE = PerDialect(
         .values(
             state=bindparam("to_state"),
             attempt=bindparam("to_attempt"),
+            uncounted=delivery.c.uncounted + bindparam("uncounted"),
             hold_id=bindparam("successor"),
             visible_at_ms=bindparam("until_ms"),
         )

@@ -212,6 +212,7 @@ _GIVE_BACK = PerDialect(
         .values(
             state=target(Event.GIVE_BACK).value,
             attempt=delivery.c.attempt - 1,
+            uncounted=delivery.c.uncounted + 1,
             # After this no receipt handle is valid, and neither is a repeated change of one.
             hold_id=NO_HOLD,
             visible_at_ms=bindparam("now_ms", type_=BigInteger),

@@ -60,7 +60,10 @@ DAMAGE = {
         "INSERT INTO pause SELECT group_id, topic_id, message_group, queue_id, 1, ''"
         " FROM message_group_progress WHERE open_since_ms IS NOT NULL"
     ),
-    # SQLite's key would refuse it.
+    # SQLite's keys would refuse these.
+    "a message that a group has twice": (
+        "ALTER TABLE delivery RENAME TO one; CREATE TABLE delivery AS SELECT * FROM one UNION ALL SELECT * FROM one"
+    ),
     "a message group with two positions": (
         "ALTER TABLE message_group_progress RENAME TO one;"
         "CREATE TABLE message_group_progress AS SELECT * FROM one UNION ALL SELECT * FROM one"

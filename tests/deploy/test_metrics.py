@@ -112,8 +112,9 @@ def exported() -> dict[str, list[dict[str, str]]]:
         popclient.Producer(broker.endpoint) as producer,
         popclient.SimpleConsumer(broker.endpoint, group="billing", topics="orders") as consumer,
     ):
-        for module, name, value in ((exporter, "REMEMBERED_S", -1.0), (flow, "PAUSE_S", 0.0), (flow, "WAIT_S", 30.0)):
-            patch.setattr(module, name, value)
+        patch.setattr(exporter, "REMEMBERED_S", -1.0)
+        patch.setattr(flow, "pause_s", lambda _took_s: 0.0)
+        patch.setattr(flow, "WAIT_S", 30.0)
         producer.send_many([popclient.Message("orders", b"one") for _ in range(3)])
         consumer.ack(consumer.receive(1)[0])
         text = asyncio.run(get(broker.app.http_endpoint, "/metrics")).text

@@ -12,6 +12,5 @@ from popserver.metrics import flow
 def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each scrape reads anew, and waits for it."""
     monkeypatch.setattr(exporters, "REMEMBERED_S", -1.0)
-    monkeypatch.setattr(flow, "PAUSE_S", 0.0)
-    monkeypatch.setattr(flow, "PAUSE_FACTOR", 0)
+    monkeypatch.setattr(flow, "pause_s", lambda _took_s: 0.0)
     monkeypatch.setattr(flow, "WAIT_S", 30.0)

@@ -24,6 +24,7 @@ from popserver.filters.subscription import ClientKind, Role, Subscription
 from popserver.metrics import exporter as exporters
 from popserver.metrics import flow
 from popserver.metrics.families import Families, Identity
+from popserver.metrics.flow import pause_s
 from popserver.metrics.names import COMMON, METRICS, Kind, Scope
 from popserver.metrics.server_numbers import Names, add_delivered, add_sent
 from popserver.metrics.store import store_facts
@@ -350,12 +351,19 @@ def test_two_threads_forget_the_counts_of_one_deleted_topic(kind: str) -> None:
     assert not counts
 
 
+@pytest.mark.parametrize(
+    ("took_s", "waits_s"), [(0.0, 1.0), (0.003, 1.0), (0.02, 6.0), (0.1, 30.0), (1.0, 30.0), (2.0, 60.0)]
+)
+def test_reads_that_take_longer_are_rarer(took_s: float, waits_s: float) -> None:
+    assert pause_s(took_s) == pytest.approx(waits_s)
+
+
 async def test_counts_of_a_topic_that_the_last_read_did_not_see_are_kept(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with started(sqlite_url) as app:
         await scraped(app)
-        monkeypatch.setattr(flow, "PAUSE_S", 3_600.0)
+        monkeypatch.setattr(flow, "pause_s", lambda _took_s: 3_600.0)
         await scraped(app)  # the last read for an hour
         with popclient.Producer(app.endpoint) as producer:
             await asyncio.to_thread(producer.send, "orders", "one")

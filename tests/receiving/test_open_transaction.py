@@ -9,13 +9,15 @@ import pytest
 
 from popserver.delivery.moving_starts import LOOK_AGAIN_MS
 from popserver.model.topic import MessageType
+from popserver.producing import half_messages
+from popserver.producing.rules import Resolution
 from popserver.pulling import commit
 from popserver.pulling.read import ends_of, ends_of_topic
 from popserver.pulling.rules import QueueOffset
-from popserver.settling import expire
+from popserver.settling import expire, release
 from tests.support.builders import in_order
-from tests.support.open_store import HOUR, SECOND, OpenStore
-from tests.support.pending_store import a_delayed, enter_due, pend
+from tests.support.open_store import HOUR, SECOND, OpenStore, receipt_of
+from tests.support.pending_store import a_delayed, a_half, decision, enter_due, pend
 from tests.support.progress import pull_group
 from tests.support.pulls import look
 
@@ -95,6 +97,36 @@ def test_delayed_messages_that_become_due(store: OpenStore) -> None:
     def once(_number: int) -> None:
         pend(store, topic, *(a_delayed(store, SECOND) for _ in range(BATCH)))
         assert enter_due(store, after_ms=SECOND) == BATCH
+
+    stays_level(store, once)
+
+
+@pytest.mark.usefixtures("held")
+def test_messages_that_are_given_back_again_and_again(store: OpenStore) -> None:
+    """By consumers that end soon after they have begun: some say so, and answers to others cannot be sent."""
+    topic = store.topic(queues=1, accepts=(MessageType.NORMAL,))
+    group = store.group(meets=[topic])
+    store.send(topic, BATCH)
+
+    def once(_number: int) -> None:
+        held = store.receive(group, topic, BATCH)
+        assert [each.attempt for each in held] == [1] * BATCH
+        for each in held[::2]:
+            store.change(group, each, 0, give_back=True)
+        store.one(release.cancel_delivery, release.CancelDelivery([receipt_of(each) for each in held[1::2]]))
+        store.now_ms += SECOND
+
+    stays_level(store, once)
+
+
+@pytest.mark.usefixtures("held")
+def test_half_messages_that_are_committed_together(store: OpenStore) -> None:
+    topic = store.topic(queues=1, accepts=(MessageType.TRANSACTION,))
+
+    def once(_number: int) -> None:
+        halves = pend(store, topic, *(a_half() for _ in range(BATCH)))
+        made = store.do(half_messages.end_transaction, *(decision(topic, each, Resolution.COMMIT) for each in halves))
+        assert [each.is_made for each in made if isinstance(each, half_messages.Decision)] == [True] * BATCH
 
     stays_level(store, once)
 
