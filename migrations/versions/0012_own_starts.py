@@ -29,6 +29,7 @@ def upgrade() -> None:
     _make_indexes("(group_id + 0)")
     op.get_bind().exec_driver_sql("ALTER TABLE delivery ADD COLUMN uncounted INTEGER DEFAULT '0' NOT NULL")
     _make_key("group_id, message_key, uncounted")
+    _on_positions("SET (deduplicate_items = off)")
 
 
 def downgrade() -> None:
@@ -39,6 +40,7 @@ def downgrade() -> None:
     )
     op.get_bind().exec_driver_sql("DROP TABLE message_group_start")
     _make_indexes("group_id")
+    _on_positions("RESET (deduplicate_items)")
     _make_key("group_id, message_key")
     op.get_bind().exec_driver_sql("ALTER TABLE delivery DROP COLUMN uncounted")
 
@@ -56,3 +58,9 @@ def _make_key(columns: str) -> None:
             f"ALTER TABLE delivery DROP CONSTRAINT delivery_pk, ADD CONSTRAINT delivery_pk PRIMARY KEY ({columns})"
         )
         op.get_bind().exec_driver_sql("ALTER INDEX delivery_pk SET (deduplicate_items = off)")
+
+
+def _on_positions(change: str) -> None:
+    """Their newest versions are looked for first."""
+    if op.get_bind().dialect.name == "postgresql":
+        op.get_bind().exec_driver_sql(f"ALTER INDEX message_group_progress_pk {change}")

@@ -438,7 +438,8 @@ event.listen(
 # When a page of an index is full, Postgres merges the entries of one key into a list, and reads a list from the oldest
 # entry on. In these indexes the newest version of a row is looked for first (`database.newest`).
 for _table, *_indexes in ((queue, "queue_pkey", "queue_number"), (pending, "pending_pkey"), (progress, "progress_pk"),
-                          (delivery, "delivery_pk")):  # fmt: skip
+                          (delivery, "delivery_pk"),
+                          (message_group_progress, "message_group_progress_pk")):  # fmt: skip
     for _index in _indexes:
         event.listen(
             _table,

@@ -17,7 +17,7 @@ from popserver.database.schema import delivery, progress
 from popserver.database.schema import message_group_progress as behind
 from popserver.database.schema import message_group_start as own
 from popserver.delivery.places import QueueToScan
-from popserver.delivery.start_offsets import any_of_run, first_position, own_start
+from popserver.delivery.start_offsets import any_of_run, own_start, position_of
 from popserver.engine.transaction import Transaction
 from popserver.model.topic import OFFSET_BITS
 
@@ -123,7 +123,7 @@ def _own(dialect: Dialect) -> RowStatement[_OwnStart]:
         from_key=own.c.start_offset + bindparam("queue_key"),
     )
     one = behind.alias("one_position")
-    position = first_position(one, own, one.c.next_offset).correlate(own).scalar_subquery()
+    position = position_of(one, own, one.c.next_offset).correlate(own).scalar_subquery()
     # LEAST leaves NULL out.
     first_offset = func.least(first - bindparam("queue_key"), position).label("first_offset")
     return RowStatement(_OwnStart, select(own.c.message_group, own.c.start_offset, first_offset).where(*_OWN_HERE))

@@ -55,15 +55,15 @@ class ReadySearch(NamedTuple):
 
 
 class ReadyFrom(SearchedFrom[ReadySearch]):
-    """From when on these searches look. A message is READY since it was due, but only once a server has seen that."""
+    """From when on these searches look. No message is stored that is READY since long ago (`settling.expire`)."""
 
-    slack_ms: ClassVar = 5_000
+    slack_ms: ClassVar = 2_000
 
 
 class OpenFrom(SearchedFrom[ReadySearch]):
     """The same for open message groups."""
 
-    slack_ms: ClassVar = 5_000
+    slack_ms: ClassVar = 2_000
 
 
 # For the whole topic, because that is one lookup; for each queue it would scan all open groups.
@@ -79,19 +79,22 @@ _OPEN_SINCE_MS = (
     .limit(literal_column("1"))
     .scalar_subquery()
 )
-# Without a message group no ack is provisional, so READY is compared alone, as in the index. Not an EXISTS: for that
-# SQLite would read all deliveries of the group. No minimum: with an order, only the index that has it will do.
-_READY_SINCE_MS = (
+# Without a message group no ack is provisional, so READY is compared alone, as in the index.
+IS_READY_AGAIN = (
+    delivery.c.group_id == bindparam("group_id"),
+    delivery.c.topic_id == bindparam("topic_id"),
+    in_states(delivery.c.state, State.READY),
+    delivery.c.message_group.is_(None),
+    delivery.c.visible_at_ms >= bindparam("ready_from"),
+)
+# Not an EXISTS: for that SQLite would read all deliveries of the group. No minimum: with an order, only the index that
+# has it will do.
+READY_SINCE_MS = (
     select(delivery.c.visible_at_ms)
-    .where(
-        delivery.c.group_id == bindparam("group_id"),
-        delivery.c.topic_id == bindparam("topic_id"),
-        in_states(delivery.c.state, State.READY),
-        delivery.c.message_group.is_(None),
-        delivery.c.visible_at_ms >= bindparam("ready_from"),
-    )
+    .where(*IS_READY_AGAIN)
     .order_by(delivery.c.visible_at_ms)
     .limit(literal_column("1"))
+    .correlate(None)
     .scalar_subquery()
 )
 _OF_TOPIC: BindParameter[int] = bindparam("topic_id")
@@ -111,7 +114,7 @@ def _place_queries(dialect: Dialect, *, takes_groups: bool) -> PlaceQueries:
     places = _newest_places if dialect.has_other_writers else _places
     is_behind = places(open_since_ms, is_locked=False)
     any_behind = is_behind.with_only_columns(literal_column("1")).order_by(None).exists()
-    more = [_READY_SINCE_MS.is_not(None), any_behind] + ([] if open_since_ms is None else [open_since_ms.is_not(None)])
+    more = [READY_SINCE_MS.is_not(None), any_behind] + ([] if open_since_ms is None else [open_since_ms.is_not(None)])
     return PlaceQueries(
         RowStatement(QueueToScan, places(open_since_ms, is_locked=True)),
         RowStatement(QueueToScan, is_behind),
@@ -128,7 +131,7 @@ def _columns(at: FromClause, queues: FromClause, open_since_ms: Any) -> list[Any
         at.c.start_offset,
         queues.c.min_offset,
         queues.c.next_offset.label("end_offset"),
-        _READY_SINCE_MS.label("ready_since_ms"),
+        READY_SINCE_MS.label("ready_since_ms"),
         (null() if open_since_ms is None else open_since_ms).label("open_since_ms"),
     ]
 

@@ -68,7 +68,7 @@ def any_position(dialect: Dialect, rows: FromClause) -> ScalarSelect[int]:
     if not dialect.has_other_writers:
         return select(behind.c.queue_id).where(_is_of(behind, rows)).correlate(rows).scalar_subquery()
     one = behind.alias("one_position")
-    return first_position(one, rows, one.c.queue_id).correlate(rows).scalar_subquery()
+    return position_of(one, rows, one.c.queue_id).correlate(rows).scalar_subquery()
 
 
 def is_position(dialect: Dialect, rows: FromClause) -> ColumnElement[bool]:
@@ -77,7 +77,7 @@ def is_position(dialect: Dialect, rows: FromClause) -> ColumnElement[bool]:
         return _is_of(behind, rows)
     one = behind.alias("one_position")
     place: ColumnElement[Any] = literal_column("one_position.ctid").label("place")
-    found = first_position(one, rows, place).correlate(rows).scalar_subquery()
+    found = position_of(one, rows, place).correlate(rows).scalar_subquery()
     # The sums keep Postgres from looking for the keys, for which it may take any index.
     is_of = (behind.c[name] + literal_column("0") == rows.c[name] for name in ("group_id", "queue_id"))
     is_named = behind.c.message_group.concat(literal_column("''")) == rows.c.message_group
@@ -88,9 +88,9 @@ def _is_of(position: FromClause, rows: FromClause) -> ColumnElement[bool]:
     return and_(*(position.c[name] == rows.c[name] for name in ("group_id", "queue_id", "message_group")))
 
 
-def first_position(one: FromClause, rows: FromClause, *columns: ColumnElement[Any]) -> Select[Any]:
-    """By the key, which on Postgres has the offset too: each position has few versions, and those before the start
-    offset are past. The conditions and the order are like those of `is_in_run`."""
+def position_of(one: FromClause, rows: FromClause, *columns: ColumnElement[Any]) -> Select[Any]:
+    """By the key, which on Postgres has the offset too: positions before the start offset are past, and the newest one
+    is mostly the last. The conditions are like those of `is_in_run`."""
     order = one.c.message_group, one.c.next_offset
     return (
         select(*columns)
@@ -100,7 +100,7 @@ def first_position(one: FromClause, rows: FromClause, *columns: ColumnElement[An
             tuple_(*order) >= tuple_(rows.c.message_group, _start_offset(rows, rows.c.group_id)),
             one.c.message_group <= rows.c.message_group,
         )
-        .order_by(*order)
+        .order_by(*(each.desc() for each in order))
         .limit(literal_column("1"))
     )
 

@@ -12,15 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from sqlalchemy import bindparam, select
+from sqlalchemy import bindparam, null, select
 
+from popserver.database.dialect import Dialect, PerDialect
 from popserver.database.rows import RowStatement, encode_rows
-from popserver.database.schema import delivery, in_states
+from popserver.database.schema import delivery
 from popserver.delivery import moving_starts
 from popserver.delivery.message_groups import MessageGroupKey
-from popserver.delivery.places import OpenFrom, QueueToScan, ReadyFrom, ReadySearch
+from popserver.delivery.places import IS_READY_AGAIN, READY_SINCE_MS, OpenFrom, QueueToScan, ReadyFrom, ReadySearch
 from popserver.engine.transaction import STEP_ROWS_MAX, Transaction, carries_out
 from popserver.filters import Filter
 from popserver.messages.read import BY_KEY, DEFERRED, Bodies, stored_messages
@@ -29,7 +30,6 @@ from popserver.model.errors import PopError
 from popserver.model.handles import Receipt
 from popserver.model.message import Delivery, StoredMessage
 from popserver.model.names import SYSTEM_DERIVED
-from popserver.model.states import State
 from popserver.model.topic import MessageType
 from popserver.receiving import lite, lite_scan, message_groups, repeat, scan
 from popserver.receiving.batch import Candidate, ReceiveBatch
@@ -50,8 +50,11 @@ class AttemptResult(NamedTuple):
 
 
 class _AgainRow(NamedTuple):
+    """`first_ms`: since when the first one of them all is READY, also if another transaction has locked that."""
+
     message_key: int
     attempt: int
+    first_ms: int | None
 
 
 class _Search(NamedTuple):
@@ -182,12 +185,16 @@ def _find_and_grant(tx: Transaction, batch: ReceiveBatch, several: Sequence[Rece
         batch = batch._replace(names=batch.names | _search_from(tx, batch))
     places = scan.lock_places(tx, batch)
     if places and tx.has_other_writers:
-        _saw(tx, batch, places[0].ready_since_ms, places[0].open_since_ms)
+        _saw(tx, batch, ReadyFrom, places[0].ready_since_ms)
         if batch.takes_groups:
+            _saw(tx, batch, OpenFrom, places[0].open_since_ms)
             moving_starts.advance(tx, batch.topic.topic_id, places)
     is_any_again = not places or places[0].ready_since_ms is not None
     # Messages without a message group that are READY again, the longest waiting first.
-    ready_again = _READY_AGAIN.rows(tx.conn, batch.names | {"limit": batch.room}) if is_any_again else []
+    names = batch.names | {"limit": batch.room}
+    ready_again = _READY_AGAIN.of(tx.conn).rows(tx.conn, names) if is_any_again else []
+    if ready_again and not places and tx.has_other_writers:
+        _saw(tx, batch, ReadyFrom, ready_again[0].first_ms)
     if ready_again or any(place.open_since_ms is not None for place in places):
         search = _old_and_new(tx, batch, places, ready_again, heads_only=any(each.heads_only for each in several))
     else:
@@ -338,8 +345,9 @@ def _is_hidden(tx: Transaction, batch: ReceiveBatch) -> bool:
         return False
     if scan.is_more(tx, batch):
         return True
-    if tx.has_other_writers:
-        _saw(tx, batch, None, None)
+    _saw(tx, batch, ReadyFrom, None)
+    if batch.takes_groups:
+        _saw(tx, batch, OpenFrom, None)
     return False
 
 
@@ -353,12 +361,10 @@ def _search_from(tx: Transaction, batch: ReceiveBatch) -> dict[str, int]:
     }
 
 
-def _saw(tx: Transaction, batch: ReceiveBatch, ready_ms: int | None, open_ms: int | None) -> None:
-    """Remember which ones were first, once the transaction is committed: it may have granted them."""
+def _saw(tx: Transaction, batch: ReceiveBatch, kind: type[ReadyFrom | OpenFrom], first_ms: int | None) -> None:
+    """Remember which one was first, once the transaction is committed: it may have granted it."""
     search = ReadySearch(batch.group.group_id, batch.topic.topic_id)
-    tx.after_commit.append(tx.remembered(ReadyFrom).saw(search, ready_ms, tx.now_ms))
-    if batch.takes_groups:
-        tx.after_commit.append(tx.remembered(OpenFrom).saw(search, open_ms, tx.now_ms))
+    tx.after_commit.append(tx.remembered(kind).saw(search, first_ms, tx.now_ms))
 
 
 def _answers(tx: Transaction, batch: ReceiveBatch, slots: Sequence[ReceiveSlot], *, left_over: bool) -> list[Received]:
@@ -377,18 +383,11 @@ def _delivery(held: Receipt, stored: StoredMessage, attempt: int) -> Delivery:
     return Delivery(stored, handles.encode_receipt(held, stored.message.message_id), attempt, held.ends_at_ms)
 
 
-_READY_AGAIN = RowStatement(
-    _AgainRow,
-    select(delivery.c.message_key, delivery.c.attempt)
-    .where(
-        delivery.c.group_id == bindparam("group_id"),
-        delivery.c.topic_id == bindparam("topic_id"),
-        # Without a message group no ack is provisional, so READY is compared alone, as in the index.
-        in_states(delivery.c.state, State.READY),
-        delivery.c.message_group.is_(None),
-        delivery.c.visible_at_ms >= bindparam("ready_from"),
-    )
-    .order_by(delivery.c.visible_at_ms)
-    .limit(bindparam("limit"))
-    .with_for_update(skip_locked=True),
-)
+def _ready_again(dialect: Dialect) -> RowStatement[_AgainRow]:
+    first_ms: Any = READY_SINCE_MS if dialect.has_other_writers else null()
+    query = select(delivery.c.message_key, delivery.c.attempt, first_ms.label("first_ms")).where(*IS_READY_AGAIN)
+    in_order = query.order_by(delivery.c.visible_at_ms).limit(bindparam("limit"))
+    return RowStatement(_AgainRow, in_order.with_for_update(skip_locked=True))
+
+
+_READY_AGAIN = PerDialect(_ready_again)

@@ -40,7 +40,7 @@ from popserver.delivery.message_groups import (
     lock_available,
     runs_of,
 )
-from popserver.delivery.places import ReadyFrom, ReadySearch
+from popserver.delivery.places import ReadyFrom
 from popserver.delivery.retry_topic import requeue
 from popserver.engine.searches import SearchedFrom
 from popserver.engine.transaction import STEP_ROWS_MAX, Phase, Request, Transaction, carries_out
@@ -94,7 +94,7 @@ def end_due(tx: Transaction, requests: Sequence[EndDue]) -> list[EndedHolds | Po
         if target(event) is State.READY:
             requeued.update((group_id, row.topic_id) for row in several)
         elif event is Event.RETRY:
-            retried_ms += (_visible_at_ms(row, event, group) for row in several)
+            retried_ms += (_visible_at_ms(tx, row, event, group) for row in several)
     _advance_groups(tx, look.free, groups)
     earliest_ms = min([*look.left_ms, *look.later_ms, *retried_ms], default=None)
     tx.after_commit.append(tx.remembered(DueFrom).saw(None, earliest_ms, tx.now_ms))
@@ -212,15 +212,12 @@ def _carry_out(tx: Transaction, group: Group, event: Event, rows: Sequence[DueRo
         return
     if event is Event.ACK:
         return  # with its message group
-    moves = [(group.group_id, row.message_key, _visible_at_ms(row, event, group)) for row in rows]
+    moves = [(group.group_id, row.message_key, _visible_at_ms(tx, row, event, group)) for row in rows]
     tx.conn.execute(_MOVE[event].of(tx.conn), {"moves": encode_rows(moves)})
     record(tx, group, event, (as_moved(row) for row in rows), REASONS[event])
     if target(event) is State.READY:
         for topic_id in {row.topic_id for row in rows if row.message_group is None}:
             tx.ready_topics.add(topic_id)
-        for topic_id in {row.topic_id for row in rows if row.visible_at_ms < tx.now_ms - ReadyFrom.slack_ms // 2}:
-            late = ReadySearch(group.group_id, topic_id)
-            tx.after_commit.append(partial(tx.remembered(ReadyFrom).forget, late))
 
 
 def _advance_groups(tx: Transaction, rows: Sequence[DueRow], groups: dict[int, FoundGroup]) -> None:
@@ -240,11 +237,12 @@ def _advance_groups(tx: Transaction, rows: Sequence[DueRow], groups: dict[int, F
         )
 
 
-def _visible_at_ms(row: DueRow, event: Event, group: Group) -> int:
-    """A retry's interval starts when the hold ended, not when the server noticed it (requirement L18)."""
-    if event is not Event.RETRY:
-        return row.visible_at_ms
-    return row.visible_at_ms + interval_ms(group.retry, row.attempt, in_order=row.message_group is not None)
+def _visible_at_ms(tx: Transaction, row: DueRow, event: Event, group: Group) -> int:
+    """A retry's interval starts when the hold ended, not when the server noticed it (requirement L18). A message is
+    READY since then too, but if the server was late, only since a moment ago: searches of others look no further."""
+    if event is Event.RETRY:
+        return row.visible_at_ms + interval_ms(group.retry, row.attempt, in_order=row.message_group is not None)
+    return max(row.visible_at_ms, tx.now_ms - ReadyFrom.slack_ms // 2)
 
 
 _COLUMNS = [delivery.c[name] for name in DueRow._fields]

@@ -114,7 +114,7 @@ def test_messages_that_are_given_back_again_and_again(store: OpenStore) -> None:
         for each in held[::2]:
             store.change(group, each, 0, give_back=True)
         store.one(release.cancel_delivery, release.CancelDelivery([receipt_of(each) for each in held[1::2]]))
-        store.now_ms += SECOND
+        store.now_ms += SECOND // 10
 
     stays_level(store, once)
 
