@@ -48,6 +48,8 @@ from popserver.producing.pending import PENDING_COLUMNS, PendingRow, remove
 
 # Bytes of bodies that one step moves.
 STEP_BYTES_MAX = 32 * 1024 * 1024
+# How late a user's transaction may store a message without waiting for one of the rare looks back.
+LATE_MS = 5_000
 
 
 class _HasSize(Protocol):
@@ -77,18 +79,20 @@ class EnqueuedRows(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class EnqueueDue(Request[EnqueuedDue]):
     """A step of at most 1,000 due messages. `rotation` chooses their queues, as in `Append`. Idempotency keys of
-    messages from users' transactions are kept for `key_window_ms` from now."""
+    messages from users' transactions are kept for `key_window_ms` from now. `looks_back`: such a transaction may have
+    stored a message after its time."""
 
     phase: ClassVar = Phase.ENQUEUE_DUE
     rotation: int
     key_window_ms: int = WINDOW_MS
+    looks_back: bool = False
 
 
 @carries_out(EnqueueDue)
 def enqueue_due(tx: Transaction, requests: Sequence[EnqueueDue]) -> list[EnqueuedDue | PopError]:
     """Move due messages into their queues. Several requests in one transaction share one step; the first one's answer
     has the messages."""
-    from_ms = _due_from(tx)
+    from_ms = _due_from(tx, looks_back=any(each.looks_back for each in requests))
     due = _DUE.rows(tx.conn, {"from_ms": from_ms, "now_ms": tx.calendar_ms, "limit": STEP_ROWS_MAX})
     first_ms = due[0].due_at_ms if due else None
     tx.after_commit.append(tx.remembered(DelayedFrom).saw(None, first_ms, tx.calendar_ms))
@@ -99,15 +103,17 @@ def enqueue_due(tx: Transaction, requests: Sequence[EnqueueDue]) -> list[Enqueue
 
 
 class DelayedFrom(SearchedFrom[None]):
-    """There is one search, for all topics. Users' transactions may store a message after its time."""
+    """There is one search, for all topics. Servers store a message before its time."""
 
-    slack_ms: ClassVar = 5_000
+    slack_ms: ClassVar = 500
 
 
-def _due_from(tx: Transaction) -> int:
+def _due_from(tx: Transaction, *, looks_back: bool) -> int:
     """From when on to look. SQLite's index has no entries of the past. Most messages of users' transactions are due
     at 0."""
     from_ms = tx.remembered(DelayedFrom).of(None, tx.calendar_ms) if tx.has_other_writers else 0
+    if looks_back:
+        from_ms = max(0, min(from_ms, tx.calendar_ms - LATE_MS))
     return 0 if from_ms and tx.conn.execute(_OF_USERS).first() is not None else from_ms
 
 

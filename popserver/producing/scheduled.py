@@ -44,6 +44,7 @@ class Pending:
         self._next: tuple[int, int] | None = None  # the earliest known delayed message: when it is due, its topic id
         self._sleeper = DueTimer(self._clock, self._enter)
         writer.effects.on_due(PENDING, self._sleeper)
+        self._looks_back = False
         self._rotation = itertools.count()
 
     async def start(self) -> None:
@@ -56,7 +57,8 @@ class Pending:
             self._next = due_ms, topic_id
 
     def check_due(self) -> None:
-        """Look for due messages that this server was not told about."""
+        """Look for due messages that this server was not told about; some may have been stored after their time."""
+        self._looks_back = True
         self._sleeper.check_due()
 
     async def idle(self) -> None:
@@ -95,10 +97,12 @@ class Pending:
             # Its polls ask now, in the same transaction: a wake-up after the commit would cost them a second one.
             self._wakeups.wake(self._next[1], Woken.AHEAD)
             self._next = None
+        step = enqueue.EnqueueDue(next(self._rotation), self._key_window_ms, self._looks_back)
+        self._looks_back = False
         try:
-            step = enqueue.EnqueueDue(next(self._rotation), self._key_window_ms)
             done = await self._writer.submit(step)
         except PopError as error:
+            self._looks_back |= step.looks_back
             log.warning("delayed messages are late", reason=error.sentence)
             return now_ms + RETRY_MS
         self._count(done.placed)

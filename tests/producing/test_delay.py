@@ -42,6 +42,16 @@ def test_nobody_sees_it_before_its_time(store: OpenStore) -> None:
     assert ids_in(store, "pending") == []
 
 
+def test_one_that_a_user_stored_after_its_time_enters_when_the_server_is_told(store: OpenStore) -> None:
+    topic = store.topic()
+    enter_due(store)
+    enter_due(store, after_ms=MINUTE)
+    pend(store, topic, a_delayed(store, after_ms=-4 * SECOND))
+    if not store.database.is_sqlite:
+        assert enter_due(store) == 0, "other steps begin where one did a moment ago"
+    assert store.one(enqueue.enqueue_due, enqueue.EnqueueDue(0, looks_back=True)).entered == 1
+
+
 def test_it_takes_part_in_a_tag_filter(store: OpenStore) -> None:
     topic = store.topic()
     group = store.group(meets=[topic])
