@@ -16,6 +16,7 @@ from sqlalchemy import BigInteger, Connection, Select, and_, bindparam, func, li
 
 from popserver.bulk.rules import RECEIVE_BYTES_MAX
 from popserver.database.dialect import dialect_of
+from popserver.database.newest import no_index_has
 from popserver.database.notifications import DUE
 from popserver.database.rows import RowQuery, encode_rows, rows_parameter
 from popserver.database.schema import delivery, message, still_in
@@ -206,8 +207,8 @@ def _named(attempt: Attempt, now_ms: int) -> dict[str, Any]:
 
 
 # The attempt id's index must be used: Postgres's statistics of a table whose rows come and go are out of date, and it
-# might scan all deliveries of the group. The sum keeps it from using another index.
-_group_id, _visible_at_ms = (each + literal_column("0") for each in (delivery.c.group_id, delivery.c.visible_at_ms))
+# might scan all deliveries of the group.
+_group_id, _visible_at_ms = (no_index_has(each) for each in (delivery.c.group_id, delivery.c.visible_at_ms))
 _held: Select[Any] = (
     select(*(delivery.c[name] for name in _AttemptRow._fields))
     .where(

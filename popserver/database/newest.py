@@ -65,6 +65,12 @@ def group_of(rows: FromClause) -> ColumnElement[int]:
     return _GroupOf(rows.c.group_id)
 
 
+def no_index_has(column: ColumnElement[int]) -> ColumnElement[int]:
+    """The column's value in a condition that Postgres can only check, not look for. The indexes of message groups have
+    `group_id + 0` (`group_of`)."""
+    return column - literal_column("0")
+
+
 def newest(row: FromClause, *columns: ColumnElement[Any], **key: Any) -> Select[Any]:
     """A query for these columns of the row with that key, which an index must have in that order."""
     *leading, (name, value) = key.items()
@@ -115,8 +121,8 @@ def are_newest(dialect: Dialect, table: Table, rows: FromClause, *key: str) -> C
         return and_(*(table.c[name] == rows.c[name] for name in key))
     place: ColumnElement[Any] = literal_column("newest.ctid").label("place")
     last = newest(table.alias("newest"), place, **{name: rows.c[name] for name in key})
-    # The sums keep Postgres from looking for the keys, by which it meets the oldest versions first.
-    are_these = (table.c[name] + literal_column("0") == rows.c[name] for name in key)
+    # Not by the keys, by which Postgres meets the oldest versions first.
+    are_these = (no_index_has(table.c[name]) == rows.c[name] for name in key)
     return and_(literal_column(f"{table.name}.ctid") == last.correlate(rows).scalar_subquery(), *are_these)
 
 

@@ -32,7 +32,7 @@ from sqlalchemy import (
 )
 
 from popserver.database.dialect import Dialect
-from popserver.database.newest import group_of, newest
+from popserver.database.newest import group_of, newest, no_index_has
 from popserver.database.schema import KEY_SHIFT, delivery, progress
 from popserver.database.schema import message_group_progress as behind
 from popserver.database.schema import message_group_start as own
@@ -78,8 +78,7 @@ def is_position(dialect: Dialect, rows: FromClause) -> ColumnElement[bool]:
     one = behind.alias("one_position")
     place: ColumnElement[Any] = literal_column("one_position.ctid").label("place")
     found = position_of(one, rows, place).correlate(rows).scalar_subquery()
-    # The sums keep Postgres from looking for the keys, for which it may take any index.
-    is_of = (behind.c[name] + literal_column("0") == rows.c[name] for name in ("group_id", "queue_id"))
+    is_of = (no_index_has(behind.c[name]) == rows.c[name] for name in ("group_id", "queue_id"))
     is_named = behind.c.message_group.concat(literal_column("''")) == rows.c.message_group
     return and_(literal_column(f"{behind.name}.ctid") == found, *is_of, is_named)
 

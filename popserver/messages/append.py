@@ -24,7 +24,7 @@ from sqlalchemy import (
 from sqlalchemy.types import UserDefinedType
 
 from popserver.database.dialect import dialect_of
-from popserver.database.newest import is_newest, newest
+from popserver.database.newest import is_newest, newest, no_index_has
 from popserver.database.rows import RowStatement, encode_rows, rows_parameter
 from popserver.database.schema import KEY_SHIFT, message, pending, progress, queue
 from popserver.database.schema import topic as topic_table
@@ -286,7 +286,7 @@ _THESE_PENDING = (
     select(literal_column("1"))
     .where(
         pending.c.message_id == any_(bindparam("ids", type_=_Ids())),
-        pending.c.topic_id + literal_column("0") == bindparam("of_topic"),
+        no_index_has(pending.c.topic_id) == bindparam("of_topic"),
     )
     .limit(literal_column("1"))
     .scalar_subquery()

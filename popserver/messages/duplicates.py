@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from sqlalchemy import Connection, bindparam, literal_column, select
+from sqlalchemy import Connection, bindparam, select
 
+from popserver.database.newest import no_index_has
 from popserver.database.rows import Row, RowStatement
 from popserver.database.schema import IS_ORIGINAL, message, pending, queue
 from popserver.engine.transaction import STEP_ROWS_MAX
@@ -100,8 +101,8 @@ _IN_A_QUEUE = RowStatement(
 _PENDING = RowStatement(
     _PendingRow,
     select(pending.c.message_id, pending.c.transaction_id, pending.c.deliver_at_ms).where(
-        # The sum keeps Postgres from the index of the topic, which an open transaction makes long.
-        pending.c.topic_id + literal_column("0") == bindparam("topic_id"),
+        # Not by the index of the topic, which an open transaction makes long.
+        no_index_has(pending.c.topic_id) == bindparam("topic_id"),
         pending.c.message_id.in_(bindparam("ids", expanding=True)),
     ),
 )

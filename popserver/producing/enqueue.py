@@ -32,7 +32,7 @@ from sqlalchemy import (
 
 from popserver.catalog.topics import topics_by_id
 from popserver.database.dialect import Dialect, PerDialect
-from popserver.database.newest import joined, newest
+from popserver.database.newest import joined, newest, no_index_has
 from popserver.database.rows import RowStatement, encode_rows, rows_parameter
 from popserver.database.schema import IS_DELAYED, IS_ORIGINAL, is_half, message, pending, queue
 from popserver.engine.searches import SearchedFrom
@@ -105,7 +105,7 @@ def enqueue_due(tx: Transaction, requests: Sequence[EnqueueDue]) -> list[Enqueue
 class DelayedFrom(SearchedFrom[None]):
     """There is one search, for all topics. Servers store a message before its time."""
 
-    slack_ms: ClassVar = 500
+    slack_ms: ClassVar = 100
 
 
 def _due_from(tx: Transaction, *, looks_back: bool) -> int:
@@ -288,9 +288,8 @@ def _take_offsets(dialect: Dialect) -> Executable:
         row = newest(queue.alias("newest"), place, queue_id=_COUNTS.c.queue_id)
         free = row.with_for_update(skip_locked=True).lateral("free")
         places = select(free.c.place).select_from(_COUNTS.join(free, true())).correlate(None).scalar_subquery()
-        # The sum keeps Postgres from looking for the keys, by which it meets the oldest version first.
         is_free = literal_column("queue.ctid") == any_(func.array(places))
-        is_taken = and_(is_free, queue.c.queue_id + literal_column("0") == _COUNTS.c.queue_id)
+        is_taken = and_(is_free, no_index_has(queue.c.queue_id) == _COUNTS.c.queue_id)
     else:
         is_taken = queue.c.queue_id == _COUNTS.c.queue_id
     return (

@@ -151,7 +151,7 @@ def claim_checks(tx: Transaction, requests: Sequence[ClaimChecks]) -> list[Claim
 class ChecksFrom(SearchedFrom[int]):
     """There is a search for each topic id. A check is due later than its half message is stored."""
 
-    slack_ms: ClassVar = 500
+    slack_ms: ClassVar = 100
 
 
 def _checks_from(tx: Transaction, topic_ids: Iterable[int]) -> dict[int, int]:

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, ClassVar, NamedTuple
 
-from sqlalchemy import Executable, bindparam, delete, func, literal_column, select
+from sqlalchemy import Executable, bindparam, delete, func, select
 
 from popserver.database.dialect import Dialect, PerDialect, dialect_of
-from popserver.database.newest import are_newest
+from popserver.database.newest import are_newest, no_index_has
 from popserver.database.notifications import CHECKS, PENDING
 from popserver.database.rows import RowStatement, encode_rows, rows_parameter
 from popserver.database.schema import IS_ORIGINAL, message, pending
@@ -220,14 +220,15 @@ def _cancel_pending(tx: Transaction, request: CancelPending) -> list[str]:
 _EXISTS = select(topic_table.c.topic_id).where(
     topic_table.c.topic_id == bindparam("topic_id"), topic_table.c.deleted_at_ms.is_(None)
 )
-# The sum keeps Postgres from using the index of the topic's messages, which may have thousands of old versions.
-_topic_id = pending.c.topic_id + literal_column("0")
 _LOCK = RowStatement(
     PendingRow,
     select(*PENDING_COLUMNS)
-    .where(_topic_id == bindparam("topic_id"), pending.c.message_id.in_(bindparam("ids", expanding=True)))
-    # And this one from reading the index of their keys, all of it, because that is in order.
-    .order_by(pending.c.pending_id + literal_column("0"))
+    # By the ids: other indexes may have thousands of old versions, also the one that has the order.
+    .where(
+        no_index_has(pending.c.topic_id) == bindparam("topic_id"),
+        pending.c.message_id.in_(bindparam("ids", expanding=True)),
+    )
+    .order_by(no_index_has(pending.c.pending_id))
     .with_for_update(),
 )
 _IDS = rows_parameter("ids", "pending_id")

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from sqlalchemy import BigInteger, ColumnElement, Text, and_, bindparam, literal_column, or_, select, tuple_, update
+from sqlalchemy import BigInteger, Text, and_, bindparam, literal_column, or_, select, tuple_, update
 
+from popserver.database.newest import no_index_has
 from popserver.database.notifications import DUE
 from popserver.database.rows import RowStatement, encode_rows, rows_parameter
 from popserver.database.schema import delivery, still_in
@@ -94,13 +95,12 @@ def _receipt(batch: ReceiveBatch, row: _HeldRow) -> Receipt:
     return Receipt(batch.group.group_id, row.message_key, row.hold_id, row.visible_at_ms, in_order)
 
 
-_ZERO: ColumnElement[int] = literal_column("0")
 _every_held = (
     select(*(delivery.c[name] for name in _HeldRow._fields))
     .where(
-        # The sums keep Postgres from reading all deliveries of the group: few have the id of the attempt.
-        delivery.c.group_id + _ZERO == bindparam("group_id"),
-        delivery.c.topic_id + _ZERO == bindparam("topic_id"),
+        # Few deliveries of the group have the id of the attempt.
+        no_index_has(delivery.c.group_id) == bindparam("group_id"),
+        no_index_has(delivery.c.topic_id) == bindparam("topic_id"),
         still_in(delivery.c.state, State.INFLIGHT),
         delivery.c.visible_at_ms > bindparam("now_ms"),
     )

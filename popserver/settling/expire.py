@@ -113,7 +113,7 @@ class _Look(NamedTuple):
 class DueFrom(SearchedFrom[None]):
     """There is one search, for all groups. A hold begins before it is due, so little is stored after its time."""
 
-    slack_ms: ClassVar = 500
+    slack_ms: ClassVar = 100
 
 
 def _due_from(tx: Transaction) -> int:

@@ -6,8 +6,11 @@ import pytest
 from sqlalchemy import Table, text
 from sqlalchemy.dialects import postgresql
 
-from popserver.database.newest import newest
-from popserver.database.schema import delivery, pending, progress, queue
+from popserver.database.dialect import Postgres
+from popserver.database.newest import are_newest, newest
+from popserver.database.rows import rows_parameter
+from popserver.database.schema import delivery, metadata, pending, progress, queue
+from popserver.delivery.start_offsets import is_position
 from popserver.model.topic import MessageType
 from tests.support.open_store import OpenStore
 from tests.support.pending_store import a_delayed, pend
@@ -54,3 +57,17 @@ def test_the_newest_version_comes_first(store: OpenStore, table: Table, key: tup
     finally:
         conn.exec_driver_sql("ROLLBACK")
     assert max(blocks) <= 5, "a few pages of the index, and that of the newest version"
+
+
+def test_no_index_has_the_conditions_beside_a_place() -> None:
+    """They are checked. To look for the rows by them, Postgres would read old versions."""
+    having = [str(each) for table in metadata.tables.values() for index in table.indexes for each in index.expressions]
+    assert any(" + 0" in each for each in having), "there are indexes of expressions"
+    rows = rows_parameter("rows", "group_id", "queue_id", text=("message_group",))
+    conditions = [
+        are_newest(Postgres(), delivery, rows, "group_id"),
+        is_position(Postgres(), rows),
+    ]
+    for condition in conditions:
+        text_of = str(condition.compile(dialect=POSTGRES))
+        assert not any(each in text_of for each in having if " " in each), text_of
