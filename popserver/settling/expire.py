@@ -102,7 +102,7 @@ def end_due(tx: Transaction, requests: Sequence[EndDue]) -> list[EndedHolds | Po
     return [ended._replace(requeued=requeued), *[ended] * (len(requests) - 1)]
 
 
-class _Look(NamedTuple):
+class _DueNow(NamedTuple):
     """What is due and can be ended now; when the others were due; and when the first of the rest is due, if any."""
 
     free: Sequence[DueRow]
@@ -128,7 +128,7 @@ def next_due_ms(conn: Connection, from_ms: int = 0) -> int | None:
     return due_ms
 
 
-def _when_to_check_again(now_ms: int, look: _Look) -> int | None:
+def _when_to_check_again(now_ms: int, look: _DueNow) -> int | None:
     """When to try again after a step that ended nothing: other transactions have locked what is due."""
     again_ms = list(look.later_ms)
     if look.left_ms:
@@ -139,7 +139,7 @@ def _when_to_check_again(now_ms: int, look: _Look) -> int | None:
     return min(again_ms, default=None)
 
 
-def _take_due(tx: Transaction, from_ms: int) -> _Look:
+def _take_due(tx: Transaction, from_ms: int) -> _DueNow:
     """Look from there on, and lock what can be ended: at most one step of it."""
     limit = STEP_ROWS_MAX
     while True:
@@ -153,7 +153,7 @@ def _take_due(tx: Transaction, from_ms: int) -> _Look:
     left_ms = [row.visible_at_ms for row in due if (row.group_id, row.message_key) not in keys]
     if len(due) == limit:
         left_ms.append(due[-1].visible_at_ms)  # more may be due
-    return _Look(free, left_ms, [row.visible_at_ms for row in seen if row.visible_at_ms > tx.now_ms])
+    return _DueNow(free, left_ms, [row.visible_at_ms for row in seen if row.visible_at_ms > tx.now_ms])
 
 
 def _free(tx: Transaction, due: list[DueRow]) -> list[DueRow]:

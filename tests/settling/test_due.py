@@ -185,9 +185,9 @@ def test_several_requests_need_one_step(store: OpenStore) -> None:
 def test_what_another_has_in_its_hands_is_looked_at_again(due_ms: int, again_ms: int) -> None:
     """An ack in its consumer's own transaction is due at 0: that does not make it an old one."""
     for later_ms in ([], [START_MS + 60 * SECOND]):
-        look = expire._Look([], [START_MS, due_ms], later_ms)
+        look = expire._DueNow([], [START_MS, due_ms], later_ms)
         assert expire._when_to_check_again(START_MS, look) == START_MS + again_ms
-    assert expire._when_to_check_again(START_MS, expire._Look([], [due_ms], [START_MS + 1])) == START_MS + 1
+    assert expire._when_to_check_again(START_MS, expire._DueNow([], [due_ms], [START_MS + 1])) == START_MS + 1
 
 
 def test_in_a_place_that_another_server_has_nothing_is_locked(store: OpenStore) -> None:
