@@ -69,6 +69,13 @@ def _listed(*names: str) -> str:
     return ", ".join(f"'{name}'" for name in names)
 
 
+def _have_key_on_postgres(table: Table, columns: str) -> None:
+    """Another primary key than on SQLite."""
+    key = f"{table.name}_pk"
+    changed = f"ALTER TABLE {table.name} DROP CONSTRAINT {key}, ADD CONSTRAINT {key} PRIMARY KEY ({columns})"
+    event.listen(table, "after_create", DDL(changed).execute_if(dialect="postgresql"))  # type: ignore[no-untyped-call]
+
+
 topic = Table(
     "topic",
     metadata,
@@ -321,14 +328,7 @@ message_group_progress = Table(
 )
 # On Postgres the offset is part of the key (docs/design/0024), because a new version is compared with all that have its
 # key, and a user's open transaction keeps them. The lock on the progress keeps positions unique (`database.check`).
-event.listen(
-    message_group_progress,
-    "after_create",
-    DDL(  # type: ignore[no-untyped-call]
-        "ALTER TABLE message_group_progress DROP CONSTRAINT message_group_progress_pk,"
-        " ADD CONSTRAINT message_group_progress_pk PRIMARY KEY (group_id, queue_id, message_group, next_offset)"
-    ).execute_if(dialect="postgresql"),
-)
+_have_key_on_postgres(message_group_progress, "group_id, queue_id, message_group, next_offset")
 # For the first position in a queue (`delivery.moving_starts`); other looks cannot take it.
 Index(
     "message_group_first",
@@ -426,14 +426,7 @@ delivery = Table(
 # On Postgres what grows without a limit is part of the key (docs/design/0024): a new version is compared with all that
 # have its key. Deliveries begin with 0; the lock on the group's progress keeps messages from having two
 # (`database.check`).
-event.listen(
-    delivery,
-    "after_create",
-    DDL(  # type: ignore[no-untyped-call]
-        "ALTER TABLE delivery DROP CONSTRAINT delivery_pk,"
-        " ADD CONSTRAINT delivery_pk PRIMARY KEY (group_id, message_key, uncounted)"
-    ).execute_if(dialect="postgresql"),
-)
+_have_key_on_postgres(delivery, "group_id, message_key, uncounted")
 
 # When a page of an index is full, Postgres merges the entries of one key into a list, and reads a list from the oldest
 # entry on. In these indexes the newest version of a row is looked for first (`database.newest`).
