@@ -4,8 +4,7 @@ The index of what becomes due, or READY again, is in the order of time. On Postg
 entries of everything that was there since it began, and each search would read them from the first one on. So a search
 begins at the first row that the last one saw, or some time before that search: whatever is stored later is due later.
 
-What is stored much later than it is due (a server was stopped) must be told: `forget`. And now and then one search
-looks back, two minutes or at everything, so a mistake is no more than a delay.
+Now and then one search looks back, two minutes or at everything, so a mistake is no more than a delay.
 """
 
 from __future__ import annotations
@@ -94,7 +93,3 @@ class SearchedFrom(Generic[Search]):
         if len(self._seen) >= SEARCHES_MAX:
             self._seen.clear()
         self._seen[search] = _Seen(found_ms, now_ms, now_ms, again_ms, all_ms, pause_ms)
-
-    def forget(self, search: Search) -> None:
-        """A row was stored later than it was due."""
-        self._seen.pop(search, None)
