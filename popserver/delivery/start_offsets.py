@@ -89,17 +89,20 @@ def _is_of(position: FromClause, rows: FromClause) -> ColumnElement[bool]:
 
 def position_of(one: FromClause, rows: FromClause, *columns: ColumnElement[Any]) -> Select[Any]:
     """By the key, which on Postgres has the offset too: positions before the start offset are past, and the newest one
-    is mostly the last. The conditions are like those of `is_in_run`."""
-    order = one.c.message_group, one.c.next_offset
+    is mostly the last.
+
+    Keys are compared as a whole, from the first column on. By an equality of one column Postgres may take the index of
+    first positions, which has the queue id too, and read all positions of the queue.
+    """
+    key = one.c.group_id, one.c.queue_id, one.c.message_group
+    wanted = rows.c.group_id, rows.c.queue_id, rows.c.message_group
     return (
         select(*columns)
         .where(
-            one.c.group_id == rows.c.group_id,
-            one.c.queue_id == rows.c.queue_id,
-            tuple_(*order) >= tuple_(rows.c.message_group, _start_offset(rows, rows.c.group_id)),
-            one.c.message_group <= rows.c.message_group,
+            tuple_(*key, one.c.next_offset) >= tuple_(*wanted, _start_offset(rows, rows.c.group_id)),
+            tuple_(*key) <= tuple_(*wanted),
         )
-        .order_by(*(each.desc() for each in order))
+        .order_by(*(each.desc() for each in (*key, one.c.next_offset)))
         .limit(literal_column("1"))
     )
 

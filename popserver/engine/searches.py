@@ -18,11 +18,11 @@ from popserver.engine import meters
 Search = TypeVar("Search", bound=Hashable)
 
 # Looks back are rare, unless one was of use. One at everything costs as much as the transaction beside it is old, so
-# these take a thousandth of the time, and the others look back as far as a mistake is probable.
+# these take a three-thousandth of the time, and the others look back as far as a mistake is probable.
 LOOK_BACK_MS = 120_000
 LOOK_AGAIN_MS_MIN = 1_000
 LOOK_AGAIN_MS_MAX = 16_000
-PAUSE_FACTOR = 1_000  # times what the last look at everything took
+PAUSE_FACTOR = 3_000  # times what the last look at everything took
 PAUSE_MS_MAX = 300_000
 SEARCHES_MAX = 10_000  # beyond that all are forgotten
 

@@ -67,10 +67,8 @@ def test_a_look_at_everything_is_repeated_soon_and_then_more_rarely() -> None:
     assert pauses == [LOOK_AGAIN_MS_MIN, 2_000, 4_000, 8_000, LOOK_AGAIN_MS_MAX, LOOK_AGAIN_MS_MAX, LOOK_AGAIN_MS_MAX]
 
 
-@pytest.mark.parametrize(("took_s", "pause_ms"), [(0.0004, LOOK_AGAIN_MS_MIN), (0.05, 50_000), (1_000, PAUSE_MS_MAX)])
-def test_looks_at_everything_take_a_thousandth_of_the_time(
-    clock: SimpleNamespace, took_s: float, pause_ms: int
-) -> None:
+@pytest.mark.parametrize(("took_s", "pause_ms"), [(0.0004, LOOK_AGAIN_MS_MIN), (0.05, 150_000), (1_000, PAUSE_MS_MAX)])
+def test_looks_at_everything_take_little_of_the_time(clock: SimpleNamespace, took_s: float, pause_ms: int) -> None:
     searched = SearchedInTest()
     assert searched.of(1, NOW) == 0
     clock.now_s += took_s
