@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import pytest
-from sqlalchemy import Table, text
+from sqlalchemy import Table, select, text
 from sqlalchemy.dialects import postgresql
 
 from popserver.database.dialect import Postgres
 from popserver.database.newest import are_newest, newest
-from popserver.database.rows import rows_parameter
-from popserver.database.schema import delivery, metadata, pending, progress, queue
-from popserver.delivery.start_offsets import is_position
+from popserver.database.rows import encode_rows, rows_parameter
+from popserver.database.schema import delivery, message_group_progress, metadata, pending, progress, queue
+from popserver.delivery.start_offsets import is_position, position_of
 from popserver.model.topic import MessageType
 from tests.support.open_store import OpenStore
 from tests.support.pending_store import a_delayed, pend
 
 # More than a page of an index has room for.
 VERSIONS = 600
+VERSIONS_OF_POSITIONS = 2_100
 POSTGRES = postgresql.dialect()
+LONG_NAME = "long" * 30
 KEYS: list[tuple[Table, tuple[str, ...], str]] = [
     (queue, ("queue_id",), "next_offset"),
     (queue, ("topic_id", "number"), "next_offset"),
@@ -71,3 +73,32 @@ def test_no_index_has_the_conditions_beside_a_place() -> None:
     for condition in conditions:
         text_of = str(condition.compile(dialect=POSTGRES))
         assert not any(each in text_of for each in having if " " in each), text_of
+
+
+def test_a_position_is_found_by_its_key_whatever_postgres_believes(store: OpenStore) -> None:
+    """The key is long, and the index of first positions, which has the queue id too, is smaller."""
+    if store.database.is_sqlite:
+        pytest.skip("SQLite has one version of a row in its tables")
+    rows = rows_parameter("rows", "group_id", "queue_id", text=("message_group",))
+    one = message_group_progress.alias("one_position")
+    found = select(position_of(one, rows, one.c.next_offset).correlate(rows).scalar_subquery()).select_from(rows)
+    query = found.params(rows=encode_rows([(1, 2, LONG_NAME)])).compile(
+        dialect=POSTGRES, compile_kwargs={"literal_binds": True}
+    )
+    store.database.begin(conn := store.conn)
+    try:
+        conn.exec_driver_sql(
+            "INSERT INTO message_group_progress (group_id, queue_id, message_group, topic_id, next_offset)"
+            f" SELECT 1, queue_id, '{LONG_NAME}', 1, 1 FROM generate_series(1, 4) queue_id"
+        )
+        blocks = []
+        for number in range(VERSIONS_OF_POSITIONS):
+            conn.exec_driver_sql("UPDATE message_group_progress SET next_offset = next_offset + 1")
+            if number == VERSIONS_OF_POSITIONS - VERSIONS:
+                conn.exec_driver_sql("ANALYZE message_group_progress")
+            if number % 50 == 0:
+                plan = conn.execute(text(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {query}")).scalar_one()[0]["Plan"]
+                blocks.append(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
+    finally:
+        conn.exec_driver_sql("ROLLBACK")
+    assert max(blocks) <= 12, "a few pages of each index"
