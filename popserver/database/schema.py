@@ -329,12 +329,10 @@ message_group_progress = Table(
 # On Postgres the offset is part of the key (docs/design/0024), because a new version is compared with all that have its
 # key, and a user's open transaction keeps them. The lock on the progress keeps positions unique (`database.check`).
 _have_key_on_postgres(message_group_progress, "group_id, queue_id, message_group, next_offset")
-# For the first position in a queue (`delivery.moving_starts`); other looks cannot take it.
+# For the first position in a queue (`delivery.moving_starts`); other looks cannot take it, not even by its last column.
 Index(
     "message_group_first",
-    message_group_progress.c.group_id + literal_column("0"),
-    message_group_progress.c.queue_id,
-    message_group_progress.c.next_offset,
+    *(message_group_progress.c[each] + literal_column("0") for each in ("group_id", "queue_id", "next_offset")),
 ).ddl_if(dialect="postgresql")
 _OPEN = message_group_progress.c.open_since_ms.is_not(None)
 Index(

@@ -115,6 +115,6 @@ LEFT JOIN ({_first("dead_letter", "origin_key", ":for_first")}) l ON l.group_id 
 {_REDRIVEN.format(key=_KEY)}
 LEFT JOIN (SELECT * FROM message_group_progress
            WHERE group_id = CAST(:for_group AS BIGINT) AND queue_id = CAST(:for_queue AS BIGINT)
-             AND message_group <= {_MESSAGE_GROUP} AND (message_group, next_offset) >= ({_MESSAGE_GROUP}, {_START})
-           ORDER BY message_group, next_offset LIMIT 1) b ON b.group_id = g.group_id
+             AND message_group = {_MESSAGE_GROUP} AND next_offset >= {_START}
+           ORDER BY next_offset DESC LIMIT 1) b ON b.group_id = g.group_id
 WHERE g.group_id = CAST(:for_group AS BIGINT)""")  # noqa: S608

@@ -159,14 +159,16 @@ _FIRST_DELIVERY = (
     )
     .order_by(delivery.c.message_key)
 )
+# The index that it takes has these expressions, and no other one has them.
+_indexed = {each: behind.c[each] + literal_column("0") for each in ("group_id", "queue_id", "next_offset")}
 _FIRST_POSITION = (
     select(behind.c.next_offset.label("first_offset"), behind.c.message_group)
     .where(
-        behind.c.group_id + literal_column("0") == _GROUP_ID,
-        behind.c.queue_id == _QUEUE_ID,
-        behind.c.next_offset >= bindparam("from_offset"),
+        _indexed["group_id"] == _GROUP_ID,
+        _indexed["queue_id"] == _QUEUE_ID,
+        _indexed["next_offset"] >= bindparam("from_offset"),
     )
-    .order_by(behind.c.next_offset)
+    .order_by(_indexed["next_offset"])
 )
 _FIRST = RowStatement(
     _First,

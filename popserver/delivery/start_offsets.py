@@ -65,16 +65,21 @@ def _start_offset(rows: FromClause, group_id: ColumnElement[int]) -> ColumnEleme
 def any_position(dialect: Dialect, rows: FromClause) -> ScalarSelect[int]:
     """The queue id of a message group's position; NULL if it has none. `rows` have its `group_id`, `queue_id` and
     `message_group`."""
+    return any_position_from(dialect, _key_of(rows), _start_offset(rows, rows.c.group_id)).correlate(rows)
+
+
+def any_position_from(dialect: Dialect, key: _PositionKey, start: ColumnElement[int]) -> ScalarSelect[int]:
+    """The same for one message group, whose start offset is known."""
     if not dialect.has_other_writers:
-        return select(behind.c.queue_id).where(_is_of(behind, rows)).correlate(rows).scalar_subquery()
+        return select(behind.c.queue_id).where(_is_of(key)).scalar_subquery()
     one = behind.alias("one_position")
-    return position_of(one, rows, one.c.queue_id).correlate(rows).scalar_subquery()
+    return _position_from(one, key, start, one.c.queue_id).scalar_subquery()
 
 
 def is_position(dialect: Dialect, rows: FromClause) -> ColumnElement[bool]:
     """The condition that a position is of a message group in `rows`; for UPDATE and DELETE. Its place is locked."""
     if not dialect.has_other_writers:
-        return _is_of(behind, rows)
+        return _is_of(_key_of(rows))
     one = behind.alias("one_position")
     place: ColumnElement[Any] = literal_column("one_position.ctid").label("place")
     found = position_of(one, rows, place).correlate(rows).scalar_subquery()
@@ -83,28 +88,34 @@ def is_position(dialect: Dialect, rows: FromClause) -> ColumnElement[bool]:
     return and_(literal_column(f"{behind.name}.ctid") == found, *is_of, is_named)
 
 
-def _is_of(position: FromClause, rows: FromClause) -> ColumnElement[bool]:
-    return and_(*(position.c[name] == rows.c[name] for name in ("group_id", "queue_id", "message_group")))
+# The group id, queue id and message group of a position.
+_PositionKey = tuple[ColumnElement[int], ColumnElement[int], ColumnElement[Any]]
+
+
+def _key_of(rows: FromClause) -> _PositionKey:
+    return rows.c.group_id, rows.c.queue_id, rows.c.message_group
+
+
+def _are_equal(one: FromClause, key: _PositionKey) -> list[ColumnElement[bool]]:
+    return [own == wanted for own, wanted in zip(_key_of(one), key, strict=True)]
+
+
+def _is_of(key: _PositionKey) -> ColumnElement[bool]:
+    return and_(*_are_equal(behind, key))
 
 
 def position_of(one: FromClause, rows: FromClause, *columns: ColumnElement[Any]) -> Select[Any]:
-    """By the key, which on Postgres has the offset too: positions before the start offset are past, and the newest one
-    is mostly the last.
+    return _position_from(one, _key_of(rows), _start_offset(rows, rows.c.group_id), *columns)
 
-    Keys are compared as a whole, from the first column on. By an equality of one column Postgres may take the index of
-    first positions, which has the queue id too, and read all positions of the queue.
-    """
-    key = one.c.group_id, one.c.queue_id, one.c.message_group
-    wanted = rows.c.group_id, rows.c.queue_id, rows.c.message_group
-    return (
-        select(*columns)
-        .where(
-            tuple_(*key, one.c.next_offset) >= tuple_(*wanted, _start_offset(rows, rows.c.group_id)),
-            tuple_(*key) <= tuple_(*wanted),
-        )
-        .order_by(*(each.desc() for each in (*key, one.c.next_offset)))
-        .limit(literal_column("1"))
-    )
+
+def _position_from(
+    one: FromClause, key: _PositionKey, start: ColumnElement[int], *columns: ColumnElement[Any]
+) -> Select[Any]:
+    """By the key, which on Postgres has the offset too: positions before the start offset are past, and the newest one
+    is mostly the last. The index of first positions has none of these columns, and so no other plan is
+    possible, whatever Postgres believes."""
+    found = select(*columns).where(*_are_equal(one, key), one.c.next_offset >= start)
+    return found.order_by(one.c.next_offset.desc()).limit(literal_column("1"))
 
 
 def is_in_run(

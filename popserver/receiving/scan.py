@@ -25,7 +25,6 @@ from sqlalchemy import (
     literal_column,
     or_,
     select,
-    tuple_,
     update,
 )
 
@@ -37,7 +36,7 @@ from popserver.database.schema import message_group_progress as behind
 from popserver.database.statement import Statement
 from popserver.delivery.message_groups import MessageGroupKey, subscriber_of
 from popserver.delivery.places import PLACE_QUERIES, QueueToScan
-from popserver.delivery.start_offsets import any_of_run, own_start
+from popserver.delivery.start_offsets import any_of_run, any_position_from, own_start
 from popserver.engine.transaction import Transaction
 from popserver.filters import SqlFilter, TagFilter
 from popserver.filters.tags import EVERYTHING
@@ -248,21 +247,9 @@ def _any_delivery(dialect: Dialect) -> ScalarSelect[int]:
 
 
 def _any_row_behind(dialect: Dialect) -> ScalarSelect[int]:
-    """On Postgres in the order of the primary key, which has the message group before the offset: another index begins
-    with the offset."""
-    of_group: ColumnElement[bool] = behind.c.message_group == message.c.message_group
-    order: Sequence[ColumnElement[Any]] = ()
-    if dialect.has_other_writers:
-        order = behind.c.message_group, behind.c.next_offset
-        is_from = tuple_(*order) >= tuple_(message.c.message_group, _start(dialect, "start_offset"))
-        of_group = and_(is_from, behind.c.message_group <= message.c.message_group)
-    return (
-        select(behind.c.queue_id)
-        .where(behind.c.group_id == bindparam("group_id"), behind.c.queue_id == bindparam("for_queue"), of_group)
-        .order_by(*order)
-        .limit(literal_column("1"))
-        .scalar_subquery()
-    )
+    group_id, queue_id = (bindparam(name, type_=BigInteger) for name in ("group_id", "for_queue"))
+    key = group_id, queue_id, message.c.message_group
+    return any_position_from(dialect, key, _start(dialect, "start_offset"))
 
 
 def _is_free(dialect: Dialect) -> ColumnElement[bool]:
