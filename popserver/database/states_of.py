@@ -60,18 +60,18 @@ def state(key: str, stored_state: str, redriven_state: str) -> str:
             ELSE '{State.COMMIT}' END"""
 
 
-_REDRIVEN = f"""\
-LEFT JOIN redrive r ON r.plan_id = l.plan_id AND r.dead_letter_id = l.dead_letter_id AND l.origin_key = {{key}}
-      AND l.redrive_state = '{LetterState.REDRIVEN}' AND r.target_topic_id IS NULL
-LEFT JOIN delivery rd ON rd.group_id = g.group_id AND rd.message_key = r.redriven_key
-LEFT JOIN progress rp ON rp.group_id = g.group_id AND rp.queue_id = (r.redriven_key >> {OFFSET_BITS})"""
+_IS_BACK = f"""\
+ON {{r}}.plan_id = l.plan_id AND {{r}}.dead_letter_id = l.dead_letter_id AND l.origin_key = {{key}}
+      AND l.redrive_state = '{LetterState.REDRIVEN}' AND {{r}}.target_topic_id IS NULL"""
 
 
 def joins(key: str, first_key: str) -> str:
     """SQL: the joins that `state` needs, besides m, g and p; `first_key` is the message's first place."""
     return f"""LEFT JOIN delivery d ON d.group_id = g.group_id AND d.message_key = {key}
 LEFT JOIN dead_letter l ON l.group_id = g.group_id AND l.origin_key = {first_key}
-{_REDRIVEN.format(key=key)}
+LEFT JOIN redrive r {_IS_BACK.format(r="r", key=key)}
+LEFT JOIN delivery rd ON rd.group_id = g.group_id AND rd.message_key = r.redriven_key
+LEFT JOIN progress rp ON rp.group_id = g.group_id AND rp.queue_id = (r.redriven_key >> {OFFSET_BITS})
 LEFT JOIN message_group_progress b ON b.group_id = g.group_id AND b.queue_id = p.queue_id
       AND b.message_group = m.message_group AND m.copy_of IS NULL"""
 
@@ -105,14 +105,19 @@ _START = f"""COALESCE(
                   WHERE group_id = CAST(:for_group AS BIGINT) AND queue_id = CAST(:for_queue AS BIGINT)
                     AND message_group = {_MESSAGE_GROUP}),
                  (SELECT start_offset FROM ({_PROGRESS}) at_start), 0)"""  # noqa: S608
+# The joins by what is found on the way are by values too: Postgres knows them before it reads a delivery.
 _STATE_OF = text(f"""
+WITH l AS ({_first("dead_letter", "origin_key", ":for_first")}),
+r AS (SELECT back.redriven_key FROM l JOIN redrive back {_IS_BACK.format(r="back", key=_KEY)})
 SELECT {state(_KEY, "d.state", "rd.state")}
 FROM consumer_group g
 LEFT JOIN ({_PROGRESS}) p ON p.group_id = g.group_id
-LEFT JOIN message m ON m.message_key = {_KEY}
 LEFT JOIN ({_first("delivery", "message_key", ":for_key")}) d ON d.group_id = g.group_id
-LEFT JOIN ({_first("dead_letter", "origin_key", ":for_first")}) l ON l.group_id = g.group_id
-{_REDRIVEN.format(key=_KEY)}
+LEFT JOIN l ON l.group_id = g.group_id
+LEFT JOIN r ON TRUE
+LEFT JOIN ({_first("delivery", "message_key", "(SELECT redriven_key FROM r)")}) rd ON rd.group_id = g.group_id
+LEFT JOIN ({_first("progress", "queue_id", f"(SELECT redriven_key >> {OFFSET_BITS} FROM r)")}) rp
+       ON rp.group_id = g.group_id
 LEFT JOIN (SELECT * FROM message_group_progress
            WHERE group_id = CAST(:for_group AS BIGINT) AND queue_id = CAST(:for_queue AS BIGINT)
              AND message_group = {_MESSAGE_GROUP} AND next_offset >= {_START}

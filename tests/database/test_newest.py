@@ -10,8 +10,9 @@ from popserver.database.dialect import Postgres
 from popserver.database.newest import are_newest, newest
 from popserver.database.rows import encode_rows, rows_parameter
 from popserver.database.schema import delivery, message_group_progress, metadata, pending, progress, queue
+from popserver.database.states_of import _STATE_OF
 from popserver.delivery.start_offsets import is_position, position_of
-from popserver.model.topic import MessageType
+from popserver.model.topic import MessageType, queue_of
 from tests.support.open_store import OpenStore
 from tests.support.pending_store import a_delayed, pend
 
@@ -102,3 +103,30 @@ def test_a_position_is_found_by_its_key_whatever_postgres_believes(store: OpenSt
     finally:
         conn.exec_driver_sql("ROLLBACK")
     assert max(blocks) <= 12, "a few pages of each index"
+
+
+def test_the_state_of_a_message_is_found_by_its_key_whatever_postgres_believes(store: OpenStore) -> None:
+    """All deliveries of the group have ended, so Postgres believes that there is one."""
+    if store.database.is_sqlite:
+        pytest.skip("SQLite has one version of a row in its tables")
+    topic = store.topic()
+    group = store.group(meets=[topic])
+    store.send(topic, 1)
+    store.receive(group, topic, 1)
+    query = str(_STATE_OF)
+    (key,) = store.conn.exec_driver_sql("SELECT message_key FROM delivery").scalars()
+    names = {"for_group": group.group_id, "for_key": key, "for_queue": queue_of(key), "for_first": key}
+    for name, value in names.items():
+        query = query.replace(f":{name}", str(value))
+    store.database.begin(conn := store.conn)
+    try:
+        conn.exec_driver_sql(
+            "INSERT INTO delivery SELECT d.* FROM delivery e, generate_series(1, 5000) n, "
+            " LATERAL (SELECT (jsonb_populate_record(e, jsonb_build_object('message_key', e.message_key + n))).*) d"
+        )
+        conn.exec_driver_sql(f"DELETE FROM delivery WHERE message_key <> {key}")
+        conn.exec_driver_sql("ANALYZE delivery")
+        plan = conn.execute(text(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {query}")).scalar_one()[0]["Plan"]
+    finally:
+        conn.exec_driver_sql("ROLLBACK")
+    assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] <= 60, "a few pages of each index"
