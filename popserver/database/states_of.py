@@ -105,7 +105,7 @@ _START = f"""COALESCE(
                   WHERE group_id = CAST(:for_group AS BIGINT) AND queue_id = CAST(:for_queue AS BIGINT)
                     AND message_group = {_MESSAGE_GROUP}),
                  (SELECT start_offset FROM ({_PROGRESS}) at_start), 0)"""  # noqa: S608
-# The joins by what is found on the way are by values too: Postgres knows them before it reads a delivery.
+# `l` and `r` come first, so Postgres knows the redriven key before it reads the delivery with that key.
 _STATE_OF = text(f"""
 WITH l AS ({_first("dead_letter", "origin_key", ":for_first")}),
 r AS (SELECT back.redriven_key FROM l JOIN redrive back {_IS_BACK.format(r="back", key=_KEY)})

@@ -112,8 +112,7 @@ def _position_from(
     one: FromClause, key: _PositionKey, start: ColumnElement[int], *columns: ColumnElement[Any]
 ) -> Select[Any]:
     """By the key, which on Postgres has the offset too: positions before the start offset are past, and the newest one
-    is mostly the last. The index of first positions has none of these columns, and so no other plan is
-    possible, whatever Postgres believes."""
+    is mostly the last. The index of first positions has none of these columns, so Postgres cannot take it."""
     found = select(*columns).where(*_are_equal(one, key), one.c.next_offset >= start)
     return found.order_by(one.c.next_offset.desc()).limit(literal_column("1"))
 
