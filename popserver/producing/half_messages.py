@@ -15,7 +15,7 @@ from sqlalchemy import BindParameter, Connection, bindparam, func, literal_colum
 from popserver.catalog.topics import topics_by_id
 from popserver.database.dialect import Dialect, PerDialect
 from popserver.database.rows import RowStatement, encode_rows, rows_parameter
-from popserver.database.schema import IS_HALF, IS_ORIGINAL, message, pending
+from popserver.database.schema import IS_HALF, IS_HALF_OF_CLIENT, IS_ORIGINAL, message, pending
 from popserver.engine.searches import SearchedFrom
 from popserver.engine.transaction import Phase, Request, Transaction, carries_out
 from popserver.model.errors import InvalidTransactionId, PopError
@@ -295,4 +295,6 @@ _IDS = rows_parameter("ids", "pending_id")
 _THESE = (pending.c.pending_id.in_(select(_IDS.c.pending_id)),)
 _COUNT = update(pending).where(*_THESE).values(checks=pending.c.checks + 1, due_at_ms=bindparam("at_ms"))
 _UNCOUNT = update(pending).where(*_THESE).values(checks=pending.c.checks - 1, due_at_ms=bindparam("at_ms"))
-_OF_SENDER = select(pending.c.topic_id).where(IS_HALF, pending.c.client_id == bindparam("of_client")).distinct()
+_OF_SENDER = (
+    select(pending.c.topic_id).where(IS_HALF_OF_CLIENT, pending.c.client_id == bindparam("of_client")).distinct()
+)

@@ -206,8 +206,8 @@ def test_a_schema_that_no_migration_leads_from_is_refused(database: Database, ol
 
 def test_a_schema_older_than_the_code_is_named(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     migrate.upgrade(database)
-    monkeypatch.setattr(migrate, "HEAD", "0014")
-    with pytest.raises(StoreUnavailable, match=r"has schema 0013, this popmq needs 0014.*popmq db upgrade"):
+    monkeypatch.setattr(migrate, "HEAD", "0015")
+    with pytest.raises(StoreUnavailable, match=r"has schema 0014, this popmq needs 0015.*popmq db upgrade"):
         migrate.check(database)
 
 

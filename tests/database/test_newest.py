@@ -13,12 +13,14 @@ from popserver.database.schema import delivery, message_group_progress, metadata
 from popserver.database.states_of import _STATE_OF
 from popserver.delivery.start_offsets import is_position, position_of
 from popserver.model.topic import MessageType, queue_of
+from popserver.producing.half_messages import _NEXT_CHECKS
 from tests.support.open_store import OpenStore
 from tests.support.pending_store import a_delayed, pend
 
 # More than a page of an index has room for.
 VERSIONS = 600
 VERSIONS_OF_POSITIONS = 2_100
+HALVES = 100_000  # the index of checks needs another level for them
 POSTGRES = postgresql.dialect()
 LONG_NAME = "long" * 30
 KEYS: list[tuple[Table, tuple[str, ...], str]] = [
@@ -130,3 +132,26 @@ def test_the_state_of_a_message_is_found_by_its_key_whatever_postgres_believes(s
     finally:
         conn.exec_driver_sql("ROLLBACK")
     assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] <= 60, "a few pages of each index"
+
+
+def test_the_next_check_is_found_by_its_time_whatever_postgres_believes(store: OpenStore) -> None:
+    """All half messages were decided, so Postgres believes that there is one, and another index has fewer levels."""
+    if store.database.is_sqlite:
+        pytest.skip("SQLite has one version of a row in its tables")
+    query = _NEXT_CHECKS.params(topics=encode_rows([(1, HALVES)])).compile(
+        dialect=POSTGRES, compile_kwargs={"literal_binds": True}
+    )
+    store.database.begin(conn := store.conn)
+    try:
+        conn.exec_driver_sql(
+            "INSERT INTO pending (topic_id, message_id, kind, due_at_ms, stored_at_ms, client_id, born_at_ms,"
+            " message_type, body_encoding, born_host, body)"
+            " SELECT 1, int4send(n::int), 'HALF', n, 1, 'producer', 1, 'TRANSACTION', 'IDENTITY', '', ''"
+            f" FROM generate_series(1, {HALVES}) n"
+        )
+        conn.exec_driver_sql("DELETE FROM pending")
+        conn.exec_driver_sql("ANALYZE pending")
+        plan = conn.execute(text(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {query}")).scalar_one()[0]["Plan"]
+    finally:
+        conn.exec_driver_sql("ROLLBACK")
+    assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] <= 8, "a few pages of the index, and one of the table"
