@@ -56,11 +56,11 @@ def _group_by_postgres(group: _GroupOf, compiler: SQLCompiler, **kw: Any) -> str
 
 
 def group_of(rows: FromClause) -> ColumnElement[int]:
-    """The `group_id` of deliveries, for a look by message group.
+    """The `group_id` of rows that are looked for by message group, or by the time since which they are READY or open.
 
-    On Postgres it is an expression that only the index of message groups has. By the column Postgres may take another
-    index, which has all deliveries of the group, and sort what it finds: it prefers the index with the fewest levels if
-    it believes that the table has one row.
+    On Postgres it is an expression that only the indexes for that have. By the column Postgres may take the primary
+    key, read all rows of the group, and sort what it finds: if it believes that the table has few rows, it prefers the
+    index with the fewest levels, or with the fewest pages for a row.
     """
     return _GroupOf(rows.c.group_id)
 

@@ -76,6 +76,14 @@ def _have_key_on_postgres(table: Table, columns: str) -> None:
     event.listen(table, "after_create", DDL(changed).execute_if(dialect="postgresql"))  # type: ignore[no-untyped-call]
 
 
+def _index_of_group(table: Table, name: str, *columns: str, where: ColumnElement[bool]) -> None:
+    """An index that begins with the consumer group; on Postgres with an expression of it (`newest.group_of`)."""
+    of_group = {"sqlite": table.c.group_id, "postgresql": table.c.group_id + literal_column("0")}
+    for dialect, group_id in of_group.items():
+        all_columns = [group_id, *(table.c[each] for each in columns)]
+        Index(name, *all_columns, sqlite_where=where, postgresql_where=where).ddl_if(dialect=dialect)
+
+
 topic = Table(
     "topic",
     metadata,
@@ -332,21 +340,14 @@ message_group_progress = Table(
 # On Postgres the offset is part of the key (docs/design/0024), because a new version is compared with all that have its
 # key, and a user's open transaction keeps them. The lock on the progress keeps positions unique (`database.check`).
 _have_key_on_postgres(message_group_progress, "group_id, queue_id, message_group, next_offset")
-# For the first position in a queue (`delivery.moving_starts`); other looks cannot take it, not even by its last column.
+# For the first position in a queue (`delivery.moving_starts`). Other looks, `newest.group_of` too, have none of its
+# expressions.
 Index(
     "message_group_first",
-    *(message_group_progress.c[each] + literal_column("0") for each in ("group_id", "queue_id", "next_offset")),
+    *(message_group_progress.c[each] * literal_column("1") for each in ("group_id", "queue_id", "next_offset")),
 ).ddl_if(dialect="postgresql")
 _OPEN = message_group_progress.c.open_since_ms.is_not(None)
-Index(
-    "message_group_open",
-    message_group_progress.c.group_id,
-    message_group_progress.c.topic_id,
-    message_group_progress.c.subscriber,
-    message_group_progress.c.open_since_ms,
-    sqlite_where=_OPEN,
-    postgresql_where=_OPEN,
-)
+_index_of_group(message_group_progress, "message_group_open", "topic_id", "subscriber", "open_since_ms", where=_OPEN)
 
 # A message group that is not done for long has a start offset of its own, so that its queue's can move on.
 message_group_start = Table(
@@ -449,34 +450,15 @@ _LIVES_WITH_ITS_CLIENT = or_(
     delivery.c.holder == literal_column(f"'{Holder.PUSH}'"), delivery.c.holder == literal_column(f"'{Holder.ORPHAN}'")
 )
 Index("delivery_due", delivery.c.visible_at_ms, sqlite_where=WITH_TIME, postgresql_where=WITH_TIME)
-Index(
-    "delivery_ready",
-    delivery.c.group_id,
-    delivery.c.topic_id,
-    delivery.c.visible_at_ms,
-    sqlite_where=_READY_AGAIN,
-    postgresql_where=_READY_AGAIN,
-)
+_index_of_group(delivery, "delivery_ready", "topic_id", "visible_at_ms", where=_READY_AGAIN)
 Index(
     "delivery_client",
     delivery.c.client_id,
     sqlite_where=_LIVES_WITH_ITS_CLIENT,
     postgresql_where=_LIVES_WITH_ITS_CLIENT,
 )
-# On Postgres by an expression that no other index has (`newest.group_of`).
-for _dialect, _group_id in {
-    "sqlite": delivery.c.group_id,
-    "postgresql": delivery.c.group_id + literal_column("0"),
-}.items():
-    Index(
-        "delivery_of_group",
-        _group_id,
-        delivery.c.topic_id,
-        delivery.c.message_group,
-        delivery.c.message_key,
-        sqlite_where=delivery.c.message_group.is_not(None),
-        postgresql_where=delivery.c.message_group.is_not(None),
-    ).ddl_if(dialect=_dialect)
+_IN_ORDER = delivery.c.message_group.is_not(None)
+_index_of_group(delivery, "delivery_of_group", "topic_id", "message_group", "message_key", where=_IN_ORDER)
 _HAS_ATTEMPT_ID = delivery.c.attempt_id.is_not(None)
 Index("delivery_attempt", delivery.c.attempt_id, sqlite_where=_HAS_ATTEMPT_ID, postgresql_where=_HAS_ATTEMPT_ID)
 

@@ -160,7 +160,7 @@ _FIRST_DELIVERY = (
     .order_by(delivery.c.message_key)
 )
 # The index that it takes has these expressions, and no other one has them.
-_indexed = {each: behind.c[each] + literal_column("0") for each in ("group_id", "queue_id", "next_offset")}
+_indexed = {each: behind.c[each] * literal_column("1") for each in ("group_id", "queue_id", "next_offset")}
 _FIRST_POSITION = (
     select(behind.c.next_offset.label("first_offset"), behind.c.message_group)
     .where(

@@ -22,7 +22,7 @@ from sqlalchemy import (
 )
 
 from popserver.database.dialect import Dialect, PerDialect
-from popserver.database.newest import newest, newest_queues
+from popserver.database.newest import group_of, newest, newest_queues
 from popserver.database.rows import RowStatement
 from popserver.database.schema import delivery, in_states, progress, queue
 from popserver.database.schema import message_group_progress as behind
@@ -66,22 +66,23 @@ class OpenFrom(SearchedFrom[ReadySearch]):
     slack_ms: ClassVar = 2_000
 
 
+IS_OPEN = (
+    group_of(behind) == bindparam("group_id"),
+    behind.c.topic_id == bindparam("topic_id"),
+    behind.c.subscriber == literal_column("''"),
+    behind.c.open_since_ms >= bindparam("open_from"),
+)
 # For the whole topic, because that is one lookup; for each queue it would scan all open groups.
 _OPEN_SINCE_MS = (
     select(behind.c.open_since_ms)
-    .where(
-        behind.c.group_id == bindparam("group_id"),
-        behind.c.topic_id == bindparam("topic_id"),
-        behind.c.subscriber == literal_column("''"),
-        behind.c.open_since_ms >= bindparam("open_from"),
-    )
+    .where(*IS_OPEN)
     .order_by(behind.c.open_since_ms)
     .limit(literal_column("1"))
     .scalar_subquery()
 )
 # Without a message group no ack is provisional, so READY is compared alone, as in the index.
 IS_READY_AGAIN = (
-    delivery.c.group_id == bindparam("group_id"),
+    group_of(delivery) == bindparam("group_id"),
     delivery.c.topic_id == bindparam("topic_id"),
     in_states(delivery.c.state, State.READY),
     delivery.c.message_group.is_(None),

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Select, and_, bindparam, literal_column, or_, select
 
 from popserver.database.dialect import Dialect, PerDialect
+from popserver.database.newest import group_of
 from popserver.database.rows import RowStatement, encode_rows, rows_parameter
 from popserver.database.schema import (
     delivery,
@@ -205,7 +206,7 @@ def _share(several: Sequence[Receive], room: int, opened: int) -> int:
 
 
 _SUBSCRIBERS = rows_parameter("subscribers", text=("client_id",))
-_OF_GROUP = behind.c.group_id == bindparam("group_id"), behind.c.topic_id == bindparam("topic_id")
+_OF_GROUP = group_of(behind) == bindparam("group_id"), behind.c.topic_id == bindparam("topic_id")
 _IS_OPEN = behind.c.open_since_ms.is_not(None)
 _HAS_OPEN = (
     select(behind.c.queue_id)
@@ -231,14 +232,15 @@ _OPEN_OF_CLIENT = (
         _IS_OPEN,
     )
 )
+_IS_READY_AGAIN = (
+    group_of(delivery) == bindparam("group_id"),
+    delivery.c.topic_id == bindparam("topic_id"),
+    in_states(delivery.c.state, State.READY),
+    delivery.c.message_group.is_(None),
+)
 _READY_SINCE_MS = (
     select(delivery.c.visible_at_ms)
-    .where(
-        delivery.c.group_id == bindparam("group_id"),
-        delivery.c.topic_id == bindparam("topic_id"),
-        in_states(delivery.c.state, State.READY),
-        delivery.c.message_group.is_(None),
-    )
+    .where(*_IS_READY_AGAIN)
     .order_by(delivery.c.visible_at_ms)
     .limit(literal_column("1"))
     .scalar_subquery()
@@ -295,12 +297,7 @@ _OPENED = PerDialect(lambda dialect: _opened(dialect, _OPEN_OF_ONE))
 _OPENED_OF_ALL = PerDialect(lambda dialect: _opened(dialect, _OPEN_OF_CLIENT))
 _redriven = (
     select(delivery.c.message_key, delivery.c.attempt)
-    .where(
-        delivery.c.group_id == bindparam("group_id"),
-        delivery.c.topic_id == bindparam("topic_id"),
-        in_states(delivery.c.state, State.READY),
-        delivery.c.message_group.is_(None),
-    )
+    .where(*_IS_READY_AGAIN)
     .order_by(delivery.c.visible_at_ms)
     .limit(bindparam("limit"))
     .with_for_update(of=delivery, skip_locked=True)

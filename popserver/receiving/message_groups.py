@@ -20,7 +20,7 @@ from popserver.database.schema import message_group_progress as behind
 from popserver.database.statement import Statement
 from popserver.delivery import fifo
 from popserver.delivery.message_groups import MessageGroupKey, by_member, runs_of
-from popserver.delivery.places import QueueToScan
+from popserver.delivery.places import IS_OPEN, QueueToScan
 from popserver.delivery.start_offsets import has_run, is_position
 from popserver.engine.transaction import Transaction
 from popserver.filters import SqlFilter
@@ -317,12 +317,7 @@ def _is_wanted(batch: ReceiveBatch, row: MessageRow | _GroupBehindScan) -> bool 
 
 _OLDEST = (
     select(behind.c.queue_id, behind.c.message_group, behind.c.next_offset, behind.c.open_since_ms)
-    .where(
-        behind.c.group_id == bindparam("group_id"),
-        behind.c.topic_id == bindparam("topic_id"),
-        behind.c.subscriber == literal_column("''"),
-        behind.c.open_since_ms >= bindparam("open_from"),
-    )
+    .where(*IS_OPEN)
     .order_by(behind.c.open_since_ms)
     .limit(bindparam("looked_at"))
     .subquery("oldest")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
-from sqlalchemy import Table, select, text
+from sqlalchemy import Select, Table, select, text
 from sqlalchemy.dialects import postgresql
 
 from popserver.database.dialect import Postgres
@@ -11,6 +13,7 @@ from popserver.database.newest import are_newest, newest
 from popserver.database.rows import encode_rows, rows_parameter
 from popserver.database.schema import delivery, message_group_progress, metadata, pending, progress, queue
 from popserver.database.states_of import _STATE_OF
+from popserver.delivery.places import IS_OPEN, READY_SINCE_MS
 from popserver.delivery.start_offsets import is_position, position_of
 from popserver.model.topic import MessageType, queue_of
 from popserver.producing.half_messages import _NEXT_CHECKS
@@ -20,6 +23,7 @@ from tests.support.pending_store import a_delayed, pend
 # More than a page of an index has room for.
 VERSIONS = 600
 VERSIONS_OF_POSITIONS = 2_100
+ENDED = 20_000
 HALVES = 100_000  # the index of checks needs another level for them
 POSTGRES = postgresql.dialect()
 LONG_NAME = "long" * 30
@@ -152,6 +156,53 @@ def test_the_next_check_is_found_by_its_time_whatever_postgres_believes(store: O
         conn.exec_driver_sql("DELETE FROM pending")
         conn.exec_driver_sql("ANALYZE pending")
         plan = conn.execute(text(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {query}")).scalar_one()[0]["Plan"]
+    finally:
+        conn.exec_driver_sql("ROLLBACK")
+    assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] <= 8, "a few pages of the index, and one of the table"
+
+
+# All but a few of the rows have ended, and few of these are READY or open.
+_DELIVERIES = """
+    INSERT INTO delivery
+      (group_id, message_key, topic_id, state, attempt, hold_id, visible_at_ms, holder, client_id)
+    SELECT mod(n, 10) + 1, {base} + n, 1, '{state}', 1, 1, {base} + n, 'SIMPLE', ''
+    FROM generate_series(1, {rows}) n
+"""
+_POSITIONS = """
+    INSERT INTO message_group_progress
+      (group_id, queue_id, message_group, topic_id, next_offset, open_since_ms, subscriber)
+    SELECT mod(n, 10) + 1, 1, {base} + n, 1, n, {state}, ''
+    FROM generate_series(1, {rows}) n
+"""
+
+
+@pytest.mark.parametrize("live", [1, 2, 3, 5])
+@pytest.mark.parametrize(
+    ("rows", "is_found", "others", "query"),
+    [
+        (_DELIVERIES, "READY", "INFLIGHT", select(READY_SINCE_MS)),
+        (_POSITIONS, f"{ENDED} + n", "NULL", select(message_group_progress.c.open_since_ms).where(*IS_OPEN)),
+    ],
+    ids=["READY", "open"],
+)
+def test_what_is_ready_is_found_by_its_time_whatever_postgres_believes(
+    store: OpenStore, rows: str, is_found: str, others: str, query: Select[Any], live: int
+) -> None:
+    if store.database.is_sqlite:
+        pytest.skip("SQLite has one version of a row in its tables")
+    names = {"group_id": 1, "topic_id": 1, "ready_from": ENDED, "open_from": ENDED}
+    used = {name: value for name, value in names.items() if name in query.compile(dialect=POSTGRES).params}
+    asked = query.params(**used).compile(dialect=POSTGRES, compile_kwargs={"literal_binds": True})
+    store.database.begin(conn := store.conn)
+    try:
+        for state in (others, is_found):
+            conn.exec_driver_sql(rows.format(base=0, state=state.replace(str(ENDED), "0"), rows=ENDED))
+            for table in ("delivery", "message_group_progress"):
+                conn.exec_driver_sql(f"DELETE FROM {table}")
+        conn.exec_driver_sql(rows.format(base=ENDED, state=others, rows=50))
+        conn.exec_driver_sql(rows.format(base=2 * ENDED, state=is_found, rows=live))
+        conn.exec_driver_sql("ANALYZE delivery, message_group_progress")
+        plan = conn.execute(text(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {asked}")).scalar_one()[0]["Plan"]
     finally:
         conn.exec_driver_sql("ROLLBACK")
     assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] <= 8, "a few pages of the index, and one of the table"
