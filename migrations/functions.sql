@@ -192,8 +192,9 @@ BEGIN
         FROM consumer_group g WHERE g.group_id = held.group_id AND g.history = :history_all;
         RETURN;
     END IF;
-    -- A message behind an un-acked one would be delivered again with it, even after a write here.
-    IF EXISTS (SELECT FROM delivery d WHERE d.group_id = held.group_id AND d.topic_id = held.topic_id
+    -- A message behind an un-acked one would be delivered again with it, even after a write here. The index of message
+    -- groups begins with this expression.
+    IF EXISTS (SELECT FROM delivery d WHERE d.group_id + 0 = held.group_id AND d.topic_id = held.topic_id
                AND d.message_group = held.message_group AND d.message_key < held.message_key
                AND d.state NOT IN (:acked)) THEN
         RAISE EXCEPTION USING ERRCODE = 'PM800', MESSAGE = format(

@@ -1,7 +1,7 @@
 """On Postgres a search by time can take one index only.
 
-No other one has the first expression of the indexes of messages and message groups that are READY or open, and a search
-for checks that are due does not fulfil the condition of the index of producers.
+The indexes of messages and message groups that are READY or open begin with an expression. Indexes that begin with it
+too have other conditions, and so has the index of producers, which could be taken for checks that are due.
 """
 
 from __future__ import annotations

@@ -66,8 +66,8 @@ def group_of(rows: FromClause) -> ColumnElement[int]:
 
 
 def no_index_has(column: ColumnElement[int]) -> ColumnElement[int]:
-    """The column's value in a condition that Postgres can only check, not look for. The indexes of message groups have
-    `group_id + 0` (`group_of`)."""
+    """The column's value in a condition that Postgres can only check, not look for. Indexes have `group_id + 0`
+    (`group_of`) and, for first positions, `group_id * 1`."""
     return column - literal_column("0")
 
 

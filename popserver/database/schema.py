@@ -340,8 +340,8 @@ message_group_progress = Table(
 # On Postgres the offset is part of the key (docs/design/0024), because a new version is compared with all that have its
 # key, and a user's open transaction keeps them. The lock on the progress keeps positions unique (`database.check`).
 _have_key_on_postgres(message_group_progress, "group_id, queue_id, message_group, next_offset")
-# For the first position in a queue (`delivery.moving_starts`). Other looks, `newest.group_of` too, have none of its
-# expressions.
+# For the first position in a queue (`delivery.moving_starts`). Other looks have none of its expressions;
+# those by `newest.group_of` have another one.
 Index(
     "message_group_first",
     *(message_group_progress.c[each] * literal_column("1") for each in ("group_id", "queue_id", "next_offset")),

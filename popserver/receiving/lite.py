@@ -310,8 +310,8 @@ _REDRIVEN_TO_CLIENTS = RowStatement(
     .join(
         lite_subscription,
         and_(
-            lite_subscription.c.group_id == delivery.c.group_id,
-            lite_subscription.c.topic_id == delivery.c.topic_id,
+            lite_subscription.c.group_id == bindparam("group_id"),
+            lite_subscription.c.topic_id == bindparam("topic_id"),
             lite_subscription.c.lite_topic == message.c.message_group,
         ),
     )

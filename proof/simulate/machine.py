@@ -149,6 +149,7 @@ class Faults:
     def __init__(self, line: Line) -> None:
         self.next = ""
         self.happened = 0
+        self.unforeseen: list[str] = []  # exceptions that no fault explains
         self.line = line
         self._execute: Callable[..., Any] = vars(writers)["execute_text"]
         self._commit = Database.commit
@@ -191,6 +192,20 @@ FAULTS = (
     FULL_DISK,
     CLOCK_STEP,
 )
+
+
+class _Log:
+    """In place of the writer's: errors with an exception are mistakes of the code. What faults do has none."""
+
+    def __init__(self, unforeseen: list[str]) -> None:
+        self._unforeseen = unforeseen
+
+    def error(self, event: str, *, exception: str = "", **_named: object) -> None:
+        if exception:
+            self._unforeseen.append(f"{event}: {exception}")
+
+    def __getattr__(self, _level: str) -> Callable[..., None]:
+        return lambda *_given, **_named: None
 
 
 class _NoBatch(Exception):
@@ -272,6 +287,7 @@ def in_one_thread(faults: Faults, chance: random.Random) -> Iterator[None]:
             (brokers, "Writer", InlineWriter),
             (brokers, "Reader", InlineReader),
             (writers, "execute_text", faults.execute),
+            (writers, "log", _Log(faults.unforeseen)),
             (Database, "commit", commit),
             (clusters, "NotificationFeed", partial(SimulatedFeed, faults.line)),
             (clusters, "FailoverWatch", NoFailover),

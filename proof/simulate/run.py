@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import random
+import traceback
 from collections import Counter
 from collections.abc import Collection, Coroutine, Sequence
 from dataclasses import dataclass, field
@@ -94,7 +95,10 @@ class Unsound(Exception):
 def simulate(plan: Plan, store: Store | None = None) -> Result:
     """Run it on the store, which is emptied first; without one in memory."""
     with asyncio.Runner(loop_factory=SimulatedLoop) as runner:
-        return runner.run(_run(plan, store or in_memory()))
+        try:
+            return runner.run(_run(plan, store or in_memory()))
+        except Exception as error:  # noqa: BLE001
+            return Result(violations=[Violation("error", "".join(traceback.format_exception(error)))])
 
 
 async def _run(plan: Plan, store: Store) -> Result:
@@ -128,6 +132,7 @@ class Simulation:
         self._calls: list[asyncio.Task[None]] = []
 
     async def run(self) -> Result:
+        asyncio.get_running_loop().set_exception_handler(self._not_handled)
         await self._machine.here.task(self._prepare())
         try:
             for number in range(self._plan.steps):
@@ -137,7 +142,10 @@ class Simulation:
             found = judge(self._plan.scene, self._diary.history, await self._look())
         except Unsound as error:
             found = [Violation("I13", str(error))]
-        return self._close(found)
+        return self._close([*found, *(Violation("error", each) for each in self._machine.faults.unforeseen)])
+
+    def _not_handled(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        self._machine.faults.unforeseen.append(f"{context['message']}: {context.get('exception')!r}")
 
     def _producer(self, number: int) -> Producer | HalfProducer:
         scene = self._plan.scene
@@ -186,6 +194,7 @@ class Simulation:
         else:
             for each in chance.sample(self._clients, chance.choice((1, 1, 2, 4))):
                 self._begin(each.act(random.Random(chance.getrandbits(64))), self._server_of(each, beside))
+            await self._let_die(number)
             await self._turn()
         if machine.dead:
             await self._kill(machine.dead, beside)
@@ -209,6 +218,18 @@ class Simulation:
         else:
             machine.faults.next = fault
         self._result.faulty = (*self._result.faulty, number)
+
+    async def _let_die(self, number: int) -> None:
+        """A client dies during its call, and its server lives on. It comes back and knows no answer."""
+        chance = random.Random(f"dies {self._plan.seed} {number}")
+        if chance.random() >= 0.05 or number in self._plan.faultless:
+            return
+        for _ in range(chance.randrange(4)):
+            await asyncio.sleep(0)
+        if self._calls:
+            chance.choice(self._calls).cancel()
+            self._machine.faults.happened += 1
+            self._result.faulty = (*self._result.faulty, number)
 
     async def _meet_others(self, number: int, chance: random.Random) -> None:
         """A server that was killed comes back, or one hears nothing of the others for a while."""
@@ -242,7 +263,12 @@ class Simulation:
     def _begin(self, call: Coroutine[Any, Any, None], server: Server) -> None:
         task = server.task(call)
         self._calls.append(task)
-        task.add_done_callback(self._calls.remove)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._calls.remove(task)
+        if not task.cancelled() and (error := task.exception()):
+            self._machine.faults.unforeseen.append("".join(traceback.format_exception(error)))
 
     async def _turn(self) -> None:
         """Until the calls are answered, or wait for messages."""
@@ -263,9 +289,14 @@ class Simulation:
             await self._machine.start()
 
     async def _drain(self) -> None:
-        """Without faults every message is consumed, whatever happened before."""
+        """Without faults every message is consumed, whatever happened before. In half of the runs no server starts
+        again first: that could wake what sleeps."""
         machine, chance = self._machine, random.Random(f"drain {self._plan.seed}")
-        await self._kill(machine.servers, chance)
+        machine.faults.next = ""
+        machine.store.free()
+        for each in tuple(machine.servers if chance.random() < 0.5 else machine.dead):
+            await machine.kill(each, tuple(self._calls))
+        await machine.start()
         await machine.advance(2 * max(DELAYS_MS))
         for _ in range(DRAINS_MAX):
             for consumer in self._consumers:

@@ -124,6 +124,7 @@ async def run_round(
     violations = judge(plan.scene, load.history, end)
     if postgres:
         violations += [Violation("deadlock", line) for line in postgres.deadlocks()[known_deadlocks:]]
+    violations += [Violation("error", line) for server in place.servers for line in server.mistakes]
     return RoundResult(accidents.counts + counted(load.history), violations)
 
 

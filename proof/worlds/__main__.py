@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from popserver.database import migrate
 from popserver.database.database import Database
-from proof.totals import add_totals
+from proof.totals import replace_totals
 from proof.worlds.catalogue import CLOSED, TO_A_DEPTH
 from proof.worlds.law import Law, Rules
 from proof.worlds.space import explore
@@ -46,7 +46,7 @@ def _walk(name: str, database: Database, rules: Rules, depth: int | None) -> int
     if found is not None:
         _tell(found)
     counts = {"states": len(space.steps), "transitions": walk.transitions, "violations": int(found is not None)}
-    add_totals("worlds", counts)
+    replace_totals("worlds", f"{name}, {'closed' if depth is None else f'depth {depth}'}", counts)
     return counts["violations"]
 
 

@@ -165,13 +165,13 @@ def test_the_next_check_is_found_by_its_time_whatever_postgres_believes(store: O
 _DELIVERIES = """
     INSERT INTO delivery
       (group_id, message_key, topic_id, state, attempt, hold_id, visible_at_ms, holder, client_id)
-    SELECT mod(n, 10) + 1, {base} + n, 1, '{state}', 1, 1, {base} + n, 'SIMPLE', ''
+    SELECT mod(n - 1, 10) + 1, {base} + n, 1, '{state}', 1, 1, {base} + n, 'SIMPLE', ''
     FROM generate_series(1, {rows}) n
 """
 _POSITIONS = """
     INSERT INTO message_group_progress
       (group_id, queue_id, message_group, topic_id, next_offset, open_since_ms, subscriber)
-    SELECT mod(n, 10) + 1, 1, {base} + n, 1, n, {state}, ''
+    SELECT mod(n - 1, 10) + 1, 1, {base} + n, 1, n, {state}, ''
     FROM generate_series(1, {rows}) n
 """
 
@@ -202,7 +202,9 @@ def test_what_is_ready_is_found_by_its_time_whatever_postgres_believes(
         conn.exec_driver_sql(rows.format(base=ENDED, state=others, rows=50))
         conn.exec_driver_sql(rows.format(base=2 * ENDED, state=is_found, rows=live))
         conn.exec_driver_sql("ANALYZE delivery, message_group_progress")
+        found = conn.execute(text(str(asked))).scalar()
         plan = conn.execute(text(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {asked}")).scalar_one()[0]["Plan"]
     finally:
         conn.exec_driver_sql("ROLLBACK")
+    assert found is not None
     assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] <= 8, "a few pages of the index, and one of the table"

@@ -16,6 +16,7 @@ READY_TIMEOUT_S = 60.0  # on an idle machine a start takes 0.6 s
 # The command to test: this checkout's, or another one's that the environment names.
 POPMQ = os.environ.get("POPMQ_TEST_COMMAND", str(Path(sys.executable).with_name("popmq")))
 # As words, or with --log-format json as JSON.
+_MISTAKE = re.compile(rb"\berror\b.*(a request failed|the writer failed|an effect of a commit failed|call failed)")
 _READY = re.compile(r'\bgrpc(=|": ")(?P<endpoint>[^\s"]+).*\bready_after_ms(=|": )(?P<ready_after_ms>\d+)')
 
 
@@ -32,7 +33,8 @@ class ServerProcess:
         self.endpoint = ""
         self.ready_line = ""
         self.ready_after_ms = 0
-        self.stderr = ""
+        self.stderr = ""  # since the last start
+        self.mistakes: list[str] = []  # errors in its log that no fault of a database or a client explains
 
     async def start(self) -> None:
         """Return at the ready line; a server that ends instead fails with what it said."""
@@ -106,6 +108,8 @@ class ServerProcess:
     async def _read(self, stderr: asyncio.StreamReader) -> None:
         while line := await stderr.readline():
             self.stderr += line.decode()
+            if _MISTAKE.search(line):
+                self.mistakes.append(line.decode())
 
 
 @asynccontextmanager
