@@ -78,7 +78,10 @@ def _tell(what: str, result: Result, options: argparse.Namespace, minutes: dict[
     print(f"\n{what}: {', '.join(f'{count:,} {name}' for name, count in sorted(result.counts.items()))}")
     print("\n".join([HEADING, *map(str, result.growths)]), flush=True)
     violations = len(result.violations)
-    if violations:
+    if result.fails:
+        violations += 1
+        print("Clients fail.", flush=True)
+    if result.violations:
         named = f" --database {options.database}" if options.database else ""
         print(f"It grows. Repeat: python -m proof.soak --minutes {options.minutes:g} --held {options.held:g}"
               f" --seed {options.seed}{named}", flush=True)  # fmt: skip

@@ -290,7 +290,7 @@ class SoakLoad:
                 await stub.SendMessage(request, metadata=raw.named("wrong"), timeout=raw.CALL_TIMEOUT_S)
                 self.counts["refusals"] += 1
             ack = wire.AckMessageRequest(
-                group=pb.Resource(name="soak-PLAIN-group"),
+                group=pb.Resource(name="soak-plain-group"),
                 topic=pb.Resource(name=self._scenes[0].topic),
                 entries=[wire.AckMessageEntry(message_id="none", receipt_handle="none")],
             )

@@ -31,6 +31,7 @@ HELD_BARS = {
     "blocks per message": Bar(1.0, 0),
     "ms per transaction": bar_of("ms per transaction"),
 }
+FAILED_SHARE = 0.001  # of all calls; those that a busy machine does not answer in time
 STOP_WITHIN_S = 60.0
 
 
@@ -52,6 +53,11 @@ class Result:
     @property
     def violations(self) -> list[Growth]:
         return [each for each in self.growths if each.grows]
+
+    @property
+    def fails(self) -> bool:
+        """Whether more calls failed than a busy machine explains. A server that does no work does not grow either."""
+        return self.counts["failures"] + self.counts["unknown"] > FAILED_SHARE * self.counts["calls"]
 
 
 async def soak(

@@ -1,4 +1,7 @@
-"""A TCP proxy before a server that does what bad networks do: delay, dribble, cut, reset, half-close."""
+"""A TCP proxy before a server that does what bad networks do: delay, dribble, cut, reset, half-close.
+
+It is our own, because toxiproxy needs a Go toolchain and has no half-close.
+"""
 
 from __future__ import annotations
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import random
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from proof.soak import planted
 from proof.soak.level import SAMPLES_MIN, Bar, judge, thirds
-from proof.soak.run import compared, hold, soak
+from proof.soak.run import Result, compared, hold, soak
 from proof.soak.samples import MIB, process_of
 from tests.support.postgres import PostgresServer, fresh_database, postgres_server
 
@@ -131,3 +132,10 @@ async def test_a_run_beside_an_open_transaction() -> None:
             result = await hold(url, 0.1, before_minutes=0.1)
     assert {each.measure for each in result.growths} >= {"Postgres ms per message", "CPU ms per message"}
     assert all(each.early > 0 and each.late > 0 for each in result.growths)
+
+
+@pytest.mark.parametrize(
+    ("failed", "fails"), [({}, False), ({"failures": 1}, False), ({"failures": 2}, True), ({"unknown": 2}, True)]
+)
+def test_clients_that_fail_are_no_level(failed: dict[str, int], fails: bool) -> None:
+    assert Result([], Counter({"calls": 1_000} | failed)).fails == fails

@@ -21,7 +21,6 @@ from tests.support.door import LIMITS, Door, opened
 
 T = TypeVar("T")
 PATIENCE_S = 60.0  # no proof of speed, a net: every input is answered without waiting
-Answered = tuple[list[bytes], EndStatus | None]
 START_MS = 1_735_689_600_000
 
 

@@ -35,7 +35,6 @@ _PATHS = (
     "/policies/remove", "/server", "/server/clock", "/sign-in", "/sign-out", "/static/console.js", "/static/../app.py",
     "/activity", "//", "/%2e%2e/%2e%2e/etc/passwd", "/%00", "/%ff", "*", "http://127.0.0.1/", "/nowhere",
 )  # fmt: skip
-_VERSIONS = (*("HTTP/1.1",) * 8, "HTTP/1.0", "HTTP/2.0", "HTTP/9", "")
 _HOSTS = ("127.0.0.1:8082", "localhost", "localhost", "[::1]", "")
 _METHODS = (
     "GET",
