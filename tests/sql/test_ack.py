@@ -193,3 +193,26 @@ def _tell(broker: EmbeddedBroker) -> None:
         broker.app.broker.maintenance._sleeper.expect(0)
 
     broker.run(tell())
+
+
+def test_in_a_message_group_it_reads_no_other_deliveries(broker: EmbeddedBroker, user: Engine) -> None:
+    """Those of the group's other messages come before, and the first one in its message group has no earlier one."""
+    *_, last = received(broker, "1", "2", groups=["a", "b"])
+    with user.connect() as conn:
+        conn.execute(
+            text(
+                "INSERT INTO delivery SELECT d.* FROM (SELECT min(message_key) AS key FROM delivery) first,"
+                " delivery e, generate_series(1, 5000) n, LATERAL (SELECT (jsonb_populate_record(e,"
+                " jsonb_build_object('message_key', n - 10000, 'message_group', 'of ' || n))).*) d"
+                " WHERE e.message_key = first.key"
+            )
+        )
+        conn.execute(text("ANALYZE delivery"))
+        ack = text("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) SELECT popmq_ack(CAST(:handle AS text))")
+        blocks = []
+        for _ in range(2):  # the first call plans its statements
+            with conn.begin_nested() as savepoint:
+                plan = conn.execute(ack, {"handle": last.receipt_handle}).scalar_one()[0]["Plan"]
+                savepoint.rollback()
+            blocks.append(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
+    assert blocks[-1] <= 60, "a few pages of each index"
