@@ -122,18 +122,6 @@ def _unsound(right: Any) -> Any:
     return execute
 
 
-def _mistaken(right: Any) -> Any:
-    """A request fails for a reason that is no fault of the database."""
-    calls = itertools.count(1)
-
-    def execute(tx: Transaction, batch: Any) -> Any:
-        if next(calls) % 50 == 0:
-            raise ZeroDivisionError
-        return right(tx, batch)
-
-    return execute
-
-
 @contextmanager
 def _undone(plant: Callable[[], None]) -> Iterator[None]:
     """A fault that replaces names of modules for good, until the end of the block."""
@@ -200,7 +188,6 @@ _OWN: dict[str, Planted] = {
         Scene.PLAIN, frozenset({"I3"}), _replaced(SimulatedClock, "times", lambda _: _of_system)
     ),
     "the store is not sound": Planted(Scene.DELAY, frozenset({"I13"}), _replaced(writer, "_execute", _unsound)),
-    "a request fails by itself": Planted(Scene.PLAIN, frozenset({"error"}), _replaced(writer, "_execute", _mistaken)),
     "delayed messages are forgotten at a restart": Planted(
         Scene.DELAY, frozenset({"I1", "I14"}), _replaced(Pending, "start", lambda _: _nothing)
     ),

@@ -42,6 +42,20 @@ def _fault(
     return listed
 
 
+@_fault("a request fails by itself", Scene.PLAIN, "error")
+def _mistake() -> None:
+    """For a reason that is no fault of the database; its caller learns that the outcome is unknown."""
+    writer = _module("popserver.engine.writer")
+    execute, calls = writer._execute, itertools.count(1)
+
+    def fails(*given: Any) -> Any:
+        if next(calls) % 50 == 0:
+            raise ZeroDivisionError
+        return execute(*given)
+
+    writer._execute = fails
+
+
 @_fault("an ack is answered and not carried out", Scene.PLAIN, "I5")
 def _ack_ignored() -> None:
     ack = _module("popserver.settling.ack")

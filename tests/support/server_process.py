@@ -15,8 +15,9 @@ from pathlib import Path
 READY_TIMEOUT_S = 60.0  # on an idle machine a start takes 0.6 s
 # The command to test: this checkout's, or another one's that the environment names.
 POPMQ = os.environ.get("POPMQ_TEST_COMMAND", str(Path(sys.executable).with_name("popmq")))
-# As words, or with --log-format json as JSON.
+# In a log of words, not of JSON.
 _MISTAKE = re.compile(rb"\berror\b.*(a request failed|the writer failed|an effect of a commit failed|call failed)")
+# As words, or with --log-format json as JSON.
 _READY = re.compile(r'\bgrpc(=|": ")(?P<endpoint>[^\s"]+).*\bready_after_ms(=|": )(?P<ready_after_ms>\d+)')
 
 
