@@ -6,13 +6,14 @@ import ast
 import functools
 import itertools
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
 SLEEP_S_MAX = 0.2
+AT_ONCE = ("asyncio.gather", "asyncio.shield")  # awaited without a turn of the event loop if all of it has ended
 
 # A room may import the rooms before it, and itself. The last ones put the server together.
 ROOMS = (
@@ -127,8 +128,9 @@ TESTS = [*sorted((ROOT / "tests").rglob("*.py")), *sorted((ROOT / "proof").rglob
 
 
 @functools.cache
-def tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
+def tree(path: Path) -> Sequence[ast.AST]:
+    """All nodes of the file's syntax tree."""
+    return [*ast.walk(ast.parse(path.read_text()))]
 
 
 def module_of(path: Path) -> str:
@@ -140,7 +142,7 @@ def module_of(path: Path) -> str:
 def imports(path: Path) -> list[str]:
     """Every module a file names in an import, wherever in the file it stands."""
     found: list[str] = []
-    for node in ast.walk(tree(path)):
+    for node in tree(path):
         if isinstance(node, ast.Import):
             found += (each.name for each in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -152,7 +154,14 @@ def imports(path: Path) -> list[str]:
 
 def nodes(paths: Iterable[Path]) -> Iterator[tuple[Path, ast.AST]]:
     """Every node of the files' syntax trees."""
-    return ((path, node) for path in paths for node in ast.walk(tree(path)))
+    return ((path, node) for path in paths for node in tree(path))
+
+
+def dotted(node: ast.AST) -> str:
+    """`a.b.c` as it is written; empty for what is no such name."""
+    if isinstance(node, ast.Attribute):
+        return f"{dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 MODULES = {module_of(path): path for path in SERVER}
@@ -305,7 +314,7 @@ def test_only_one_module_asks_which_database_it_is() -> None:
     """`sqlalchemy.dialects`, `connection.dialect` and `is_sqlite` stay behind the seam."""
     for path in [each for each in SERVER if module_of(each) not in ASK_THE_DIALECT]:
         assert [each for each in imports(path) if is_within(each, "sqlalchemy.dialects")] == [], path
-        for node in ast.walk(tree(path)):
+        for node in tree(path):
             if isinstance(node, ast.Attribute):
                 assert node.attr not in {"dialect", "is_sqlite"}, f"{path.name}:{node.lineno} asks for {node.attr}"
 
@@ -313,11 +322,31 @@ def test_only_one_module_asks_which_database_it_is() -> None:
 def test_no_test_sleeps() -> None:
     """Tests wait for facts, and between two looks at most 200 ms."""
     for path, node in nodes(TESTS):
-        if not isinstance(node, ast.Call) or not ast.unparse(node.func).endswith("sleep") or not node.args:
+        if not isinstance(node, ast.Call) or not dotted(node.func).endswith("sleep") or not node.args:
             continue
         argument = node.args[0]
         if isinstance(argument, ast.Constant) and isinstance(argument.value, int | float):
             assert argument.value <= SLEEP_S_MAX, f"{path.name}:{node.lineno} sleeps {argument.value} s"
+
+
+def test_no_loop_spins_beside_the_event_loop() -> None:
+    """Awaiting a task that has ended, and since Python 3.12 a `gather` of such tasks, takes no turn of the event loop.
+
+    So a loop that awaits nothing else never ends if a callback is to end it. `asyncio.wait` always takes a turn.
+    """
+    for path, node in nodes([*SOURCES, *TESTS, *sorted((ROOT / "benchmarks").rglob("*.py"))]):
+        if isinstance(node, ast.While):
+            awaited = [each.value for each in ast.walk(node) if isinstance(each, ast.Await)]
+            takes_turns = not awaited or any(takes_a_turn(each, node) for each in awaited)
+            assert takes_turns, f"{path.relative_to(ROOT)}:{node.lineno} awaits only what may have ended"
+
+
+def takes_a_turn(awaited: ast.expr, loop: ast.While) -> bool:
+    """Whether it is a call, but not of `gather` or `shield`, or a future that the loop itself has made."""
+    if isinstance(awaited, ast.Call):
+        return dotted(awaited.func) not in AT_ONCE
+    named = [each for each in ast.walk(loop) if isinstance(each, ast.Name | ast.Attribute)]
+    return dotted(awaited) in {dotted(each) for each in named if isinstance(each.ctx, ast.Store)}
 
 
 def test_only_the_clock_reads_time() -> None:
@@ -326,8 +355,8 @@ def test_only_the_clock_reads_time() -> None:
     found = {
         module_of(path)
         for path in SERVER
-        for node in ast.walk(tree(path))
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in readers
+        for node in tree(path)
+        if isinstance(node, ast.Call) and dotted(node.func) in readers
     }
     # The command says how long the start took; a certificate's end is compared with the system's clock.
     assert found == {"popserver.engine.clock", "popserver.serve.process", "popserver.app"}
@@ -386,7 +415,7 @@ def test_no_files_of_the_client_or_the_console_import_each_other(package: str) -
 
 def imported_files(path: Path, files: Container[str]) -> Iterator[str]:
     """The modules among `files` that a file imports, or imports names from."""
-    for node in ast.walk(tree(path)):
+    for node in tree(path):
         named: list[str] = []
         if isinstance(node, ast.Import):
             named = [each.name for each in node.names]

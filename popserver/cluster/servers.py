@@ -109,7 +109,7 @@ class Servers:
 
     async def idle(self) -> None:
         while self._heartbeat_task is not None:
-            await asyncio.gather(self._heartbeat_task, return_exceptions=True)
+            await asyncio.wait([self._heartbeat_task])
 
     async def close(self) -> None:
         """Announce that this server stops, if the database still answers."""

@@ -122,7 +122,7 @@ class BackgroundTasks:
     async def idle(self) -> None:
         """Return when all work is done or waits for its next try."""
         while self._tasks:
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await asyncio.wait(self._tasks)
 
     async def close(self) -> None:
         """Finish running work, and do not repeat failed work: the next start of the server does it."""

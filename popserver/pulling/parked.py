@@ -106,7 +106,7 @@ class ParkedPulls:
     async def idle(self) -> None:
         """Wait until no read of a topic's ends is running."""
         while self._tasks:
-            await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+            await asyncio.wait(self._tasks.values())
 
     def close(self) -> None:
         """Answer all waiting pulls empty, and let no further pull wait."""
