@@ -24,6 +24,7 @@ from popserver.database.check import check_unused
 from popserver.database.database import Database, give, lock_file, owner_of, parse_url, plain_errors
 from popserver.database.schema import VIEWS, metadata
 from popserver.model.errors import StoreUnavailable
+from popserver.postgres import sessions
 from popserver.postgres.urls import TARGET
 
 PARTIAL = ".partial"
@@ -53,7 +54,8 @@ def backup(url: str, file: Path, *, replace: bool) -> dict[str, Any]:
                 migrate.check(database)
                 revision = migrate.HEAD
                 url, password = _address(database)
-                _said_by("pg_dump", [f"--dbname={url}", *_DUMP, f"--file={partial}"], database.name, password)
+                options = [f"--dbname={url}", *_DUMP, *_tables(database), f"--file={partial}"]
+                _said_by("pg_dump", options, database.name, password)
             finally:
                 database.close()
     return {"backup": str(file), "schema": revision, "bytes": file.stat().st_size}
@@ -126,6 +128,13 @@ def _drops() -> str:
     )
 
 
+def _tables(database: Database) -> list[str]:
+    """Options of `pg_dump` for what belongs to PopMQ: users have their own tables in the same database."""
+    with database.read() as conn:
+        schema = migrate.schema_of(conn)
+    return [f"--table={schema}.{name}" for name in ("alembic_version", *metadata.tables, *VIEWS)]
+
+
 def _functions(database: Database, revision: str) -> str:
     """SQL of the functions, which are not in a dump. Those of an older schema come with its upgrade."""
     if revision != migrate.HEAD:
@@ -156,7 +165,7 @@ def _replay(database: Database, file: Path, *, before: str, after: str) -> None:
         assert psql.stdin is not None
         assert dump.stdout is not None
         with suppress(BrokenPipeError), psql.stdin as script:  # psql ends at the first error, and says it
-            script.write(f"BEGIN;\nSET LOCAL lock_timeout = '5s';\n{migrate.LOCK};\n{before}".encode())
+            script.write(f"{sessions.BEGIN};\n{database.begin_statement};\n{migrate.LOCK};\n{before}".encode())
             shutil.copyfileobj(dump.stdout, script)
             if dump.wait() == 0:
                 script.write(f"{after}\nCOMMIT;\n".encode())
@@ -332,10 +341,4 @@ def _check_ended(tool: str, code: int, errors: IO[str], subject: str) -> None:
 
 
 _KEY_PASSWORD = "sslpassword"  # noqa: S105 - a name; libpq has no environment variable for it
-# Only what belongs to PopMQ: users have their own tables in the same database.
-_DUMP = [
-    "--format=custom",
-    "--no-owner",
-    "--no-privileges",
-    *(f"--table={name}" for name in ("alembic_version", *metadata.tables, *VIEWS)),
-]
+_DUMP = ["--format=custom", "--no-owner", "--no-privileges"]

@@ -23,7 +23,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.pool import NullPool, QueuePool, StaticPool
 
-from popserver.database.newest import BEGIN_LOOKING_UP, BEGIN_READING, READ_BY_INDEX
+from popserver.database.newest import BEGIN_LOOKING_UP, BEGIN_READING
 from popserver.database.notifications import CHANNEL
 from popserver.database.statement import READ_ONLY
 from popserver.model.errors import CommitUnknown, Internal, PopError, StoreFull, StoreUnavailable
@@ -114,8 +114,9 @@ class Database:
 
     @property
     def begin_statement(self) -> str:
-        """How a writing transaction begins. SQLite locks at once, or two readers that become writers would block."""
-        return "BEGIN IMMEDIATE" if self.is_sqlite else "BEGIN"
+        """How a writing transaction begins. SQLite locks at once, or two readers that become writers would block. On
+        Postgres each statement sees what was committed while the one before it waited for a lock."""
+        return "BEGIN IMMEDIATE" if self.is_sqlite else "BEGIN ISOLATION LEVEL READ COMMITTED"
 
     def begin(self, conn: Connection) -> None:
         conn.exec_driver_sql(self.begin_statement)
@@ -203,7 +204,6 @@ class Database:
 
     def _prepare_postgres(self, dbapi: Any, _record: object) -> None:
         self._warnings.prepare(dbapi, self.durability)
-        dbapi.execute(READ_BY_INDEX)
 
 
 def sqlite_module(*, own_process: bool) -> ModuleType:

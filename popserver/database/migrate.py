@@ -184,8 +184,12 @@ def functions_create(conn: Connection, file: Path) -> None:
 
 def functions_text(conn: Connection, file: Path) -> str:
     """The statements that create the functions in the current schema of a connection to Postgres."""
-    schema = conn.exec_driver_sql("SELECT quote_ident(current_schema())").scalar_one()
-    return render(file.read_text(), schema)
+    return render(file.read_text(), schema_of(conn))
+
+
+def schema_of(conn: Connection) -> str:
+    """The schema of PopMQ's tables on Postgres, as an identifier of SQL."""
+    return str(conn.exec_driver_sql("SELECT quote_ident(current_schema())").scalar_one())
 
 
 def functions_drop(conn: Connection) -> None:

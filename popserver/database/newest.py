@@ -29,15 +29,13 @@ from sqlalchemy.sql.functions import FunctionElement
 
 from popserver.database.dialect import Dialect
 from popserver.database.schema import queue
+from popserver.postgres.sessions import BY_INDEX, settings_text
 
-# Settings of Postgres for statements that find few rows by an index: all of the writer, and some of readers. Postgres
-# plans some of them once, when the tables are small or its statistics are old, and would read whole tables ever after.
-# And the larger old versions make a table, the more it prefers a bitmap, which reads all versions of a key.
-_PLANS = ("enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin", "jit")
-READ_BY_INDEX = "; ".join(f"SET {each} = off" for each in _PLANS)
-# How a transaction of a reader begins; the second one reads by index.
+# How a transaction of a reader begins; the second one reads by index. Postgres plans some statements once, when the
+# tables are small or its statistics are old, and would read whole tables ever after. And the larger old versions make a
+# table, the more it prefers a bitmap, which reads all versions of a key.
 BEGIN_READING = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
-BEGIN_LOOKING_UP = f"{BEGIN_READING}; {READ_BY_INDEX.replace('SET', 'SET LOCAL')}"
+BEGIN_LOOKING_UP = f"{BEGIN_READING}; {settings_text(BY_INDEX, local=True)}"
 
 
 class _GroupOf(FunctionElement[int]):

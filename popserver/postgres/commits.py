@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from popserver.postgres.sessions import BY_INDEX, settings_text
+
 _SYNCHRONOUS_COMMIT = {"full": "on", "relaxed": "off"}  # by the server's setting `durability`
 _RECORD = "SELECT pg_logical_emit_message(true, 'popmq', '')"
 BARRIER = f"{_RECORD} WHERE pg_current_xact_id_if_assigned() IS NULL"  # a write gives the transaction its id
@@ -28,8 +30,7 @@ class CommitWarnings:
 
     def prepare(self, conn: Any, durability: str) -> None:
         """Set a new connection of psycopg up. Waits until a synchronous standby has all that is visible now."""
-        conn.execute(f"SET synchronous_commit = {_SYNCHRONOUS_COMMIT[durability]}")
-        conn.execute("SET statement_timeout = 0")
+        conn.execute(settings_text({"synchronous_commit": _SYNCHRONOUS_COMMIT[durability], **BY_INDEX}))
         conn.add_notice_handler(self._on_notice)
         # A write of its own. From here on, every transaction that is visible has been waited for.
         conn.execute(_RECORD)

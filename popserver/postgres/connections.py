@@ -24,6 +24,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from popserver.model.errors import StoreUnavailable
+from popserver.postgres.sessions import BEGIN, SessionFacts
 from popserver.postgres.urls import TARGET, WRITABLE, Host, hosts_of
 
 if TYPE_CHECKING:
@@ -45,12 +46,6 @@ DEFAULTS: Mapping[str, Any] = {
 CONNECT_TIMEOUT_OF_SEVERAL_S = 2
 ANSWER_S = 2.0  # within which a host says who it is
 POOLER_S = 130.0  # with connect_timeout=0; PgBouncer itself gives up after 120 s
-LOCK_TIMEOUT_S = 5
-# The timeout is not a startup parameter, because PgBouncer refuses those.
-_BEGIN = (
-    f"SELECT set_config('lock_timeout', '{LOCK_TIMEOUT_S}s', false), pg_is_in_recovery(),"
-    " current_setting('transaction_read_only')"
-)
 _IDENTITY = (
     "SELECT system_identifier::text, CASE WHEN pg_is_in_recovery() THEN NULL"
     " ELSE substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) END FROM pg_control_system()"
@@ -104,7 +99,8 @@ class PrimaryConnections:
                 try:
                     self._opened(conn)
                     with _ending(conn, self._answer_s):
-                        self._require_writable(conn.execute(_BEGIN).fetchone())
+                        # Not startup parameters, because PgBouncer refuses those.
+                        self._check(conn.execute(BEGIN, prepare=False).fetchone())
                         identity = _identity(conn)
                     if self._accepts(conn, host, identity):
                         return conn
@@ -128,7 +124,7 @@ class PrimaryConnections:
                 try:
                     self._opened(conn)
                     with _ending(conn, self._answer_s):
-                        self._require_writable(await (await conn.execute(_BEGIN)).fetchone())
+                        self._check(await (await conn.execute(BEGIN, prepare=False)).fetchone())
                         identity = await _identity_async(conn)
                     if self._accepts(conn, host, identity):
                         return conn
@@ -175,14 +171,18 @@ class PrimaryConnections:
         target = {TARGET: "any"} if self._writes else {}
         return {**given, **{name: value for name, value in parts.items() if value}, **target}
 
-    def _require_writable(self, row: Sequence[Any] | None) -> None:
-        """Raises psycopg's `OperationalError` for a host that does not accept writes; `row` is the answer to _BEGIN."""
-        assert row is not None, "the query has one row"
-        _, is_standby, read_only = row
-        if self._writes and is_standby:
+    def _check(self, row: Sequence[Any] | None) -> None:
+        """Raises psycopg's `OperationalError` or `StoreUnavailable` for a host that does not do; `row` is the answer to
+        BEGIN."""
+        facts = SessionFacts.of(row)
+        if not self._writes:
+            return
+        if facts.is_standby:
             raise _refused("it is a standby, and read-only")
-        if self._arguments[TARGET] == WRITABLE[0] and read_only == "on":
-            raise _refused("its sessions are read-only")
+        if (fault := facts.fault) is not None:
+            if len(self.hosts) > 1:
+                raise _refused(f"it {fault}")
+            raise StoreUnavailable(f"{self._name} {fault}")
 
     def _ask_all(self) -> list[asyncio.Task[tuple[Host, PostgresIdentity | str]]]:
         asking = [asyncio.create_task(self._ask(host)) for host in self.hosts]

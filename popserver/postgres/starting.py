@@ -20,7 +20,7 @@ TELL_S = 3.0  # a start that takes longer may wait for a standby
 PATIENCE_S = 5.0  # a pooler that has no session left lets callers wait
 
 _WAITS = (
-    "SELECT FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND usename = current_user"
+    "SELECT FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND usename = session_user"
     " AND datname = current_database() AND application_name = current_setting('application_name')"
 )
 

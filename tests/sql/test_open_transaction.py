@@ -15,7 +15,7 @@ from popserver.model.message import Delivery
 from popserver.model.names import Resource
 from popserver.model.states import State
 from popserver.model.topic import MessageType, NewTopic
-from popserver.postgres import connections
+from popserver.postgres import connections, sessions
 from popserver.settling import release
 from tests.support.builders import GROUP, TOPIC, a_message
 from tests.support.running_broker import RunningBroker, ids, running_broker
@@ -28,7 +28,8 @@ HOLD_MS = 30_000
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "LOCK_TIMEOUT_S", LOCK_TIMEOUT_S)
+    patient = sessions.BEGIN.replace(f"'{sessions.LOCK_TIMEOUT_S}s'", f"'{LOCK_TIMEOUT_S}s'")
+    monkeypatch.setattr(connections, "BEGIN", patient)
 
 
 @pytest.fixture

@@ -59,6 +59,7 @@ class OpenStore:
         self.rung: set[int] = set()  # by all transactions, until the test empties it
         self.answer_bytes = ANSWER_BYTES_MAX
         self.memory: dict[type[Any], Any] = {}
+        self.before_commit: Callable[[], None] = lambda: None
         self.due_ms: int | None = None
         self.enters_ms: int | None = None
         self.check_ms: int | None = None
@@ -82,6 +83,7 @@ class OpenStore:
             if isinstance(error, Outdated):
                 return self.do(verb, *requests, careful=careful)
             raise
+        self.before_commit()
         self.conn.exec_driver_sql("COMMIT")
         for each in tx.after_commit:
             each()
