@@ -91,6 +91,7 @@ def routes_of(desk: Desk) -> list[Route | Mount]:
     looks: dict[str, Page] = {
         "/": overview.overview,
         "/activity": overview.activity,
+        "/alive": server.alive,
         "/groups": groups.groups,
         "/groups/{group}": groups.group,
         "/groups/{group}/reset": groups.reset_preview,

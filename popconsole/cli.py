@@ -10,7 +10,7 @@ from typing import Any
 
 from popclient.cli.arguments import UsageError, client_config
 from popconsole.settings import DEFAULT_ADDRESS, Settings
-from popport.addresses import is_ip, is_loopback
+from popport.addresses import is_ip, is_loopback, path_of
 
 OK, REFUSED = 0, 1
 
@@ -25,6 +25,9 @@ def add_commands(commands: Any) -> None:
     )
     parser.add_argument(
         "--http", metavar="HOST:PORT", default=DEFAULT_ADDRESS, help=f"where to listen ({DEFAULT_ADDRESS})"
+    )
+    parser.add_argument(
+        "--http-path", metavar="PATH", default="", help="path of the console behind a proxy, such as /popmq"
     )
     parser.add_argument("--read-only", action="store_true", help="show everything, change nothing")
     parser.add_argument(
@@ -44,6 +47,10 @@ def run(arguments: argparse.Namespace) -> int:
     from popconsole.serving import server_of
 
     host, port = _address(arguments.http)
+    try:
+        path = path_of(arguments.http_path)
+    except ValueError as error:
+        raise UsageError(f"--http-path: {error}") from None
     settings = Settings(
         client_config(arguments),
         is_public=not is_loopback(host),
@@ -59,8 +66,8 @@ def run(arguments: argparse.Namespace) -> int:
     listening = _listen(host, port)
     where = listening.getsockname()
     shown = f"[{where[0]}]" if ":" in where[0] else where[0]
-    print(f"console of {settings.server.endpoints}: http://{shown}:{where[1]}/", flush=True)
-    server_of(app(settings)).run(sockets=[listening])
+    print(f"console of {settings.server.endpoints}: http://{shown}:{where[1]}{path}/", flush=True)
+    server_of(app(settings), path).run(sockets=[listening])
     return OK
 
 

@@ -6,9 +6,10 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from typing import Final
+from urllib.parse import quote, urlsplit
 
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 
 from popclient.aio import Admin
 from popclient.errors import Forbidden, NotFound, PopError, Unauthorized, Unreachable, UnsupportedByServer
@@ -17,7 +18,7 @@ from popconsole.pulse import Pulse
 from popconsole.rendering import render
 from popconsole.sessions import Session, Sessions
 from popconsole.settings import Settings
-from popconsole.visits import Page, Refused, Visit, form_of, root_of
+from popconsole.visits import OldForm, Page, Refused, Visit, address_in, form_of, is_by_script, root_of, way_back
 
 COOKIE: Final = "popmq_console"
 ANSWER_S: Final = 5.0  # how long the server's answer whether callers must sign is taken as true
@@ -64,12 +65,18 @@ class Desk:
                 if request.method == "POST":
                     check(visit, acts=acts)
                 response = await handler(visit)
+                if acts and is_by_script(request) and "location" in response.headers:
+                    response = JSONResponse({"go": response.headers["location"]})
                 return self.with_cookie(response, session.token, request)
             except Unauthorized:
                 return self._signed_out(request)
             except Exception as error:
                 if (failure := failure_of(error)) is None:
                     raise
+                if is_by_script(request):
+                    sentence, status, title = failure
+                    facts = {"sentence": sentence, "title": title, "is_old": isinstance(error, OldForm)}
+                    return JSONResponse(facts, status)
                 return self.failed(request, *failure)
             finally:
                 await self.sessions.close_ended()
@@ -98,6 +105,8 @@ class Desk:
             "sentence": sentence,
             "endpoint": self.settings.server.endpoints,
             "is_signed_in": session is not None,
+            # Of a page that may come again by itself: its address is that of a page, and the server may be back soon.
+            "comes_again": request.method == "GET" and status == 502,
         }
         return HTMLResponse(render("failed.html", root_of(request), context), status)
 
@@ -133,11 +142,13 @@ class Desk:
             return self._answer
 
     def _to_sign_in(self, request: Request) -> Response:
-        path = f"{root_of(request)}/sign-in"
-        if "hx-request" in request.headers:
-            # The part of a page that asks for news: let the whole page go there.
-            return Response(status_code=204, headers={"hx-redirect": path})
-        return RedirectResponse(path, 303)
+        if is_by_script(request):
+            return JSONResponse({"sentence": "Your session has ended."}, 401)
+        # A form is on the page to go back to.
+        way = address_in(request) if request.method == "GET" else urlsplit(request.headers.get("referer", "")).path
+        back = way_back(way, root_of(request))
+        query = "" if back == f"{root_of(request)}/" else f"?next={quote(back, safe='/')}"
+        return RedirectResponse(f"{root_of(request)}/sign-in{query}", 303)
 
     def _signed_out(self, request: Request) -> Response:
         """The server no longer accepts the user."""
@@ -160,13 +171,13 @@ def address_of(request: Request) -> str:
 
 def asks_by_itself(request: Request) -> bool:
     """Has an open page asked, and no person? Such a request must not make a session longer."""
-    return "hx-request" in request.headers or request.url.path == f"{root_of(request)}/activity"
+    return request.method == "GET" and is_by_script(request)
 
 
 def check(visit: Visit, *, acts: bool) -> None:
     """Raise `Refused` if the form is not from a page of this session, or if the visitor may only look."""
     if not visit.session.is_csrf(visit.given("csrf")):
-        raise Refused("This form is not of your session, which may have ended meanwhile. Open the page again.", 403)
+        raise OldForm("This form is not of your session, which may have ended meanwhile. Open the page again.", 403)
     if acts and not visit.may_act:
         raise Refused("This session may look, and change nothing.", 403)
 

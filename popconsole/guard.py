@@ -35,6 +35,7 @@ HEADERS: Final = {
     "referrer-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
+    "x-popmq-console": "1",  # a page's script takes no other answer for one of the console
 }
 
 

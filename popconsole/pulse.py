@@ -14,14 +14,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from popclient.admin import GroupLag, Histogram, Status, Topic
+from popclient.admin import GroupLag, Health, Histogram, Status, Topic
 from popclient.aio import Admin
-from popclient.errors import ClientClosed, Forbidden, PopError, Unauthorized
+from popclient.errors import ClientClosed, Forbidden, PopError, Unauthorized, UnsupportedByServer
 
 RING: Final = 400
 TOPICS_MAX: Final = 200  # whose counts are kept
 SHARE: Final = 100  # an answer's time, so many times, is the least pause
 PAUSE_S_MAX: Final = 60.0
+HEALTH_S: Final = 1.0  # all open pages of all visitors ask the server once in this time
 WATCHED_S: Final = 20 * 60.0  # how long it goes on after the last look
 
 
@@ -122,6 +123,9 @@ class Pulse:
         self._looked_at: dict[Admin, float] = {}  # the visitors' ways to the server; who looked last is the last
         self._task: asyncio.Task[None] | None = None
         self._asking = asyncio.Lock()
+        self._health: Health | None = None
+        self._health_at = float("-inf")
+        self._asking_health = asyncio.Lock()
 
     @property
     def ring(self) -> list[Sample]:
@@ -154,6 +158,18 @@ class Pulse:
         """The server's status now, such as after something was changed."""
         async with self._asking:
             return await self._ask(admin)
+
+    async def health(self, admin: Admin) -> Health:
+        """The server's health, at most `HEALTH_S` old. Raises a PopError if it does not answer."""
+        async with self._asking_health:
+            if self._health is None or self._monotonic() - self._health_at > HEALTH_S:
+                self._health = None
+                try:
+                    self._health = await admin.health()
+                except UnsupportedByServer:  # an older one, which answers
+                    self._health = Health(live=True, ready=True, checks=(), warnings=())
+                self._health_at = self._monotonic()
+            return self._health
 
     async def topic(self, admin: Admin, name: str) -> Topic:
         """The topic now. Its count is kept for its plot. Raises a PopError."""

@@ -12,6 +12,7 @@ from urllib.parse import quote, urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from popclient._version import VERSION
 from popconsole import copies, words
 
 FOLDER: Final = Path(__file__).parent
@@ -58,7 +59,7 @@ def render(template: str, root: str, context: Mapping[str, Any]) -> str:
     def asset(name: str) -> str:
         return f"{root}/static/{name}?v={_digest(name)}"
 
-    defaults = {"path": path, "asset": asset, "now": datetime.now(UTC)}
+    defaults = {"path": path, "asset": asset, "build": build(), "now": datetime.now(UTC)}
     return environment().get_template(template).render({**defaults, **context})
 
 
@@ -78,6 +79,13 @@ def name_in(part: str) -> str:
 
 def _is_dots(name: str) -> bool:
     return name.lstrip("~") in (".", "..")
+
+
+@cache
+def build() -> str:
+    """Pages of another build do not fit to the parts that this one answers."""
+    files = sorted(each for each in FOLDER.rglob("*") if each.is_file() and each.suffix != ".pyc")
+    return hashlib.sha256(b"".join([VERSION.encode(), *(each.read_bytes() for each in files)])).hexdigest()[:12]
 
 
 @cache

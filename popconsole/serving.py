@@ -8,6 +8,7 @@ from typing import Final
 import uvicorn
 from starlette.types import ASGIApp
 
+from popport.below import Below
 from popport.bodies import Bodies, room_for
 from popport.connections import Places
 from popport.serving import http_config
@@ -16,11 +17,11 @@ from popport.shares import Count
 CONNECTIONS_MAX: Final = 256  # as many as a server's port has by default
 
 
-def server_of(app: ASGIApp) -> uvicorn.Server:
-    """A server for the application; `run` it with listening sockets."""
+def server_of(app: ASGIApp, path: str = "") -> uvicorn.Server:
+    """A server for the application; `run` it with listening sockets. path: below which a proxy has it."""
     return uvicorn.Server(
         http_config(
-            Bodies(app, Count(room_for(CONNECTIONS_MAX))),
+            Below(Bodies(app, Count(room_for(CONNECTIONS_MAX))), path),
             Places(Count(CONNECTIONS_MAX)),
             logging.getLogger("uvicorn.error"),
             log_level="warning",

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeVar
-from urllib.parse import parse_qsl, quote
+from urllib.parse import parse_qsl, quote, unquote
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
@@ -32,6 +32,10 @@ class Refused(Exception):
         super().__init__(sentence)
         self.sentence = sentence
         self.status = status
+
+
+class OldForm(Refused):
+    """The form is of another session; the page, loaded again, has one of this session."""
 
 
 class Outcome(NamedTuple):
@@ -60,7 +64,7 @@ class Visit:
     @property
     def is_news(self) -> bool:
         """Does a page ask for its live part?"""
-        return "hx-request" in self.request.headers
+        return is_by_script(self.request)
 
     def asked(self, name: str, default: str = "") -> str:
         """A value from the address."""
@@ -122,7 +126,7 @@ class Visit:
             "endpoint": self.settings.server.endpoints,
             "namespace": self.settings.server.namespace,
             "here": self.request.scope["path"].removeprefix(root_of(self.request)),
-            "address": _address_of(self.request),
+            "address": address_in(self.request),
         }
 
 
@@ -134,7 +138,29 @@ def root_of(request: Request) -> str:
     return str(request.scope.get("root_path", "")).rstrip("/")
 
 
-def _address_of(request: Request) -> str:
+def is_by_script(request: Request) -> bool:
+    """Does the script of an open page ask, which takes no page for a failure?"""
+    return "hx-request" in request.headers
+
+
+def way_back(written: str, root: str) -> str:
+    """The page that a visitor wanted before the sign-in: a path of this console; else the overview.
+
+    The address comes from strangers. Browsers take `//` and `\\` for the begin of another host, and leave out control
+    characters; proxies may decode what is encoded.
+    """
+    home = f"{root}/"
+    decoded, before = written, ""
+    while decoded != before:
+        decoded, before = unquote(decoded), decoded
+    path = decoded.partition("?")[0]
+    is_plain = written.isascii() and written.isprintable() and " " not in written and "\\" not in path
+    if not is_plain or not path.startswith(home) or path[len(home) :].startswith(("/", "sign-in", "sign-out")):
+        return home
+    return home if {".", ".."} & set(path.split("/")) else written
+
+
+def address_in(request: Request) -> str:
     """Path and query as the browser has sent them: a name in the path may have any characters."""
     path = request.scope.get("raw_path") or quote(request.scope["path"]).encode()
     query = request.scope["query_string"]

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 
 NETWORK_BITS = 64  # of an IPv6 address. Who has one such network has all of its addresses.
+
+_PATH = re.compile(r"(/[A-Za-z0-9][A-Za-z0-9._~-]*)+")
 
 
 def is_loopback(host: str) -> bool:
@@ -41,6 +44,16 @@ def is_own_name(host: str, allowed: frozenset[str]) -> bool:
     """
     name = name_of(host)
     return name == "localhost" or name.endswith(".localhost") or name in allowed or is_ip(name)
+
+
+def path_of(written: str) -> str:
+    """A path of a proxy, without a slash at its end; empty for the root. Raises ValueError for what is no such path."""
+    path = written.rstrip("/")
+    if path and not _PATH.fullmatch(path):
+        raise ValueError(
+            f"'{written}' is no path of a proxy; write what browsers see, such as /popmq, of letters, digits and ._~-"
+        )
+    return path
 
 
 def _address_of(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:

@@ -237,7 +237,12 @@ class App:
         at = HttpAddress(*split_address(config.http, port_min=0))
         try:
             return WebServer(
-                at, self.budgets, config.max_http_connections, self._given.http, is_local=is_loopback(at.host)
+                at,
+                self.budgets,
+                config.max_http_connections,
+                self._given.http,
+                is_local=is_loopback(at.host),
+                path=config.http_path,
             )
         except CannotListen as refusal:
             if "http" in config.model_fields_set:

@@ -14,7 +14,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from popport.addresses import is_loopback
+from popport.addresses import is_loopback, path_of
 from popserver.model.errors import CannotListen
 from popserver.model.times import parse_duration_ms
 from popserver.transport.listen import PORT_MAX, address_of, split_address
@@ -35,6 +35,7 @@ class Config(BaseSettings):
     port: int = Field(default=8081, ge=0, le=PORT_MAX)
     workers: int = Field(default=1, ge=1, le=WORKERS_MAX)  # processes that share the port; more than one: on Postgres
     http: str = "127.0.0.1:8082"  # HOST:PORT of metrics, health and console; "off": none
+    http_path: str = ""  # the path below which a proxy has the HTTP port, such as /popmq; empty: its root
     admin: str = ""  # HOST:PORT of the administration, which the port for clients then does not serve; empty: that port
     advertise: str = ""  # this server's HOST:PORT for clients of other servers on the same Postgres
     database_url: str = "sqlite:///popmq.db"
@@ -119,6 +120,11 @@ class Config(BaseSettings):
         if value != OFF:
             split_address(value, port_min=0)
         return value
+
+    @field_validator("http_path")
+    @classmethod
+    def _check_http_path(cls, value: str) -> str:
+        return path_of(value)
 
     @field_validator("allow_host", mode="before")
     @classmethod

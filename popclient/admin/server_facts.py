@@ -85,7 +85,8 @@ class KnownServer:
 class Status:
     """The server in numbers. `store` is its database URL without the password.
 
-    appended: how many messages all topics ever stored, without dead letters and retries.
+    topics: without those of groups, for dead letters and retries. messages: stored in these topics now; appended: ever
+    stored there.
     oldest_overdue: how late the latest hold, back-off or delayed message is that should have ended; 0 when none is.
     hints: a sentence for each thing that deserves a look.
     commit_times: seconds of the server's commits since its start; None from a server that does not tell them.

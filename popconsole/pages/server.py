@@ -5,9 +5,10 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Final
 
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
 from popclient.admin import ClientFacts
+from popconsole.rendering import build
 from popconsole.visits import Outcome, Visit
 
 CLIENTS_MAX: Final = 300
@@ -24,6 +25,13 @@ async def server(visit: Visit) -> Response:
         ahead_s=(status.now - middle).total_seconds(),
         clock_is_doubted=any("clock confirm" in each for each in status.hints),
     )
+
+
+async def alive(visit: Visit) -> Response:
+    """Whether the server works now, for the script of open pages."""
+    health = await visit.pulse.health(visit.admin)
+    reasons = [each.reason for each in health.checks if not each.ok]
+    return JSONResponse({"is_ready": health.ready, "sentence": "; ".join(reasons), "build": build()})
 
 
 async def confirm_clock(visit: Visit) -> Response:

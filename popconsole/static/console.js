@@ -1,15 +1,17 @@
 // What pages do in the browser besides htmx: countdowns, keys, copying, and a pause while somebody points at a list.
 "use strict";
 (() => {
-  const root = document.documentElement;
+  const root = document.documentElement, { popmq } = window;
 
   // News wait while the mouse is over them, or the keyboard is in them: nothing moves by itself under the pointer.
   document.addEventListener("htmx:beforeRequest", (event) => {
     const live = event.target.closest && event.target.closest("[data-live]");
     if (!live || event.detail.elt !== live) return;
     const used = live.matches(":hover") && matchMedia("(hover: hover)").matches;
-    const open = live.querySelector("details[open], dialog[open]");
-    if (document.hidden || used || open || live.contains(document.activeElement)) event.preventDefault();
+    const open = live.querySelector("details[open], dialog[open], :focus-visible") || popmq.isTyping(live);
+    live.toggleAttribute("data-waits", Boolean(used || open));
+    if (document.hidden || used || open) event.preventDefault();
+    popmq.show();
   });
   document.addEventListener("htmx:afterSwap", () => tick());
 
@@ -28,10 +30,10 @@
     }
     return parts.slice(0, !inFull && seconds >= 60 && seconds < 3600 ? 1 : 2).join(" ") || "0 s";
   };
-  // Moments are told from now on, by the difference between the server's clock and this one.
-  const skew = Number(document.body.dataset.now || Date.now()) - Date.now();
+  // Moments are told from now on, by the server's clock. Nothing runs on while the server does not answer.
   function tick() {
-    const now = Date.now() + skew;
+    const now = popmq.now();
+    if (document.body.dataset.state === "dead") return;
     for (const each of document.querySelectorAll("time[data-ms]")) {
       const seconds = Math.round((Number(each.dataset.ms) - now) / 1000);
       const text = seconds === 0 ? "now" : seconds > 0 ? `in ${words(seconds, each.dataset.full !== undefined)}` : `${words(-seconds)} ago`;
@@ -95,6 +97,10 @@
     const wanted = event.target.dataset && event.target.dataset.confirm;
     if (wanted !== undefined) event.target.form.querySelector("[data-armed]").disabled = event.target.value.trim() !== wanted;
   });
-  for (const each of document.querySelectorAll("input[data-confirm]")) each.form.querySelector("[data-armed]").disabled = true;
-  tick();
+  function disarm() {
+    for (const each of document.querySelectorAll("input[data-confirm]")) each.form.querySelector("[data-armed]").disabled = each.value.trim() !== each.dataset.confirm;
+    tick();
+  }
+  document.addEventListener("popmq:page", disarm);
+  disarm();
 })();

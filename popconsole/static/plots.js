@@ -57,10 +57,14 @@
   }
   async function load() {
     if (document.hidden) return;
+    const { popmq } = window;
     try {
-      const answer = await fetch(box.dataset.source, { headers: { "hx-request": "true" } });
-      if (answer.ok && answer.headers.get("content-type").startsWith("application/json")) { last = await answer.json(); all(); }
-    } catch { /* The next one may work; the page's own news say what is wrong. */ }
+      const answer = await fetch(box.dataset.source, { headers: { "hx-request": "true" }, redirect: "manual" });
+      const mark = answer.headers.has("x-popmq-console"), text = await answer.text();
+      if (mark && answer.status === 401) popmq.end();
+      else if (!mark || !answer.ok) popmq.failed("plots", "not up to date", popmq.reason(answer.status, text, mark));
+      else { last = JSON.parse(text); all(); popmq.came("plots"); }
+    } catch { popmq.failed("plots", "not up to date", "the console does not answer."); }
   }
   addEventListener("resize", () => {
     for (const [name, { plot }] of plots) plot.setSize({ width: box.querySelector(`[data-plot="${name}"]`).clientWidth, height: 140 });

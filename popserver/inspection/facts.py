@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, TextClause, bindparam, case, func, or_, select, text
+from sqlalchemy import Connection, TextClause, and_, bindparam, func, not_, or_, select, text
 
 from popserver.catalog.facts import _topic
 from popserver.cluster import sql
@@ -199,9 +199,10 @@ _MESSAGE_STATES = text(
     "SELECT group_namespace, consumer_group, state, attempt, visible_at_ms, client_id FROM message_state"
     " WHERE message_key = :message_key ORDER BY group_namespace, consumer_group"
 )
-_COUNT_TOPICS = select(func.count()).select_from(topic_table).where(topic_table.c.deleted_at_ms.is_(None))
-_COUNT_GROUPS = select(func.count()).select_from(consumer_group).where(consumer_group.c.deleted_at_ms.is_(None))
 _IS_OF_A_GROUP = or_(*(func.substr(topic_table.c.name, 1, len(each)) == each for each in (DLQ_PREFIX, RETRY_PREFIX)))
+_IS_COUNTED = and_(topic_table.c.deleted_at_ms.is_(None), not_(_IS_OF_A_GROUP))
+_COUNT_TOPICS = select(func.count()).select_from(topic_table).where(_IS_COUNTED)
+_COUNT_GROUPS = select(func.count()).select_from(consumer_group).where(consumer_group.c.deleted_at_ms.is_(None))
 _OF_TOPIC = (
     select(
         queue.c.topic_id,
@@ -214,10 +215,10 @@ _OF_TOPIC = (
 _COUNT_MESSAGES = (
     select(
         func.coalesce(func.sum(_OF_TOPIC.c.stored), 0).label("stored"),
-        func.coalesce(func.sum(case((_IS_OF_A_GROUP, 0), else_=_OF_TOPIC.c.appended)), 0).label("appended"),
+        func.coalesce(func.sum(_OF_TOPIC.c.appended), 0).label("appended"),
     )
     .join(topic_table, topic_table.c.topic_id == _OF_TOPIC.c.topic_id)
-    .where(topic_table.c.deleted_at_ms.is_(None))
+    .where(_IS_COUNTED)
 )
 _COUNT_DEAD_LETTERS = (
     select(func.count(dead_letter.c.dead_letter_id))

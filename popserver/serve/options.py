@@ -25,6 +25,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--http", metavar="HOST:PORT", help="address of metrics, health and console (127.0.0.1:8082); off: none"
     )
     parser.add_argument(
+        "--http-path", metavar="PATH", help="path of the HTTP port behind a proxy, such as /popmq (none: its root)"
+    )
+    parser.add_argument(
         "--admin", metavar="HOST:PORT", help="address of the administration, which --port then does not serve"
     )
     parser.add_argument(

@@ -92,8 +92,9 @@ class Mounts:
 
     async def _not_found(self, scope: Scope, receive: Receive, send: Send) -> None:
         known = ", ".join(self._own_paths)
-        if scope["path"] == "/":
+        path = scope["path"].removeprefix(scope.get("root_path", ""))
+        if path == "/":
             answer = PlainTextResponse(f"PopMQ {self._place.version}: {known}\n")
         else:
-            answer = PlainTextResponse(f"there is no {scope['path']}; this server has {known}\n", 404)
+            answer = PlainTextResponse(f"there is no {path}; this server has {known}\n", 404)
         await answer(scope, receive, send)

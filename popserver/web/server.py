@@ -10,6 +10,7 @@ import structlog
 import uvicorn
 from starlette.routing import Route
 
+from popport.below import Below
 from popport.bodies import Bodies, room_for
 from popport.connections import Places
 from popport.serving import http_config
@@ -44,8 +45,10 @@ class WebServer:
         given: Sequence[socket.socket] = (),
         *,
         is_local: bool,
+        path: str = "",
     ) -> None:
-        """Bind the address, unless it is that of `given`. `is_local`: only this machine can reach it.
+        """Bind the address, unless it is that of `given`. `is_local`: only this machine can reach it. `path`: below
+        which a proxy has it, without a slash at its end.
 
         Raises `CannotListen`.
         """
@@ -55,6 +58,7 @@ class WebServer:
             raise cannot_listen_for_http(*at, error) from None
         self.address = address_of(at.host, self._sockets[0].getsockname()[1])
         self._is_local = is_local
+        self._path = path
         connections = budgets.add("HTTP connections", connections_max, "connections", "max_http_connections")
         self._log = HttpLog()
         self._places = Places(connections, self._log.tell_refused)
@@ -79,7 +83,7 @@ class WebServer:
             application(own, self._mounts), self._bodies, ", or start the server with a higher --max-http-connections"
         )
         config = http_config(
-            Guard(served, is_local=self._is_local, hosts=place.hosts),
+            Guard(Below(served, self._path), is_local=self._is_local, hosts=place.hosts),
             self._places,
             self._log.logger,
             lifespan="off",

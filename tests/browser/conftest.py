@@ -19,6 +19,8 @@ from tests.browser.world import World, world
 from tests.support.waiting import soon
 
 playwright = pytest.importorskip("playwright.sync_api")
+# What Chromium and htmx say in the console of the browser.
+FAILED_REQUESTS = ("Failed to load resource", "Response Status Error Code", "htmx:")
 PATIENCE_MS = 90_000  # for one fact; the console itself asks less often where answers take long
 
 
@@ -75,12 +77,20 @@ def open_page(chromium: Any) -> Iterator[Callable[..., Any]]:
     contexts: list[Any] = []
     errors: list[str] = []
 
-    def open_one(url: str, **options: Any) -> Any:
+    def open_one(url: str, *, may_fail: bool = False, clock: bool = False, **options: Any) -> Any:
+        """may_fail: requests may, not scripts. clock: the page's time can be moved."""
         context = chromium.new_context(**options)
         contexts.append(context)
         context.set_default_timeout(PATIENCE_MS)
         page = context.new_page()
-        page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+
+        def tell(text: str) -> None:
+            if not (may_fail and text.startswith(FAILED_REQUESTS)):
+                errors.append(text)
+
+        if clock:
+            page.clock.install()
+        page.on("console", lambda message: tell(message.text) if message.type == "error" else None)
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.on("dialog", lambda dialog: errors.append(f"a dialog said {dialog.message}"))
         page.goto(url)

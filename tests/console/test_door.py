@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import itertools
 from typing import Any
 
@@ -18,7 +19,7 @@ from popconsole.guard import POLICY
 from popconsole.pulse import Pulse
 from popconsole.sessions import CHECK_S, SESSIONS_MAX, TRIES_MAX, TRIES_OF_KEY_MAX, TRIES_S, Sessions
 from popconsole.settings import Settings
-from popconsole.visits import Refused, form_of
+from popconsole.visits import Refused, form_of, way_back
 from tests.console.site import Site, browsing, csrf_on, opened
 from tests.support.desk import Desk
 from tests.support.waiting import eventually
@@ -83,11 +84,73 @@ def test_a_form_with_its_token_and_the_name_does(site: Site, desk: Desk) -> None
 
 
 def test_with_users_every_page_leads_to_the_sign_in(guarded_site: Site) -> None:
-    for path in ("/", "/groups", "/activity"):
+    for path, sign_in in (("/", "/sign-in"), ("/messages/a%2Fb?show=x", "/sign-in?next=/messages/a%252Fb%3Fshow%3Dx")):
         answer = guarded_site.browser.get(path, follow_redirects=False)
-        assert (answer.status_code, answer.headers["location"]) == (303, "/sign-in")
-    part = guarded_site.browser.get("/groups", headers={"hx-request": "true"}, follow_redirects=False)
-    assert (part.status_code, part.headers["hx-redirect"]) == (204, "/sign-in")
+        assert (answer.status_code, answer.headers["location"]) == (303, sign_in)
+    for path in ("/groups", "/activity", "/alive"):
+        part = guarded_site.browser.get(path, headers={"hx-request": "true"}, follow_redirects=False)
+        assert (part.status_code, part.json()) == (401, {"sentence": "Your session has ended."})
+
+
+def test_the_sign_in_leads_to_the_page_that_was_asked_for(guarded_site: Site) -> None:
+    asked = "/messages/a%2Fb?show=text&x=1"
+    page = guarded_site.browser.get(asked)
+    assert page.url.path == "/sign-in"
+    data = {"csrf": csrf_on(page.text), "access_key": "root", "secret": "wrong", "next": asked}
+    again = guarded_site.browser.post("/sign-in", data=data)
+    assert html.escape(asked) in again.text, "a wrong secret loses it not"
+    answer = guarded_site.browser.post("/sign-in", data={**data, "secret": "s3cret-key"}, follow_redirects=False)
+    assert (answer.status_code, answer.headers["location"]) == (303, asked)
+    signed = guarded_site.browser.get("/sign-in", params={"next": "/users"}, follow_redirects=False)
+    assert signed.headers["location"] == "/users"
+
+
+def test_a_form_without_a_session_leads_back_to_its_page(guarded_site: Site) -> None:
+    headers = {"referer": "http://127.0.0.1:8082/topics"}
+    answer = guarded_site.browser.post("/topics", data={"name": "x"}, headers=headers, follow_redirects=False)
+    assert answer.headers["location"] == "/sign-in?next=/topics"
+    by_script = guarded_site.browser.post("/topics", data={"name": "x"}, headers={"hx-request": "true"})
+    assert by_script.status_code == 401
+
+
+@pytest.mark.parametrize("root", ["", "/popmq"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "//evil.example",
+        "///evil.example",
+        "/\\evil.example",
+        "\\evil.example",
+        "/%2Fevil.example",
+        "/%252fevil.example",
+        "/%5Cevil.example",
+        "/\t/evil.example",
+        "/\n/evil.example",
+        "/ /evil.example",
+        "https://evil.example/",
+        "HTTPS:evil.example",
+        "javascript:alert(1)",
+        "%6Aavascript:alert(1)",
+        "data:text/html,x",
+        "evil.example",
+        "@evil.example",
+        "/../evil",
+        "/%2e%2e/evil",
+        "/.//evil.example",
+        "/\u2044evil.example",
+        "/sign-in?next=//evil.example",
+        "/sign-out",
+        "",
+    ],
+)
+def test_the_sign_in_leads_to_no_other_place(root: str, path: str) -> None:
+    assert way_back(path, root) == f"{root}/"
+    assert way_back(f"{root}{path}", root) == f"{root}/"
+
+
+def test_pages_below_a_path_are_not_left() -> None:
+    assert way_back("/popmq/groups/a%252e?tab=a%5Cb", "/popmq") == "/popmq/groups/a%252e?tab=a%5Cb"
+    assert [way_back(each, "/popmq") for each in ("/groups", "/popmqx/groups", "/")] == ["/popmq/"] * 3
 
 
 def test_behind_a_proxy_visitors_sign_in_by_https() -> None:
@@ -225,10 +288,15 @@ def test_an_open_page_that_asks_by_itself_keeps_no_session(guarded_site: Site) -
     (session,) = sessions._signed.values()
     before = session.idle_at
     guarded_site.get("/groups", headers={"hx-request": "true"})
-    guarded_site.get("/activity")
-    guarded_site.get("/nowhere", 404)
+    guarded_site.get("/activity", headers={"hx-request": "true"})
+    guarded_site.get("/alive", headers={"hx-request": "true"})
     assert session.idle_at == before
     guarded_site.get("/groups")
+    assert session.idle_at > before
+    before = session.idle_at
+    data = {"csrf": csrf_on(guarded_site.get("/topics")), "name": "orders"}
+    answer = guarded_site.browser.post("/topics", data=data, headers={"hx-request": "true"})
+    assert answer.json() == {"go": "/topics/orders"}
     assert session.idle_at > before
 
 
@@ -297,7 +365,7 @@ def test_a_disabled_user_sees_nothing_more(guarded_site: Site, monkeypatch: pyte
         guarded_site.get("/")
         for path in ("/", "/groups", "/activity"):
             answer = bob.browser.get(path, follow_redirects=False)
-            assert (answer.status_code, answer.headers["location"]) == (303, "/sign-in"), path
+            assert (answer.status_code, answer.headers["location"][:8]) == (303, "/sign-in"), path
 
 
 def test_who_is_no_admin_any_more_signs_out(guarded_site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -337,7 +405,7 @@ def test_what_a_page_can_do_without_does_not_hide_who_may_not_look(guarded_site:
         bob.get("/users")
         guarded_site.post("/users/bob", form_on="/users/bob", what="disable")
         answer = bob.browser.get("/users?who=bob&name=orders", follow_redirects=False)
-        assert (answer.status_code, answer.headers["location"]) == (303, "/sign-in")
+        assert (answer.status_code, answer.headers["location"][:8]) == (303, "/sign-in")
 
 
 async def test_the_pulse_goes_on_without_a_visitor_who_is_refused(guarded_site: Site) -> None:

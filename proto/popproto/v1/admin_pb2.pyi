@@ -4202,15 +4202,17 @@ class GetStatusResponse(_message.Message):
     durability: _builtins.str
     schema_revision: _builtins.str
     topics: _builtins.int
+    """without those of groups, for dead letters and retries"""
     groups: _builtins.int
     messages: _builtins.int
+    """stored in these topics now"""
     dead_letters: _builtins.int
     parked_polls: _builtins.int
     connected_clients: _builtins.int
     discarded_transactions: _builtins.int
     """undecided half messages given up since the start"""
     appended: _builtins.int
-    """messages that all topics ever stored, without dead letters and retries"""
+    """messages that these topics ever stored"""
     @_builtins.property
     def status(self) -> _definition_pb2.Status: ...
     @_builtins.property
