@@ -237,12 +237,7 @@ class App:
         at = HttpAddress(*split_address(config.http, port_min=0))
         try:
             return WebServer(
-                at,
-                self.budgets,
-                config.max_http_connections,
-                self._given.http,
-                is_local=is_loopback(at.host),
-                path=config.http_path,
+                at, self.budgets, config.max_http_connections, self._given.http, is_local=is_loopback(at.host)
             )
         except CannotListen as refusal:
             if "http" in config.model_fields_set:
@@ -272,7 +267,7 @@ class App:
             )
         names, asks = frozenset(config.allow_host), config.tls_client_ca is not None
         place = Place(reached, config.tls, config.auth, __version__, names, asks, self.own_client)
-        await self.web.start(place, own)
+        await self.web.start(place, own, config.http_path)
 
     def _all_metrics(self) -> Exporter:
         """The exporter of all metrics, made at its first use: a server without one does not need its libraries."""

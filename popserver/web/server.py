@@ -45,10 +45,8 @@ class WebServer:
         given: Sequence[socket.socket] = (),
         *,
         is_local: bool,
-        path: str = "",
     ) -> None:
-        """Bind the address, unless it is that of `given`. `is_local`: only this machine can reach it. `path`: below
-        which a proxy has it, without a slash at its end.
+        """Bind the address, unless it is that of `given`. `is_local`: only this machine can reach it.
 
         Raises `CannotListen`.
         """
@@ -58,7 +56,6 @@ class WebServer:
             raise cannot_listen_for_http(*at, error) from None
         self.address = address_of(at.host, self._sockets[0].getsockname()[1])
         self._is_local = is_local
-        self._path = path
         connections = budgets.add("HTTP connections", connections_max, "connections", "max_http_connections")
         self._log = HttpLog()
         self._places = Places(connections, self._log.tell_refused)
@@ -66,8 +63,8 @@ class WebServer:
         self._mounts: Mounts
         self._server: uvicorn.Server
 
-    async def start(self, place: Place, own: Sequence[Route]) -> None:
-        """Serve the server's `own` routes, and what other packages mount."""
+    async def start(self, place: Place, own: Sequence[Route], path: str = "") -> None:
+        """Serve the server's `own` routes, and what other packages mount. `path`: below which a proxy has the port."""
         entries = installed()
         if place.needs_certificate and place.certificate is None and entries:
             log.warning(
@@ -83,7 +80,7 @@ class WebServer:
             application(own, self._mounts), self._bodies, ", or start the server with a higher --max-http-connections"
         )
         config = http_config(
-            Guard(Below(served, self._path), is_local=self._is_local, hosts=place.hosts),
+            Guard(Below(served, path), is_local=self._is_local, hosts=place.hosts),
             self._places,
             self._log.logger,
             lifespan="off",
