@@ -51,15 +51,8 @@ from popclient.errors import (
     UnsupportedByStore,
 )
 from popclient.listening import ConsumeResult, ConsumeStatus, Consumption, Interceptor, TransactionResolution
-from popclient.message import (
-    DeadLetterOrigin,
-    FilterExpression,
-    Message,
-    MessageQueue,
-    MessageView,
-    SendReceipt,
-    SendResults,
-)
+from popclient.message import DeadLetterOrigin, FilterExpression, Message, MessageQueue, MessageView
+from popclient.receipts import SendReceipt, SendResults
 
 if TYPE_CHECKING:
     from popclient._queue_push.options import MessageModel

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Final, Literal, NamedTuple, overload
+from typing import Final, Literal, NamedTuple
 
 from popclient._arguments import as_timedelta
-from popclient.errors import MultipleResults, PopError
 from popclient.keep_alive import HoldRenewal, KeepAlive
 from popproto.v2 import definition_pb2 as pb
 
@@ -73,7 +72,8 @@ class Message:
     tag: one word by which consumers select. keys: words by which the message is found; PopMQ indexes the first 64.
     message_group: messages of one group are delivered in the order in which they were sent.
     delivery_timestamp: an aware datetime; not delivered before. priority: 0 or more, higher first, a hint.
-    delay: seconds or a timedelta from the moment of sending, by this machine's clock, until the message is delivered.
+    delay: seconds or a timedelta until the message is delivered, by the server's clock; at a RocketMQ proxy by this
+        machine's.
     lite_topic: a name within a topic of the type LITE; its messages go to the consumers that subscribe to it, in the
         order in which they were sent.
         At most one of these five may be given.
@@ -138,73 +138,11 @@ def _require_texts(properties: Mapping[str, str]) -> None:
             raise TypeError(f"property {name!r} is {given}; the value of a property is a str, such as {written}")
 
 
-class SendReceipt(NamedTuple):
-    """The server has stored the message.
-
-    `offset` is its place in its queue. `transaction_id` and `recall_handle` are empty unless it is a half message or a
-    delayed one.
-    """
-
-    message_id: str
-    offset: int
-    transaction_id: str = ""
-    recall_handle: str = ""
-
-
 class DeadLetterOrigin(NamedTuple):
     """The topic and the id that a dead letter had before."""
 
     topic: str
     message_id: str
-
-
-class SendResults(Sequence[SendReceipt | PopError]):
-    """The outcome of each message of `send_many`, in the order given: its receipt, or its error."""
-
-    def __init__(self, messages: Sequence[Message], outcomes: Sequence[SendReceipt | PopError]) -> None:
-        self._messages = messages
-        self._outcomes = outcomes
-
-    @overload
-    def __getitem__(self, index: int) -> SendReceipt | PopError: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[SendReceipt | PopError]: ...
-    def __getitem__(self, index: int | slice) -> SendReceipt | PopError | Sequence[SendReceipt | PopError]:
-        return self._outcomes[index]
-
-    def __len__(self) -> int:
-        return len(self._outcomes)
-
-    def __iter__(self) -> Iterator[SendReceipt | PopError]:
-        return iter(self._outcomes)
-
-    @property
-    def receipts(self) -> list[SendReceipt]:
-        """Of the messages that were stored."""
-        return [outcome for outcome in self._outcomes if isinstance(outcome, SendReceipt)]
-
-    @property
-    def failures(self) -> list[tuple[Message, PopError]]:
-        """The messages that were not stored, each with its error."""
-        both = zip(self._messages, self._outcomes, strict=True)
-        return [(message, outcome) for message, outcome in both if isinstance(outcome, PopError)]
-
-    @property
-    def ok(self) -> bool:
-        """Were all messages stored?"""
-        return not self.failures
-
-    def raise_for_failures(self) -> SendResults:
-        """Returns itself if all were stored; raises MultipleResults with the failures otherwise."""
-        if failures := self.failures:
-            raise MultipleResults(
-                f"{len(failures)} of {len(self)} messages were not stored; the first: {failures[0][1]}",
-                failures=failures,
-            )
-        return self
-
-    def __repr__(self) -> str:
-        return f"<SendResults stored={len(self.receipts)} failed={len(self.failures)}>"
 
 
 class MessageView:

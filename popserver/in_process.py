@@ -20,7 +20,7 @@ import structlog
 from popserver import logs
 from popserver.app import App
 from popserver.config import Config, GivenConfig
-from popserver.engine.clock import ManualClock, SystemClock
+from popserver.engine.clock import ManualClock, SystemClock, wall_ms
 from popserver.model.times import parse_duration_ms
 
 T = TypeVar("T")
@@ -52,7 +52,7 @@ class EmbeddedBroker:
     """A broker that runs in its own thread."""
 
     def __init__(self, config: Config, *, manual_clock: bool) -> None:
-        self.app = App(config, ManualClock() if manual_clock else SystemClock())
+        self.app = App(config, ManualClock(int(wall_ms())) if manual_clock else SystemClock())
         self.clock = EmbeddedClock(self, self.app.clock)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="popmq-embedded", daemon=True)

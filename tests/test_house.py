@@ -27,8 +27,8 @@ ROOMS = (
 # The same for the client. An `__init__` may hand out what comes later.
 CLIENT_ROOMS = (
     "errors", "_arguments", "_urls", "_version", "_tasks", "_loop", "keep_alive", "offset_file", "config", "message",
-    "listening", "otel", "_tracing", "_session", "_producer", "_engine", "_queues", "_pull", "_queue_push", "admin",
-    "aio", "_sync", "sql", "spark", "cli",
+    "receipts", "listening", "otel", "_tracing", "_session", "_producer", "_engine", "_queues", "_pull", "_queue_push",
+    "admin", "aio", "_sync", "sql", "spark", "cli",
 )  # fmt: skip
 # Rooms of the console.
 CONSOLE_ROOMS = (
@@ -70,6 +70,7 @@ WIRE = (
     "popserver.metrics.rpc",
     "popserver.offline",
     "popserver.producing.rpc",
+    "popserver.producing.sent",
     "popserver.progress.rpc",
     "popserver.progress.rpc_rocketmq",
     "popserver.pulling.rpc",

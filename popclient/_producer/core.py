@@ -39,7 +39,8 @@ from popclient.errors import (
     for_caller,
 )
 from popclient.listening import TransactionResolution
-from popclient.message import Message, SendReceipt
+from popclient.message import Message
+from popclient.receipts import SendReceipt
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
 

@@ -13,7 +13,8 @@ from popclient._tasks import Tasks
 from popclient._version import log
 from popclient.errors import PopError
 from popclient.listening import Checker, TransactionResolution
-from popclient.message import MessageView, SendReceipt
+from popclient.message import MessageView
+from popclient.receipts import SendReceipt
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
 

@@ -13,7 +13,8 @@ from popclient._session.message_id import new_message_id
 from popclient._version import HOSTNAME, VERSION
 from popclient.config import Endpoint
 from popclient.errors import PopError, error_of
-from popclient.message import IDEMPOTENCY_KEY, FilterExpression, Message, SendReceipt
+from popclient.message import IDEMPOTENCY_KEY, FilterExpression, Message
+from popclient.receipts import SendReceipt
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
 
@@ -99,6 +100,7 @@ def _serialised(
         system.delivery_timestamp.FromDatetime(message.delivery_timestamp)
     elif message.delay is not None:
         delay = as_timedelta("delay", message.delay)
+        system.delay.FromTimedelta(delay)
         _fill_time(system.delivery_timestamp, time.time_ns() + delay // timedelta(microseconds=1) * 1_000)
     return pb.Message(
         topic=resource(message.topic, namespace),
@@ -147,7 +149,14 @@ def send_outcome(entry: rpc.SendResultEntry) -> SendReceipt | PopError:
     status = entry.status
     if status.code != pb.OK:
         return error_of(status)
-    return SendReceipt(entry.message_id, entry.offset, entry.transaction_id, entry.recall_handle)
+    return SendReceipt(
+        entry.message_id,
+        entry.offset,
+        entry.transaction_id,
+        entry.recall_handle,
+        entry.queue_id if entry.HasField("queue_id") else None,
+        entry.delivery_timestamp.ToDatetime(UTC) if entry.HasField("delivery_timestamp") else None,
+    )
 
 
 def filter_expression(given: FilterExpression) -> pb.FilterExpression:

@@ -18,7 +18,8 @@ from popclient._sync.face import Face
 from popclient._tracing import carrying, sending
 from popclient.config import ClientConfig
 from popclient.listening import Checker, TransactionResolution
-from popclient.message import Message, SendReceipt, SendResults
+from popclient.message import Message
+from popclient.receipts import SendReceipt, SendResults
 
 
 class Producer(Face[ProducerCore]):
@@ -35,7 +36,7 @@ class Producer(Face[ProducerCore]):
 
     >>> with Producer("127.0.0.1:8081") as producer:      # doctest: +SKIP
     ...     producer.send("flights", b"...", tag="UA")
-    SendReceipt(message_id='01…', offset=0, transaction_id='', recall_handle='')
+    SendReceipt(message_id='01…', offset=0, transaction_id='', recall_handle='', queue_id=0, delivery_timestamp=None)
     """
 
     __module__ = "popclient"

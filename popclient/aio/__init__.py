@@ -30,7 +30,8 @@ from popclient.aio.queue_push_consumer import QueuePushConsumer
 from popclient.aio.simple_consumer import SimpleConsumer
 from popclient.config import ClientConfig, Tls
 from popclient.listening import ConsumeResult, ConsumeStatus, Consumption, Interceptor, TransactionResolution
-from popclient.message import FilterExpression, Message, MessageView, SendReceipt, SendResults
+from popclient.message import FilterExpression, Message, MessageView
+from popclient.receipts import SendReceipt, SendResults
 
 __all__ = [
     "Admin",

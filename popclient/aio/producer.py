@@ -17,7 +17,8 @@ from popclient.aio.callbacks import checker_of
 from popclient.aio.face import Face
 from popclient.config import ClientConfig
 from popclient.listening import AsyncChecker, TransactionResolution
-from popclient.message import Message, SendReceipt, SendResults
+from popclient.message import Message
+from popclient.receipts import SendReceipt, SendResults
 
 
 # sync: sends of many tasks => sends of many threads
@@ -38,7 +39,7 @@ class Producer(Face[ProducerCore]):
 
     >>> async with Producer("127.0.0.1:8081") as producer:      # doctest: +SKIP
     ...     await producer.send("flights", b"...", tag="UA")
-    SendReceipt(message_id='01…', offset=0, transaction_id='', recall_handle='')
+    SendReceipt(message_id='01…', offset=0, transaction_id='', recall_handle='', queue_id=0, delivery_timestamp=None)
     """
 
     __module__ = "popclient.aio"

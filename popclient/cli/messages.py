@@ -28,7 +28,8 @@ from popclient.cli.output import (
     with_lite_topics,
 )
 from popclient.errors import NotFound, PopError
-from popclient.message import FilterExpression, Message, MessageView, SendReceipt
+from popclient.message import FilterExpression, Message, MessageView
+from popclient.receipts import SendReceipt
 
 SENT_TOGETHER = 1_000
 

@@ -50,7 +50,7 @@ def of_ids(conn: Connection, topic: Topic, ids: Sequence[str], halves: Collectio
 def _pending_of_ids(conn: Connection, topic: Topic, ids: Sequence[str]) -> dict[str, SendResult]:
     rows = _find(conn, _PENDING, topic, ids)
     found = ((id_from_bytes(row.message_id), row) for row in rows)
-    return {known: SendResult(known, 0, 0, row.transaction_id or "", row.deliver_at_ms) for known, row in found}
+    return {known: SendResult(known, None, 0, row.transaction_id or "", row.deliver_at_ms) for known, row in found}
 
 
 def queue_numbers(conn: Connection, topic: Topic, needed: set[int]) -> dict[int, int]:

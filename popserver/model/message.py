@@ -88,11 +88,11 @@ class StoredMessage(NamedTuple):
 class SendResult(NamedTuple):
     """The answer to a sent message: its id, its message queue and its offset there (requirement H12).
 
-    A delayed or half message is in no queue yet; then queue and offset are 0.
+    A delayed or half message is in no queue yet; then the queue is None and the offset 0.
     """
 
     message_id: str
-    queue_number: int
+    queue_number: int | None
     offset: int
     transaction_id: str = ""  # of a half message
     deliver_at_ms: int | None = None  # of a delayed message

@@ -150,7 +150,7 @@ def _store_in_topic(tx: Transaction, requests: Sequence[StorePending]) -> list[l
             if each.message_id not in results and each.message_id not in alike:
                 row = _row(tx, request, each)
                 rows.append(row)
-                results[each.message_id] = SendResult(each.message_id, 0, 0, row[5] or "", each.deliver_at_ms)
+                results[each.message_id] = SendResult(each.message_id, None, 0, row[5] or "", each.deliver_at_ms)
     dialect_of(tx.conn).insert(tx.conn, pending, rows)
     results |= {repeat: results[first] for repeat, first in alike.items()}
     return [[results[each.message_id] for each in request.messages] for request in requests]

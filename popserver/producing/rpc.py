@@ -17,6 +17,7 @@ from popserver.producing.checks import Transactions
 from popserver.producing.rules import Resolution
 from popserver.producing.scheduled import Pending
 from popserver.producing.send import Sending
+from popserver.producing.sent import sent_message
 from popserver.transport import convert, status
 from popserver.transport.calls import Caller
 from popserver.transport.convert import BROKER_NAME
@@ -78,7 +79,7 @@ class ProducerMethods:
     def _read(self, sent: Sequence[pb.Message], topic: Resource) -> list[Message | PopError]:
         """Each message, or why it is refused. Raises `MessageCorrupted` for messages of several topics."""
         name, namespace = sent[0].topic.name, sent[0].topic.resource_namespace
-        now_ms = self._clock.now_ms()
+        now_ms, calendar_ms, _ = self._clock.times()
         read: list[Message | PopError] = []
         for each in sent:
             # Compares field by field: this is several times faster than comparing whole messages.
@@ -88,7 +89,7 @@ class ProducerMethods:
                     f"the request's messages are of the topics '{name}' and '{named.name}'; send one request per topic"
                 )
             try:
-                read.append(convert.message(each, topic, now_ms))
+                read.append(sent_message(each, topic, now_ms, calendar_ms))
             except PopError as refusal:
                 read.append(refusal)
         return read
@@ -108,10 +109,13 @@ def _answer(sent: Sequence[pb.Message], topic: Resource, outcomes: Sequence[Outc
         # For a repeated idempotency key this is the id of the first message.
         entry.message_id = outcome.message_id
         entry.offset = outcome.offset
+        if outcome.queue_number is not None:
+            entry.queue_id = outcome.queue_number
         if outcome.transaction_id:
             entry.transaction_id = outcome.transaction_id
         if outcome.deliver_at_ms is not None:
             entry.recall_handle = recall_handle(topic, outcome.message_id, outcome.deliver_at_ms)
+            convert.set_ms(entry.delivery_timestamp, outcome.deliver_at_ms)
     answer.status.CopyFrom(status.combined([entry.status for entry in answer.entries]) if refused else status.OK)
     return answer
 

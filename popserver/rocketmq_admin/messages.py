@@ -17,6 +17,7 @@ from popserver.model.message import BODY_BYTES_MAX, StoredMessage, check_lite_to
 from popserver.model.names import check_topic
 from popserver.model.topic import MessageType
 from popserver.producing.send import Sending
+from popserver.producing.sent import sent_message
 from popserver.rocketmq_admin.search import EXAMINED_MAX, PAGE_DEFAULT, PAGE_MAX, FoundPage, Query, search
 from popserver.transport import convert, status
 from popserver.transport.calls import AnyMethod, Caller, Method
@@ -65,7 +66,8 @@ class MessageAdminMethods:
     ) -> wire.AdminSendMessageResponse:
         """Send one message as a producer does: it is checked in the same way, and durable when this returns."""
         sent = _sent(request)
-        message = convert.message(sent, caller.resource(request.topic), self._clock.now_ms())
+        now_ms, calendar_ms, _ = self._clock.times()
+        message = sent_message(sent, caller.resource(request.topic), now_ms, calendar_ms)
         if message.message_type is MessageType.TRANSACTION:
             raise BadRequest("a half message needs a producer that ends its transaction; send it with a producer")
         (outcome,) = await self._sending.send([message])

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import ipaddress
-import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from enum import StrEnum
-from typing import TYPE_CHECKING, Literal, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 from google.protobuf.message_factory import GetMessageClass
 
@@ -24,19 +23,13 @@ from popserver.filters import sql as filters_sql
 from popserver.filters.subscription import TopicFilter
 from popserver.model.errors import (
     BadRequest,
-    MessageCorrupted,
-    MessagePropertiesTooLarge,
-    MessagePropertyConflictWithType,
     Unsupported,
 )
 from popserver.model.message import (
     BodyEncoding,
     Delivery,
-    Message,
     StoredMessage,
     attempt_of,
-    check_lite_topic,
-    check_message_group,
 )
 from popserver.model.names import Resource
 from popserver.model.topic import MessageType, Topic
@@ -54,13 +47,8 @@ _Duration = cast("type[Duration]", GetMessageClass(POOL.FindMessageTypeByName("g
 BROKER_NAME = "popmq"
 TIME_MS_MIN = -62_135_596_800_000  # the first millisecond of the year 1
 BORN_AT_MS_MAX = 253_402_300_799_999  # the last millisecond of the year 9999
-RECOVERY_DURATION_MS_MAX = 3_600_000  # protocol 8.1
-BORN_HOST_LENGTH_MAX = 255
-TRACE_CONTEXT_LENGTH_MAX = 1_024
 
-# Module constants, because looking up an enum member in its class costs more than converting a field.
-_NORMAL, _DELAY, _PRIORITY, _LITE = MessageType.NORMAL, MessageType.DELAY, MessageType.PRIORITY, MessageType.LITE
-_GZIP = BodyEncoding.GZIP
+_GZIP = BodyEncoding.GZIP  # a constant: looking up the member in its class costs more than converting a field
 _TYPES = {
     MessageType.NORMAL: pb.NORMAL,
     MessageType.FIFO: pb.FIFO,
@@ -69,25 +57,6 @@ _TYPES = {
     MessageType.PRIORITY: pb.PRIORITY,
     MessageType.LITE: pb.LITE,
 }
-# Each of these properties decides the message's type.
-_Exclusive = Literal["delivery_timestamp", "message_group", "priority", "lite_topic"]
-_EXCLUSIVE: dict[_Exclusive, MessageType] = {
-    "delivery_timestamp": MessageType.DELAY,
-    "message_group": MessageType.FIFO,
-    "priority": MessageType.PRIORITY,
-    "lite_topic": MessageType.LITE,
-}
-_OF_TRANSACTION = "message_type TRANSACTION"
-_KINDS: dict[str, MessageType] = dict(_EXCLUSIVE.items())
-_KINDS[_OF_TRANSACTION] = MessageType.TRANSACTION
-# The digest of a body, in hexadecimal digits.
-_DIGESTS: dict[int, Callable[[bytes], str]] = {
-    pb.CRC32: lambda body: f"{zlib.crc32(body):08x}",
-    pb.MD5: lambda body: hashlib.md5(body, usedforsecurity=False).hexdigest(),
-    pb.SHA1: lambda body: hashlib.sha1(body, usedforsecurity=False).hexdigest(),
-}
-# Unspecified (0) means IDENTITY: the sender did not set the field.
-_ENCODINGS = {0: BodyEncoding.IDENTITY, pb.IDENTITY: BodyEncoding.IDENTITY, pb.GZIP: BodyEncoding.GZIP}
 
 
 def resource(named: pb.Resource, header_namespace: str) -> Resource:
@@ -148,41 +117,6 @@ def timestamp(ms: int | None) -> Timestamp | None:
 def duration(ms: int) -> Duration:
     """A Duration for a message's constructor."""
     return _Duration(seconds=ms // 1_000, nanos=ms % 1_000 * 1_000_000)
-
-
-def message(sent: pb.Message, topic: Resource, now_ms: int) -> Message:
-    """The message that was sent. Raises a `BadRequest` for errors in the encoding.
-
-    `model.message.check` checks the rest.
-    """
-    system = sent.system_properties
-    has = system.HasField
-    message_type, message_group = _kind(system)
-    encoding = _ENCODINGS.get(system.body_encoding)
-    if encoding is None:
-        raise MessageCorrupted(f"body encoding {system.body_encoding} is not known; use IDENTITY (1) or GZIP (2)")
-    if has("body_digest"):
-        _check_digest(system.body_digest, sent.body)
-    properties = sent.user_properties
-    # By position, because keywords cost twice as much, for each message sent.
-    return Message(
-        topic,
-        system.message_id,
-        sent.body,
-        system.tag if has("tag") else None,
-        # By a slice, because an iteration costs twice as much.
-        tuple(system.keys[:]),
-        dict(properties) if properties else {},
-        message_type,
-        message_group,
-        encoding,
-        _born_at_ms(system) if has("born_timestamp") else now_ms,
-        _text("born_host", system.born_host, BORN_HOST_LENGTH_MAX) if system.born_host else "",
-        _text("trace_context", system.trace_context, TRACE_CONTEXT_LENGTH_MAX) if has("trace_context") else None,
-        _deliver_at_ms(system.delivery_timestamp) if message_type is _DELAY else None,
-        system.priority if message_type is _PRIORITY else None,
-        _recovery_ms(system) if has("orphaned_transaction_recovery_duration") else None,
-    )
 
 
 def common_fields(topic: pb.Resource, store_host: str, invisible_ms: int | None = None) -> pb.Message:
@@ -307,7 +241,7 @@ def _fill(filled: pb.Message, stored: StoredMessage, common: pb.Message) -> None
     system.queue_id = stored.queue_number
     system.queue_offset = stored.offset
     if sent.message_group is not None:
-        if sent.message_type is _LITE:
+        if sent.message_type is MessageType.LITE:
             system.lite_topic = sent.message_group
         else:
             system.message_group = sent.message_group
@@ -319,76 +253,6 @@ def _fill(filled: pb.Message, stored: StoredMessage, common: pb.Message) -> None
         system.trace_context = sent.trace_context
     if stored.dead_letter_of is not None:
         system.dead_letter_queue.topic, system.dead_letter_queue.message_id = stored.dead_letter_of
-
-
-def _kind(system: pb.SystemProperties) -> tuple[MessageType, str | None]:
-    """The message's type, from its properties (protocol 4.3), and its message group or lite topic."""
-    # Not a list made by a loop: this is run for each message sent, and most have none of the properties.
-    has, transaction = system.HasField, system.message_type == pb.TRANSACTION
-    if not (transaction or has("message_group") or has("delivery_timestamp") or has("priority") or has("lite_topic")):
-        return _NORMAL, None
-    named: list[str] = [name for name in _EXCLUSIVE if has(name)]
-    if transaction:
-        named.append(_OF_TRANSACTION)
-    if len(named) > 1:
-        raise MessagePropertyConflictWithType(f"{' and '.join(named)} exclude each other; send the message with one")
-    message_type = _KINDS[named[0]]
-    if message_type is _LITE:
-        check_lite_topic(system.lite_topic)
-        return message_type, system.lite_topic
-    if message_type is not MessageType.FIFO:
-        return message_type, None
-    check_message_group(system.message_group)
-    return message_type, system.message_group
-
-
-def _check_digest(digest: pb.Digest, body: bytes) -> None:
-    """Raise `MessageCorrupted` unless the digest fits the body.
-
-    Upper and lower case, with or without leading zeros, are accepted: clients write both.
-    """
-    if not digest.checksum:
-        return
-    compute = _DIGESTS.get(digest.type)
-    if compute is None:
-        raise MessageCorrupted(
-            f"body_digest has type {digest.type}, which is not known; use CRC32 (1), MD5 (2) or SHA1 (3), or send none"
-        )
-    checksum = compute(body)
-    if digest.checksum.lower().lstrip("0") != checksum.lstrip("0"):
-        raise MessageCorrupted(
-            f"body_digest is {pb.DigestType.Name(digest.type)} {digest.checksum[:64]}, but the {len(body)} bytes that"
-            f" arrived have {checksum.upper()}; the body was damaged on the way, send it again"
-        )
-
-
-def _deliver_at_ms(timestamp: Moment) -> int:
-    """In epoch ms, rounded up, so that no message is delivered before its delivery time."""
-    return timestamp.seconds * 1_000 - -timestamp.nanos // 1_000_000
-
-
-def _born_at_ms(system: pb.SystemProperties) -> int:
-    born_at_ms = duration_ms(system.born_timestamp)
-    if not 0 <= born_at_ms <= BORN_AT_MS_MAX:
-        raise MessageCorrupted(f"born_timestamp is {born_at_ms} ms; give a time in the years 1970 to 9999")
-    return born_at_ms
-
-
-def _recovery_ms(system: pb.SystemProperties) -> int:
-    recovery_ms = duration_ms(system.orphaned_transaction_recovery_duration)
-    if not 0 <= recovery_ms <= RECOVERY_DURATION_MS_MAX:
-        raise BadRequest(
-            f"orphaned_transaction_recovery_duration is {recovery_ms} ms, allowed: 0 to {RECOVERY_DURATION_MS_MAX} ms"
-        )
-    return recovery_ms
-
-
-def _text(field: str, value: str, length_max: int) -> str:
-    if len(value) > length_max:
-        raise MessagePropertiesTooLarge(f"{field} has {len(value)} characters, at most {length_max} are allowed")
-    if "\x00" in value:
-        raise MessageCorrupted(f"{field} has a zero byte, which some databases cannot store; send it without")
-    return value
 
 
 def found_message(stored: StoredMessage, *, has_body: bool = True) -> pb.Message:

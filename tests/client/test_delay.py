@@ -108,3 +108,31 @@ async def test_a_server_that_cannot_recall(server: ScriptedServer) -> None:
     async with aio.Producer(server.endpoints) as producer:
         with pytest.raises(UnsupportedByServer):
             await producer.recall("orders", SendReceipt("m1", 0, recall_handle="h"))
+
+
+@pytest.fixture
+def timed() -> Iterator[popserver.EmbeddedBroker]:
+    with popserver.embedded(manual_clock=True) as embedded:
+        yield embedded
+
+
+def test_a_delay_counts_by_the_clock_of_the_server(timed: popserver.EmbeddedBroker) -> None:
+    timed.clock.advance("2400h")
+    due = datetime.fromtimestamp(timed.clock.now_ms() / 1_000, UTC) + timedelta(hours=1)
+    with Producer(timed.endpoint) as producer, SimpleConsumer(timed.endpoint, "g", "orders") as consumer:
+        receipt = producer.send("orders", "call back", delay=timedelta(hours=1))
+        assert (receipt.queue_id, receipt.delivery_timestamp) == (None, due)
+        timed.clock.advance("59m")
+        assert timed.app.broker.clock.now_ms() < due.timestamp() * 1_000
+        assert consumer.receive(await_duration=0.1) == []
+        timed.clock.advance("1m")
+        (message,) = consumer.receive()
+        assert (message.text, message.delivery_timestamp) == ("call back", due)
+
+
+def test_the_clock_of_a_test_starts_at_the_time_of_the_machine(timed: popserver.EmbeddedBroker) -> None:
+    with Producer(timed.endpoint) as producer, SimpleConsumer(timed.endpoint, "g", "orders") as consumer:
+        producer.send("orders", "at a time of day", delivery_timestamp=in_(timedelta(hours=1)))
+        assert consumer.receive(await_duration=0.1) == []
+        timed.clock.advance("1h")
+        assert [message.text for message in consumer.receive()] == ["at a time of day"]

@@ -45,6 +45,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
     def send(self, count: int, queue: int) -> None:
         for sent in self.store.send(self.topic, count, rotation=queue):
             for model in self.models:
+                assert sent.queue_number is not None
                 key = message_key(self.topic.queues[sent.queue_number].queue_id, sent.offset)
                 model.deliveries[key] = ModelDelivery()
 

@@ -108,6 +108,7 @@ class MessageGroupsAgainstModel(RuleBasedStateMachine):
         ]
         results = self.store.send(self.topic, sent, rotation=rotation)
         for each, result in zip(sent, results, strict=True):
+            assert result.queue_number is not None
             key = message_key(self.topic.queues[result.queue_number].queue_id, result.offset)
             self.model.deliveries[key] = InOrder(
                 message_group=each.message_group,

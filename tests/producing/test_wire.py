@@ -213,13 +213,16 @@ async def test_no_encoding_is_identity(door: Door) -> None:
 
 
 @pytest.mark.row("H12")
-async def test_a_result_tells_the_offset(door: Door) -> None:
+async def test_a_result_has_the_queue_and_the_offset(door: Door) -> None:
     answers = [await door.send(a_message(f"m{number}")) for number in range(16)]
     assert {answer.entries[0].message_id for answer in answers} == {f"m{number}" for number in range(16)}
-    places = {answer.entries[0].message_id: answer.entries[0].offset for answer in answers}
+    assert all(answer.entries[0].HasField("queue_id") for answer in answers)
+    stored = {
+        answer.entries[0].message_id: (answer.entries[0].queue_id, answer.entries[0].offset) for answer in answers
+    }
     received = {each.system_properties.message_id: each.system_properties for each in await door.receive()}
-    assert {message_id: system.queue_offset for message_id, system in received.items()} == places
-    assert len({(system.queue_id, system.queue_offset) for system in received.values()}) == 16
+    assert {name: (system.queue_id, system.queue_offset) for name, system in received.items()} == stored
+    assert len(set(stored.values())) == 16
 
 
 async def test_a_bad_message_fails_alone(door: Door) -> None:

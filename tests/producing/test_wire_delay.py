@@ -200,3 +200,34 @@ async def test_a_recall_in_a_topic_that_is_not_there(door: Door) -> None:
     status = (await recall(door, handle("v1", "nowhere", "b", 1, "m"), pb.Resource(name="nowhere"))).status
     assert status.code == pb.TOPIC_NOT_FOUND
     assert await door.digest() == before
+
+
+async def test_a_duration_counts_by_the_clock_of_the_server(door: Door, clock: ManualClock) -> None:
+    """The sender's own time of delivery, which is beside it for other servers, may be wrong by years."""
+    message = delayed(door, after_ms=400 * DAY)
+    message.system_properties.delay.FromMilliseconds(1_234)
+    (entry,) = (await door.send(message)).entries
+    due_ms = clock.now_ms() + 1_234
+    assert (entry.status.code, entry.HasField("queue_id")) == (pb.OK, False)
+    assert convert.duration_ms(entry.delivery_timestamp) == due_ms
+    await pass_(door, clock, 1_233)
+    assert await door.receive() == []
+    await pass_(door, clock, 1)
+    (received,) = await door.receive()
+    assert convert.duration_ms(received.system_properties.delivery_timestamp) == due_ms
+
+
+@pytest.mark.parametrize("seconds", [-1, 0])
+async def test_a_duration_that_is_over_is_delivered_at_once(door: Door, seconds: int) -> None:
+    message = delayed(door, after_ms=DAY)
+    message.system_properties.delay.seconds = seconds
+    (entry,) = (await door.send(message)).entries
+    assert (entry.status.code, entry.HasField("queue_id")) == (pb.OK, True)
+    assert len(await door.receive()) == 1
+
+
+async def test_a_duration_has_the_limit_of_a_time(door: Door) -> None:
+    message = delayed(door)
+    message.system_properties.delay.seconds = (DELAY_MAX + DAY) // 1_000
+    (entry,) = (await door.send(message)).entries
+    assert (entry.status.code, "41 days" in entry.status.message) == (pb.ILLEGAL_DELIVERY_TIME, True)

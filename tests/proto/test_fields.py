@@ -35,12 +35,23 @@ class Row(NamedTuple):
     label: str
 
 
+# PopMQ's own fields, which other clients and servers ignore: far from the numbers that RocketMQ may give next.
+OWN = {
+    Row("message-field", f"apache.rocketmq.v2.{owner}", name, number, type_, "optional")
+    for owner, name, number, type_ in (
+        ("SystemProperties", "delay", "1001", "google.protobuf.Duration"),
+        ("SendResultEntry", "queue_id", "1001", "int32"),
+        ("SendResultEntry", "delivery_timestamp", "1002", "google.protobuf.Timestamp"),
+    )
+}
+
+
 def test_every_row_of_the_table_is_in_the_schema() -> None:
     assert table() - schema() == set()
 
 
-def test_the_schema_holds_nothing_beyond_the_table() -> None:
-    assert schema() - table() == set()
+def test_the_schema_holds_beyond_the_table_only_fields_of_our_own() -> None:
+    assert schema() - table() == OWN
 
 
 def test_every_type_of_the_schema_is_named_in_the_table() -> None:

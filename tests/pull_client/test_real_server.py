@@ -57,12 +57,12 @@ def test_what_a_send_returns_is_where_a_pull_finds_it(shared: popserver.Embedded
         receipts = [producer.send(topic, str(number)) for number in range(20)]
     with PullConsumer(shared.endpoint, f"{topic}-g", consume_from=FIRST) as consumer:
         consumer.assign(topic)
-        queue_of = {message.message_id: message.queue_id for message in read(consumer, 20)}
         for number, receipt in enumerate(receipts):
-            consumer.seek(MessageQueue(topic, queue_of[receipt.message_id]), receipt.offset)
+            assert receipt.queue_id is not None
+            consumer.seek(MessageQueue(topic, receipt.queue_id), receipt.offset)
             [message] = consumer.poll(5, 1)
             assert (message.message_id, message.text) == (receipt.message_id, str(number))
-            assert message.queue_offset == receipt.offset
+            assert (message.queue_id, message.queue_offset) == (receipt.queue_id, receipt.offset)
             consumer.seek_to_end()
 
 

@@ -716,6 +716,7 @@ class SystemProperties(_message.Message):
     DEAD_LETTER_QUEUE_FIELD_NUMBER: _builtins.int
     LITE_TOPIC_FIELD_NUMBER: _builtins.int
     PRIORITY_FIELD_NUMBER: _builtins.int
+    DELAY_FIELD_NUMBER: _builtins.int
     tag: _builtins.str
     message_id: _builtins.str
     """made by the client, the same on every retry and in the dead-letter queue"""
@@ -760,6 +761,12 @@ class SystemProperties(_message.Message):
 
     @_builtins.property
     def dead_letter_queue(self) -> Global___DeadLetterQueue: ...
+    @_builtins.property
+    def delay(self) -> _duration_pb2.Duration:
+        """PopMQ's own; other servers ignore it. How long delivery waits, by the server's clock: the server then takes this
+        instead of delivery_timestamp, which is set too.
+        """
+
     def __init__(
         self,
         *,
@@ -785,13 +792,16 @@ class SystemProperties(_message.Message):
         dead_letter_queue: Global___DeadLetterQueue | None = ...,
         lite_topic: _builtins.str | None = ...,
         priority: _builtins.int | None = ...,
+        delay: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_dead_letter_queue", b"_dead_letter_queue", "_delivery_attempt", b"_delivery_attempt", "_delivery_timestamp", b"_delivery_timestamp", "_invisible_duration", b"_invisible_duration", "_lite_topic", b"_lite_topic", "_message_group", b"_message_group", "_orphaned_transaction_recovery_duration", b"_orphaned_transaction_recovery_duration", "_priority", b"_priority", "_queue_offset", b"_queue_offset", "_receipt_handle", b"_receipt_handle", "_store_timestamp", b"_store_timestamp", "_tag", b"_tag", "_trace_context", b"_trace_context", "body_digest", b"body_digest", "born_timestamp", b"born_timestamp", "dead_letter_queue", b"dead_letter_queue", "delivery_attempt", b"delivery_attempt", "delivery_timestamp", b"delivery_timestamp", "invisible_duration", b"invisible_duration", "lite_topic", b"lite_topic", "message_group", b"message_group", "orphaned_transaction_recovery_duration", b"orphaned_transaction_recovery_duration", "priority", b"priority", "queue_offset", b"queue_offset", "receipt_handle", b"receipt_handle", "store_timestamp", b"store_timestamp", "tag", b"tag", "trace_context", b"trace_context"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_dead_letter_queue", b"_dead_letter_queue", "_delay", b"_delay", "_delivery_attempt", b"_delivery_attempt", "_delivery_timestamp", b"_delivery_timestamp", "_invisible_duration", b"_invisible_duration", "_lite_topic", b"_lite_topic", "_message_group", b"_message_group", "_orphaned_transaction_recovery_duration", b"_orphaned_transaction_recovery_duration", "_priority", b"_priority", "_queue_offset", b"_queue_offset", "_receipt_handle", b"_receipt_handle", "_store_timestamp", b"_store_timestamp", "_tag", b"_tag", "_trace_context", b"_trace_context", "body_digest", b"body_digest", "born_timestamp", b"born_timestamp", "dead_letter_queue", b"dead_letter_queue", "delay", b"delay", "delivery_attempt", b"delivery_attempt", "delivery_timestamp", b"delivery_timestamp", "invisible_duration", b"invisible_duration", "lite_topic", b"lite_topic", "message_group", b"message_group", "orphaned_transaction_recovery_duration", b"orphaned_transaction_recovery_duration", "priority", b"priority", "queue_offset", b"queue_offset", "receipt_handle", b"receipt_handle", "store_timestamp", b"store_timestamp", "tag", b"tag", "trace_context", b"trace_context"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_dead_letter_queue", b"_dead_letter_queue", "_delivery_attempt", b"_delivery_attempt", "_delivery_timestamp", b"_delivery_timestamp", "_invisible_duration", b"_invisible_duration", "_lite_topic", b"_lite_topic", "_message_group", b"_message_group", "_orphaned_transaction_recovery_duration", b"_orphaned_transaction_recovery_duration", "_priority", b"_priority", "_queue_offset", b"_queue_offset", "_receipt_handle", b"_receipt_handle", "_store_timestamp", b"_store_timestamp", "_tag", b"_tag", "_trace_context", b"_trace_context", "body_digest", b"body_digest", "body_encoding", b"body_encoding", "born_host", b"born_host", "born_timestamp", b"born_timestamp", "dead_letter_queue", b"dead_letter_queue", "delivery_attempt", b"delivery_attempt", "delivery_timestamp", b"delivery_timestamp", "invisible_duration", b"invisible_duration", "keys", b"keys", "lite_topic", b"lite_topic", "message_group", b"message_group", "message_id", b"message_id", "message_type", b"message_type", "orphaned_transaction_recovery_duration", b"orphaned_transaction_recovery_duration", "priority", b"priority", "queue_id", b"queue_id", "queue_offset", b"queue_offset", "receipt_handle", b"receipt_handle", "store_host", b"store_host", "store_timestamp", b"store_timestamp", "tag", b"tag", "trace_context", b"trace_context"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_dead_letter_queue", b"_dead_letter_queue", "_delay", b"_delay", "_delivery_attempt", b"_delivery_attempt", "_delivery_timestamp", b"_delivery_timestamp", "_invisible_duration", b"_invisible_duration", "_lite_topic", b"_lite_topic", "_message_group", b"_message_group", "_orphaned_transaction_recovery_duration", b"_orphaned_transaction_recovery_duration", "_priority", b"_priority", "_queue_offset", b"_queue_offset", "_receipt_handle", b"_receipt_handle", "_store_timestamp", b"_store_timestamp", "_tag", b"_tag", "_trace_context", b"_trace_context", "body_digest", b"body_digest", "body_encoding", b"body_encoding", "born_host", b"born_host", "born_timestamp", b"born_timestamp", "dead_letter_queue", b"dead_letter_queue", "delay", b"delay", "delivery_attempt", b"delivery_attempt", "delivery_timestamp", b"delivery_timestamp", "invisible_duration", b"invisible_duration", "keys", b"keys", "lite_topic", b"lite_topic", "message_group", b"message_group", "message_id", b"message_id", "message_type", b"message_type", "orphaned_transaction_recovery_duration", b"orphaned_transaction_recovery_duration", "priority", b"priority", "queue_id", b"queue_id", "queue_offset", b"queue_offset", "receipt_handle", b"receipt_handle", "store_host", b"store_host", "store_timestamp", b"store_timestamp", "tag", b"tag", "trace_context", b"trace_context"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__dead_letter_queue: _TypeAlias = _typing.Literal["dead_letter_queue"]  # noqa: Y015
     _WhichOneofArgType__dead_letter_queue: _TypeAlias = _typing.Literal["_dead_letter_queue", b"_dead_letter_queue"]  # noqa: Y015
+    _WhichOneofReturnType__delay: _TypeAlias = _typing.Literal["delay"]  # noqa: Y015
+    _WhichOneofArgType__delay: _TypeAlias = _typing.Literal["_delay", b"_delay"]  # noqa: Y015
     _WhichOneofReturnType__delivery_attempt: _TypeAlias = _typing.Literal["delivery_attempt"]  # noqa: Y015
     _WhichOneofArgType__delivery_attempt: _TypeAlias = _typing.Literal["_delivery_attempt", b"_delivery_attempt"]  # noqa: Y015
     _WhichOneofReturnType__delivery_timestamp: _TypeAlias = _typing.Literal["delivery_timestamp"]  # noqa: Y015
@@ -818,6 +828,8 @@ class SystemProperties(_message.Message):
     _WhichOneofArgType__trace_context: _TypeAlias = _typing.Literal["_trace_context", b"_trace_context"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__dead_letter_queue) -> _WhichOneofReturnType__dead_letter_queue | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__delay) -> _WhichOneofReturnType__delay | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__delivery_attempt) -> _WhichOneofReturnType__delivery_attempt | None: ...
     @_typing.overload

@@ -503,6 +503,8 @@ class SendResultEntry(_message.Message):
     TRANSACTION_ID_FIELD_NUMBER: _builtins.int
     OFFSET_FIELD_NUMBER: _builtins.int
     RECALL_HANDLE_FIELD_NUMBER: _builtins.int
+    QUEUE_ID_FIELD_NUMBER: _builtins.int
+    DELIVERY_TIMESTAMP_FIELD_NUMBER: _builtins.int
     message_id: _builtins.str
     """the client's own id, unchanged"""
     transaction_id: _builtins.str
@@ -510,8 +512,16 @@ class SendResultEntry(_message.Message):
     offset: _builtins.int
     recall_handle: _builtins.str
     """set for a delayed message that can be recalled"""
+    queue_id: _builtins.int
+    """PopMQ's own; other clients ignore them.
+    where it is stored; not set while it is in no queue yet
+    """
     @_builtins.property
     def status(self) -> _definition_pb2.Status: ...
+    @_builtins.property
+    def delivery_timestamp(self) -> _timestamp_pb2.Timestamp:
+        """of a delayed message, by the server's clock"""
+
     def __init__(
         self,
         *,
@@ -520,12 +530,21 @@ class SendResultEntry(_message.Message):
         transaction_id: _builtins.str = ...,
         offset: _builtins.int = ...,
         recall_handle: _builtins.str = ...,
+        queue_id: _builtins.int | None = ...,
+        delivery_timestamp: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_delivery_timestamp", b"_delivery_timestamp", "_queue_id", b"_queue_id", "delivery_timestamp", b"delivery_timestamp", "queue_id", b"queue_id", "status", b"status"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["message_id", b"message_id", "offset", b"offset", "recall_handle", b"recall_handle", "status", b"status", "transaction_id", b"transaction_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_delivery_timestamp", b"_delivery_timestamp", "_queue_id", b"_queue_id", "delivery_timestamp", b"delivery_timestamp", "message_id", b"message_id", "offset", b"offset", "queue_id", b"queue_id", "recall_handle", b"recall_handle", "status", b"status", "transaction_id", b"transaction_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__delivery_timestamp: _TypeAlias = _typing.Literal["delivery_timestamp"]  # noqa: Y015
+    _WhichOneofArgType__delivery_timestamp: _TypeAlias = _typing.Literal["_delivery_timestamp", b"_delivery_timestamp"]  # noqa: Y015
+    _WhichOneofReturnType__queue_id: _TypeAlias = _typing.Literal["queue_id"]  # noqa: Y015
+    _WhichOneofArgType__queue_id: _TypeAlias = _typing.Literal["_queue_id", b"_queue_id"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__delivery_timestamp) -> _WhichOneofReturnType__delivery_timestamp | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__queue_id) -> _WhichOneofReturnType__queue_id | None: ...
 
 Global___SendResultEntry: _TypeAlias = SendResultEntry  # noqa: Y015
 
