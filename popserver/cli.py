@@ -21,7 +21,7 @@ def add_commands(commands: Any) -> None:
     add_options(serving)
     serving.set_defaults(run=_serve)
     _add_backup(commands.add_parser("backup", help="copy the database into a file"))
-    _add_restore(commands.add_parser("restore", help="make the database what a backup has, while no server runs"))
+    _add_restore(commands.add_parser("restore", help="restore the database from a backup, while no server runs"))
     _add_db(commands.add_parser("db", help="check, upgrade or compact the database"))
     sizing = commands.add_parser("size", help="what a load needs: disk, memory, processors, servers", description=_SIZE)
     size.add_options(sizing)
@@ -50,6 +50,7 @@ def _add_db(parser: argparse.ArgumentParser) -> None:
     clock.add_argument(
         "--reset", action="store_true", help="set the server's time to the system clock, if it is ahead of it"
     )
+    clock.add_argument("--yes", action="store_true", help="do not ask")
     clock.set_defaults(run=_clock)
     compact = actions.add_parser("compact", help="return the free space of a SQLite file, while no server runs")
     add_database_url(compact)
@@ -58,14 +59,14 @@ def _add_db(parser: argparse.ArgumentParser) -> None:
 
 def _add_backup(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="the new file; only this user may read it")
-    parser.add_argument("--force", action="store_true", help="replace the file if it exists")
+    parser.add_argument("--yes", "--force", action="store_true", help="replace the file if it exists; do not ask")
     add_database_url(parser)
     parser.set_defaults(run=_backup)
 
 
 def _add_restore(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="a file that popmq backup has written")
-    parser.add_argument("--force", action="store_true", help="replace the database if it exists")
+    parser.add_argument("--yes", "--force", action="store_true", help="replace the database if it exists; do not ask")
     add_database_url(parser)
     parser.set_defaults(run=_restore)
 
@@ -126,13 +127,25 @@ def _compact(arguments: argparse.Namespace) -> int:
 def _backup(arguments: argparse.Namespace) -> int:
     from popserver.database import backup
 
-    return _with_url(arguments, lambda url: backup.backup(url, Path(arguments.file), replace=arguments.force))
+    return _replacing(arguments, backup.backup)
 
 
 def _restore(arguments: argparse.Namespace) -> int:
     from popserver.database import backup
 
-    return _with_url(arguments, lambda url: backup.restore(url, Path(arguments.file), replace=arguments.force))
+    return _replacing(arguments, backup.restore)
+
+
+def _replacing(arguments: argparse.Namespace, work: Callable[..., dict[str, Any]]) -> int:
+    """Back up or restore; asks first if that replaces a file or a database."""
+    from popserver.model.errors import WouldReplace
+
+    try:
+        return _with_url(arguments, lambda url: work(url, Path(arguments.file), replace=arguments.yes))
+    except WouldReplace as asked:
+        if not arguments.confirm(arguments, asked.what):
+            return REFUSED
+    return _with_url(arguments, lambda url: work(url, Path(arguments.file), replace=True))
 
 
 def _clock(arguments: argparse.Namespace) -> int:
@@ -149,7 +162,8 @@ def _clock(arguments: argparse.Namespace) -> int:
             system_ms = int(clock_ms(conn) if database.is_shared else wall_ms())
             found = clock_reset.clock_state(conn, system_ms)
             facts = {"system_clock": utc(found.system_ms), "server_time_ahead": span(found.ahead_ms)}
-            if arguments.reset and found.ahead_ms:
+            back = f"sets the server's time back by {span(found.ahead_ms)}"
+            if arguments.reset and found.ahead_ms and arguments.confirm(arguments, back):
                 facts["messages_stored_now"] = str(clock_reset.reset(database, conn, found))
                 facts["server_time_ahead"] = span(0)
         return {"store": database.name, **facts}
@@ -173,13 +187,15 @@ def _with_database(arguments: argparse.Namespace, work: Any, *, must_exist: bool
 
 def _with_url(arguments: argparse.Namespace, work: Callable[[str], dict[str, Any]]) -> int:
     """Do the work on the database of the settings, and print the facts that it returns."""
-    from popserver.model.errors import PopError
+    from popserver.model.errors import PopError, WouldReplace
 
     config = read_config(arguments)
     if config is None:
         return USAGE
     try:
         facts = work(config.database_url)
+    except WouldReplace:
+        raise
     except PopError as error:
         print(f"popmq: {error.sentence}", file=sys.stderr)
         return REFUSED

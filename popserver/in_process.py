@@ -12,6 +12,7 @@ import asyncio
 import threading
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -51,8 +52,8 @@ class EmbeddedClock:
 class EmbeddedBroker:
     """A broker that runs in its own thread."""
 
-    def __init__(self, config: Config, *, manual_clock: bool) -> None:
-        self.app = App(config, ManualClock(int(wall_ms())) if manual_clock else SystemClock())
+    def __init__(self, config: Config, *, manual_clock: bool | datetime) -> None:
+        self.app = App(config, _clock(manual_clock))
         self.clock = EmbeddedClock(self, self.app.clock)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="popmq-embedded", daemon=True)
@@ -104,11 +105,17 @@ class EmbeddedBroker:
         self._loop.close()
 
 
+def _clock(manual: bool | datetime) -> SystemClock | ManualClock:
+    if manual is False:
+        return SystemClock()
+    return ManualClock(int(wall_ms()) if manual is True else int(manual.timestamp() * 1_000))
+
+
 @contextmanager
 def embedded(
     database: str | Path = "sqlite://",
     *,
-    manual_clock: bool = False,
+    manual_clock: bool | datetime = False,
     port: int = 0,
     **options: Any,
 ) -> Iterator[EmbeddedBroker]:
@@ -117,6 +124,9 @@ def embedded(
     `database` is a URL, or a path to a SQLite file; the default is in memory. Further options are those of
     `popmq serve`, such as `min_invisible="1s"` or `auto_create=False`. By default the broker creates topics and groups
     on first use, allows holds of 1 s and more, and serves only plaintext. It ignores `popmq.toml` and the environment.
+
+    `manual_clock`: the clock stands still until `broker.clock.advance`; it starts at the machine's time, or at a given
+    one, an aware datetime.
     """
     if "database_url" in options:
         raise TypeError("embedded() takes its database as the first argument: embedded('sqlite:///file.db')")

@@ -107,6 +107,7 @@ KEPT_IN = {
         "popserver.access.flow",
         "popserver.dead_letters.flow",
         "popserver.app",
+        "popserver.in_process",
         "popclient",
         "popconsole",
     ),

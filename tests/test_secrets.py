@@ -240,7 +240,7 @@ def test_no_command_tells_a_secret(
             (("acl", "user", "add", "dave", "--secret-from", "env:NEW_SECRET"), keys, 0),
             (("acl", "user", "add", "dave", "--secret-from", "env:NEW_SECRET"), keys, 1),
             (("acl", "user", "add", "erin", "--secret-from", SECRET), keys, 2),
-            (("acl", "user", "rotate", "dave", "--secret-from", "env:NEW_SECRET"), keys, 0),
+            (("acl", "user", "rotate", "dave", "--yes", "--secret-from", "env:NEW_SECRET"), keys, 0),
             (("acl", "policy", "list"), keys, 0),
         ):
             for name, value in environment.items():

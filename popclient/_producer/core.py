@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 
@@ -53,13 +53,14 @@ SINGLE_REQUESTS_AT_ONCE: Final = 64
 IDEMPOTENCY: Final = "idempotency"  # the capability of a server that stores one message of a key
 
 
-def as_message(given: Message | str, body: bytes | str, fields: Mapping[str, object]) -> Message:
-    """The arguments of `send`, as a Message."""
+def as_message(given: Message | str, body: bytes | str, **fields: Any) -> Message:
+    """The arguments of `send`, as a Message. A field that is None is not given."""
+    named = {name: value for name, value in fields.items() if value is not None}
     if isinstance(given, Message):
-        if body or fields:
+        if body or named:
             raise TypeError("send takes a Message alone, or a topic, a body and fields; not both")
         return given
-    return Message(given, body, **{name: value for name, value in fields.items() if value is not None})  # type: ignore[arg-type]
+    return Message(given, body, **named)
 
 
 def as_messages(given: Iterable[Message]) -> list[Message]:

@@ -79,13 +79,41 @@ class Producer(Face[ProducerCore]):
         delay: float | timedelta | None = None,
         lite_topic: str | None = None,
     ) -> SendReceipt: ...
-    def send(self, message: Message | str, body: bytes | str = b"", /, **fields: object) -> SendReceipt:
+    def send(
+        self,
+        message: Message | str,
+        body: bytes | str = b"",
+        /,
+        *,
+        tag: str | None = None,
+        keys: str | Iterable[str] = (),
+        properties: Mapping[str, str] | None = None,
+        message_group: str | None = None,
+        delivery_timestamp: datetime | None = None,
+        priority: int | None = None,
+        idempotency_key: str | None = None,
+        delay: float | timedelta | None = None,
+        lite_topic: str | None = None,
+    ) -> SendReceipt:
         """Sends one message and returns once the server has stored it.
 
         Tries up to `max_attempts` times under one message id, so that a server which drops repeats stores it once.
         Raises a PopError: BadRequest, NotFound, PayloadTooLarge, Unreachable and so on.
         """
-        with sending(self._config, [as_message(message, body, fields)]) as work:
+        given = as_message(
+            message,
+            body,
+            tag=tag,
+            keys=keys or None,
+            properties=properties,
+            message_group=message_group,
+            delivery_timestamp=delivery_timestamp,
+            priority=priority,
+            idempotency_key=idempotency_key,
+            delay=delay,
+            lite_topic=lite_topic,
+        )
+        with sending(self._config, [given]) as work:
             wire = outbound(work.messages[0], self._config.namespace)
             receipt: SendReceipt = unwrap(self._bridge.ask(lambda reply: self._core.submit(wire, reply)))
             work.settle([receipt])

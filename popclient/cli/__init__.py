@@ -9,12 +9,13 @@ from __future__ import annotations
 import argparse
 import difflib
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from importlib import metadata
 from typing import Any, Final, NoReturn
 
-from popclient.cli.arguments import UsageError, in_options, is_about_tls
+from popclient.cli.arguments import UsageError, confirm, in_options, is_about_tls
 from popclient.cli.output import complain, visible
 from popclient.config import parse_endpoints
 from popclient.errors import NotFound, PopError, Unauthorized, Unreachable
@@ -132,6 +133,9 @@ _EPILOG = (
 )
 
 
+_WRONG_CHOICE: Final = re.compile("invalid choice: '([^']*)'")
+
+
 class _Parser(argparse.ArgumentParser):
     """Takes the global options at every level, and says in one sentence what is wrong with the rest.
 
@@ -147,6 +151,7 @@ class _Parser(argparse.ArgumentParser):
         if is_root:
             self.set_defaults(endpoint=None, access_key=None, namespace="", json=False)
             self.set_defaults(ca=None, client_cert=None, client_key=None)
+            self.set_defaults(confirm=confirm)  # the server's commands do not import the client's
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         arguments, rest = self.parse_known_args(args, namespace)
@@ -170,7 +175,12 @@ class _Parser(argparse.ArgumentParser):
         return arguments, rest
 
     def error(self, message: str) -> NoReturn:
-        self.exit(USAGE, f"popmq: {visible(message)} (see {self.prog} --help)\n")
+        hint = ""
+        if wrong := _WRONG_CHOICE.search(message):
+            choices = [str(each) for action in self._actions for each in action.choices or ()]
+            meant = difflib.get_close_matches(wrong[1], choices, 1)
+            hint = f"; did you mean {meant[0]}?" if meant else ""
+        self.exit(USAGE, f"popmq: {visible(message)}{hint} (see {self.prog} --help)\n")
 
     def _add_globals(self, *, shown: bool) -> None:
         def add(*names: str, text: str, **kind: Any) -> None:

@@ -27,6 +27,8 @@ def add_user(arguments: Namespace) -> int:
 
 
 def rotate_secret(arguments: Namespace) -> int:
+    if not confirm(arguments, f"replaces the secret of user {arguments.name}; calls with the old one are refused"):
+        return REFUSED
     given = _secret(arguments)
     with _admin(arguments) as admin:
         changed = admin.rotate_secret(arguments.name, given)
@@ -62,11 +64,12 @@ def enable_user(arguments: Namespace) -> int:
 
 
 def remove_user(arguments: Namespace) -> int:
-    if not confirm(arguments, f"removing user {arguments.name} with its policies"):
-        return say(arguments, {"access_key": arguments.name, "removed": False}, ["nothing removed"]) or REFUSED
     with _admin(arguments) as admin:
+        policies = len(admin.list_policies(arguments.name))
+        if not confirm(arguments, f"removes user {arguments.name} with its policies ({policies})"):
+            return REFUSED
         admin.delete_user(arguments.name)
-    return say(arguments, {"access_key": arguments.name, "removed": True}, [f"removed user {arguments.name}"]) or OK
+    return say(arguments, {"access_key": arguments.name, "removed": True}, [f"removed user {arguments.name}"])
 
 
 def add_policy(arguments: Namespace) -> int:
@@ -97,6 +100,8 @@ def list_policies(arguments: Namespace) -> int:
 
 def remove_policy(arguments: Namespace) -> int:
     with _admin(arguments) as admin:
+        if not confirm(arguments, f"removes policy {arguments.id}"):
+            return REFUSED
         gone = admin.remove_policy(arguments.id)
     return say(arguments, _policy_document(gone), [f"removed policy {gone.id}: {_sentence(gone)}"])
 

@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from popclient._arguments import MILLISECOND, parse_duration_ms
+from popclient.cli.output import visible
 from popclient.config import ClientConfig, Tls
 
 if TYPE_CHECKING:
@@ -232,14 +233,31 @@ def _credentials(arguments: argparse.Namespace) -> tuple[str, str]:
     return access_key, access_secret
 
 
+def add_yes(parser: argparse.ArgumentParser, *more: str) -> None:
+    """The option of every command that asks before it removes or moves something; `more`: other names of it."""
+    parser.add_argument("--yes", *more, action="store_true", help="do not ask")
+
+
 def confirm(arguments: argparse.Namespace, what: str) -> bool:
-    """Whether to go on with what cannot be undone: `--yes`, or the name typed again on a terminal."""
+    """Whether to go on with what cannot be undone: with `--yes`, or after a question on a terminal.
+
+    what: what the command will do, with counts: "deletes topic orders with 18,910 messages". Raises `UsageError` if
+    there is no terminal to ask on.
+    """
     if arguments.yes:
         return True
     if not sys.stdin.isatty():
-        raise UsageError(f"{what} cannot be undone; confirm it with --yes")
-    print(f"{what} cannot be undone. Type {arguments.name} to go on: ", end="", file=sys.stderr, flush=True)
-    return sys.stdin.readline().strip() == str(arguments.name)
+        raise UsageError(f"this {what}; it cannot be undone, confirm it with --yes")
+    print(visible(f"This {what}. It cannot be undone. Go on? [y/N] "), end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() in ("y", "yes"):
+        return True
+    print("nothing is changed", file=sys.stderr)
+    return False
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 message`, `18,910 messages`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 _TRUST: Final = "with --ca FILE, or trust any certificate with --ca any"

@@ -9,6 +9,7 @@ from popclient.cli.arguments import actions as actions_named
 from popclient.cli.arguments import (
     add_actions,
     add_command,
+    add_yes,
     duration,
     key_value,
     moment,
@@ -123,14 +124,15 @@ def _add_progress(actions: Any) -> None:
     where.add_argument("--offset", type=number(0, OFFSET_MAX), metavar="N", help="an offset; with --queue")
     reset.add_argument("--queue", type=number(0, QUEUES_MAX), metavar="ID", help="only in this queue (all)")
     reset.add_argument("--dry-run", action="store_true", help="show the result without changing anything")
-
     reset.add_argument("--force", action="store_true", help="also in a topic that the group has not read: begin there")
+    add_yes(reset)
 
     skip = add_command(actions, "skip", "mark one message as consumed without delivering it", "progress:skip")
     skip.add_argument("group", metavar="GROUP")
     skip.add_argument("message_id", metavar="ID")
     skip.add_argument("--topic", help="search only this topic")
     skip.add_argument("--force", action="store_true", help="also a message that a consumer holds: its hold ends")
+    add_yes(skip)
 
     pause = add_command(actions, "pause", "stop the deliveries to a group until it is resumed", "progress:pause")
     resume = add_command(actions, "resume", "end a pause; other pauses of the group stay", "progress:resume")
@@ -155,6 +157,7 @@ def _add_progress(actions: Any) -> None:
     load.add_argument("group", metavar="GROUP")
     load.add_argument("file", metavar="FILE", help="- reads standard input")
     load.add_argument("--as", dest="name_in_file", metavar="NAME", help="the name of the group in the file (GROUP)")
+    add_yes(load)
 
 
 def _add_message(actions: Any) -> None:
@@ -215,10 +218,11 @@ def _add_message(actions: Any) -> None:
     scheduled.add_argument("--topic", required=True)
     scheduled.add_argument("--max", type=number(1, SEND_MAX), default=100, help="how many to show, by due time (100)")
 
-    cancel = add_command(actions, "cancel", "cancel scheduled messages; it cannot be undone", "messages:cancel")
+    cancel = add_command(actions, "cancel", "remove scheduled messages before they are delivered", "messages:cancel")
     cancel.add_argument("message_id", metavar="ID", nargs="*", help="the id of a message")
     cancel.add_argument("--topic", required=True)
     cancel.add_argument("--key", help="all messages with this key, at most 1,000 at once")
+    add_yes(cancel)
 
     get = add_command(actions, "get", "show a message, its state in each group, and its history", "messages:get")
     get.add_argument("message_id", metavar="ID")
@@ -272,11 +276,12 @@ def _add_acl(actions: Any) -> None:
     rotate = _add_offline(user, "rotate", "give a user a new secret; the old one is refused", "acl:rotate_secret")
     rotate.add_argument("name", metavar="ACCESS_KEY")
     _add_secret(rotate)
+    add_yes(rotate)
     for name, text in (("disable", "refuse all calls of a user"), ("enable", "allow a disabled user again")):
         _add_offline(user, name, text, f"acl:{name}_user").add_argument("name", metavar="ACCESS_KEY")
     remove = _add_offline(user, "remove", "remove a user with its policies", "acl:remove_user")
     remove.add_argument("name", metavar="ACCESS_KEY")
-    remove.add_argument("--yes", action="store_true", help="do not ask")
+    add_yes(remove)
 
     policy = add_actions(actions, "policy", "manage the policies of users")
     add = _add_offline(policy, "add", "allow or deny a user an action; a denial wins", "acl:add_policy")
@@ -288,6 +293,7 @@ def _add_acl(actions: Any) -> None:
     listing.add_argument("user", metavar="ACCESS_KEY", nargs="?", help="only of this user")
     remove = _add_offline(policy, "remove", "remove a policy", "acl:remove_policy")
     remove.add_argument("id", type=number(1, ID_MAX), metavar="POLICY")
+    add_yes(remove)
 
     explain = _add_offline(actions, "explain", "say whether a user may do something, and why", "acl:explain")
     explain.add_argument("user", metavar="ACCESS_KEY")
@@ -363,7 +369,7 @@ def _add_policy(parser: argparse.ArgumentParser, attempts: str, retry: str, in_o
 def _add_delete(actions: Any, text: str, work: str) -> None:
     delete = add_command(actions, "delete", text, work)
     delete.add_argument("name", metavar="NAME")
-    delete.add_argument("--yes", action="store_true", help="do not ask")
+    add_yes(delete)
 
 
 def _add_max(parser: argparse.ArgumentParser) -> None:

@@ -10,8 +10,8 @@ from itertools import islice
 from typing import Any
 
 from popclient.admin import Admin, DeadLetter, DeadLetterSelection
-from popclient.cli import OK, REFUSED
-from popclient.cli.arguments import PROPERTY
+from popclient.cli import REFUSED
+from popclient.cli.arguments import PROPERTY, confirm, counted
 from popclient.cli.messages import in_any_case
 from popclient.cli.output import (
     ProgressLog,
@@ -71,22 +71,17 @@ def show(arguments: Namespace) -> int:
 
 
 def purge(arguments: Namespace) -> int:
-    """Exit code 1 where nothing was done, because it was not confirmed."""
+    """Exit code 1 if the answer to the question is no."""
     selection = selection_of(arguments)
     with admin_of(arguments) as admin:
-        if not arguments.yes:
-            return _would_purge(arguments, admin, selection)
+        if not arguments.yes and (count := sum(1 for _ in admin.dead_letters(selection, without_bodies=True))):
+            what = f"deletes {counted(count, 'dead letter')} of {arguments.group} with their copies"
+            if not confirm(arguments, what):
+                return REFUSED
         progress_log = ProgressLog()
         purged = admin.purge_dead_letters(selection, told=lambda so_far: progress_log.progress(f"{so_far} removed"))
     lines = [f"removed {purged} dead letters of {arguments.group}"]
     return say(arguments, {"group": arguments.group, "purged": purged}, lines)
-
-
-def _would_purge(arguments: Namespace, admin: Admin, selection: DeadLetterSelection) -> int:
-    count = sum(1 for _ in admin.dead_letters(selection, without_bodies=True))
-    lines = [f"{count} dead letters of {arguments.group} would be deleted permanently; confirm it with --yes"]
-    say(arguments, {"group": arguments.group, "purged": 0, "would_purge": count}, lines)
-    return REFUSED if count else OK
 
 
 def _found(admin: Admin, group: str, written: str) -> DeadLetter:

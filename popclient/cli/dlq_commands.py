@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any, Final
 
-from popclient.cli.arguments import add_command, classifier, moment, number, numbers, rate
+from popclient.cli.arguments import add_command, add_yes, classifier, moment, number, numbers, rate
 
 ID_MAX: Final = 2**63 - 1
 SHOWN_MAX: Final = 1_000_000
@@ -48,9 +48,9 @@ def add_dlq(actions: Any) -> None:
     export.add_argument("--to", required=True, type=Path, metavar="FILE", help="FILE.parquet or FILE.jsonl")
     export.add_argument("--force", action="store_true", help="overwrite an existing file")
 
-    purge = add_command(actions, "purge", "delete them permanently; without --yes, count them", "dead_letters:purge")
+    purge = add_command(actions, "purge", "delete them permanently", "dead_letters:purge")
     _add_selection(purge)
-    purge.add_argument("--yes", action="store_true", help="do it")
+    add_yes(purge)
 
 
 def _add_redrive(actions: Any) -> None:

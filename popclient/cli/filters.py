@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from popclient.admin import Admin, FilterTrial
-from popclient.cli.arguments import client_config
+from popclient.cli.arguments import UsageError, client_config
 from popclient.cli.output import hint_lines, local, say, table, utc
 from popclient.message import MessageView
 
@@ -37,6 +37,8 @@ def test(arguments: Namespace) -> int:
 
 
 def find(arguments: Namespace) -> int:
+    if arguments.key is None and arguments.topic is None:
+        raise UsageError("name a key or a topic to search: --key KEY or --topic TOPIC")
     with Admin(client_config(arguments)) as admin:
         found = admin.find_messages(
             key=arguments.key,

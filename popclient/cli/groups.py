@@ -11,7 +11,7 @@ from typing import Any
 
 from popclient.admin import Admin, Budget, Consumer, ExponentialBackoff, Group, GroupLag, Redeliveries, Status, Storage
 from popclient.cli import OK, REFUSED
-from popclient.cli.arguments import UsageError, client_config, confirm
+from popclient.cli.arguments import UsageError, client_config, confirm, counted
 from popclient.cli.output import fields, hint_lines, local, milliseconds, say, size, table, utc, written
 from popclient.cli.progress import pause_document, pause_lines, paused_parts
 
@@ -112,11 +112,16 @@ def update(arguments: Namespace) -> int:
 
 
 def delete(arguments: Namespace) -> int:
-    if not confirm(arguments, f"deleting consumer group {arguments.name} with its progress and its dead letters"):
-        return say(arguments, {"name": arguments.name, "deleted": False}, ["nothing deleted"]) or REFUSED
     with Admin(client_config(arguments)) as admin:
+        lag = admin.get_group(arguments.name).lag
+        dead = counted(sum(each.dead_letters for each in lag), "dead letter")
+        if not confirm(
+            arguments,
+            f"deletes consumer group {arguments.name} with its progress in {counted(len(lag), 'topic')} and {dead}",
+        ):
+            return REFUSED
         admin.delete_group(arguments.name)
-    return say(arguments, {"name": arguments.name, "deleted": True}, [f"deleted consumer group {arguments.name}"]) or OK
+    return say(arguments, {"name": arguments.name, "deleted": True}, [f"deleted consumer group {arguments.name}"])
 
 
 def lag_table(lag: Sequence[GroupLag]) -> list[str]:

@@ -14,7 +14,8 @@ from popclient._sync.lite_consumers import LiteSimpleConsumer
 from popclient._sync.producer import Producer
 from popclient._sync.simple_consumer import SimpleConsumer
 from popclient.admin import Admin, HistoryEntry, MessageFacts, ScheduledMessage
-from popclient.cli.arguments import UsageError, client_config
+from popclient.cli import REFUSED
+from popclient.cli.arguments import UsageError, client_config, confirm, counted
 from popclient.cli.output import (
     excerpt,
     fields,
@@ -32,6 +33,7 @@ from popclient.message import FilterExpression, Message, MessageView
 from popclient.receipts import SendReceipt
 
 SENT_TOGETHER = 1_000
+CANCELLED_MAX = 1_000  # by a key, in one call
 
 
 def send(arguments: Namespace) -> int:
@@ -51,13 +53,30 @@ def send(arguments: Namespace) -> int:
     document = {
         "topic": arguments.topic,
         "sent": len(receipts),
-        "messages": [{"message_id": each.message_id, "queue_offset": each.offset} for each in receipts],
+        "messages": [
+            {
+                "message_id": each.message_id,
+                "queue_id": each.queue_id,
+                "queue_offset": each.offset,
+                "deliver_at": utc(each.delivery_timestamp),
+            }
+            for each in receipts
+        ],
     }
-    if len(receipts) == 1:
-        lines = [f"sent {receipts[0].message_id} to {arguments.topic} at offset {receipts[0].offset}"]
-    else:
-        lines = [f"sent {len(receipts)} messages to {arguments.topic}"]
+    what = receipts[0].message_id if len(receipts) == 1 else f"{len(receipts)} messages"
+    lines = [f"sent {what} to {arguments.topic}{_stored_where(receipts)}"]
     return say(arguments, document, lines)
+
+
+def _stored_where(receipts: Sequence[SendReceipt]) -> str:
+    """Where one message is stored; when delayed ones are due."""
+    first = receipts[0]
+    if first.delivery_timestamp is not None:
+        return f", due at {local(first.delivery_timestamp)}"
+    if len(receipts) > 1:
+        return ""
+    queue = "" if first.queue_id is None else f", queue {first.queue_id},"
+    return f"{queue} at offset {first.offset}"
 
 
 def receive(arguments: Namespace) -> int:
@@ -279,12 +298,22 @@ def cancel(arguments: Namespace) -> int:
     if bool(arguments.message_id) == (arguments.key is not None):
         raise UsageError("name the messages by their ids, or all with a key by --key")
     with Admin(client_config(arguments)) as admin:
+        if not confirm(arguments, f"removes {_to_cancel(arguments, admin)} of {arguments.topic}"):
+            return REFUSED
         cancelled = admin.cancel_scheduled(arguments.topic, arguments.message_id, key=arguments.key)
     if not cancelled:
         named = ", ".join(arguments.message_id) or f"with key {arguments.key}"
         raise NotFound(f"nothing of that name is scheduled in {arguments.topic}: {named}")
     lines = [f"cancelled {each}" for each in cancelled]
     return say(arguments, {"topic": arguments.topic, "cancelled": cancelled}, lines)
+
+
+def _to_cancel(arguments: Namespace, admin: Admin) -> str:
+    if arguments.yes or arguments.key is None:
+        return counted(len(arguments.message_id), "scheduled message")
+    with_key = (each for each in admin.scheduled(arguments.topic) if arguments.key in each.message.keys)
+    count = sum(1 for _ in islice(with_key, CANCELLED_MAX))
+    return f"{counted(count, 'scheduled message')} with key {arguments.key}"
 
 
 def _document(each: ScheduledMessage) -> dict[str, Any]:

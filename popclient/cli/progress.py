@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from popclient.admin import Admin, Group, MovedOffset, Pause, QueueLag
-from popclient.cli.arguments import UsageError, client_config
+from popclient.cli import REFUSED
+from popclient.cli.arguments import UsageError, client_config, confirm, counted
 from popclient.cli.messages import in_any_case
 from popclient.cli.output import local, say, table, utc
+from popclient.errors import NotFound
 from popclient.offset_file import (
     OffsetFileTorn,
     OffsetTable,
@@ -55,21 +57,42 @@ def reset(arguments: Namespace) -> int:
         raise UsageError(f"offset {arguments.offset} is an offset of one queue; name it with --queue ID")
     to = arguments.to if arguments.offset is None else arguments.offset
     with Admin(client_config(arguments)) as admin:
-        moved = admin.reset_offsets(
-            arguments.group,
-            arguments.topic,
-            to,
-            queue_id=arguments.queue,
-            dry_run=arguments.dry_run,
-            force=arguments.force,
-        )
+
+        def move(*, dry_run: bool) -> list[MovedOffset]:
+            return admin.reset_offsets(
+                arguments.group,
+                arguments.topic,
+                to,
+                queue_id=arguments.queue,
+                dry_run=dry_run,
+                force=arguments.force,
+            )
+
+        if not (arguments.dry_run or arguments.yes) and not confirm(
+            arguments, f"moves {arguments.group} in {arguments.topic}: {_consequences(move(dry_run=True))}"
+        ):
+            return REFUSED
+        moved = move(dry_run=arguments.dry_run)
     lines = moved_table(moved)
     if arguments.dry_run:
         lines += ["", "nothing is changed; without --dry-run it will be"]
     return say(arguments, {"dry_run": arguments.dry_run, "moved": moved_documents(moved)}, lines)
 
 
+def _consequences(moved: Sequence[MovedOffset]) -> str:
+    """What a move means for the messages between the offsets, and for those that are held or wait for a retry."""
+    repeated = sum(max(0, each.from_offset - each.to_offset) for each in moved if each.from_offset != NOWHERE)
+    passed = sum(max(0, each.to_offset - max(0, each.from_offset)) for each in moved)
+    return (
+        f"{counted(repeated, 'message')} of {counted(len(moved), 'queue')} will be delivered again,"
+        f" {counted(passed, 'message')} will not be delivered, and holds and retries end"
+    )
+
+
 def skip(arguments: Namespace) -> int:
+    what = f"marks 1 message as consumed by {arguments.group} without delivering it"
+    if not confirm(arguments, what):
+        return REFUSED
     with Admin(client_config(arguments)) as admin:
         skipped = in_any_case(
             lambda each: admin.skip_message(arguments.group, each, arguments.topic, force=arguments.force),
@@ -219,8 +242,25 @@ def read(arguments: Namespace) -> int:
     named = arguments.name_in_file or arguments.group
     offsets = _of_group(_table(arguments.file), named, arguments)
     with Admin(client_config(arguments)) as admin:
+        if not arguments.yes and not confirm(
+            arguments, f"moves {arguments.group}: {_consequences(_moves(admin, arguments.group, offsets))}"
+        ):
+            return REFUSED
         moved = admin.import_offsets(arguments.group, offsets)
     return say(arguments, {"moved": moved_documents(moved)}, moved_table(moved))
+
+
+def _moves(admin: Admin, group: str, offsets: dict[str, dict[int, int]]) -> list[MovedOffset]:
+    """From where to where the group would go in each queue."""
+    try:
+        now = {(each.topic, each.queue_id): each.offset for each in admin.list_lag(group)}
+    except NotFound:
+        now = {}  # the import creates the group
+    return [
+        MovedOffset(topic, queue_id, now.get((topic, queue_id), NOWHERE), offset)
+        for topic, of_topic in offsets.items()
+        for queue_id, offset in of_topic.items()
+    ]
 
 
 def _table(file: str) -> OffsetTable:

@@ -6,8 +6,8 @@ from argparse import Namespace
 from typing import Any
 
 from popclient.admin import Admin, Topic
-from popclient.cli import OK, REFUSED
-from popclient.cli.arguments import UsageError, client_config, confirm
+from popclient.cli import REFUSED
+from popclient.cli.arguments import UsageError, client_config, confirm, counted
 from popclient.cli.output import fields, local, say, table, utc, written
 
 
@@ -75,11 +75,12 @@ def update(arguments: Namespace) -> int:
 
 
 def delete(arguments: Namespace) -> int:
-    if not confirm(arguments, f"deleting topic {arguments.name} with its messages"):
-        return say(arguments, {"name": arguments.name, "deleted": False}, ["nothing deleted"]) or REFUSED
     with Admin(client_config(arguments)) as admin:
+        messages = admin.get_topic(arguments.name).message_count
+        if not confirm(arguments, f"deletes topic {arguments.name} with {counted(messages, 'message')}"):
+            return REFUSED
         admin.delete_topic(arguments.name)
-    return say(arguments, {"name": arguments.name, "deleted": True}, [f"deleted topic {arguments.name}"]) or OK
+    return say(arguments, {"name": arguments.name, "deleted": True}, [f"deleted topic {arguments.name}"])
 
 
 def _lite_fields(topic: Topic) -> list[tuple[str, object]]:

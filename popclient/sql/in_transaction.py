@@ -69,7 +69,14 @@ def enqueue(
     /,
     *,
     namespace: str = "",
-    **fields: Any,
+    tag: str | None = None,
+    keys: str | Iterable[str] = (),
+    properties: Mapping[str, str] | None = None,
+    message_group: str | None = None,
+    delivery_timestamp: datetime | None = None,
+    priority: int | None = None,
+    delay: float | timedelta | None = None,
+    idempotency_key: str | None = None,
 ) -> str | Awaitable[str]:
     """Sends a message once the session's transaction commits, and never otherwise; returns its id.
 
@@ -83,8 +90,20 @@ def enqueue(
     Raises a PopError for a message that the broker would refuse, and UnsupportedByStore for a database that has neither
     a broker nor an outbox. In Postgres the transaction can then only be rolled back.
     """
-    given = carrying(ClientConfig(), _as_message(message, body, fields))
-    return run_on(session, lambda conn: _enqueue(conn, given, namespace))
+    given = _as_message(
+        message,
+        body,
+        tag=tag,
+        keys=keys or None,
+        properties=properties,
+        message_group=message_group,
+        delivery_timestamp=delivery_timestamp,
+        priority=priority,
+        delay=delay,
+        idempotency_key=idempotency_key,
+    )
+    carried = carrying(ClientConfig(), given)
+    return run_on(session, lambda conn: _enqueue(conn, carried, namespace))
 
 
 def _enqueue(conn: Connection, message: Message, namespace: str) -> str:
@@ -99,10 +118,11 @@ def _enqueue(conn: Connection, message: Message, namespace: str) -> str:
     return str(values["message_id"])
 
 
-def _as_message(given: Message | str, body: bytes | str, fields: Mapping[str, Any]) -> Message:
+def _as_message(given: Message | str, body: bytes | str, **fields: Any) -> Message:
+    named = {name: value for name, value in fields.items() if value is not None}
     if not isinstance(given, Message):
-        return Message(given, body, **{name: value for name, value in fields.items() if value is not None})
-    if body or fields:
+        return Message(given, body, **named)
+    if body or named:
         raise TypeError("enqueue takes a Message alone, or a topic, a body and fields; not both")
     return given
 

@@ -23,7 +23,7 @@ from popserver.database import migrate
 from popserver.database.check import check_unused
 from popserver.database.database import Database, give, lock_file, owner_of, parse_url, plain_errors
 from popserver.database.schema import VIEWS, metadata
-from popserver.model.errors import StoreUnavailable
+from popserver.model.errors import StoreUnavailable, WouldReplace
 from popserver.postgres import sessions
 from popserver.postgres.urls import TARGET
 
@@ -80,7 +80,7 @@ def _restore_sqlite(target: Path, file: Path, *, replace: bool) -> str:
     revision = _revision_of(file)
     with lock_file(target):
         if target.exists() and target.stat().st_size and not replace:
-            raise StoreUnavailable(f"{target} exists already; restore into another file, or replace it with --force")
+            raise WouldReplace(f"replaces {target} with {_contents_of(target)}", "restore into another file")
         with _new_file(target, replace=True) as partial:
             _copy_sqlite(file, partial)
             # What can fail comes first: from here on the replaced database is whole, or it is gone.
@@ -102,9 +102,10 @@ def _restore_postgres(url: str, file: Path, *, replace: bool) -> str:
         found = migrate.revision(database)
         if found is not None:
             if not replace:
-                raise StoreUnavailable(
-                    f"{database.name} has PopMQ's tables already; restore into another database, or replace them with"
-                    " --force"
+                with database.read() as conn:
+                    contents = _contents(*conn.exec_driver_sql(_CONTENTS).one())
+                raise WouldReplace(
+                    f"replaces the tables in {database.name} with {contents}", "restore into another one"
                 )
             migrate.check(database)
         # Without PopMQ's schema, tables of these names are another program's: they stay, and the restore fails.
@@ -261,9 +262,26 @@ def _new_file(file: Path, *, replace: bool) -> Iterator[Path]:
         raise StoreUnavailable(f"{file} cannot be written ({error.strerror}); nothing is changed") from None
 
 
+def _contents_of(file: Path) -> str:
+    """What is in a SQLite database of PopMQ; of any other file its size."""
+    try:
+        with _open(file) as conn:
+            return _contents(*conn.execute(_CONTENTS).fetchone())
+    except (sqlite3.Error, StoreUnavailable):
+        return f"{file.stat().st_size:,} bytes"
+
+
+def _contents(topics: int, messages: int) -> str:
+    return f"{topics:,} topics and {messages:,} messages"
+
+
+# From the queues' counters, because counting the messages takes long.
+_CONTENTS = "SELECT COUNT(DISTINCT topic_id), COALESCE(SUM(next_offset - min_offset), 0) FROM queue"
+
+
 def _check_free(file: Path, *, replace: bool) -> None:
     if file.exists() and not replace:
-        raise StoreUnavailable(f"{file} exists already; choose another file, or replace it with --force")
+        raise WouldReplace(f"replaces {file} of {file.stat().st_size:,} bytes", "choose another file")
 
 
 def _flush(path: Path) -> None:

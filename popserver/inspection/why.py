@@ -258,7 +258,8 @@ def _commit(found: MessageFacts, _when: When) -> str:
         return f"COMMIT: group '{found.group.name}' is done with it{_because(found)}"
     return (
         f"COMMIT: acked, or refused by the filter of a consumer of group '{found.group.name}', or skipped by an"
-        f" operator; history '{found.group.history}' does not keep which"
+        f" operator; history '{found.group.history}' does not keep which, of later messages"
+        f" 'popmq group update {found.group.name.name} --history all' does"
     )
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -53,7 +54,34 @@ def load_config(given: Mapping[str, Any]) -> Config:
             # Sentences about several settings name them. Values of settings that may have secrets are not shown.
             shows = name in Config.model_fields and name not in SECRET
             where = f"{name}={mistake['input']!r}: " if shows else f"{name}: " if name else ""
-            sentences.append(f"{where}{mistake['msg'].removeprefix('Value error, ')}")
+            sentences.append(f"{where}{_words(mistake, name, Config.model_fields)}")
         raise WrongSettings(sentences) from None
     except (ValueError, OSError) as error:
         raise WrongSettings([f"{FILE} cannot be read ({error}); correct it, or remove it"]) from None
+
+
+# What a setting must be, by pydantic's name of the mistake.
+_WANTED = {
+    "greater_than": "give more than {gt}",
+    "greater_than_equal": "give {ge} or more",
+    "less_than": "give less than {lt}",
+    "less_than_equal": "give {le} or less",
+    "int_parsing": "give a whole number",
+    "int_from_float": "give a whole number",
+    "int_type": "give a whole number",
+    "bool_parsing": "give true or false",
+    "bool_type": "give true or false",
+    "string_type": "give a text",
+    "literal_error": "give {expected}",
+}
+
+
+def _words(mistake: Mapping[str, Any], name: str, known: Iterable[str]) -> str:
+    """What is wrong with a setting, and what it must be."""
+    if mistake["type"] == "extra_forbidden":
+        meant = difflib.get_close_matches(name, list(known), 1)
+        return f"no such setting{f'; did you mean {meant[0]}?' if meant else ', see popmq serve --help'}"
+    wanted = _WANTED.get(mistake["type"])
+    if wanted is None:
+        return str(mistake["msg"]).removeprefix("Value error, ")
+    return wanted.format(**mistake.get("ctx", {}))

@@ -9,6 +9,7 @@ import structlog
 
 import popserver
 from popserver import EmbeddedBroker
+from tests.support.builders import START
 from tests.support.shell import Shell
 
 
@@ -22,7 +23,7 @@ def _log_as_before() -> Iterator[None]:
 @pytest.fixture
 def broker() -> Iterator[EmbeddedBroker]:
     """Makes nothing on the way; its clock stands still until it is moved."""
-    with popserver.embedded(manual_clock=True, auto_create=False) as running:
+    with popserver.embedded(manual_clock=START, auto_create=False) as running:
         yield running
 
 

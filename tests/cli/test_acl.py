@@ -9,6 +9,7 @@ import pytest
 
 import popserver
 from popserver import EmbeddedBroker
+from tests.support.builders import START
 from tests.support.shell import Shell, installed
 
 SECRET = "correct-horse-battery"
@@ -18,7 +19,7 @@ ROOT_SECRET = "root-has-a-secret"
 @pytest.fixture
 def guarded() -> Iterator[EmbeddedBroker]:
     with popserver.embedded(
-        manual_clock=True, auto_create=False, auth=True, admin_access_key="root", admin_secret=ROOT_SECRET
+        manual_clock=START, auto_create=False, auth=True, admin_access_key="root", admin_secret=ROOT_SECRET
     ) as running:
         yield running
 
@@ -43,7 +44,7 @@ def test_a_users_life(shell: Shell) -> None:
     assert shell.ok("acl", "user", "disable", "alice").out == "user alice is shut out\n"
     assert shell.json("acl", "user", "list")[0]["disabled_at"]
     assert shell.ok("acl", "user", "enable", "alice").out == "user alice is let in\n"
-    rotated = shell.json("acl", "user", "rotate", "alice")
+    rotated = shell.json("acl", "user", "rotate", "alice", "--yes")
     assert len(rotated["secret"]) == 43
     assert rotated["secret"] != secret
     assert shell.ok("acl", "user", "remove", "alice", "--yes").out == "removed user alice\n"
@@ -54,14 +55,13 @@ def test_a_secret_that_was_given_is_not_shown(shell: Shell, monkeypatch: pytest.
     said = shell.ok("acl", "user", "add", "alice", "--secret-from", "stdin", stdin=f"{SECRET}\n".encode())
     assert said.out == "made user alice\n"
     monkeypatch.setenv("ALICES_SECRET", f"{SECRET}-2")
-    rotated = shell.json("acl", "user", "rotate", "alice", "--secret-from", "env:ALICES_SECRET")
+    rotated = shell.json("acl", "user", "rotate", "alice", "--yes", "--secret-from", "env:ALICES_SECRET")
     assert "secret" not in rotated
     typed = iter([f"{SECRET}-3", f"{SECRET}-3", f"{SECRET}-4", "something else"])
     monkeypatch.setattr("getpass.getpass", lambda _prompt: next(typed))
-    assert (
-        shell.ok("acl", "user", "rotate", "alice", "--secret-from", "prompt").out == "user alice has another secret\n"
-    )
-    refused = shell("acl", "user", "rotate", "alice", "--secret-from", "prompt")
+    rotated = shell.ok("acl", "user", "rotate", "alice", "--yes", "--secret-from", "prompt")
+    assert rotated.out == "user alice has another secret\n"
+    refused = shell("acl", "user", "rotate", "alice", "--yes", "--secret-from", "prompt")
     assert (refused.status, refused.out) == (2, "")
     assert "two different secrets" in refused.err
     assert SECRET not in refused.err
@@ -73,14 +73,14 @@ def test_a_secret_that_was_given_is_not_shown(shell: Shell, monkeypatch: pytest.
         (["user", "add", "a b"], 1, "access key 'a b'"),
         (["user", "add", "alice", "--secret-from", "s3cret-typed"], 2, "stdin, prompt or env:NAME"),
         (["user", "add", "alice", "--secret-from", "env:NOT_THERE"], 2, "the environment has no NOT_THERE"),
-        (["user", "rotate", "nobody"], 4, "popmq acl user add nobody"),
+        (["user", "rotate", "nobody", "--yes"], 4, "popmq acl user add nobody"),
         (["user", "remove", "nobody"], 2, "confirm it with --yes"),
         (["policy", "add", "nobody", "allow", "pub", "orders"], 4, "does not exist"),
         (["policy", "add", "nobody", "permit", "pub", "orders"], 2, "invalid choice"),
         (["policy", "add", "nobody", "allow", "read", "orders"], 2, "'read' is no action"),
         (["policy", "add", "nobody", "allow", "pub", "queue:orders"], 2, "'queue:orders' is no resource"),
         (["policy", "add", "nobody", "allow", "pub", "group:"], 2, "'group:' is no resource"),
-        (["policy", "remove", "17"], 4, "policy 17 does not exist"),
+        (["policy", "remove", "17", "--yes"], 4, "policy 17 does not exist"),
         (["policy", "remove", "none"], 2, "no whole number"),
         (["explain", "nobody", "pub", "orders"], 4, "does not exist"),
         (["explain", "nobody", "administer", "orders"], 2, "invalid choice"),
@@ -114,7 +114,7 @@ def test_policies_are_added_explained_listed_removed(shell: Shell) -> None:
     told = shell("--json", "--namespace", "eu", "acl", "explain", "alice", "SUB", "orders")
     assert told.status == 1
     assert (told.document["allowed"], told.document["policy"]["id"]) == (False, 2)
-    assert shell.json("acl", "policy", "remove", "2")["effect"] == "DENY"
+    assert shell.json("acl", "policy", "remove", "2", "--yes")["effect"] == "DENY"
     assert [each["id"] for each in shell.json("acl", "policy", "list", "alice")] == [1, 3]
     assert shell.json("acl", "policy", "list", "bob") == []
 

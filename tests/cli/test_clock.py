@@ -62,12 +62,18 @@ def test_a_server_time_that_is_ahead_is_set_right(
         assert "server time is 1 h 59 min ahead of the system clock" in shell.ok("status").out.replace(
             " 2 h ", " 1 h 59 min "
         )
-        busy = shell("db", "clock", "--reset", "--database-url", f"sqlite:///{file}")
+        busy = shell("db", "clock", "--reset", "--yes", "--database-url", f"sqlite:///{file}")
         assert (busy.status, "in use by another popmq server" in busy.err) == (1, True)
     looked = shell.json("db", "clock", "--database-url", f"sqlite:///{file}")
     assert looked["server_time_ahead"].startswith(("1 h 59 min", "2 h"))
-    assert shell.json("db", "clock", "--reset", "--database-url", f"sqlite:///{file}")["messages_stored_now"] == "1"
-    assert shell.json("db", "clock", "--reset", "--database-url", f"sqlite:///{file}")["server_time_ahead"] == "0 ms"
+    assert (
+        shell.json("db", "clock", "--reset", "--yes", "--database-url", f"sqlite:///{file}")["messages_stored_now"]
+        == "1"
+    )
+    assert (
+        shell.json("db", "clock", "--reset", "--yes", "--database-url", f"sqlite:///{file}")["server_time_ahead"]
+        == "0 ms"
+    )
     with popserver.embedded(file) as broker:
         assert "server time" not in shell_of(broker, capsys, monkeypatch).ok("status").out
         with popclient.SimpleConsumer(broker.endpoint, group="till", topics="orders") as consumer:

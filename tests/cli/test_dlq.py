@@ -336,8 +336,8 @@ def test_ctrl_c_and_then_on(shell: Shell, dead: list[str], monkeypatch: pytest.M
 def test_purge(shell: Shell, dead: list[str]) -> None:
     words = ("dlq", "purge", "--group", "counters", "--where", "TAGS = 'UA'")
     said = shell(*words)
-    assert said.status == 1
-    assert said.out == "3 dead letters of counters would be deleted permanently; confirm it with --yes\n"
+    assert (said.status, said.out) == (2, "")
+    assert "deletes 3 dead letters of counters with their copies; it cannot be undone" in said.err
     assert len(listed(shell)) == 5
     assert shell.ok(*words, "--yes").lines == ["removed 3 dead letters of counters"]
     assert listed(shell) == [dead[2], dead[4]]

@@ -21,7 +21,7 @@ def furnished(shell: Shell) -> None:
 def test_send_says_where_it_stands(shell: Shell) -> None:
     options = ["--tag", "UA", "--key", "k1", "--key", "k2", "--property", "origin=JFK", "--property", "note=a=b"]
     (line,) = shell.ok("message", "send", "flights", "hello", *options).lines
-    sent = re.fullmatch(r"sent (01[0-9A-F]{32}) to flights at offset 0", line)
+    sent = re.fullmatch(r"sent (01[0-9A-F]{32}) to flights, queue [0-7], at offset 0", line)
     assert sent
     shown = shell.json("message", "get", sent[1])
     assert (shown["tag"], shown["keys"]) == ("UA", ["k1", "k2"])

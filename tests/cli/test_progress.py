@@ -53,13 +53,13 @@ def test_reset_goes_anywhere_and_says_from_where(shell: Shell) -> None:
     assert tried["dry_run"]
     assert [(each["from_offset"], each["to_offset"]) for each in tried["moved"]] == [(4, 5), (None, 5)]
     assert shell.json("group", "lag", "reports")["queues"][0]["offset"] == 4, "nothing is changed"
-    headings, *rows = shell.ok("group", "reset", "reports", "flights", "--to", "beginning").lines
+    headings, *rows = shell.ok("group", "reset", "reports", "flights", "--to", "beginning", "--yes").lines
     assert headings.split() == ["TOPIC", "QUEUE", "FROM", "TO"]
     assert [each.split() for each in rows] == [["flights", "0", "4", "0"], ["flights", "1", "none", "0"]]
-    shell.ok("group", "reset", "reports", "flights", "--offset", "3", "--queue", "1")
-    shell.ok("group", "reset", "reports", "flights", "--to", "2026-11-20T10:00+01:00", "--queue", "0")
+    shell.ok("group", "reset", "reports", "flights", "--offset", "3", "--queue", "1", "--yes")
+    shell.ok("group", "reset", "reports", "flights", "--to", "2026-11-20T10:00+01:00", "--queue", "0", "--yes")
     assert [each["offset"] for each in shell.json("group", "lag", "reports")["queues"]] == [5, 3]
-    shell.ok("group", "reset", "reports", "flights", "--to", "2020-11-20T10:00")
+    shell.ok("group", "reset", "reports", "flights", "--to", "2020-11-20T10:00", "--yes")
     assert [each["offset"] for each in shell.json("group", "lag", "reports")["queues"]] == [0, 0]
 
 
@@ -78,7 +78,7 @@ def test_reset_goes_anywhere_and_says_from_where(shell: Shell) -> None:
     ],
 )
 def test_a_reset_to_nowhere_is_refused(shell: Shell, words: tuple[str, ...], status: int, said: str) -> None:
-    refused = shell("group", "reset", "reports", "flights", *words)
+    refused = shell("group", "reset", "reports", "flights", *words, "--yes")
     assert refused.status == status
     assert said in refused.err
 
@@ -90,13 +90,15 @@ def test_skip(shell: Shell) -> None:
     with Admin(shell.endpoint) as admin:
         first, second, _ = (each.message_id for each in admin.peek_messages("jobs"))
     shell.ok("message", "receive", "jobs", "--group", "workers", "--max", "1")
-    held = shell("group", "skip", "workers", first)
+    held = shell("group", "skip", "workers", first, "--yes")
     assert held.status == 1
     assert "is not skipped for group 'workers': it is INFLIGHT: client" in held.err
     assert "wait until its holder acks it or its hold ends, or end the hold with: popmq group skip --force" in held.err
-    assert shell.ok("group", "skip", "workers", second.lower(), "--topic", "jobs").out.endswith("it was READY\n")
-    assert shell("group", "skip", "workers", second).err.count("there is nothing left to skip") == 1
-    assert shell("group", "skip", "workers", "0" * 34).status == 4
+    assert shell.ok("group", "skip", "workers", second.lower(), "--topic", "jobs", "--yes").out.endswith(
+        "it was READY\n"
+    )
+    assert shell("group", "skip", "workers", second, "--yes").err.count("there is nothing left to skip") == 1
+    assert shell("group", "skip", "workers", "0" * 34, "--yes").status == 4
     (left,) = shell.json("message", "receive", "jobs", "--group", "workers")
     assert left["message_id"] not in {first, second}
 
@@ -120,7 +122,7 @@ def test_nothing_to_clone(shell: Shell) -> None:
 @pytest.mark.row("H6")
 def test_what_is_exported_is_imported(shell: Shell, tmp_path: Path) -> None:
     consume(shell)
-    shell.ok("group", "reset", "reports", "flights", "--offset", "2", "--queue", "1")
+    shell.ok("group", "reset", "reports", "flights", "--offset", "2", "--queue", "1", "--yes")
     file = tmp_path / "offsets.json"
     text = shell.ok("group", "offsets", "export", "reports").out
     assert json.loads(text) == {"offsetTable": {"flights@reports": {"0": 4, "1": 2}}}
@@ -128,11 +130,11 @@ def test_what_is_exported_is_imported(shell: Shell, tmp_path: Path) -> None:
         f"wrote the offsets of 2 queues to {file}"
     ]
     assert file.read_text() == text
-    shell.ok("group", "reset", "reports", "flights", "--to", "end")
-    shell.ok("group", "offsets", "import", "reports", str(file))
+    shell.ok("group", "reset", "reports", "flights", "--to", "end", "--yes")
+    shell.ok("group", "offsets", "import", "reports", str(file), "--yes")
     assert shell.ok("group", "offsets", "export", "reports").out == text, "back as well as ahead"
     shell.ok("group", "create", "heirs")
-    shell.ok("group", "offsets", "import", "heirs", "-", "--as", "reports", stdin=text.encode())
+    shell.ok("group", "offsets", "import", "heirs", "-", "--as", "reports", "--yes", stdin=text.encode())
     assert [each["offset"] for each in shell.json("group", "lag", "heirs")["queues"]] == [4, 2]
 
 
@@ -140,7 +142,7 @@ def test_what_is_exported_is_imported(shell: Shell, tmp_path: Path) -> None:
 def test_the_classic_writers_file_is_read(shell: Shell, tmp_path: Path) -> None:
     file = tmp_path / "consumerOffset.json"
     file.write_text('{\n\t"offsetTable":{"flights@reports":{0:3,1:5},"flights@others":{0:1}}\n}')
-    moved = shell.json("group", "offsets", "import", "reports", str(file))["moved"]
+    moved = shell.json("group", "offsets", "import", "reports", str(file), "--yes")["moved"]
     assert [(each["queue_id"], each["to_offset"]) for each in moved] == [(0, 3), (1, 5)]
 
 
@@ -167,7 +169,7 @@ def test_a_file_that_is_torn_or_wrong_changes_nothing(shell: Shell, tmp_path: Pa
     file = tmp_path / "offsets.json"
     file.write_text(text)
     before = shell.ok("group", "lag", "reports").out
-    refused = shell("group", "offsets", "import", "reports", str(file))
+    refused = shell("group", "offsets", "import", "reports", str(file), "--yes")
     assert refused.status in {1, 2, 4}
     assert said in refused.err
     assert refused.err.replace("\n", "").isprintable()
@@ -182,7 +184,7 @@ def test_offsets_are_for_groups_that_own_whole_queues(shell: Shell, tmp_path: Pa
     assert "consumer group workers consumes message by message" in refused.err
     file = tmp_path / "offsets.json"
     file.write_text('{"offsetTable": {"flights@workers": {"0": 3}}}')
-    refused = shell("group", "offsets", "import", "workers", str(file))
+    refused = shell("group", "offsets", "import", "workers", str(file), "--yes")
     assert refused.status == 1
     assert "'workers' consumes in mode POP" in refused.err
     missing = shell("group", "offsets", "import", "workers", str(tmp_path / "none.json"))
@@ -190,7 +192,7 @@ def test_offsets_are_for_groups_that_own_whole_queues(shell: Shell, tmp_path: Pa
     unwritable = shell("group", "offsets", "export", "reports", str(tmp_path))
     assert (unwritable.status, "cannot be written" in unwritable.err) == (2, True)
     file.write_bytes(b"\xff\xfe")
-    assert "is no text: byte 0 is not UTF-8" in shell("group", "offsets", "import", "workers", str(file)).err
+    assert "is no text: byte 0 is not UTF-8" in shell("group", "offsets", "import", "workers", str(file), "--yes").err
 
 
 def test_pauses_that_are_left_out_are_counted(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,8 +234,8 @@ def test_a_held_message_is_skipped_by_force(shell: Shell) -> None:
     shell.ok("group", "create", "workers")
     shell.ok("message", "send", "jobs", "x")
     (held,) = shell.json("message", "receive", "jobs", "--group", "workers")
-    refused = shell("group", "skip", "workers", held["message_id"])
+    refused = shell("group", "skip", "workers", held["message_id"], "--yes")
     assert "popmq group skip --force" in refused.err
-    said = shell.ok("group", "skip", "workers", held["message_id"], "--force").lines[0]
+    said = shell.ok("group", "skip", "workers", held["message_id"], "--force", "--yes").lines[0]
     assert f"skipped {held['message_id']} for workers; it was INFLIGHT, held by client " in said
     assert said.endswith(" until 2025-01-01T00:00:30+00:00")

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from datetime import UTC, datetime
 
 import pytest
 
 import popserver
+from tests.support.builders import START
 from tests.support.shell import Shell
 
 
 @pytest.fixture
 def shell(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Shell]:
-    """On real time: a delay counts from the sender's clock."""
-    with popserver.embedded(auto_create=False) as broker:
+    with popserver.embedded(auto_create=False, manual_clock=START) as broker:
         yield Shell(broker.endpoint, capsys, monkeypatch, broker)
 
 
@@ -57,10 +58,10 @@ def test_nothing_of_it_can_be_received(shell: Shell) -> None:
 
 def test_cancel_by_id(shell: Shell) -> None:
     kept, first, second = (later(shell, "x", "1h") for _ in range(3))
-    said = shell.ok("message", "cancel", first, second, "--topic", "flights")
+    said = shell.ok("message", "cancel", first, second, "--topic", "flights", "--yes")
     assert said.lines == [f"cancelled {first}", f"cancelled {second}"]
     assert [each["message_id"] for each in shell.json("message", "scheduled", "--topic", "flights")] == [kept]
-    again = shell("message", "cancel", first, "--topic", "flights")
+    again = shell("message", "cancel", first, "--topic", "flights", "--yes")
     assert (again.status, again.out) == (4, "")
     assert first in again.err
 
@@ -69,18 +70,20 @@ def test_cancel_by_id(shell: Shell) -> None:
 def test_cancel_by_key(shell: Shell) -> None:
     later(shell, "x", "1h", "--key", "other")
     wanted = {later(shell, "x", "1h", "--key", "order-1", "--key", "more") for _ in range(2)}
-    assert set(shell.json("message", "cancel", "--topic", "flights", "--key", "order-1")["cancelled"]) == wanted
+    assert (
+        set(shell.json("message", "cancel", "--topic", "flights", "--key", "order-1", "--yes")["cancelled"]) == wanted
+    )
     assert len(shell.json("message", "scheduled", "--topic", "flights")) == 1
-    assert shell("message", "cancel", "--topic", "flights", "--key", "order-1").status == 4
+    assert shell("message", "cancel", "--topic", "flights", "--key", "order-1", "--yes").status == 4
 
 
 @pytest.mark.parametrize("words", [[], ["id", "--key", "k"]], ids=["neither", "both"])
 def test_an_id_or_a_key(shell: Shell, words: list[str]) -> None:
-    said = shell("message", "cancel", *words, "--topic", "flights")
+    said = shell("message", "cancel", *words, "--topic", "flights", "--yes")
     assert (said.status, "--key" in said.err) == (2, True)
 
 
-@pytest.mark.parametrize("command", [["scheduled"], ["cancel", "x"]], ids=lambda words: words[0])
+@pytest.mark.parametrize("command", [["scheduled"], ["cancel", "x", "--yes"]], ids=lambda words: words[0])
 def test_a_topic_that_is_not_there(shell: Shell, command: list[str]) -> None:
     said = shell("message", *command, "--topic", "nowhere")
     assert (said.status, "popmq topic create nowhere" in said.err) == (4, True)
@@ -89,3 +92,12 @@ def test_a_topic_that_is_not_there(shell: Shell, command: list[str]) -> None:
 def test_too_far_ahead(shell: Shell) -> None:
     said = shell("message", "send", "flights", "x", "--delay", "41d")
     assert (said.status, "--max-delay" in said.err) == (1, True)
+
+
+def test_a_delayed_message_is_told_with_its_time(shell: Shell) -> None:
+    shell.ok("topic", "create", "reminders", "--type", "DELAY")
+    (line,) = shell.ok("message", "send", "reminders", "x", "--delay", "1h").lines
+    due = datetime.fromtimestamp(shell.broker.clock.now_ms() / 1_000 + 3_600, UTC)
+    assert line.endswith(f" to reminders, due at {due.astimezone().isoformat(timespec='seconds')}")
+    (document,) = shell.json("message", "send", "reminders", "x", "--delay", "1h")["messages"]
+    assert (document["queue_id"], document["deliver_at"]) == (None, "2025-01-01T01:00:00.000Z")

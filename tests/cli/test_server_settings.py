@@ -44,6 +44,37 @@ def test_a_broken_settings_file_is_a_usage_error(
     assert said.err.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "wanted"),
+    [
+        ("port", "99999", "give 65535 or less"),
+        ("port", "-1", "give 0 or more"),
+        ("port", "many", "give a whole number"),
+        ("workers", "0", "give 1 or more"),
+        ("transaction_timeout", "0s", "give more than 0"),
+        ("durability", "none", "give 'full' or 'relaxed'"),
+        ("auth", "perhaps", "give true or false"),
+    ],
+)
+def test_a_wrong_value_is_told_with_its_limit(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], option: str, value: str, wanted: str
+) -> None:
+    monkeypatch.setenv(f"POPMQ_{option.upper()}", value)
+    assert popclient.cli.main(["db", "check"]) == 2
+    assert capsys.readouterr().err == f"popmq: {option}={value!r}: {wanted}\n".replace("='0s'", "=0")
+
+
+def test_an_unknown_setting_leads_to_the_one_that_was_meant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "popmq.toml").write_text("prot = 1\nsomething = 2\n")
+    assert popclient.cli.main(["db", "check"]) == 2
+    assert capsys.readouterr().err == (
+        "popmq: prot: no such setting; did you mean port?\npopmq: something: no such setting, see popmq serve --help\n"
+    )
+
+
 def test_a_check_makes_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert popclient.cli.main(["db", "check", "--database-url", f"sqlite:///{tmp_path / 'popmq.db'}"]) == 1
     assert "does not exist; create it with: popmq db upgrade" in capsys.readouterr().err
@@ -127,9 +158,11 @@ def test_backup_and_restore(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert popclient.cli.main(["db", "upgrade", "--database-url", url]) == 0
     assert popclient.cli.main(["--json", "backup", str(copy), "--database-url", url]) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["backup"] == str(copy)
-    assert popclient.cli.main(["backup", str(copy), "--database-url", url]) == 1
-    assert "copy.db exists already; choose another file, or replace it with --force" in capsys.readouterr().err
-    assert popclient.cli.main(["restore", str(copy), "--database-url", url]) == 1
-    assert "exists already; restore into another file, or replace it with --force" in capsys.readouterr().err
-    assert popclient.cli.main(["restore", str(copy), "--database-url", url, "--force"]) == 0
+    assert popclient.cli.main(["backup", str(copy), "--database-url", url]) == 2
+    assert "confirm it with --yes" in capsys.readouterr().err
+    assert popclient.cli.main(["restore", str(copy), "--database-url", url]) == 2
+    assert (
+        "popmq.db with 0 topics and 0 messages; it cannot be undone, confirm it with --yes" in capsys.readouterr().err
+    )
+    assert popclient.cli.main(["restore", str(copy), "--database-url", url, "--yes"]) == 0
     assert popclient.cli.main(["db", "check", "--database-url", url]) == 0

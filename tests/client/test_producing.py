@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
@@ -18,6 +20,7 @@ from popclient import (
     NotFound,
     PayloadTooLarge,
     PopError,
+    Producer,
     SendReceipt,
     Tls,
     TooManyRequests,
@@ -25,6 +28,7 @@ from popclient import (
     Unreachable,
     aio,
 )
+from popclient.sql import enqueue
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
 from tests.support.scripted_server import OK, ScriptedServer, status, until
@@ -378,3 +382,10 @@ def test_a_client_belongs_to_one_event_loop() -> None:
         another.run(is_refused(producer))
         own.run(producer.close())
         own.run(server.stop())
+
+
+@pytest.mark.parametrize("send", [Producer.send, aio.Producer.send, enqueue], ids=["sync", "aio", "sql"])
+def test_its_fields_are_in_its_signature(send: Callable[..., object]) -> None:
+    named = set(inspect.signature(send).parameters)
+    assert {"tag", "keys", "properties", "message_group", "delivery_timestamp", "priority", "delay"} <= named
+    assert "fields" not in named

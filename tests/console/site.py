@@ -18,6 +18,7 @@ from popclient.config import ClientConfig
 from popconsole.app import app
 from popconsole.settings import Settings
 from popserver import EmbeddedBroker
+from tests.support.builders import START
 
 ADDRESS = "http://127.0.0.1:8082"
 _CSRF = re.compile(r'name="csrf" value="([^"]+)"')
@@ -86,7 +87,7 @@ def browsing(settings: Settings, address: str = ADDRESS) -> Iterator[TestClient]
 @contextmanager
 def opened(database: str = "sqlite://", *, console: dict[str, Any] | None = None, **options: Any) -> Iterator[Site]:
     """A site on a server of its own, whose clock stands still."""
-    with popserver.embedded(database, manual_clock=True, **options) as broker:
+    with popserver.embedded(database, manual_clock=START, **options) as broker:
         settings = Settings(ClientConfig(broker.endpoint), **{"sample_s": 3_600.0, **(console or {})})
         with browsing(settings) as browser:
             yield Site(broker, browser)

@@ -27,6 +27,7 @@ from popproto.v2.admin_pb2_grpc import AdminStub as RocketmqAdminStub
 from popserver import EmbeddedBroker, services
 from popserver.config import GivenConfig
 from popserver.model.errors import CannotListen
+from tests.support.builders import START
 from tests.support.desk import REQUESTS, opened
 from tests.support.http import get
 from tests.support.signing import signed
@@ -71,7 +72,7 @@ def test_with_users_each_call_on_the_port_is_for_admins(service: Any, module: An
     stub: Any = AdminStub if module is ours else RocketmqAdminStub
     root, worker = ("root", "root-has-a-secret"), ("worker", "worker-has-a-secret")
     options: dict[str, Any] = {"auth": True, "admin_access_key": root[0], "admin_secret": root[1]}
-    with popserver.embedded(manual_clock=True, admin="127.0.0.1:0", **options) as server:
+    with popserver.embedded(manual_clock=START, admin="127.0.0.1:0", **options) as server:
         with Admin(ClientConfig(server.admin_endpoint, access_key=root[0], access_secret=root[1])) as admin:
             admin.create_user(*worker)
         date = datetime.fromtimestamp(server.clock.now_ms() / 1_000, UTC).strftime("%Y%m%dT%H%M%SZ")

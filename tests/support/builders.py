@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from datetime import UTC, datetime
 from typing import Any
 
 from popserver.model.group import NewGroup
@@ -11,6 +12,7 @@ from popserver.model.names import Resource
 from popserver.model.retry import Exponential, RetryPolicy
 from popserver.model.topic import MessageType, NewTopic
 
+START = datetime(2025, 1, 1, tzinfo=UTC)  # of a manual clock
 TOPIC = Resource("", "orders")
 GROUP = Resource("", "billing")
 _numbers = itertools.count()

@@ -21,6 +21,7 @@ from popproto.v2.admin_pb2_grpc import AdminStub as RocketmqAdminStub
 from popproto.v2.service_pb2_grpc import MessagingServiceStub
 from popserver import EmbeddedBroker
 from popserver.database import schema
+from tests.support.builders import START
 
 CLIENT = (("x-mq-client-id", "worker-1"),)
 REQUESTS = {"QueryMessage": "ListMessageRequest"}  # the one request that is not named after its method
@@ -118,7 +119,7 @@ class Desk:
 @contextmanager
 def opened(database: str = "sqlite://", **options: Any) -> Iterator[Desk]:
     with (
-        popserver.embedded(database, manual_clock=True, **options) as server,
+        popserver.embedded(database, manual_clock=START, **options) as server,
         grpc.insecure_channel(server.endpoint, options=[("grpc.max_receive_message_length", -1)]) as channel,
     ):
         yield Desk(server, channel)
