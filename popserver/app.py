@@ -203,6 +203,7 @@ class App:
                 client_meters=self._count_client_metrics(),
                 set_log_level=set_level if self.own_process else None,
                 given=self._given,
+                engine=self.config.grpc_engine,
             )
             opened.append(self.server)
             self.web = self._open_web()

@@ -17,12 +17,13 @@ from pydantic_settings import (
 from popport.addresses import is_loopback, path_of
 from popserver.model.errors import CannotListen
 from popserver.model.times import parse_duration_ms
-from popserver.transport.listen import PORT_MAX, address_of, split_address
+from popserver.transport.listen import PORT_MAX, Engine, Mode, address_of, split_address
 
 FILE = Path("popmq.toml")
 OFF = "off"
 WORKERS_MAX = 64  # each has five connections to Postgres, which by default takes 100
 _OF_NAMES = frozenset("abcdefghijklmnopqrstuvwxyz0123456789.-_")
+_OF_TLS = frozenset({"tls_cert", "tls_key", "tls_client_ca", "tls_dir"})
 SECRET = frozenset({"admin_secret", "database_url", "metrics_token"})  # settings whose values are never shown
 
 
@@ -52,7 +53,8 @@ class Config(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["console", "json"] = "console"
     drain_timeout: int = Field(default=30_000, ge=0)  # ms
-    tls: Literal["permissive", "plaintext", "tls"] = "permissive"
+    grpc_engine: Engine = "builtin"  # what speaks gRPC: the server itself, or gRPC's library
+    tls: Mode = "permissive"  # with grpcio: tls if a setting of TLS is given, otherwise plaintext
     tls_cert: Path | None = None  # PEM; with tls_key. None: a self-signed certificate
     tls_key: Path | None = None
     tls_client_ca: Path | None = None  # PEM; clients without a certificate of this CA are refused
@@ -145,8 +147,20 @@ class Config(BaseSettings):
             split_address(address)
         return value
 
+    @model_validator(mode="before")
+    @classmethod
+    def _choose_tls(cls, given: Any) -> Any:
+        if isinstance(given, dict) and given.get("grpc_engine") == "grpcio" and "tls" not in given:
+            return {**given, "tls": "tls" if given.keys() & _OF_TLS else "plaintext"}
+        return given
+
     @model_validator(mode="after")
     def _check_tls(self) -> Self:
+        if self.grpc_engine == "grpcio" and self.tls == "permissive":
+            raise ValueError(
+                "grpc_engine=grpcio cannot accept TLS and plaintext on one port, as tls=permissive asks for; set"
+                " tls=tls or tls=plaintext, or leave grpc_engine out"
+            )
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ValueError("a certificate and its key belong together: give both tls_cert and tls_key, or neither")
         if self.tls_client_ca is not None and self.tls != "tls":

@@ -47,11 +47,11 @@ from popserver.rocketmq_admin.rpc import RocketmqAdminMethods, ServerFacts
 from popserver.rocketmq_admin.traffic import Traffic
 from popserver.server import PopServer
 from popserver.transport import convert
-from popserver.transport.call import Service, encode
+from popserver.transport.call import Door, Service, encode
 from popserver.transport.calls import AnyMethod, ConversationMethod, Method, StreamMethod, serve
 from popserver.transport.incoming import Incoming
 from popserver.transport.limits import CallLimits
-from popserver.transport.listen import PLAINTEXT, Listening, address_of
+from popserver.transport.listen import PLAINTEXT, Engine, Listening, address_of
 from popserver.transport.public_services import PublicServices
 
 if TYPE_CHECKING:
@@ -196,6 +196,7 @@ def build(
     client_meters: ClientMeters | None = None,
     set_log_level: Callable[[str], None] | None = None,
     given: GivenSockets = NONE_GIVEN,
+    engine: Engine = "builtin",
 ) -> PopServer:
     """A server that is bound to host and port (0: any free port, see `.port`). Call it in the running event loop.
 
@@ -205,11 +206,12 @@ def build(
     `CannotListen` if an address cannot be bound.
     """
     access = access or Access(broker.reader, broker.clock)
-    door = admin_door = Http2Door(limits, min(limits.connections_max, connections_max()), must_sign=access.is_on)
+    make = partial(_door, engine, limits, must_sign=access.is_on)
+    door = admin_door = make(min(limits.connections_max, connections_max()))
     port = door.listen(host, port, listening, given.clients)
     admin_address = address_of(host, port)
     if admin_at is not None:
-        admin_door = Http2Door(limits, limits.admin_connections_max, must_sign=access.is_on, purpose="admin")
+        admin_door = make(limits.admin_connections_max, purpose="admin")
         try:
             admin_address = address_of(admin_at[0], admin_door.listen(*admin_at, listening, given.admin))
         except BaseException:
@@ -217,7 +219,7 @@ def build(
             raise
     doors = list(dict.fromkeys([door, admin_door]))
     for each in doors:
-        for budget in each.connections.budgets:
+        for budget in each.budgets:
             broker.budgets.include(budget)
     incoming = Incoming(broker.budgets, limits, broker.meters)
     own = convert.endpoints(host, port)
@@ -235,7 +237,7 @@ def build(
     administration: list[Service] = []
     refused: list[Service] = []
     if is_administered:
-        facts = ServerFacts(version, address_of(host, port), lambda: door.connections.connections.used, set_log_level)
+        facts = ServerFacts(version, address_of(host, port), lambda: door.connected, set_log_level)
         tables = {ADMIN: made.admin(access, readiness), ROCKETMQ_ADMIN: made.rocketmq_admin(facts)}
         gate_of_admins = AdminGate(access, broker.clock)
         administration = [serve(each, table, gate_of_admins, incoming) for each, table in tables.items()]
@@ -253,8 +255,17 @@ def build(
         methods = ClientMetricMethods(client_meters, broker.catalog, incoming, gate, must_sign=access.is_on)
         services.append(methods.service)
     door.serve(services)
-    most = door.connections.limits.connections_max
-    return PopServer(doors, address_of(host, port), admin_address, port, broker.drain, made.session, readiness, most)
+    address, most = address_of(host, port), door.connections_max
+    return PopServer(doors, address, admin_address, port, broker.drain, made.session, readiness, most)
+
+
+def _door(engine: Engine, limits: CallLimits, connections_max: int, *, must_sign: bool, purpose: str = "") -> Door:
+    if engine == "builtin":
+        return Http2Door(limits, connections_max, must_sign=must_sign, purpose=purpose)
+    # gRPC's library loads slowly.
+    from popserver.grpcio.door import GrpcioDoor
+
+    return GrpcioDoor(limits, connections_max, purpose=purpose)
 
 
 ADMIN = wire.DESCRIPTOR.services_by_name["Admin"]

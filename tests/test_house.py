@@ -17,7 +17,7 @@ AT_ONCE = ("asyncio.gather", "asyncio.shield")  # awaited without a turn of the 
 
 # A room may import the rooms before it, and itself. The last ones put the server together.
 ROOMS = (
-    "model", "filters", "postgres", "database", "engine", "front", "transport", "http2", "access", "catalog",
+    "model", "filters", "postgres", "database", "engine", "front", "transport", "http2", "grpcio", "access", "catalog",
     "messages", "members", "cluster", "delivery", "lite", "producing", "settling", "maintenance", "clients",
     "pulling", "dead_letters", "receiving", "inspection", "rocketmq_admin", "bulk", "progress", "config", "broker",
     "metrics", "web", "server", "services", "logs", "app", "in_process", "offline", "serve", "sizing", "cli",
@@ -84,7 +84,7 @@ WIRE = (
 )
 # Types that stop at a door: what may name them.
 KEPT_IN = {
-    "grpc": ("popclient",),
+    "grpc": ("popserver.grpcio", "popclient"),
     "popproto": (*WIRE, "popclient"),
     "google": (*WIRE, "popclient"),
     "prometheus_client": ("popserver.metrics",),

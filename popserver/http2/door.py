@@ -12,6 +12,7 @@ from popserver.front.connections import ConnectionLimits, Connections
 from popserver.front.port import PREFACE, TLS_HANDSHAKE, PortListener, TlsContexts
 from popserver.http2.frames import ConnectionFailure, ErrorCode
 from popserver.http2.protocol import ClientConnection, Patience, Shared
+from popserver.model.budget import Budget
 from popserver.transport.call import Service
 from popserver.transport.limits import CallLimits
 from popserver.transport.listen import Listening, cannot_listen
@@ -54,6 +55,18 @@ class Http2Door:
         self._listeners: list[PortListener] = []
         self._look: asyncio.TimerHandle | None = None
         self._end_worst: asyncio.TimerHandle | None = None
+
+    @property
+    def connections_max(self) -> int:
+        return self.connections.limits.connections_max
+
+    @property
+    def budgets(self) -> Sequence[Budget]:
+        return self.connections.budgets
+
+    @property
+    def connected(self) -> int:
+        return self.connections.connections.used
 
     def listen(self, host: str, port: int, listening: Listening, given: Sequence[socket.socket] = ()) -> int:
         """Bind host and port (0: any free port), and return the port. `given`: sockets that are bound there already.

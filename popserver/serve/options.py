@@ -76,6 +76,12 @@ def _add_transactions(parser: argparse.ArgumentParser) -> None:
 
 def _add_tls(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
+        "--grpc-engine",
+        choices=("builtin", "grpcio"),
+        help="builtin: the server speaks HTTP/2 itself; grpcio: gRPC's library does, with plaintext or TLS on the port,"
+        " more processor time and fewer limits (builtin)",
+    )
+    parser.add_argument(
         "--tls",
         choices=("permissive", "plaintext", "tls"),
         help="permissive: TLS and plaintext on one port (permissive)",

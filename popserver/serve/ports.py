@@ -62,7 +62,7 @@ Ports = Mapping[str, BoundPort]  # by the names of `GivenSockets`; a worker with
 def open_ports(config: Config) -> list[Ports]:
     """Bind all ports of all workers. Raises `CannotListen`."""
     check_ports(config)
-    shared = list(_shared_ports(config.host, config.port, config.workers))
+    shared = list(_shared_ports(config))
     return [_ports_of(config, number, clients) for number, clients in enumerate(shared, 1)]
 
 
@@ -103,18 +103,23 @@ def _ports_of(config: Config, number: int, clients: BoundPort) -> Ports:
     return ports
 
 
-def _shared_ports(host: str, port: int, count: int) -> Iterator[BoundPort]:
-    """The port for clients, once for each worker: the system spreads connections over those that listen."""
+def _shared_ports(config: Config) -> Iterator[BoundPort]:
+    """The port for clients, once for each worker: the system spreads connections over those that listen.
+
+    gRPC's library listens on sockets of its own beside these, which then only keep the port.
+    """
+    host, port = config.host, config.port
     try:
         if port:
             # Another program of this user that shares its port too would get some of the connections.
             for probe in listening_sockets(host, port):
                 probe.close()
-        for _ in range(count):
+        for _ in range(config.workers):
             sockets = listening_sockets(host, port, is_shared=True)
             port = sockets[0].getsockname()[1]
-            for each in sockets:
-                each.listen(BACKLOG)
+            if config.grpc_engine == "builtin":
+                for each in sockets:
+                    each.listen(BACKLOG)
             yield BoundPort("--port", host, sockets)
     except OSError:
         raise cannot_listen(host, port, "--port") from None

@@ -1,7 +1,7 @@
-"""A call as the rest of the server sees it, and the interface of a door. This module does not use gRPC's library.
+"""A call as the rest of the server sees it, and the interface of a door. This module knows no door.
 
 A door accepts connections. For each call it makes a `Call` and runs the handler in its own task; cancelling that task
-ends the call. `http2.door` is the built-in door.
+ends the call. `http2.door` is the built-in door, `grpcio.door` that of gRPC's library.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from enum import IntEnum
 from typing import NamedTuple, Protocol
 
+from popserver.model.budget import Budget
 from popserver.transport.listen import Listening
 
 
@@ -124,6 +125,18 @@ class Service(NamedTuple):
 class Door(Protocol):
     """Accepts calls and runs their handlers."""
 
+    @property
+    def connections_max(self) -> int:
+        """How many connections it accepts at one time."""
+
+    @property
+    def budgets(self) -> Sequence[Budget]:
+        """What `popmq status` shows of its connections."""
+
+    @property
+    def connected(self) -> int:
+        """How many connections there are, as far as the door knows."""
+
     def listen(self, host: str, port: int, listening: Listening, given: Sequence[socket.socket] = ()) -> int:
         """Bind host and port (0: any free port), and return the port. `given`: sockets that are bound there already.
 
@@ -132,10 +145,11 @@ class Door(Protocol):
 
     def serve(self, services: Sequence[Service]) -> None: ...
 
-    async def start(self) -> None: ...
+    async def start(self) -> None:
+        """Accept connections. Raises `CannotListen` if another program has taken the address meanwhile."""
 
     def stop_accepting(self) -> None:
-        """Accept no more connections. Open ones stay, and their calls are served."""
+        """Accept no more connections, if the door can. Open ones stay, and their calls are served."""
 
     def close(self) -> None:
         """Free the address at once, for a server that cannot start."""

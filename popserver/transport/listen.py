@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 # permissive: TLS and plaintext on one port (docs/design/0008).
 Mode = Literal["permissive", "plaintext", "tls"]
+# What speaks gRPC: the server itself, or gRPC's library (docs/design/0025).
+Engine = Literal["builtin", "grpcio"]
 
 
 class Listening(NamedTuple):

@@ -1,0 +1,1 @@
+"""The door of gRPC's own library (docs/design/0025)."""
