@@ -149,10 +149,11 @@ class Config(BaseSettings):
 
     @model_validator(mode="before")
     @classmethod
-    def _choose_tls(cls, given: Any) -> Any:
-        if isinstance(given, dict) and given.get("grpc_engine") == "grpcio" and "tls" not in given:
-            return {**given, "tls": "tls" if given.keys() & _OF_TLS else "plaintext"}
-        return given
+    def _choose_tls(cls, given: dict[str, Any]) -> dict[str, Any]:
+        engine = given.get("grpc_engine", cls.model_fields["grpc_engine"].default)
+        if engine == "builtin" or "tls" in given:
+            return given
+        return {**given, "tls": "tls" if given.keys() & _OF_TLS else "plaintext"}
 
     @model_validator(mode="after")
     def _check_tls(self) -> Self:

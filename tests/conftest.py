@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from popclient import ClientConfig
+from tests.support.engine import ChosenEngine
 from tests.support.full import Full
 from tests.support.open_clients import OpenClients
 from tests.support.postgres import PostgresServer, fresh_database, postgres_server
@@ -34,6 +35,7 @@ def pytest_configure(config: pytest.Config) -> None:
     assert ClientConfig("127.0.0.1:1").request_timeout == PATIENCE_S
     # The many servers and commands that tests start are read compiled, as an installed package is.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    config.pluginmanager.register(ChosenEngine(), "chosen-engine")
     config.pluginmanager.register(Full(part=os.environ.get("POPMQ_TEST_PART")), "full-tests")
     config.pluginmanager.register(Rows(config), "mission-rows")
     config.pluginmanager.register(OpenClients(), "open-clients")

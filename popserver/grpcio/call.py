@@ -72,6 +72,7 @@ class GrpcioCall:
 
     def hang_up(self, why: str) -> None:
         log.debug("connection closed", peer=self.peer, reason=why)
+        self.is_cancelled = True
         self._hang_up(self.peer)
 
     async def send_headers(self) -> None:
@@ -94,14 +95,17 @@ class GrpcioCall:
         """Run the handler; returns its answer."""
         self._task = asyncio.current_task()
         try:
-            return await handler(self)
+            answer = await handler(self)
+            if not self.is_cancelled:
+                return answer
+            raise asyncio.CancelledError  # which the library takes quietly
         except asyncio.CancelledError:
             if not self._is_stopped:
                 self.is_cancelled = True
                 raise
         except grpc.aio.BaseError:
             self.is_cancelled = True
-            raise asyncio.CancelledError from None  # which the library takes quietly
+            raise asyncio.CancelledError from None
         except Exception as error:  # noqa: BLE001
             log.error("call failed", peer=self.peer, reason=type(error).__name__)
             self.end(EndStatus(EndCode.INTERNAL, "the server failed on this call"))

@@ -7,11 +7,13 @@ from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 from popserver.front.source import Source
+from popserver.grpcio.door import GrpcioDoor
 from popserver.http2.door import Http2Door
 from popserver.transport.call import Door, Service
 from popserver.transport.limits import CallLimits
-from popserver.transport.listen import PLAINTEXT, Listening
+from popserver.transport.listen import PLAINTEXT, Engine, Listening, Mode
 from tests.http2.service import TEST_SERVICE
+from tests.support.engine import ENGINE
 
 CONNECTIONS_MAX = 1_000
 
@@ -24,6 +26,11 @@ class Served(NamedTuple):
     tls_port: int
 
 
+def a_door(limits: CallLimits, engine: Engine = ENGINE) -> Door:
+    """A door of the engine under test."""
+    return Http2Door(limits, CONNECTIONS_MAX) if engine == "builtin" else GrpcioDoor(limits, CONNECTIONS_MAX)
+
+
 @asynccontextmanager
 async def served(
     source: Source | None = None,
@@ -31,8 +38,9 @@ async def served(
     limits: CallLimits | None = None,
 ) -> AsyncIterator[Served]:
     """A running door, stopped at the end without patience."""
-    door = Http2Door(limits or CallLimits(), CONNECTIONS_MAX)
-    port = door.listen("127.0.0.1", 0, PLAINTEXT if source is None else Listening("permissive", source))
+    door = a_door(limits or CallLimits())
+    mode: Mode = "permissive" if ENGINE == "builtin" else "tls"
+    port = door.listen("127.0.0.1", 0, PLAINTEXT if source is None else Listening(mode, source))
     door.serve(services)
     await door.start()
     try:

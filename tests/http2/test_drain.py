@@ -13,11 +13,10 @@ import pytest
 from hpack import Encoder
 
 from popserver.front.source import Source
-from popserver.http2.door import Http2Door
 from popserver.transport.call import Call, Door, Encodable, Route, Service, encode
 from popserver.transport.limits import CallLimits
 from popserver.transport.listen import PLAINTEXT, Listening
-from tests.http2.doors import CONNECTIONS_MAX, served
+from tests.http2.doors import a_door, served
 from tests.http2.fuzz import PREFACE, frame
 from tests.http2.service import SimpleRequest, SimpleResponse, next_request
 from tests.support.certificates import Authority
@@ -88,7 +87,7 @@ class Load:
 
 
 async def _start(port: int, load: Load, source: Source | None) -> tuple[Door, int]:
-    door = Http2Door(CallLimits(), CONNECTIONS_MAX)
+    door = a_door(CallLimits())
     port = door.listen("127.0.0.1", port, PLAINTEXT if source is None else Listening("tls", source))
     door.serve([Service("grpc.testing.TestService", {"UnaryCall": Route(load.handle, encode, streams=False)})])
     await door.start()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import grpc
+import pytest
 from sqlalchemy import select
 
 from popproto.v2 import definition_pb2 as pb
@@ -27,6 +28,7 @@ from popserver.server import PopServer
 from popserver.transport import convert
 from popserver.transport.limits import CallLimits
 from popserver.transport.listen import PLAINTEXT, Listening
+from tests.support.engine import ENGINE
 from tests.support.running_broker import TestedBroker
 
 VERSION = "9.9.9"
@@ -138,6 +140,8 @@ async def opened(
     Where the rules ask for signatures, `admin` (access key, secret) is there from the start.
     `administered`: the administration listens as well. `more` goes to `services.build`.
     """
+    if more.setdefault("engine", ENGINE) == "grpcio" and listening.mode == "permissive":
+        pytest.skip("gRPC's library cannot have plaintext and TLS on one port")
     database = _postgres(postgres_url) if postgres_url else _file(folder / "popmq.db")
     broker = TestedBroker(database, clock or SystemClock(), auto_create=auto_create)
     broker.writer.start()

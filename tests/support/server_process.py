@@ -12,6 +12,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from tests.support.engine import SETTING
+
 READY_TIMEOUT_S = 60.0  # on an idle machine a start takes 0.6 s
 # The command to test: this checkout's, or another one's that the environment names.
 POPMQ = os.environ.get("POPMQ_TEST_COMMAND", str(Path(sys.executable).with_name("popmq")))
@@ -145,4 +147,4 @@ def serve_command(database_url: str, *options: str) -> list[str]:
 
 def clean_environment() -> dict[str, str]:
     """Ours, without the settings of a server that may run beside the tests."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("POPMQ_")}
+    return {name: value for name, value in os.environ.items() if not name.startswith("POPMQ_")} | SETTING
