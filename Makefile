@@ -17,7 +17,7 @@ PYTEST = $(BIN)/pytest -n $(JOBS) --dist loadfile --max-worker-restart 0
 COMPILE = $(BIN)/python -m compileall -q popserver popclient proto
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all test-long test-failover test-spark-cluster test-clients test-rocketmq chromium test-browser images coverage lint format types generate fresh check docs bench torture mutations worlds fuzz simulate power-cuts upgrades soak proof clean
+.PHONY: help install demo test test-all test-grpcio test-long test-failover test-spark-cluster test-clients test-rocketmq chromium test-browser images coverage lint format types generate fresh check docs bench torture mutations worlds fuzz simulate power-cuts upgrades soak proof clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -71,6 +71,14 @@ test: $(DEV) ## pass the tests
 
 test-all: test ## pass the heavy tests too; CI passes a sixth of them, by the commit
 	$(PYTEST) -m 'full and not slow and not browser and not matrix' $(ARGS)
+	$(MAKE) test-grpcio
+
+# The rooms that use the wire, official clients, and servers that are killed.
+ON_GRPCIO = $(addprefix tests/,access app bulk clients crash faults grpcio http2/test_calls.py http2/test_drain.py \
+  http2/test_interop_go.py inspection interop lite members metrics producing progress pull_client pulling receiving \
+  rocketmq_admin serve servers settling transport)
+test-grpcio: $(DEV) ## pass the tests of the wire, its abuse, official clients and crashes on gRPC's library
+	POPMQ_TEST_GRPC_ENGINE=grpcio $(PYTEST) -m 'not slow and not browser and not matrix' $(ON_GRPCIO) $(ARGS)
 
 test-long: $(DEV) ## pass the tests that kill and torture for minutes
 	$(BIN)/pytest -m slow $(ARGS)

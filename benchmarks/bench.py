@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
+from typing import NamedTuple
 
 from benchmarks.filling import (
     fill,
@@ -26,13 +27,23 @@ from benchmarks.raw_insert import insert_rate
 from benchmarks.servers import Server, Variant
 
 VARIANTS = ("noop", "sqlite", "postgres")
-# The ways to connect: the mode of the port, and whether the load uses TLS.
+
+
+class Way(NamedTuple):
+    """A way to connect: the mode of the port, whether the load uses TLS, and what speaks gRPC."""
+
+    tls: str = "plaintext"
+    over_tls: bool = False
+    engine: str = "builtin"
+
+
 DOORS = {
-    "plaintext": ("plaintext", False),
-    "permissive": ("permissive", False),
-    "permissive+tls": ("permissive", True),
-    "tls": ("tls", True),
+    "plaintext": Way(),
+    "permissive": Way("permissive"),
+    "permissive+tls": Way("permissive", over_tls=True),
+    "tls": Way("tls", over_tls=True),
 }
+ENGINES = {"builtin": Way(), "grpcio": Way(engine="grpcio")}
 
 
 class Bench:
@@ -119,11 +130,11 @@ class Bench:
             yield {size: self._run(running, name, url) for size, url in urls.items()}
 
     @contextmanager
-    def doors(self) -> Iterator[dict[str, Generator]]:
-        """A server on SQLite and a load for each way to connect."""
+    def doors(self, ways: Mapping[str, Way], topic: str) -> Iterator[dict[str, Generator]]:
+        """A server on SQLite and a load for each way to connect; each has messages in the topic, unless it is empty."""
         self._stop()
         with ExitStack() as running:
-            yield {name: self._run_door(running, name, mode, over_tls) for name, (mode, over_tls) in DOORS.items()}
+            yield {name: self._run_door(running, name, way, topic) for name, way in ways.items()}
 
     @contextmanager
     def far_from_due(self, name: str, load: str) -> Iterator[Generator]:
@@ -248,13 +259,15 @@ class Bench:
         servers = [running.enter_context(Server(variant, None, self._log)) for _ in range(count)]
         return [running.enter_context(Generator(servers[number % count], None)) for number in range(2)]
 
-    def _run_door(self, running: ExitStack, name: str, mode: str, over_tls: bool) -> Generator:
-        options: tuple[str, ...] = ("--tls", mode)
+    def _run_door(self, running: ExitStack, name: str, way: Way, topic: str) -> Generator:
+        options: tuple[str, ...] = ("--tls", way.tls, "--grpc-engine", way.engine)
         folder = self._folder / f"tls_{name}"
-        if mode != "plaintext":
+        if way.tls != "plaintext":
             options += ("--tls-dir", str(folder))
         url = self.new_url("sqlite", f"door_{name}")
-        return self._run_variant(running, Variant(name, url, options, folder / "cert.pem" if over_tls else None))
+        if topic:
+            fill(url, topic, self.plan.stock, self.plan.body_bytes)
+        return self._run_variant(running, Variant(name, url, options, folder / "cert.pem" if way.over_tls else None))
 
     def _run_variant(self, running: ExitStack, variant: Variant) -> Generator:
         server = running.enter_context(Server(variant, self.cores.server, self._log))

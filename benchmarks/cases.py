@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from benchmarks.abuse_cases import ABUSE_CASES
 from benchmarks.admin_calls import admin_calls
-from benchmarks.bench import Bench
+from benchmarks.bench import DOORS, ENGINES, Bench, Way
 from benchmarks.case import CALLERS, CONSUMERS, STOCK_TOPIC, Case, Figures, Rounds, in_turns, window
 from benchmarks.filling import TAGS
 from benchmarks.installed_cases import INSTALLED_CASES
@@ -40,6 +40,10 @@ def _send(load: str, insert: int | None, callers: int, **options: Any) -> Callab
         return in_turns(bench, bench.names, once)
 
     return measure
+
+
+def _door_sends(ways: Mapping[str, Way], callers: int, per_request: int) -> Callable[[Bench], Rounds]:
+    return door(ways, "raw.send", topic="bench-door", callers=callers, per_request=per_request)
 
 
 def _receive(load: str, callers: int, *, ack_each: bool) -> Callable[[Bench], Rounds]:
@@ -289,9 +293,15 @@ CASES: dict[str, Case] = {
     "lite": Case(
         f"receive 32 + ack each, 100,000 lite topics, {CLIENTS} clients; batches and sends too", lite, "receive_each"
     ),
-    "door": Case(f"TLS or not: send 1 per request, {CALLERS} callers", door(CALLERS, 1)),
-    "door_x1": Case("TLS or not: send 1 per request, 1 caller", door(1, 1)),
-    "door_32": Case(f"TLS or not: send 32 per request, {CALLERS} callers", door(CALLERS, 32)),
+    "door": Case(f"TLS or not: send 1 per request, {CALLERS} callers", _door_sends(DOORS, CALLERS, 1)),
+    "door_x1": Case("TLS or not: send 1 per request, 1 caller", _door_sends(DOORS, 1, 1)),
+    "door_32": Case(f"TLS or not: send 32 per request, {CALLERS} callers", _door_sends(DOORS, CALLERS, 32)),
+    "engine": Case(f"gRPC engine: send 1 per request, {CALLERS} callers", _door_sends(ENGINES, CALLERS, 1)),
+    "engine_32": Case(f"gRPC engine: send 32 per request, {CALLERS} callers", _door_sends(ENGINES, CALLERS, 32)),
+    "engine_receive": Case(
+        f"gRPC engine: receive 32 + batch ack, {CONSUMERS} consumers",
+        door(ENGINES, "raw.receive", topic=STOCK_TOPIC, ack_each=False, callers=CONSUMERS),
+    ),
     "servers_send_32": Case(
         f"several servers: send 32 per request, {CALLERS} callers",
         together("raw.send", topic="bench-send", per_request=32, callers=CALLERS // 2),

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from benchmarks.bench import Bench
+from benchmarks.bench import Bench, Way
 from benchmarks.case import STOCK_TOPIC, Figures, Rounds, window
 from benchmarks.generator import Generator
 
 TOGETHER = {"1 server": 1, "2 servers": 2}
 
 
-def door(callers: int, per_request: int) -> Callable[[Bench], Rounds]:
-    """The same sends by each way to connect, in turns; all servers run."""
+def door(ways: Mapping[str, Way], load: str, **options: Any) -> Callable[[Bench], Rounds]:
+    """The same load by each way to connect, in turns; all servers run."""
 
     def measure(bench: Bench) -> Rounds:
         found = Rounds()
-        with bench.doors() as loads:
+        with bench.doors(ways, STOCK_TOPIC if load == "raw.receive" else "") as loads:
             for number in range(bench.plan.rounds):
-                for name, load in loads.items():
+                for name, each in loads.items():
                     bench.say(f"round {number + 1} of {bench.plan.rounds}: {name}")
-                    options = {"topic": "bench-door", "callers": callers, "per_request": per_request}
-                    figures = load.run("raw.send", **options, **window(bench, body=True))
-                    found.setdefault(name, []).append(figures)
+                    more = {"group": f"bench-door-{number}"} if load == "raw.receive" else {}
+                    found.setdefault(name, []).append(each.run(load, **options, **more, **_window(bench, load)))
         return found
 
     return measure
@@ -48,7 +47,7 @@ def _by_both(bench: Bench, both: Sequence[Generator], load: str, number: int, op
     before_s = bench.postgres_cpu_s()
     for index, each in enumerate(both):
         more = {"group": f"bench-together-{number}-{index}"} if load == "raw.receive" else {}
-        each.begin(load, **options, **more, **_together_window(bench, load))
+        each.begin(load, **options, **more, **_window(bench, load))
     figures = [each.figures() for each in both]
     # Includes the warm-up, so it is not exact.
     postgres_s = (bench.postgres_cpu_s() - before_s) / (bench.plan.seconds + bench.plan.warm_up)
@@ -62,7 +61,7 @@ def _by_both(bench: Bench, both: Sequence[Generator], load: str, number: int, op
     return {"rate": rate, **busy, "cpu_us_per_message": sum(busy.values()) * 1e6 / max(rate, 1)}
 
 
-def _together_window(bench: Bench, load: str) -> dict[str, Any]:
+def _window(bench: Bench, load: str) -> dict[str, Any]:
     if load == "raw.send":
         return window(bench, body=True)
     stock = bench.plan.stock

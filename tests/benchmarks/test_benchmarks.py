@@ -11,7 +11,7 @@ import pytest
 from benchmarks.__main__ import run
 from benchmarks.abuse_cases import abuse_table
 from benchmarks.admin_calls import admin_table
-from benchmarks.bench import DOORS
+from benchmarks.bench import DOORS, ENGINES
 from benchmarks.cases import CASES
 from benchmarks.machine import Cores
 from benchmarks.plan import Plan
@@ -102,8 +102,9 @@ def _measured(names: Sequence[str], folder: Path) -> dict[str, Any]:
     assert list(result["cases"]) == [name for name in CASES if name in names]
     for name, case in result["cases"].items():
         variants = set(case["variants"])
-        if name.startswith(("door", "servers")):
-            assert variants == set(DOORS if name.startswith("door") else TOGETHER), name
+        families = {"door": set(DOORS), "engine": set(ENGINES), "servers": set(TOGETHER)}
+        if family := families.get(name.partition("_")[0]):
+            assert variants == family, name
         else:
             assert {"sqlite", "postgres"} <= variants, name
         medians = {variant: figures["median"] for variant, figures in case["variants"].items()}

@@ -110,8 +110,8 @@ async def test_bytes_that_are_no_request_are_refused(served: Door) -> None:
 
 
 async def test_a_compressed_request_and_an_unknown_method_are_refused(served: Door) -> None:
-    send: Any = served.channel.unary_unary("/apache.rocketmq.v2.MessagingService/SendMessage")  # type: ignore[call-arg]
-    nothing: Any = served.channel.unary_unary("/apache.rocketmq.v2.MessagingService/Nothing")  # type: ignore[call-arg]
+    send: Any = served.channel.unary_unary("/apache.rocketmq.v2.MessagingService/SendMessage")
+    nothing: Any = served.channel.unary_unary("/apache.rocketmq.v2.MessagingService/Nothing")
     for call, options in ((send, {"compression": grpc.Compression.Gzip}), (nothing, {})):
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await call(bytes(10_000), metadata=headers(CLIENT, {}), **options)
@@ -130,7 +130,7 @@ async def test_who_is_refused_need_not_be_read(tmp_path: Path, engine: Engine) -
 
 async def test_a_request_that_does_not_come_is_given_up(tmp_path: Path, engine: Engine) -> None:
     async with opened(tmp_path, engine=engine, limits=LIMITS._replace(request_ms=200)) as door:
-        send: Any = door.channel.stream_unary("/apache.rocketmq.v2.MessagingService/SendMessage")  # type: ignore[call-arg]
+        send: Any = door.channel.stream_unary("/apache.rocketmq.v2.MessagingService/SendMessage")
         answer = wire.SendMessageResponse.FromString(await send(metadata=headers(CLIENT, {})))
         assert answer.status.code == pb.REQUEST_TIMEOUT
 

@@ -55,6 +55,7 @@ async def test_a_handler_sees_the_headers_of_its_call() -> None:
     assert not [name for name in seen if name.startswith(":")]
 
 
+@pytest.mark.builtin("names the method")
 async def test_a_method_that_does_not_exist_is_named_whatever_is_sent_to_it() -> None:
     async with channel_to() as channel:
         for size in (0, 1_000, 100_000) * 10:

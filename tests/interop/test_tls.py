@@ -14,7 +14,10 @@ from tests.interop.official import Refused, Start
 from tests.support.certificates import Authority
 
 
-@pytest.fixture(params=["permissive", "tls"])
+BOTH = pytest.mark.builtin("TLS and plaintext on one port")
+
+
+@pytest.fixture(params=[pytest.param("permissive", marks=BOTH), "tls"])
 def secured(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[EmbeddedBroker]:
     """A broker with a certificate of its own making, `tls/cert.pem`."""
     with embedded(manual_clock=True, tls=request.param, tls_dir=tmp_path / "tls") as broker:
@@ -42,6 +45,7 @@ def test_a_push_consumer_is_served(secured: EmbeddedBroker, start_at: Start, lan
     assert [message.body for message in consumer.hear()] == ["over TLS"]
 
 
+@BOTH
 def test_both_kinds_share_one_port(tmp_path: Path, start_at: Start, language: str, certificate: Path) -> None:
     with embedded(manual_clock=True, tls="permissive", tls_dir=tmp_path / "tls") as broker:
         over_tls = start_at(language, broker.endpoint, trusting=certificate)
@@ -54,6 +58,7 @@ def test_both_kinds_share_one_port(tmp_path: Path, start_at: Start, language: st
             consumer.ack(message)
 
 
+@BOTH
 def test_a_certificate_it_does_not_know_is_refused(
     tmp_path: Path, start_at: Start, language: str, certificate: Path
 ) -> None:

@@ -102,6 +102,7 @@ async def test_a_body_of_5_mib_is_refused_by_us(door: Door) -> None:
     assert await door.digest() == before
 
 
+@pytest.mark.builtin("the size is known before the request arrives")
 async def test_beyond_32_mib_a_request_is_refused_before_it_is_there(door: Door) -> None:
     status = (await door.send(a_message(body=bytes(33 * 1024 * 1024)))).status
     assert status.code == pb.BAD_REQUEST

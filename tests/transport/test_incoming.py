@@ -127,6 +127,7 @@ async def senders(door: Door, count: int, method: str = "SendMessage", **options
             each.connection.close()
 
 
+@pytest.mark.builtin("memory is taken before a request arrives")
 async def test_large_requests_that_do_not_fit_wait_a_moment_and_are_refused(tmp_path: Path) -> None:
     """Each announces 1 MiB, and stops in the middle; 3 MiB are allowed."""
     async with narrow(tmp_path) as door, senders(door, 5) as made:
@@ -146,6 +147,7 @@ async def test_large_requests_that_do_not_fit_wait_a_moment_and_are_refused(tmp_
         assert budget(door, "small requests").used == 0
 
 
+@pytest.mark.builtin("memory is taken before a request arrives")
 async def test_a_large_request_waits_for_its_turn(tmp_path: Path) -> None:
     async with narrow(tmp_path) as door, senders(door, 3) as made:
         large = budget(door, "large requests")
@@ -165,6 +167,7 @@ async def test_nothing_of_a_large_request_comes_before_there_is_memory(tmp_path:
         assert (budget(door, "large requests").peak, budget(door, "large requests").refused) == (0, 1)
 
 
+@pytest.mark.builtin("memory is taken before a request arrives")
 async def test_what_announces_too_much_is_refused_before_it_is_there(tmp_path: Path) -> None:
     async with narrow(tmp_path) as door:
         answer = await door.send(a_message(body=bytes(2 * MIB)))
@@ -173,6 +176,7 @@ async def test_what_announces_too_much_is_refused_before_it_is_there(tmp_path: P
         assert budget(door, "large requests").peak == 0
 
 
+@pytest.mark.builtin("memory is taken before a request arrives")
 async def test_a_few_bytes_reserve_no_more_than_they_are(tmp_path: Path) -> None:
     """Health checks need no signature; each of these announces more than a check may have, or never ends."""
     async with narrow(tmp_path) as door, senders(door, 3) as made:
@@ -187,6 +191,7 @@ async def test_a_few_bytes_reserve_no_more_than_they_are(tmp_path: Path) -> None
         assert unsigned.peak < 100
 
 
+@pytest.mark.builtin("memory is taken before a request arrives")
 async def test_one_client_s_unread_data_costs_no_other_its_connection(tmp_path: Path) -> None:
     async with narrow(tmp_path) as door, senders(door, 1) as (one,), senders(door, 2, "Heartbeat") as others:
         for each in others:
@@ -218,6 +223,7 @@ async def test_a_request_that_comes_too_slowly_is_refused(tmp_path: Path) -> Non
         await until(lambda: budget(door, "large requests").used == 0)
 
 
+@pytest.mark.builtin("memory is taken before a request arrives")
 async def test_who_leaves_gives_his_place_back(tmp_path: Path) -> None:
     async with narrow(tmp_path) as door, senders(door, 1) as (one,):
         one.send(MIB - 5, 100)
@@ -226,6 +232,7 @@ async def test_who_leaves_gives_his_place_back(tmp_path: Path) -> None:
         await until(lambda: budget(door, "large requests").used == 0)
 
 
+@pytest.mark.builtin("memory is taken before a request arrives")
 async def test_callers_without_a_signature_take_no_room_from_the_others(tmp_path: Path) -> None:
     """An empty heartbeat is all they may send; while they hold back its end, a signed client sends what it likes."""
     async with opened(tmp_path, limits=NARROW, rules=Rules(auth=True), admin=("root", SECRET)) as door:

@@ -75,11 +75,12 @@ async def test_a_missing_method_stops_the_start(tables: dict[Any, Mapping[str, A
         calls.serve(ADMIN, methods, AdminElsewhere(), Incoming(Budgets(), LIMITS))
 
 
-def test_no_module_knows_grpc() -> None:
+def test_only_one_room_knows_grpc() -> None:
     root = Path(popserver.__file__).parent
     named = {
         path.name
         for path in root.rglob("*.py")
+        if path.parent.name != "grpcio"
         for node in ast.walk(ast.parse(path.read_text()))
         if (isinstance(node, ast.Import) and any(each.name.split(".")[0] == "grpc" for each in node.names))
         or (isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "grpc")

@@ -22,7 +22,13 @@ LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 
 
 @pytest.mark.parametrize(
-    ("mode", "over_tls"), [("permissive", False), ("permissive", True), ("plaintext", False), ("tls", True)]
+    ("mode", "over_tls"),
+    [
+        pytest.param("permissive", False, marks=pytest.mark.builtin("TLS and plaintext on one port")),
+        pytest.param("permissive", True, marks=pytest.mark.builtin("TLS and plaintext on one port")),
+        ("plaintext", False),
+        ("tls", True),
+    ],
 )
 @pytest.mark.parametrize("loop", LOOPS)
 def test_the_server_s_side_of_a_connection_sends_at_once(
