@@ -13,7 +13,6 @@ from popserver.in_process import EmbeddedBroker
 from tests.interop.official import Refused, Start
 from tests.support.certificates import Authority
 
-
 BOTH = pytest.mark.builtin("TLS and plaintext on one port")
 
 
