@@ -2,7 +2,8 @@
 
 `Here` is the way of asyncio clients: the caller runs in the core's event loop and awaits the answer. `LoopThread` is
 the way of synchronous clients: one event loop in one daemon thread serves all of them in a process. Both have the same
-methods, so a client is written once, for asyncio; scripts/unasync.py makes the synchronous one.
+methods, so a client is written once, for asyncio; scripts/unasync.py makes the synchronous one. In a child process
+that was forked while gRPC was in use, both raise Forked, except that closing a client does nothing.
 
 A thread puts its work into a deque and wakes the loop only if no other thread has done so since the loop last looked:
 a thousand sends at once cost one wake-up, and each thread is woken once, by its own answer. The thread is a daemon, so
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 import contextvars
 import os
 import threading
@@ -21,8 +23,9 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
+from popclient import _forks
 from popclient._version import log
-from popclient.errors import ClientClosed
+from popclient.errors import ClientClosed, Forked
 
 T = TypeVar("T")
 EXIT_PATIENCE: Final = 0.5  # seconds that the end of a process may take to close its clients
@@ -39,10 +42,12 @@ class Here:
 
     def run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> Coroutine[Any, Any, T]:
         """Await it: the result of the coroutine."""
+        _forks.require_grpc()
         return work()
 
     def ask(self, submit: Callable[[asyncio.Future[Any]], None]) -> asyncio.Future[Any]:
         """Await it: the outcome that `submit(reply)` gets for the reply."""
+        _forks.require_grpc()
         reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         submit(reply)
         return reply
@@ -58,8 +63,10 @@ class Here:
     def close_at_exit(self, client: Closable) -> None:
         """Does nothing: what belongs to an event loop is closed before the loop ends."""
 
-    def forget(self, client: Closable) -> None:
-        """Does nothing; see `close_at_exit`."""
+    async def close(self, closing: Callable[[], Coroutine[Any, Any, None]], _: Closable | None = None) -> None:
+        """Awaits `closing()`, which closes the client."""
+        if not _forks.is_lost():
+            await closing()
 
 
 class Waiter:
@@ -105,18 +112,17 @@ def _outcome(waited_for: Any) -> Any:
     return waited_for
 
 
-class LoopThread:
-    """An event loop in a daemon thread."""
+class ClientLoop:
+    """An event loop in a daemon thread: that of all synchronous clients of a process."""
 
     def __init__(self) -> None:
         self._inbox: deque[Callable[[], object]] = deque()
         self._woken = False
-        self._clients: weakref.WeakSet[Closable] = weakref.WeakSet()
-        self._ending = False
-        self.alive = True
+        self.clients: weakref.WeakSet[Closable] = weakref.WeakSet()
+        self.ending = False
         self.loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="popclient", daemon=True)
-        self._thread.start()
+        self.thread = threading.Thread(target=self._run, name="popclient", daemon=True)
+        self.thread.start()
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
@@ -130,8 +136,6 @@ class LoopThread:
 
     def post(self, work: Callable[[], object]) -> None:
         """Has the loop call `work` soon, in the order posted."""
-        if not self.alive:
-            raise ClientClosed("this client was made before the process forked; make a new one in the child")
         self._inbox.append(work)
         if not self._woken:
             self._woken = True
@@ -148,9 +152,70 @@ class LoopThread:
             except BaseException:  # noqa: BLE001  one failure must not stop the work behind it
                 log.exception("what was posted to the clients' event loop failed; the next one follows")
 
+    def close_clients(self) -> None:
+        """Closes the clients that are still open, as far as half a second allows."""
+        self.ending = True
+        clients = list(self.clients)
+        if clients and not _forks.is_lost():
+            with contextlib.suppress(TimeoutError):
+                LoopThread(self).run(lambda: _close_all(clients), EXIT_PATIENCE)
+
+
+class _OfProcess:
+    """The event loop of this process. Starts at first use, and again in a forked child, which has no threads."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self.present: ClientLoop | None = None
+
+    def get(self) -> ClientLoop:
+        with self._guard:
+            if self.present is None:
+                self.present = ClientLoop()
+                atexit.register(self.present.close_clients)
+            return self.present
+
+    def left_behind(self) -> None:
+        if self.present is not None:
+            atexit.unregister(self.present.close_clients)
+        self.__init__()  # type: ignore[misc]
+
+
+_of_process = _OfProcess()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_of_process.left_behind)
+
+
+def loop_of_process() -> ClientLoop:
+    """The event loop of this process."""
+    return _of_process.get()
+
+
+class LoopThread:
+    """The way of one synchronous client to the event loop of the process. Its first call takes it, so a client that
+    was made before a fork and not used works in the child."""
+
+    def __init__(self, taken: ClientLoop | None = None) -> None:
+        self._taken = taken
+        self._at_exit: weakref.WeakSet[Closable] = weakref.WeakSet()
+
+    def _take(self) -> ClientLoop:
+        """The event loop. Raises Forked where it, or gRPC, belongs to the parent process."""
+        _forks.require_grpc()
+        if self._taken is None:
+            self._taken = loop_of_process()
+            self._taken.clients.update(self._at_exit)
+        elif self._taken is not _of_process.present:
+            raise Forked(_forks.USED_BEFORE)
+        return self._taken
+
+    def post(self, work: Callable[[], object]) -> None:
+        """Has the loop call `work` soon, in the order posted."""
+        self._take().post(work)
+
     def ask(self, submit: Callable[[Waiter], None]) -> Any:
         """The outcome that `submit(reply)`, called in the loop, gets for the reply; raises what `submit` raises."""
-        self._forbid_own_thread()
+        taken = self._waited_for()
         waiter = Waiter()
 
         def begin() -> None:
@@ -159,7 +224,7 @@ class LoopThread:
             except BaseException as defect:  # noqa: BLE001  belongs to the waiting thread
                 waiter.set_result(_Raised(defect))
 
-        self.post(begin)
+        taken.post(begin)
         return _outcome(waiter.wait())
 
     def call(self, work: Callable[[], T]) -> T:
@@ -169,7 +234,7 @@ class LoopThread:
 
     def run(self, work: Callable[[], Coroutine[Any, Any, T]], timeout: float = -1) -> T:
         """The result of the coroutine; it is cancelled when the waiting thread is interrupted."""
-        self._forbid_own_thread()
+        taken = self._waited_for()
         waiter = Waiter()
         tasks: list[asyncio.Task[T]] = []
 
@@ -177,49 +242,47 @@ class LoopThread:
             # Taken here in any case: a thread that was interrupted does not, and asyncio would log that nobody did.
             error = None if task.cancelled() else task.exception()
             # When the process ends, a waiting daemon thread is not woken: it would only log an error.
-            if not (self._ending and isinstance(error, ClientClosed)):
+            if not (taken.ending and isinstance(error, ClientClosed)):
                 waiter.set_result(task)
 
         def begin() -> None:
             try:
-                task = self.loop.create_task(work())
+                task = taken.loop.create_task(work())
             except BaseException as defect:  # noqa: BLE001  belongs to the waiting thread
                 waiter.set_result(_Raised(defect))
             else:
                 tasks.append(task)
                 task.add_done_callback(answer)
 
-        self.post(begin)
+        taken.post(begin)
         try:
             outcome = waiter.wait(timeout)
         except BaseException:
-            self.post(lambda: _cancel(tasks))
+            taken.post(lambda: _cancel(tasks))
             raise
         task: asyncio.Task[T] = _outcome(outcome)
         return task.result()
 
-    def _forbid_own_thread(self) -> None:
-        if threading.current_thread() is self._thread:
+    def _waited_for(self) -> ClientLoop:
+        taken = self._take()
+        if threading.current_thread() is taken.thread:
             raise RuntimeError("a callback of the client may not call the client and wait for it: it runs in its loop")
-
-    # ---- The end of the process ----
+        return taken
 
     def close_at_exit(self, client: Closable) -> None:
-        """Until `forget`, the end of the process closes the client."""
-        self._clients.add(client)
+        """Until it is closed, the end of the process closes the client."""
+        self._at_exit.add(client)
+        if self._taken is not None:
+            self._taken.clients.add(client)
 
-    def forget(self, client: Closable) -> None:
-        self._clients.discard(client)
-
-    def close_clients(self) -> None:
-        """Closes the clients that are still open, as far as half a second allows."""
-        self._ending = True
-        clients = list(self._clients)
-        if clients and self.alive:
-            try:
-                self.run(lambda: _close_all(clients), EXIT_PATIENCE)
-            except TimeoutError:
-                return
+    def close(self, closing: Callable[[], Coroutine[Any, Any, None]], client: Closable | None = None) -> None:
+        """Returns when `closing()` has closed the client. Does nothing if that belongs to the parent process."""
+        if client is not None:
+            self._at_exit.discard(client)
+            if self._taken is not None:
+                self._taken.clients.discard(client)
+        with contextlib.suppress(Forked):
+            self.run(closing)
 
 
 def _cancel(tasks: list[asyncio.Task[T]]) -> None:
@@ -229,33 +292,3 @@ def _cancel(tasks: list[asyncio.Task[T]]) -> None:
 
 async def _close_all(clients: list[Closable]) -> None:
     await asyncio.gather(*(client.close() for client in clients), return_exceptions=True)
-
-
-class _OfProcess:
-    """The loop thread of this process. Starts at first use, and again in a forked child, which has no threads."""
-
-    def __init__(self) -> None:
-        self._guard = threading.Lock()
-        self._thread: LoopThread | None = None
-
-    def get(self) -> LoopThread:
-        with self._guard:
-            if self._thread is None:
-                self._thread = LoopThread()
-                atexit.register(self._thread.close_clients)
-            return self._thread
-
-    def left_behind(self) -> None:
-        if self._thread is not None:
-            self._thread.alive = False
-        self.__init__()  # type: ignore[misc]
-
-
-_of_process = _OfProcess()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_of_process.left_behind)
-
-
-def loop_thread() -> LoopThread:
-    """The loop thread that all synchronous clients of this process share."""
-    return _of_process.get()

@@ -153,6 +153,10 @@ class ClientClosed(PopError):
     """The client is closed; make a new one."""
 
 
+class Forked(ClientClosed):
+    """The process was forked while a client was in use; the sentence says what to do instead."""
+
+
 # Every Code but OK; a test compares with the enum.
 EXCEPTION_OF: Final[dict[int, type[PopError]]] = {
     pb.CODE_UNSPECIFIED: UnexpectedAnswer,

@@ -65,7 +65,7 @@ class KeepAlive:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._thread().run(self.end)
+        self._thread().close(self.end)
 
     async def __aenter__(self) -> Self:
         if isinstance(self._bridge, LoopThread):

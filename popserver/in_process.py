@@ -4,12 +4,18 @@ with popserver.embedded(manual_clock=True) as broker:
     with popclient.SimpleConsumer(broker.endpoint, group="g", topics="orders") as consumer:
         …
         broker.clock.advance("2h")
+
+The broker lives in the process that started it. In a forked child it refuses everything, ending it does nothing, and
+what it has opened is never freed: a child that closes its parent's SQLite connection may damage the file.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import os
 import threading
+import weakref
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -55,6 +61,7 @@ class EmbeddedBroker:
     def __init__(self, config: Config, *, manual_clock: bool | datetime) -> None:
         self.app = App(config, _clock(manual_clock))
         self.clock = EmbeddedClock(self, self.app.clock)
+        self._process = os.getpid()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="popmq-embedded", daemon=True)
 
@@ -81,7 +88,12 @@ class EmbeddedBroker:
         self.run(self.app.broker.settle())
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine in the broker's event loop and wait for it."""
+        """Run a coroutine in the broker's event loop and wait for it. Raises `RuntimeError` in a forked child."""
+        if not self._is_here:
+            work.close()
+            raise RuntimeError(
+                f"{self!r} runs in the process that started it, and this one was forked from it; talk to it as a client"
+            )
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def start(self) -> None:
@@ -89,11 +101,14 @@ class EmbeddedBroker:
         if not structlog.is_configured():
             # Unconfigured, structlog writes all lines, even debug lines, to the program's standard output.
             logs.configure("info", "console")
+        _started.add(self)
         self._thread.start()
         self.run(self.app.start())
 
     def stop(self) -> None:
-        """Let running calls finish, then stop."""
+        """Let running calls finish, then stop. Does nothing in a forked child."""
+        if not self._is_here:
+            return
         try:
             self.run(self.app.stop())
         finally:
@@ -103,6 +118,22 @@ class EmbeddedBroker:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+        _started.discard(self)
+
+    @property
+    def _is_here(self) -> bool:
+        return self._process == os.getpid()
+
+
+_started: weakref.WeakSet[EmbeddedBroker] = weakref.WeakSet()
+
+
+def _keep_what_was_inherited() -> None:
+    for broker in list(_started):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(broker))
+
+
+os.register_at_fork(after_in_child=_keep_what_was_inherited)
 
 
 def _clock(manual: bool | datetime) -> SystemClock | ManualClock:

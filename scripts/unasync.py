@@ -26,8 +26,6 @@ PATTERNS: Final = (
     (r"\bawait ", ""),
     (r"\b__a(enter|exit|iter)__", r"__\1__"),
     (r"\bAsync(?=[A-Z])", ""),
-    (r"\bimport Here\b", "import LoopThread, loop_thread"),
-    (r"\bHere\(\)", "loop_thread()"),
     (r"\bHere\b", "LoopThread"),
     (r"\bfrom popclient\.aio\b", "from popclient._sync"),
     (r'"popclient\.aio"', '"popclient"'),

@@ -156,10 +156,12 @@ class Polls:
     async def stop(self) -> list[MessageView]:
         """Ends all polls; returns the messages that they have brought and no receive has taken."""
         self._stopped = True
-        for poll in self._all:
+        ended, self._all = self._all, set()  # their tasks keep what gRPC was doing
+        self._idle.clear()
+        for poll in ended:
             poll.task.cancel()
-        await asyncio.gather(*(poll.task for poll in self._all), return_exceptions=True)
-        return [view for poll in self._all for view in poll.take()]
+        await asyncio.gather(*(poll.task for poll in ended), return_exceptions=True)
+        return [view for poll in ended for view in poll.take()]
 
     def _strayed(self, poll: Poll, _: asyncio.Task[None]) -> None:
         """Called when a poll that was released has ended."""

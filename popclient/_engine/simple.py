@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any, ClassVar, Final
 
+from popclient import _forks
 from popclient._engine.flow import RecentWork
 from popclient._engine.options import SimpleOptions
 from popclient._engine.polls import Asking, Poll, Polls
@@ -203,7 +204,7 @@ class SimpleConsumerCore:
 
     def take_ready(self) -> MessageView | None:
         """The next message if it is at hand and its hold is fresh. Safe in any thread: the deque is the lock."""
-        view = None if self._closing else self._pop_ready()
+        view = None if self._closing or _forks.is_lost() else self._pop_ready()
         if view is None or self._is_fresh(view):
             return view
         self._ready.appendleft(view)

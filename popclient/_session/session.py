@@ -210,12 +210,12 @@ class Session:
                     raise
             finally:
                 stream.cancel()
+                self._stream = None  # a closed client keeps nothing of gRPC: see `forks`
         except (ClientClosed, Unreachable) as failure:
             reason = failure
         except Exception as defect:  # noqa: BLE001  no defect may end the session, and each is logged
             reason = for_caller(defect)
             self._refused(reason, is_final=False)
-        self._stream = None
         self._lost(reason)
         return was_up
 

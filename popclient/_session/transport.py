@@ -18,6 +18,7 @@ from typing import Any, Final, TypeVar
 
 import grpc
 
+from popclient import _forks
 from popclient._session.tls import Credentials, NoHandshake, credentials_for, hint
 from popclient._version import VERSION
 from popclient.config import ClientConfig, Endpoint, Tls, parse_endpoints
@@ -128,7 +129,8 @@ class Transport:
         self._links: dict[Endpoint, Link] = {}
         self._current = 0
         self._closed = False
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self.loop: asyncio.AbstractEventLoop | None = None
+        _forks.require_grpc()
 
     async def unary(
         self,
@@ -217,16 +219,17 @@ class Transport:
     async def link(self) -> Link:
         """The link to the current endpoint; opened at first use."""
         running = asyncio.get_running_loop()
-        if self._loop is not running:
-            if self._loop is not None:
+        if self.loop is not running:
+            if self.loop is not None:
                 raise RuntimeError("this client belongs to another event loop; make one client per loop")
-            self._loop = running
+            self.loop = running
         endpoint = self.endpoints[self._current]
         link = self._links.get(endpoint)
         if link is None:
             if self._closed:
                 raise ClientClosed
             credentials = await credentials_for(self._tls, endpoint) if self._tls else None
+            _forks.opens(self)
             link = self._links.setdefault(endpoint, Link(endpoint, _channel(endpoint, self._tls, credentials)))
         return link
 
@@ -235,6 +238,8 @@ class Transport:
         links, self._links = list(self._links.values()), {}
         for link in links:
             await link.channel.close()
+        del links
+        _forks.has_closed(self)
 
 
 async def _settled(channel: grpc.aio.Channel) -> grpc.ChannelConnectivity:

@@ -9,7 +9,7 @@ from datetime import timedelta
 from popclient._arguments import as_timedelta, is_async
 from popclient._engine.lite import Begin, LitePushConsumerCore, LiteSimpleConsumerCore, beginning
 from popclient._engine.options import MEBIBYTE, PushOptions, SimpleOptions, as_topics, asking
-from popclient._loop import loop_thread
+from popclient._loop import LoopThread
 from popclient._sync.callbacks import require_kind, runner_of
 from popclient._sync.push_consumer import PushConsumer
 from popclient._sync.simple_consumer import SimpleConsumer
@@ -58,7 +58,7 @@ class LiteSimpleConsumer(SimpleConsumer):
     ) -> None:
         self._config = ClientConfig.of(endpoints).with_callbacks(on_disconnect, on_reconnect)
         self._defaults = asking(max_messages, invisible_duration, await_duration)
-        self._bridge = loop_thread()
+        self._bridge = LoopThread()
         options = SimpleOptions(group, as_topics(topic), self._defaults)
         self._core = LiteSimpleConsumerCore(self._config, options, self._bridge)
         self._core.lite.lite_topics |= set(_names(lite_topics))
@@ -127,7 +127,7 @@ class LitePushConsumer(PushConsumer):
         options = PushOptions.among(locals() | given)
         require_kind(listener, "LitePushConsumer", is_async=is_async(listener))
         self._config = ClientConfig.of(endpoints).with_callbacks(on_disconnect, on_reconnect)
-        self._bridge = loop_thread()
+        self._bridge = LoopThread()
         self._core = LitePushConsumerCore(self._config, options, runner_of(self._bridge))
         self._core.lite.lite_topics |= set(_names(lite_topics))
         self._core.lite.on_lost = on_lost

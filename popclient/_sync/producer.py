@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Self, overload
 
-from popclient._loop import LoopThread, loop_thread
+from popclient._loop import LoopThread
 from popclient._producer.core import ProducerCore, as_message, as_messages
 from popclient._producer.transactions import HalfMessage
 from popclient._session.batching import unwrap
@@ -52,7 +52,7 @@ class Producer(Face[ProducerCore]):
         on_reconnect: Callable[[], None] | None = None,
     ) -> None:
         self._config = ClientConfig.of(endpoints).with_callbacks(on_disconnect, on_reconnect)
-        self._bridge = loop_thread()
+        self._bridge = LoopThread()
         self._core = ProducerCore(self._config, topics, checker_of(checker), checker_timeout)
         self._bridge.close_at_exit(self._core)
 
@@ -149,8 +149,7 @@ class Producer(Face[ProducerCore]):
 
     def close(self) -> None:
         """Sends pending messages and ends the session, within `close_timeout`. Closing twice is fine."""
-        self._bridge.forget(self._core)
-        self._bridge.run(self._core.close)
+        self._bridge.close(self._core.close, self._core)
 
 
 class Transaction:

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Final
 
 from popclient._arguments import as_timedelta, require_whole
-from popclient._loop import loop_thread
+from popclient._loop import LoopThread
 from popclient._pull.core import PullConsumerCore
 from popclient._pull.listen import PullListening, listening_of
 from popclient._pull.options import (
@@ -27,7 +27,7 @@ from popclient._queues.listener import ConcurrentListener, is_async
 from popclient._sync.callbacks import require_kind, runner_of
 from popclient._sync.face import ConsumerFace
 from popclient.config import ClientConfig
-from popclient.errors import ClientClosed
+from popclient.errors import ClientClosed, Forked
 from popclient.message import FilterExpression, MessageQueue, MessageView
 
 MEBIBYTE: Final = 1024 * 1024
@@ -85,7 +85,7 @@ class PullConsumer(ConsumerFace[PullConsumerCore]):
     ) -> None:
         options = PullOptions.among(locals())
         self._config = ClientConfig.of(endpoints).with_callbacks(on_disconnect, on_reconnect)
-        self._bridge = loop_thread()
+        self._bridge = LoopThread()
         self._core = PullConsumerCore(self._config, options)
         self._bridge.close_at_exit(self._core)
 
@@ -148,6 +148,8 @@ class PullConsumer(ConsumerFace[PullConsumerCore]):
         while True:
             try:
                 polled = self.poll(FOREVER, 1)
+            except Forked:
+                raise
             except ClientClosed:
                 return
             yield from polled
@@ -264,8 +266,7 @@ class PullConsumer(ConsumerFace[PullConsumerCore]):
         self._close(all_done=True)
 
     def _close(self, *, all_done: bool) -> None:
-        self._bridge.forget(self._core)
-        self._bridge.run(lambda: self._core.close(all_done=all_done))
+        self._bridge.close(lambda: self._core.close(all_done=all_done), self._core)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

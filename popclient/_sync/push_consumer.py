@@ -11,7 +11,7 @@ from popclient._arguments import is_async
 from popclient._engine.flow import Cached
 from popclient._engine.options import MEBIBYTE, PushOptions, Topics
 from popclient._engine.push import PushConsumerCore
-from popclient._loop import loop_thread
+from popclient._loop import LoopThread
 from popclient._sync.callbacks import require_kind, runner_of
 from popclient._sync.face import ListenerConsumer
 from popclient.config import ClientConfig
@@ -108,7 +108,7 @@ class PushConsumer(ListenerConsumer[PushConsumerCore]):
         options = PushOptions.among(locals())
         require_kind(listener, "PushConsumer", is_async=is_async(listener))
         self._config = ClientConfig.of(endpoints).with_callbacks(on_disconnect, on_reconnect)
-        self._bridge = loop_thread()
+        self._bridge = LoopThread()
         self._core = PushConsumerCore(self._config, options, runner_of(self._bridge))
 
     def start(self) -> None:

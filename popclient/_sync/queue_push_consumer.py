@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 from popclient._engine.flow import QueueLimits
 from popclient._engine.options import Topics, as_topics
-from popclient._loop import loop_thread
+from popclient._loop import LoopThread
 from popclient._pull.options import require_aware, require_queue
 from popclient._queue_push.core import QueuePushCore
 from popclient._queue_push.options import PULL_BATCH_BYTES_MAX, MessageModel, MessageQueueListener, QueueOptions
@@ -123,7 +123,7 @@ class QueuePushConsumer(ListenerConsumer[QueuePushCore]):
         options = QueueOptions.among({**given, "flow": QueueLimits.among(given)})
         require_kind(listener, "QueuePushConsumer", is_async=is_async(listener))
         self._config = ClientConfig.of(endpoints)
-        self._bridge = loop_thread()
+        self._bridge = LoopThread()
         self._core = QueuePushCore(self._config, options, runner_of(self._bridge))
 
     def start(self) -> None:

@@ -9,7 +9,7 @@ from datetime import timedelta
 from popclient._arguments import as_timedelta
 from popclient._engine.options import SimpleOptions, Topics, as_topics, as_views, asking
 from popclient._engine.simple import SimpleConsumerCore, raise_for_acks
-from popclient._loop import loop_thread
+from popclient._loop import LoopThread
 from popclient._session.batching import unwrap
 from popclient._sync.face import ConsumerFace
 from popclient._tracing import acking
@@ -52,7 +52,7 @@ class SimpleConsumer(ConsumerFace[SimpleConsumerCore]):
     ) -> None:
         self._config = ClientConfig.of(endpoints).with_callbacks(on_disconnect, on_reconnect)
         self._defaults = asking(max_messages, invisible_duration, await_duration)
-        self._bridge = loop_thread()
+        self._bridge = LoopThread()
         options = SimpleOptions(group, as_topics(topics), self._defaults)
         self._core = SimpleConsumerCore(self._config, options, self._bridge)
         self._bridge.close_at_exit(self._core)
@@ -119,5 +119,4 @@ class SimpleConsumer(ConsumerFace[SimpleConsumerCore]):
     def close(self) -> None:
         """Stops polling, gives back received messages that you have not seen (their attempt does not count), finishes
         pending acks and ends the session, within `close_timeout`. Closing twice is fine."""
-        self._bridge.forget(self._core)
-        self._bridge.run(self._core.close)
+        self._bridge.close(self._core.close, self._core)

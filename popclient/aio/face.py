@@ -104,5 +104,4 @@ class ListenerConsumer(ConsumerFace[ListenerCore]):
         if self._core.is_inside():
             self._bridge.post(lambda: self._core.begin_closing(drain_timeout))
         else:
-            self._bridge.forget(self._core)
-            await self._bridge.run(lambda: self._core.close(drain_timeout))
+            await self._bridge.close(lambda: self._core.close(drain_timeout), self._core)

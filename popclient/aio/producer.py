@@ -152,8 +152,7 @@ class Producer(Face[ProducerCore]):
 
     async def close(self) -> None:
         """Sends pending messages and ends the session, within `close_timeout`. Closing twice is fine."""
-        self._bridge.forget(self._core)
-        await self._bridge.run(self._core.close)
+        await self._bridge.close(self._core.close, self._core)
 
 
 class Transaction:

@@ -26,7 +26,7 @@ from popclient._queues.listener import AsyncConcurrentListener, is_async
 from popclient.aio.callbacks import require_kind, runner_of
 from popclient.aio.face import ConsumerFace
 from popclient.config import ClientConfig
-from popclient.errors import ClientClosed
+from popclient.errors import ClientClosed, Forked
 from popclient.message import FilterExpression, MessageQueue, MessageView
 
 MEBIBYTE: Final = 1024 * 1024
@@ -149,6 +149,8 @@ class PullConsumer(ConsumerFace[PullConsumerCore]):
         while True:
             try:
                 polled = await self.poll(FOREVER, 1)
+            except Forked:
+                raise
             except ClientClosed:
                 return
             for message in polled:
@@ -267,8 +269,7 @@ class PullConsumer(ConsumerFace[PullConsumerCore]):
         await self._close(all_done=True)
 
     async def _close(self, *, all_done: bool) -> None:
-        self._bridge.forget(self._core)
-        await self._bridge.run(lambda: self._core.close(all_done=all_done))
+        await self._bridge.close(lambda: self._core.close(all_done=all_done), self._core)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -121,5 +121,4 @@ class SimpleConsumer(ConsumerFace[SimpleConsumerCore]):
     async def close(self) -> None:
         """Stops polling, gives back received messages that you have not seen (their attempt does not count), finishes
         pending acks and ends the session, within `close_timeout`. Closing twice is fine."""
-        self._bridge.forget(self._core)
-        await self._bridge.run(self._core.close)
+        await self._bridge.close(self._core.close, self._core)

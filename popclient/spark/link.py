@@ -16,7 +16,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from popclient._loop import loop_thread
+from popclient._loop import LoopThread
 from popclient._queues.wire import open_session
 from popclient._session import convert
 from popclient._session.session import Session
@@ -43,7 +43,7 @@ class ServerLink:
     def __init__(self, config: ClientConfig, group: str) -> None:
         self.config = config
         self.group = group
-        self._thread = loop_thread()
+        self._thread = LoopThread()
         self._session: Session | None = None
         self._opened: Session | None = None  # the session that the server is known to serve
         self._asking = 0

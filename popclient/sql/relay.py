@@ -90,8 +90,8 @@ class Relay:
         while not stop.is_set():
             try:
                 step = self.move()
-            except ClientClosed:
-                log.warning("the outbox waits: its producer is closed")
+            except ClientClosed as closed:
+                log.warning("the outbox waits: %s", closed)
                 return
             except (PopError, SQLAlchemyError) as error:
                 log.warning("the outbox waits: %s", error)

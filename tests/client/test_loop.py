@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from popclient._loop import loop_thread
+from popclient._loop import LoopThread, loop_of_process
 
 
 def test_what_a_thread_hands_in_runs_without_its_context() -> None:
@@ -16,7 +16,7 @@ def test_what_a_thread_hands_in_runs_without_its_context() -> None:
     found: list[str] = []
     ran = threading.Event()
     mine.set("mine")
-    loop_thread().post(lambda: (found.append(mine.get()), ran.set()))
+    LoopThread().post(lambda: (found.append(mine.get()), ran.set()))
     assert ran.wait(60)
     assert found == ["nobody's"]
 
@@ -29,7 +29,7 @@ def test_what_a_posted_callback_raises_is_logged_and_stops_nothing(
         raise raised
 
     ran = threading.Event()
-    thread = loop_thread()
+    thread = loop_of_process()
     together = threading.Event()
     thread.post(lambda: together.wait(60))  # so that what follows is looked at in one turn
     thread.post(fail)
@@ -39,7 +39,7 @@ def test_what_a_posted_callback_raises_is_logged_and_stops_nothing(
     [record] = caplog.records
     assert record.exc_info is not None
     assert record.exc_info[1] is raised
-    assert loop_thread() is thread
+    assert loop_of_process() is thread
 
 
 @pytest.mark.parametrize("raised", [SystemExit(3), KeyboardInterrupt()])
@@ -50,7 +50,7 @@ def test_what_the_loop_itself_raises_is_logged_and_ends_no_thread(
         raise raised
 
     ran = threading.Event()
-    thread = loop_thread()
+    thread = loop_of_process()
     thread.loop.call_soon_threadsafe(fail)
     thread.loop.call_soon_threadsafe(ran.set)
     assert ran.wait(60)
@@ -63,7 +63,7 @@ def test_what_handing_in_raises_is_the_callers(raised: BaseException) -> None:
     def fail(*_: Any) -> Any:
         raise raised
 
-    for call in (loop_thread().ask, loop_thread().run):
+    for call in (LoopThread().ask, LoopThread().run):
         with pytest.raises(type(raised)) as caught:
             call(fail)
         assert caught.value is raised

@@ -24,7 +24,7 @@ from popclient import (
     Producer,
     SimpleConsumer,
 )
-from popclient._loop import LoopThread, loop_thread
+from popclient._loop import LoopThread
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
 from tests.support.programs import AT_ONCE_S, run
@@ -162,7 +162,7 @@ def test_what_fails_in_the_loop_is_raised_in_the_thread_that_asked() -> None:
         raise KeyError("a defect")
 
     with pytest.raises(KeyError, match="a defect"):
-        loop_thread().ask(fail)
+        LoopThread().ask(fail)
 
 
 def test_an_interrupted_receive_loses_nothing(threaded: ServerThread) -> None:
@@ -235,26 +235,6 @@ def test_an_asyncio_program_that_does_not_close_ends_at_once(threaded: ServerThr
     assert took < AT_ONCE_S
 
 
-def test_a_client_made_before_a_fork_says_so_in_the_child(threaded: ServerThread) -> None:
-    script = """
-        import os, sys, time
-        from popclient import ClientClosed, Producer
-        producer = Producer(sys.argv[1])
-        pid = os.fork()
-        if pid == 0:
-            try:
-                producer.send("t", "x")
-            except ClientClosed as refusal:
-                os._exit(7 if "forked" in str(refusal) else 8)
-            os._exit(9)
-        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
-        producer.send("t", "x")
-        print(time.time())
-    """
-    ended, _ = run(script, threaded.endpoints)
-    assert ended.returncode == 0, ended.stderr
-
-
 def test_grpc_is_loaded_when_a_client_is_named() -> None:
     """A Spark worker and `popmq --help` need none."""
     script = """
@@ -300,7 +280,7 @@ def test_the_client_needs_grpcio_and_protobuf_alone() -> None:
 def test_what_fails_after_its_thread_was_interrupted_is_not_logged() -> None:
     said: list[object] = []
     thread = LoopThread()
-    thread.loop.set_exception_handler(lambda _, context: said.append(context))
+    thread.call(lambda: asyncio.get_running_loop().set_exception_handler(lambda _, context: said.append(context)))
 
     async def fail() -> None:
         try:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Container
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from popclient._loop import loop_thread
+from popclient._loop import LoopThread
 from popclient._session import convert
 from popclient._session.transport import Link, Transport
 from popclient._version import new_client_id
@@ -32,12 +32,12 @@ class Calls:
     ) -> None:
         self._config = ClientConfig.of(endpoints)
         self._connect_timeout = connect_timeout
-        self._bridge = loop_thread()
+        self._bridge = LoopThread()
         self._transport = transport or Transport(self._config, new_client_id())
 
     def close(self) -> None:
         """Closing twice is fine."""
-        self._bridge.run(self._transport.close)
+        self._bridge.close(self._transport.close)
 
     def __enter__(self) -> Self:
         return self

@@ -36,7 +36,7 @@ class Calls:
 
     async def close(self) -> None:
         """Closing twice is fine."""
-        await self._bridge.run(self._transport.close)
+        await self._bridge.close(self._transport.close)
 
     async def __aenter__(self) -> Self:
         return self

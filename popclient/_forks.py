@@ -1,0 +1,134 @@
+"""What a fork leaves of gRPC.
+
+A child process has no thread but the one that forked. gRPC's threads are gone in it, and its locks stay as they were
+at that moment: a call would wait without end, or end the process by SIGSEGV. grpc.aio does not support forks, but it
+ends its threads with the last channel. So a child may use gRPC if no channel was open when it was forked. Otherwise
+all use of it is refused there, and what the child has inherited is neither touched nor freed: freeing it would call
+gRPC.
+
+Newer versions of gRPC start their threads again in every child, also one that uses no client. Beside an open channel of
+grpc.aio that ends 4 of 10 children by SIGSEGV (grpcio 1.85), so it is off, unless the environment asks for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import os
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, Protocol
+
+from popclient.errors import Forked
+
+_SUPPORT: Final = "GRPC_ENABLE_FORK_SUPPORT"
+_IS_ASKED_FOR: Final = os.environ.get(_SUPPORT, "").lower() in ("1", "t", "true", "y", "yes")
+_THREADS_OF_GRPC: Final = frozenset({"event_engine", "grpc_global_tim"})
+_MOMENT_MS: Final = 1_000
+_IN_USE: Final = (
+    "gRPC was in use when this process was forked, and it does not work after that: close every client before the fork,"
+    " and make new ones after it; or start processes without a fork, for example with multiprocessing's 'spawn' or"
+    " 'forkserver' (docs/processes.md)"
+)
+USED_BEFORE: Final = "this client was used before the process was forked; make a new one in the child"
+
+
+def load_grpc() -> None:
+    """Loads gRPC without its support of forks, unless the environment says something of that."""
+    if _SUPPORT in os.environ:
+        return
+    os.environ[_SUPPORT] = "0"  # read once, when gRPC is loaded
+    import grpc  # noqa: F401
+
+    del os.environ[_SUPPORT]
+
+
+class UsesGrpc(Protocol):
+    """What has open channels."""
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop | None: ...
+
+
+class _Forks:
+    def __init__(self) -> None:
+        self.open: weakref.WeakSet[UsesGrpc] = weakref.WeakSet()
+        self.lost = False  # this process, or one above it, was forked while gRPC was in use
+        self.was_closed = False  # since the last fork
+        self._in_use = False
+
+    def before(self) -> None:
+        if not self.open and self.was_closed and _is_running():
+            self.was_closed = False
+            gc.collect()  # calls of a closed client may be in a circle, and keep its channel
+            _wait_for_the_end()
+        self._in_use = self.lost or bool(self.open) or _is_running()
+
+    def in_child(self) -> None:
+        if self._in_use and not self.lost:
+            self.lost = True
+            for each in list(self.open):
+                _keep(each)
+                for task in asyncio.all_tasks(each.loop) if each.loop is not None else ():
+                    _keep(task)
+
+
+def _wait_for_the_end() -> None:
+    """gRPC's threads take a moment to end, on a busy machine."""
+    for _ in range(_MOMENT_MS):
+        if not _is_running():
+            return
+        time.sleep(0.001)
+
+
+def _is_running() -> bool:
+    """Does gRPC run in this process? Perhaps for another library. Of channels without asyncio Linux alone can tell, and
+    gRPC's own support of forks is for those."""
+    if any(each.name.endswith("(_poll_wrapper)") for each in threading.enumerate()):  # grpc.aio's thread
+        return True
+    return not _IS_ASKED_FOR and not _THREADS_OF_GRPC.isdisjoint(_names_of_threads())
+
+
+def _names_of_threads() -> Iterator[str]:
+    with contextlib.suppress(OSError):
+        for each in Path("/proc/self/task").iterdir():
+            with contextlib.suppress(OSError):
+                yield (each / "comm").read_text().rstrip()
+
+
+def _keep(inherited: object) -> None:
+    """It is never freed, not even when the process ends."""
+    import ctypes  # not before it is needed: some builds of Python have none
+
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(inherited))
+
+
+_forks = _Forks()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_forks.before, after_in_child=_forks.in_child)
+
+
+def opens(user: UsesGrpc) -> None:
+    """Call it before the user's first channel."""
+    _forks.open.add(user)
+
+
+def has_closed(user: UsesGrpc) -> None:
+    """Call it when the user has no channel any more."""
+    _forks.open.discard(user)
+    _forks.was_closed = True
+
+
+def is_lost() -> bool:
+    """Was this process forked while gRPC was in use?"""
+    return _forks.lost
+
+
+def require_grpc() -> None:
+    """Raises Forked where gRPC is lost."""
+    if _forks.lost:
+        raise Forked(_IN_USE)
