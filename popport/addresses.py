@@ -40,10 +40,10 @@ def is_own_name(host: str, allowed: frozenset[str]) -> bool:
     """Whether a Host header names this machine by an address, as localhost, or by an allowed name.
 
     A page on the internet can let its own name point to 127.0.0.1, and a browser then lets it read the answers. Such a
-    request has the page's name in the header.
+    request has the page's name in the header. A request without a name comes from no browser: load balancers ask so.
     """
     name = name_of(host)
-    return name == "localhost" or name.endswith(".localhost") or name in allowed or is_ip(name)
+    return not name or name == "localhost" or name.endswith(".localhost") or name in allowed or is_ip(name)
 
 
 def path_of(written: str) -> str:

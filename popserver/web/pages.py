@@ -16,6 +16,7 @@ from popserver.web.mounts import Mounts
 from popserver.web.readers import Readers
 
 PART_BYTES = 64 * 1024
+PROBES = ("/livez", "/readyz")  # for everybody
 NOT_STORED = {"cache-control": "no-store"}
 
 
@@ -31,7 +32,10 @@ class HealthPages:
 
     @property
     def routes(self) -> Sequence[Route]:
-        return [Route("/livez", self._live), Route("/readyz", self._ready)]
+        methods = ["GET", "HEAD", "OPTIONS"]  # load balancers ask with each of them
+        return [
+            Route(path, page, methods=methods) for path, page in zip(PROBES, (self._live, self._ready), strict=True)
+        ]
 
     async def _live(self, request: Request) -> JSONResponse:
         check = self._readiness.liveness()

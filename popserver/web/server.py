@@ -20,7 +20,7 @@ from popserver.transport.listen import address_of, cannot_listen_for_http
 from popserver.web.guard import Guard
 from popserver.web.log import HttpLog
 from popserver.web.mounts import Mounts, Place, installed
-from popserver.web.pages import application
+from popserver.web.pages import PROBES, application
 
 log = structlog.get_logger("popserver.web")
 
@@ -80,7 +80,12 @@ class WebServer:
             application(own, self._mounts), self._bodies, ", or start the server with a higher --max-http-connections"
         )
         config = http_config(
-            Guard(Below(served, path), is_local=self._is_local, hosts=place.hosts),
+            Guard(
+                Below(served, path),
+                is_local=self._is_local,
+                hosts=place.hosts,
+                for_everybody={*PROBES, *(path + each for each in PROBES)},
+            ),
             self._places,
             self._log.logger,
             lifespan="off",

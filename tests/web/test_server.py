@@ -130,10 +130,14 @@ async def test_who_trusts_the_network_shows_all(sqlite_url: str, monkeypatch: py
 async def test_a_page_of_the_internet_cannot_read_it_through_its_own_name(web: App) -> None:
     port = web.http_endpoint.rpartition(":")[2]
     for name in (f"localhost:{port}", f"[::1]:{port}", "127.0.0.1", "mq.localhost"):
-        assert (await get(web.http_endpoint, "/livez", host=name)).status == 200, name
-    foreign = await get(web.http_endpoint, "/livez", host=f"evil.example:{port}")
-    assert foreign.status == 421
-    assert "evil.example" in foreign.text
+        assert (await get(web.http_endpoint, "/metrics", host=name)).status == 200, name
+    for path in ("/metrics", "/", "/no/such"):
+        foreign = await get(web.http_endpoint, path, host=f"evil.example:{port}")
+        assert foreign.status == 421
+        assert "evil.example" in foreign.text
+    # Whether it runs is for everybody, the reasons are not.
+    assert (await get(web.http_endpoint, "/readyz", host=f"evil.example:{port}")).document == {"ready": True}
+    assert (await get(web.http_endpoint, "/readyz", host=f"localhost:{port}")).document["checks"]
 
 
 @pytest.mark.parametrize(("options", "warned"), [({}, True), (SIGNED, False), ({"insecure": True}, False)])
@@ -149,7 +153,7 @@ async def test_a_name_for_a_server_without_users_is_warned_of(
 async def test_a_name_can_be_allowed(sqlite_url: str) -> None:
     async with started(sqlite_url, allow_host=["MQ.example"]) as app:
         for name, status in (("mq.example", 200), ("mq.example:443", 200), ("evil.example", 421)):
-            assert (await get(app.http_endpoint, "/livez", host=name)).status == status, name
+            assert (await get(app.http_endpoint, "/metrics", host=name)).status == status, name
 
 
 @pytest.mark.parametrize("name", ["https://mq.example", "mq.example:443", ""])
