@@ -61,6 +61,7 @@ WIRE = (
     "popserver.clients.routes",
     "popserver.clients.rpc",
     "popserver.clients.settings",
+    "popserver.clients.telemetry_writer",
     "popserver.dead_letters.rpc",
     "popserver.inspection.clients",
     "popserver.inspection.convert",

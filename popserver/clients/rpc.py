@@ -13,13 +13,14 @@ from popserver.clients import command_frames, settings
 from popserver.clients.clients import Clients
 from popserver.clients.commands import Commands
 from popserver.clients.member_stream import MemberStream
+from popserver.clients.telemetry_writer import TelemetryWriter
 from popserver.members.flow import GroupMembers
 from popserver.model.errors import BadRequest, Busy, ClientIdRequired, Internal, PopError
 from popserver.model.names import check_group
 from popserver.producing.checks import Transactions
 from popserver.producing.half_messages import Check
 from popserver.transport import status
-from popserver.transport.call import Encodable, Write
+from popserver.transport.call import Write
 from popserver.transport.calls import Caller
 from popserver.transport.incoming import Frames
 from popserver.transport.limits import CallLimits
@@ -76,8 +77,8 @@ class SessionMethods:
         clients = self._clients
         self._streams[stream] = caller
         clients.connected(caller.client_id, stream)
-        send_frame = _in_turn(write)
-        member_stream = MemberStream(self._catalog, self._group_members, caller, send_frame)
+        writer = TelemetryWriter(write, caller.call.Disconnected, self._limits.stream_idle_ms)
+        member_stream = MemberStream(self._catalog, self._group_members, caller, writer.write)
         has_agreed = False
         try:
             async for command in commands:
@@ -85,12 +86,12 @@ class SessionMethods:
                 answer = await self._answer(command, caller, member_stream, has_agreed=has_agreed)
                 if answer is not None:
                     has_agreed = True
-                    send_command = command_frames.sender(caller, send_frame, self._store_host)
+                    send_command = command_frames.sender(caller, writer.write, self._store_host)
                     self._commands.joined(caller.client_id, stream, send_command)
-                    await send_frame(answer)
+                    await writer.write(answer)
                     member_stream.open(answer.settings)
                     if answer.settings.client_type == pb.PRODUCER:
-                        await self._begin_session(answer.settings, caller, stream, send_frame)
+                        await self._begin_session(answer.settings, caller, stream, writer.write)
         except asyncio.CancelledError:
             if not self._closing:
                 # `end_forbidden_streams` ended the stream; the client gets the reason.
@@ -98,6 +99,7 @@ class SessionMethods:
                 raise
         finally:
             del self._streams[stream]
+            writer.close()
             member_stream.close()
             self._commands.left(caller.client_id, stream)
             self._transactions.producers.left(caller.client_id, stream)
@@ -194,14 +196,3 @@ class SessionMethods:
 # In characters: a client may send megabytes, and they would be kept for each client.
 VERSION_SHOWN_MAX = 64
 HOSTNAME_SHOWN_MAX = 255
-
-
-def _in_turn(write: Write) -> Write:
-    """Write one frame at a time: answers and commands share a client's stream."""
-    lock = asyncio.Lock()
-
-    async def write_in_turn(frame: Encodable) -> None:
-        async with lock:
-            await write(frame)
-
-    return write_in_turn

@@ -192,6 +192,9 @@ def _publish(merged: pb.Settings, namespace: str) -> None:
     backoff.multiplier = SEND_BACKOFF_MULTIPLIER
 
 
+_RETRY_OUT_OF_ORDER = {pb.NODE_JS, pb.GOLANG}
+
+
 async def _subscribe(merged: pb.Settings, namespace: str, catalog: Catalog, limits: CallLimits) -> None:
     if not merged.HasField("subscription"):
         raise BadRequest("a consumer's settings have no subscription; send the group, its topics and filters")
@@ -207,9 +210,10 @@ async def _subscribe(merged: pb.Settings, namespace: str, catalog: Catalog, limi
         topic = await catalog.known_topic(name)
         subscription.fifo |= _needs_order(topic, is_ours=is_ours)
         topics += [] if topic is None else [topic]
-    # The Node client ignores a ladder, and in ordered mode without one it does not retry: its first failure would be a
-    # dead letter. So it is not told to work in order; it gets one message of a group at a time, and the server retries.
-    subscription.fifo &= is_ours or merged.user_agent.language != pb.NODE_JS
+    # In ordered mode the Node client does not retry by a ladder: its first failure would be a dead letter. The Go
+    # client continues with the next message of the group while it retries one. So these two are not told to work in
+    # order; they get one message of a group at a time, and the server retries.
+    subscription.fifo &= is_ours or merged.user_agent.language not in _RETRY_OUT_OF_ORDER
     group_name = convert.resource(subscription.group, namespace)
     if merged.client_type in _LITE:
         group = await _lite_group(merged, group_name, namespace, catalog)

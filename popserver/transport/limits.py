@@ -24,6 +24,8 @@ class CallLimits(NamedTuple):
     push_refusal_pause_ms: int = 500
     # A refused Telemetry stream stays open this long after the refusal, so that clients do not reconnect at once.
     stream_refusal_pause_ms: int = 200
+    # Settings are repeated on a Telemetry stream that is idle for so long: HAProxy and nginx end it after 50 to 60 s.
+    stream_idle_ms: int = 25 * SECOND_MS
     messages_max: int = 128  # of one SendMessage request
     ack_entries_max: int = 1_024  # of one AckMessage request
     request_bytes_max: int = 32 * MIB  # of a SendMessage request

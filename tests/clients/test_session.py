@@ -11,12 +11,14 @@ import pytest
 
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
+from popserver.clients.telemetry_writer import TelemetryWriter
 from popserver.engine.clock import ManualClock
 from popserver.model.errors import StoreUnavailable
 from popserver.model.group import NewGroup
 from popserver.model.names import Resource
 from popserver.model.retry import Exponential, RetryPolicy
 from popserver.model.topic import MessageType, NewTopic
+from popserver.transport.call import Encodable
 from tests.support.door import GROUP, LIMITS, TOPIC, VERSION, Door, a_message, opened
 
 LADDER_S = [10, 30, *range(60, 601, 60), 1_200, 1_800, 3_600, 7_200]
@@ -482,3 +484,28 @@ async def test_only_the_newest_stream_counts(tmp_path: Path, ends: str, held: in
 async def shake_hands(stream: Any) -> None:
     await stream.write(wire.TelemetryCommand(settings=consumer()))
     assert (await stream.read()).status.code == pb.OK
+
+
+async def test_an_idle_stream_gets_its_settings_again(tmp_path: Path) -> None:
+    """A proxy ends a stream on which nothing goes, and the client would notice late."""
+    async with (
+        opened(tmp_path, limits=LIMITS._replace(stream_idle_ms=30)) as door,
+        door.telemetry() as first,
+        door.telemetry("other") as never_agreed,
+    ):
+        await first.write(wire.TelemetryCommand(settings=consumer()))
+        answer = await first.read()
+        for _ in range(3):
+            assert await first.read() == answer
+        await never_agreed.write(wire.TelemetryCommand(settings=producer()))
+        assert (await never_agreed.read()).settings.HasField("publishing")
+
+
+async def test_a_stream_that_has_ended_gets_nothing_more() -> None:
+    frames: asyncio.Queue[Encodable] = asyncio.Queue()
+    writer = TelemetryWriter(frames.put, ConnectionError, idle_ms=20)
+    await writer.write(wire.TelemetryCommand(settings=consumer()))
+    assert await frames.get() == await frames.get()
+    writer.close()
+    await asyncio.sleep(0.1)
+    assert frames.empty()

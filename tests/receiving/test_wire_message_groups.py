@@ -77,12 +77,13 @@ async def test_who_was_not_gets_one_message_of_a_group_at_a_time(door: Door) -> 
         assert await push(door) == []
 
 
-async def test_who_knows_no_intervals_is_not_told_to_retry_in_place(door: Door) -> None:
-    """The official Node client: in order it would give a message up the first time it fails."""
+@pytest.mark.parametrize("language", [pb.NODE_JS, pb.GOLANG], ids=["node", "go"])
+async def test_who_cannot_retry_in_place_is_not_told_to(door: Door, language: pb.Language.ValueType) -> None:
+    """In order the Node client gives a message up when it fails, and the Go client goes on with the one behind it."""
     await made(door, MessageType.FIFO)
     first, _ = await sent(door, "g", "g")
     async with door.telemetry("pusher") as stream:
-        assert not (await told(door, stream, language=pb.NODE_JS)).subscription.fifo
+        assert not (await told(door, stream, language=language)).subscription.fifo
         assert ids(await push(door)) == [first]
 
 

@@ -57,6 +57,20 @@ def fifo(stage: Stage) -> None:
     stage.settles()
 
 
+@scenario(Scene(accepts="FIFO"))
+def fifo_retry(stage: Stage) -> None:
+    """Where a listener fails, the rest of its message group waits until the message has succeeded."""
+    consumer, producer = stage.push(fail=1), stage.producer()
+    for number in range(4):
+        for group in "gh":
+            producer.send(stage.topic, f"{group}{number}", message_group=group)
+    heard = consumer.hear(16)
+    for group in "gh":
+        of_group = [(each.body, each.attempt) for each in heard if each.message_group == group]
+        assert of_group == [(f"{group}{number}", attempt) for number in range(4) for attempt in (1, 2)]
+    stage.settles()
+
+
 @scenario(Scene(accepts="DELAY"))
 def delay(stage: Stage) -> None:
     """A delayed message comes when it is due, not before."""
