@@ -167,12 +167,12 @@ def append_all(
     with database.connect_writer() as conn:
         begun_ms, topic = time.time_ns() // 1_000_000 - span_ms, None
         transactions = -(-count // per_transaction)
-        for rotation in range(transactions):
+        for step in range(transactions):
             database.begin(conn)
-            tx = Transaction.at(conn, begun_ms + span_ms * (rotation + 1) // transactions)
+            tx = Transaction.at(conn, begun_ms + span_ms * (step + 1) // transactions)
             topic = topic or topics.ensure_topic(tx, NewTopic(name, accepts=accepts))
             batch = list(itertools.islice(made, per_transaction))
-            append.append(tx, [append.Append(topic, batch, rotation)])
+            append.append(tx, [append.Append(topic, batch)])
             conn.exec_driver_sql("COMMIT")
         settle(database, conn)
 

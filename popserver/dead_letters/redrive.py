@@ -38,6 +38,7 @@ from popserver.delivery.retry_topic import RetryOrigin, marked, properties_of
 from popserver.engine.transaction import Transaction
 from popserver.filters import tag_hash
 from popserver.messages.append import take_offsets
+from popserver.messages.spread import RUN, emptiest_first, spread
 from popserver.model.errors import TooManyRequests
 from popserver.model.group import Group, Mode
 from popserver.model.handles import NO_HOLD
@@ -179,20 +180,25 @@ def _place(tx: Transaction, plan: Plan, found: FoundLetters, orders: Sequence[Re
 def _make_messages(
     tx: Transaction, plan: Plan, found: FoundLetters, letters: Sequence[tuple[LetterRow, RedriveItem]], topic: Topic
 ) -> list[_Sent]:
-    """Append the new messages to a queue of the topic that no other transaction has locked."""
-    queue_id = tx.conn.execute(_FREE_QUEUE, {"of_topic": topic.topic_id}).scalar()
-    place = next((each for each in topic.queues if each.queue_id == queue_id), None)
-    taken = None if place is None else take_offsets(tx, place, len(letters))
-    if place is None or taken is None:
+    """Append the new messages to queues of the topic that no other transaction has locked."""
+    ranks = [(each.queue_id, rank) for rank, each in enumerate(emptiest_first(tx, topic))]
+    names = {"ranks": encode_rows(ranks), "enough": -(-len(letters) // RUN)}
+    free = set(tx.conn.execute(_FREE_QUEUES, names).scalars())
+    if not free:
         raise TooManyRequests(
             f"other transactions use every queue of topic '{topic.name}'; nothing was redriven, repeat the request"
         )
-    first_key = message_key(place.queue_id, taken.first)
-    sent = [_Sent(letter, order, key, is_new=True) for key, (letter, order) in enumerate(letters, start=first_key)]
     resets = _resets(tx.conn, plan.group, letters)
-    copies = encode_rows([_copy(plan, found, each, resets) for each in sent])
-    names = {"copies": copies, "in_topic": topic.topic_id, "copy_stored_at_ms": taken.stored_at_ms}
-    tx.conn.execute(_COPY_ANEW if plan.target is not None else _COPY, names)
+    sent: list[_Sent] = []
+    for place, run in spread(tx, topic, letters, free):
+        taken = take_offsets(tx, place, len(run))
+        assert taken is not None, "its row is locked"
+        first_key = message_key(place.queue_id, taken.first)
+        here = [_Sent(letter, order, key, is_new=True) for key, (letter, order) in enumerate(run, start=first_key)]
+        copies = encode_rows([_copy(plan, found, each, resets) for each in here])
+        copying = {"copies": copies, "in_topic": topic.topic_id, "copy_stored_at_ms": taken.stored_at_ms}
+        tx.conn.execute(_COPY_ANEW if plan.target is not None else _COPY, copying)
+        sent += here
     bodies = [
         _body(each.key, each.order.repair.body)
         for each in sent
@@ -326,12 +332,13 @@ _RECORD = (
 )
 _SKIP = update(redrive).where(*_ONE).values(state=RedriveState.SKIPPED.value, note=bindparam("why"))
 _NAME = update(redrive).where(*_ONE).values(redriven_message_id=bindparam("new_id", type_=LargeBinary))
-_FREE_QUEUE = (
+_RANKS = rows_parameter("ranks", "queue_id", "rank")
+_FREE_QUEUES = (
     select(queue.c.queue_id)
-    .where(queue.c.topic_id == bindparam("of_topic"))
-    .order_by(queue.c.number)
-    .limit(1)
-    .with_for_update(skip_locked=True)
+    .join(_RANKS, _RANKS.c.queue_id == queue.c.queue_id)
+    .order_by(_RANKS.c.rank)
+    .limit(bindparam("enough"))
+    .with_for_update(of=queue, skip_locked=True)
 )
 _HAS_PROGRESS = select(progress.c.queue_id).where(
     progress.c.group_id == bindparam("for_group"), progress.c.queue_id == bindparam("of_queue")

@@ -30,7 +30,7 @@ from popserver.messages.seek import offset_at
 from popserver.model.errors import BadRequest
 from popserver.model.message import check_lite_topic, id_from_bytes
 from popserver.model.names import Resource
-from popserver.model.topic import MessageQueue, MessageType, Topic, message_key, offset_of, queue_for
+from popserver.model.topic import MessageQueue, MessageType, Topic, message_key, offset_of, queue_of_group
 
 EXAMINED_MAX = 10_000
 STEP_ROWS = 500
@@ -165,7 +165,7 @@ def _queues(conn: Connection, topic: Topic, wish: Wish) -> list[QueueRow]:
     rows = queue_rows(conn, topic.topic_id)
     number = wish.queue_number
     if wish.lite_topic is not None and topic.is_lite:
-        number = queue_for(topic, wish.lite_topic, None, 0).number
+        number = queue_of_group(topic, wish.lite_topic).number
     return [each for each in rows if number in (None, each.number)]
 
 

@@ -16,7 +16,7 @@ from popserver.database.schema import message_group_progress as behind
 from popserver.delivery.message_groups import MessageGroupKey, open_all, subscriber_of
 from popserver.engine.transaction import Transaction
 from popserver.model.group import Group
-from popserver.model.topic import Topic, message_key, offset_of, queue_for
+from popserver.model.topic import Topic, message_key, offset_of, queue_of_group
 
 
 class OffsetPolicy(StrEnum):
@@ -43,7 +43,7 @@ def move(tx: Transaction, group: Group, topic: Topic, lite_topics: Sequence[str]
     if option.policy is OffsetPolicy.LAST:
         return
     for name in lite_topics:
-        member = MessageGroupKey(topic.topic_id, queue_for(topic, name, None, 0).queue_id, name)
+        member = MessageGroupKey(topic.topic_id, queue_of_group(topic, name).queue_id, name)
         names = {"for_group": group.group_id, "of_topic": topic.topic_id, "of_queue": member.queue_id, "named": name}
         offset = _target(tx, member, names, option)
         if offset is None:

@@ -26,7 +26,7 @@ from popserver.lite.offsets import OffsetOption, move
 from popserver.model.errors import LiteSubscriptionQuotaExceeded, PopError
 from popserver.model.group import Group, LiteModel
 from popserver.model.retry import SECOND_MS
-from popserver.model.topic import Topic, queue_for
+from popserver.model.topic import Topic, queue_of_group
 
 LITE_SUBSCRIPTIONS_MAX = 2_000  # of a client, as in RocketMQ
 # A client names its lite topics each 30 s. One that has not for this long is gone.
@@ -248,7 +248,7 @@ def _subscribe(tx: Transaction, request: SyncLite, new: Collection[str]) -> None
                 "topic_id": topic_id,
                 "lite_topic": name,
                 "client_id": request.client_id,
-                "queue_id": queue_for(request.topic, name, None, 0).queue_id,
+                "queue_id": queue_of_group(request.topic, name).queue_id,
             }
             for (name,) in some
         ]
@@ -268,7 +268,7 @@ def _unsubscribe(tx: Transaction, request: SyncLite | LeaveLite, gone: Collectio
 def _name_again(tx: Transaction, request: SyncLite | LeaveLite, lite_topics: Collection[str]) -> None:
     """Write into the rows of these lite topics who gets them now."""
     rows = [
-        (request.group.group_id, queue_for(request.topic, name, None, 0).queue_id, name) for name in sorted(lite_topics)
+        (request.group.group_id, queue_of_group(request.topic, name).queue_id, name) for name in sorted(lite_topics)
     ]
     for start in range(0, len(rows), STEP_ROWS_MAX):
         tx.conn.execute(_NAME_AGAIN, {"changed": encode_rows(rows[start : start + STEP_ROWS_MAX])})

@@ -33,23 +33,19 @@ from popserver.filters import tag_hash
 from popserver.messages import duplicates, keys
 from popserver.messages.keyed import KeyedMessages
 from popserver.messages.lite_topics import NewLiteTopics
+from popserver.messages.spread import by_queue
 from popserver.model.errors import PopError, TopicNotFound
 from popserver.model.message import WINDOW_MS, Message, SendResult, id_to_bytes
-from popserver.model.topic import MessageQueue, MessageType, Topic, message_key, queue_for
+from popserver.model.topic import MessageQueue, MessageType, Topic, message_key
 
 
 @dataclass(frozen=True, slots=True)
 class Append(Request[list[SendResult]]):
-    """Messages of one topic, already checked.
-
-    `rotation` chooses the queue for messages without a message group and priority: one per topic and transaction.
-    Idempotency keys are stored for `key_window_ms`; 0 ignores them.
-    """
+    """Messages of one topic, already checked. Their idempotency keys are stored for `key_window_ms`; 0 ignores them."""
 
     phase: ClassVar = Phase.APPEND
     topic: Topic
     messages: Sequence[Message]
-    rotation: int
     key_window_ms: int = WINDOW_MS
 
 
@@ -121,13 +117,9 @@ def _append_to_topic(
     new, alike = keys.firsts(new) if tx.careful else (new, {})
     if any(each.properties for each in new):
         keys.claim(tx, topic, new, requests[0].key_window_ms)
-    rotation = requests[0].rotation
-    if any(each.message_group is not None or each.priority is not None for each in new):
-        by_queue = _by_queue(topic, new, rotation)
-    else:
-        by_queue = {queue_for(topic, None, None, rotation): new} if new else {}
-    placed = _place(tx, topic, by_queue) if by_queue else []
-    if len(placed) < len(by_queue):
+    chosen = by_queue(tx, topic, new)
+    placed = _place(tx, topic, chosen) if chosen else []
+    if len(placed) < len(chosen):
         gone = TopicNotFound(f"topic '{topic.name}' was deleted; create it with: popmq topic create {topic.name.name}")
         return [gone] * len(requests)
     has_pending = any(each.taken.has_pending for each in placed)
@@ -169,13 +161,6 @@ def _store_lite_topics(tx: Transaction, topic: Topic, lite_topics: NewLiteTopics
     tx.make_ready(topic.topic_id, first_keys)
 
 
-def _by_queue(topic: Topic, batch: Sequence[Message], rotation: int) -> dict[MessageQueue, list[Message]]:
-    by_queue: dict[MessageQueue, list[Message]] = {}
-    for each in batch:
-        by_queue.setdefault(queue_for(topic, each.message_group, each.priority, rotation), []).append(each)
-    return by_queue
-
-
 def take_offsets(tx: Transaction, chosen: MessageQueue, count: int) -> TakenOffsets | None:
     """Take `count` offsets in one statement; None if the queue does not exist."""
     names = {"chosen": chosen.queue_id, "count": count, "now_ms": tx.now_ms}
@@ -184,15 +169,15 @@ def take_offsets(tx: Transaction, chosen: MessageQueue, count: int) -> TakenOffs
     return None if row is None else TakenOffsets(row.next_offset - count, row.newest_stored_at_ms)
 
 
-def _place(tx: Transaction, topic: Topic, by_queue: Mapping[MessageQueue, Sequence[Message]]) -> list[_Placed]:
+def _place(tx: Transaction, topic: Topic, chosen: Mapping[MessageQueue, Sequence[Message]]) -> list[_Placed]:
     """Take offsets for the messages, with one statement for all queues. Nothing is placed if the topic is gone.
 
     The statement also says whether a message may be pending already: on Postgres one of these, else any of the topic.
     """
     names: dict[str, Any] = {"now_ms": tx.now_ms, "of_topic": topic.topic_id}
     if tx.has_other_writers:
-        names["ids"] = [id_to_bytes(each.message_id) for messages in by_queue.values() for each in messages]
-    counts = {chosen.queue_id: len(messages) for chosen, messages in by_queue.items()}
+        names["ids"] = [id_to_bytes(each.message_id) for messages in chosen.values() for each in messages]
+    counts = {place.queue_id: len(messages) for place, messages in chosen.items()}
     taken: list[_Taken] = []
     # Another server may be changing a queue whose newest version is wanted: then it is looked for by its key.
     for one, several in (_OF_NEWEST, _BY_KEY) if tx.has_other_writers else (_ALONE,):
@@ -202,12 +187,12 @@ def _place(tx: Transaction, topic: Topic, by_queue: Mapping[MessageQueue, Sequen
         elif counts:
             taken += several.rows(tx.conn, names | {"counts": encode_rows(sorted(counts.items()))})
         counts = {queue_id: counts[queue_id] for queue_id in counts.keys() - {row.queue_id for row in taken}}
-    by_id = {chosen.queue_id: (chosen, messages) for chosen, messages in by_queue.items()}
+    by_id = {place.queue_id: (place, messages) for place, messages in chosen.items()}
     placed: list[_Placed] = []
     for row in taken:
-        chosen, messages = by_id[row.queue_id]
+        place, messages = by_id[row.queue_id]
         first_offset = row.next_offset - len(messages)
-        placed.append(_Placed(chosen, row, first_offset, message_key(row.queue_id, first_offset), messages))
+        placed.append(_Placed(place, row, first_offset, message_key(row.queue_id, first_offset), messages))
     return placed
 
 

@@ -114,18 +114,14 @@ def check_lite(topic: Resource, accepts: Collection[MessageType], lite_expires_m
         )
 
 
-def queue_for(topic: Topic, message_group: str | None, priority: int | None, rotation: int) -> MessageQueue:
-    """The queue for a message: that of its message group, that of its priority, or the next one in turn.
+def queue_of_group(topic: Topic, message_group: str) -> MessageQueue:
+    """The queue of a message group, among those that the topic was created with."""
+    return topic.queues[zlib.crc32(message_group.encode()) % topic.fifo_queues]
 
-    A message group never moves to another queue, so only the queues that the topic was created with are used for them.
-    In a topic with priorities each queue is a priority, and receives read the highest first (`receiving.receive`). A
-    message without a priority goes to the lowest queue.
-    """
-    if message_group is not None:
-        return topic.queues[zlib.crc32(message_group.encode()) % topic.fifo_queues]
-    if MessageType.PRIORITY in topic.accepts:
-        return topic.queues[min(priority or 0, len(topic.queues) - 1)]
-    return topic.queues[rotation % len(topic.queues)]
+
+def queue_of_priority(topic: Topic, priority: int | None) -> MessageQueue:
+    """The queue of a priority, in a topic with priorities; None is the lowest."""
+    return topic.queues[min(priority or 0, len(topic.queues) - 1)]
 
 
 def message_key(queue_id: int, offset: int) -> int:

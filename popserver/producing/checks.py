@@ -7,7 +7,6 @@ producer; the next check asks another one. Without a producer there is no check,
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Awaitable, Callable, Iterable
 from typing import NamedTuple
 
@@ -49,7 +48,6 @@ class Transactions:
         self._clock = clock
         self._sleeper = DueTimer(clock, self._check)
         writer.effects.on_due(CHECKS, self._sleeper)
-        self._rotation = itertools.count()
 
     async def end(
         self, topic_name: Resource, message_id: str, transaction_id: str, resolution: Resolution | None
@@ -67,8 +65,7 @@ class Transactions:
         if not message_id.strip():
             raise InvalidTransactionId(f"transaction '{transaction_id[:64]}' names no message; send its message id")
         while True:
-            rotation = next(self._rotation)
-            request = half_messages.EndTransaction(topic, message_id, transaction_id, resolution, rotation)
+            request = half_messages.EndTransaction(topic, message_id, transaction_id, resolution)
             decision = await self._writer.submit(request)
             if decision.age_ms is not None:
                 ended = self._writer.meters.ended[topic.topic_id]

@@ -1,7 +1,7 @@
 """How pending messages enter their queues. The bodies stay in the database; only ids and places travel.
 
 A step never waits for a queue's counter. If another server has locked it, its messages stay pending until a later
-step, which may choose another queue for messages without a message group.
+step, which chooses another queue for messages without a message group.
 """
 
 from __future__ import annotations
@@ -41,9 +41,10 @@ from popserver.filters import tag_hash
 from popserver.messages import keys
 from popserver.messages.append import STORED_AT_MS
 from popserver.messages.keyed import KeyedMessages
+from popserver.messages.spread import by_queue
 from popserver.model.errors import PopError
 from popserver.model.message import WINDOW_MS
-from popserver.model.topic import MessageType, Topic, message_key, queue_for
+from popserver.model.topic import MessageType, Topic, message_key
 from popserver.producing.pending import PENDING_COLUMNS, PendingRow, remove
 
 # Bytes of bodies that one step moves.
@@ -70,20 +71,18 @@ class EnqueuedDue(NamedTuple):
 
 
 class EnqueuedRows(NamedTuple):
-    """The rows that are in their queues now, and how many have to stay pending."""
+    """The rows that are in their queues now, and those that have to stay pending."""
 
     placed: Sequence[PendingRow]
-    left: int
+    left: Sequence[PendingRow]
 
 
 @dataclass(frozen=True, slots=True)
 class EnqueueDue(Request[EnqueuedDue]):
-    """A step of at most 1,000 due messages. `rotation` chooses their queues, as in `Append`. Idempotency keys of
-    messages from users' transactions are kept for `key_window_ms` from now. `looks_back`: such a transaction may have
-    stored a message after its time."""
+    """A step of at most 1,000 due messages. Idempotency keys of messages from users' transactions are kept for
+    `key_window_ms` from now. `looks_back`: such a transaction may have stored a message after its time."""
 
     phase: ClassVar = Phase.ENQUEUE_DUE
-    rotation: int
     key_window_ms: int = WINDOW_MS
     looks_back: bool = False
 
@@ -97,8 +96,9 @@ def enqueue_due(tx: Transaction, requests: Sequence[EnqueueDue]) -> list[Enqueue
     first_ms = due[0].due_at_ms if due else None
     tx.after_commit.append(tx.remembered(DelayedFrom).saw(None, first_ms, tx.calendar_ms))
     rows = _in_order(tx, within_a_step(due, STEP_BYTES_MAX))
-    done = enqueue(tx, rows, requests[0].rotation, requests[0].key_window_ms) if rows else EnqueuedRows((), 0)
-    answer = EnqueuedDue(len(rows) - done.left, *_next_due(tx, len(rows) - done.left, len(due)))
+    done = enqueue(tx, rows, requests[0].key_window_ms) if rows else EnqueuedRows((), ())
+    entered = len(rows) - len(done.left)
+    answer = EnqueuedDue(entered, *_next_due(tx, entered, len(due)))
     return [answer._replace(placed=done.placed), *[answer] * (len(requests) - 1)]
 
 
@@ -133,7 +133,7 @@ def next_due_ms(conn: Connection) -> int | None:
     return due_ms
 
 
-def enqueue(tx: Transaction, rows: Sequence[PendingRow], rotation: int, key_window_ms: int = WINDOW_MS) -> EnqueuedRows:
+def enqueue(tx: Transaction, rows: Sequence[PendingRow], key_window_ms: int = WINDOW_MS) -> EnqueuedRows:
     """Give the messages their places in their queues.
 
     Two kinds of messages are only removed: those whose id or idempotency key is in a queue already, because they were
@@ -150,13 +150,15 @@ def enqueue(tx: Transaction, rows: Sequence[PendingRow], rotation: int, key_wind
     gone = [row for row in rows if row.topic_id not in topics or row.pending_id in known]
     remove(tx, (row.pending_id for row in gone))
     live = [row for row in rows if row.topic_id in topics and row.pending_id not in known]
-    placed = list(_placed(tx, topics, live, rotation))
+    placed = list(_placed(tx, topics, live))
     if placed:
         tx.conn.execute(_ENQUEUE.of(tx.conn), {"places": encode_rows(placed)})
         _index_keys(tx, live, placed)
         remove(tx, (pending_id for pending_id, *_ in placed))
     ids = {pending_id for pending_id, *_ in placed}
-    return EnqueuedRows([row for row in live if row.pending_id in ids], len(live) - len(placed))
+    return EnqueuedRows(
+        [row for row in live if row.pending_id in ids], [row for row in live if row.pending_id not in ids]
+    )
 
 
 def _index_keys(tx: Transaction, rows: Sequence[PendingRow], placed: Iterable[tuple[int, int, int, int]]) -> None:
@@ -180,17 +182,21 @@ def within_a_step(rows: Iterable[Sized], bytes_max: int) -> list[Sized]:
 
 
 def _placed(
-    tx: Transaction, topics: dict[int, Topic], rows: Sequence[PendingRow], rotation: int
+    tx: Transaction, topics: dict[int, Topic], rows: Sequence[PendingRow]
 ) -> Iterator[tuple[int, int, int, int]]:
     """(pending id, message key, stored-at time, tag hash) of each message whose queue could be locked."""
-    by_queue: dict[int, list[PendingRow]] = defaultdict(list)
+    by_topic: dict[int, list[PendingRow]] = defaultdict(list)
     for row in rows:
-        chosen = queue_for(topics[row.topic_id], row.message_group, row.priority, rotation)
-        by_queue[chosen.queue_id].append(row)
-    counts = encode_rows([(queue_id, len(several)) for queue_id, several in by_queue.items()])
+        by_topic[row.topic_id].append(row)
+    chosen = {
+        queue.queue_id: several
+        for topic_id, its in by_topic.items()
+        for queue, several in by_queue(tx, topics[topic_id], its).items()
+    }
+    counts = encode_rows([(queue_id, len(several)) for queue_id, several in chosen.items()])
     names = {"counts": counts, "now_ms": tx.now_ms}
     for queue_id, next_offset, stored_at_ms in tx.conn.execute(_TAKE_OFFSETS.of(tx.conn), names):
-        several = by_queue[queue_id]
+        several = chosen[queue_id]
         tx.ready_topics.add(several[0].topic_id)
         first_key = message_key(queue_id, next_offset - len(several))
         for key, row in enumerate(several, start=first_key):

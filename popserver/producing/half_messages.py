@@ -43,14 +43,13 @@ class Decision(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EndTransaction(Request[Decision]):
-    """A producer's decision about its half message. `rotation` chooses the queue, as in `Append`."""
+    """A producer's decision about its half message."""
 
     phase: ClassVar = Phase.END_TRANSACTION
     topic: Topic
     message_id: str
     transaction_id: str
     resolution: Resolution
-    rotation: int
 
 
 class ClaimedChecks(NamedTuple):
@@ -189,13 +188,11 @@ def _end_in_topic(tx: Transaction, requests: Sequence[EndTransaction]) -> list[D
     answers = [_decide(tx, each, rows, decided) for each in requests]
     remove(tx, (rows[each].pending_id for each, said in decided.items() if said is Resolution.ROLLBACK))
     committed = [rows[each] for each, said in decided.items() if said is Resolution.COMMIT]
-    if committed and enqueue(tx, committed, requests[0].rotation).left:
-        # With one rotation all of them go to the same queue, so none could enter.
-        return [
-            Decision(is_made=False) if decided.get(id_to_bytes(each.message_id)) is Resolution.COMMIT else answer
-            for each, answer in zip(requests, answers, strict=True)
-        ]
-    return answers
+    left = {bytes(row.message_id) for row in enqueue(tx, committed).left} if committed else set()
+    return [
+        Decision(is_made=False) if id_to_bytes(each.message_id) in left else answer
+        for each, answer in zip(requests, answers, strict=True)
+    ]
 
 
 def _halves_first(rows: dict[bytes, list[PendingRow]]) -> dict[bytes, PendingRow]:

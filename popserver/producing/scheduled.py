@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 
 import structlog
@@ -45,7 +44,6 @@ class Pending:
         self._sleeper = DueTimer(self._clock, self._enter)
         writer.effects.on_due(PENDING, self._sleeper)
         self._looks_back = False
-        self._rotation = itertools.count()
 
     async def start(self) -> None:
         """Start with the earliest delayed message, which may have become due while no server ran."""
@@ -97,7 +95,7 @@ class Pending:
             # Its polls ask now, in the same transaction: a wake-up after the commit would cost them a second one.
             self._wakeups.wake(self._next[1], Woken.AHEAD)
             self._next = None
-        step = enqueue.EnqueueDue(next(self._rotation), self._key_window_ms, self._looks_back)
+        step = enqueue.EnqueueDue(self._key_window_ms, self._looks_back)
         self._looks_back = False
         try:
             done = await self._writer.submit(step)

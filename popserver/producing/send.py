@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 
@@ -46,7 +45,6 @@ class Sending:
         self._clock = clock
         self._key_window_ms = key_window_ms
         self._delay_ms_max = delay_ms_max
-        self._rotation = itertools.count()
 
     async def send(self, batch: Sequence[Message], client_id: str = "") -> list[SendResult | PopError]:
         """Store messages of one topic. Each has its own outcome: a refusal does not affect the other messages.
@@ -132,7 +130,7 @@ class Sending:
     async def _append(self, topic: Topic, batch: list[Message]) -> list[SendResult]:
         sizes = [len(message.body) for message in batch]
         of_keys = BYTES_OF_KEY * sum([len(message.keys) for message in batch])
-        request = append.Append(topic, batch, next(self._rotation), self._key_window_ms)
+        request = append.Append(topic, batch, self._key_window_ms)
         try:
             stored = await self._writer.submit(request, size=sum(sizes) + of_keys)
             sent = self._writer.meters.sent

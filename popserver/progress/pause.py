@@ -20,7 +20,7 @@ from popserver.delivery.message_groups import GroupQueueKey, MessageGroupKey, lo
 from popserver.engine.transaction import Locks, Phase, Request, Transaction, carries_out
 from popserver.model.errors import BadRequest, PopError
 from popserver.model.group import Group
-from popserver.model.topic import Topic, queue_for
+from popserver.model.topic import Topic, queue_of_group
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class SetPause(Request[None]):
         if self.message_group is None:
             return []
         return [
-            MessageGroupKey(each.topic_id, queue_for(each, self.message_group, None, 0).queue_id, self.message_group)
+            MessageGroupKey(each.topic_id, queue_of_group(each, self.message_group).queue_id, self.message_group)
             for each in self.topics
         ]
 

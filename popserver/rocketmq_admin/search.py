@@ -22,7 +22,15 @@ from popserver.messages import read, seek
 from popserver.messages.read import MessageSize
 from popserver.model.errors import BadRequest
 from popserver.model.message import StoredMessage
-from popserver.model.topic import OFFSET_BITS, MessageQueue, Topic, message_key, offset_of, queue_for, queue_numbered
+from popserver.model.topic import (
+    OFFSET_BITS,
+    MessageQueue,
+    Topic,
+    message_key,
+    offset_of,
+    queue_numbered,
+    queue_of_group,
+)
 from popserver.transport.limits import MIB
 
 PAGE_DEFAULT = 32
@@ -115,7 +123,7 @@ async def _scan(reader: Reader, topic: Topic, query: Query, size_of: SizeOf) -> 
     place = _place(query.after) if query.after else _Place(0, 0)
     found = _Scanned(query)
     # A lite topic is in one queue.
-    among = topic.queues if query.lite_topic is None else [queue_for(topic, query.lite_topic, None, 0)]
+    among = topic.queues if query.lite_topic is None else [queue_of_group(topic, query.lite_topic)]
     queues = [each for each in among if query.queue_number in (None, each.number)]
     for each in sorted(queues, key=lambda queue: queue.number):
         if each.number >= place.number:

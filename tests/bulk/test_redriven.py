@@ -13,9 +13,9 @@ from tests.support.redrive import die, redrive_all
 def test_it_is_told_as_a_message_of_its_first_place(store: OpenStore) -> None:
     topic = store.topic(queues=2)
     group = store.group(meets=[topic])
-    dead = die(store, group, topic, 2, rotation=1, properties={"p": "v"})
+    dead = die(store, group, topic, 2, queue=1, properties={"p": "v"})
     redrive_all(store, group)
-    store.send(topic, 1, rotation=0)
+    store.send(topic, 1, queue=0)
     answer = store.one(attempts.receive, attempts.ReceiveAttempt(a_receive(group, topic, 10, attempt_id="a")))
     assert [each.attempt for each in answer.held] == [1, 1, 1]
     keys = [each.message_key for each in answer.held]

@@ -66,7 +66,7 @@ class TestTopics:
         latest = store.group("latest", meets=[topic], consume_from=ConsumeFrom.LATEST)
         stranger = store.group("stranger")
         grown = store.one(topics.update_topic, topics.UpdateTopic(topic.name, queue_count=3))
-        (sent,) = store.send(grown, 1, rotation=2)
+        (sent,) = store.send(grown, 1, queue=2)
         assert progress_of(store, latest.group_id) == [0, 0, 0]
         assert progress_of(store, stranger.group_id) == []
         assert [each.stored.message.message_id for each in store.receive(latest, grown)] == [sent.message_id]
@@ -137,7 +137,7 @@ class TestGroups:
 class TestMeeting:
     def test_gives_a_place_in_every_queue_once(self, store: OpenStore) -> None:
         topic = store.topic(queues=2)
-        store.send(topic, 3, rotation=1)
+        store.send(topic, 3, queue=1)
         group = store.group(meets=[topic])
         assert progress_of(store, group.group_id) == [0, 0]
         store.receive(group, topic)
@@ -146,7 +146,7 @@ class TestMeeting:
 
     def test_the_latest(self, store: OpenStore) -> None:
         topic = store.topic(queues=2)
-        store.send(topic, 3, rotation=1)
+        store.send(topic, 3, queue=1)
         group = store.group(meets=[topic], consume_from=ConsumeFrom.LATEST)
         assert progress_of(store, group.group_id) == [0, 3]
 
@@ -201,7 +201,7 @@ class TestDeleting:
         topic, other = store.topic("one", queues=3), store.topic("other")
         group = store.group(meets=[topic, other], history=HistoryLevel.ALL)
         for queue in range(3):
-            store.send(topic, 2, rotation=queue)
+            store.send(topic, 2, queue=queue)
         store.send(other, 2)
         store.receive(group, topic, 4)
         store.receive(group, other, 1)

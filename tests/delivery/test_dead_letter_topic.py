@@ -37,7 +37,7 @@ def dead(store: OpenStore, topic: Topic, group: Group) -> Message:
     sent = a_message(
         topic.name, tag="A", keys=("k1", "k2"), properties={"origin": "JFK"}, born_at_ms=5, body=b"the body"
     )
-    store.send(topic, [sent], rotation=1)
+    store.send(topic, [sent], queue=1)
     store.receive(group, topic, invisible_ms=HOLD_MS)
     assert store.end_due(after_ms=HOLD_MS) == 1
     return sent

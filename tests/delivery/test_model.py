@@ -43,7 +43,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 4), queue=st.sampled_from([0, 1]))
     def send(self, count: int, queue: int) -> None:
-        for sent in self.store.send(self.topic, count, rotation=queue):
+        for sent in self.store.send(self.topic, count, queue=queue):
             for model in self.models:
                 assert sent.queue_number is not None
                 key = message_key(self.topic.queues[sent.queue_number].queue_id, sent.offset)

@@ -25,7 +25,7 @@ Act = Callable[[OpenStore, Group, Topic], object]
 ACTS: dict[str, tuple[Act, set[str]]] = {
     "send": (lambda store, _, topic: store.send(topic, 3), {"queue_pk"}),
     "send carefully": (
-        lambda store, _, topic: store.do(append.append, append.Append(topic, messages_of(3), 0), careful=True),
+        lambda store, _, topic: store.do(append.append, append.Append(topic, messages_of(3)), careful=True),
         {"message_id"},
     ),
     "receive": (

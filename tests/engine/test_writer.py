@@ -83,7 +83,7 @@ async def test_within_a_batch_the_house_order_rules(broker: RunningBroker) -> No
     group, topic = await broker.broker.catalog.subscription(GROUP, TOPIC)
     sent = messages_of(1)
     received = broker.broker.writer.submit(a_receive(group, topic))
-    broker.broker.writer.submit(append.Append(topic, sent, 0))
+    broker.broker.writer.submit(append.Append(topic, sent))
     assert ids((await received).deliveries) == [sent[0].message_id]
 
 
@@ -252,7 +252,7 @@ async def test_closing_does_what_was_asked_on_the_answer_to_the_last(sqlite_url:
         await broker.send()
         writer, later = broker.broker.writer, []
         group, topic = await broker.broker.catalog.subscription(GROUP, TOPIC)
-        last = writer.submit(append.Append(topic, messages_of(1), 0))
+        last = writer.submit(append.Append(topic, messages_of(1)))
         last.add_done_callback(lambda _: later.append(writer.submit(a_receive(group, topic))))
         await writer.close()
         assert [len(each.result().deliveries) for each in later] == [2]

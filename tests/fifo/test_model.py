@@ -95,8 +95,8 @@ class MessageGroupsAgainstModel(RuleBasedStateMachine):
         finally:
             self._opening.__exit__(None, None, None)
 
-    @rule(batch=MESSAGES, rotation=st.integers(0, 1))
-    def send(self, batch: list[tuple[str | None, str | None, int]], rotation: int) -> None:
+    @rule(batch=MESSAGES, queue=st.integers(0, 1))
+    def send(self, batch: list[tuple[str | None, str | None, int]], queue: int) -> None:
         sent = [
             a_message(
                 message_group=name,
@@ -106,7 +106,7 @@ class MessageGroupsAgainstModel(RuleBasedStateMachine):
             )
             for name, tag, number in batch
         ]
-        results = self.store.send(self.topic, sent, rotation=rotation)
+        results = self.store.send(self.topic, sent, queue=queue)
         for each, result in zip(sent, results, strict=True):
             assert result.queue_number is not None
             key = message_key(self.topic.queues[result.queue_number].queue_id, result.offset)

@@ -219,7 +219,7 @@ def test_the_index_is_read_in_statements_of_limited_size(
     topic = store.topic(queues=2)
     for offset in range(0, 40_000, 4_096):
         store.conn.exec_driver_sql(f"UPDATE queue SET next_offset = {offset}")
-        store.send(topic, 3, keys=("busy",), rotation=offset)
+        store.send(topic, 3, keys=("busy",), queue=offset)
     queues = queue_rows(store.conn, topic.topic_id)
     everything = keyed.with_key(store.conn, "busy", list(keyed.blocks_of(keyed.spans_of(queues))), 100)
     assert len(everything) == 30
@@ -271,7 +271,7 @@ def test_a_search_goes_on_while_its_queues_grow(made: Desk, monkeypatch: pytest.
 def test_a_search_leaves_nothing_out_when_a_queue_has_a_new_block(store: OpenStore) -> None:
     topic = store.topic(queues=2)
     for number in range(2):
-        store.send(topic, 2, keys=("k",), rotation=number)
+        store.send(topic, 2, keys=("k",), queue=number)
     blocks = list(keyed.blocks_of(keyed.spans_of(queue_rows(store.conn, topic.topic_id))))
     *_, place = keyed.with_key(store.conn, "k", blocks, 3)
     store.conn.exec_driver_sql("UPDATE queue SET next_offset = 5000")
@@ -384,7 +384,7 @@ def test_a_delayed_message_is_indexed_when_it_is_delivered(store: OpenStore) -> 
     store.one(pending.store_pending, pending.StorePending(topic, [message], "", CheckPolicy()))
     assert indexed(store) == 0
     store.now_ms += HOUR
-    store.one(enqueue.enqueue_due, EnqueueDue(0))
+    store.one(enqueue.enqueue_due, EnqueueDue())
     assert indexed(store) == 1
 
 

@@ -23,10 +23,10 @@ from tests.support.open_store import START_MS, OpenStore
 def test_a_result_names_the_id_the_queue_and_a_dense_offset(store: OpenStore) -> None:
     topic = store.topic(queues=3)
     batch = messages_of(3)
-    assert store.send(topic, batch, rotation=4) == [
+    assert store.send(topic, batch, queue=4) == [
         SendResult(each.message_id, 1, offset) for offset, each in enumerate(batch)
     ]
-    (later,) = store.send(topic, 1, rotation=7)
+    (later,) = store.send(topic, 1, queue=7)
     assert (later.queue_number, later.offset) == (1, 3)
 
 
@@ -71,7 +71,7 @@ def test_many_messages_in_one_request_keep_their_order(store: OpenStore) -> None
 
 def test_requests_of_several_topics_in_one_call(store: OpenStore) -> None:
     one, other = store.topic("one"), store.topic("other")
-    wishes = [Append(topic, messages_of(2, topic.name), 0) for topic in (other, one, other)]
+    wishes = [Append(topic, messages_of(2, topic.name)) for topic in (other, one, other)]
     results = store.do(append.append, *wishes)
     assert [[each.offset for each in result] for result in results if isinstance(result, list)] == [
         [0, 1],
@@ -105,7 +105,7 @@ def test_a_repeated_id_gets_the_first_result_and_stores_nothing(store: OpenStore
     sent = a_message(body=b"first")
     first = store.send(topic, [sent])
     before = store.digest()
-    again = Append(topic, [sent._replace(body=b"second", tag="other")], 1)
+    again = Append(topic, [sent._replace(body=b"second", tag="other")])
     assert list(store.do(append.append, again, careful=True)) == [first]
     assert store.digest() == before
     assert store.rings == set()
@@ -118,8 +118,8 @@ def test_an_id_repeated_within_a_batch_and_across_requests_is_stored_once(store:
     other = a_message()
     one, two = store.do(
         append.append,
-        Append(topic, [twice[0], other, twice[1]], 0),
-        Append(topic, [twice[1]], 0),
+        Append(topic, [twice[0], other, twice[1]]),
+        Append(topic, [twice[1]]),
         careful=True,
     )
     place = SendResult(message_id, 0, 0)
@@ -147,15 +147,15 @@ def test_sending_to_a_topic_that_is_gone(store: OpenStore) -> None:
 def test_the_newest_time_of_storing_is_what_a_clock_may_not_start_behind(store: OpenStore) -> None:
     assert newest_stored_at_ms(store.conn) == 0
     topic = store.topic(queues=2)
-    store.send(topic, 2, rotation=1)
+    store.send(topic, 2, queue=1)
     store.now_ms += 5
-    store.send(topic, 1, rotation=0)
+    store.send(topic, 1, queue=0)
     assert newest_stored_at_ms(store.conn) == START_MS + 5
 
 
 def test_a_message_key_is_its_place(store: OpenStore) -> None:
     topic = store.topic(queues=2)
-    store.send(topic, 2, rotation=1)
+    store.send(topic, 2, queue=1)
     keys = [row.message_key for row in store.rows("SELECT message_key FROM message ORDER BY message_key")]
     assert keys == [message_key(topic.queues[1].queue_id, offset) for offset in (0, 1)]
 
@@ -164,7 +164,7 @@ def test_repeated_ids_are_looked_up_in_steps(store: OpenStore) -> None:
     """A database takes only so many parameters in one statement."""
     topic = store.topic()
     batch = messages_of(2_500)
-    (first,) = store.do(append.append, append.Append(topic, batch, 0))
+    (first,) = store.do(append.append, append.Append(topic, batch))
     sizes: list[int] = []
 
     def count(_conn: object, _cursor: object, statement: str, parameters: Any, *_: object) -> None:
@@ -172,7 +172,7 @@ def test_repeated_ids_are_looked_up_in_steps(store: OpenStore) -> None:
             sizes.append(len(parameters))
 
     event.listen(store.conn, "before_cursor_execute", count)
-    (again,) = store.do(append.append, append.Append(topic, batch, 0), careful=True)
+    (again,) = store.do(append.append, append.Append(topic, batch), careful=True)
     event.remove(store.conn, "before_cursor_execute", count)
     assert again == first
     assert len(sizes) == 6  # three steps in each of the two tables

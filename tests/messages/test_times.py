@@ -41,7 +41,7 @@ def test_of_what_is_sent(store: OpenStore) -> None:
 def test_each_queue_has_its_own(store: OpenStore) -> None:
     topic = store.topic(queues=2)
     ahead_ms = put_ahead(store, topic)
-    store.send(topic, rotation=1)
+    store.send(topic, queue=1)
     assert [stored_at_ms(store, topic, queue) for queue in (0, 1)] == [[ahead_ms], [store.now_ms]]
 
 

@@ -29,7 +29,7 @@ def fill(store: OpenStore, queues: int, each: int, value: str = "0") -> grant.Re
     topic = store.topic(queues=queues)
     group = store.group(meets=[topic])
     for number in range(queues):
-        store.send(topic, [a_message(tag="A", properties={"a": value}) for _ in range(each)], rotation=number)
+        store.send(topic, [a_message(tag="A", properties={"a": value}) for _ in range(each)], queue=number)
     return a_receive(group, topic)
 
 

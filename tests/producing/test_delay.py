@@ -49,7 +49,7 @@ def test_one_that_a_user_stored_after_its_time_enters_when_the_server_is_told(st
     pend(store, topic, a_delayed(store, after_ms=-4 * SECOND))
     if not store.database.is_sqlite:
         assert enter_due(store) == 0, "other steps begin where one did a moment ago"
-    assert store.one(enqueue.enqueue_due, enqueue.EnqueueDue(0, looks_back=True)).entered == 1
+    assert store.one(enqueue.enqueue_due, enqueue.EnqueueDue(looks_back=True)).entered == 1
 
 
 def test_it_takes_part_in_a_tag_filter(store: OpenStore) -> None:
@@ -72,12 +72,12 @@ def test_many_enter_in_steps(store: OpenStore) -> None:
     topic = store.topic(queues=2)
     pend(store, topic, *(a_delayed(store) for _ in range(STEP_ROWS_MAX + 5)))
     store.now_ms += MINUTE
-    first = store.one(enqueue.enqueue_due, enqueue.EnqueueDue(0))
+    first = store.one(enqueue.enqueue_due, enqueue.EnqueueDue())
     assert first[:3] == (STEP_ROWS_MAX, store.now_ms, None)
     assert len(first.placed) == STEP_ROWS_MAX
-    assert store.one(enqueue.enqueue_due, enqueue.EnqueueDue(1))[:3] == (5, None, None)
-    rows = store.rows("SELECT min_offset, next_offset FROM queue ORDER BY number")
-    assert [tuple(row) for row in rows] == [(0, STEP_ROWS_MAX), (0, 5)]
+    assert store.one(enqueue.enqueue_due, enqueue.EnqueueDue())[:3] == (5, None, None)
+    rows = store.rows("SELECT min_offset, next_offset FROM queue ORDER BY next_offset")
+    assert [tuple(row) for row in rows] == [(0, STEP_ROWS_MAX // 2), (0, STEP_ROWS_MAX // 2 + 5)]
 
 
 def test_a_step_carries_so_many_bytes(store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,7 +113,7 @@ def test_an_id_is_once_in_either_table(store: OpenStore) -> None:
     again, other = late._replace(message_type=MessageType.NORMAL), a_message()
     with pytest.raises(RepeatedId):
         store.send(topic, [again, other])
-    ((known, _),) = store.do(append.append, append.Append(topic, [again, other], 0), careful=True)
+    ((known, _),) = store.do(append.append, append.Append(topic, [again, other]), careful=True)
     assert known.deliver_at_ms == late.deliver_at_ms
     assert ids_in(store, "message") == [stored.message_id, other.message_id]
 
@@ -125,7 +125,7 @@ def test_one_that_was_stored_meanwhile_does_not_enter(store: OpenStore) -> None:
     pend(store, topic, late, other)
     _sneak_in(store)
     store.now_ms += MINUTE
-    store.do(enqueue.enqueue_due, enqueue.EnqueueDue(0), careful=True)
+    store.do(enqueue.enqueue_due, enqueue.EnqueueDue(), careful=True)
     assert sorted(ids_in(store, "message")) == sorted([late.message_id, other.message_id])
     assert ids_in(store, "pending") == []
 

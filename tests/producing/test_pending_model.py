@@ -130,9 +130,9 @@ class PendingAgainstModel(RuleBasedStateMachine):
     def let_time_pass(self, by_ms: int) -> None:
         self.store.now_ms += by_ms
 
-    @rule(rotation=st.integers(0, 3))
-    def let_in_what_is_due(self, rotation: int) -> None:
-        entered = enter_due(self.store, rotation=rotation)
+    @rule()
+    def let_in_what_is_due(self) -> None:
+        entered = enter_due(self.store)
         due = [
             message_id
             for message_id, row in self.waiting.items()
@@ -180,7 +180,7 @@ class PendingAgainstModel(RuleBasedStateMachine):
 
     def _append(self, message: Message) -> Any:
         """As the writer does: at once, and looking first where that meets a repeated id."""
-        request = append.Append(self.topic, [message], 0)
+        request = append.Append(self.topic, [message])
         try:
             outcome: PopError | list[SendResult] = self.store.do(append.append, request)[0]
         except Exception as error:  # noqa: BLE001 - of the database's own or ours, whichever saw it first

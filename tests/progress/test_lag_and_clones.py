@@ -36,8 +36,8 @@ def refused_clone(store: OpenStore, request: Clone) -> PopError:
 @pytest.fixture
 def topic(store: OpenStore) -> Topic:
     made = store.topic(queues=3, accepts=ORDERED)
-    for rotation in range(3):
-        store.send(made, 10, rotation=rotation)
+    for queue in range(3):
+        store.send(made, 10, queue=queue)
     for number in range(4):
         store.send(made, in_order(f"g{number}", 6))
     return made

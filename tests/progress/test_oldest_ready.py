@@ -31,9 +31,9 @@ def test_of_unread_messages(store: OpenStore) -> None:
     topic = store.topic(queues=2)
     group = store.group(meets=[topic])
     assert oldest(store, group) is None
-    store.send(topic, rotation=1)
+    store.send(topic, queue=1)
     store.now_ms += MINUTE
-    store.send(topic, rotation=0)
+    store.send(topic, queue=0)
     assert oldest(store, group) == 0
     held = store.receive(group, topic, 1, rotation=1)
     assert oldest(store, group) == 1

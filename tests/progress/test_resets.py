@@ -92,8 +92,8 @@ def test_by_time_and_by_ends_each_queue_has_its_own_place(store: OpenStore) -> N
     group = store.group(meets=[topic])
     for count in (1, 2, 3):
         store.now_ms += 10 * SECOND
-        store.send(topic, count, rotation=0)
-        store.send(topic, 1, rotation=1)
+        store.send(topic, count, queue=0)
+        store.send(topic, 1, queue=1)
     since = Since(store.now_ms - 10 * SECOND)
     assert from_to(reset(store, group, topic, since)) == [(0, 1), (0, 1), (0, 0)]
     assert from_to(reset(store, group, topic, Since(store.now_ms + 1))) == [(1, 6), (1, 3), (0, 0)]
@@ -104,8 +104,8 @@ def test_by_time_and_by_ends_each_queue_has_its_own_place(store: OpenStore) -> N
 
 def test_a_group_that_never_met_the_topic_gets_its_place(store: OpenStore) -> None:
     topic = store.topic(queues=2)
-    store.send(topic, 4, rotation=0)
-    store.send(topic, 4, rotation=1)
+    store.send(topic, 4, queue=0)
+    store.send(topic, 4, queue=1)
     group = store.group()
     assert from_to(reset(store, group, topic, 3, queue=0)) == [(-1, 3)]
     store.meet(group, topic)
@@ -198,7 +198,7 @@ def test_beyond_its_queues_ends_it_is_refused(store: OpenStore, offset: int) -> 
 def test_one_illegal_offset_leaves_all_queues_alone(store: OpenStore) -> None:
     topic = store.topic(queues=2)
     group = store.group(meets=[topic])
-    store.send(topic, 5, rotation=0)
+    store.send(topic, 5, queue=0)
     assert isinstance(refused_reset(store, reset_of(group, topic, 5)), IllegalOffset), "queue 1 has none"
 
 
@@ -233,8 +233,8 @@ def test_a_plan_changes_nothing(store: OpenStore) -> None:
 def test_other_groups_and_queues_are_left_alone(store: OpenStore) -> None:
     topic = store.topic(queues=2)
     group, other = store.group(meets=[topic]), store.group("other", meets=[topic])
-    for rotation in (0, 1):
-        store.send(topic, 5, rotation=rotation)
+    for queue in (0, 1):
+        store.send(topic, 5, queue=queue)
     for each in (group, other):
         for died in store.receive(each, topic)[::2]:
             store.forward(each, died)

@@ -150,8 +150,8 @@ def test_a_topic_that_is_gone_is_named(store: OpenStore) -> None:
 
 def test_the_ends_of_all_queues(store: OpenStore) -> None:
     topic = store.topic(queues=3)
-    for count, rotation in ((4, 0), (2, 2)):
-        store.send(topic, count, rotation=rotation)
+    for count, number in ((4, 0), (2, 2)):
+        store.send(topic, count, queue=number)
     ends = pulling_read.ends_of_topic(store.conn, topic.topic_id)
     assert [(each.number, each.min_offset, each.end_offset) for each in ends] == [(0, 0, 4), (1, 0, 0), (2, 0, 2)]
 

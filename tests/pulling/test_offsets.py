@@ -24,7 +24,7 @@ END = 200
 def topic(store: OpenStore) -> Topic:
     made = store.topic(queues=3)
     for number in range(3):
-        store.send(made, END, rotation=number)
+        store.send(made, END, queue=number)
     return made
 
 
@@ -171,7 +171,7 @@ def test_what_is_gone_is_named(store: OpenStore, topic: Topic) -> None:
 def test_more_offsets_than_one_statement_may_touch(store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pulling_commit, "STEP_ROWS_MAX", 2)
     topic = store.topic("wide", queues=5)
-    store.send(topic, 5, rotation=4)
+    store.send(topic, 5, queue=4)
     group = pull_group(store)
     wishes = [(number, 0) for number in range(4)] + [(4, 5)]
     assert [each.refusal for each in commit(store, group, topic, *wishes)] == [None] * 5

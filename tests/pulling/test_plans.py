@@ -53,7 +53,7 @@ def test_every_statement_finds_its_rows_by_a_key(store: OpenStore) -> None:
     group = store.group("pulling")
     store.one(subscriptions.set_group_mode, subscriptions.SetGroupMode(group, Mode.PULL))
     for number in range(4):
-        store.send(topic, 50, tag="A", rotation=number)
+        store.send(topic, 50, tag="A", queue=number)
     names = SQLITE if store.database.is_sqlite else POSTGRES
     for name, (act, indexes) in ACTS.items():
         assert_found_by_index(

@@ -66,7 +66,7 @@ def test_a_receive_and_its_acks(store: OpenStore, queues: int) -> None:
     group = store.group(meets=[topic])
 
     def once(number: int) -> None:
-        store.send(topic, BATCH, rotation=number)
+        store.send(topic, BATCH, queue=number)
         held = store.receive(group, topic, BATCH, rotation=number)
         assert store.ack(group, *held) == [None] * BATCH
 
@@ -79,7 +79,7 @@ def test_holds_that_end_and_retries(store: OpenStore) -> None:
     group = store.group(meets=[topic], intervals_ms=(SECOND,))
 
     def once(number: int) -> None:
-        store.send(topic, BATCH, rotation=number)
+        store.send(topic, BATCH, queue=number)
         assert len(store.receive(group, topic, BATCH, invisible_ms=SECOND)) == BATCH
         for _ in ("the holds end", "the intervals end"):
             store.now_ms += SECOND + 1
@@ -181,7 +181,7 @@ def test_pulls_and_commits(store: OpenStore) -> None:
     def once(number: int) -> None:
         offset = number * BATCH
         for rotation in range(2):
-            store.send(topic, BATCH, rotation=rotation)
+            store.send(topic, BATCH, queue=rotation)
         for queue in topic.queues:
             pulled = look(store, topic, offset, queue=queue.number)
             assert len(pulled.messages) == BATCH
@@ -204,7 +204,7 @@ def test_when_the_next_hold_ends(store: OpenStore) -> None:
     store.receive(group, topic, invisible_ms=SECOND)
 
     def once(number: int) -> None:
-        store.send(topic, BATCH, rotation=number)
+        store.send(topic, BATCH, queue=number)
         held = store.receive(group, topic, BATCH)
         assert store.ack(group, *held) == [None] * BATCH
         for _ in range(BATCH):  # as a server does after most of its transactions

@@ -75,7 +75,7 @@ def test_every_queue_is_read_whichever_comes_first(store: OpenStore) -> None:
     topic = store.topic(queues=3)
     group = store.group(meets=[topic])
     for queue in range(3):
-        store.send(topic, 2, rotation=queue, body=b"%d" % queue)
+        store.send(topic, 2, queue=queue, body=b"%d" % queue)
     assert bodies(store.receive(group, topic, 3, rotation=1)) == [b"1", b"1", b"2"]
     # Queue 1 is read to its end; of those left the first is queue 0.
     assert bodies(store.receive(group, topic, 3, rotation=2)) == [b"0", b"0", b"2"]
@@ -85,7 +85,7 @@ def test_the_first_queue_rotates(store: OpenStore) -> None:
     topic = store.topic(queues=4)
     group = store.group(meets=[topic])
     for queue in range(4):
-        store.send(topic, 9, rotation=queue, body=b"%d" % queue)
+        store.send(topic, 9, queue=queue, body=b"%d" % queue)
     firsts = [bodies(store.receive(group, topic, 1, rotation=rotation))[0] for rotation in range(4)]
     assert firsts == [b"0", b"1", b"2", b"3"]
 
@@ -121,10 +121,10 @@ def test_groups_know_nothing_of_each_other(store: OpenStore) -> None:
 
 def test_a_new_group_starts_where_it_was_told(store: OpenStore) -> None:
     topic = store.topic(queues=2)
-    store.send(topic, 3, rotation=0)
+    store.send(topic, 3, queue=0)
     earliest = store.group("earliest", meets=[topic])
     latest = store.group("latest", meets=[topic], consume_from=ConsumeFrom.LATEST)
-    (after,) = store.send(topic, 1, rotation=1)
+    (after,) = store.send(topic, 1, queue=1)
     assert len(store.receive(earliest, topic)) == 4
     assert ids(store.receive(latest, topic)) == [after.message_id]
     assert store.lag(latest).ready == 0
@@ -213,7 +213,7 @@ def test_a_stale_view_of_the_topic_still_reads_a_queue_added_since(store: OpenSt
     topic = store.topic()
     group = store.group(meets=[topic])
     grown = store.one(topics.update_topic, topics.UpdateTopic(topic.name, queue_count=2))
-    store.send(grown, 1, rotation=1)
+    store.send(grown, 1, queue=1)
     (granted,) = store.receive(group, topic)
     assert granted.stored.queue_number == 1
 

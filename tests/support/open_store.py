@@ -29,7 +29,7 @@ from popserver.model.message import Delivery, Message, SendResult, id_from_bytes
 from popserver.model.names import Resource
 from popserver.model.retry import Holder
 from popserver.model.states import TIMED, State
-from popserver.model.topic import Topic
+from popserver.model.topic import MessageType, Topic
 from popserver.receiving import grant
 from popserver.receiving import receive as receiving_receive
 from popserver.receiving.batch import NOTHING_JUDGED
@@ -134,10 +134,17 @@ class OpenStore:
     # Using it.
 
     def send(
-        self, topic: Topic, batch: int | Sequence[Message] = 1, *, rotation: int = 0, **more: Any
+        self, topic: Topic, batch: int | Sequence[Message] = 1, *, queue: int | None = 0, **more: Any
     ) -> list[SendResult]:
+        """queue: the number of the one for messages that may go anywhere; None leaves the choice to the server."""
         listed = messages_of(batch, topic.name, **more) if isinstance(batch, int) else batch
-        return self.one(append.append, append.Append(topic, listed, rotation))
+        if (
+            queue is not None
+            and all(each.message_group is None for each in listed)
+            and MessageType.PRIORITY not in topic.accepts
+        ):
+            topic = topic._replace(queues=(topic.queues[queue % len(topic.queues)],))
+        return self.one(append.append, append.Append(topic, listed))
 
     def receive(self, group: Group, topic: Topic, batch_size: int = 32, **more: Any) -> list[Delivery]:
         return self.one(receiving_receive.receive, a_receive(group, topic, batch_size, **more)).deliveries

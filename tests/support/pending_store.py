@@ -34,7 +34,7 @@ def recall(store: OpenStore, topic: Topic, sent: Message) -> PopError | None:
 
 
 def decision(topic: Topic, half: SendResult, resolution: Resolution, **more: Any) -> half_messages.EndTransaction:
-    wish = {"message_id": half.message_id, "transaction_id": half.transaction_id, "rotation": 0}
+    wish = {"message_id": half.message_id, "transaction_id": half.transaction_id}
     return half_messages.EndTransaction(topic=topic, resolution=resolution, **(wish | more))  # type: ignore[arg-type]
 
 
@@ -51,10 +51,10 @@ def roll_back(store: OpenStore, topic: Topic, half: SendResult, **more: Any) -> 
     return decide(store, topic, half, Resolution.ROLLBACK, **more)
 
 
-def enter_due(store: OpenStore, *, after_ms: int = 0, rotation: int = 0) -> int:
+def enter_due(store: OpenStore, *, after_ms: int = 0) -> int:
     """Let time pass, then one step; the number of messages that entered."""
     store.now_ms += after_ms
-    return store.one(enqueue.enqueue_due, enqueue.EnqueueDue(rotation)).entered
+    return store.one(enqueue.enqueue_due, enqueue.EnqueueDue()).entered
 
 
 def take_checks(

@@ -1,0 +1,128 @@
+"""Which queue a message goes to: that of its message group, that of its priority, or one that evens the queues out.
+
+All messages that enter a topic come through here: sent ones, delayed and half messages, those of users' transactions,
+and redriven ones. Messages that may go anywhere fill the queues that have the fewest of them from this server. A few
+go to one queue, because each queue is a row and a page more to write; many level all queues (docs/design/0005).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from functools import partial
+from heapq import nsmallest
+from itertools import chain, repeat
+from typing import Final, NamedTuple, Protocol, TypeVar
+
+from popserver.engine.transaction import Transaction
+from popserver.model.topic import MessageQueue, MessageType, Topic, queue_of_group, queue_of_priority
+
+# So many messages of a transaction go to one queue; for more there is another queue. Queues differ by about as many.
+RUN: Final = 16
+TOPICS_MAX: Final = 10_000  # that are remembered; a forgotten topic begins anew
+
+
+class _MayBeBound(Protocol):
+    @property
+    def message_group(self) -> str | None: ...
+    @property
+    def priority(self) -> int | None: ...
+
+
+B = TypeVar("B", bound=_MayBeBound)
+M = TypeVar("M")
+
+
+def by_queue(tx: Transaction, topic: Topic, batch: Sequence[B]) -> dict[MessageQueue, Sequence[B]]:
+    """The messages of each queue, in their order.
+
+    A message group never moves to another queue, so only the queues that the topic was created with are used for them.
+    In a topic with priorities each queue is a priority, and receives read the highest first (`receiving.receive`). A
+    message without a priority goes to the lowest queue.
+    """
+    has_priorities = MessageType.PRIORITY in topic.accepts
+    if not has_priorities and all(each.message_group is None for each in batch):
+        return dict(spread(tx, topic, batch))
+    free = 0 if has_priorities else sum(each.message_group is None for each in batch)
+    turns = chain.from_iterable(repeat(queue, len(run)) for queue, run in spread(tx, topic, range(free)))
+    found: dict[MessageQueue, list[B]] = {}
+    for each in batch:
+        if each.message_group is not None:
+            chosen = queue_of_group(topic, each.message_group)
+        else:
+            chosen = queue_of_priority(topic, each.priority) if has_priorities else next(turns)
+        found.setdefault(chosen, []).append(each)
+    return dict(found)
+
+
+def spread(
+    tx: Transaction, topic: Topic, batch: Sequence[M], among: Collection[int] | None = None
+) -> list[tuple[MessageQueue, Sequence[M]]]:
+    """Runs of messages that may go anywhere, each with its queue. among: ids of the queues to use; None for all."""
+    if not batch:
+        return []
+    if len(topic.queues) == 1:
+        return [(topic.queues[0], batch)]
+    runs, start = [], 0
+    for number, count in tx.remembered(Spread).shares(tx, topic, len(batch), among):
+        runs.append((topic.queues[number], batch[start : start + count]))
+        start += count
+    return runs
+
+
+def emptiest_first(tx: Transaction, topic: Topic) -> list[MessageQueue]:
+    """All its queues, in the order in which `spread` would use them; so many of them: one for each RUN messages."""
+    return [topic.queues[each.number] for each in sorted(tx.remembered(Spread).levels(tx, topic))]
+
+
+class _Level(NamedTuple):
+    """How many messages a queue has got, when it was its turn last, and its number."""
+
+    messages: int
+    turn: int
+    number: int
+
+
+class Spread:
+    """How evenly this server has filled the queues of its topics. It counts what is committed."""
+
+    def __init__(self) -> None:
+        self._levels: dict[int, list[_Level]] = {}
+        self._turn = 0
+
+    def levels(self, tx: Transaction, topic: Topic) -> list[_Level]:
+        """Those of all its queues. A new queue begins as the emptiest one does, so it gets no more than the others."""
+        count = len(topic.queues)
+        levels = self._levels.get(topic.topic_id)
+        if levels is None:
+            while len(self._levels) >= TOPICS_MAX:
+                del self._levels[next(iter(self._levels))]
+            # Not always from the first queue on: a server may start for each message.
+            turns = (self._turn - (tx.now_ms - number) % count for number in range(count))
+            levels = self._levels[topic.topic_id] = [_Level(0, turn, number) for number, turn in enumerate(turns)]
+        elif len(levels) < count:
+            least = min(levels).messages
+            levels += [_Level(least, self._turn, number) for number in range(len(levels), count)]
+        return levels
+
+    def shares(self, tx: Transaction, topic: Topic, count: int, among: Collection[int] | None) -> list[tuple[int, int]]:
+        """The numbers of queues, and how many messages each gets, so that the emptiest ones become equal."""
+        levels: Sequence[_Level] = self.levels(tx, topic)
+        if among is not None:
+            levels = [each for each in levels if topic.queues[each.number].queue_id in among]
+        runs = -(-count // RUN)
+        lowest = [min(levels)] if runs == 1 else nsmallest(runs, levels)
+        while (total := count + sum(each.messages for each in lowest)) <= lowest[-1].messages * len(lowest):
+            lowest.pop()
+        level, more = divmod(total, len(lowest))
+        filled = ((each.number, level + (place < more) - each.messages) for place, each in enumerate(lowest))
+        found = [each for each in filled if each[1]]
+        tx.after_commit.append(partial(self._count, topic.topic_id, found))
+        return found
+
+    def _count(self, topic_id: int, shares: Sequence[tuple[int, int]]) -> None:
+        levels = self._levels.get(topic_id)
+        if levels is None:
+            return
+        for number, count in shares:
+            self._turn += 1
+            levels[number] = _Level(levels[number].messages + count, self._turn, number)
