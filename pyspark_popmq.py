@@ -60,7 +60,9 @@ class DefaultSource(DataSource):
         from popclient.spark.options import OptionReader
 
         given = OptionReader(self.options)
-        if "url" not in given and ("topic" in given or "mode" in given):
+        if "url" not in given and "endpoints" not in given:
+            given.refuse_near("endpoints", "url")
+        if "url" not in given and ("topic" in given or "subscribe" in given or "mode" in given):
             given.needed("endpoints", "the server to read topics from, host:port; or url, a database, for dead letters")
         if "url" not in given and "endpoints" not in given:
             raise given.refuse("url", "give the database to read dead letters from, or endpoints, a server's host:port")

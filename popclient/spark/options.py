@@ -20,19 +20,66 @@ _SECRET: Final = re.compile("secret|token|passw|pwd", re.IGNORECASE)
 _SECRET_PARAMETER: Final = re.compile(rf"(\w*(?:{_SECRET.pattern})\w*\s*=)[^&]*", re.IGNORECASE)
 _USER: Final = re.compile(r"(:/*).*@", re.DOTALL)
 BIGINT_MAX: Final = 2**63 - 1
+# What other sources call it: those of Kafka, of RocketMQ and of Pulsar for Spark, and clients of Kafka.
+_ELSEWHERE: Final = {
+    "bootstrap.servers": "endpoints",
+    "bootstrapservers": "endpoints",
+    "brokers": "endpoints",
+    "nameserver": "endpoints",
+    "service.url": "endpoints",
+    "assign": "topic",
+    "topics": "topic",
+    "topicspattern": "topicsPattern",
+    "group": "consumerGroup",
+    "group.id": "consumerGroup",
+    "groupid": "consumerGroup",
+    "groupidprefix": "consumerGroup",
+    "predefinedsubscription": "consumerGroup",
+    "subscription": "consumerGroup",
+    "auto.offset.reset": "startingOffsets",
+    "startingtime": "startingTimestamp",
+    "startingoffsetsbytimestamp": "startingTimestamp",
+    "endingtime": "endingTimestamp",
+    "endingoffsetsbytimestamp": "endingTimestamp",
+    "minoffsetspertrigger": "maxOffsetsPerTrigger",
+    "maxbytespertrigger": "maxOffsetsPerTrigger",
+    "max.poll.records": "maxOffsetsPerTrigger",
+    "maxfilespertrigger": "maxOffsetsPerTrigger",
+    "maxoffsetspertrigger": "maxRowsPerTrigger",
+    "maxmessagespertrigger": "maxRowsPerTrigger",
+    "startingoffsets": "startingId",
+    "endingoffsets": "endingId",
+    "minpartitions": "numPartitions",
+    "jdbcurl": "url",
+    "dbtable": "view",
+    "sasl.jaas.config": "accessKey",
+    "sasl.username": "accessKey",
+    "sasl.password": "accessSecret",
+    "user": "accessKey",
+    "username": "accessKey",
+    "password": "accessSecret",
+    "security.protocol": "tls",
+    "ssl.truststore.location": "tlsCa",
+    "request.timeout.ms": "requestTimeout",
+}
 
 
 class OptionReader:
     """The options of one source or sink by their names; upper and lower case are the same, as Spark changes it.
 
-    aliases: from another name of an option to its own name; if both are given, the own name counts.
+    aliases: from another name of an option to its own name. Raises `ValueError` if both are given, and differ.
     """
 
     def __init__(self, options: Mapping[str, str], aliases: Mapping[str, str] | None = None) -> None:
-        meant = {alias.lower(): name.lower() for alias, name in (aliases or {}).items()}
-        given = {name.lower(): value for name, value in options.items()}
-        renamed = {meant[name]: value for name, value in given.items() if name in meant}
-        self._values = {**renamed, **{name: value for name, value in given.items() if name not in meant}}
+        meant = {alias.lower(): name for alias, name in (aliases or {}).items()}
+        self._values: dict[str, str] = {}
+        for written, value in sorted(options.items(), key=lambda option: option[0].lower() in meant):
+            name = meant.get(written.lower(), written).lower()
+            if self._values.setdefault(name, value) != value:
+                raise ValueError(
+                    f"option {written}={_shown(written, value)} says otherwise than {meant[written.lower()]}="
+                    f"{_shown(name, self._values[name])}, which it is another name of; give one of them"
+                )
 
     def __contains__(self, name: str) -> bool:
         return name.lower() in self._values
@@ -42,9 +89,16 @@ class OptionReader:
         by_lower = {name.lower(): name for name in allowed}
         for name, value in self._values.items():
             if name not in by_lower:
-                alike = "".join(f"did you mean {by_lower[each]}? " for each in get_close_matches(name, by_lower, 1))
+                near = _near(name, by_lower)
+                alike = "" if near is None else f"did you mean {near}? "
                 names = ", ".join(by_lower.values())
                 raise ValueError(f"option {name}={_shown(name, value)} is unknown; {alike}allowed are {names}")
+
+    def refuse_near(self, *wanted: str) -> None:
+        """Raises `ValueError` for the first option that another source calls so, or that is nearly written so."""
+        for name, value in self._values.items():
+            if (near := _near(name, {each.lower(): each for each in wanted})) is not None:
+                raise ValueError(f"option {name}={_shown(name, value)} is unknown; did you mean {near}?")
 
     def refuse(self, name: str, allowed: str) -> ValueError:
         """The error for an option's value; `allowed`: what to give instead."""
@@ -148,6 +202,17 @@ def shown(value: str) -> str:
     """The value as errors quote it: without user and password of a URL, and without parameters that are secrets."""
     hidden = _SECRET_PARAMETER.sub(lambda found: found[1] + ("***@" if "@" in found[0] else "***"), value)
     return repr(_USER.sub(r"\1***@", hidden))
+
+
+def _near(name: str, by_lower: Mapping[str, str]) -> str | None:
+    """The option that is meant by this name: what another source calls so, or what is written nearly so."""
+    plain = name.lower().removeprefix("kafka.").removeprefix("rocketmq.").removeprefix("pulsar.")
+    if plain in by_lower:
+        return by_lower[plain]
+    meant = _ELSEWHERE.get(plain, "").lower()
+    if meant in by_lower:
+        return by_lower[meant]
+    return next((by_lower[each] for each in get_close_matches(plain, by_lower, 1)), None)
 
 
 def _shown(name: str, value: str) -> str:

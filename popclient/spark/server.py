@@ -38,7 +38,7 @@ def server_of(given: OptionReader) -> ClientConfig:
         )
     timeout_ms = given.duration_ms("requestTimeout", REQUEST_TIMEOUT_MS, least=100)
     try:
-        return ClientConfig(
+        config = ClientConfig(
             endpoints=endpoints,
             namespace=given.text("namespace") or "",
             access_key=given.text("accessKey") or "",
@@ -51,6 +51,13 @@ def server_of(given: OptionReader) -> ClientConfig:
         )
     except ValueError as refusal:
         raise ValueError(f"the options about the server are wrong: {refusal}") from None
+    if bool(config.access_key) != bool(config.access_secret):
+        has, lacks = ("accessKey", "accessSecret") if config.access_key else ("accessSecret", "accessKey")
+        raise ValueError(
+            f"option {lacks} is missing, and without it {has} signs no call; give both, as options or as"
+            f" ROCKETMQ_ACCESS_KEY and ROCKETMQ_ACCESS_SECRET, or neither"
+        )
+    return config
 
 
 def _tls(given: OptionReader) -> bool | Tls:

@@ -9,7 +9,7 @@ from sqlalchemy.exc import IntegrityError
 
 from popclient import Message, Producer
 from popclient.admin import Admin
-from popserver import EmbeddedBroker
+from popserver import embedded
 from popserver.catalog import topics
 from popserver.messages import append
 from popserver.messages.spread import RUN
@@ -166,7 +166,7 @@ def test_a_server_that_starts_for_each_message_does_not_begin_with_the_same_queu
 
 
 def test_what_a_producer_sends_in_its_own_calls() -> None:
-    with EmbeddedBroker() as broker, Producer(broker.endpoint) as producer, Admin(broker.endpoint) as admin:
+    with embedded() as broker, Producer(broker.endpoint) as producer, Admin(broker.endpoint) as admin:
         sent = producer.send_many(Message("orders", b"%d" % number) for number in range(4_000))
         assert not any(isinstance(each, Exception) for each in sent)
         for number in range(20):

@@ -19,14 +19,17 @@ pytest.importorskip("pyarrow", reason="spark: pip install 'popmq[spark]'")
 import psycopg
 import pyarrow as pa
 from psycopg.conninfo import conninfo_to_dict
+from pyspark.sql.types import StructType
 
-from popclient.spark.dead_letters import adbc, fetching
+from popclient.spark.dead_letters import adbc, choosing, fetching
 from popclient.spark.dead_letters.adbc import connected_beside
 from popclient.spark.dead_letters.columns import BODY, DEAD_LETTERS, LINEAGE, to_arrow
 from popclient.spark.dead_letters.database import connected
 from popclient.spark.dead_letters.decoding import ids, lists, maps
 from popclient.spark.dead_letters.fetching import pages
 from popclient.spark.dead_letters.options import parse
+from popclient.spark.dead_letters.reading import ViewReader
+from popclient.spark.dead_letters.streaming import DeadLetterStream
 from popserver.database.database import Database
 from popserver.database.schema import message, redrive
 from popserver.model.message import id_to_bytes
@@ -34,6 +37,7 @@ from tests.spark.filled import BILLING, body_of, fill, id_of
 from tests.support.postgres import PostgresServer, fresh_database
 
 COUNT = 50
+FACTS = "topic consumer_group queue_id queue_offset dead_timestamp delivery_attempt reason redrive_state plan_id id"
 
 
 @pytest.fixture(params=["sqlite", "postgres", "adbc"])
@@ -77,6 +81,53 @@ def test_rows_without_columns_are_counted(url: str) -> None:
     with connected(chosen.url) as conn:
         [page] = pages(conn, chosen, DEAD_LETTERS.sources_of(()), 1, 2**62)
     assert to_arrow(page, (), pa.schema([])).num_rows == COUNT - 1
+
+
+@pytest.mark.parametrize("options", [{}, {"consumerGroup": "billing"}, {"topic": "hotels", "startingTimestamp": "9"}])
+def test_columns_of_no_message_are_read_without_the_messages(url: str, options: dict[str, str]) -> None:
+    """The same rows as in the view, which looks each message up."""
+    chosen = parse({"url": url, **options})
+    facts = [column for column in DEAD_LETTERS.columns if column.name in FACTS.split()]
+    assert len(facts) == len(FACTS.split())
+    sources = DEAD_LETTERS.sources_of(facts)
+    assert "FROM dead_letter l" in str(choosing.chosen(chosen, sources))
+    whole = read(url, **options)
+    with connected(chosen.url) as conn:
+        [page] = pages(conn, chosen, sources, 1, 2**62)
+    assert whole
+    assert pa.Table.from_pydict({source.name: array for source, array in page.items()}).to_pylist() == [
+        {source.name: row[source.name] for source in sources} for row in whole
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (
+            {"consumerGroup": "biling"},
+            "consumerGroup='biling' is unknown; did you mean billing? this database has",
+        ),
+        ({"consumerGroup": "nobody"}, "consumerGroup='nobody' is unknown; this database has billing, radar"),
+        ({"consumerGroup": "radar", "namespace": "tenant"}, "this namespace 'tenant' has billing"),
+        ({"topic": "hotel"}, "topic='hotel' is unknown; did you mean hotels? this database has flights, hotels"),
+        ({"view": "lineage", "planId": "p"}, "planId='p' is unknown; this database has none"),
+    ],
+)
+def test_an_unknown_name_is_refused_with_the_known_ones(url: str, options: dict[str, str], words: str) -> None:
+    chosen = parse({"url": url, **options})
+    with pytest.raises(ValueError) as refused:
+        ViewReader(chosen, StructType()).partitions()
+    assert words in str(refused.value)
+    if "view" not in options:
+        with pytest.raises(ValueError) as refused:
+            DeadLetterStream(chosen, StructType()).initialOffset()
+        assert words in str(refused.value)
+
+
+def test_a_known_group_without_dead_letters_has_no_rows(url: str) -> None:
+    chosen = parse({"url": url, "consumerGroup": "billing", "startingId": "1000"})
+    assert ViewReader(chosen, StructType()).partitions() == []
+    DeadLetterStream(chosen, StructType()).initialOffset()
 
 
 def test_what_stands_in_the_database(url: str) -> None:

@@ -79,7 +79,7 @@ def test_every_dead_letter_once(spark: SparkSession, url: str) -> None:
         ({"topic": "hotels"}, "group_namespace = '' AND topic = 'hotels'"),
         ({"consumerGroup": "radar", "topic": "flights"}, "consumer_group = 'radar' AND topic = 'flights'"),
         ({"namespace": "nobody"}, "group_namespace = 'nobody'"),
-        ({"consumerGroup": "nobody"}, "consumer_group = 'nobody'"),
+        ({"consumerGroup": "billing", "startingId": 10**9}, "id >= 1000000000"),
         ({"startingId": 40, "endingId": 5_000}, "group_namespace = '' AND id >= 40 AND id < 5000"),
         (
             {"startingTimestamp": EPOCH_MS + 1_000_000, "endingTimestamp": EPOCH_MS + 2_000_000, "numPartitions": 3},

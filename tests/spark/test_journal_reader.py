@@ -160,7 +160,7 @@ def test_the_lag_behind_the_journal_is_in_the_progress(job: Job) -> None:
     query = job.start(maxMessagesPerTrigger=1)
     job.read(1)
     until_in_thread(lambda: query.reader.reportLatestOffset()["seq"] == 3)
-    assert query.reader.reportLatestOffset() == {"v": 1, "seq": 3, "lag": 2}
+    assert query.reader.reportLatestOffset() == {"v": 1, "seq": 3, "group": "g", "lag": 2}
 
 
 # ---- Servers with the standard RPCs alone ----

@@ -15,6 +15,7 @@ from pyspark.sql.types import BinaryType, StringType, StructType
 import popserver
 from popclient import Message, Producer, SimpleConsumer, UnsupportedByServer
 from popclient.admin import Admin
+from popclient.errors import Forbidden
 from popclient.spark import bulk
 from popclient.spark.bulk import TooMuchHeld
 from popclient.spark.lease.holding import LeaseCalls, LeaseLost, LeaseTaken, Renewal
@@ -205,7 +206,21 @@ def test_what_is_left_to_do_is_in_the_progress(job: Job) -> None:
     job.send(range(5))
     query = job.start(maxMessagesPerTrigger=2)
     query.batch()
-    assert query.reader.reportLatestOffset() == {"v": 1, "lag": 3, "inflight": 2}
+    names = {"v": 1, "group": "g", "topic": job.topic}
+    assert query.reader.reportLatestOffset() == {**names, "lag": 3, "inflight": 2}
+
+
+def test_a_user_without_rights_still_has_a_progress_that_can_be_parsed(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_given: object) -> None:
+        raise Forbidden("only an admin may")
+
+    job.send(range(1))
+    query = job.start()
+    query.batch()
+    monkeypatch.setattr(Admin, "list_lag", refuse)
+    assert query.reader.reportLatestOffset() == {"v": 1, "group": "g", "topic": job.topic}
 
 
 def test_only_what_is_wanted(job: Job) -> None:

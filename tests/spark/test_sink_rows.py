@@ -12,12 +12,24 @@ from hypothesis import strategies as st
 pytest.importorskip("pyspark", reason="spark: pip install 'popmq[spark]'")
 
 import pyarrow as pa
-from pyspark.sql.types import ArrayType, DataType, IntegerType, StringType, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DecimalType,
+    IntegerType,
+    LongType,
+    MapType,
+    NullType,
+    StringType,
+    StructType,
+)
 
 from popclient._producer.core import BODIES_PER_REQUEST, MESSAGES_PER_REQUEST
+from popclient.admin import Admin
 from popclient.message import Message
 from popclient.spark.sink.rows import MessageIds, Part, Row, Rows
-from popclient.spark.sink.writer import BYTES_AT_ONCE, ROWS_AT_ONCE, _pieces, stream_writer, writer
+from popclient.spark.sink.writer import BYTES_AT_ONCE, ROWS_AT_ONCE, Stored, _pieces, stream_writer, writer
+from popserver import EmbeddedBroker
 
 PART = Part("a7d2", 3, 1)
 OPTIONS = {"endpoints": "here:8081", "topic": "t"}
@@ -90,6 +102,10 @@ def test_rows_of_lite_topics() -> None:
         ({"body": ["a"], "keys": [["k", None]]}, "row 0 of partition 1 is no message: one of its keys is NULL"),
         ({"body": ["a"], "message_group": ["g"], "priority": [1]}, "message_group and priority exclude each other"),
         ({"body": ["a"], "priority": [-1]}, "priority -1 is not within 0 and 32767"),
+        (
+            {"body": ["a"], "properties": pa.array([[("at", "1"), ("by", None)]], pa.map_(pa.string(), pa.string()))},
+            r"property 'by' is NULL; take it out with map_filter\(properties, \(k, v\) -> v IS NOT NULL\)",
+        ),
     ],
 )
 def test_a_row_that_is_no_message_is_named(columns: dict[str, list[Any]], words: str) -> None:
@@ -156,8 +172,41 @@ BODY = columns(("body", TEXT))
             "column 'colour' is unknown; a row that is sent has body, topic",
         ),
         (columns(("body", TEXT), ("BODY", TEXT)), {}, "column 'BODY' is there twice"),
-        (columns(("body", IntegerType())), {}, "column 'body' is int, allowed: binary or string; cast it"),
-        (columns(("body", TEXT), ("keys", TEXT)), {}, "column 'keys' is string, allowed: array<string>; cast it"),
+        (columns(("value", TEXT)), {}, "column 'value' is unknown; did you mean body? a row that is sent has body"),
+        (columns(("body", IntegerType())), {}, "column 'body' is int, allowed: binary or string; write string(body)"),
+        (columns(("body", BODY)), {}, "allowed: binary or string; write to_json(body) AS body"),
+        (columns(("body", NullType())), {}, "is void, allowed: binary or string; it is always NULL: drop it"),
+        (columns(("body", TEXT), ("keys", TEXT)), {}, "allowed: array<string>; write array(string(keys)) AS keys"),
+        (
+            columns(("body", TEXT), ("keys", ArrayType(IntegerType()))),
+            {},
+            "allowed: array<string>; write CAST(keys AS array<string>) AS keys",
+        ),
+        (
+            columns(("body", TEXT), ("delivery_timestamp", TEXT)),
+            {},
+            "allowed: timestamp; write to_timestamp(delivery_timestamp) AS delivery_timestamp",
+        ),
+        (
+            columns(("body", TEXT), ("delivery_timestamp", LongType())),
+            {},
+            "write timestamp_millis(delivery_timestamp) AS delivery_timestamp",
+        ),
+        (
+            columns(("body", TEXT), ("priority", DecimalType(3, 0))),
+            {},
+            "is decimal(3,0), allowed: int or smallint or tinyint; write CAST(priority AS int) AS priority",
+        ),
+        (
+            columns(("body", TEXT), ("properties", TEXT)),
+            {},
+            "write from_json(properties, 'map<string,string>') AS properties",
+        ),
+        (
+            columns(("body", TEXT), ("properties", MapType(TEXT, IntegerType()))),
+            {},
+            "is map<string,int>, allowed: map<string,string>; write CAST(properties AS map<string,string>)",
+        ),
         (columns(("tag", TEXT)), {}, "column 'body' is missing"),
         (BODY, {"topic": None}, "give the option topic, or a column 'topic'"),
         (BODY, {"topic": " "}, "option topic=' ' is not allowed"),
@@ -190,3 +239,10 @@ def test_a_database_is_refused_without_its_password(make: Any) -> None:
 def test_nothing_is_overwritten(make: Any) -> None:
     with pytest.raises(ValueError, match="a topic can only be appended to"):
         make(OPTIONS, BODY, overwrite=True)
+
+
+def test_a_write_of_no_rows_makes_the_topic(pop_server: EmbeddedBroker) -> None:
+    options = {"endpoints": pop_server.endpoint, "topic": "quiet"}
+    writer(options, BODY, overwrite=False).commit([Stored(0, 0), None])
+    with Admin(pop_server.endpoint) as admin:
+        assert sum(queue.max_offset for queue in admin.get_topic("quiet").queues) == 0

@@ -20,6 +20,7 @@ from popclient.spark.dead_letters.choosing import Ids
 from popclient.spark.dead_letters.columns import BODY, BODY_ENCODING, Page, ViewSource, to_arrow, view_of
 from popclient.spark.dead_letters.database import PATIENCE_S, DatabaseGone, Patience, connected
 from popclient.spark.dead_letters.fetching import pages
+from popclient.spark.dead_letters.known import require_known
 from popclient.spark.dead_letters.options import DeadLetterOptions
 
 
@@ -45,6 +46,8 @@ class ViewReader(DataSourceReader):
         with connected(self._options.url) as conn:
             ids = Ids(conn, self._options)
             first, last = ids.first(), ids.last()
+            if first is None:
+                require_known(conn, self._options)
         return [] if first is None or last is None else split(first, last, self._options.num_partitions)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

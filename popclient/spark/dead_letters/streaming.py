@@ -21,6 +21,7 @@ from popclient.spark.checkpoint import VERSION, next_pause, numbers_of
 from popclient.spark.dead_letters.choosing import Ids
 from popclient.spark.dead_letters.database import KeptConnection
 from popclient.spark.dead_letters.fetching import PAGE_ROWS_MAX
+from popclient.spark.dead_letters.known import require_known
 from popclient.spark.dead_letters.options import DeadLetterOptions
 from popclient.spark.dead_letters.reading import ViewPages, split
 
@@ -69,9 +70,13 @@ class DeadLetterStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._database.close()
         return _offset(end)
 
-    def reportLatestOffset(self) -> dict[str, int] | None:
-        """The newest dead letter of the last look, for the query's progress."""
-        return None if self._looked is None else _offset(self._looked.newest)
+    def reportLatestOffset(self) -> dict[str, Any]:
+        """The newest dead letter of the last look, for the query's progress, and whose dead letters they are."""
+        if self._looked is None:
+            newest = self._database.ask(lambda conn: Ids(conn, self._options).newest())
+        else:
+            newest = self._looked.newest
+        return {**_offset(newest), "group": self._options.consumer_group, "topic": self._options.topic}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
         """Ranges of ids of equal width, none narrower than a page; a first batch may be empty."""
@@ -94,6 +99,8 @@ class DeadLetterStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The initial offset. Asks for the newest id before the first one, so it skips none."""
         ids = Ids(conn, self._options)
         newest, first = ids.newest(), ids.first()
+        if first is None:
+            require_known(conn, self._options)
         return newest if first is None else first - 1
 
     def _pause(self, after: int) -> None:

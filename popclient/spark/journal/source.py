@@ -73,9 +73,10 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return offset_of(self._planned)
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        """The journal's end, and `lag`: the number of messages beyond the planned batch."""
+        """The journal's end, its group, and `lag`: the number of messages beyond the planned batch."""
         journal = self._opened()
-        return offset_of(journal.last) | {"lag": journal.messages_after(max(self._planned, journal.first - 1))}
+        lag = journal.messages_after(max(self._planned, journal.first - 1))
+        return {**offset_of(journal.last), "group": self._options.group, "lag": lag}
 
     def commit(self, end: dict[str, Any]) -> None:
         """Removes the batch's segments: Spark will not read them again."""
@@ -89,6 +90,7 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # ---- Reading ----
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        self._planned = max(self._planned, seq_of(end))  # a repeated batch was planned by another process
         found = self._opened().between(seq_of(start), seq_of(end))
         paths = [str(each.path) for each in found]
         share = -(-len(paths) // self._options.num_partitions) or 1

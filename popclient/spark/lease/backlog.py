@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import Final
+from typing import Any, Final
 
 from popclient.admin import Admin
 from popclient.admin.facts import QueueLag
 from popclient.errors import NotFound, PopError
+from popclient.spark.checkpoint import VERSION
 from popclient.spark.lease.options import LeaseOptions
 
 log = logging.getLogger(__name__)
@@ -18,27 +19,33 @@ LOOK_EVERY_S: Final = 5.0
 
 
 class LeaseBacklog:
-    """Asks popmq.v1.Admin every LOOK_EVERY_S; has no facts for a user without that right."""
+    """Asks popmq.v1.Admin every LOOK_EVERY_S. For a user without that right it has the names alone."""
 
     def __init__(self, options: LeaseOptions) -> None:
         self._options = options
-        self._facts: dict[str, int] | None = None
+        self._names = {"v": VERSION, "group": options.group, "topic": options.topic}
+        self._facts: dict[str, Any] = self._names
         self._looked_at = -LOOK_EVERY_S
 
-    def facts(self) -> dict[str, int] | None:
-        """`lag`: messages that are ready; `inflight`: messages that are held, by this query or another consumer."""
+    def facts(self) -> dict[str, Any]:
+        """`group` and `topic`; `lag`: messages that are ready; `inflight`: messages that this query or another consumer
+        holds."""
         if time.monotonic() - self._looked_at >= LOOK_EVERY_S:
             self._looked_at = time.monotonic()
             self._facts = self._look()
         return self._facts
 
-    def _look(self) -> dict[str, int] | None:
+    def _look(self) -> dict[str, Any]:
         try:
             with Admin(self._options.server) as admin:
                 lags = admin.list_lag(self._options.group, self._options.topic)
         except PopError:
-            return None
-        return {"v": 1, "lag": sum(lag.ready for lag in lags), "inflight": sum(lag.inflight for lag in lags)}
+            return self._names
+        return {
+            **self._names,
+            "lag": sum(lag.ready for lag in lags),
+            "inflight": sum(lag.inflight for lag in lags),
+        }
 
 
 class AvailableNowEnd:

@@ -64,7 +64,7 @@ class LeaseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._rest(found)
         return found.offset() if found.messages else start
 
-    def reportLatestOffset(self) -> dict[str, Any] | None:
+    def reportLatestOffset(self) -> dict[str, Any]:
         """How far behind the group is."""
         return self._backlog.facts()
 

@@ -10,11 +10,14 @@ from typing import Any, Final, NamedTuple
 from popclient.config import ClientConfig
 from popclient.message import FilterExpression, MessageQueue
 from popclient.spark.message_columns import COLUMNS, FILTER, Column, schema_of
-from popclient.spark.options import OptionReader, OptionTable, flag, needed, number, special
+from popclient.spark.options import OptionReader, OptionTable, flag, number, special, text
 from popclient.spark.server import SERVER
 
 EARLIEST: Final = -2
 LATEST: Final = -1
+
+# Who reads a batch without consumerGroup. Reading changes no group's progress.
+BATCH_GROUP: Final = "popmq-spark"
 
 _OFFSETS: Final = 'give earliest, latest, or offsets such as {"orders": {"0": 12, "1": -2}}; -2 is earliest, -1 latest'
 
@@ -39,7 +42,7 @@ class QueueReadOptions(NamedTuple):
     """
 
     server: ClientConfig
-    group: str
+    given_group: str | None
     topics: tuple[str, ...]
     pattern: str | None
     starting: Bound
@@ -55,8 +58,17 @@ class QueueReadOptions(NamedTuple):
         """As Spark's DDL."""
         return schema_of(self.columns)
 
+    @property
+    def group(self) -> str:
+        return self.given_group or BATCH_GROUP
+
     def refuse_in_a_stream(self) -> None:
-        """Raises `ValueError` for an option that only a batch can have."""
+        """Raises `ValueError` for an option that only a batch can have, or that only a batch can be without."""
+        if self.given_group is None:
+            raise ValueError(
+                "option consumerGroup is missing; give a group that no other query has: a stream shows its progress"
+                " there"
+            )
         if self.ending != Bound(LATEST, {}):
             raise ValueError(
                 "option endingOffsets or endingTimestamp is for spark.read; a stream has no end: leave it out"
@@ -121,7 +133,7 @@ TABLE: Final = OptionTable(
         "server": SERVER,
         "topics": special(_topics, "topic"),
         "pattern": special(_pattern, "topicsPattern"),
-        "group": needed("consumerGroup", "give a group that no other query has; a stream commits its progress there"),
+        "given_group": text("consumerGroup"),
         "starting": special(lambda given: _bound(given, "starting", EARLIEST), "startingOffsets", "startingTimestamp"),
         "ending": special(lambda given: _bound(given, "ending", LATEST), "endingOffsets", "endingTimestamp"),
         "max_offsets_per_trigger": number("maxOffsetsPerTrigger", None, 1),

@@ -65,6 +65,7 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._topics: _Topics | None = None
         self._target: Mapping[MessageQueue, Ends] | None = None  # the end of an availableNow query
         self._looked: _Looked | None = None
+        self._replayed: Offsets = offsets.NONE  # the end of a batch that is repeated, in front of the first look
 
     # ---- Offsets ----
 
@@ -96,19 +97,21 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._looked = _Looked(place.offsets, end.offsets, ends, self._now(), next_pause(pause) if is_idle else None)
         return start if is_idle else offsets.written(end)
 
-    def reportLatestOffset(self) -> dict[str, Any] | None:
-        """The ends of the queues, for the query's progress, and `lag`: the number of messages beyond the batch."""
-        if self._looked is None:
-            return None
-        there, planned = self._looked.ends, self._looked.planned
-        lag = sum(ends.max_offset - max(planned.get(queue, 0), ends.min_offset) for queue, ends in there.items())
+    def reportLatestOffset(self) -> dict[str, Any]:
+        """The ends of the queues, for the query's progress; the group; and `lag`: the messages beyond the batch."""
+        there = self._ends() if self._looked is None else self._looked.ends
+        planned = self._replayed if self._looked is None else self._looked.planned
+        lag = sum(
+            max(0, ends.max_offset - max(planned.get(queue, 0), ends.min_offset)) for queue, ends in there.items()
+        )
         latest = QueueOffsets({queue: ends.max_offset for queue, ends in there.items()})
-        return {**offsets.written(latest), "lag": lag}
+        return {**offsets.written(latest), "group": self._options.group, "lag": lag}
 
     # ---- A batch ----
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """By the two offsets; a first batch may be empty."""
+        self._replayed = offsets.read(end).offsets
         found = offsets.ranges(offsets.read(start), offsets.read(end))
         return [Ranges(each) for each in partitioned(found, self._options.min_partitions)]
 

@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -78,6 +79,29 @@ COLUMNS: Final = {
     "properties": ("map<string,string>",),
     "message_id": ("string",),
 }
+# How to make each, for errors; else a cast does it. The first beginning of the given type counts.
+_WAYS: Final = {
+    "body": (("struct", "to_json(body)"), ("map", "to_json(body)"), ("array", "to_json(body)"), ("", "string(body)")),
+    "keys": (("array", "CAST(keys AS array<string>)"), ("", "array(string(keys))")),
+    "delivery_timestamp": (
+        ("bigint", "timestamp_millis(delivery_timestamp)"),
+        ("int", "timestamp_seconds(delivery_timestamp)"),
+        ("string", "to_timestamp(delivery_timestamp)"),
+    ),
+    "properties": (
+        ("string", "from_json(properties, 'map<string,string>')"),
+        ("struct", "from_json(to_json(properties), 'map<string,string>')"),
+        ("array", "map_from_entries(properties)"),
+    ),
+}
+# Columns of Spark's Kafka sink, and of messages that were read.
+_NAMED_ELSEWHERE: Final = {
+    "value": "body",
+    "key": "keys",
+    "headers": "properties",
+    "timestamp": "delivery_timestamp",
+    "tags": "tag",
+}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -88,16 +112,27 @@ def check(schema: StructType, topic: str | None) -> None:
         name, kind = field.name.lower(), field.dataType.simpleString()
         allowed = COLUMNS.get(name)
         if allowed is None:
-            raise ValueError(f"column {field.name!r} is unknown; a row that is sent has {', '.join(COLUMNS)}; drop it")
+            alike = _NAMED_ELSEWHERE.get(name) or next(iter(get_close_matches(name, COLUMNS, 1)), None)
+            meant = "" if alike is None else f"did you mean {alike}? "
+            way_out = f"{meant}a row that is sent has {', '.join(COLUMNS)}; rename it, or drop it"
+            raise ValueError(f"column {field.name!r} is unknown; {way_out}")
         if name in names:
             raise ValueError(f"column {field.name!r} is there twice; drop one of them")
         if kind not in allowed:
-            raise ValueError(f"column {field.name!r} is {kind}, allowed: {' or '.join(allowed)}; cast it")
+            raise ValueError(f"column {field.name!r} is {kind}, allowed: {' or '.join(allowed)}; {_way(name, kind)}")
         names.add(name)
     if "body" not in names:
         raise ValueError("column 'body' is missing; it has the body of the message, binary or string")
     if topic is None and "topic" not in names:
         raise ValueError("there is no topic to send to; give the option topic, or a column 'topic'")
+
+
+def _way(column: str, kind: str) -> str:
+    """How to make the column's type from another one."""
+    if kind == "void":
+        return f"it is always NULL: drop it, or write CAST(NULL AS {COLUMNS[column][0]})"
+    ways = (way for begin, way in _WAYS.get(column, ()) if kind.startswith(begin))
+    return f"write {next(ways, f'CAST({column} AS {COLUMNS[column][0]})')} AS {column}"
 
 
 class Row(NamedTuple):
@@ -138,10 +173,17 @@ class Rows:
         keys = row.get("keys") or ()
         if None in keys:
             raise ValueError("one of its keys is NULL; take it out with array_compact")
+        properties = dict(sorted(row.get("properties") or ()))
+        for name, value in properties.items():
+            if value is None:
+                raise ValueError(
+                    f"its property {name!r} is NULL; take it out with map_filter(properties, (k, v) -> v IS NOT NULL),"
+                    " or fill it with transform_values"
+                )
         fields: dict[str, Any] = {
             "tag": row.get("tag"),
             "keys": tuple(keys),
-            "properties": dict(sorted(row.get("properties") or ())),
+            "properties": properties,
             "message_group": row.get("message_group"),
             "delivery_timestamp": _time(row.get("delivery_timestamp")),
             "priority": row.get("priority"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -18,8 +19,9 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from popclient._producer.core import BODIES_PER_REQUEST, MESSAGES_PER_REQUEST
 from popclient._sync.producer import Producer
+from popclient.admin import Admin
 from popclient.config import ClientConfig
-from popclient.errors import PopError
+from popclient.errors import BadRequest, Forbidden, PopError, Unauthorized, UnsupportedByServer
 from popclient.spark.options import OptionReader, OptionTable, text
 from popclient.spark.server import SERVER
 from popclient.spark.sink.rows import Part, Row, Rows, check
@@ -94,7 +96,7 @@ class Writer(DataSourceArrowWriter):
         return send(iterator, self._options, Part(self._write_id, 0, _task().partitionId()))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        _report(f"write {self._write_id}", messages)
+        _report(f"write {self._write_id}", messages, self._options)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -112,7 +114,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return send(iterator, self._options, Part(query, int(batch_id), task.partitionId()))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  Spark's name
-        _report(f"batch {batchId}", messages)
+        _report(f"batch {batchId}", messages, self._options)
 
 
 def send(batches: Iterable[pa.RecordBatch], options: SinkOptions, part: Part) -> Stored:
@@ -147,6 +149,14 @@ def _pieces(rows: Iterable[Row]) -> Iterator[list[Row]]:
         yield piece
 
 
+def _make_topic(server: ClientConfig, topic: str) -> None:
+    """If it is missing, and the user may. Raises `NotFound` if the server makes none by itself."""
+    with Producer(server, topics=topic):  # looks it up
+        pass
+    with suppress(UnsupportedByServer, Forbidden, Unauthorized, BadRequest), Admin(server) as admin:
+        admin.create_topic(topic, accept_message_types=("NORMAL", "FIFO", "DELAY", "TRANSACTION"))
+
+
 def _is_in_order(row: Row) -> bool:
     return row.message.message_group is not None or row.message.lite_topic is not None
 
@@ -157,8 +167,11 @@ def _task() -> TaskContext:
     return task
 
 
-def _report(what: str, messages: Iterable[WriterCommitMessage | None]) -> None:
+def _report(what: str, messages: Iterable[WriterCommitMessage | None], options: SinkOptions) -> None:
+    """Logs what was stored. If it was nothing, the topic is made, as by a write of one row."""
     tasks = [each for each in messages if isinstance(each, Stored)]
+    if options.topic is not None and not any(each.messages for each in tasks):
+        _make_topic(options.server, options.topic)
     log.info(
         "%s: %d messages, %d bytes, by %d tasks",
         what,

@@ -197,3 +197,15 @@ def test_who_may_not_administrate_learns_the_same(seen: Seen) -> None:
 
 def test_a_filter_is_that_of_the_clients(seen: Seen) -> None:
     assert parse(seen.options(filterExpression="a > 1", filterType="sql")).expression == FilterExpression.sql("a > 1")
+
+
+def test_a_batch_without_a_group(seen: Seen, way: str) -> None:
+    seen.send(100)
+    assert numbers(seen.read(consumerGroup=None)) == list(range(100))
+    with pytest.raises(ValueError, match="option consumerGroup is missing"):
+        seen.stream(consumerGroup=None)
+
+
+def test_a_topic_that_is_not_there_is_named_with_the_way_to_make_it(seen: Seen) -> None:
+    with pytest.raises(NotFound, match="topic 'hotels' does not exist; create it with: popmq topic create hotels"):
+        seen.read(topic="hotels")

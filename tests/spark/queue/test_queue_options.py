@@ -28,6 +28,7 @@ from popclient.spark.queue.offsets import (
 from popclient.spark.queue.options import EARLIEST, LATEST, Bound, parse
 from popclient.spark.server import server_of
 from popproto.v2 import definition_pb2 as pb
+from pyspark_popmq import DefaultSource
 
 NEEDED = {"endpoints": "127.0.0.1:8081", "topic": "flights", "consumerGroup": "reports"}
 A, B, C = (MessageQueue("flights", number) for number in range(3))
@@ -72,7 +73,60 @@ def test_a_refusal_names_the_option_its_value_and_what_is_allowed(option: str, v
     assert allowed in said
 
 
-@pytest.mark.parametrize("missing", ["endpoints", "topic", "consumerGroup"])
+@pytest.mark.parametrize(
+    ("option", "meant"),
+    [
+        ("kafka.bootstrap.servers", "endpoints"),
+        ("bootstrap.servers", "endpoints"),
+        ("nameServer", "endpoints"),
+        ("kafka.group.id", "consumerGroup"),
+        ("groupIdPrefix", "consumerGroup"),
+        ("assign", "topic"),
+        ("topics", "topic"),
+        ("startingOffsetsByTimestamp", "startingTimestamp"),
+        ("minOffsetsPerTrigger", "maxOffsetsPerTrigger"),
+        ("kafka.sasl.password", "accessSecret"),
+        ("startingOfsets", "startingOffsets"),
+        ("numPartitions", "minPartitions"),
+    ],
+)
+def test_names_of_other_sources_are_recognized(option: str, meant: str) -> None:
+    said = refused(**{option: "x"})
+    assert f"option {option.lower()}=" in said
+    assert f"is unknown; did you mean {meant}? allowed are" in said
+
+
+@pytest.mark.parametrize("options", [{"kafka.bootstrap.servers": "h:1", "subscribe": "a"}, {"endpoint": "h:1"}])
+def test_without_the_server_a_name_of_another_source_is_recognized_too(options: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match=r"is unknown; did you mean endpoints\?"):
+        DefaultSource(options).schema()
+
+
+def test_two_names_of_one_option_may_not_differ() -> None:
+    assert parse({**NEEDED, "subscribe": "flights"}).topics == ("flights",)
+    assert "option subscribe='hotels' says otherwise than topic='flights'" in refused(subscribe="hotels")
+
+
+@pytest.mark.parametrize(("given", "lacks"), [("accessKey", "accessSecret"), ("accessSecret", "accessKey")])
+def test_half_of_a_signature_is_refused(given: str, lacks: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ROCKETMQ_ACCESS_KEY", "ROCKETMQ_ACCESS_SECRET"):
+        monkeypatch.delenv(name, raising=False)
+    said = refused(**{given: "hush"})
+    assert said.startswith(f"option {lacks} is missing, and without it {given} signs no call; give both")
+    assert "hush" not in said
+    monkeypatch.setenv({"accessKey": "ROCKETMQ_ACCESS_KEY", "accessSecret": "ROCKETMQ_ACCESS_SECRET"}[lacks], "other")
+    assert parse({**NEEDED, given: "hush"}).server.access_secret in ("hush", "other")
+
+
+def test_a_batch_needs_no_group_and_a_stream_one_of_its_own() -> None:
+    options = parse({name: value for name, value in NEEDED.items() if name != "consumerGroup"})
+    options.refuse_in_a_batch()
+    assert options.group == "popmq-spark"
+    with pytest.raises(ValueError, match="option consumerGroup is missing; give a group that no other query has"):
+        options.refuse_in_a_stream()
+
+
+@pytest.mark.parametrize("missing", ["endpoints", "topic"])
 def test_what_is_needed(missing: str) -> None:
     with pytest.raises(ValueError, match=f"option {missing} is missing; give"):
         parse({name: value for name, value in NEEDED.items() if name != missing})

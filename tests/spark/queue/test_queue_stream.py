@@ -126,8 +126,13 @@ def test_the_group_shows_what_spark_has_committed(seen: Seen, admin: Admin) -> N
     assert source.reportLatestOffset() == {
         "v": 1,
         "q": {f"flights/{each.id}": each.max_offset for each in admin.get_topic("flights").queues},
+        "group": "reports",
         "lag": 600,
     }
+    again = seen.stream()  # in a new process, which Spark has not asked for offsets yet
+    assert again.reportLatestOffset() == source.reportLatestOffset() | {"lag": COUNT}
+    again.partitions(start, middle)
+    assert again.reportLatestOffset()["lag"] == 600
     assert sum(each.ready for each in admin.list_lag("reports")) == COUNT, "planned is not done"
     next_offset(source, middle)
     assert sum(each.ready for each in admin.list_lag("reports")) == 600
