@@ -217,6 +217,7 @@ async def test_messages_its_filter_refuses_do_not_keep_it_beyond_its_limit(
 ) -> None:
     """Another goes on where it stops."""
     monkeypatch.setattr(scan, "WINDOW_OFFSETS", 2)
+    await broker.topic(queues=1)
     waiting = await broker.poll(wanted="B", client_id="waiting")
     looks = 0
 

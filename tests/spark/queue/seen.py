@@ -41,7 +41,7 @@ class Seen:
 
     def send(self, count: int = COUNT, topic: str = "flights", first: int = 0) -> None:
         with Producer(self.endpoint) as producer:
-            for start in range(first, first + count, 50):  # requests of a few, so that each queue gets some
+            for start in range(first, first + count, 50):  # requests of a few
                 some = range(start, min(start + 50, first + count))
                 producer.send_many(flight(topic, number) for number in some).raise_for_failures()
 

@@ -67,7 +67,7 @@ class Server:
             if not first:
                 admin.create_topic(topic, queue_count=QUEUES)
         with Producer(self.endpoint) as producer:
-            for start in range(first, first + count, per_request):  # a request goes to one queue
+            for start in range(first, first + count, per_request):
                 some = range(start, min(start + per_request, first + count))
                 producer.send_many(Message(topic, f"flight {number}") for number in some).raise_for_failures()
 
