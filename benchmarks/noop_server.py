@@ -96,7 +96,7 @@ class InstantWriter:
         if wish.topic.name.name.startswith(ECHO_TOPIC):
             self._sent[wish.topic.topic_id] += wish.messages
             self._loop.call_soon(self.effects.ready, [wish.topic.topic_id])
-        first, number = self._offset, wish.topic.queues[wish.rotation % len(wish.topic.queues)].number
+        first, number = self._offset, wish.topic.queues[0].number
         self._offset += len(wish.messages)
         return [SendResult(each.message_id, number, offset) for offset, each in enumerate(wish.messages, start=first)]
 

@@ -35,7 +35,7 @@ def recall(store: OpenStore, topic: Topic, sent: Message) -> PopError | None:
 
 def decision(topic: Topic, half: SendResult, resolution: Resolution, **more: Any) -> half_messages.EndTransaction:
     wish = {"message_id": half.message_id, "transaction_id": half.transaction_id}
-    return half_messages.EndTransaction(topic=topic, resolution=resolution, **(wish | more))  # type: ignore[arg-type]
+    return half_messages.EndTransaction(topic=topic, resolution=resolution, **(wish | more))
 
 
 def decide(store: OpenStore, topic: Topic, half: SendResult, resolution: Resolution, **more: Any) -> PopError | bool:
