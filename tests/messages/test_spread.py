@@ -114,6 +114,7 @@ def test_messages_of_groups_go_to_their_queue_and_the_others_fill_evenly(store: 
             for each in (a_message(), a_message(message_group="g", message_type=MessageType.FIFO))
         ]
         for place, sent in zip(store.send(topic, mixed, queue=None), mixed, strict=True):
+            assert place.queue_number is not None
             (free if sent.message_group is None else bound)[place.queue_number] += 1
     assert sorted(bound) == [0] * (QUEUES - 1) + [231]
     assert are_even(free, 231)

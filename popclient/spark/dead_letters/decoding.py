@@ -42,8 +42,9 @@ def _text(stored: bytes | None) -> str | None:
 
 _LIST: Final = pa.list_(pa.string())
 _MAP: Final = pa.map_(pa.string(), pa.string())
-# The usual text between two strings, and the characters that may be in it.
-_USUAL: Final = pa.array(["[", "]", "][", "{", "}", "}{", ", ", ",", ": ", ":"])
+# The usual texts between two strings, and the characters that may be in others. No array yet: the first one imports
+# pandas where that is installed, which costs a process that only plans a quarter of a second.
+_USUAL: Final = ("[", "]", "][", "{", "}", "}{", ", ", ",", ": ", ":")
 _NO_STRUCTURE: Final = r"[^\[\]{},: \n\t]"
 
 
@@ -81,7 +82,7 @@ def _words(texts: pa.Array, per_item: int) -> tuple[pa.Array, pa.Array] | None:
 
 
 def _is_structure(between: pa.Array) -> bool:
-    if pc.all(pc.is_in(between, _USUAL)).as_py():
+    if pc.all(pc.is_in(between, pa.array(_USUAL))).as_py():
         return True
     return not pc.any(pc.match_substring_regex(between, _NO_STRUCTURE)).as_py()
 
