@@ -71,7 +71,7 @@ def spread(
 
 def emptiest_first(tx: Transaction, topic: Topic) -> list[MessageQueue]:
     """All its queues, in the order in which `spread` would use them; so many of them: one for each RUN messages."""
-    return [topic.queues[each.number] for each in sorted(tx.remembered(Spread).levels(tx, topic))]
+    return [topic.queues[each.number] for each in sorted(tx.remembered(Spread).levels(topic))]
 
 
 class _Level(NamedTuple):
@@ -89,24 +89,22 @@ class Spread:
         self._levels: dict[int, list[_Level]] = {}
         self._turn = 0
 
-    def levels(self, tx: Transaction, topic: Topic) -> list[_Level]:
+    def levels(self, topic: Topic) -> list[_Level]:
         """Those of all its queues. A new queue begins as the emptiest one does, so it gets no more than the others."""
         count = len(topic.queues)
         levels = self._levels.get(topic.topic_id)
         if levels is None:
             while len(self._levels) >= TOPICS_MAX:
                 del self._levels[next(iter(self._levels))]
-            # Not always from the first queue on: a server may start for each message.
-            turns = (self._turn - (tx.now_ms - number) % count for number in range(count))
-            levels = self._levels[topic.topic_id] = [_Level(0, turn, number) for number, turn in enumerate(turns)]
+            levels = self._levels[topic.topic_id] = [_Level(0, 0, number) for number in range(count)]
         elif len(levels) < count:
             least = min(levels).messages
             levels += [_Level(least, self._turn, number) for number in range(len(levels), count)]
-        return levels
+        return levels[:count]  # a request may still know the topic with fewer queues
 
     def shares(self, tx: Transaction, topic: Topic, count: int, among: Collection[int] | None) -> list[tuple[int, int]]:
         """The numbers of queues, and how many messages each gets, so that the emptiest ones become equal."""
-        levels: Sequence[_Level] = self.levels(tx, topic)
+        levels = self.levels(topic)
         if among is not None:
             levels = [each for each in levels if topic.queues[each.number].queue_id in among]
         runs = -(-count // RUN)

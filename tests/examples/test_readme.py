@@ -123,14 +123,14 @@ def test_topics_in_spark(endpoint: str, tmp_path: Path) -> None:
     send = f"""
 from popclient import Producer
 with Producer("{endpoint}") as producer:
-    producer.send("orders", "one espresso", properties={{"table": "7"}})
+    producer.send("orders", "one espresso", tag="coffee")
 """
     count = "print('in the lake:', spark.read.parquet('lake/orders').count())\n"
     said = run(tmp_path, (send + stream + count) * 2)
     assert [line for line in said.splitlines() if "lake" in line] == ["in the lake: 1", "in the lake: 2"]
-    with SimpleConsumer(endpoint, "waiter", "busy-tables") as waiter:
+    with SimpleConsumer(endpoint, "waiter", "drinks") as waiter:
         back = [message for _ in range(2) for message in waiter.receive(await_duration=5)]
-    assert sorted(message.text for message in back) == [f'{{"table":"7","count":{count}}}' for count in (1, 2)]
+    assert sorted(message.text for message in back) == [f'{{"tag":"coffee","count":{count}}}' for count in (1, 2)]
 
 
 def shell(tmp_path: Path, script: str, **environment: str) -> subprocess.Popen[str]:

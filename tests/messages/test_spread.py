@@ -156,14 +156,12 @@ def test_several_servers_fill_evenly_together(store: OpenStore, topic: Topic) ->
     assert max(found) - min(found) <= 3 * RUN
 
 
-def test_a_server_that_starts_for_each_message_does_not_begin_with_the_same_queue(
-    store: OpenStore, topic: Topic
-) -> None:
-    for _ in range(4 * QUEUES):
-        store.memory = {}
-        store.now_ms += 1
-        store.send(topic, 1, queue=None)
-    assert are_even(lengths(store, topic), 4 * QUEUES)
+def test_a_request_that_knows_fewer_queues_uses_those(store: OpenStore, topic: Topic) -> None:
+    """Another server has just added some, and a request with them was first."""
+    grown = store.one(topics.update_topic, topics.UpdateTopic(topic.name, queue_count=QUEUES + 4))
+    store.send(grown, 1, queue=None)
+    store.send(topic, 500, queue=None)
+    assert lengths(store, grown)[QUEUES:] == [0] * 4
 
 
 def test_what_a_producer_sends_in_its_own_calls() -> None:
