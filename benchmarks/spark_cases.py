@@ -86,7 +86,7 @@ def dead_letters(bench: Bench) -> Rounds:
 def _by_each(bench: Bench, spark: Spark, name: str, url: str, jar: str | None) -> dict[str, Figures]:
     pids = bench.postgres.pids()[:1] if name == "postgres" else []
 
-    def rate(kind: str, *, narrow: bool = False, **options: str) -> float:
+    def rate(kind: str, narrow: bool = False, **options: str) -> float:
         given = {"kind": kind, "rows": bench.plan.dead_letters, "pids": pids, "options": options, "narrow": narrow}
         with _url_for(kind, url) as where:
             done = spark.do("read", url=where, **given)
@@ -94,11 +94,11 @@ def _by_each(bench: Bench, spark: Spark, name: str, url: str, jar: str | None) -
 
     rows = rate("rows")
     has_jdbc = name == "postgres" and jar is not None
-    jdbc = (rate("jdbc"), rate("jdbc_raw"), rate("jdbc_raw", narrow=True)) if has_jdbc else None
+    jdbc = (rate("jdbc"), rate("jdbc_raw"), rate("jdbc_raw", True)) if has_jdbc else None
     found = {}
     for variant, driver in _DRIVERS[name].items():
-        maps, as_json = rate("popmq", propertiesAs="map", **driver), rate("popmq", propertiesAs="json", **driver)
-        two = rate("popmq", narrow=True, **driver)
+        maps, as_json = (rate("popmq", False, propertiesAs=each, **driver) for each in ("map", "json"))
+        two = rate("popmq", True, **driver)
         found[variant] = {"rate": maps, "json_rate": as_json, "narrow_rate": two, "of_rows": maps / rows}
         if jdbc is not None:
             made, raw, raw_two = jdbc
