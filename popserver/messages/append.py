@@ -36,7 +36,7 @@ from popserver.messages.lite_topics import NewLiteTopics
 from popserver.messages.spread import by_queue
 from popserver.model.errors import PopError, TopicNotFound
 from popserver.model.message import WINDOW_MS, Message, SendResult, id_to_bytes
-from popserver.model.topic import MessageQueue, MessageType, Topic, message_key
+from popserver.model.topic import OFFSET_BITS, MessageQueue, MessageType, Topic
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +192,7 @@ def _place(tx: Transaction, topic: Topic, chosen: Mapping[MessageQueue, Sequence
     for row in taken:
         place, messages = by_id[row.queue_id]
         first_offset = row.next_offset - len(messages)
-        placed.append(_Placed(place, row, first_offset, message_key(row.queue_id, first_offset), messages))
+        placed.append(_Placed(place, row, first_offset, row.queue_id << OFFSET_BITS | first_offset, messages))
     return placed
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from functools import partial
 from heapq import nsmallest
-from itertools import chain, repeat
+from itertools import chain, count, repeat
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from popserver.engine.transaction import Transaction
@@ -41,7 +41,15 @@ def by_queue(tx: Transaction, topic: Topic, batch: Sequence[B]) -> dict[MessageQ
     """
     has_priorities = MessageType.PRIORITY in topic.accepts
     if not has_priorities and all(each.message_group is None for each in batch):
-        return dict(spread(tx, topic, batch))
+        memory: Spread | None = tx.memory.get(Spread)
+        levels = None if memory is None else memory.of_topics.get(topic.topic_id)
+        if memory is None or levels is None or len(levels) != len(topic.queues) or not 0 < len(batch) <= RUN:
+            return dict(spread(tx, topic, batch))
+        # The same for few messages, without further functions: most transactions have few.
+        messages, _, number = min(levels)
+        filled = _Level(messages + len(batch), next(memory.turns), number)
+        tx.after_commit.append(partial(levels.__setitem__, number, filled))
+        return {topic.queues[number]: batch}
     free = 0 if has_priorities else sum(each.message_group is None for each in batch)
     turns = chain.from_iterable(repeat(queue, len(run)) for queue, run in spread(tx, topic, range(free)))
     found: dict[MessageQueue, list[B]] = {}
@@ -63,14 +71,20 @@ def spread(
     if len(topic.queues) == 1:
         return [(topic.queues[0], batch)]
     runs, start = [], 0
-    for number, count in tx.remembered(Spread).shares(tx, topic, len(batch), among):
-        runs.append((topic.queues[number], batch[start : start + count]))
-        start += count
+    for number, messages in tx.remembered(Spread).shares(tx, topic, len(batch), among):
+        runs.append((topic.queues[number], batch[start : start + messages]))
+        start += messages
     return runs
 
 
+def queues_for(messages: int, there: int) -> int:
+    """How many of the queues that are there get some of so many messages; all, if it would be more than half."""
+    runs = -(-messages // RUN)
+    return there if runs > 1 and 2 * runs > there else runs
+
+
 def emptiest_first(tx: Transaction, topic: Topic) -> list[MessageQueue]:
-    """All its queues, in the order in which `spread` would use them; so many of them: one for each RUN messages."""
+    """All its queues, in the order in which `spread` would use them."""
     return [topic.queues[each.number] for each in sorted(tx.remembered(Spread).levels(topic))]
 
 
@@ -86,30 +100,31 @@ class Spread:
     """How evenly this server has filled the queues of its topics. It counts what is committed."""
 
     def __init__(self) -> None:
-        self._levels: dict[int, list[_Level]] = {}
-        self._turn = 0
+        self.of_topics: dict[int, list[_Level]] = {}
+        self.turns = count(1)
 
     def levels(self, topic: Topic) -> list[_Level]:
         """Those of all its queues. A new queue begins as the emptiest one does, so it gets no more than the others."""
-        count = len(topic.queues)
-        levels = self._levels.get(topic.topic_id)
+        there = len(topic.queues)
+        levels = self.of_topics.get(topic.topic_id)
         if levels is None:
-            while len(self._levels) >= TOPICS_MAX:
-                del self._levels[next(iter(self._levels))]
-            levels = self._levels[topic.topic_id] = [_Level(0, 0, number) for number in range(count)]
-        elif len(levels) < count:
+            while len(self.of_topics) >= TOPICS_MAX:
+                del self.of_topics[next(iter(self.of_topics))]
+            levels = self.of_topics[topic.topic_id] = [_Level(0, 0, number) for number in range(there)]
+        elif len(levels) < there:
             least = min(levels).messages
-            levels += [_Level(least, self._turn, number) for number in range(len(levels), count)]
-        return levels[:count]  # a request may still know the topic with fewer queues
+            levels += [_Level(least, next(self.turns), number) for number in range(len(levels), there)]
+        return levels[:there]  # a request may still know the topic with fewer queues
 
-    def shares(self, tx: Transaction, topic: Topic, count: int, among: Collection[int] | None) -> list[tuple[int, int]]:
+    def shares(
+        self, tx: Transaction, topic: Topic, messages: int, among: Collection[int] | None
+    ) -> list[tuple[int, int]]:
         """The numbers of queues, and how many messages each gets, so that the emptiest ones become equal."""
         levels = self.levels(topic)
         if among is not None:
             levels = [each for each in levels if topic.queues[each.number].queue_id in among]
-        runs = -(-count // RUN)
-        lowest = [min(levels)] if runs == 1 else nsmallest(runs, levels)
-        while (total := count + sum(each.messages for each in lowest)) <= lowest[-1].messages * len(lowest):
+        lowest = nsmallest(queues_for(messages, len(levels)), levels)
+        while (total := messages + sum(each.messages for each in lowest)) <= lowest[-1].messages * len(lowest):
             lowest.pop()
         level, more = divmod(total, len(lowest))
         filled = ((each.number, level + (place < more) - each.messages) for place, each in enumerate(lowest))
@@ -118,9 +133,8 @@ class Spread:
         return found
 
     def _count(self, topic_id: int, shares: Sequence[tuple[int, int]]) -> None:
-        levels = self._levels.get(topic_id)
+        levels = self.of_topics.get(topic_id)
         if levels is None:
             return
-        for number, count in shares:
-            self._turn += 1
-            levels[number] = _Level(levels[number].messages + count, self._turn, number)
+        for number, messages in shares:
+            levels[number] = _Level(levels[number].messages + messages, next(self.turns), number)
