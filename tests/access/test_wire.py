@@ -580,6 +580,7 @@ async def test_who_is_refused_otherwise_pays_nothing(tmp_path: Path) -> None:
 # ---- Connections ----
 
 
+@pytest.mark.builtin("knows which connections signed")
 async def test_a_flood_that_never_signs_ends_no_connection_that_did(tmp_path: Path) -> None:
     """And a newcomer always finds room; in every mode, as callers must sign."""
     limits = LIMITS._replace(connections_max=8, connections_per_address_max=8)
