@@ -7,11 +7,12 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, field, fields
 from datetime import timedelta
-from typing import Any, Final, Self
+from typing import Any, Final, NoReturn, Self
 
 # No wait is longer, and a time that far ahead is still within the range of datetime.
 LONGEST: Final = timedelta(days=36_500)
 ZERO: Final = timedelta(0)
+SHOWN: Final = 60  # bytes, or characters, of a value
 MILLISECOND: Final = timedelta(milliseconds=1)  # the shortest duration of an option that must not be zero
 
 _PART: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)\s*")
@@ -47,6 +48,38 @@ def as_timedelta(name: str, given: float | timedelta, least: timedelta = ZERO, m
 def require_seconds(name: str, given: float, least: timedelta = ZERO) -> None:
     """Raises unless it is a number of seconds within the limits."""
     _require_number(name, given, "a number of seconds", least, LONGEST)
+
+
+def require_text(name: str, given: object) -> None:
+    """Raises unless it is a text that UTF-8 can write."""
+    if not isinstance(given, str):
+        raise TypeError(f"{name} is {shown(given)}; it must be a str")
+    try:
+        given.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"{name} is {shown(given)}; character {error.start + 1} is {given[error.start]!r}, half of a surrogate"
+            " pair, which is no text: put the pair together, or leave it out"
+        ) from None
+
+
+def require_function(name: str, given: object) -> None:
+    """Raises unless it can be called, or is None."""
+    if given is not None and not callable(given):
+        raise TypeError(f"{name} is {shown(given)}; it must be a function, or None")
+
+
+def shown(value: object) -> str:
+    """For an error: the beginning of a long value."""
+    if isinstance(value, bytes | str) and len(value) > SHOWN:
+        return f"{value[:SHOWN]!r}… ({len(value):,})"
+    written = repr(value)
+    return written if len(written) <= 2 * SHOWN else f"{written[: 2 * SHOWN]}…"
+
+
+def not_copied(of: object) -> NoReturn:
+    """The `__reduce__` of what belongs to a connection."""
+    raise TypeError(f"{of!r} has a connection of this process and cannot be copied or pickled; make another one")
 
 
 def require_whole(name: str, given: int, least: int = 1) -> None:
@@ -123,6 +156,7 @@ def group_name(consumer: str, why: str = "") -> Check:
     def check(name: str, given: str) -> str:
         if not isinstance(given, str) or not given:
             raise ValueError(f"{name} is {given!r}; {consumer} needs the name of its consumer group{why}")
+        require_text(name, given)
         return given
 
     return check

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Literal
 
-from popclient._arguments import MILLISECOND, require_seconds, require_whole
+from popclient._arguments import MILLISECOND, require_function, require_seconds, require_text, require_whole
 
 DEFAULT_PORT: Final = 8081
 DEFAULT_ENDPOINTS: Final = "127.0.0.1:8081"
@@ -42,6 +42,13 @@ class Tls:
     server_name: str | None = None
 
     def __post_init__(self) -> None:
+        for name in ("ca", "cert", "key"):
+            if (given := getattr(self, name)) is not None and not isinstance(given, str | Path | bytes):
+                raise TypeError(f"{name} is of type {type(given).__name__}; it must be a path, or PEM as bytes")
+        if not isinstance(self.insecure, bool):
+            raise TypeError(f"insecure is {self.insecure!r}; it must be True or False")
+        if self.server_name is not None:
+            require_text("server_name", self.server_name)
         if (self.cert is None) != (self.key is None):
             raise ValueError("a certificate and its key belong together: give Tls both cert and key, or neither")
         if self.insecure and self.ca is not None:
@@ -86,7 +93,12 @@ class ClientConfig:
         _set(self, "endpoints", self.endpoints or os.environ.get("ROCKETMQ_ENDPOINTS", "") or DEFAULT_ENDPOINTS)
         _set(self, "access_key", self.access_key or os.environ.get("ROCKETMQ_ACCESS_KEY", ""))
         _set(self, "access_secret", self.access_secret or os.environ.get("ROCKETMQ_ACCESS_SECRET", ""))
+        for name in ("endpoints", "namespace", "access_key", "access_secret", "session_token"):
+            _require_str(name, getattr(self, name))
+        require_text("endpoints", self.endpoints)
         parse_endpoints(self.endpoints)
+        require_function("on_disconnect", self.on_disconnect)
+        require_function("on_reconnect", self.on_reconnect)
         if not isinstance(self.tls, bool | Tls):
             raise TypeError(
                 f"tls is {self.tls!r}; it must be False, True (public roots) or a Tls, such as Tls(ca='server.pem')"
@@ -121,6 +133,12 @@ class ClientConfig:
 
 def _set(config: ClientConfig, name: str, value: object) -> None:
     object.__setattr__(config, name, value)
+
+
+def _require_str(name: str, value: object) -> None:
+    """Never shows the value: it may be a secret."""
+    if not isinstance(value, str):
+        raise TypeError(f"{name} is of type {type(value).__name__}; it must be a str")
 
 
 def _fit_for_header(name: str, value: str) -> None:

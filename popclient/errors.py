@@ -30,11 +30,12 @@ class PopError(Exception):
         super().__init__(f"{self.name} ({code}): {self.sentence}" if code else self.sentence)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.sentence, self.code, self.name)
+        return _copied_error, (type(self), self.args), self.__dict__
 
 
-def _rebuild(kind: type[PopError], sentence: str, code: int, name: str) -> PopError:
-    return kind(sentence, code=code, name=name)
+def _copied_error(kind: type[PopError], args: tuple[Any, ...]) -> PopError:
+    """Without `__init__`, whose arguments differ from kind to kind."""
+    return kind.__new__(kind, *args)
 
 
 class BadRequest(PopError):

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Protocol, Self
 
+from popclient._arguments import not_copied
 from popclient._loop import Here, LoopThread
 from popclient._version import log
 from popclient.errors import BadRequest, ClientClosed, NotFound, PopError
@@ -41,6 +42,8 @@ class KeepAlive:
     either ends the renewing first. A renewal does not count as a delivery attempt. `lost` is True when the hold has
     ended all the same: then the message is delivered again, perhaps to another consumer.
     """
+
+    __reduce__ = not_copied
 
     def __init__(
         self,

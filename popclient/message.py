@@ -8,16 +8,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
-from popclient._arguments import as_timedelta
+from popclient._arguments import as_timedelta, require_text, shown
 from popclient.keep_alive import HoldRenewal, KeepAlive
 from popproto.v2 import definition_pb2 as pb
 
 # The property that has a message's idempotency key.
 IDEMPOTENCY_KEY: Final = "popmq.idempotency-key"
 PRIORITY_MAX: Final = 32_767
-BODY_SHOWN: Final = 60  # bytes, or characters, in a repr
 
 
 class MessageQueue(NamedTuple):
@@ -44,24 +43,19 @@ class FilterExpression:
     def __post_init__(self) -> None:
         if not isinstance(self.expression, str):
             raise TypeError(f"expression is {self.expression!r}; a filter is a text, such as 'a || b'")
+        require_text("expression", self.expression)
         if self.type not in ("TAG", "SQL"):
             raise ValueError(f"type is {self.type!r}; it must be 'TAG' or 'SQL'")
 
     @classmethod
     def of(cls, given: str | FilterExpression) -> FilterExpression:
         """From a filter, or from the text of a tag expression."""
-        return given if isinstance(given, FilterExpression) else cls(expression=given or "*")
+        return given if isinstance(given, FilterExpression) else cls(expression="*" if given in ("", None) else given)
 
     @classmethod
     def sql(cls, condition: str) -> FilterExpression:
         """A SQL92 condition, such as "distance > 1000 AND origin IN ('JFK', 'LGA')"."""
         return cls(expression=condition, type="SQL")
-
-
-def _beginning(value: object) -> str:
-    if isinstance(value, bytes | str) and len(value) > BODY_SHOWN:
-        return f"{value[:BODY_SHOWN]!r}… ({len(value):,})"
-    return repr(value)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -99,17 +93,30 @@ class Message:
     lite_topic: str | None = None
 
     def __post_init__(self) -> None:
-        keys = (self.keys,) if isinstance(self.keys, str) else tuple(self.keys)
-        object.__setattr__(self, "keys", keys)
+        if not isinstance(self.topic, str):
+            require_text("topic", self.topic)
+        if isinstance(self.keys, bytes) or not isinstance(self.keys, Iterable):
+            raise TypeError(f"keys is {shown(self.keys)}; it must be a str, or several")
+        object.__setattr__(self, "keys", (self.keys,) if isinstance(self.keys, str) else tuple(self.keys))
         alone = (self.message_group, self.delivery_timestamp, self.priority, self.delay, self.lite_topic)
         if alone.count(None) < len(alone) - 1:
             names = ("message_group", "delivery_timestamp", "priority", "delay", "lite_topic")
             wanted = [name for name in names if getattr(self, name) is not None]
             raise ValueError(f"{' and '.join(wanted)} exclude each other; give one of them")
-        if self.priority is not None and not 0 <= self.priority <= PRIORITY_MAX:
-            raise ValueError(f"priority {self.priority} is not within 0 and {PRIORITY_MAX}; the highest comes first")
-        if self.delivery_timestamp is not None and self.delivery_timestamp.tzinfo is None:
-            raise ValueError(f"delivery_timestamp {self.delivery_timestamp} has no time zone; use an aware datetime")
+        if self.priority is not None:
+            if isinstance(self.priority, bool) or not isinstance(self.priority, int):
+                raise TypeError(f"priority is {self.priority!r}; it must be a whole number, from 0 to {PRIORITY_MAX}")
+            if not 0 <= self.priority <= PRIORITY_MAX:
+                raise ValueError(
+                    f"priority {self.priority} is not within 0 and {PRIORITY_MAX}; the highest comes first"
+                )
+        if self.delivery_timestamp is not None:
+            if not isinstance(self.delivery_timestamp, datetime):
+                raise TypeError(f"delivery_timestamp is {self.delivery_timestamp!r}; it must be an aware datetime")
+            if self.delivery_timestamp.tzinfo is None:
+                raise ValueError(
+                    f"delivery_timestamp {self.delivery_timestamp} has no time zone; use an aware datetime"
+                )
         if self.delay is not None:
             as_timedelta("delay", self.delay)
         if self.properties:
@@ -117,7 +124,24 @@ class Message:
 
     def __repr__(self) -> str:
         given = ((each.name, getattr(self, each.name)) for each in fields(self))
-        return f"Message({', '.join(f'{name}={_beginning(value)}' for name, value in given if value)})"
+        return f"Message({', '.join(f'{name}={shown(value)}' for name, value in given if value)})"
+
+    def require_sendable(self) -> None:
+        """Raises for the first field that cannot be sent. Sending is faster than this, and asks only if it fails."""
+        for name in ("tag", "message_group", "lite_topic", "trace_context", "idempotency_key"):
+            if (value := getattr(self, name)) is not None:
+                require_text(name, value)
+        require_text("topic", self.topic)
+        require_text("message_id", self.message_id)
+        for index, key in enumerate(self.keys):
+            require_text(f"keys[{index}]", key)
+        for name, value in self.properties.items():
+            require_text("the name of a property", name)
+            require_text(f"property {name!r}", value)
+        if not isinstance(self.body, bytes):
+            if not isinstance(self.body, str):
+                raise TypeError(f"body is {shown(self.body)}; it must be bytes or str")
+            require_text("body", self.body)
 
     @property
     def all_properties(self) -> Mapping[str, str]:
@@ -129,12 +153,12 @@ class Message:
 
 def _require_texts(properties: Mapping[str, str]) -> None:
     if not isinstance(properties, Mapping):
-        raise TypeError(f"properties is {_beginning(properties)}; give a mapping of names to values")
+        raise TypeError(f"properties is {shown(properties)}; give a mapping of names to values")
     for name, value in properties.items():
         if not isinstance(name, str):
-            raise TypeError(f"the name of property {_beginning(name)} is no str")
+            raise TypeError(f"the name of property {shown(name)} is no str")
         if not isinstance(value, str):
-            given, written = _beginning(value), _beginning(str(value))
+            given, written = shown(value), shown(str(value))
             raise TypeError(f"property {name!r} is {given}; the value of a property is a str, such as {written}")
 
 
@@ -148,7 +172,8 @@ class DeadLetterOrigin(NamedTuple):
 class MessageView:
     """A received message. Read-only, except that its hold (`receipt_handle`, `invisible_until`) may be renewed.
 
-    Fields are read from the protobuf message at each access, so receiving many messages is cheap.
+    Fields are read from the protobuf message at each access, so receiving many messages is cheap. A copy, also one
+    that was pickled, equals the message and can be acked by its receipt handle; its hold is not renewed.
     """
 
     __slots__ = (
@@ -311,9 +336,23 @@ class MessageView:
         For messages of a SimpleConsumer; a PushConsumer renews the holds of its messages itself.
         """
         if self._renewal is None:
-            raise RuntimeError(f"{self!r} was not received by a SimpleConsumer; there is no hold to keep alive")
+            raise RuntimeError(
+                f"{self!r} is a copy, or was not received by a SimpleConsumer; there is no hold to keep alive"
+            )
         change, length, bridge = self._renewal
         return KeepAlive(self, partial(change, self), length, bridge)
+
+    def __eq__(self, other: object) -> bool:
+        """Is it the same delivery of the same message?"""
+        if not isinstance(other, MessageView):
+            return NotImplemented
+        return self is other or (self._receipt_handle == other._receipt_handle and self._wire == other._wire)
+
+    def __hash__(self) -> int:
+        return hash(self.message_id)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _copied, (self._wire.SerializeToString(), self._receipt_handle, self._invisible_until, self._generation)
 
     def _try_again_here(self) -> None:
         """This client makes the next attempt, without the server."""
@@ -328,6 +367,12 @@ class MessageView:
             f"<MessageView {self.message_id} topic={self.topic!r} queue={self.queue_id} offset={self.queue_offset}"
             f" attempt={self.delivery_attempt} tag={self.tag!r} {len(self._wire.body)} bytes>"
         )
+
+
+def _copied(wire: bytes, receipt_handle: str, invisible_until: datetime, generation: int) -> MessageView:
+    view = MessageView(pb.Message.FromString(wire), invisible_until)
+    view._receipt_handle, view._generation = receipt_handle, generation
+    return view
 
 
 # Upper-case hex without leading zeros: clients disagree on padding.

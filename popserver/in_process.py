@@ -20,7 +20,7 @@ from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import structlog
 
@@ -64,6 +64,9 @@ class EmbeddedBroker:
         self._process = os.getpid()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="popmq-embedded", daemon=True)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"{self!r} runs in this process and cannot be copied or pickled; hand its endpoint on")
 
     def __repr__(self) -> str:
         return f"<EmbeddedBroker {self.endpoint} {self.app.config.database_url}>"

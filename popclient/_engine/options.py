@@ -14,6 +14,7 @@ from popclient._arguments import (
     as_timedelta,
     group_name,
     option,
+    require_text,
     require_whole,
     seconds,
     whole,
@@ -39,6 +40,8 @@ def as_topics(given: Topics) -> dict[str, FilterExpression]:
         raise ValueError("a consumer needs at least one topic")
     if not all(isinstance(name, str) for name in names):
         raise TypeError(f"topics is {given!r}; give the name of a topic, several, or a mapping of names to filters")
+    for name in names:
+        require_text("a topic", name)
     filters = given if isinstance(given, Mapping) else dict.fromkeys(names, "*")
     return {name: _filter_of(name, filters[name]) for name in names}
 
@@ -58,6 +61,9 @@ class SimpleOptions:
     group: str
     topics: Mapping[str, FilterExpression]
     defaults: Asking
+
+    def __post_init__(self) -> None:
+        require_text("group", self.group)
 
 
 def asking(

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 
-from popclient._arguments import MILLISECOND, as_timedelta
+from popclient._arguments import MILLISECOND, as_timedelta, require_function, require_text
 from popclient._producer.transactions import RESOLUTIONS, Checks, Decide, HalfMessage
 from popclient._session import convert
 from popclient._session.batching import (
@@ -72,14 +72,25 @@ def as_messages(given: Iterable[Message]) -> list[Message]:
     return messages
 
 
+def names_of_topics(given: str | Iterable[str]) -> set[str]:
+    """Raises TypeError, or ValueError, for what is no name."""
+    if isinstance(given, bytes) or not isinstance(given, Iterable):
+        raise TypeError(f"topics is {given!r}; give the name of a topic, or several")
+    names = [given] if isinstance(given, str) else list(given)
+    for name in names:
+        require_text("a topic", name)
+    return set(names)
+
+
 class ProducerCore:
     """Looks topics up at their first message, and sends; see `submit`."""
 
     def __init__(
         self, config: ClientConfig, topics: Iterable[str], decide: Decide | None, checker_timeout: float | timedelta
     ) -> None:
+        require_function("checker", decide)
         self.config = config
-        self._topics = {topics} if isinstance(topics, str) else set(topics)
+        self._topics = names_of_topics(topics)
         self.session = Session(config, pb.PRODUCER, None, lambda: convert.publishing(self._topics, config.namespace))
         self._checks = Checks(
             self._end_transaction, decide, as_timedelta("checker_timeout", checker_timeout, MILLISECOND).total_seconds()

@@ -17,6 +17,8 @@ BATCH_SIZE_MAX: Final = 160  # the most messages that servers return in one pull
 
 
 def _filters(_: str, given: Mapping[str, str | FilterExpression] | None) -> Mapping[str, FilterExpression]:
+    if not isinstance(given or {}, Mapping):
+        raise TypeError(f"filters is {given!r}; give a mapping of topics to filters")
     return {topic: FilterExpression.of(wanted) for topic, wanted in (given or {}).items()}
 
 

@@ -40,10 +40,10 @@ class Outbound(NamedTuple):
 
 def outbound(message: Message, namespace: str) -> Outbound:
     """Serialised here, once, in the caller's thread: requests are then joined bytes and copy no message again."""
-    body = message.body.encode() if isinstance(message.body, str) else message.body
     message_id = message.message_id or new_message_id()
     kind = _kind(message)
     try:
+        body = message.body.encode() if isinstance(message.body, str) else message.body
         return Outbound(
             message.topic,
             kind,
@@ -53,16 +53,9 @@ def outbound(message: Message, namespace: str) -> Outbound:
             _serialised(message, message_id, kind, body, namespace),
             message.idempotency_key is not None or IDEMPOTENCY_KEY in message.properties,
         )
-    except TypeError as defect:
-        raise TypeError(_wrong_type(message)) from defect
-
-
-def _wrong_type(message: Message) -> str:
-    where = f"in Message(topic={message.topic!r})"
-    if not isinstance(message.body, bytes | str):
-        return f"body must be bytes or str, got {type(message.body).__name__}, {where}"
-    texts = "tag, keys, properties, message_group, lite_topic, message_id and trace_context"
-    return f"{texts} must be str, times datetime, {where}"
+    except (TypeError, UnicodeEncodeError):
+        message.require_sendable()
+        raise
 
 
 def half(message: Message, namespace: str, check_after: timedelta | None) -> Outbound:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from popclient._arguments import require_function
 from popclient._engine.runner import MakeRunner, ThreadRunner
 from popclient._loop import LoopThread
 from popclient._producer.transactions import Decide, in_a_thread
@@ -12,6 +13,7 @@ from popclient.listening import Checker
 
 def checker_of(checker: Checker | None) -> Decide | None:
     """What the producer's core calls for each check."""
+    require_function("checker", checker)
     return None if checker is None else in_a_thread(checker)
 
 

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar
 
+from popclient._arguments import not_copied
 from popclient._engine.life import ConsumerLife
 from popclient._loop import LoopThread
 from popclient._session.session import Session
@@ -25,6 +26,7 @@ ListenerCore = TypeVar("ListenerCore", bound=ConsumerLife)
 class Face(ABC, Generic[AnyCore]):
     """A client as users see it; it calls its core over a bridge. A block starts the client, and closes it."""
 
+    __reduce__ = not_copied
     _config: ClientConfig
     _bridge: LoopThread
     _core: AnyCore

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Self, overload
 
+from popclient._arguments import not_copied
 from popclient._loop import Here
 from popclient._producer.core import ProducerCore, as_message, as_messages
 from popclient._producer.transactions import HalfMessage
@@ -159,6 +160,7 @@ class Transaction:
     """A block that decides whether its message is delivered; made by `Producer.transaction`. Used once."""
 
     __module__ = "popclient.aio"
+    __reduce__ = not_copied
 
     def __init__(self, half: HalfMessage, bridge: Here) -> None:
         self._half = half

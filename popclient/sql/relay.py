@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 from sqlalchemy import Connection, Engine, Row, delete, func, not_, select, update
 from sqlalchemy.exc import SQLAlchemyError
 
+from popclient._arguments import not_copied
 from popclient.errors import BadRequest, ClientClosed, PayloadTooLarge, PopError, PropertiesTooLarge, Unreachable
 from popclient.message import Message
 from popclient.sql.tables import outbox
@@ -57,6 +58,8 @@ class Relay:
     Inside `with` it runs in a thread of its own; `run` runs it in yours. Several relays may work on one outbox. If the
     broker refuses a message for its own fault, it stays in the table with the reason in `refusal`; the others go on.
     """
+
+    __reduce__ = not_copied
 
     def __init__(self, engine: Engine, producer: Producer, *, poll_interval: float = 0.25) -> None:
         self._engine = engine

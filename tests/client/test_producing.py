@@ -355,11 +355,11 @@ async def test_a_defect_in_a_retry_is_told(server: ScriptedServer) -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"keys": [1]}, {"tag": 1}, {"body": 1}])
-async def test_what_is_no_text_is_refused_with_the_message(server: ScriptedServer, wrong: dict[str, Any]) -> None:
+async def test_what_is_no_text_is_refused_with_its_name(server: ScriptedServer, wrong: dict[str, Any]) -> None:
     async with aio.Producer(server.endpoints) as producer:
-        with pytest.raises(TypeError, match="Message\\(topic='t'"):
+        with pytest.raises(TypeError, match=rf"^{next(iter(wrong))}.* is 1; it must be"):
             await producer.send(Message(**{"topic": "t", "body": b"x", **wrong}))
-        with pytest.raises(TypeError, match=r"^body must be bytes or str, got dict, "):
+        with pytest.raises(TypeError, match=r"^body is \{.*it must be bytes or str"):
             await producer.send(Message(topic="t", body=cast("Any", {"number": 42})))
 
 

@@ -31,7 +31,7 @@ def test_a_wrong_argument_is_shown_by_its_beginning(fields: dict[str, Any], word
 
 def test_words_about_wrong_messages() -> None:
     with embedded() as broker, Producer(broker.endpoint) as producer:
-        with pytest.raises(TypeError, match="body must be bytes or str, got list") as raised:
+        with pytest.raises(TypeError, match=r"body is \[.*it must be bytes or str") as raised:
             producer.send("orders", [BIG])  # type: ignore[call-overload]
         assert len(str(raised.value)) < 300
         with pytest.raises(BadRequest, match="the message's body is empty; send at least one byte"):

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Container
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from popclient._arguments import not_copied, require_seconds
 from popclient._loop import Here
 from popclient._session import convert
 from popclient._session.transport import Link, Transport
@@ -22,6 +23,8 @@ OURS = "popmq.v1.Admin"
 class Calls:
     """What the calls of every subject share: the server, and the namespace of the names."""
 
+    __reduce__ = not_copied
+
     def __init__(
         self,
         endpoints: str | ClientConfig | None = None,
@@ -30,6 +33,7 @@ class Calls:
         transport: Transport | None = None,
     ) -> None:
         self._config = ClientConfig.of(endpoints)
+        require_seconds("connect_timeout", connect_timeout)
         self._connect_timeout = connect_timeout
         self._bridge = Here()
         self._transport = transport or Transport(self._config, new_client_id())
