@@ -19,6 +19,7 @@ from typing import Any, Final, TypeVar
 import grpc
 
 from popclient import _forks
+from popclient._session.proxy import about, proxy_for
 from popclient._session.tls import Credentials, NoHandshake, credentials_for, hint
 from popclient._version import VERSION
 from popclient.config import ClientConfig, Endpoint, Tls, parse_endpoints
@@ -99,6 +100,7 @@ class Link:
         self.endpoint = endpoint
         self.channel = channel
         self.hint = ""  # why it could not connect, as far as that was said; see `hint`
+        self.proxy: str | None = None  # see `proxy_for`
         self.messaging = service_pb2_grpc.MessagingServiceStub(channel)
         self.admin = admin_pb2_grpc.AdminStub(channel)
         self.rocketmq_admin = rocketmq_admin_pb2_grpc.AdminStub(channel)
@@ -204,7 +206,8 @@ class Transport:
         if final:
             # Time may have run out in the midst of another attempt, which says nothing of the reason.
             why = link.hint or f"{code.name.lower()}, {details}"
-            raise Unreachable(f"no answer from {self.where}: {why}")
+            way = "" if link.proxy is None else f", {about(link.proxy)}"
+            raise Unreachable(f"no answer from {self.where}{way}: {why}")
 
     @property
     def where(self) -> str:
@@ -229,8 +232,10 @@ class Transport:
             if self._closed:
                 raise ClientClosed
             credentials = await credentials_for(self._tls, endpoint) if self._tls else None
+            proxy = await proxy_for(endpoint.host)
             _forks.opens(self)
-            link = self._links.setdefault(endpoint, Link(endpoint, _channel(endpoint, self._tls, credentials)))
+            link = self._links.setdefault(endpoint, Link(endpoint, _channel(endpoint, self._tls, credentials, proxy)))
+            link.proxy = proxy
         return link
 
     async def close(self) -> None:
@@ -281,9 +286,12 @@ REFUSALS: Final = (
 )
 
 
-def _channel(endpoint: Endpoint, tls: Tls | None, credentials: Credentials | None) -> grpc.aio.Channel:
+def _channel(
+    endpoint: Endpoint, tls: Tls | None, credentials: Credentials | None, proxy: str | None
+) -> grpc.aio.Channel:
+    options = (*_CHANNEL_OPTIONS, ("grpc.enable_http_proxy", int(proxy is not None)))
     if tls is None or credentials is None:
-        return grpc.aio.insecure_channel(str(endpoint), options=_CHANNEL_OPTIONS)
+        return grpc.aio.insecure_channel(str(endpoint), options=options)
     name = tls.server_name or credentials.name
     override = (("grpc.ssl_target_name_override", name),) if name else ()
-    return grpc.aio.secure_channel(str(endpoint), credentials.channel, options=(*_CHANNEL_OPTIONS, *override))
+    return grpc.aio.secure_channel(str(endpoint), credentials.channel, options=(*options, *override))

@@ -91,7 +91,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _unreachable(sentence: str) -> str:
-    if is_about_tls(sentence):
+    if is_about_tls(sentence) or "through the proxy" in sentence:
         return in_options(sentence)
     return f"{sentence}; start a server with: popmq serve, or name another with --endpoint"
 
