@@ -5,9 +5,13 @@ Log lines have ids, sizes and reasons, but never a body, a property's value or a
 
 from __future__ import annotations
 
+import io
 import logging
+import os
+import select
 import sys
 from collections.abc import MutableMapping
+from contextlib import suppress
 from typing import Any, Literal, TextIO, cast
 
 import structlog
@@ -47,7 +51,28 @@ class _StandardError:
     """Looks `sys.stderr` up for each line, because pytest replaces it for each test and closes it."""
 
     def write(self, words: str) -> None:
-        sys.stderr.write(words)
+        write(sys.stderr, words)
 
     def flush(self) -> None:
-        sys.stderr.flush()
+        """Every write is one."""
+
+
+def write(stream: TextIO | None, words: str) -> None:
+    """To a standard stream of the server, which neither waits for the reader nor ends if the words cannot be written.
+
+    What does not fit into a pipe that is full is lost.
+    """
+    with suppress(OSError, ValueError):
+        if stream is None:
+            return
+        try:
+            descriptor = stream.fileno()
+        except io.UnsupportedOperation:  # it was replaced, as pytest does
+            stream.write(words)
+            stream.flush()
+            return
+        data = words.encode(errors="backslashreplace")
+        for start in range(0, len(data), select.PIPE_BUF):  # so much fits into a pipe that is ready
+            if not select.select([], [descriptor], [], 0)[1]:
+                return
+            os.write(descriptor, data[start : start + select.PIPE_BUF])

@@ -1,7 +1,7 @@
 """The `popmq` command: finds its commands, runs one, and turns what went wrong into a sentence and an exit code.
 
 Commands come from the entry points of group "popmq.commands", so that the client's code never imports the server's.
-Exit codes: 0 ok, 1 refused, 2 usage, 3 unreachable, 4 not found.
+Exit codes: 0 ok, 1 refused, 2 usage, 3 unreachable, 4 not found; 141 if the reader of the output has closed it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from importlib import metadata
 from typing import Any, Final, NoReturn
 
+from popclient.cli import streams
 from popclient.cli.arguments import UsageError, confirm, in_options, is_about_tls
 from popclient.cli.output import complain, visible
 from popclient.config import parse_endpoints
@@ -26,6 +27,7 @@ USAGE: Final = 2
 UNREACHABLE: Final = 3
 NOT_FOUND: Final = 4
 INTERRUPTED: Final = 130  # as a shell reports SIGINT
+OUTPUT_CLOSED: Final = 141  # as a shell reports SIGPIPE: the reader of the output wants no more
 
 GROUP: Final = "popmq.commands"
 # What a bare install cannot run; named here, because there the code that would name them cannot be loaded.
@@ -45,15 +47,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     # Read when gRPC is loaded: what it logs of a server that ends ("Got goaway") is no answer to a command.
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+    streams.prepare()
     try:
-        arguments = parser().parse_args(argv)
-        return _run(arguments)
-    except BrokenPipeError:
-        # The reader of the output has closed it; nothing more can be written, also not at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return OK
+        return _run(parser().parse_args(argv))
     except KeyboardInterrupt:
         return INTERRUPTED
+    except (OSError, SystemExit):  # --help and usage errors end by SystemExit
+        fault = streams.fault_of_output()
+        if fault is None:
+            raise
+        streams.give_up(1)
+        if isinstance(fault, BrokenPipeError):
+            return OUTPUT_CLOSED
+        return _say(f"the output cannot be written: {fault.strerror}", REFUSED)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from popclient.cli import streams
 from popclient.message import MessageView
 
 EXCERPT = 60
@@ -37,8 +38,11 @@ def say(arguments: argparse.Namespace, document: Any, lines: Iterable[str]) -> i
 
 def complain(sentence: object) -> None:
     """A sentence for the operator on standard error; it may be of several lines."""
-    for line in str(sentence).split("\n"):
-        print(visible(line), file=sys.stderr, flush=True)
+    try:
+        for line in str(sentence).split("\n"):
+            print(visible(line), file=sys.stderr, flush=True)
+    except OSError:
+        streams.give_up(2)
 
 
 def visible(text: str) -> str:

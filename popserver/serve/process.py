@@ -50,6 +50,7 @@ def prepare(config: Config, *, worker: int = 0) -> None:
 
 
 async def _run_alone(config: Config, started: float, *, as_json: bool) -> int:
+    from popserver import logs
     from popserver.app import App
     from popserver.front.sockets import tell_supervisor
     from popserver.model.errors import PopError
@@ -71,7 +72,7 @@ async def _run_alone(config: Config, started: float, *, as_json: bool) -> int:
     try:
         starting.result()
     except PopError as error:
-        print(f"popmq: {error.sentence}", file=sys.stderr)
+        logs.write(sys.stderr, f"popmq: {error.sentence}\n")
         return REFUSED
     await told
     tell_supervisor("STOPPING=1")
@@ -100,8 +101,6 @@ async def stop(app: App) -> int:
 
 def _end_now(exit_code: int) -> NoReturn:
     """End the process though a thread of it may wait for the database."""
-    sys.stdout.flush()
-    sys.stderr.flush()
     os._exit(exit_code)
 
 
@@ -138,13 +137,17 @@ def monotonic_us() -> int:
 
 def announce(facts: Facts, *, as_json: bool) -> str:
     """Print the ready line. Returns it as words."""
+    from popserver import logs
+
     words = "popserver ready  " + "  ".join(f"{name}={value}" for name, value in facts.items())
-    print(json.dumps(facts) if as_json else f"{words}  (RocketMQ 5 protocol)", flush=True)
+    logs.write(sys.stdout, (json.dumps(facts) if as_json else f"{words}  (RocketMQ 5 protocol)") + "\n")
     return words
 
 
 def announce_drain(*, as_json: bool) -> None:
-    print('{"event": "draining"}' if as_json else "popserver draining", file=sys.stderr, flush=True)
+    from popserver import logs
+
+    logs.write(sys.stderr, ('{"event": "draining"}' if as_json else "popserver draining") + "\n")
 
 
 def loop_factory() -> Any:

@@ -38,7 +38,7 @@ def supervise(config: Config, arguments: argparse.Namespace, started: float, *, 
     try:
         slots = open_slots(config)
     except CannotListen as refusal:
-        print(f"popmq: {refusal.sentence}", file=sys.stderr)
+        logs.write(sys.stderr, f"popmq: {refusal.sentence}\n")
         return REFUSED
     # What the sockets decide counts before the environment and popmq.toml, which workers read anew at each start.
     settings = {
@@ -73,7 +73,7 @@ class Supervisor:
         if not serving.done():
             return await self._stop(serving)
         failed = serving.result()
-        print(f"popmq: {failed}", file=sys.stderr, flush=True)
+        logs.write(sys.stderr, f"popmq: {failed}\n")
         await self._stop(stopping)
         return failed.exit_code
 
