@@ -18,6 +18,7 @@ import contextlib
 import contextvars
 import os
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -121,6 +122,8 @@ class ClientLoop:
         self.clients: weakref.WeakSet[Closable] = weakref.WeakSet()
         self.ending = False
         self.loop = asyncio.new_event_loop()
+        # Tests stop `time.monotonic`, as freezegun does; then no wait would end. They leave this function alone.
+        self.loop.time = lambda: time.clock_gettime(time.CLOCK_MONOTONIC)  # type: ignore[method-assign]
         self.thread = threading.Thread(target=self._run, name="popclient", daemon=True)
         self.thread.start()
 

@@ -27,7 +27,7 @@ import structlog
 from popserver import logs
 from popserver.app import App
 from popserver.config import Config, GivenConfig
-from popserver.engine.clock import ManualClock, SystemClock, wall_ms
+from popserver.engine.clock import ManualClock, SystemClock, elapsed_s, wall_ms
 from popserver.model.times import parse_duration_ms
 
 T = TypeVar("T")
@@ -63,6 +63,7 @@ class EmbeddedBroker:
         self.clock = EmbeddedClock(self, self.app.clock)
         self._process = os.getpid()
         self._loop = asyncio.new_event_loop()
+        self._loop.time = elapsed_s  # type: ignore[method-assign]  # tests may stop asyncio's own
         self._thread = threading.Thread(target=self._loop.run_forever, name="popmq-embedded", daemon=True)
 
     def __reduce__(self) -> NoReturn:

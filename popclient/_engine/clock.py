@@ -34,7 +34,7 @@ class LoopClock:
     """The clock of the running event loop."""
 
     def now(self) -> float:
-        return time.monotonic()
+        return time.clock_gettime(time.CLOCK_MONOTONIC)  # see `ClientLoop`
 
     def epoch_ms(self) -> int:
         return time.time_ns() // 1_000_000

@@ -17,7 +17,7 @@ import grpc
 
 from popclient._session import convert
 from popclient._session.session import Session
-from popclient._session.transport import Link
+from popclient._session.transport import Link, grpc_timeout
 from popclient._version import log
 from popclient.errors import PopError, UnexpectedAnswer, error_of
 from popclient.message import FilterExpression, MessageView
@@ -120,7 +120,9 @@ class Receive:
             if not self._waits and self._asked_at is None:
                 self._asked_at = convert.now()
             try:
-                answer = await link.receiving.ReceiveBatch(self._request, timeout=timeout, metadata=headers)
+                answer = await link.receiving.ReceiveBatch(
+                    self._request, timeout=grpc_timeout(timeout), metadata=headers
+                )
             except grpc.aio.AioRpcError as failure:
                 # An older server may have taken the place of the one that was met.
                 if failure.code() is not grpc.StatusCode.UNIMPLEMENTED:
@@ -129,7 +131,7 @@ class Receive:
                 until: datetime = (self._asked_at or convert.now()) + self._hold
                 brought += [MessageView(convert.own(message), until) for message in answer.messages]
                 return answer.status if answer.HasField("status") else None
-        call = link.messaging.ReceiveMessage(self._request, timeout=timeout, metadata=headers)
+        call = link.messaging.ReceiveMessage(self._request, timeout=grpc_timeout(timeout), metadata=headers)
         return await read_messages(call, self._hold, brought)
 
 

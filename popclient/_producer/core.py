@@ -24,7 +24,7 @@ from popclient._session.batching import (
 )
 from popclient._session.convert import Outbound
 from popclient._session.session import Session
-from popclient._session.transport import Link
+from popclient._session.transport import Link, grpc_timeout
 from popclient._tasks import Tasks
 from popclient.config import ClientConfig
 from popclient.errors import (
@@ -233,7 +233,9 @@ class ProducerCore:
         request = convert.send_request(messages)
 
         async def attempt(link: Link, remaining: float) -> rpc.SendMessageResponse:
-            return await link.send_message(request, timeout=remaining, metadata=self.session.transport.headers())
+            return await link.send_message(
+                request, timeout=grpc_timeout(remaining), metadata=self.session.transport.headers()
+            )
 
         answer = await self.session.transport.call(attempt, self.config.request_timeout)
         if len(answer.entries) == len(messages):

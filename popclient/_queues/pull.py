@@ -17,7 +17,7 @@ from popclient._queues.subscription import is_retry_topic
 from popclient._queues.wire import PULL_BATCH, name_of, offered, offers, queue_of, resource_of
 from popclient._session import convert
 from popclient._session.session import Session
-from popclient._session.transport import Link
+from popclient._session.transport import Link, grpc_timeout
 from popclient.errors import UnexpectedAnswer, error_of
 from popclient.message import FilterExpression, MessageQueue, MessageView
 from popproto.v1 import legacy_pb2 as legacy
@@ -206,7 +206,7 @@ async def pull(
 async def _pull_batch(
     session: Session, link: Link, request: legacy.PullBatchRequest, mq: MessageQueue, timeout: float
 ) -> Pulled:
-    answer = await link.legacy.PullBatch(request, timeout=timeout, metadata=session.transport.headers())
+    answer = await link.legacy.PullBatch(request, timeout=grpc_timeout(timeout), metadata=session.transport.headers())
     status = answer.status if answer.HasField("status") else None
     return _pulled(status, map(convert.own, answer.messages), answer.next_offset, mq, answer.generation)
 
@@ -225,7 +225,7 @@ async def _pull_message(
     headers: tuple[tuple[str, str | bytes], ...] = session.transport.headers()
     if asked.HasField("extras"):
         headers = (*headers, (EXTRAS_HEADER, asked.extras.SerializeToString()))
-    return await _read(link.messaging.PullMessage(request, timeout=timeout, metadata=headers), mq)
+    return await _read(link.messaging.PullMessage(request, timeout=grpc_timeout(timeout), metadata=headers), mq)
 
 
 async def _read(frames: AsyncIterable[rpc.PullMessageResponse], mq: MessageQueue) -> Pulled:

@@ -12,7 +12,7 @@ import grpc
 
 from popclient._session import convert
 from popclient._session.session import Session
-from popclient._session.transport import Link
+from popclient._session.transport import Link, grpc_timeout
 from popclient.errors import Unreachable, check
 from popclient.message import FilterExpression, MessageQueue
 from popclient.spark.link import ServerLink
@@ -167,7 +167,9 @@ def receive(
         async def attempt(wire_link: Link, remaining: float) -> HeldMessages:
             chunks: list[bytes] = []
             messages = size = 0
-            call = wire_link.bulk.ReceiveBulk(request, timeout=remaining, metadata=session.transport.headers())
+            call = wire_link.bulk.ReceiveBulk(
+                request, timeout=grpc_timeout(remaining), metadata=session.transport.headers()
+            )
             try:
                 async for frame in call:
                     if frame.HasField("status"):
