@@ -40,7 +40,13 @@ def app(settings: Settings) -> Starlette:
         yield
         await desk.close()
 
-    made = Starlette(routes=routes_of(desk), middleware=[Middleware(Guard, settings)], lifespan=lifespan)
+    made = Starlette(
+        routes=routes_of(desk),
+        middleware=[Middleware(Guard, settings)],
+        exception_handlers={404: desk.no_page, 405: desk.no_page},
+        lifespan=lifespan,
+    )
+    made.router.redirect_slashes = False  # its address would have the scheme of the proxy's request
     made.state.desk = desk
     return made
 
@@ -96,6 +102,7 @@ def routes_of(desk: Desk) -> list[Route | Mount]:
         "/groups/{group}": groups.group,
         "/groups/{group}/reset": groups.reset_preview,
         "/groups/{group}/delete": groups.delete_preview,
+        "/groups/{group}/activity": groups.activity,
         "/messages": messages.find,
         "/messages/{message_id:path}": messages.message,
         "/dead-letters": dead_letters.index,

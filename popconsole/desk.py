@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 from urllib.parse import quote, urlsplit
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 
@@ -105,10 +106,20 @@ class Desk:
             "sentence": sentence,
             "endpoint": self.settings.server.endpoints,
             "is_signed_in": session is not None,
+            "is_lost": status in (404, 405),
             # Of a page that may come again by itself: its address is that of a page, and the server may be back soon.
             "comes_again": request.method == "GET" and status == 502,
         }
         return HTMLResponse(render("failed.html", root_of(request), context), status)
+
+    async def no_page(self, request: Request, error: Exception) -> Response:
+        """The answer to an address that no page has, and to a form's address that a browser opens."""
+        root, path = root_of(request), request.scope["path"]
+        is_file = path.startswith(f"{root}/static/")
+        if request.method == "GET" and path != f"{root}/" and path.endswith("/") and not is_file:
+            return RedirectResponse(f"{root}/{path.removeprefix(root).strip('/')}", 307)
+        sentence = f"There is no page {path[:200]}. Look it up in the menu, or search for what it was about."
+        return self.failed(request, sentence, error.status_code if isinstance(error, HTTPException) else 404, "No page")
 
     def admin_of(self, access_key: str = "", secret: str = "") -> Admin:
         return Admin(self.settings.config_of(access_key, secret))

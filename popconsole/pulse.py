@@ -18,7 +18,9 @@ from popclient.admin import GroupLag, Health, Histogram, Status, Topic
 from popclient.aio import Admin
 from popclient.errors import ClientClosed, Forbidden, PopError, Unauthorized, UnsupportedByServer
 
-RING: Final = 400
+RING: Final = 400  # counts of a topic
+KEPT_S: Final = 24 * 3_600.0
+FINE: Final = 150  # the older samples are, the fewer: their distance is at least their age divided by this
 TOPICS_MAX: Final = 200  # whose counts are kept
 SHARE: Final = 100  # an answer's time, so many times, is the least pause
 PAUSE_S_MAX: Final = 60.0
@@ -42,6 +44,11 @@ class Backlog:
     left: int = 0
     oldest: float | None = None
     topics: int = 0
+
+    @property
+    def appended(self) -> int:
+        """How many messages its topics ever stored."""
+        return self.left + self.ready + self.inflight + self.waiting + self.dead
 
     @property
     def done(self) -> int:
@@ -115,7 +122,7 @@ class Pulse:
         self._namespace = namespace
         self._pause_s = self._least_pause_s = least_pause_s
         self._monotonic = monotonic
-        self._ring: deque[Sample] = deque(maxlen=RING)
+        self._ring: list[Sample] = []
         # By topic; the one that somebody looked at last is the last.
         self._topics: dict[str, deque[TopicCount]] = {}
         self._status: Status | None = None
@@ -235,5 +242,18 @@ class Pulse:
         if self._ring and sample.at < self._ring[-1].at:
             self._ring.clear()  # another server, or its clock was set back
         if not self._ring or sample.at > self._ring[-1].at:
-            self._ring.append(sample)
+            self._ring = thinned([*self._ring, sample])
         return status
+
+
+def thinned(samples: list[Sample]) -> list[Sample]:
+    """Without those that are too old, and those that are too near to each other for their age; the oldest first."""
+    now, kept = samples[-1].at, list[Sample]()
+    for index, each in enumerate(samples):
+        after = samples[index + 1] if index + 1 < len(samples) else None
+        if now - each.at > KEPT_S:
+            continue
+        if kept and after is not None and after.at - kept[-1].at < (now - each.at) / FINE:
+            continue
+        kept.append(each)
+    return kept

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise, starmap
-from typing import Any, Final
+from itertools import starmap
+from typing import Any, Final, TypeVar
 
 from popconsole.pulse import Backlog, Pulse, Sample, TopicCount
 
 WINDOW_S: Final = 15 * 60.0
 RECENT_S: Final = 60.0
 LINES_MAX: Final = 5  # groups with a line of their own
+
+Window = TypeVar("Window", Sample, TopicCount, Sample | TopicCount)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +36,34 @@ def every(pulse: Pulse) -> int:
     return max(3, round(pulse.pause_s))
 
 
+def recent(samples: Sequence[Window]) -> tuple[Window, Window] | None:
+    """The span of every rate: the last sample, and the first one of the minute before it, or the one before it.
+
+    None where there is only one yet.
+    """
+    if len(samples) < 2:
+        return None
+    last = samples[-1]
+    return next((each for each in samples if each.at >= last.at - RECENT_S and each is not last), samples[-2]), last
+
+
+def spans(samples: Sequence[Window]) -> list[tuple[Window, Window]]:
+    """The same span for each sample but the first."""
+    found, first = [], 0
+    for index, last in enumerate(samples[1:], 1):
+        while first < index - 1 and samples[first].at < last.at - RECENT_S:
+            first += 1
+        found.append((samples[first], last))
+    return found
+
+
 def trends(samples: Sequence[Sample]) -> dict[str, Trend]:
     """The trend of each group over the last minute."""
     if not samples:
         return {}
-    last = samples[-1]
-    first = next((each for each in samples if each.at >= last.at - RECENT_S), last)
-    if first is last:
-        return {name: Trend() for name in last.groups}
-    return {name: _trend(name, first, last) for name in last.groups}
+    if (span := recent(samples)) is None:
+        return {name: Trend() for name in samples[-1].groups}
+    return {name: _trend(name, *span) for name in samples[-1].groups}
 
 
 def _trend(name: str, first: Sample, last: Sample) -> Trend:
@@ -54,11 +75,14 @@ def _trend(name: str, first: Sample, last: Sample) -> Trend:
 
 def incoming(samples: Sequence[Sample | TopicCount]) -> float | None:
     """Messages stored per second over the last minute."""
-    if len(samples) < 2:
-        return None
-    last = samples[-1]
-    first = next(each for each in samples if each.at >= last.at - RECENT_S)
-    return max(0.0, (last.appended - first.appended) / (last.at - first.at)) if first is not last else None
+    span = recent(samples)
+    return None if span is None else _appended(*span)
+
+
+def outgoing(samples: Sequence[Sample]) -> float | None:
+    """Messages done per second by all groups over the last minute."""
+    known = [each.out for each in trends(samples).values() if each.out is not None]
+    return sum(known) if known else None
 
 
 def series(samples: Sequence[Sample]) -> dict[str, Any]:
@@ -66,7 +90,7 @@ def series(samples: Sequence[Sample]) -> dict[str, Any]:
     if not samples:
         return {"at": [], "in": [], "out": [], "ready": [], "inflight": [], "p50": [], "p99": []}
     kept = [each for each in samples if each.at >= samples[-1].at - WINDOW_S]
-    pairs = list(pairwise(kept))
+    pairs = spans(kept)
     names = busiest(kept)
     quantiles = [commit_quantiles(before, after) for before, after in pairs]
     return {
@@ -82,9 +106,26 @@ def series(samples: Sequence[Sample]) -> dict[str, Any]:
 
 def series_of_topic(counts: Sequence[TopicCount]) -> dict[str, Any]:
     """The same for the plot of a topic."""
-    kept = [each for each in counts if each.at >= counts[-1].at - WINDOW_S]
-    pairs = list(pairwise(kept))
+    pairs = spans([each for each in counts if each.at >= counts[-1].at - WINDOW_S])
     return {"at": [round(after.at, 1) for _, after in pairs], "in": list(starmap(_appended, pairs))}
+
+
+def series_of_group(samples: Sequence[Sample], name: str, minutes: int) -> dict[str, Any]:
+    """The same for the plots of a group, of the last so many minutes: rates, lag, and how old its oldest message is."""
+    known = [each for each in samples if name in each.groups and each.at >= samples[-1].at - 60 * minutes]
+    if not known:
+        return {key: [] for key in ("at", "in", "done", "ready", "inflight", "waiting", "age")}
+    pairs = spans(known)
+    now = [(after.at, after.groups[name]) for _, after in pairs]
+    return {
+        "at": [round(at, 1) for at, _ in now],
+        "in": [_rate(*pair, lambda each: each.groups[name].appended) for pair in pairs],
+        "done": [_done(name, *pair) for pair in pairs],
+        "ready": [each.ready for _, each in now],
+        "inflight": [each.inflight for _, each in now],
+        "waiting": [each.waiting for _, each in now],
+        "age": [0.0 if each.oldest is None else round(max(0.0, at - each.oldest), 1) for at, each in now],
+    }
 
 
 def busiest(samples: Sequence[Sample]) -> list[str]:

@@ -44,7 +44,7 @@ def environment() -> Environment:
         made.filters[name] = getattr(words, name)
     made.filters["state"] = words.state
     made.globals.update(STATES=list(words.STATES.values()), relative=words.relative, measure=words.measure)
-    made.globals.update(copies=copies, listed=words.listed)
+    made.globals.update(copies=copies, listed=words.listed, meanings=words.MEANINGS)
     return made
 
 

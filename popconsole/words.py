@@ -11,6 +11,25 @@ UNITS_S: Final = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 ID_MAX: Final = 18
 
 
+# What each number counts, wherever it stands.
+MEANINGS: Final = {
+    "Topics": "topics of users: without those of groups, for retries and dead letters",
+    "Groups": "consumer groups, those without a topic yet too",
+    "Messages stored": "messages that the topics have now, each once: without retries and the copies of dead letters",
+    "Ever stored": "messages that these topics ever stored, those that are removed too",
+    "Dead letters": "messages that groups gave up and that were not sent back, of all groups",
+    "Clients": "producers and consumers that this server knows as connected",
+    "Waiting receives": "receives that wait for a message now",
+    "Ready": "stored and not delivered yet, or to be delivered again",
+    "In flight": "with a consumer now",
+    "Waiting": "waiting for the pause before a retry",
+    "Dead": "given up and not sent back",
+    "Done / s": "messages done a second, over the last minute",
+    "Behind": "ready, in flight or waiting for a retry; the bar: of what the queue stores",
+    "Oldest ready": "when the oldest ready message was stored",
+}
+
+
 class Shown(NamedTuple):
     """A state as it is shown everywhere: its word, the name of its colour in the style sheet, and its shape."""
 

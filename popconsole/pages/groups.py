@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
 from popclient.admin import Group, Hold, LockedMessageGroups, MovedOffset, QueueLag
-from popconsole import words
+from popconsole import rates, words
 from popconsole.pages.overview import rows_of
-from popconsole.pictures.bars import label_of, parts_of
+from popconsole.pictures.bars import label_of, parts_of, scaled
 from popconsole.pictures.ladder import ladder_of
 from popconsole.pulse import backlog_of
-from popconsole.rates import Trend, trends
 from popconsole.settings import LISTED_MAX
 from popconsole.visits import Outcome, Refused, Visit
 
@@ -29,14 +28,16 @@ TABS: Final = {
     "members": "Members",
     "message-groups": "Message groups",
     "policy": "Policy",
+    "activity": "Activity",
 }
+RANGES: Final = {15: "15 min", 60: "1 h", 360: "6 h", 1_440: "24 h"}  # minutes
 
 
 async def groups(visit: Visit) -> Response:
     """All groups, with what each has to do; sorted by name, or by a count."""
     status = await visit.pulse.now(visit.admin)
     samples = visit.pulse.ring
-    rows = rows_of(samples[-1], trends(samples))
+    rows = rows_of(samples[-1], rates.trends(samples))
     # Not for the news of a page, which show the rows alone.
     listed = Outcome([], "") if visit.is_news else await visit.attempt(visit.admin.list_groups(max_groups=LISTED_MAX))
     wanted, by = visit.asked("name"), visit.asked("by", "name")
@@ -60,7 +61,7 @@ async def groups(visit: Visit) -> Response:
         idle=sorted(each for each in idle if wanted.lower() in each.lower()),
         failure=listed.failure,
         is_cut=len(status.lag) >= LAG_MAX,
-        every=max(3, round(visit.pulse.pause_s)),
+        every=rates.every(visit.pulse),
     )
 
 
@@ -77,12 +78,13 @@ async def group(visit: Visit) -> Response:
         now=visit.pulse.time,
         group=found,
         backlog=backlog,
-        trend=trends(visit.pulse.ring).get(name, Trend()),
+        trend=rates.trends(visit.pulse.ring).get(name, rates.Trend()),
         parts=parts_of(counts),
         label=label_of(counts),
         ladder=ladder_of(found),
         tabs=TABS,
         tab=tab,
+        every=rates.every(visit.pulse),
         pauses_max=PAUSES_MAX,
         pauses_left=max(0, len(found.pauses) - PAUSES_MAX) + found.more_pauses,
         **await _tab(visit, found, tab, visit.pulse.time),
@@ -101,7 +103,26 @@ async def _tab(visit: Visit, found: Group, tab: str, now: datetime) -> dict[str,
         locked = await visit.attempt(visit.admin.list_locked_message_groups(found.name, max_groups=LOCKED_MAX))
         found_locked = locked.value or LockedMessageGroups(())
         return {"failure": locked.failure, "locked": found_locked.message_groups, "locked_more": found_locked.more}
+    if tab == "activity":
+        minutes = minutes_of(visit)
+        counts = rates.series_of_group(visit.pulse.ring, found.name, minutes)
+        since = datetime.fromtimestamp(visit.pulse.ring[0].at, UTC)
+        return {"failure": "", "ranges": RANGES, "minutes": minutes, "since": since, "series": counts}
     return {"failure": ""}
+
+
+def minutes_of(visit: Visit) -> int:
+    """The time range that is asked for."""
+    minutes = visit.asked_number("minutes") or next(iter(RANGES))
+    if minutes not in RANGES:
+        raise Refused(f"minutes is '{minutes}'; it must be one of {words.listed(map(str, RANGES))}")
+    return minutes
+
+
+async def activity(visit: Visit) -> Response:
+    """The series of a group's plots."""
+    await visit.pulse.now(visit.admin)
+    return JSONResponse(rates.series_of_group(visit.pulse.ring, visit.named("group"), minutes_of(visit)))
 
 
 class HeldRow(NamedTuple):
@@ -120,17 +141,21 @@ def holds_of(holds: Sequence[Hold], now: datetime) -> list[HeldRow]:
 
 
 class QueueRow(NamedTuple):
-    """A queue, and how long its bar is, of 1,000."""
+    """A queue, and its bar, of 1,000: how much of what it stores the group has before it."""
 
     lag: QueueLag
     behind: int
+    stored: int
     width: float
 
 
 def queues_of(queues: Sequence[QueueLag]) -> list[QueueRow]:
-    behind = [each.ready + each.inflight + each.waiting_retry for each in queues]
-    most = max(behind, default=0) or 1
-    return [QueueRow(lag, each, round(1_000 * each / most, 1)) for lag, each in zip(queues, behind, strict=True)]
+    rows = []
+    for each in queues:
+        behind = each.ready + each.inflight + each.waiting_retry
+        stored = max(behind, each.max_offset - each.min_offset)
+        rows.append(QueueRow(each, behind, stored, round(scaled([behind, stored - behind])[0], 1)))
+    return rows
 
 
 async def reset_preview(visit: Visit) -> Response:

@@ -64,10 +64,15 @@ async def find(visit: Visit) -> Response:
     if (wanted or topic) and not refusal:
         results = await visit.attempt(_search(visit, wanted, topic, tag, where, (since.at, until.at), page))
     names = await visit.attempt(visit.admin.list_topics(max_topics=LISTED_MAX))
+    groups = await visit.attempt(visit.admin.list_groups(max_groups=LISTED_MAX)) if wanted and not page else None
+    like_it = [each.name for each in names.value or () if wanted and wanted.lower() in each.name.lower()]
+    of_groups = [each.name for each in (groups.value or () if groups else ()) if wanted.lower() in each.name.lower()]
     return visit.show(
         "messages.html",
         now=visit.pulse.time,
         wanted=wanted,
+        found_topics=sorted(like_it, key=lambda each: (each != wanted, each)) if not page else [],
+        found_groups=sorted(of_groups, key=lambda each: (each != wanted, each)),
         topic=topic,
         tag=tag,
         where=where,

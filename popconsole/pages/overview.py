@@ -12,7 +12,8 @@ from popclient.admin import DeadLetterSelection, Status
 from popconsole import words
 from popconsole.pictures.bars import Part, label_of, parts_of
 from popconsole.pulse import Backlog, Sample
-from popconsole.rates import Trend, commit_quantiles, every, incoming, series, trends
+from popconsole.rates import Trend, commit_quantiles, every, incoming, outgoing, series, trends
+from popconsole.rates import recent as last_minute
 from popconsole.visits import Visit
 
 ROWS_MAX: Final = 8
@@ -66,20 +67,22 @@ async def overview(visit: Visit) -> Response:
     last = samples[-1]
     recent = trends(samples)
     rows = rows_of(last, recent)
-    quantiles = commit_quantiles(samples[0], last)
+    span = last_minute(samples)
+    quantiles = commit_quantiles(*span) if span else (None, None)
     return visit.show(
         "overview.html",
         now=visit.pulse.time,
         status=status,
-        sentence=sentence(last),
+        sentence=sentence(last, total=total_of(visit, status)),
+        idle=total_of(visit, status) - len(last.groups),
         rows=sorted(rows, key=urgency)[:ROWS_MAX],
-        groups_count=status.groups,
+        groups_count=total_of(visit, status),
         todo=await what_needs_a_person(visit, status, last, recent),
         every=every(visit.pulse),
         has_latency=last.commits is not None,
         figures={
             "in": f"{words.rate(incoming(samples))} messages a second",
-            "out": f"{words.rate(sum(each.out or 0 for each in recent.values()))} messages a second",
+            "out": f"{words.rate(outgoing(samples))} messages a second",
             "latency": "unknown" if quantiles[0] is None else f"{quantiles[0]} ms in the median",
             "backlog": f"{last.total(lambda each: each.ready)} ready",
         },
@@ -106,11 +109,17 @@ def is_behind(backlog: Backlog, at: float) -> bool:
     return bool(backlog.ready) and backlog.oldest is not None and at - backlog.oldest > BEHIND_S
 
 
-def sentence(sample: Sample) -> dict[str, Any]:
+def total_of(visit: Visit, status: Status) -> int:
+    """How many groups there are, those without a topic too; where the server counts those of other namespaces as well,
+    the ones that have a topic."""
+    return len(visit.pulse.ring[-1].groups) if visit.settings.server.namespace else status.groups
+
+
+def sentence(sample: Sample, total: int) -> dict[str, Any]:
     """`2 groups, 1 is behind: arrivals 412 ready, oldest 3 min`; the names are links."""
     late = [(name, each) for name, each in sample.groups.items() if is_behind(each, sample.at)]
     late.sort(key=lambda pair: pair[1].oldest or 0.0)
-    begin = words.plural(len(sample.groups), "group") if sample.groups else "No group has received a message yet"
+    begin = words.plural(total, "group") if sample.groups else "No group has received a message yet"
     if not late:
         return {"begin": begin + (", none is behind" if sample.groups else ""), "behind": []}
     verb = "is" if len(late) == 1 else "are"
@@ -143,6 +152,17 @@ def _of_server(visit: Visit, status: Status) -> list[Todo]:
                 server,
             )
         )
+    found += [
+        Todo(
+            "dlq",
+            "!",
+            f"Server {each.address or each.server_id} is silent for {words.duration(status.now - each.last_seen)}.",
+            "It was killed, or does not reach the database; others deliver what it held.",
+            server,
+        )
+        for each in status.servers
+        if not each.running
+    ]
     for budget in status.budgets:
         if budget.limit and budget.used >= BUDGET * budget.limit:
             used = f"{words.measure(budget.used, budget.unit)} of {words.measure(budget.limit, budget.unit)}"

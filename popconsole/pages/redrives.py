@@ -45,6 +45,8 @@ async def redrive(visit: Visit) -> Response:
     await visit.pulse.now(visit.admin)
     found = await visit.admin.redrive_plan(plan_id)
     redrives = await visit.admin.list_redrives(plan_id, max_messages=1_000)
+    after = visit.asked_number("after")
+    rows = await visit.admin.list_redrives(plan_id, after_id=after, max_messages=SHOWN + 1) if after else redrives
     job = visit.jobs.find(plan_id)
     return visit.show(
         "redrive.html",
@@ -53,7 +55,9 @@ async def redrive(visit: Visit) -> Response:
         job=job,
         is_running=job is not None and job.is_running,
         total=found.planned + found.redriven + found.skipped,
-        redrives=redrives[:SHOWN],
+        redrives=rows[:SHOWN],
+        after=after,
+        next_after=rows[SHOWN - 1].dead_letter_id if len(rows) > SHOWN else 0,
         topics=Counter(each.topic for each in redrives).most_common(5),
         outcomes=await outcomes_of(visit, found, redrives),
         repaired=sum(each.change == "REPAIR" for each in redrives),

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import timedelta
-from typing import Final, NamedTuple
+from datetime import UTC, datetime, timedelta
+from typing import Final, NamedTuple, cast
 from urllib.parse import urlencode
 
 from starlette.responses import JSONResponse, Response
@@ -22,12 +22,13 @@ from popconsole.visits import Refused, Visit
 OWN: Final = ("%DLQ%", "%RETRY%")
 SHOWN: Final = 25
 SCHEDULED_MAX: Final = 500
+SCHEDULED_SHOWN: Final = 50
 BODIES_MAX: Final = 32 * 1024 * 1024  # bytes; no further topic or queue is asked beyond
-TYPES: Final = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "LITE")
+TYPES: Final = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "LITE")
 
 
 class QueueBar(NamedTuple):
-    """A queue, how many messages it stores, and how long its bar is, of 1,000."""
+    """A queue, how many messages it stores, and its bar, of 1,000: its share of the topic."""
 
     queue: Queue
     stored: int
@@ -105,8 +106,8 @@ def _octets(messages: Iterable[MessageView]) -> int:
 
 def bars_of(queues: Sequence[Queue]) -> list[QueueBar]:
     stored = [each.max_offset - each.min_offset for each in queues]
-    most = max(stored, default=0) or 1
-    return [QueueBar(queue, each, round(1_000 * each / most, 1)) for queue, each in zip(queues, stored, strict=True)]
+    total = sum(stored) or 1
+    return [QueueBar(queue, each, round(1_000 * each / total, 1)) for queue, each in zip(queues, stored, strict=True)]
 
 
 async def create(visit: Visit) -> Response:
@@ -119,7 +120,7 @@ async def create(visit: Visit) -> Response:
 async def publish(visit: Visit) -> Response:
     """Send one message, as a producer would."""
     name = visit.named("topic")
-    delay = visit.given("delay").strip()
+    delay, priority = visit.given("delay").strip(), visit.given("priority").strip()
     body = visit.given("body").replace("\r\n", "\n")
     if not body:
         raise Refused("a message needs a body")
@@ -131,6 +132,7 @@ async def publish(visit: Visit) -> Response:
         properties=_properties(visit.given("properties")),
         message_group=visit.given("message_group").strip() or None,
         lite_topic=visit.given("lite_topic").strip() or None,
+        priority=_number(priority, "priority") if priority else None,
         delay=timedelta(seconds=_number(delay, "delay in seconds")) if delay else None,
     )
     async with Producer(visit.session.config) as producer:
@@ -172,13 +174,14 @@ async def scheduled(visit: Visit) -> Response:
     topics = await visit.admin.list_topics(max_topics=LISTED_MAX)
     names = [each.name for each in topics if not each.name.startswith(OWN)]
     chosen = visit.asked("topic")
+    after = _after(visit.asked("after")) if chosen and visit.asked("after") else None
     found: list[tuple[str, ScheduledMessage]] = []
     failure, is_cut = "", False
     for name in [chosen] if chosen else names[:50]:
         if _octets(each.message for _, each in found) > BODIES_MAX:
             is_cut = True
             break
-        listed = await visit.attempt(visit.admin.list_scheduled(name, max_messages=SCHEDULED_MAX))
+        listed = await visit.attempt(visit.admin.list_scheduled(name, after=after, max_messages=SCHEDULED_MAX))
         if listed.failure:
             failure = listed.failure
             continue
@@ -192,8 +195,11 @@ async def scheduled(visit: Visit) -> Response:
         now=visit.pulse.time,
         topics=names,
         topic=chosen,
-        delayed=[(name, each, excerpt(each.message)) for name, each in delayed[: SHOWN * 2]],
-        halves=[(name, each, excerpt(each.message)) for name, each in halves[: SHOWN * 2]],
+        delayed=[(name, each, excerpt(each.message)) for name, each in delayed[:SCHEDULED_SHOWN]],
+        halves=[(name, each, excerpt(each.message)) for name, each in halves[:SCHEDULED_SHOWN]],
+        more_delayed=max(0, len(delayed) - SCHEDULED_SHOWN),
+        after=after is not None,
+        next_after=_next_after([each for _, each in delayed], [each for _, each in halves]),
         counts=(len(delayed), len(halves)),
         strip=strip_of([each.due_at for _, each in delayed], visit.pulse.time),
         is_cut=is_cut,
@@ -202,11 +208,37 @@ async def scheduled(visit: Visit) -> Response:
     )
 
 
+def _next_after(delayed: Sequence[ScheduledMessage], halves: Sequence[ScheduledMessage]) -> str:
+    """The last one that the page shows, where it leaves some out; empty where it shows all."""
+    longer = delayed if len(delayed) > SCHEDULED_SHOWN else halves
+    last = longer[SCHEDULED_SHOWN - 1] if len(longer) > SCHEDULED_SHOWN else None
+    return "" if last is None else f"{words.epoch_ms(last.due_at)}-{last.id}"
+
+
+def _after(written: str) -> ScheduledMessage:
+    """The place in the list that `_next_after` has written."""
+    due, _, number = written.partition("-")
+    if not (due.isdecimal() and number.isdecimal() and len(due) < 14 and len(number) < 19):
+        raise Refused(f"after is '{written}'; it must be that of a link on the page before")
+    due_at = datetime.fromtimestamp(int(due) / 1_000, UTC)
+    return ScheduledMessage(int(number), cast("MessageView", None), "DELAY", due_at, 0, "")
+
+
 async def cancel(visit: Visit) -> Response:
-    """Take messages out of the schedule."""
-    name = visit.given("topic")
-    gone = await visit.admin.cancel_scheduled(name, visit.form.get("id", []))
-    return visit.go(visit.path("scheduled"), f"{words.plural(len(gone), 'message')} of {name} will not be delivered.")
+    """Take messages out of the schedule: delayed ones, and halves of transactions. An id has its topic before it."""
+    by_topic: dict[str, list[str]] = {}
+    for each in visit.form.get("id", []):
+        name, _, message_id = each.partition(" ")
+        by_topic.setdefault(name, []).append(message_id)
+    if not by_topic:
+        raise Refused("nothing was cancelled: no message is checked")
+    gone = [len(await visit.admin.cancel_scheduled(name, ids)) for name, ids in by_topic.items()]
+    late = sum(map(len, by_topic.values())) - sum(gone)
+    rest = f" {words.plural(late, 'other')} had left the schedule before." if late else ""
+    of = words.listed(by_topic)
+    return visit.go(
+        visit.path("scheduled"), f"{words.plural(sum(gone), 'message')} of {of} will not be delivered.{rest}"
+    )
 
 
 def _number(written: str, what: str) -> int:

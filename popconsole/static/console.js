@@ -13,7 +13,31 @@
     if (document.hidden || used || open) event.preventDefault();
     popmq.show();
   });
-  document.addEventListener("htmx:afterSwap", () => tick());
+  document.addEventListener("htmx:afterSwap", () => { label(); tick(); });
+
+  // A table that does not fit is a list, and each of its cells has the name of its column.
+  function fit() {
+    for (const each of document.querySelectorAll(".wide")) {
+      each.classList.remove("listed");
+      each.classList.toggle("listed", each.scrollWidth > each.clientWidth + 1);
+    }
+  }
+  addEventListener("resize", fit);
+  document.addEventListener("toggle", fit, true);
+  function label() {
+    for (const table of document.querySelectorAll(".wide table")) {
+      const names = [...table.querySelectorAll("thead th")].map((each) => each.innerText.trim().replace(/\s+/g, " "));
+      table.setAttribute("role", "table");
+      for (const row of table.querySelectorAll("tr")) {
+        row.setAttribute("role", "row");
+        [...row.cells].forEach((cell, index) => {
+          cell.setAttribute("role", cell.tagName === "TH" ? "columnheader" : "cell");
+          if (cell.tagName === "TD") cell.dataset.label = names[index] || "";
+        });
+      }
+    }
+    fit();
+  }
 
   // On a phone the pages' names are a strip: the one that is shown is in sight.
   const here = document.querySelector(".side [aria-current]");
@@ -101,6 +125,7 @@
     for (const each of document.querySelectorAll("input[data-confirm]")) each.form.querySelector("[data-armed]").disabled = each.value.trim() !== each.dataset.confirm;
     tick();
   }
-  document.addEventListener("popmq:page", disarm);
+  document.addEventListener("popmq:page", () => { label(); disarm(); });
+  label();
   disarm();
 })();

@@ -7,12 +7,16 @@
   const lines = ["ready", "commit", "waiting", "inflight", "dlq"];
   const short = (value) => value == null ? "–" : value >= 1e6 ? `${(value / 1e6).toFixed(1)}M` : value >= 1e4 ? `${Math.round(value / 1e3)}k`
     : value >= 10 || Number.isInteger(value) ? String(Math.round(value)) : value.toFixed(1);
+  const utc = (seconds, inFull) => new Date(seconds * 1000).toISOString().slice(11, inFull ? 19 : 16);
   const plots = new Map();
 
   const kinds = {
     in: (data) => [["stored", data.in, "ready"]],
     out: (data) => data.out.map((each, index) => [each.name, each.values, lines[index % lines.length]]),
     latency: (data) => [["p50", data.p50, "commit"], ["p99", data.p99, "dlq"]],
+    rates: (data) => [["stored", data.in, "ready"], ["done", data.done, "commit"]],
+    lag: (data) => [["ready", data.ready, "ready"], ["in flight", data.inflight, "inflight"], ["waiting", data.waiting, "waiting"]],
+    age: (data) => [["oldest, s", data.age, "dlq"]],
     backlog: (data) => [["ready", data.ready, "ready"], ["in flight", data.inflight, "inflight"]],
   };
 
@@ -33,8 +37,8 @@
       hooks: { setCursor: [(u) => { if (u.cursor.idx == null) newest(u); }] },
       cursor: { y: false, points: { size: 6 } }, legend: { live: true },
       scales: { y: { range: (u, low, high) => [0, Math.max(high * 1.15, 1)] } },
-      axes: [{ ...axis, space: 80, size: 26, grid: { show: false }, values: (u, all, f, s, step) => all.map((value) => new Date(value * 1000).toLocaleTimeString([], step < 60 ? { hour: "2-digit", minute: "2-digit", second: "2-digit" } : { hour: "2-digit", minute: "2-digit" })) }, { ...axis, size: 44, splits: undefined, values: (u, all) => all.map(short) }],
-      series: [{ label: "at", value: (u, value) => value == null ? "–" : new Date(value * 1000).toLocaleTimeString() },
+      axes: [{ ...axis, space: 80, size: 26, grid: { show: false }, values: (u, all, f, s, step) => all.map((value) => utc(value, step < 60)) }, { ...axis, size: 44, splits: undefined, values: (u, all) => all.map(short) }],
+      series: [{ label: "UTC", value: (u, value) => value == null ? "–" : utc(value, true) },
         ...series.map(([label, , hue], index) => ({
           label, stroke: colour(hue), width: 2, spanGaps: false, points: { show: false },
           fill: series.length === 1 || name === "backlog" && index === 0 ? `${colour(hue)}22` : undefined,

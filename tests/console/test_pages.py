@@ -150,9 +150,12 @@ def test_what_waits_for_its_time_is_shown_and_cancelled(stored_site: Site, store
     page = stored_site.get("/scheduled")
     assert "2 messages wait for their time" in page and "each column is" in page
     assert "soon" in stored_site.get("/scheduled?topic=reminders")
-    stored_site.post("/scheduled/cancel", form_on="/scheduled?topic=reminders", topic="reminders", id="soon")
+    refused = stored_site.post("/scheduled/cancel", 400, form_on="/scheduled").text
+    assert "no message is checked" in refused
+    stored_site.post("/scheduled/cancel", form_on="/scheduled", id=["reminders soon", "reminders gone"])
     page = stored_site.get("/scheduled?topic=reminders")
-    assert "soon" not in page and "late" in page
+    assert "1 message of reminders will not be delivered. 1 other had left the schedule before." in page
+    assert "reminders soon" not in page and "reminders late" in page
 
 
 def test_clients_and_what_they_want(site: Site) -> None:

@@ -33,8 +33,8 @@ def test_nothing_is_known_of_commits(later: Sample) -> None:
 def test_lines_have_a_value_for_each_moment() -> None:
     lines = series([at(0, stored=10, left=4), at(5, stored=20, left=4), at(10, stored=20, left=19)])
     assert lines["at"] == [5, 10]
-    assert lines["in"] == [2.0, 0.0]
-    assert lines["out"] == [{"name": "arrivals", "values": [0.0, 3.0]}]
+    assert lines["in"] == [2.0, 1.0]
+    assert lines["out"] == [{"name": "arrivals", "values": [0.0, 1.5]}]
     assert lines["ready"] == [16, 1]
 
 
