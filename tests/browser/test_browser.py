@@ -61,7 +61,7 @@ def test_dead_letters_go_back_from_the_page(open_page: Open, address: str, fligh
     page.locator('input[name="id"]').first.check()
     page.get_by_label("Why").fill("the feed is fixed")
     page.get_by_role("button", name="Plan it").click()
-    assert "Nothing has moved yet" in page.inner_text("main")
+    page.get_by_text("Nothing has moved yet").wait_for()
     send = page.get_by_role("button", name="Send 1 message back")
     assert send.is_disabled(), "the name is not typed yet"
     page.locator('input[name="confirm"]').fill("arrivals")

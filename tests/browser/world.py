@@ -26,6 +26,7 @@ PAGES = {
     "members": "/groups/arrivals?tab=members",
     "message groups": "/groups/gates?tab=message-groups",
     "policy": "/groups/arrivals?tab=policy",
+    "activity": "/groups/arrivals?tab=activity",
     "reset": "/groups/radar/reset?topic=flights&to=BEGINNING",
     "messages": "/messages?topic=flights&tag=UA&since=6h&until=2999-01-01",
     "messages of no time": "/messages?topic=flights&since=yesterday",
@@ -39,6 +40,7 @@ PAGES = {
     "clients": "/clients",
     "users": "/users",
     "server": "/server",
+    "nowhere": "/no/such/page",
 }
 
 
