@@ -109,8 +109,8 @@ def take(browser: Any, at: str, picture: Picture, folder: Path) -> None:
     context.set_default_timeout(PATIENCE_MS)
     page = context.new_page()
     page.goto(at + picture.page)
-    if page.locator("[data-plot]").count():
-        page.locator("[data-plot] canvas").nth(3).wait_for()
+    for plot in page.locator("[data-plot]").all():
+        plot.locator("canvas").first.wait_for()
     path = folder / f"{picture.name}.png"
     page.screenshot(path=path, full_page=False)
     context.close()
