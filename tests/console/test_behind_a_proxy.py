@@ -26,7 +26,7 @@ from popconsole.settings import Settings
 from popserver import EmbeddedBroker
 from popserver.config import GivenConfig
 from tests.console.site import csrf_on
-from tests.support.proxies import NAME, PROXIES, program, proxy
+from tests.support.reverse_proxies import NAME, PROXIES, program, proxy
 from tests.support.waiting import soon
 
 ROOT = "/popmq"
