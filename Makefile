@@ -141,7 +141,7 @@ fresh: $(DEV) ## whether generated files are what their generators make
 	$(BIN)/python docs/architecture.py --check
 	$(BIN)/python docs/commands.py --check
 	$(BIN)/python docs/metrics.py --check
-	$(BIN)/python docs/postgres.py --check
+	$(BIN)/python docs/sessions.py --check
 	$(BIN)/python docs/promises.py --check
 	$(BIN)/python scripts/unasync.py --check
 

@@ -19,7 +19,7 @@ START, END = "<!-- The picture: python docs/architecture.py -->\n", "<!-- End of
 # From the ground up. A room may import rooms of its own storey and of those below it.
 STOREYS: dict[str, tuple[str, ...]] = {
     "words": ("model", "filters"),
-    "machine": ("postgres", "database", "engine", "front", "transport", "http2", "grpcio"),
+    "machine": ("postgres", "sqlite", "database", "engine", "front", "transport", "http2", "grpcio"),
     "what is stored": ("access", "catalog", "messages", "members", "cluster", "delivery", "lite"),
     "what happens to messages": ("producing", "settling", "pulling", "maintenance", "clients", "receiving", "bulk"),
     "what operators ask for": ("dead_letters", "inspection", "rocketmq_admin", "progress", "metrics", "web"),

@@ -17,8 +17,8 @@ AT_ONCE = ("asyncio.gather", "asyncio.shield")  # awaited without a turn of the 
 
 # A room may import the rooms before it, and itself. The last ones put the server together.
 ROOMS = (
-    "model", "filters", "postgres", "database", "engine", "front", "transport", "http2", "grpcio", "access", "catalog",
-    "messages", "members", "cluster", "delivery", "lite", "producing", "settling", "maintenance", "clients",
+    "model", "filters", "postgres", "sqlite", "database", "engine", "front", "transport", "http2", "grpcio",
+    "access", "catalog", "messages", "members", "cluster", "delivery", "lite", "producing", "settling", "maintenance", "clients",
     "pulling", "dead_letters", "receiving", "inspection", "rocketmq_admin", "bulk", "progress", "config", "broker",
     "metrics", "web", "server", "services", "logs", "app", "in_process", "offline", "serve", "sizing", "cli",
     "pytest_plugin",

@@ -21,11 +21,12 @@ from sqlalchemy.engine import URL
 
 from popserver.database import migrate
 from popserver.database.check import check_unused
-from popserver.database.database import Database, give, lock_file, owner_of, parse_url, plain_errors
+from popserver.database.database import Database, parse_url, plain_errors
 from popserver.database.schema import VIEWS, metadata
 from popserver.model.errors import StoreUnavailable, WouldReplace
 from popserver.postgres import sessions
 from popserver.postgres.urls import TARGET
+from popserver.sqlite.files import give, lock_file, owner_of
 
 PARTIAL = ".partial"
 

@@ -7,16 +7,15 @@ autocommit mode, and the writer begins and ends its transactions itself.
 
 from __future__ import annotations
 
-import fcntl
 import itertools
 import os
 import re
-import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from urllib.parse import quote
 
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import URL, make_url
@@ -25,19 +24,23 @@ from sqlalchemy.pool import NullPool, QueuePool, StaticPool
 
 from popserver.database.newest import BEGIN_LOOKING_UP, BEGIN_READING
 from popserver.database.notifications import CHANNEL
-from popserver.database.statement import READ_ONLY
 from popserver.model.errors import CommitUnknown, Internal, PopError, StoreFull, StoreUnavailable
 from popserver.postgres.commits import BARRIER, CommitWarnings
 from popserver.postgres.connections import PrimaryConnections
-from popserver.postgres.urls import check_target, readable, shown, with_lists
+from popserver.postgres.refusals import refusal
+from popserver.postgres.urls import check_options, check_target, readable, shown, with_lists
+from popserver.sqlite.files import check_one_name, lock, make
+from popserver.sqlite.library import check_library, sqlite_module
+from popserver.sqlite.sessions import prepare_memory, prepare_reader, prepare_writer
 
-BUSY_TIMEOUT_MS = 5_000
 READERS_MAX = 3
 PLANNED_ANEW_S = 60  # A connection keeps its plans, which Postgres made when tables were smaller.
 IN_BINARY = "popmq_in_binary"  # execution option: Postgres sends the result in its binary format
 # A deadlock, which is possible only with a user's own transaction; a serialization failure.
 _SERIALIZATION_FAILURES = {"40P01", "40001"}
+NO_STATES = object()  # SQLite has none
 _PASSWORD = re.compile(r":.*@", re.DOTALL)  # everything between the first colon and the host
+_POSTGRES = re.compile(r"(jdbc:)?(postgres|pgsql|psql|pg$)", re.IGNORECASE)  # names of it that other programs use
 _MEMORY_NUMBER = itertools.count()
 
 
@@ -151,16 +154,13 @@ class Database:
             self._lock_file = None
 
     def _open_sqlite(self, module: ModuleType) -> tuple[Engine, Engine]:
-        if _is_memory(self.url):
-            engine = create_engine(
-                f"sqlite:///file:popmq-{os.getpid()}-{next(_MEMORY_NUMBER)}?mode=memory&uri=true",
-                module=module,
-                poolclass=StaticPool,
-                isolation_level="AUTOCOMMIT",
-                hide_parameters=True,
-                connect_args={"check_same_thread": False, "cached_statements": 512},
-            )
-            event.listen(engine, "connect", lambda dbapi, _record: dbapi.execute("PRAGMA temp_store = MEMORY"))
+        shared: dict[str, Any] = {"module": module, "isolation_level": "AUTOCOMMIT", "hide_parameters": True}
+        args: dict[str, Any] = {"check_same_thread": False, "cached_statements": 512}
+        if self.is_memory:
+            where = f"file:popmq-{os.getpid()}-{next(_MEMORY_NUMBER)}?mode=memory&uri=true"
+            engine = create_engine(f"sqlite:///{where}", poolclass=StaticPool, connect_args=args, **shared)
+            event.listen(engine, "connect", lambda dbapi, _record: prepare_memory(dbapi))
+            event.listen(engine, "connect", lambda dbapi, _record: check_library(dbapi, module))
             return engine, engine
         file = self.file
         assert file is not None, "it is not in memory"
@@ -168,15 +168,17 @@ class Database:
             raise StoreUnavailable(
                 f"{file} does not exist; create it with: popmq db upgrade --database-url {self.name}"
             )
-        _check_one_name(file)
-        self._lock_file = _lock(file)
-        _make(file)
-        shared: dict[str, Any] = {"module": module, "isolation_level": "AUTOCOMMIT", "hide_parameters": True}
-        args = {"check_same_thread": False, "timeout": BUSY_TIMEOUT_MS / 1_000, "cached_statements": 512}
-        writing = create_engine(self.url, poolclass=NullPool, connect_args=args, **shared)
-        reading = create_engine(self.url, poolclass=QueuePool, pool_size=READERS_MAX, connect_args=args, **shared)
-        event.listen(writing, "connect", self._prepare_writer)
-        event.listen(reading, "connect", _prepare_reader)
+        check_one_name(file)
+        self._lock_file = lock(file)
+        make(file)
+        # A private cache, because other code may have switched on the shared one, in which a reader waits for a writer.
+        url = URL.create("sqlite", database=f"file:{quote(str(file))}", query={"cache": "private", "uri": "true"})
+        shared["connect_args"] = args
+        writing = create_engine(url, poolclass=NullPool, **shared)
+        reading = create_engine(url, poolclass=QueuePool, pool_size=READERS_MAX, **shared)
+        event.listen(writing, "connect", lambda dbapi, _record: prepare_writer(dbapi, self.durability))
+        event.listen(writing, "connect", lambda dbapi, _record: check_library(dbapi, module))
+        event.listen(reading, "connect", lambda dbapi, _record: prepare_reader(dbapi))
         return writing, reading
 
     def _open_postgres(self) -> tuple[Engine, Engine]:
@@ -187,6 +189,7 @@ class Database:
             writing = create_engine(url, poolclass=NullPool, **shared)
         except ModuleNotFoundError:
             raise StoreUnavailable("Postgres needs its driver: pip install 'popmq[postgres]'") from None
+        check_options(self.url)
         _, arguments = writing.dialect.create_connect_args(url)
         self.connections = PrimaryConnections(arguments, self.name)
         reading = create_engine(url, pool_size=READERS_MAX, pool_pre_ping=True, pool_recycle=PLANNED_ANEW_S, **shared)
@@ -194,44 +197,8 @@ class Database:
         event.listen(reading, "before_cursor_execute", _choose_format)
         return writing, reading
 
-    def _prepare_writer(self, dbapi: Any, _record: object) -> None:
-        synchronous = {"full": ("FULL", 2), "relaxed": ("NORMAL", 1)}[self.durability]
-        _pragma(dbapi, "journal_mode", "WAL", "wal")
-        _pragma(dbapi, "synchronous", *synchronous)
-        dbapi.execute("PRAGMA wal_autocheckpoint = 4000")  # 16 MiB, because each checkpoint costs several fsyncs
-        dbapi.execute("PRAGMA cache_size = -65536")
-        dbapi.execute("PRAGMA temp_store = MEMORY")
-
     def _prepare_postgres(self, dbapi: Any, _record: object) -> None:
         self._warnings.prepare(dbapi, self.durability)
-
-
-def sqlite_module(*, own_process: bool) -> ModuleType:
-    """Python's SQLite, or the newer one of `pysqlite3` in the server's own process, if it is installed.
-
-    SQLite 3.7.0 to 3.51.2 can corrupt a WAL with two writers, so the newer one is better. But two SQLite libraries in
-    one process do not see each other's locks on a file: the second one truncates the shared memory of the first, and
-    the process dies with SIGBUS. In a user's process (`embedded`) other code may open the file with Python's library,
-    so the broker must use the same one.
-    """
-    if own_process:
-        try:
-            from pysqlite3 import dbapi2
-        except ImportError:
-            return _with_adapters(sqlite3)
-        return _with_adapters(dbapi2)
-    return _with_adapters(sqlite3)
-
-
-def _with_adapters(module: ModuleType) -> ModuleType:
-    """Register adapters that return the value unchanged.
-
-    The driver looks for an adapter for each blob and NULL. Without one the search is slow: a third of an append. These
-    two are written in C: `bytes` returns the same object, and the method of an empty dict returns None.
-    """
-    module.register_adapter(bytes, bytes)
-    module.register_adapter(type(None), {}.get)
-    return module
 
 
 @contextmanager
@@ -245,7 +212,11 @@ def plain_errors(name: str) -> Iterator[None]:
 
 def plain_error(error: DBAPIError, name: str) -> PopError:
     """The `PopError` for a driver's error."""
-    words = str(error.orig).strip().splitlines()[0] if error.orig and str(error.orig).strip() else type(error).__name__
+    said = str(error.orig).strip() or type(error.orig).__name__
+    state = getattr(error.orig, "sqlstate", NO_STATES)  # of Postgres, whose words may be in any language
+    if state is not NO_STATES:
+        return refusal(name, said, state, is_lost=error.connection_invalidated)
+    words = said.partition("\n")[0]
     if "is full" in words or "No space left" in words:
         return StoreFull(f"the disk of {name} is full ({words}); nothing was stored, free some space and repeat")
     if "not a database" in words or "malformed" in words:
@@ -256,10 +227,6 @@ def plain_error(error: DBAPIError, name: str) -> PopError:
         return StoreUnavailable(f"{name} is locked by another program ({words}); end that program and repeat")
     if "unable to open" in words or "readonly" in words:
         return StoreUnavailable(f"{name} cannot be written ({words}); choose a file in a writable folder")
-    if getattr(error.orig, "sqlstate", None) == READ_ONLY:
-        return StoreUnavailable(f"{name} accepts no writes now ({words}); repeat, or see which host is the primary")
-    if error.connection_invalidated or "connection" in words:
-        return StoreUnavailable(f"{name} does not answer ({words}); check that it runs, and repeat")
     return Internal(f"{name} refused a statement ({words}); whether it took effect is unknown, repeat the request")
 
 
@@ -293,106 +260,32 @@ def parse_url(url: str) -> URL:
         raise StoreUnavailable(
             f"database URL '{_PASSWORD.sub(':***@', url)}' is malformed; write sqlite:///popmq.db or postgresql://user@host/name"
         ) from None
-    if parsed.get_backend_name() not in {"sqlite", "postgresql"}:
+    kind = parsed.get_backend_name()
+    if kind == "postgresql":
+        return with_lists(parsed)
+    if kind != "sqlite":
+        hint = "; write postgresql:// before the same rest" if _POSTGRES.match(kind) else ""
+        hint = "; write sqlite:/// and the file" if kind.startswith(("sqlite", "file")) else hint
         raise StoreUnavailable(
-            f"database URL '{shown(parsed)}' is for '{parsed.get_backend_name()}'; PopMQ supports sqlite and postgresql"
+            f"database URL '{shown(parsed)}' is for '{kind}'; PopMQ supports sqlite and postgresql{hint}"
         )
-    return with_lists(parsed) if parsed.get_backend_name() == "postgresql" else parsed
+    if parsed.host or parsed.username or parsed.port:
+        raise StoreUnavailable(
+            f"database URL '{shown(parsed)}' names a host, and SQLite has none; write sqlite:/// and the file, with a"
+            " fourth / before an absolute path"
+        )
+    if parsed.query:
+        raise StoreUnavailable(
+            f"database URL '{shown(parsed)}' has the option '{next(iter(parsed.query))}', and one of SQLite has none;"
+            " leave it out"
+        )
+    return parsed
 
 
 def _is_memory(url: URL) -> bool:
     return url.database in {None, "", ":memory:"}
 
 
-def _check_one_name(database: Path) -> None:
-    """Raise `StoreUnavailable` for a file with hard links.
-
-    The lock file and the WAL belong to a name, so two servers with different names of the file would both write to it.
-    """
-    try:
-        names = database.stat().st_nlink
-    except OSError:
-        return  # it does not exist yet, or opening it reports the problem
-    if names > 1 and database.is_file():
-        raise StoreUnavailable(
-            f"{database} has {names} names (hard links), and servers at two of them would destroy it; remove the other"
-            f" names, which 'find FOLDER -samefile {database}' lists, or copy the file"
-        )
-
-
-@contextmanager
-def lock_file(database: Path) -> Iterator[None]:
-    """Keep servers away from a SQLite file that need not exist. Raises `StoreUnavailable` while a server has it."""
-    _check_one_name(database)
-    descriptor = _lock(database)
-    try:
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _lock(database: Path) -> int:
-    """Lock `<database>.lock` while this process lives, so that no second server writes to the file."""
-    path = database.with_name(database.name + ".lock")
-    try:
-        with suppress(FileExistsError):
-            os.close(_create(path, beside=database))
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except OSError as error:
-        raise StoreUnavailable(f"{database} cannot be opened ({error.strerror}); choose a writable folder") from None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        raise StoreUnavailable(
-            f"{database} is in use by another popmq server; stop that server, or use another file for this one"
-        ) from None
-    return descriptor
-
-
-def _make(file: Path) -> None:
-    """Create an empty file that only its owner can read, unless it exists.
-
-    SQLite itself would use the umask. It gives the file's mode and owner to its `-wal` and `-shm` files too.
-    """
-    # If this fails, SQLite reports the problem when it opens the file.
-    with suppress(OSError):
-        os.close(_create(file, beside=file))
-
-
-def _create(file: Path, *, beside: Path) -> int:
-    """The descriptor of a new file that only its owner can read. Raises `FileExistsError`."""
-    owner = owner_of(beside)
-    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    give(descriptor, owner)
-    return descriptor
-
-
-def owner_of(file: Path) -> os.stat_result:
-    """Whose a file is, or whose its folder if it does not exist yet. Raises `OSError`."""
-    return (file if file.exists() else file.parent).stat()
-
-
-def give(descriptor: int, owner: os.stat_result) -> None:
-    """For root: give a new file to that owner. A server that runs as another user could not open root's file."""
-    if os.geteuid() == 0:
-        # Root may not do that in some containers, and on some network disks.
-        with suppress(PermissionError):
-            os.fchown(descriptor, owner.st_uid, owner.st_gid)
-
-
 def _choose_format(_conn: Connection, cursor: Any, _statement: str, _values: object, context: Any, _many: bool) -> None:
     if context is not None and context.execution_options.get(IN_BINARY):
         cursor.format = 1
-
-
-def _prepare_reader(dbapi: Any, _record: object) -> None:
-    dbapi.execute("PRAGMA query_only = ON")
-
-
-def _pragma(dbapi: Any, name: str, value: str, expected: object) -> None:
-    """Set a pragma and read it back, because SQLite silently ignores values that it cannot use."""
-    dbapi.execute(f"PRAGMA {name} = {value}")
-    (actual,) = dbapi.execute(f"PRAGMA {name}").fetchone()
-    if actual != expected:
-        raise StoreUnavailable(f"SQLite uses {name}={actual} instead of {value}; use a local disk with file locks")

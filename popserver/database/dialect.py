@@ -121,6 +121,11 @@ class Dialect(ABC):
         """How large the database is."""
 
     @abstractmethod
+    def schema_elsewhere(self, conn: Connection) -> tuple[str, str] | None:
+        """A schema that has PopMQ's tables and that a connection does not look into, and the one where it does; None
+        without any, or if the URL names the search path."""
+
+    @abstractmethod
     def damage(self, conn: Connection) -> str | None:
         """The first problem that the database's own check finds in its file; None if it finds none."""
 
@@ -195,6 +200,9 @@ class Sqlite(Dialect):
         pages = "SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()"
         return int(conn.exec_driver_sql(pages).scalar_one())
 
+    def schema_elsewhere(self, conn: Connection) -> tuple[str, str] | None:
+        return None
+
     def damage(self, conn: Connection) -> str | None:
         found = str(conn.exec_driver_sql("PRAGMA integrity_check").scalar())
         if found == "ok":
@@ -259,6 +267,13 @@ class Postgres(Dialect):
     def size_bytes(self, conn: Connection) -> int:
         return int(conn.exec_driver_sql("SELECT pg_database_size(current_database())").scalar_one())
 
+    def schema_elsewhere(self, conn: Connection) -> tuple[str, str] | None:
+        driver: Any = conn.connection.driver_connection
+        if "search_path" in driver.info.get_parameters().get("options", ""):
+            return None
+        found = conn.exec_driver_sql(_ELSEWHERE).first()
+        return None if found is None else (str(found[0]), str(found[1]))
+
     def damage(self, conn: Connection) -> str | None:
         return None
 
@@ -322,3 +337,8 @@ _WALK_BY_KEY = select(
     *(func.set_config(name, "off", literal_column("true")) for name in ("enable_bitmapscan", "enable_seqscan")),
     func.set_config("max_parallel_workers_per_gather", "0", literal_column("true")),
 )
+_ELSEWHERE = """
+SELECT n.nspname, COALESCE(current_schema(), 'empty') FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relname = 'message_group_progress' AND c.relkind = 'r' AND has_schema_privilege(n.oid, 'USAGE')
+LIMIT 1
+"""

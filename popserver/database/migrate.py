@@ -114,6 +114,12 @@ def views_create(conn: Connection) -> None:
 
 
 def _create(conn: Connection, name: str) -> None:
+    if (elsewhere := dialect_of(conn).schema_elsewhere(conn)) is not None:
+        schema, path = elsewhere
+        raise StoreUnavailable(
+            f"{name} has PopMQ's tables in the schema {schema}, and its search_path is {path}; put {schema} into the"
+            f" search_path of the role or the database, or ask for new tables with ?options=-csearch_path%3D{path}"
+        )
     strangers = set(inspect(conn).get_table_names()) & set(metadata.tables)
     if strangers:
         raise StoreUnavailable(

@@ -17,8 +17,9 @@ from sqlalchemy import Connection, Executable, LargeBinary
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql.compiler import SQLCompiler
 
+from popserver.postgres.refusals import READ_ONLY
+
 Names = Mapping[str, Any]
-READ_ONLY = "25006"  # the SQLSTATE of a write in a read-only transaction
 
 
 class Cursor(Protocol):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
@@ -20,6 +21,15 @@ TARGET = "target_session_attrs"
 WRITABLE = ("read-write", "primary")  # values of it with which a server can write
 SECRET_OPTIONS = ("password", "sslpassword")  # Postgres also accepts these in a URL's query
 
+# Options that libpq reads as numbers.
+_NUMBERS = {
+    "connect_timeout",
+    "tcp_user_timeout",
+    "keepalives",
+    "keepalives_idle",
+    "keepalives_interval",
+    "keepalives_count",
+}
 _HOSTS = re.compile(
     r"^(?P<scheme>[\w+]+://)(?P<user>[^/?#]*@)?(?P<hosts>[^/?#@]*,[^/?#@]*)(?P<rest>[/?#].*)?$", re.DOTALL
 )
@@ -99,6 +109,22 @@ def check_target(url: URL) -> None:
             f"database URL '{shown(url)}' asks for {TARGET}={target}, but PopMQ writes to its database; write"
             f" {TARGET}={WRITABLE[0]}, or leave it out"
         )
+
+
+def check_options(url: URL) -> None:
+    """Raise `StoreUnavailable` for an option in the URL's query that libpq does not know or cannot read."""
+    from psycopg.pq import Conninfo
+
+    known = {each.keyword.decode() for each in Conninfo.get_defaults()}
+    for name, value in url.query.items():
+        if name not in known:
+            near = get_close_matches(name, known, 1)
+            raise StoreUnavailable(
+                f"database URL '{shown(url)}' has the option '{name}', which Postgres' libpq does not know;"
+                f" {f'write {near[0]}' if near else 'leave it out'}; PopMQ keeps its own few connections"
+            )
+        if name in _NUMBERS and not re.fullmatch(r"-?\d+", str(value)):
+            raise StoreUnavailable(f"database URL '{shown(url)}' has {name}={value}; write a whole number")
 
 
 def _split(written: str) -> Host:

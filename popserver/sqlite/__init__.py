@@ -1,0 +1,1 @@
+"""SQLite: its library, its file, and what a connection is set to."""
