@@ -1,6 +1,7 @@
 -- Functions for users' own transactions. Each locks as few rows as possible, because an open transaction must never make
 -- the broker wait. `:schema` is the schema with the tables; `popserver/database/migrate.py` fills in the other words
--- after a colon. A refusal's SQLSTATE is PM and the last three digits of the protocol's code for it.
+-- after a colon. A refusal's SQLSTATE is PM and the last three digits of the protocol's code for it. Texts with a
+-- backslash are E'…', because a user's session may read others differently.
 
 CREATE FUNCTION :schema.popmq_enqueue(
     topic text,
@@ -27,7 +28,7 @@ DECLARE
     now_ms constant bigint := floor(extract(epoch FROM clock_timestamp()) * 1000);
     kind constant text := CASE WHEN message_group IS NOT NULL THEN :type_fifo WHEN deliver_at_ms IS NOT NULL THEN :type_delay
                                WHEN priority IS NOT NULL THEN :type_priority ELSE :type_normal END;
-    control constant text := '[\u0001-\u001f\u007f-\u009f]';
+    control constant text := E'[\\u0001-\\u001f\\u007f-\\u009f]';
     size integer;
     each record;
 BEGIN
@@ -56,17 +57,17 @@ BEGIN
             'the message''s body has %s bytes, at most %s are allowed; send a reference instead',
             octet_length(body), :body_bytes_max);
     END IF;
-    IF message_id IS NOT NULL AND (message_id !~ '\S' OR length(message_id) > :message_id_length_max) THEN
+    IF message_id IS NOT NULL AND (message_id !~ E'\\S' OR length(message_id) > :message_id_length_max) THEN
         RAISE EXCEPTION USING ERRCODE = 'PM009', MESSAGE = format(
             'message id ''%s'' is blank or longer than %s characters; leave it out and one is drawn',
             left(message_id, 32), :message_id_length_max);
     END IF;
-    IF tag IS NOT NULL AND (tag !~ '\S' OR tag ~ control OR position('|' IN tag) > 0) THEN
+    IF tag IS NOT NULL AND (tag !~ E'\\S' OR tag ~ control OR position('|' IN tag) > 0) THEN
         RAISE EXCEPTION USING ERRCODE = 'PM004', MESSAGE = format(
             'tag ''%s'' is blank, or holds ''|'' or a control character; leave it out or change it', left(tag, 64));
     END IF;
     IF message_group IS NOT NULL
-       AND (message_group !~ '\S' OR message_group ~ control
+       AND (message_group !~ E'\\S' OR message_group ~ control
             OR octet_length(message_group) > :message_group_bytes_max) THEN
         RAISE EXCEPTION USING ERRCODE = 'PM006', MESSAGE = format(
             'message group ''%s'' is blank, holds a control character or has more than %s bytes',
@@ -86,7 +87,7 @@ BEGIN
     END IF;
     size := octet_length(coalesce(tag, ''));
     FOR each IN SELECT unnest(keys) AS word LOOP
-        IF each.word IS NULL OR each.word !~ '\S' OR each.word ~ control THEN
+        IF each.word IS NULL OR each.word !~ E'\\S' OR each.word ~ control THEN
             RAISE EXCEPTION USING ERRCODE = 'PM005', MESSAGE = format(
                 'key ''%s'' is blank or holds a control character', left(each.word, 64));
         END IF;
@@ -100,7 +101,7 @@ BEGIN
         IF jsonb_typeof(each.value) <> 'string' THEN
             RAISE EXCEPTION USING ERRCODE = 'PM007', MESSAGE = format(
                 'the value of property ''%s'' is %s, not a text', left(each.name, 64), left(each.value::text, 64));
-        ELSIF each.name !~ '\S' OR each.name ~ control OR each.value #>> '{}' ~ control THEN
+        ELSIF each.name !~ E'\\S' OR each.name ~ control OR each.value #>> '{}' ~ control THEN
             RAISE EXCEPTION USING ERRCODE = 'PM007', MESSAGE = format(
                 'property ''%s'' has a blank name, or a control character in its name or value',
                 left(each.name, 64));
@@ -109,7 +110,7 @@ BEGIN
                 'property name ''%s'' is reserved for the system; choose another', each.name);
         END IF;
         IF each.name = :idempotency_property
-           AND (each.value #>> '{}' !~ '\S' OR octet_length(each.value #>> '{}') > :idempotency_bytes_max) THEN
+           AND (each.value #>> '{}' !~ E'\\S' OR octet_length(each.value #>> '{}') > :idempotency_bytes_max) THEN
             RAISE EXCEPTION USING ERRCODE = 'PM007', MESSAGE = format(
                 'property %s ''%s'' is blank or has more than %s bytes', each.name, left(each.value #>> '{}', 32),
                 :idempotency_bytes_max);
@@ -127,7 +128,7 @@ BEGIN
     message_id := coalesce(message_id, '01' || upper(
         lpad(to_hex(now_ms), 12, '0') || left(replace(gen_random_uuid()::text, '-', ''), 20)));
     stored_id := CASE WHEN message_id ~ '^01[0-9A-F]{32}$' THEN decode(message_id, 'hex')
-                      ELSE '\x00'::bytea || convert_to(message_id, 'UTF8') END;
+                      ELSE E'\\x00'::bytea || convert_to(message_id, 'UTF8') END;
     -- A key whose message was cancelled before it entered its topic is free again.
     SELECT i.message_id INTO first_id FROM idempotency i
     WHERE i.topic_id = target.topic_id AND i.idempotency_key = properties ->> :idempotency_property
@@ -181,8 +182,12 @@ BEGIN
     FOR UPDATE;
     IF NOT FOUND THEN
         RAISE EXCEPTION USING ERRCODE = 'PM013', MESSAGE =
-            'the receipt handle is no longer valid: the message is done, or its hold ended and it is delivered again.'
-            ' Roll back; use a longer invisible duration if this happens often';
+            CASE WHEN current_setting('transaction_isolation') IN ('repeatable read', 'serializable')
+            THEN format('the receipt handle is not valid in this transaction, which is %s: the message is done, its hold ended,'
+                        ' or it was delivered after the transaction''s first statement. Roll back; receive before the'
+                        ' transaction begins, or use read committed', current_setting('transaction_isolation'))
+            ELSE 'the receipt handle is no longer valid: the message is done, or its hold ended and it is delivered again.'
+                 ' Roll back; use a longer invisible duration if this happens often' END;
     END IF;
     IF held.message_group IS NULL THEN
         DELETE FROM delivery d WHERE d.group_id = held.group_id AND d.message_key = held.message_key;

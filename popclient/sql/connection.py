@@ -46,6 +46,7 @@ _CODES: Final = {
     "PM402": pb.TOPIC_NOT_FOUND,
 }
 _places: weakref.WeakKeyDictionary[Engine, str] = weakref.WeakKeyDictionary()
+_schemas: weakref.WeakKeyDictionary[Engine, str] = weakref.WeakKeyDictionary()
 
 
 def run_on(handle: Handle | AsyncHandle, work: Callable[[Connection], T]) -> T | Awaitable[T]:
@@ -89,12 +90,20 @@ def require_broker(conn: Connection) -> None:
     _places[conn.engine] = BROKER
 
 
+def function(conn: Connection, name: str) -> str:
+    """A SQL function of the broker, with its schema: the session's search path need not have it."""
+    return f"{_schemas[conn.engine]}.{name}"
+
+
 def _find_place(conn: Connection) -> str:
-    if _is_brokers_postgres(conn):
+    is_brokers = _is_brokers_postgres(conn)
+    if is_brokers and _is_visible(conn):
         return BROKER
     tables = set(inspect(conn).get_table_names())
     if outbox.name in tables:
         return OUTBOX
+    if is_brokers:
+        return BROKER
     if {"pending", "message", "delivery", "consumer_group"} <= tables:
         raise UnsupportedByStore(
             f"{_name(conn)} is the SQLite file of a PopMQ broker, which alone writes there; send with a Producer, keep"
@@ -109,7 +118,23 @@ def _find_place(conn: Connection) -> str:
 def _is_brokers_postgres(conn: Connection) -> bool:
     if conn.dialect.name != "postgresql":
         return False
+    schemas = conn.execute(_BROKERS).scalars().all()
+    if not schemas:
+        return False
+    _schemas[conn.engine] = schemas[0]
+    return True
+
+
+def _is_visible(conn: Connection) -> bool:
     return conn.execute(text("SELECT to_regproc('popmq_enqueue') IS NOT NULL")).scalar_one() is True
+
+
+# The schemas that have the broker's functions, those of the search path first.
+_BROKERS: Final = text(
+    "SELECT quote_ident(n.nspname) FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace"
+    " WHERE p.proname = 'popmq_enqueue' AND has_schema_privilege(n.oid, 'USAGE')"
+    " ORDER BY array_position(current_schemas(false), n.nspname), n.nspname"
+)
 
 
 def _connection(handle: Any) -> Connection:

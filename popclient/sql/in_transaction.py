@@ -15,7 +15,7 @@ from popclient._session.message_id import new_message_id
 from popclient._tracing import carrying
 from popclient.config import ClientConfig
 from popclient.message import Message, MessageView
-from popclient.sql.connection import BROKER, Handle, place_of, refusals, require_broker, run_on
+from popclient.sql.connection import BROKER, Handle, function, place_of, refusals, require_broker, run_on
 from popclient.sql.tables import outbox
 
 if TYPE_CHECKING:
@@ -110,7 +110,8 @@ def _enqueue(conn: Connection, message: Message, namespace: str) -> str:
     values = _values(message)
     if place_of(conn) == BROKER:
         with refusals():
-            stored: str = conn.execute(_ENQUEUE, values | {"namespace": namespace}).scalar_one()
+            call = text(f"SELECT {function(conn, 'popmq_enqueue')}({_NAMED})")
+            stored: str = conn.execute(call, values | {"namespace": namespace}).scalar_one()
         return stored
     if namespace:
         raise ValueError(f"namespace {namespace!r} cannot be kept in an outbox; give it to the relay's producer")
@@ -178,9 +179,7 @@ _ARGUMENTS: Final = {
     "born_at_ms": "bigint",
     "namespace": "text",
 }
-_ENQUEUE: Final = text(
-    f"SELECT popmq_enqueue({', '.join(f'{name} => CAST(:{name} AS {kind})' for name, kind in _ARGUMENTS.items())})"
-)
+_NAMED: Final = ", ".join(f"{name} => CAST(:{name} AS {kind})" for name, kind in _ARGUMENTS.items())
 
 
 @overload
@@ -203,9 +202,7 @@ def ack(session: Handle | AsyncHandle, messages: MessageView | Iterable[MessageV
 
 def _ack(conn: Connection, messages: list[MessageView]) -> None:
     require_broker(conn)
+    call = text(f"SELECT {function(conn, 'popmq_ack')}(CAST(:receipt_handle AS text))")
     with refusals():
         for message in messages:
-            conn.execute(_ACK, {"receipt_handle": message.receipt_handle})
-
-
-_ACK: Final = text("SELECT popmq_ack(CAST(:receipt_handle AS text))")
+            conn.execute(call, {"receipt_handle": message.receipt_handle})

@@ -27,7 +27,7 @@ from popserver.model.states import ACKED, Event, PendingKind, State, sources, ta
 from popserver.model.times import TIME_MS_MAX
 from popserver.model.topic import MessageType
 
-HEAD = "0014"
+HEAD = "0015"
 FIRST = "0007"  # older numbers are those of schemas before this one; no migration leads from them
 # Prevents that two servers that start at the same time both migrate. All servers must use this number.
 LOCK = f"SELECT pg_advisory_xact_lock({0x706F706D71})"

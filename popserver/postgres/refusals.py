@@ -132,6 +132,7 @@ _BY_WORDS: Final[Sequence[tuple[re.Pattern[str], StateRefusal]]] = tuple(
     )
 )
 _NO_CONNECTION: Final = StateRefusal("gives no connection", "check that it runs and lets PopMQ in, and repeat")
+_ENDED: Final = {"57P01", "57P02", "57P05", "25P03", "25P04"}  # Postgres, or one of its time-outs, ended the session
 _LOST: Final = StateRefusal("does not answer", "check that it runs, and repeat")
 
 
@@ -142,7 +143,7 @@ def refusal(name: str, said: str, state: str | None, *, is_lost: bool) -> PopErr
         return StoreFull(f"the disk of {name} is full ({words}); nothing was stored, free some space and repeat")
     if state in _BY_STATE:
         found = _BY_STATE[state]
-    elif is_lost:
+    elif is_lost or state in _ENDED:
         found = _LOST
     elif state is None:
         words = words.rpartition(" failed: ")[2].removeprefix("connection is bad: ")

@@ -44,10 +44,10 @@ CLIENTS = {
 class SceneLoad(Load):
     """Clients of one scene."""
 
-    def __init__(self, scene: Scene, seed: int, groups: Iterable[str] = GROUPS) -> None:
+    def __init__(self, scene: Scene, seed: int, groups: Iterable[str] = GROUPS, topic: str = TOPIC) -> None:
         clients = CLIENTS[scene]
         super().__init__(
-            TOPIC, groups, producers=2, consumers=QUEUES, seed=seed, producer=clients.producer,
+            topic, groups, producers=2, consumers=QUEUES, seed=seed, producer=clients.producer,
             consumer=clients.consumer,
         )  # fmt: skip
         self.between_sends_s = BESIDE_SPARK_S if scene is Scene.SPARK else BETWEEN_SENDS_S
@@ -61,7 +61,7 @@ class SceneLoad(Load):
     async def prepare(self, endpoint: str) -> None:
         """Make the topic."""
         async with Admin(endpoint) as admin:
-            await admin.create_topic(TOPIC, queue_count=QUEUES, accept_message_types=self._message_type)
+            await admin.create_topic(self.topic, queue_count=QUEUES, accept_message_types=self._message_type)
 
     async def run_consumers(self, *endpoints: str) -> None:
         """Also those that finish what programs have left."""
