@@ -66,7 +66,7 @@ def test_a_message_that_came_after_the_snapshot(broker: EmbeddedBroker, postgres
         with engine.connect() as conn:
             conn.execute(text("SELECT count(*) FROM pg_class"))
             (message,) = _received(consumer)
-            with pytest.raises(HoldLost, match="delivered after the transaction's first statement.*receive before"):
+            with pytest.raises(HoldLost, match=r"delivered after the transaction's first statement.*receive before"):
                 sql.ack(conn, message)
     engine.dispose()
 

@@ -15,7 +15,7 @@ from tests.support.postgres import PostgresServer, fresh_database
 _NUMBERS = itertools.count()
 WAYS = ("database", "role")  # where a setting is: ALTER DATABASE, or ALTER ROLE
 
-# The worst value of each setting. A busy machine may need as long as these time-outs for a connection's first statement.
+# The worst value of each setting. Time-outs are longer than a busy machine needs for a connection's first statement.
 HOSTILE: Mapping[str, str] = {
     "default_transaction_isolation": "repeatable read",
     "default_transaction_deferrable": "on",

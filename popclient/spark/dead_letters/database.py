@@ -25,6 +25,31 @@ PATIENCE_S = 60.0
 LOOK_AGAIN_S = 0.5
 # A connection is lost or refused; the server ends or starts; a standby's replay needs the rows.
 _LOST = re.compile("08...|57P0.|40001")
+# What a session is set to, whatever the database and the role have. ADBC's connection has the same.
+SETTINGS = (
+    "default_transaction_read_only=on",
+    "default_transaction_isolation=read\\ committed",
+    "row_security=off",  # a policy would hide rows silently; so a hidden row is an error
+    "client_encoding=UTF8",
+    "standard_conforming_strings=on",
+    "bytea_output=hex",
+    "DateStyle=ISO",
+    "TimeZone=UTC",
+    "extra_float_digits=1",
+    "quote_all_identifiers=off",  # ADBC would know no types, and give bytes
+    "statement_timeout=0",
+    "idle_in_transaction_session_timeout=0",
+    "plan_cache_mode=auto",
+    "enable_indexscan=on",
+    "enable_seqscan=on",
+    "enable_sort=on",
+    # Spark reads in parallel already, and a page is too short for the JIT compiler to pay.
+    "max_parallel_workers_per_gather=0",
+    "jit=off",
+    "work_mem=32MB",  # a page of bodies stays in memory while it is measured
+    "application_name=popmq-spark",
+)
+_NO_SUCH = {"42P01", "42703"}  # SQLSTATEs: a view, a column
 _OLD_SCHEMA = re.compile("dead_letters|lineage|column")
 
 
@@ -45,7 +70,9 @@ def connected(url: str) -> Iterator[Connection]:
             yield conn
     except _reasons(engine) as error:
         said = str(error.orig if isinstance(error, DBAPIError) else error).strip().splitlines()[0]
-        way_out = "; make its schema with: popmq db upgrade" if _OLD_SCHEMA.search(said) else ""
+        state = getattr(error.orig if isinstance(error, DBAPIError) else error, "sqlstate", None)
+        is_old = state in _NO_SUCH if state else _OLD_SCHEMA.search(said)  # of SQLite and ADBC there are only words
+        way_out = "; make its schema with: popmq db upgrade" if is_old else ""
         kind = DatabaseGone if _may_come_back(engine, error) else ValueError
         raise kind(f"option url={_shown(where)} cannot be read: {said}{way_out}") from error
 
@@ -108,10 +135,8 @@ def _sqlite(url: URL) -> Engine:
 
 
 def _postgres(url: URL) -> Engine:
-    # Spark reads in parallel already, and a page is too short for the JIT compiler to pay. A page of bodies stays in
-    # memory while it is measured.
-    settings = ("default_transaction_read_only=on", "max_parallel_workers_per_gather=0", "jit=off", "work_mem=32MB")
-    options = " ".join(f"-c {each}" for each in (*settings, "application_name=popmq-spark"))
+    given = url.query.get("options", "")
+    options = " ".join((given if isinstance(given, str) else " ".join(given), *(f"-c {each}" for each in SETTINGS)))
     try:
         return create_engine(
             url,
