@@ -12,7 +12,7 @@ from typing import Any
 
 import grpc
 
-from popserver.database.database import sqlite_module
+from popserver.sqlite.library import sqlite_module
 
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 _SYNCS = 300

@@ -38,7 +38,7 @@ PLANNED_ANEW_S = 60  # A connection keeps its plans, which Postgres made when ta
 IN_BINARY = "popmq_in_binary"  # execution option: Postgres sends the result in its binary format
 # A deadlock, which is possible only with a user's own transaction; a serialization failure.
 _SERIALIZATION_FAILURES = {"40P01", "40001"}
-NO_STATES = object()  # SQLite has none
+_NO_STATES = object()  # SQLite has none
 _PASSWORD = re.compile(r":.*@", re.DOTALL)  # everything between the first colon and the host
 _POSTGRES = re.compile(r"(jdbc:)?(postgres|pgsql|psql|pg$)", re.IGNORECASE)  # names of it that other programs use
 _MEMORY_NUMBER = itertools.count()
@@ -213,8 +213,8 @@ def plain_errors(name: str) -> Iterator[None]:
 def plain_error(error: DBAPIError, name: str) -> PopError:
     """The `PopError` for a driver's error."""
     said = str(error.orig).strip() or type(error.orig).__name__
-    state = getattr(error.orig, "sqlstate", NO_STATES)  # of Postgres, whose words may be in any language
-    if state is not NO_STATES:
+    state: Any = getattr(error.orig, "sqlstate", _NO_STATES)
+    if state is not _NO_STATES:  # of Postgres, whose words may be in any language
         return refusal(name, said, state, is_lost=error.connection_invalidated)
     words = said.partition("\n")[0]
     if "is full" in words or "No space left" in words:
@@ -227,6 +227,8 @@ def plain_error(error: DBAPIError, name: str) -> PopError:
         return StoreUnavailable(f"{name} is locked by another program ({words}); end that program and repeat")
     if "unable to open" in words or "readonly" in words:
         return StoreUnavailable(f"{name} cannot be written ({words}); choose a file in a writable folder")
+    if error.connection_invalidated or "connection" in words:
+        return StoreUnavailable(f"{name} does not answer ({words}); check that it runs, and repeat")
     return Internal(f"{name} refused a statement ({words}); whether it took effect is unknown, repeat the request")
 
 

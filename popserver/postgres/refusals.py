@@ -141,8 +141,8 @@ def refusal(name: str, said: str, state: str | None, *, is_lost: bool) -> PopErr
     words = said.partition("\n")[0]
     if state == "53100":
         return StoreFull(f"the disk of {name} is full ({words}); nothing was stored, free some space and repeat")
-    if state in _BY_STATE:
-        found = _BY_STATE[state]
+    if (known := _BY_STATE.get(state or "")) is not None:
+        found = known
     elif is_lost or state in _ENDED:
         found = _LOST
     elif state is None:

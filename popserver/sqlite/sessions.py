@@ -22,9 +22,10 @@ class Pragma(NamedTuple):
     why: str
 
 
+BUSY_TIMEOUT_MS: Final = 5_000
 PRAGMAS: Final[Sequence[Pragma]] = (
     Pragma("locking_mode", "NORMAL", "normal", "readers beside the writer"),
-    Pragma("busy_timeout", "5000", 5_000, "another program may lock the file for a moment"),
+    Pragma("busy_timeout", str(BUSY_TIMEOUT_MS), BUSY_TIMEOUT_MS, "another program may lock the file for a moment"),
     Pragma("read_uncommitted", "OFF", 0, "a reader sees what is committed"),
     Pragma("reverse_unordered_selects", "OFF", 0, "rows without an order come in that of the table"),
     Pragma("case_sensitive_like", "OFF", None, "LIKE is as everywhere"),

@@ -10,22 +10,22 @@ import sys
 from typing import Any
 
 from popclient.cli import main as popmq
-from popserver.database.database import Database
+from popserver.database import database
 
 CHECKPOINT_PAGES = 200  # of the WAL; a server's own number is 4,000
 
 
 def main() -> int:
     durability, command, *words = sys.argv[1:]
-    prepare = Database._prepare_writer
+    prepare = database.prepare_writer
 
-    def prepared(self: Database, dbapi: Any, _record: object) -> None:
-        prepare(self, dbapi, _record)
+    def prepared(dbapi: Any, given: str) -> None:
+        prepare(dbapi, given)
         dbapi.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
         if durability == "none":
             dbapi.execute("PRAGMA synchronous = OFF")
 
-    Database._prepare_writer = prepared  # type: ignore[method-assign]
+    database.prepare_writer = prepared  # type: ignore[attr-defined]
     sys.argv = [command, *words]
     return int(popmq() or 0)
 

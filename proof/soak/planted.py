@@ -88,13 +88,13 @@ def _hasten() -> None:
 def _checkpoint_after(pages: int) -> None:
     database = _module("popserver.database.database")
 
-    prepare = database.Database._prepare_writer
+    prepare = database.prepare_writer
 
-    def prepared(self: Any, dbapi: Any, record: object) -> None:
-        prepare(self, dbapi, record)
+    def prepared(dbapi: Any, durability: str) -> None:
+        prepare(dbapi, durability)
         dbapi.execute(f"PRAGMA wal_autocheckpoint = {pages}")
 
-    database.Database._prepare_writer = prepared
+    database.prepare_writer = prepared
 
 
 def _with_each_call(leak: Callable[[], object]) -> None:

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from popproto.v2 import definition_pb2 as pb
-from popserver.database.database import BUSY_TIMEOUT_MS
+from popserver.sqlite.sessions import BUSY_TIMEOUT_MS
 from tests.support.knocking import assert_says, knocking
 from tests.support.server_process import served
 
