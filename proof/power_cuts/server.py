@@ -11,21 +11,21 @@ from typing import Any
 
 from popclient.cli import main as popmq
 from popserver.database import database
+from popserver.sqlite.sessions import prepare_writer
 
 CHECKPOINT_PAGES = 200  # of the WAL; a server's own number is 4,000
 
 
 def main() -> int:
     durability, command, *words = sys.argv[1:]
-    prepare = database.prepare_writer
 
     def prepared(dbapi: Any, given: str) -> None:
-        prepare(dbapi, given)
+        prepare_writer(dbapi, given)
         dbapi.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
         if durability == "none":
             dbapi.execute("PRAGMA synchronous = OFF")
 
-    database.prepare_writer = prepared  # type: ignore[attr-defined]
+    vars(database)["prepare_writer"] = prepared
     sys.argv = [command, *words]
     return int(popmq() or 0)
 

@@ -18,7 +18,7 @@ from popserver.database.dialect import _ROWS_PER_STATEMENT_MAX, inserted_columns
 from popserver.database.schema import metadata
 from popserver.model.errors import StoreUnavailable
 from popserver.sqlite.library import LIMITS, CompiledLimit, check_library
-from popserver.sqlite.sessions import PRAGMAS, Pragma
+from popserver.sqlite.sessions import PRAGMAS
 from tests.support.builders import messages_of
 from tests.support.open_store import OpenStore, ids
 
@@ -138,7 +138,7 @@ def test_a_connect_that_was_replaced_is_not_used(sqlite_url: str, monkeypatch: p
 @pytest.mark.skipif(not hasattr(sqlite3, "enable_shared_cache"), reason="this Python has no switch for it")
 def test_a_shared_cache_is_not_shared_with_us(sqlite_url: str) -> None:
     """In it a reader fails while a transaction writes."""
-    switch = cast("Callable[[bool], None]", sqlite3.enable_shared_cache)  # type: ignore[attr-defined]
+    switch = cast("Callable[[bool], None]", sqlite3.enable_shared_cache)
     with pytest.warns(DeprecationWarning):
         switch(True)
     try:
@@ -228,8 +228,3 @@ def test_a_library_that_cannot_do_it(version: str, options: list[tuple[str]], sa
     conn = SimpleNamespace(execute=lambda _: options)
     with pytest.raises(StoreUnavailable, match=says):
         check_library(conn, library)
-
-
-@pytest.mark.parametrize("pragma", PRAGMAS, ids=[each.name for each in PRAGMAS])
-def test_a_pragma_says_why(pragma: Pragma) -> None:
-    assert cast("str", pragma.why)
