@@ -18,9 +18,9 @@ AT_ONCE = ("asyncio.gather", "asyncio.shield")  # awaited without a turn of the 
 # A room may import the rooms before it, and itself. The last ones put the server together.
 ROOMS = (
     "model", "filters", "postgres", "sqlite", "database", "engine", "front", "transport", "http2", "grpcio",
-    "access", "catalog", "messages", "members", "cluster", "delivery", "lite", "producing", "settling", "maintenance", "clients",
-    "pulling", "dead_letters", "receiving", "inspection", "rocketmq_admin", "bulk", "progress", "config", "broker",
-    "metrics", "web", "server", "services", "logs", "app", "in_process", "offline", "serve", "sizing", "cli",
+    "access", "catalog", "messages", "members", "cluster", "delivery", "lite", "producing", "settling", "maintenance",
+    "clients", "pulling", "dead_letters", "receiving", "inspection", "rocketmq_admin", "bulk", "progress", "config",
+    "broker", "metrics", "web", "server", "services", "logs", "app", "in_process", "offline", "serve", "sizing", "cli",
     "pytest_plugin",
 )  # fmt: skip
 # What operators and Spark use can be taken away: only what puts the server together knows these rooms.
