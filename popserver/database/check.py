@@ -215,6 +215,6 @@ def compact(database: Database) -> tuple[int, int]:
 # A transaction sees the connections as they were at its first look, unless it forgets them.
 _WAIT = text("SELECT pg_sleep(0.02), pg_stat_clear_snapshot()")
 _OTHERS = text(
-    "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'popmq'"
+    "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name ~ '^popmq( |$)'"
     " AND pid <> pg_backend_pid()"
 )

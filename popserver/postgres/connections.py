@@ -74,6 +74,9 @@ class PrimaryConnections:
         self.hosts = hosts_of(arguments)
         several = {"connect_timeout": CONNECT_TIMEOUT_OF_SEVERAL_S} if len(self.hosts) > 1 else {}
         self._arguments = {**DEFAULTS, **several, **arguments}
+        if (name := str(self._arguments["application_name"])) != DEFAULTS["application_name"]:
+            # `database.check` finds the sessions of servers by the first word.
+            self._arguments["application_name"] = f"{DEFAULTS['application_name']} {name}"
         self._answer_s = float(self._arguments["connect_timeout"]) or POOLER_S
         self._writes = self._arguments[TARGET] in WRITABLE
         self._system: tuple[str, Host] | None = None

@@ -13,6 +13,7 @@ from sqlalchemy import text
 from sqlalchemy.engine import make_url
 
 from popserver.database import migrate
+from popserver.database.check import check_unused
 from popserver.database.database import Database
 from popserver.model.errors import StoreUnavailable
 from popserver.postgres.sessions import BY_INDEX, FREE, PINNED, REQUIRED, Pinned
@@ -163,6 +164,18 @@ def _waits_for_a_lock(url: str) -> bool:
     with psycopg.connect(url, options=UNHARMED) as conn:
         return conn.execute("SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
                             " AND datname = current_database()").fetchone() is not None  # fmt: skip
+
+
+def test_a_server_with_a_name_of_its_own_is_seen(postgres_url: str) -> None:
+    """Else its database would be restored under it."""
+    with closing(Database(f"{postgres_url}?application_name=orders")) as used, used.connect_writer() as conn:
+        assert conn.exec_driver_sql("SHOW application_name").scalar() == "popmq orders"
+        with (
+            closing(Database(postgres_url)) as other,
+            other.connect_writer() as looking,
+            pytest.raises(StoreUnavailable, match="is in use: popmq has 1 connections"),
+        ):
+            check_unused(other, looking)
 
 
 @pytest.mark.parametrize("target", ["read-write", "primary"])
