@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def begin_task(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    """A task that starts with the next turn of the event loop, whatever task factory the program has set.
+
+    `asyncio.eager_task_factory` runs the work before its caller has noted the task: what is done at once stays noted.
+    """
+    return asyncio.Task(work, loop=asyncio.get_running_loop())
 
 
 class Tasks:
@@ -15,7 +25,7 @@ class Tasks:
 
     def spawn(self, work: Coroutine[Any, Any, None], if_failed: Callable[[BaseException], None] | None = None) -> None:
         """Runs it. `if_failed` gets the exception if it raises or is cancelled, even before its first step."""
-        task = asyncio.get_running_loop().create_task(work)
+        task = begin_task(work)
         self._running.add(task)
         task.add_done_callback(self._running.discard)
         if if_failed is not None:

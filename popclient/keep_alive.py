@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple, Protocol, Self
 
 from popclient._arguments import not_copied
 from popclient._loop import Here, LoopThread
+from popclient._tasks import begin_task
 from popclient._version import log
 from popclient.errors import BadRequest, ClientClosed, NotFound, PopError
 
@@ -88,7 +89,7 @@ class KeepAlive:
 
     async def _begin(self) -> None:
         self._message._keeper = self
-        self._renewing = asyncio.get_running_loop().create_task(self._renew())
+        self._renewing = begin_task(self._renew())
 
     async def end(self) -> None:
         """Returns when nothing changes the hold any more."""
@@ -106,7 +107,7 @@ class KeepAlive:
         while not self.lost:
             await asyncio.sleep(max(self._left() - length * (PARTS - 1) / PARTS, shortest))
             # A task of its own: `end` waits for a change that is on its way, and does not cancel it.
-            self._changing = asyncio.get_running_loop().create_task(self._change())
+            self._changing = begin_task(self._change())
             await asyncio.shield(self._changing)
 
     async def _change(self) -> None:

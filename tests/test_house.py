@@ -352,6 +352,14 @@ def takes_a_turn(awaited: ast.expr, loop: ast.While) -> bool:
     return dotted(awaited) in {dotted(each) for each in named if isinstance(each.ctx, ast.Store)}
 
 
+def test_clients_begin_tasks_in_one_place() -> None:
+    """The program's event loop may have a task factory of its own; `begin_task` says what that may do to us."""
+    allowed = {"popclient._loop", "popclient._tasks"}  # the first one has its own event loop
+    for path, node in nodes([path for module, path in CLIENT.items() if module not in allowed]):
+        if isinstance(node, ast.Attribute):
+            assert node.attr not in {"create_task", "ensure_future"}, f"{path.name}:{node.lineno}: use begin_task"
+
+
 def test_only_the_clock_reads_time() -> None:
     """Of the server; `time.perf_counter` and the like measure, they do not tell the time."""
     readers = {"time.time", "time.time_ns", "time.monotonic", "datetime.now", "datetime.datetime.now"}

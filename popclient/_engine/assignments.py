@@ -28,7 +28,7 @@ from popclient._engine.receive import (
 )
 from popclient._session import convert
 from popclient._session.session import Session
-from popclient._tasks import Tasks
+from popclient._tasks import Tasks, begin_task
 from popclient._version import log
 from popclient.errors import ClientClosed, PopError, check
 from popclient.message import MessageView
@@ -58,7 +58,7 @@ class PollAssignment:
         self.polls: set[asyncio.Task[None]] = set()
 
     def begin(self, poll: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(poll)
+        task = begin_task(poll)
         self.polls.add(task)
         task.add_done_callback(self.polls.discard)
 

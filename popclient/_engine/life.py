@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 from popclient._session.session import Session
+from popclient._tasks import begin_task
 from popclient._version import log
 from popclient.errors import ClientClosed, PopError, for_caller
 
@@ -33,7 +34,7 @@ class ConsumerLife(ABC):
         if self._closing is not None:
             raise ClientClosed
         if self._starting is None or (self._starting.done() and self._starting.exception()):
-            self._starting = asyncio.get_running_loop().create_task(self._start())
+            self._starting = begin_task(self._start())
         try:
             await asyncio.shield(self._starting)
         except asyncio.CancelledError:
@@ -54,7 +55,7 @@ class ConsumerLife(ABC):
         """Ends it. The listener may finish within `drain_timeout` seconds. A second call waits for the same end."""
         if self._closing is None:
             self._call_no_more()
-            self._closing = asyncio.get_running_loop().create_task(self._close(drain_timeout))
+            self._closing = begin_task(self._close(drain_timeout))
         return self._closing
 
     def _end(self, refusal: PopError) -> None:

@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 from popclient._engine.receive import LEAST_PACE, ONE_FRAME_MAX, RECEIVE_BATCH, Receive, receive_request
 from popclient._session import convert
 from popclient._session.session import Session
+from popclient._tasks import begin_task
 from popclient._version import log
 from popclient.errors import ClientClosed, PopError
 from popclient.message import FilterExpression, MessageView
@@ -136,7 +137,7 @@ class Polls:
         return brought
 
     def _begin(self, poll: Poll) -> Poll:
-        poll.task = asyncio.get_running_loop().create_task(self._ask(poll))
+        poll.task = begin_task(self._ask(poll))
         poll.task.add_done_callback(_note_failure)
         self._all.add(poll)
         return poll

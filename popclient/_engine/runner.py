@@ -13,6 +13,7 @@ from queue import Empty, SimpleQueue
 from types import CoroutineType
 from typing import Any, Final, Protocol
 
+from popclient._tasks import begin_task
 from popclient._version import log
 
 KEEP_ALIVE: Final = 60.0  # seconds without work, after which a thread may end (requirement E1)
@@ -180,7 +181,7 @@ class TaskRunner(Runner):
             self._waiting.append(call)
 
     def _start(self, call: ListenerCall) -> None:
-        task = self._tasks[call] = asyncio.get_running_loop().create_task(self._serve(call))
+        task = self._tasks[call] = begin_task(self._serve(call))
         task.add_done_callback(partial(self._done, call))
 
     def _done(self, call: ListenerCall, task: asyncio.Task[None]) -> None:

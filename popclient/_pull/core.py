@@ -20,7 +20,7 @@ from popclient._queues.calls import QueueEnd
 from popclient._queues.wire import open_session
 from popclient._session import convert
 from popclient._session.session import Session
-from popclient._tasks import Tasks
+from popclient._tasks import Tasks, begin_task
 from popclient._version import log
 from popclient.config import ClientConfig
 from popclient.errors import ClientClosed, PopError
@@ -241,7 +241,7 @@ class PullConsumerCore:
     def _keep_beginning(self) -> None:
         """Stores where the queues begin: no message is taken before that. Wakes `poll` when it is done."""
         if not self._committer.has_begun and (self._beginning is None or self._beginning.done()):
-            self._beginning = asyncio.get_running_loop().create_task(self._committer.keep_beginning())
+            self._beginning = begin_task(self._committer.keep_beginning())
             self._beginning.add_done_callback(lambda _: self._arrived.set())
 
     def pause(self, mqs: Iterable[MessageQueue]) -> None:

@@ -13,6 +13,7 @@ from popclient._queues import pull as pull_call
 from popclient._queues.calls import QueueProgress
 from popclient._queues.pull import Pulled, PullStatus, backwards, pull_extras, pull_status
 from popclient._session.session import Session
+from popclient._tasks import begin_task
 from popclient._version import log
 from popclient.errors import PopError, TooManyRequests, for_caller
 from popclient.message import MessageQueue, MessageView
@@ -94,7 +95,7 @@ class Fetcher:
     def go_on(self) -> None:
         """Begins to fetch, if it may and does not yet."""
         if not self.paused and (self._task is None or self._task.done()):
-            self._task = asyncio.get_running_loop().create_task(self._keep_fetching())
+            self._task = begin_task(self._keep_fetching())
 
     def take(self, most: int) -> list[MessageView]:
         """Up to so many messages."""

@@ -24,6 +24,7 @@ from popclient._queues.listener import OrderlyListener, consume_of
 from popclient._queues.process_queue import ProcessQueue
 from popclient._queues.statistics import Statistics
 from popclient._queues.subscription import retry_topic
+from popclient._tasks import begin_task
 from popclient._tracing import Onlooker
 from popclient._version import log
 from popclient.errors import ClientClosed, NotFound, PopError
@@ -165,7 +166,7 @@ class PullListening:
     async def end(self) -> None:
         """Begins no more calls of the listener, waits for the running ones, and commits."""
         if self._ending is None:
-            self._ending = asyncio.get_running_loop().create_task(self._end())
+            self._ending = begin_task(self._end())
         await asyncio.shield(self._ending)
 
     async def _end(self) -> None:

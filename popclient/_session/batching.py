@@ -16,7 +16,7 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from popclient._session import convert
 from popclient._session.session import Session
-from popclient._tasks import Tasks
+from popclient._tasks import Tasks, begin_task
 from popclient.errors import (
     BadRequest,
     ClientClosed,
@@ -115,7 +115,7 @@ class BatchQueue(Generic[Item]):
         self._scheduled = False
         while self._waiting and self._may_send(limits := self._limits()):
             if batch := self._next_batch(limits):
-                task = asyncio.get_running_loop().create_task(self._send(batch))
+                task = begin_task(self._send(batch))
                 self._in_flight[task] = batch
                 task.add_done_callback(self._ended)
 
