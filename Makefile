@@ -12,12 +12,12 @@ ATHERIS := $(VENV)/.atheris
 # How many processes share the tests; each has a Postgres of its own, and a Spark where it is asked for one.
 JOBS := 3
 PYTEST = $(BIN)/pytest -n $(JOBS) --dist loadfile --max-worker-restart 0
-
-# Servers and clients are started often; where the environment forbids to write bytecode, each start would compile all.
+# Where the environment forbids to write bytecode, each start of a server, a client or a test run would compile all.
+export PYTHONDONTWRITEBYTECODE :=
 COMPILE = $(BIN)/python -m compileall -q popserver popclient proto
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all test-grpcio test-long test-failover test-spark-cluster test-clients test-rocketmq chromium test-browser images coverage lint format types generate fresh check docs bench torture mutations worlds fuzz simulate power-cuts upgrades soak proof clean
+.PHONY: help install demo test test-all test-pythons test-grpcio test-long test-failover test-spark-cluster test-clients test-rocketmq chromium test-browser images coverage lint format types generate fresh check docs bench torture mutations worlds fuzz simulate power-cuts upgrades soak proof clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -66,12 +66,17 @@ install: $(DEV) ## set up .venv for developing
 demo: $(DEMO) ## run the main job on real data (ARGS=--all for the whole year, ARGS=--serve to look on in the console)
 	$(BIN)/python -m examples.flights $(ARGS)
 
-test: $(DEV) ## pass the tests
-	$(PYTEST) -m 'not slow and not full and not browser and not matrix' $(ARGS)
+test: $(DEV) ## pass the tests of every part, in minutes: tests/first.txt names them
+	$(PYTEST) -m 'not slow and not full and not matrix' @tests/first.txt $(ARGS)
 
-test-all: test ## pass the heavy tests too; CI passes a sixth of them, by the commit
-	$(PYTEST) -m 'full and not slow and not browser and not matrix' $(ARGS)
-	$(MAKE) test-grpcio
+test-all: $(DEV) ## pass all tests but those below; CI leaves most of the heavy ones (tests/full.txt) to other commits
+	$(PYTEST) -m 'not slow and not browser and not matrix' $(ARGS)
+
+test-pythons: ## `make test` on each Python from 3.11 to 3.14 of this machine, in an environment of its own
+	@$(PYTHON) scripts/pythons.py | while read -r version python; do \
+	  echo "Python $$version: $$python"; \
+	  $(MAKE) test VENV=.venv-$$version PYTHON=$$python < /dev/null || exit 1; \
+	done
 
 # The rooms that use the wire, official clients, and servers that are killed.
 ON_GRPCIO = $(addprefix tests/,access app bulk clients crash faults grpcio http2/test_calls.py http2/test_drain.py \

@@ -11,6 +11,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from popclient import ClientConfig
+from popserver.database import migrate
+from popserver.database.database import Database
 from tests.support.engine import ChosenEngine
 from tests.support.full import Full
 from tests.support.open_clients import OpenClients
@@ -69,10 +71,19 @@ def sqlite_url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path / 'popmq.db'}"
 
 
-@pytest.fixture
-def postgres_url(postgres: PostgresServer) -> Iterator[str]:
-    """An empty Postgres database's URL."""
+@pytest.fixture(scope="session")
+def postgres_template(postgres: PostgresServer) -> Iterator[str]:
+    """The URL of a database with the schema and nothing in it: copying it costs half of making another."""
     with fresh_database(postgres) as url:
+        migrate.upgrade(database := Database(url))
+        database.close()
+        yield url
+
+
+@pytest.fixture
+def postgres_url(postgres: PostgresServer, postgres_template: str) -> Iterator[str]:
+    """The URL of a Postgres database of the test's own, with the schema and nothing in it."""
+    with fresh_database(postgres, like=postgres_template) as url:
         yield url
 
 

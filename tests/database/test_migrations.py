@@ -17,6 +17,14 @@ from popserver.model.errors import StoreUnavailable
 from popserver.model.retry import Holder
 from popserver.model.states import SHOWN, State
 from tests.support.open_store import HOUR, SECOND, OpenStore
+from tests.support.postgres import PostgresServer, fresh_database
+
+
+@pytest.fixture
+def postgres_url(postgres: PostgresServer) -> Iterator[str]:
+    """An empty database's URL."""
+    with fresh_database(postgres) as url:
+        yield url
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
-"""Which tests `make test` leaves to `make test-all`: those marked `full`, and those that `tests/full.txt` names.
+"""Which tests are heavy: those marked `full`, and those that `tests/full.txt` names.
 
-The file is a list in one place, so that the time of `make test` can be kept by moving lines. With `POPMQ_TEST_PART=K/N`
-only the part K of N of those tests is run, by their names.
+`make test` runs none of them, `make test-all` all. With `POPMQ_TEST_PART=K/N`, as in CI, only the part K of N of them
+is run, by their names.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Full:
             items[:] = [item for item in items if item not in others]
 
     def is_full(self, name: str, fixtures: Iterable[str]) -> bool:
-        """Whether the list leaves this test to `make test-all`."""
+        """Whether the list says that this test is heavy."""
         is_named = "spark" in fixtures or any(line.names(name) for line in self._named)
         return is_named and not any(line.names(name) for line in self._kept)
 

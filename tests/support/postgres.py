@@ -168,10 +168,13 @@ def postgres_server(
 
 
 @contextmanager
-def fresh_database(server: PostgresServer | GivenServer) -> Iterator[str]:
-    """An empty database's URL; the database is dropped afterwards, whoever is still connected to it."""
+def fresh_database(server: PostgresServer | GivenServer, *, like: str = "") -> Iterator[str]:
+    """The URL of an empty database, or of a copy of the one with the URL `like`, to which nothing may be connected.
+
+    The database is dropped afterwards, whoever is still connected to it.
+    """
     name = f"popmq_test_{os.getpid()}_{next(_NUMBERS)}"
-    _execute(server.url, f"CREATE DATABASE {name}")
+    _execute(server.url, f"CREATE DATABASE {name}{f' TEMPLATE {make_url(like).database}' if like else ''}")
     try:
         yield make_url(server.url).set(database=name).render_as_string(hide_password=False)
     finally:

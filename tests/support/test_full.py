@@ -1,10 +1,10 @@
-"""Which tests are left to `make test-all`."""
+"""Which tests `make test` runs, and which are heavy."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.support.full import Full
+from tests.support.full import LIST, Full
 
 TEXT = """# a remark
 tests/heavy/
@@ -37,6 +37,16 @@ def test_each_heavy_test_is_in_one_part() -> None:
     assert sorted(each for part in parts for each in part) == sorted(names)
     assert all(60 < len(part) < 140 for part in parts)
     assert all(Full(TEXT).is_in_part(name) for name in names)
+
+
+def test_make_test_runs_a_part_of_each_room() -> None:
+    """Of each folder of tests, except those whose tests are all heavy."""
+    lines = LIST.with_name("first.txt").read_text().splitlines()
+    assert lines == sorted(set(lines))
+    heavy = {each.split("/")[1] for each in LIST.read_text().splitlines() if each.count("/") == 2 and each[-1] == "/"}
+    rooms = {each.parent.relative_to(LIST.parent).parts[0] for each in LIST.parent.glob("*/**/test_*.py")}
+    named = {each.split("/")[1] for each in lines}
+    assert rooms - named - heavy == {"benchmarks", "deploy", "servers"}
 
 
 def test_a_line_that_names_no_test_is_found() -> None:
