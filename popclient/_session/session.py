@@ -395,5 +395,7 @@ class Session:
         with contextlib.suppress(PopError):
             await self.transport.unary(lambda link: link.messaging.NotifyClientTermination, request, patience)
         if self._stream is not None:
-            with may_break():
-                await self._stream.done_writing()
+            # gRPC waits for the write without end, such as behind a connection that takes no more bytes.
+            with may_break(), contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(patience):
+                    await self._stream.done_writing()

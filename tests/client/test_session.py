@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import AsyncMock
 
 import grpc
 import pytest
@@ -43,6 +44,19 @@ async def test_the_session_is_open_and_healthy_after_the_handshake(server: Scrip
         await until(lambda: server.requests("Heartbeat"))
     assert not producer.healthy
     assert (watch.lost, watch.back) == ([], 0)
+
+
+async def test_a_stream_whose_end_grpc_never_writes_does_not_hold_up_the_close(
+    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """gRPC has no time limit for that."""
+    never = AsyncMock(side_effect=asyncio.Event().wait)
+    producer = aio.Producer(ClientConfig(server.endpoints, close_timeout=0.1))
+    await producer.start()
+    monkeypatch.setattr(producer._core.session._stream, "done_writing", never)
+    async with asyncio.timeout(10):
+        await producer.close()
+    never.assert_awaited_once_with()
 
 
 async def test_a_server_that_never_answers_the_settings_is_used_without(
