@@ -36,6 +36,7 @@ from popserver.filters.memory import Filters
 from popserver.lite.flow import LiteSubscriptions
 from popserver.lite.registry import LiteClients
 from popserver.maintenance.flow import Maintenance
+from popserver.maintenance.patrol import Patrol
 from popserver.maintenance.timekeeper import JUMP_MS_MAX, Timekeeper
 from popserver.members.flow import GroupMembers, QueueLocks
 from popserver.members.notices import GroupNotices
@@ -106,6 +107,7 @@ class Broker:
         self.maintenance = Maintenance(
             self.reader, self.writer, clock, retention_ms=retention_ms, key_window_ms=key_window_ms
         )
+        self.patrol = Patrol(self.reader, self.writer, clock)
         self.catalog = Catalog(self.reader, self.writer, self.maintenance.purge, auto_create=auto_create)
         self.paused = PausedGroups(self.reader, clock)
         self.pending = Pending(self.reader, self.writer, self.catalog, clock, self.wakeups, key_window_ms)
@@ -259,6 +261,7 @@ class Broker:
         await self.pulls.parked.idle()
         await self.background.close()
         await self.maintenance.close()
+        await self.patrol.close()
         await self.pending.close()
         await self.lite.close()
         await self.transactions.close()

@@ -154,7 +154,7 @@ class Services:
         broker = self._broker
         operations, server_id = self.operations(), broker.servers.server_id
         clients, producers = broker.clients, broker.transactions.producers
-        seen = broker.meters.commits, broker.undelivered
+        seen = broker.meters.commits, broker.undelivered, broker.patrol
         return {
             **AdminMethods(operations, readiness, self._version, server_id, *seen).methods,
             **ClientMethods(clients, broker.commands, producers).methods,
@@ -233,7 +233,9 @@ def build(
         serve(RECEIVING, made.receiving(), gate, incoming),
         serve(BULK, made.bulk(), gate, incoming),
     ]
-    readiness = Readiness(broker.database, broker.reader, broker.writer, broker.timekeeper.hints)
+    readiness = Readiness(
+        broker.database, broker.reader, broker.writer, broker.timekeeper.hints, broker.patrol.sentences
+    )
     administration: list[Service] = []
     refused: list[Service] = []
     if is_administered:

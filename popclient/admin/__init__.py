@@ -50,7 +50,17 @@ from popclient.admin.redrive_facts import (
     RedriveStep,
     Repair,
 )
-from popclient.admin.server_facts import Budget, Health, HealthCheck, Histogram, KnownServer, Status, Storage
+from popclient.admin.server_facts import (
+    Budget,
+    Health,
+    HealthCheck,
+    Histogram,
+    KnownServer,
+    Status,
+    Storage,
+    StoreRepair,
+    StuckRow,
+)
 from popclient.admin.user_facts import Explanation, NewUser, Policy, User
 
 __all__ = [
@@ -96,6 +106,8 @@ __all__ = [
     "SkippedMessage",
     "Status",
     "Storage",
+    "StoreRepair",
+    "StuckRow",
     "Subscription",
     "Topic",
     "Trial",

@@ -35,7 +35,7 @@ from popclient.admin.facts import (
     Why,
 )
 from popclient.admin.redrive_facts import DeadLetter
-from popclient.admin.server_facts import Budget, HealthCheck, Histogram, KnownServer, Storage
+from popclient.admin.server_facts import Budget, HealthCheck, Histogram, KnownServer, Storage, StuckRow
 from popclient.admin.user_facts import Policy
 from popclient.message import MessageView
 from popproto.v1 import admin_pb2 as wire
@@ -137,6 +137,7 @@ _MADE: Final[dict[str, Callable[[Any], object]]] = {
     wire.Queue.DESCRIPTOR.full_name: lambda value: facts_of(Queue, value),
     wire.Server.DESCRIPTOR.full_name: lambda value: facts_of(KnownServer, value),
     wire.Storage.DESCRIPTOR.full_name: lambda value: facts_of(Storage, value),
+    wire.StuckRow.DESCRIPTOR.full_name: lambda value: facts_of(StuckRow, value),
     wire.Redeliveries.DESCRIPTOR.full_name: lambda value: facts_of(Redeliveries, value),
 }
 

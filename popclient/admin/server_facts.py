@@ -45,6 +45,33 @@ class Health:
 
 
 @dataclass(frozen=True, slots=True)
+class StuckRow:
+    """A row of the store because of which messages may never be delivered, and what its repair does.
+
+    group, topic: empty, and queue_id, queue_offset: None, if it has none. message_group: or its lite topic. repaired:
+    whether it is repaired now; if it is not, another transaction had it, or it was sound by then.
+    """
+
+    invariant: str
+    repair: str
+    group: str
+    topic: str
+    queue_id: int | None
+    message_group: str
+    queue_offset: int | None
+    repaired: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StoreRepair:
+    """What was found, at most 1,000 rows of it; how many there are in all, and how many are repaired."""
+
+    rows: tuple[StuckRow, ...]
+    found: int
+    repaired: int
+
+
+@dataclass(frozen=True, slots=True)
 class Histogram:
     """How many values were at most `limits[i]` and above the limit before; the last of the counts: above all limits."""
 

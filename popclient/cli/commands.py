@@ -47,6 +47,13 @@ def add_commands(commands: Any) -> None:
     add_command(clock, "confirm", "confirm that it is right; retention then goes on", "groups:confirm_clock")
     _add_top(commands)
     add_command(commands, "health", "whether the server works and should get requests, and why", "groups:show_health")
+    repair = add_command(
+        commands,
+        "repair",
+        "show what keeps messages from ever being delivered; repair it with --yes",
+        "groups:repair_store",
+    )
+    repair.add_argument("--yes", action="store_true", help="repair it")
     add_command(commands, "status", "the server in numbers, and the lag of each group", "groups:show_server")
 
 

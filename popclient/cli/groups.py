@@ -9,7 +9,18 @@ from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
 
-from popclient.admin import Admin, Budget, Consumer, ExponentialBackoff, Group, GroupLag, Redeliveries, Status, Storage
+from popclient.admin import (
+    Admin,
+    Budget,
+    Consumer,
+    ExponentialBackoff,
+    Group,
+    GroupLag,
+    Redeliveries,
+    Status,
+    Storage,
+    StoreRepair,
+)
 from popclient.cli import OK, REFUSED
 from popclient.cli.arguments import UsageError, client_config, confirm, counted
 from popclient.cli.output import fields, hint_lines, local, milliseconds, say, size, table, utc, written
@@ -292,6 +303,42 @@ def show_health(arguments: Namespace) -> int:
     answer = "ready" if health.ready else "not ready" if health.live else "not live"
     say(arguments, asdict(health), [answer, "", *table(["ok", "check", "reason"], rows), *hint_lines(health.warnings)])
     return OK if health.ready else REFUSED
+
+
+def repair_store(arguments: Namespace) -> int:
+    """Without --yes it changes nothing. Exit code 1 if something is left to repair."""
+    with Admin(client_config(arguments)) as admin:
+        done = admin.repair(dry_run=not arguments.yes)
+    rows = [
+        (
+            "yes" if each.repaired else "no",
+            each.invariant,
+            each.group,
+            each.topic,
+            "" if each.queue_id is None else each.queue_id,
+            "" if each.queue_offset is None else each.queue_offset,
+            each.message_group,
+            each.repair,
+        )
+        for each in done.rows
+    ]
+    columns = ["repaired", "what is wrong", "group", "topic", "queue", "offset", "message group", "the repair"]
+    say(arguments, asdict(done), [_repair_sentence(done, arguments), *(["", *table(columns, rows)] if rows else [])])
+    return OK if done.repaired == done.found else REFUSED
+
+
+def _repair_sentence(done: StoreRepair, arguments: Namespace) -> str:
+    if not done.found:
+        return "nothing keeps messages from being delivered"
+    if not arguments.yes:
+        return f"{done.found} rows may keep messages from being delivered; repair them with --yes"
+    left = done.found - done.repaired
+    if not left:
+        return f"{done.repaired} rows are repaired"
+    return (
+        f"{done.repaired} of {done.found} rows are repaired; the others were sound by then, or another transaction has"
+        " locked them: repeat the command"
+    )
 
 
 def confirm_clock(arguments: Namespace) -> int:

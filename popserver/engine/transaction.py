@@ -79,6 +79,7 @@ class Phase(IntEnum):
     RETAIN = auto()
     EXPIRE_KEYS = auto()
     PURGE = auto()
+    REPAIR = auto()
     CREATE_USER = auto()
     CHANGE_USER = auto()
     DELETE_USER = auto()

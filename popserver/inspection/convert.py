@@ -15,6 +15,7 @@ from popserver.inspection.disk import DiskSpace
 from popserver.inspection.facts import Lag, MessageState
 from popserver.inspection.filter_trial import Match
 from popserver.inspection.flow import Consumer, FirstPauses, GroupFacts, GroupPause, Hold, KnownServer, LockedGroup
+from popserver.maintenance.patrol import RepairedRow
 from popserver.model.budget import Budget
 from popserver.model.errors import BadRequest
 from popserver.model.group import Group
@@ -225,6 +226,20 @@ def step(step: HistoryStep) -> wire.HistoryEntry:
         client_id=step.client_id,
         reason=step.reason,
         at=convert.timestamp(step.at_ms),
+    )
+
+
+def repaired(row: RepairedRow) -> wire.StuckRow:
+    stuck, place = row.broken.stuck, row.place
+    return wire.StuckRow(
+        invariant=stuck.name,
+        repair=stuck.does,
+        group=None if place.group is None else convert.as_resource(place.group),
+        topic=None if place.topic is None else convert.as_resource(place.topic),
+        queue_id=place.queue_number,
+        message_group=place.message_group,
+        queue_offset=place.offset,
+        repaired=row.is_repaired,
     )
 
 

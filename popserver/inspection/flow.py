@@ -258,8 +258,9 @@ class Inspection:
         if topic is not None:
             check_topic(topic)
         _check_message_id(message_id)
-        found, steps = await self._reader.read(lambda conn: message_facts.message_facts(conn, group, topic, message_id))
-        when = partial(moment, now_ms=self._clock.now_ms())
+        times, look = self._clock.times(), message_facts.message_facts
+        found, steps = await self._reader.read(lambda conn: look(conn, group, topic, message_id, times))
+        when = partial(moment, now_ms=times.now_ms)
         return Why(inspection_why.sentence(found, when), inspection_why.facts(found, when), steps)
 
     async def holds(self, group: Resource, topic: Resource | None, limit: int) -> list[Hold]:

@@ -27,6 +27,7 @@ from popserver.database.schema import topic as topic_table
 from popserver.delivery import history
 from popserver.delivery.history import HistoryStep
 from popserver.delivery.retry_topic import RetryMessage, copies_of, first_place
+from popserver.engine.clock import Times
 from popserver.inspection.why import (
     DeathFacts,
     HoldFacts,
@@ -37,6 +38,7 @@ from popserver.inspection.why import (
     RetryFacts,
     SubscriberFacts,
 )
+from popserver.maintenance.repair import broken_around, broken_delay
 from popserver.messages import origins, read
 from popserver.model.errors import MessageNotFound
 from popserver.model.group import Group, Mode
@@ -58,7 +60,7 @@ class _AtRow(NamedTuple):
 
 
 def message_facts(
-    conn: Connection, group_name: Resource, topic_name: Resource | None, message_id: str
+    conn: Connection, group_name: Resource, topic_name: Resource | None, message_id: str, times: Times
 ) -> tuple[MessageFacts, list[HistoryStep]]:
     """The facts about that message in that group, and the history of its steps.
 
@@ -71,7 +73,7 @@ def message_facts(
     except MessageNotFound:
         if scheduled is None:
             raise
-        return MessageFacts(group, None, scheduled=scheduled), []
+        return MessageFacts(group, None, scheduled=scheduled, stuck=_stuck_delay(conn, scheduled, times)), []
     copies = _copies(conn, group, place.message_key)
     origin_key = _first_place(conn, group, place.message_key)
     back = _redriven(conn, group, origin_key)
@@ -80,8 +82,12 @@ def message_facts(
     steps = [each for each in history.steps(conn, places) if each.group == group.name]
     reason = next((each.reason for each in reversed(steps) if each.reason), "")
     if back is not None and group.mode is not Mode.PULL:
-        return _sent_back(conn, group, origin_key, back)._replace(last_reason=reason), steps
+        found = _sent_back(conn, group, origin_key, back)
+        at = origins.delivered_at(conn, group, origin_key)
+        stuck = None if at is None else _stuck(conn, group, at, found, times)
+        return found._replace(last_reason=reason, stuck=stuck), steps
     found = of_stored(conn, group, keys[-1])._replace(redriven=back)
+    found = found._replace(stuck=_stuck(conn, group, keys[-1], found, times))
     if copies:
         # From then on the retry message replaces the message.
         newest = copies[-1]
@@ -208,6 +214,20 @@ def _at(conn: Connection, group: Group, key: int) -> _AtRow | None:
     return None if row is None else _AtRow._make(row)
 
 
+def _stuck(conn: Connection, group: Group, key: int, found: MessageFacts, times: Times) -> str | None:
+    """Why the message, which the group is not done with, is never delivered to it; None if nothing keeps it back."""
+    if found.state in (State.COMMIT, State.DLQ) or found.is_expired:
+        return None
+    topic_id = conn.execute(select(message.c.topic_id).where(message.c.message_key == key)).scalar_one()
+    broken = broken_around(conn, group.group_id, topic_id, key, found.message_group, times)
+    return None if broken is None else broken.says
+
+
+def _stuck_delay(conn: Connection, scheduled: PendingFacts, times: Times) -> str | None:
+    broken = broken_delay(conn, scheduled.pending_id, times)
+    return None if broken is None else broken.says
+
+
 def _first_hold(conn: Connection, group: Group, *conditions: Any) -> HoldFacts | None:
     rows = _HOLDS.where(delivery.c.group_id == group.group_id, *conditions).order_by(delivery.c.message_key).limit(1)
     row = conn.execute(rows).first()
@@ -227,10 +247,12 @@ def _scheduled(conn: Connection, topic_name: Resource | None, message_id: str) -
     wanted = [pending.c.message_id == id_to_bytes(message_id)]
     if topic_name is not None:
         wanted += [topic_table.c.namespace == topic_name.namespace, topic_table.c.name == topic_name.name]
-    rows = select(pending.c.due_at_ms, pending.c.kind, pending.c.checks)
+    rows = select(pending.c.due_at_ms, pending.c.kind, pending.c.checks, pending.c.pending_id)
     rows = rows.join(topic_table, topic_table.c.topic_id == pending.c.topic_id)
     row = conn.execute(rows.where(topic_table.c.deleted_at_ms.is_(None), *wanted).limit(1)).first()
-    return None if row is None else PendingFacts(row.due_at_ms, row.kind == PendingKind.HALF, row.checks)
+    return (
+        None if row is None else PendingFacts(row.due_at_ms, row.kind == PendingKind.HALF, row.checks, row.pending_id)
+    )
 
 
 _BACK = (

@@ -7,7 +7,7 @@ makes it worse. Readiness also asks the database. Warnings change neither, becau
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 from popserver.database.database import Database
@@ -51,13 +51,19 @@ class Readiness:
     """Looks at the parts of one server."""
 
     def __init__(
-        self, database: Database, reader: Reader, writer: Writer, hints: Callable[[], Sequence[str]] = tuple
+        self,
+        database: Database,
+        reader: Reader,
+        writer: Writer,
+        hints: Callable[[], Sequence[str]],
+        stuck: Callable[[], Awaitable[Sequence[str]]],
     ) -> None:
-        """`hints`: further warnings, for example of the clock."""
+        """`hints`: further warnings, for example of the clock. `stuck`: what keeps messages from being delivered."""
         self._database = database
         self._reader = reader
         self._writer = writer
         self._hints = hints
+        self._stuck = stuck
         self.leaving = asyncio.Event()  # the server stops
         self._asking: asyncio.Task[DiskSpace | None] | None = None
         self._asked_at_s = 0.0
@@ -90,7 +96,8 @@ class Readiness:
             checks = [self._leaving(), self.liveness(), self._pace(), database]
             file = self._database.file
             warnings = disk.disk_warnings(file, space) if file is not None and space is not None else []
-            self._report = ReadinessReport(checks, [*warnings, *self._hints()], space)
+            stuck = await self._stuck() if database.ok else ()
+            self._report = ReadinessReport(checks, [*stuck, *warnings, *self._hints()], space)
             self._reported_at_s = asyncio.get_running_loop().time()
         return self._report
 

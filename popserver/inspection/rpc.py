@@ -15,6 +15,7 @@ from popserver.engine.undelivered import Undelivered
 from popserver.inspection import convert as inspection_convert
 from popserver.inspection.flow import PAGE_MAX, Inspection, Wish
 from popserver.inspection.readiness import Readiness
+from popserver.maintenance.patrol import Patrol
 from popserver.model.errors import AlreadyExists, BadRequest
 from popserver.model.group import ConsumeFrom, HistoryLevel, LiteModel, NewGroup
 from popserver.model.retry import RetryPolicy
@@ -34,9 +35,11 @@ class AdminMethods:
         server_id: str,
         commits: Histogram,
         undelivered: Undelivered,
+        patrol: Patrol,
     ) -> None:
         self._operations = operations
         self._undelivered = undelivered
+        self._patrol = patrol
         self._readiness = readiness
         self._commits = commits
         self._version = version
@@ -64,6 +67,7 @@ class AdminMethods:
             "GetStatus": Method(self.get_status, rights.admin),
             "GetHealth": Method(self.get_health, rights.admin),
             "ConfirmClock": Method(self.confirm_clock, rights.admin),
+            "RepairStore": Method(self.repair_store, rights.admin),
         }
 
     async def create_topic(self, request: wire.CreateTopicRequest, caller: Caller) -> wire.CreateTopicResponse:
@@ -303,6 +307,15 @@ class AdminMethods:
 
     async def confirm_clock(self, _request: wire.ConfirmClockRequest, _caller: Caller) -> wire.ConfirmClockResponse:
         return wire.ConfirmClockResponse(status=status.OK, sentence=await self._operations.confirm_clock())
+
+    async def repair_store(self, request: wire.RepairStoreRequest, _caller: Caller) -> wire.RepairStoreResponse:
+        found = await self._patrol.repair(dry_run=request.dry_run)
+        return wire.RepairStoreResponse(
+            status=_listed(len(found.rows), found.in_all, "rows"),
+            rows=map(inspection_convert.repaired, found.rows),
+            found=found.in_all,
+            repaired=sum(each.is_repaired for each in found.rows),
+        )
 
 
 def _listed(shown: int, count: int, what: str) -> pb.Status:

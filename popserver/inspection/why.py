@@ -40,6 +40,7 @@ class PendingFacts(NamedTuple):
     due_at_ms: int
     is_half: bool
     checks: int
+    pending_id: int = 0
 
 
 class PauseFacts(NamedTuple):
@@ -81,7 +82,7 @@ class MessageFacts(NamedTuple):
     message group waits for, `last_reason` the reason of the last step in the history. `is_lite`: the message group is a
     lite topic; `subscribers` are the clients of the group that get it, None if its clients do not choose. `ahead` then
     counts the messages of the lite topic, up to 1,000. `is_expired`: the lite topic has expired since, and nothing says
-    that the group was done with the message before.
+    that the group was done with the message before. `stuck`: why it is never delivered unless the store is repaired.
     """
 
     group: Group
@@ -99,6 +100,7 @@ class MessageFacts(NamedTuple):
     is_lite: bool = False
     subscribers: SubscriberFacts | None = None
     is_expired: bool = False
+    stuck: str | None = None
 
 
 def sentence(found: MessageFacts, when: When) -> str:
@@ -110,6 +112,8 @@ def sentence(found: MessageFacts, when: When) -> str:
 
 
 def _sentence(found: MessageFacts, when: When) -> str:
+    if found.stuck is not None:
+        return f"{_named_state(found)}, and stuck: {found.stuck}; repair it with: popmq repair"
     if found.scheduled is not None:
         return _scheduled(found.scheduled, when)
     if found.state is None and found.is_expired:
@@ -171,6 +175,12 @@ def _scheduled(found: PendingFacts, when: When) -> str:
         f"not in a queue yet: a half message whose transaction is undecided; its producers were asked {found.checks}"
         f" times, the next time is {when(found.due_at_ms)}"
     )
+
+
+def _named_state(found: MessageFacts) -> str:
+    if found.scheduled is not None:
+        return "not in a queue yet"
+    return found.state.shown if found.state is not None else State.READY
 
 
 def _ready(found: MessageFacts, when: When) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -40,6 +41,7 @@ from popserver.metrics.store_numbers import (
     add_groups,
     add_pairs,
     add_store,
+    add_stuck,
     add_topics,
     names_in,
 )
@@ -129,11 +131,17 @@ class Exporter:
     async def _gathered(self, *, has_units: bool) -> Callable[[], Sequence[Metric]]:
         """Gather all numbers. The result makes samples of them, which takes long and may run in any thread."""
         store, server = await self._watch.numbers(), await self._server_numbers()
-        return lambda: self._collect(Families(self._identity, self._series_max, has_units=has_units), server, store)
+        stuck = await self._broker.patrol.counts()
+        return lambda: self._collect(
+            Families(self._identity, self._series_max, has_units=has_units), server, store, stuck
+        )
 
-    def _collect(self, families: Families, server: ServerNumbers, store: StoreNumbers | None) -> Sequence[Metric]:
+    def _collect(
+        self, families: Families, server: ServerNumbers, store: StoreNumbers | None, stuck: Counter[str] | None
+    ) -> Sequence[Metric]:
         left_out = LeftOut()
         add_server(families, server)
+        add_stuck(families, stuck)
         if self._client_meters is not None:
             for why, points in self._client_meters.left_out.items():
                 families.add("popmq_client_metrics_left_out_total", points, why)

@@ -104,6 +104,13 @@ METRICS: tuple[Metric, ...] = (
         ("consumer_group",),
         "message groups that wait for their first message",
     ),
+    Metric(
+        "popmq_stuck_rows",
+        _GAUGE,
+        _STORE,
+        ("invariant",),
+        "rows of the store because of which messages may never be delivered; see `popmq repair`",
+    ),
     Metric("popmq_stored_messages", _GAUGE, _STORE, ("topic",), "messages that are stored, consumed ones too"),
     Metric(
         "rocketmq_pop_revive_in_message_total",

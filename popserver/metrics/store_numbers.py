@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from popserver.database.invariants.stuck import STUCK
 from popserver.metrics.families import Families, is_true
 from popserver.metrics.server_numbers import Names
 from popserver.metrics.store import Late, PairRow, StoreNumbers
@@ -48,6 +51,13 @@ def add_store(families: Families, numbers: StoreNumbers, storage: str) -> None:
         families.add("rocketmq_timer_message_snapshot", count, str(bound_s))
     families.add("popmq_store_metrics_age_seconds", numbers.age_s)
     families.add("popmq_store_metrics_query_seconds", numbers.took_s)
+
+
+def add_stuck(families: Families, counts: Mapping[str, int] | None) -> None:
+    """Add how many rows break each invariant; nothing if that is not known."""
+    if counts is not None:
+        for each in STUCK:
+            families.add("popmq_stuck_rows", counts.get(each.name, 0), each.name)
 
 
 def _add_late(families: Families, name: str, late: Late, at_ms: int) -> None:

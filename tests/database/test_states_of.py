@@ -262,7 +262,7 @@ def _asked(store: OpenStore, group: Group, key: int) -> State | None:
 def _explained(store: OpenStore, topic: Topic, group: Group) -> list[State | None]:
     rows = store.rows("SELECT message_id FROM message WHERE topic_id = :id ORDER BY message_key", id=topic.topic_id)
     ids = [id_from_bytes(bytes(row.message_id)) for row in rows]
-    return [message_facts.message_facts(store.conn, group.name, topic.name, each)[0].state for each in ids]
+    return [message_facts.message_facts(store.conn, group.name, topic.name, each, store.times)[0].state for each in ids]
 
 
 def _refused_with(store: OpenStore, group: Group, key: int) -> State:

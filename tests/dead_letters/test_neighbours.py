@@ -69,7 +69,7 @@ class TestAGroupOfModePull:
         assert retry_origin_of(properties)[:2] == ("orders", 0)
         assert store.rows("SELECT 1 FROM delivery") == []
         assert [row.outcome for row in lineage(store, "p1")] == ["READY"]
-        found, _ = message_facts.message_facts(store.conn, pulls.name, topic.name, sent.message_id)
+        found, _ = message_facts.message_facts(store.conn, pulls.name, topic.name, sent.message_id, store.times)
         words = why.sentence(found, str)
         assert words.startswith(f"redriven by plan 'p1' {store.now_ms}, it is at offset 0 of topic '%RETRY%pulling'")
         assert "READY" in words

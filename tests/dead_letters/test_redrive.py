@@ -237,6 +237,6 @@ def test_it_is_waited_for_by_a_holder_that_comes_back(store: OpenStore, topic: T
 def test_why_and_its_history_name_the_plan(store: OpenStore, topic: Topic, group: Group) -> None:
     (dead,) = die(store, group, topic)
     redrive_all(store, group)
-    found, steps = message_facts.message_facts(store.conn, group.name, topic.name, dead)
+    found, steps = message_facts.message_facts(store.conn, group.name, topic.name, dead, store.times)
     assert found.state is State.READY
     assert [(step.event, step.reason) for step in steps][-1] == ("REDRIVE", "redriven by plan p1: fixed")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from popserver.maintenance import patrol
 from popserver.metrics import exporter as exporters
 from popserver.metrics import flow
 
@@ -14,3 +15,4 @@ def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exporters, "REMEMBERED_S", -1.0)
     monkeypatch.setattr(flow, "pause_s", lambda _took_s: 0.0)
     monkeypatch.setattr(flow, "WAIT_S", 30.0)
+    monkeypatch.setattr(patrol, "WAIT_S", 30.0)

@@ -34,7 +34,7 @@ def sent(store: OpenStore, topic: Topic) -> Message:
 
 
 def why(store: OpenStore, group: Group, message: Message, topic: Resource | None = None) -> str:
-    found, _ = message_facts.message_facts(store.conn, group.name, topic, message.message_id)
+    found, _ = message_facts.message_facts(store.conn, group.name, topic, message.message_id, store.times)
     return sentence(found, lambda at_ms: f"{(at_ms - START_MS) // SECOND} s")
 
 
@@ -72,7 +72,7 @@ def test_of_several_retries_the_newest_counts(store: OpenStore, topic: Topic, gr
     assert why(store, group, sent).startswith("sent back 2 times, its retry is at offset 1 of topic '%RETRY%billing'")
     newest = inspection_facts.find_message(store.conn, retry_topic(group.name), sent.message_id)
     assert newest.stored.offset == 1
-    _, steps = message_facts.message_facts(store.conn, group.name, None, sent.message_id)
+    _, steps = message_facts.message_facts(store.conn, group.name, None, sent.message_id, store.times)
     assert [(each.event, each.attempt) for each in steps] == [
         ("RETRY", 1),
         ("BACKOFF_ELAPSED", 1),

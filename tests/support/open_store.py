@@ -16,6 +16,7 @@ from popserver.database import migrate, schema
 from popserver.database.check import check_integrity
 from popserver.database.database import Database
 from popserver.database.notifications import CHECKS, DUE, PENDING, Invalidation
+from popserver.engine.clock import Times
 from popserver.engine.transaction import ANSWER_BYTES_MAX, STEP_ROWS_MAX, Outdated, Transaction, lock
 from popserver.filters import SqlFilter, TagFilter
 from popserver.maintenance import purge as maintenance_purge
@@ -116,6 +117,10 @@ class OpenStore:
         if isinstance(result, PopError):
             raise result
         return result
+
+    @property
+    def times(self) -> Times:
+        return Times(self.now_ms, self.now_ms, self.now_ms)
 
     # Making what a test needs.
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from popclient.admin.answers import facts_of
-from popclient.admin.server_facts import Health, Status
+from popclient.admin.server_facts import Health, Status, StoreRepair
 from popclient.aio.admin.access import Access
 from popclient.aio.admin.catalog import Clients, Groups, Topics
 from popclient.aio.admin.dead_letters import DeadLetters, Redrives
 from popclient.aio.admin.messages import Messages, Scheduled
 from popclient.aio.admin.progress import Progress
 from popproto.v1 import admin_pb2 as wire
+
+REPAIR_SECONDS = 300.0  # of a store with millions of rows
 
 
 # sync: Belongs to ... use. => Safe in threads.
@@ -35,6 +37,15 @@ class Admin(Topics, Groups, Clients, Progress, Messages, Scheduled, DeadLetters,
         """Whether the server works and should get requests, and why. It answers too if its database does not."""
         answer = await self._call(lambda link: link.admin.GetHealth, wire.GetHealthRequest())
         return facts_of(Health, answer)
+
+    async def repair(self, *, dry_run: bool = False) -> StoreRepair:
+        """Looks through the store for what keeps messages from being delivered, and repairs it; not with dry_run.
+
+        A sound store has nothing of that. Safe under load: each row is looked at again under its lock.
+        """
+        wanted = wire.RepairStoreRequest(dry_run=dry_run)
+        answer = await self._call(lambda link: link.admin.RepairStore, wanted, takes=REPAIR_SECONDS)
+        return facts_of(StoreRepair, answer)
 
     async def confirm_clock(self) -> str:
         """Confirms the server's system clock: retention then removes what is old by it. Returns what that changes.

@@ -4077,6 +4077,123 @@ class ConfirmClockResponse(_message.Message):
 Global___ConfirmClockResponse: _TypeAlias = ConfirmClockResponse  # noqa: Y015
 
 @_typing.final
+class RepairStoreRequest(_message.Message):
+    """Looks through the store for rows because of which messages may never be delivered, and repairs them."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    dry_run: _builtins.bool
+    """changes nothing"""
+    def __init__(
+        self,
+        *,
+        dry_run: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RepairStoreRequest: _TypeAlias = RepairStoreRequest  # noqa: Y015
+
+@_typing.final
+class RepairStoreResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
+    FOUND_FIELD_NUMBER: _builtins.int
+    REPAIRED_FIELD_NUMBER: _builtins.int
+    found: _builtins.int
+    """all of them"""
+    repaired: _builtins.int
+    @_builtins.property
+    def status(self) -> _definition_pb2.Status: ...
+    @_builtins.property
+    def rows(self) -> _containers.RepeatedCompositeFieldContainer[Global___StuckRow]:
+        """at most 1,000"""
+
+    def __init__(
+        self,
+        *,
+        status: _definition_pb2.Status | None = ...,
+        rows: _abc.Iterable[Global___StuckRow] | None = ...,
+        found: _builtins.int = ...,
+        repaired: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["found", b"found", "repaired", b"repaired", "rows", b"rows", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RepairStoreResponse: _TypeAlias = RepairStoreResponse  # noqa: Y015
+
+@_typing.final
+class StuckRow(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INVARIANT_FIELD_NUMBER: _builtins.int
+    REPAIR_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    QUEUE_ID_FIELD_NUMBER: _builtins.int
+    MESSAGE_GROUP_FIELD_NUMBER: _builtins.int
+    QUEUE_OFFSET_FIELD_NUMBER: _builtins.int
+    REPAIRED_FIELD_NUMBER: _builtins.int
+    invariant: _builtins.str
+    """what is wrong"""
+    repair: _builtins.str
+    """what the repair does"""
+    queue_id: _builtins.int
+    message_group: _builtins.str
+    """or the lite topic"""
+    queue_offset: _builtins.int
+    """of the message"""
+    repaired: _builtins.bool
+    """if it is not: another transaction had it, or it was sound by then"""
+    @_builtins.property
+    def group(self) -> _definition_pb2.Resource: ...
+    @_builtins.property
+    def topic(self) -> _definition_pb2.Resource: ...
+    def __init__(
+        self,
+        *,
+        invariant: _builtins.str = ...,
+        repair: _builtins.str = ...,
+        group: _definition_pb2.Resource | None = ...,
+        topic: _definition_pb2.Resource | None = ...,
+        queue_id: _builtins.int | None = ...,
+        message_group: _builtins.str = ...,
+        queue_offset: _builtins.int | None = ...,
+        repaired: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_group", b"_group", "_queue_id", b"_queue_id", "_queue_offset", b"_queue_offset", "_topic", b"_topic", "group", b"group", "queue_id", b"queue_id", "queue_offset", b"queue_offset", "topic", b"topic"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_group", b"_group", "_queue_id", b"_queue_id", "_queue_offset", b"_queue_offset", "_topic", b"_topic", "group", b"group", "invariant", b"invariant", "message_group", b"message_group", "queue_id", b"queue_id", "queue_offset", b"queue_offset", "repair", b"repair", "repaired", b"repaired", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__group: _TypeAlias = _typing.Literal["group"]  # noqa: Y015
+    _WhichOneofArgType__group: _TypeAlias = _typing.Literal["_group", b"_group"]  # noqa: Y015
+    _WhichOneofReturnType__queue_id: _TypeAlias = _typing.Literal["queue_id"]  # noqa: Y015
+    _WhichOneofArgType__queue_id: _TypeAlias = _typing.Literal["_queue_id", b"_queue_id"]  # noqa: Y015
+    _WhichOneofReturnType__queue_offset: _TypeAlias = _typing.Literal["queue_offset"]  # noqa: Y015
+    _WhichOneofArgType__queue_offset: _TypeAlias = _typing.Literal["_queue_offset", b"_queue_offset"]  # noqa: Y015
+    _WhichOneofReturnType__topic: _TypeAlias = _typing.Literal["topic"]  # noqa: Y015
+    _WhichOneofArgType__topic: _TypeAlias = _typing.Literal["_topic", b"_topic"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__group) -> _WhichOneofReturnType__group | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__queue_id) -> _WhichOneofReturnType__queue_id | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__queue_offset) -> _WhichOneofReturnType__queue_offset | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__topic) -> _WhichOneofReturnType__topic | None: ...
+
+Global___StuckRow: _TypeAlias = StuckRow  # noqa: Y015
+
+@_typing.final
 class GetHealthRequest(_message.Message):
     """Whether the server works and should get requests, with the reasons. Answers too if the database does not."""
 

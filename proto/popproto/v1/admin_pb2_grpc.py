@@ -285,6 +285,11 @@ class AdminStub(object):
                 request_serializer=popmq_dot_v1_dot_admin__pb2.ConfirmClockRequest.SerializeToString,
                 response_deserializer=popmq_dot_v1_dot_admin__pb2.ConfirmClockResponse.FromString,
                 _registered_method=True)
+        self.RepairStore = channel.unary_unary(
+                '/popmq.v1.Admin/RepairStore',
+                request_serializer=popmq_dot_v1_dot_admin__pb2.RepairStoreRequest.SerializeToString,
+                response_deserializer=popmq_dot_v1_dot_admin__pb2.RepairStoreResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServicer(object):
@@ -592,6 +597,12 @@ class AdminServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RepairStore(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -844,6 +855,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.ConfirmClock,
                     request_deserializer=popmq_dot_v1_dot_admin__pb2.ConfirmClockRequest.FromString,
                     response_serializer=popmq_dot_v1_dot_admin__pb2.ConfirmClockResponse.SerializeToString,
+            ),
+            'RepairStore': grpc.unary_unary_rpc_method_handler(
+                    servicer.RepairStore,
+                    request_deserializer=popmq_dot_v1_dot_admin__pb2.RepairStoreRequest.FromString,
+                    response_serializer=popmq_dot_v1_dot_admin__pb2.RepairStoreResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -2196,6 +2212,33 @@ class Admin(object):
             '/popmq.v1.Admin/ConfirmClock',
             popmq_dot_v1_dot_admin__pb2.ConfirmClockRequest.SerializeToString,
             popmq_dot_v1_dot_admin__pb2.ConfirmClockResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RepairStore(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/popmq.v1.Admin/RepairStore',
+            popmq_dot_v1_dot_admin__pb2.RepairStoreRequest.SerializeToString,
+            popmq_dot_v1_dot_admin__pb2.RepairStoreResponse.FromString,
             options,
             channel_credentials,
             insecure,

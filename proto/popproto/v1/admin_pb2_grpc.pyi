@@ -87,6 +87,7 @@ class AdminStub:
     GetStatus: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetStatusRequest, _admin_pb2.GetStatusResponse]
     GetHealth: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetHealthRequest, _admin_pb2.GetHealthResponse]
     ConfirmClock: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ConfirmClockRequest, _admin_pb2.ConfirmClockResponse]
+    RepairStore: _grpc.UnaryUnaryMultiCallable[_admin_pb2.RepairStoreRequest, _admin_pb2.RepairStoreResponse]
 
 @_typing.type_check_only
 class AdminAsyncStub(AdminStub):
@@ -144,6 +145,7 @@ class AdminAsyncStub(AdminStub):
     GetStatus: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetStatusRequest, _admin_pb2.GetStatusResponse]  # type: ignore[assignment]
     GetHealth: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetHealthRequest, _admin_pb2.GetHealthResponse]  # type: ignore[assignment]
     ConfirmClock: _aio.UnaryUnaryMultiCallable[_admin_pb2.ConfirmClockRequest, _admin_pb2.ConfirmClockResponse]  # type: ignore[assignment]
+    RepairStore: _aio.UnaryUnaryMultiCallable[_admin_pb2.RepairStoreRequest, _admin_pb2.RepairStoreResponse]  # type: ignore[assignment]
 
 class AdminServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -498,5 +500,12 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.ConfirmClockRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.ConfirmClockResponse, _abc.Awaitable[_admin_pb2.ConfirmClockResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def RepairStore(
+        self,
+        request: _admin_pb2.RepairStoreRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.RepairStoreResponse, _abc.Awaitable[_admin_pb2.RepairStoreResponse]]: ...
 
 def add_AdminServicer_to_server(servicer: AdminServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

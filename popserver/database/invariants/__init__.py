@@ -1,0 +1,1 @@
+"""What must never be in a store, as data."""

@@ -1,0 +1,152 @@
+"""Looks through the store for what keeps messages from being delivered, for readiness, metrics and operators.
+
+A round reads every table that such a thing may be in, page by page: a small store in one read of some milliseconds, a
+large one in many, with pauses. It begins when somebody asks and the last one is some seconds old, so it takes at most
+2 % of one reader's time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import structlog
+
+from popserver.database.invariants.queries import LATE_MS, Moments
+from popserver.database.invariants.stuck import STUCK
+from popserver.engine.clock import Clock
+from popserver.engine.reader import LogLimit, Reader
+from popserver.engine.writer import Writer
+from popserver.maintenance.repair import FIRST, Broken, LookFrom, RepairRow, StuckPlace, look_on, places_of
+from popserver.model.errors import PopError
+
+PAUSE_FACTOR = 50  # times what the read took
+ROUND_S = 10.0  # from the end of a round to the next one
+WAIT_S = 0.4  # for a round that runs
+LISTED_MAX = 1_000
+PASSES_MAX = 5  # the repair of one row may show another one
+
+log = structlog.get_logger("popserver.patrol")
+
+
+class RepairedRow(NamedTuple):
+    """A row that was found, where it is, and whether it is repaired."""
+
+    broken: Broken
+    place: StuckPlace
+    is_repaired: bool
+
+
+class Repaired(NamedTuple):
+    """The rows that were found, at most 1,000, and how many there are in all."""
+
+    rows: Sequence[RepairedRow]
+    in_all: int
+
+
+class _Round:
+    """What a round has found: how many rows by invariant, and the first of them."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self.rows: list[Broken] = []
+
+    def add(self, rows: Sequence[Broken]) -> None:
+        self.counts.update(each.stuck.name for each in rows)
+        self.rows += rows[: LISTED_MAX - len(self.rows)]
+
+
+class Patrol:
+    """The rounds of one server."""
+
+    def __init__(self, reader: Reader, writer: Writer, clock: Clock) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._clock = clock
+        # A server that has just started ends first what became due while none ran.
+        self._late_from_ms = clock.now_ms() + LATE_MS
+        self._running: asyncio.Task[None] | None = None
+        self._counts: Counter[str] | None = None
+        self._took_s = 0.0
+        self._next_s = 0.0
+        self._log_limit = LogLimit()
+
+    async def counts(self) -> Counter[str] | None:
+        """How many rows break each invariant, by its name; None if no round has ended yet."""
+        loop = asyncio.get_running_loop()
+        if self._running is None and loop.time() >= self._next_s:
+            self._running = loop.create_task(self._round())
+        if self._running is not None and self._took_s < WAIT_S:
+            await asyncio.wait([self._running], timeout=WAIT_S)
+        return self._counts
+
+    async def sentences(self) -> list[str]:
+        """What is wrong, and what to do."""
+        counts: Mapping[str, int] = await self.counts() or {}
+        return [
+            f"messages may never be delivered: the store has {each.name} ({counts[each.name]}); popmq repair shows"
+            " what it would do, and does it with --yes"
+            for each in STUCK
+            if counts.get(each.name)
+        ]
+
+    async def repair(self, *, dry_run: bool) -> Repaired:
+        """Look through the whole store, and repair what is found; not with `dry_run`."""
+        done: list[RepairedRow] = []
+        for _ in range(1 if dry_run else PASSES_MAX):
+            seen = await self._look(pauses=False)
+            known = {each.broken for each in done}
+            fresh = [each for each in seen.rows if each not in known]
+            places = await self._reader.read(partial(places_of, rows=fresh))
+            for each, place in zip(fresh, places, strict=True):
+                is_repaired = not dry_run and await self._writer.submit(RepairRow(each))
+                done.append(RepairedRow(each, place, is_repaired))
+            if not fresh:
+                break
+        if not dry_run:
+            await self.close()  # a round that has seen the store before
+            self._counts, self._next_s = None, 0.0
+        return Repaired(done[:LISTED_MAX], len(done) + seen.counts.total() - len(seen.rows))
+
+    async def close(self) -> None:
+        """End a round that runs."""
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.gather(self._running, return_exceptions=True)
+
+    async def _round(self) -> None:
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        try:
+            self._tell((await self._look(pauses=True)).counts)
+        except PopError as error:
+            self._counts = None
+            log.warning("the store was not looked through for what keeps messages back", reason=error.sentence)
+        finally:
+            self._took_s = loop.time() - began_s
+            self._next_s = loop.time() + ROUND_S
+            self._running = None
+
+    def _tell(self, counts: Counter[str]) -> None:
+        self._counts = counts
+        if counts and (untold := self._log_limit.dropped(self._clock.now_ms())) is not None:
+            log.warning("messages may never be delivered; see popmq repair", untold=untold, **_words(counts))
+
+    async def _look(self, *, pauses: bool) -> _Round:
+        found = _Round()
+        place: LookFrom | None = FIRST
+        while place is not None:
+            moments = Moments(self._clock.now_ms(), self._clock.calendar_ms())
+            read = partial(look_on, place=place, moments=moments, with_late=moments.now_ms >= self._late_from_ms)
+            rows, place, took_s = await self._reader.look_up(read)
+            found.add(rows)
+            if pauses and place is not None:
+                await asyncio.sleep(PAUSE_FACTOR * took_s)
+        return found
+
+
+def _words(counts: Counter[str]) -> dict[str, int]:
+    return {name.replace(" ", "_"): count for name, count in counts.items()}

@@ -1,0 +1,189 @@
+"""Looks for what keeps messages from being delivered (`database.invariants`), and repairs it.
+
+A row that was found is looked at again in the transaction that repairs it, once its place is locked: so a repair is
+safe while servers work, and does nothing where nothing is wrong any more. What another transaction has locked is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+from sqlalchemy import Connection, Table, select
+
+from popserver.catalog.lookup import CATALOG_LOCK
+from popserver.database.dialect import dialect_of
+from popserver.database.invariants.queries import (
+    Moments,
+    Stuck,
+    StuckIn,
+    StuckRow,
+    first_page,
+    found,
+    next_page,
+    statement,
+)
+from popserver.database.invariants.stuck import STUCK
+from popserver.database.notifications import DUE, PENDING
+from popserver.database.schema import consumer_group, queue
+from popserver.database.schema import topic as topic_table
+from popserver.delivery.message_groups import GroupQueueKey, locks_of
+from popserver.engine.clock import Times
+from popserver.engine.meters import now_s
+from popserver.engine.transaction import Locks, Phase, Request, Transaction, carries_out
+from popserver.model.errors import PopError
+from popserver.model.names import Resource
+from popserver.model.topic import offset_of, queue_of
+
+PAGE_ROWS = 500
+READ_S = 0.02  # of one look: then others have their turn
+_OF = {source: [each for each in STUCK if each.source is source] for source in StuckIn}
+
+
+class Broken(NamedTuple):
+    """A row, and the invariant that it breaks."""
+
+    stuck: Stuck
+    row: StuckRow
+
+
+class StuckPlace(NamedTuple):
+    """Where a broken row is; None: it has no such place. `message_group` is empty without one."""
+
+    group: Resource | None
+    topic: Resource | None
+    queue_number: int | None
+    message_group: str
+    offset: int | None
+
+
+class LookFrom(NamedTuple):
+    """Where a look through the store goes on: the index of the table, and the page; None: the first one."""
+
+    table: int
+    page: dict[str, Any] | None
+
+
+FIRST = LookFrom(0, None)
+
+
+@dataclass(frozen=True, slots=True)
+class RepairRow(Request[bool]):
+    """Repair a row. Whether it is repaired: not if it is sound now, or if another transaction has locked it."""
+
+    phase: ClassVar = Phase.REPAIR
+    broken: Broken
+
+    def locks(self) -> Iterable[Locks]:
+        row = self.broken.row
+        return (*locks_of([GroupQueueKey(row.group_id, row.queue_id)]), CATALOG_LOCK)
+
+
+@carries_out(RepairRow)
+def repair(tx: Transaction, requests: Sequence[RepairRow]) -> list[bool | PopError]:
+    """Repair the rows, one after the other: the repair of one may be that of others too."""
+    return [_repair(tx, *request.broken) for request in requests]
+
+
+def broken_in_page(
+    conn: Connection, source: StuckIn, page: dict[str, Any], moments: Moments, *, with_late: bool
+) -> tuple[list[Broken], dict[str, Any] | None]:
+    """What is broken in a page of a table, and the next page. `with_late`: what is late counts too."""
+    names = page | moments.names
+    rows = [
+        Broken(stuck, row)
+        for stuck in _OF[source]
+        if with_late or not stuck.is_late
+        for row in found(conn, stuck.page(), names)
+    ]
+    return rows, next_page(conn, source, names)
+
+
+def look_on(
+    conn: Connection, place: LookFrom, moments: Moments, *, with_late: bool
+) -> tuple[list[Broken], LookFrom | None, float]:
+    """What is found from a place on in a moment, where to go on, and how long that took, in seconds."""
+    found: list[Broken] = []
+    began_s = now_s()
+    tables = list(StuckIn)
+    while True:
+        source = tables[place.table]
+        page = first_page(source, PAGE_ROWS) if place.page is None else place.page
+        rows, after = broken_in_page(conn, source, page, moments, with_late=with_late)
+        found += rows
+        place = LookFrom(place.table + (after is None), after)
+        took_s = now_s() - began_s
+        if place.table == len(tables):
+            return found, None, took_s
+        if took_s >= READ_S:
+            return found, place, took_s
+
+
+def places_of(conn: Connection, rows: Sequence[Broken]) -> list[StuckPlace]:
+    """Where each row is, in the words of operators."""
+    tables = ((topic_table, "topic_id"), (consumer_group, "group_id"))
+    topics, groups = ({each[0]: Resource(*each[1:]) for each in _named(conn, *table, rows)} for table in tables)
+    queue_ids = {each.row.queue_id for each in rows}
+    numbers = dict(conn.execute(select(queue.c.queue_id, queue.c.number).where(queue.c.queue_id.in_(queue_ids))).all())
+    return [
+        StuckPlace(
+            groups.get(row.group_id),
+            topics.get(row.topic_id),
+            numbers.get(row.queue_id),
+            row.message_group,
+            offset_of(row.row_id) if row.row_id and stuck.source is not StuckIn.DELAYED else None,
+        )
+        for stuck, row in rows
+    ]
+
+
+def _named(conn: Connection, table: Table, key: str, rows: Sequence[Broken]) -> Sequence[Any]:
+    ids = {getattr(each.row, key) for each in rows}
+    return conn.execute(select(table.c[key], table.c.namespace, table.c.name).where(table.c[key].in_(ids))).all()
+
+
+def broken_around(
+    conn: Connection, group_id: int, topic_id: int, message_key: int, message_group: str | None, times: Times
+) -> Stuck | None:
+    """What keeps a stored message from its group; None if nothing does."""
+    row = StuckRow(group_id, queue_of(message_key), topic_id, message_group or "", message_key)
+    names = row._asdict() | Moments(times.now_ms, times.calendar_ms).names
+    for each in STUCK:
+        is_about_it = message_group is not None or each.source not in (StuckIn.POSITIONS, StuckIn.SUBSCRIPTIONS)
+        is_about_it = is_about_it and each.source is not StuckIn.DELAYED
+        if is_about_it and found(conn, each.of_message(in_order=message_group is not None), names):
+            return each
+    return None
+
+
+def broken_delay(conn: Connection, pending_id: int, times: Times) -> Stuck | None:
+    """What keeps a delayed message from its queue; None if nothing does."""
+    names = StuckRow(0, 0, 0, "", pending_id)._asdict() | Moments(times.now_ms, times.calendar_ms).names
+    return next((each for each in _OF[StuckIn.DELAYED] if found(conn, each.one(), names)), None)
+
+
+def _repair(tx: Transaction, stuck: Stuck, row: StuckRow) -> bool:
+    moments = Moments(tx.now_ms, tx.calendar_ms).names
+    if not _is_free(tx, stuck, row):
+        return False
+    # As it is now: what was found may have moved on.
+    for each in found(tx.conn, stuck.one(), row._asdict() | moments):
+        for words in stuck.repair:
+            tx.conn.execute(statement(tx.conn, words), each._asdict() | moments)
+        if each.topic_id:
+            tx.ready_topics.add(each.topic_id)
+        tx.expect(DUE, tx.now_ms)
+        tx.expect(PENDING, tx.calendar_ms)
+        tx.signals |= {DUE, PENDING}
+        return True
+    return False
+
+
+def _is_free(tx: Transaction, stuck: Stuck, row: StuckRow) -> bool:
+    """Whether no other transaction has locked the row: a user's own may do so for hours."""
+    if stuck.source not in (StuckIn.DELIVERIES, StuckIn.DELAYED) or not dialect_of(tx.conn).has_other_writers:
+        return True
+    table = stuck.source.value
+    locked = f"SELECT 1 FROM {table.name} b WHERE {table.is_one} FOR UPDATE SKIP LOCKED"  # noqa: S608
+    return tx.conn.execute(statement(tx.conn, locked), row._asdict()).first() is not None
