@@ -136,6 +136,7 @@ class App:
                     self.config.transaction_check_interval,
                     self.config.transaction_checks,
                 ),
+                long_polling=config.long_polling,
                 # A manual clock cannot follow the database's clock, so it allows no other servers.
                 shared=self.database.is_shared and isinstance(self.clock, SystemClock),
                 worker=self.worker,

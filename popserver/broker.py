@@ -8,6 +8,7 @@ from collections.abc import Callable
 from popserver.bulk.flow import Bulk
 from popserver.catalog.flow import Catalog
 from popserver.catalog.paused import PausedGroups
+from popserver.catalog.waits import Waits
 from popserver.clients.clients import Clients
 from popserver.clients.commands import Commands
 from popserver.clients.takeover import Takeover
@@ -16,6 +17,7 @@ from popserver.database.database import Database
 from popserver.database.notifications import (
     DUE,
     EVERYTHING,
+    GROUP,
     LITE,
     LITE_LOST,
     LITE_SHARED,
@@ -23,6 +25,7 @@ from popserver.database.notifications import (
     PAUSES,
     PENDING,
     SUBSCRIPTIONS,
+    TOPIC,
     USERS,
     Notification,
 )
@@ -42,6 +45,7 @@ from popserver.members.flow import GroupMembers, QueueLocks
 from popserver.members.notices import GroupNotices
 from popserver.model.budget import BrokerLimits, Budgets
 from popserver.model.message import WINDOW_MS
+from popserver.model.names import Resource
 from popserver.model.retry import HOUR_MS
 from popserver.producing.checks import Transactions
 from popserver.producing.rules import DELAY_MS_MAX, CheckPolicy
@@ -72,6 +76,7 @@ class Broker:
         key_window_ms: int = WINDOW_MS,
         delay_ms_max: int = DELAY_MS_MAX,
         checks: CheckPolicy = CHECKS,
+        long_polling: bool = True,
         shared: bool = False,
         worker: int = 0,
         budgets: Budgets | None = None,
@@ -110,6 +115,7 @@ class Broker:
         self.patrol = Patrol(self.reader, self.writer, clock)
         self.catalog = Catalog(self.reader, self.writer, self.maintenance.purge, auto_create=auto_create)
         self.paused = PausedGroups(self.reader, clock)
+        self.waits = Waits()
         self.pending = Pending(self.reader, self.writer, self.catalog, clock, self.wakeups, key_window_ms)
         self.transactions = Transactions(self.reader, self.writer, self.catalog, clock, checks)
         self.background = BackgroundTasks(clock)
@@ -176,6 +182,7 @@ class Broker:
             self.undelivered,
             self.paused,
             self.lite,
+            self.waits,
         )
         self.settling = Settling(self.writer, self.catalog)
         self.offsets = Offsets(self.reader, self.writer, self.catalog)
@@ -192,8 +199,13 @@ class Broker:
             self.undelivered,
             self.paused,
             self.meters.delivered,
+            self.waits,
+            long_polling=long_polling,
         )
-        self.writer.effects.on_ready(self.pulls.parked.wake, among=self.pulls.parked.topics)
+        if long_polling:
+            self.writer.effects.on_ready(self.pulls.parked.wake, among=self.pulls.parked.topics)
+        self.writer.effects.on_invalidated(TOPIC, self._on_changed_topic)
+        self.writer.effects.on_invalidated(GROUP, self._on_changed_group)
         self.writer.effects.on_invalidated(NEW_TOPIC, self.pulls.on_new_topic)
         self.writer.effects.on_invalidated(PAUSES, lambda _: self._reload_pauses())
         self.writer.effects.on_invalidated(SUBSCRIPTIONS, lambda _: self.catalog.forget_subscriptions())
@@ -284,6 +296,15 @@ class Broker:
             self._check_due()
         if USERS in notification.signals:
             self.users_changed()
+
+    def _on_changed_topic(self, name: Resource) -> None:
+        """Here or at another server it was changed or deleted: who waits there has to ask again."""
+        self.catalog.forget_topic(name)
+        self.waits.change(TOPIC, name)
+
+    def _on_changed_group(self, name: Resource) -> None:
+        self.catalog.forget_group(name)
+        self.waits.change(GROUP, name)
 
     def _refresh_all(self) -> None:
         self.catalog.forget_all()

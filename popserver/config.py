@@ -60,6 +60,7 @@ class Config(BaseSettings):
     tls_client_ca: Path | None = None  # PEM; clients without a certificate of this CA are refused
     tls_dir: Path | None = None  # for the self-signed certificate; None: beside a SQLite file, otherwise memory
     insecure: bool = False  # allow a public address without authentication
+    long_polling: bool = True  # off: a pull waits for at most a second, and is checked once in it
     auth: bool = False  # callers must sign, and may do what policies allow
     auth_max_age: int = Field(default=0, ge=0)  # ms; 0: no limit, because some clients sign local time as UTC
     admin_access_key: str = ""  # with auth, created at the start unless the user exists

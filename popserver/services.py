@@ -226,6 +226,7 @@ def build(
     ask = None if client_meters is None else partial(ask_for_metrics, own=own, must_sign=access.is_on)
     made = Services(broker, limits, version, address_of(host, port), own, ask)
     access.on_change(made.session.end_forbidden_streams)
+    access.on_change(broker.waits.change_all)
     gate = ClientGate(access, broker.clients, broker.clock)
     services = [
         serve(MESSAGING, made.messaging(), gate, incoming),

@@ -229,6 +229,10 @@ class Catalog:
         """The topic did not exist when it was used: read it again at its next use."""
         self._topics.pop(name, None)
 
+    def forget_group(self, name: Resource) -> None:
+        """It was changed: read it again at its next use."""
+        self._groups.pop(name, None)
+
     def invalidate(self, what: Invalidation) -> None:
         """Another server has changed or deleted this topic or group: drop it from the cache."""
         known: dict[str, dict[Resource, Any]] = {TOPIC: self._topics, GROUP: self._groups}

@@ -92,6 +92,10 @@ class PausedGroups:
             if not waiting and self._waiting.get(group.group_id) is waiting:
                 del self._waiting[group.group_id]
 
+    def end(self, group_id: int) -> None:
+        """End the waits of a group that was changed or deleted."""
+        _end_waits(self._waiting.get(group_id, ()), resumed=False)
+
     def close(self) -> None:
         """End every wait, and let no further call wait."""
         self._closed = True

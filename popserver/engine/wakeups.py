@@ -3,7 +3,8 @@
 Each topic has a wake number that grows with each wake-up. A poll reads the number *before* it asks the store, and parks
 only if the number is still the same. Otherwise a message became READY in between, and the poll would miss it. A wake-up
 wakes one parked poll of each group. If that poll leaves messages behind, it wakes the next one (`pass_on`). The room
-remembers that a group found nothing at a wake number, so that a repeated poll parks without asking the store.
+remembers that a group found nothing at a wake number, so that a repeated poll parks without asking the store. Every 5 s
+parked polls ask it all the same: a wake-up that was lost then costs no more than that.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from popserver.database.notifications import Invalidation
-from popserver.engine.clock import Clock
+from popserver.engine.clock import Alarm, Clock
 from popserver.engine.timers import DueTimer
 from popserver.filters import Filter
 from popserver.model.cache import LruCache
@@ -24,6 +25,10 @@ from popserver.model.names import Resource
 # As a RocketMQ proxy allows (requirement A9). Further polls are answered at once.
 PARKED_PER_TOPIC_AND_GROUP_MAX = 1_024
 PARKED_MAX = 100_000
+# So often parked polls look for what a lost wake-up would have told them (requirement A5): one of each group and topic,
+# and so many of them, in turn.
+BEAT_MS = 5_000
+BEAT_POLLS_MAX = 64
 
 
 # What wakes a poll: a topic, by its id, or a client's lite topics in it.
@@ -59,9 +64,12 @@ class Wakeups:
         self._wake_numbers: dict[Place, int] = {}
         self._wake_of_all = 0  # the number of places that were not woken since
         self._parked: dict[Place, dict[int, deque[asyncio.Future[Woken]]]] = {}
-        self._empty: LruCache[tuple[PollKey, Filter], int] = LruCache()
+        # The wake number, and when that was: what a lost wake-up would have told is found out later.
+        self._empty: LruCache[tuple[PollKey, Filter], tuple[int, int]] = LruCache()
         self._found_empty: dict[Place, int] = {}  # the newest number at which any group found nothing
         self._count = 0
+        self._beat: Alarm | None = None
+        self._next_in_beat = 0
         self._closed = False
 
     @property
@@ -78,12 +86,15 @@ class Wakeups:
         """
         if key.client_id and key.place not in self._wake_numbers:
             return
-        self._empty.put((key, wanted), wake_number, wanted.memory)
+        self._empty.put((key, wanted), (wake_number, self._clock.now_ms()), wanted.memory)
         self._found_empty[key.place] = max(wake_number, self._found_empty.get(key.place, 0))
 
     def is_known_empty(self, key: PollKey, wanted: Filter) -> bool:
         number = self.wake_number(key.place)
-        return self._found_empty.get(key.place) == number and self._empty.get((key, wanted)) == number
+        if self._found_empty.get(key.place) != number:
+            return False
+        found_at, at_ms = self._empty.get((key, wanted)) or (None, 0)
+        return found_at == number and self._clock.now_ms() - at_ms < BEAT_MS
 
     def has_room(self, key: PollKey) -> bool:
         queue = self._parked.get(key.place, {}).get(key.group_id, ())
@@ -99,6 +110,8 @@ class Wakeups:
         queue = self._parked.setdefault(key.place, {}).setdefault(key.group_id, deque())
         queue.append(poll)
         self._count += 1
+        if self._beat is None:
+            self._beat = self._clock.call_at(self._clock.now_ms() + BEAT_MS, self._look_again)
         alarm = self._clock.call_when_patience_ends(until_ms, lambda: _time_out(poll))
         try:
             return await poll
@@ -136,6 +149,22 @@ class Wakeups:
         """Whether a poll waits there."""
         return place in self._parked
 
+    def end(self, key: PollKey) -> None:
+        """End the parked polls of a group in a place without messages."""
+        for poll in list(self._parked.get(key.place, {}).get(key.group_id, ())):
+            _end_wait(poll, Woken.NOT)
+
+    def _look_again(self) -> None:
+        """Wake one poll of each group and topic, at most `BEAT_POLLS_MAX` of them, in turn."""
+        self._beat = None
+        queues = [queue for groups in self._parked.values() for queue in groups.values()]
+        first = self._next_in_beat if self._next_in_beat < len(queues) else 0
+        for queue in queues[first : first + BEAT_POLLS_MAX]:
+            _wake_next(queue, Woken.READY)
+        self._next_in_beat = first + BEAT_POLLS_MAX
+        if self._count and not self._closed:
+            self._beat = self._clock.call_at(self._clock.now_ms() + BEAT_MS, self._look_again)
+
     def pass_on(self, key: PollKey, woken: Woken = Woken.READY) -> None:
         """A poll left messages behind: wake the group's next poll."""
         queue = self._parked.get(key.place, {}).get(key.group_id)
@@ -145,6 +174,8 @@ class Wakeups:
     def close(self) -> None:
         """End every parked poll without messages, and park no more polls."""
         self._closed = True
+        if self._beat is not None:
+            self._beat.cancel()
         for groups in list(self._parked.values()):
             for queue in list(groups.values()):
                 for poll in list(queue):

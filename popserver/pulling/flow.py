@@ -18,11 +18,13 @@ import structlog
 from popserver.catalog import lookup
 from popserver.catalog.flow import Catalog
 from popserver.catalog.paused import PausedGroups
+from popserver.catalog.waits import Waits
+from popserver.database.notifications import GROUP, TOPIC
 from popserver.engine.clock import Clock
 from popserver.engine.meters import Delivered, Tallies
 from popserver.engine.reader import SLOW_QUERY_MS, LogLimit, Reader
 from popserver.engine.undelivered import Undelivered
-from popserver.engine.wakeups import PollKey, Wakeups
+from popserver.engine.wakeups import BEAT_MS, PollKey, Wakeups
 from popserver.engine.writer import Writer
 from popserver.filters import Filter, SqlFilter
 from popserver.filters.memory import Filters
@@ -38,6 +40,8 @@ from popserver.pulling.parked import ParkedPulls
 from popserver.pulling.read import QueueRead
 from popserver.pulling.rules import BATCH_BYTES_MAX, BATCH_SIZE_MAX, Pulled, PullStatus, QueueOffset, check_generation
 from popserver.pulling.send_back import SendBack
+
+SHORT_POLL_MS = 1_000  # as RocketMQ without long polling (requirement A5)
 
 log = structlog.get_logger("popserver.pulls")
 
@@ -77,8 +81,16 @@ class Pulls:
         undelivered: Undelivered,
         paused: PausedGroups,
         delivered: Tallies[tuple[int, int], Delivered],
+        waits: Waits,
+        *,
+        long_polling: bool = True,
     ) -> None:
-        """`delivered`: the server's counts by group id and topic id, which pulls add to."""
+        """`delivered`: the server's counts by group id and topic id, which pulls add to.
+
+        Without `long_polling` a pull waits no longer than a second, and no wake-up ends its wait.
+        """
+        self._waits = waits
+        self._held_ms_max = None if long_polling else SHORT_POLL_MS
         self._delivered = delivered
         self._reader = reader
         self._catalog = catalog
@@ -92,7 +104,9 @@ class Pulls:
         self._batcher = PullBatcher(reader)
         self._parked_at: dict[Resource, Counter[int]] = {}  # which topics (ids) of a name have waiting pulls
         self._new_topics = 0
-        self.parked = ParkedPulls(clock, wakeups.wake_number, self._ends_of)
+        beat_ms = BEAT_MS if long_polling else SHORT_POLL_MS
+        self.parked = ParkedPulls(clock, wakeups.wake_number, self._ends_of, beat_ms)
+        waits.on_end(self.parked.end)
 
     async def pull(self, request: PullRequest) -> Pulled:
         """Up to `batch_size` (at most 160) messages for the pull, and where to continue.
@@ -101,6 +115,7 @@ class Pulls:
         queue that the topic does not have, `TooManyRequests` if it would have to wait and too many pulls wait already.
         """
         check_topic(request.topic)  # first, because a refused pull creates no group
+        since = self._waits.changes
         group, topic = (
             await self._catalog.group(request.group),
             await self._catalog.topic(request.topic, request.generation),
@@ -114,7 +129,7 @@ class Pulls:
             topic, place, request.offset, batch_size, request.wanted, unsure_of, request.max_bytes
         )
         with self._filters.held(request.wanted):
-            held = self._read_or_park(group, queue_read, request.until_ms)
+            held = self._read_or_park(group, queue_read, self._until_ms(request), since)
             if request.commit_offset is None:
                 return await held
             along = self._offsets.commit_with_pull(
@@ -135,8 +150,14 @@ class Pulls:
         begin, end = next(((each.min_offset, each.end_offset) for each in ends if each.number == queue_number), (0, 0))
         return Pulled(PullStatus.RECREATED, [], begin, begin, end, topic.generation)
 
-    async def _read_or_park(self, group: Group, request: pulling_read.QueueRead, until_ms: int) -> Pulled:
+    def _until_ms(self, request: PullRequest) -> int:
+        if self._held_ms_max is None:
+            return request.until_ms
+        return min(request.until_ms, self._clock.now_ms() + self._held_ms_max)
+
+    async def _read_or_park(self, group: Group, request: pulling_read.QueueRead, until_ms: int, since: int) -> Pulled:
         key, asked_offset = PollKey(group.group_id, request.topic.topic_id), request.offset
+        names = (GROUP, group.name), (TOPIC, request.topic.name)
         is_woken = False
         while True:
             wake_number, new_topics = self._wakeups.wake_number(key.topic_id), self._new_topics
@@ -152,7 +173,9 @@ class Pulls:
                 return await self._recreated(topic, request.queue.number)
             if self._paused.covers(key.group_id, key.topic_id) and pulled.status is not PullStatus.OFFSET_ILLEGAL:
                 pulled = pulled._replace(status=PullStatus.NO_NEW_MSG, messages=[], next_offset=request.offset)
-                if await self._paused.wait(group, until_ms):
+                with self._waits.at(key, *names):
+                    is_resumed = await self._paused.wait(group, until_ms)
+                if is_resumed:
                     continue
                 break
             if pulled.messages:
@@ -165,9 +188,15 @@ class Pulls:
             if pulled.next_offset < pulled.end_offset:
                 continue
             self._check_room(key, group, request)
-            is_woken = self._new_topics != new_topics or await self._park(key, request, wake_number, until_ms)
-            if not is_woken:
+            with self._waits.at(key, *names):
+                is_woken = (
+                    self._new_topics != new_topics
+                    or self._waits.has_changed(since, *names)
+                    or await self._park(key, request, wake_number, until_ms)
+                )
+            if not is_woken or self._waits.has_changed(since, names[0]):
                 break
+            since = self._waits.changes
         status = PullStatus.NO_MATCHED_MSG if request.offset > asked_offset else PullStatus.NO_NEW_MSG
         return pulled._replace(status=status, next_offset=request.offset)
 

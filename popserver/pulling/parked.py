@@ -4,7 +4,7 @@ Each pull waits at its queue's end offset. A wake-up of the topic causes one rea
 matter how many pulls wait and how often the topic is woken meanwhile. Only pulls whose queue has grown are woken.
 
 A pull notes its topic's wake-up number before it reads. If the number has changed when it starts to wait, the ends are
-read once more; otherwise it could miss a message that came in between.
+read once more; otherwise it could miss a message that came in between. And on a beat they are read in any case.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
-from popserver.engine.clock import Clock
-from popserver.engine.wakeups import PARKED_MAX, PARKED_PER_TOPIC_AND_GROUP_MAX, PollKey
+from popserver.engine.clock import Alarm, Clock
+from popserver.engine.wakeups import BEAT_MS, PARKED_MAX, PARKED_PER_TOPIC_AND_GROUP_MAX, PollKey
 from popserver.model.errors import PopError
 
 # The end of every queue of a topic, by queue id.
@@ -24,6 +24,7 @@ Ends = Mapping[int, int]
 
 @dataclass(slots=True, eq=False)
 class ParkedPull:
+    key: PollKey
     offset: int
     woken: asyncio.Future[bool]
 
@@ -53,9 +54,17 @@ class ParkedPulls:
     """All waiting pulls of this server."""
 
     def __init__(
-        self, clock: Clock, wake_number: Callable[[int], int], ends_of: Callable[[int], Awaitable[Ends]]
+        self,
+        clock: Clock,
+        wake_number: Callable[[int], int],
+        ends_of: Callable[[int], Awaitable[Ends]],
+        beat_ms: int = BEAT_MS,
     ) -> None:
-        """`wake_number` and `ends_of` take a topic id and return its number of wake-ups and the ends of its queues."""
+        """`wake_number` and `ends_of` take a topic id and return its number of wake-ups and the ends of its queues.
+
+        Every `beat_ms` the ends are read whether or not there was a wake-up.
+        """
+        self._beat_ms = beat_ms
         self._clock = clock
         self._wake_number = wake_number
         self._ends_of = ends_of
@@ -64,6 +73,7 @@ class ParkedPulls:
         self.count = 0  # pulls that wait
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._woken_meanwhile: set[int] = set()
+        self._beat: Alarm | None = None
         self._closed = False
 
     def has_room(self, key: PollKey) -> bool:
@@ -76,12 +86,14 @@ class ParkedPulls:
         queue = self.topics.setdefault(key.topic_id, {}).setdefault(queue_id, ParkedQueue(offset))
         if queue.known_end > offset:
             return True
-        parked = ParkedPull(offset, asyncio.get_running_loop().create_future())
+        parked = ParkedPull(key, offset, asyncio.get_running_loop().create_future())
         queue.pulls[parked] = None
         self._counts[key] += 1
         self.count += 1
         if self._wake_number(key.topic_id) != wake_number:
             self.wake(key.topic_id)
+        if self._beat is None:
+            self._beat = self._clock.call_at(self._clock.now_ms() + self._beat_ms, self._look_again)
         alarm = self._clock.call_when_patience_ends(until_ms, lambda: _end_wait(parked, woken=False))
         try:
             return await parked.woken
@@ -98,6 +110,20 @@ class ParkedPulls:
         else:
             self._tasks[topic_id] = asyncio.get_running_loop().create_task(self._update_ends(topic_id))
 
+    def end(self, key: PollKey) -> None:
+        """The pulls of a group in a topic go on, because what they wait for was changed or is gone."""
+        for queue in self.topics.get(key.topic_id, {}).values():
+            for each in queue.pulls:
+                if each.key == key:
+                    _end_wait(each, woken=True)
+
+    def _look_again(self) -> None:
+        """A wake-up may have been lost (requirement A5)."""
+        self._beat = None
+        if self.topics and not self._closed:
+            self.wake_all()
+            self._beat = self._clock.call_at(self._clock.now_ms() + self._beat_ms, self._look_again)
+
     def wake_all(self) -> None:
         """Any queue may have grown: wake-ups from other servers may have been missed."""
         for topic_id in list(self.topics):
@@ -111,6 +137,8 @@ class ParkedPulls:
     def close(self) -> None:
         """Answer all waiting pulls empty, and let no further pull wait."""
         self._closed = True
+        if self._beat is not None:
+            self._beat.cancel()
         for queues in self.topics.values():
             for queue in queues.values():
                 queue.end_all(woken=False)

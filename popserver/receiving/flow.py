@@ -13,6 +13,8 @@ import structlog
 
 from popserver.catalog.flow import Catalog
 from popserver.catalog.paused import PausedGroups
+from popserver.catalog.waits import Waits
+from popserver.database.notifications import GROUP, TOPIC
 from popserver.engine.clock import Clock
 from popserver.engine.meters import Delivered, Tallies
 from popserver.engine.reader import SLOW_QUERY_MS, LogLimit
@@ -61,6 +63,7 @@ class Polls:
         undelivered: Undelivered,
         paused: PausedGroups,
         lite: LiteSubscriptions,
+        waits: Waits,
     ) -> None:
         self._writer = writer
         self._catalog = catalog
@@ -74,6 +77,9 @@ class Polls:
         self._undelivered = undelivered
         self._paused = paused
         self._lite = lite
+        self._waits = waits
+        waits.on_end(wakeups.end)
+        waits.on_end(lambda key: paused.end(key.group_id))
         self._log_limit = LogLimit()
         # Separate from the rotation of sends: a client that sends and receives in turn must not skip every other queue.
         self._rotation = itertools.count()
@@ -101,7 +107,12 @@ class Polls:
         `heads_only` the answer has at most one message of each message group. `in_one_frame`: it is not sent as a
         frame per message. `kind`: of the consumer, as it says (None: it has not).
         """
-        group, topic = await self._catalog.subscription(group_name, topic_name, kind)
+        names = (GROUP, group_name), (TOPIC, topic_name)
+        while True:
+            since = self._waits.changes
+            group, topic = await self._catalog.subscription(group_name, topic_name, kind)
+            if since == self._waits.changes or not self._waits.has_changed(since, *names):
+                break
         if MessageType.LITE in topic.accepts:
             check_lite_filter(topic, wanted)
         request = grant.Receive(
@@ -117,20 +128,21 @@ class Polls:
             heads_only=heads_only,
             in_one_frame=in_one_frame,
         )
-        return await self.poll(request, poll_until_ms)
+        return await self.poll(request, poll_until_ms, since)
 
-    async def poll(self, request: grant.Receive, poll_until_ms: int) -> list[Delivery]:
-        """The messages granted to the receive; an empty list if there is none until `poll_until_ms` (server time)."""
+    async def poll(self, request: grant.Receive, poll_until_ms: int, since: int) -> list[Delivery]:
+        """The messages granted to the receive. An empty list if there is none until `poll_until_ms` (server time), or
+        if its topic or group has changed since (`Waits.changes`)."""
         self.open += 1
         try:
             if request.wanted == EVERYTHING:
-                return await self._poll(request, poll_until_ms)
+                return await self._poll(request, poll_until_ms, since)
             with self._filters.held(request.wanted):
-                return await self._poll(request, poll_until_ms)
+                return await self._poll(request, poll_until_ms, since)
         finally:
             self.open -= 1
 
-    async def _poll(self, request: grant.Receive, poll_until_ms: int) -> list[Delivery]:
+    async def _poll(self, request: grant.Receive, poll_until_ms: int, since: int) -> list[Delivery]:
         key, wakeups = PollKey(request.group.group_id, request.topic.topic_id), self._wakeups
         if MessageType.LITE in request.topic.accepts and request.group.chooses:
             key = key._replace(client_id=request.client_id)
@@ -142,7 +154,9 @@ class Polls:
         while True:
             is_paused = bool(self._paused.topics) and self._paused.covers(key.group_id, key.topic_id)
             if is_paused and not may_be_repeated:
-                if not await self._paused.wait(request.group, poll_until_ms):
+                with self._waits.at(key, *_names(request)):
+                    is_resumed = await self._paused.wait(request.group, poll_until_ms)
+                if not is_resumed:
                     return []
                 continue
             wake_number = wakeups.wake_number(key.place)
@@ -174,7 +188,11 @@ class Polls:
                     f"{wakeups.parked} polls are waiting, too many for group '{request.group.name}' on topic"
                     f" '{request.topic.name}'; use fewer consumers, or poll again later"
                 )
-            woken = await wakeups.park(key, wake_number, poll_until_ms)
+            names = _names(request)
+            if self._waits.has_changed(since, *names):
+                return []
+            with self._waits.at(key, *names):
+                woken = await wakeups.park(key, wake_number, poll_until_ms)
             if not woken:
                 return []
 
@@ -237,6 +255,11 @@ class Polls:
             self._hold_release.cancel_delivery(answer.result().deliveries)
             if answer.result().more:
                 self._wakeups.pass_on(key)
+
+
+def _names(request: grant.Receive) -> tuple[tuple[str, Resource], tuple[str, Resource]]:
+    """What ends the wait when it changes."""
+    return (GROUP, request.group.name), (TOPIC, request.topic.name)
 
 
 def check_lite_filter(topic: Topic, wanted: Filter) -> None:

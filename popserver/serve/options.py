@@ -45,6 +45,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action=argparse.BooleanOptionalAction,
         help="create missing topics and groups on first use (on a loopback address only)",
     )
+    parser.add_argument(
+        "--long-polling",
+        action=argparse.BooleanOptionalAction,
+        help="off: a pull of a queue waits for at most a second, checked on a beat, whatever it asks for (on)",
+    )
     parser.add_argument("--min-invisible", metavar="DURATION", help="shortest invisible duration allowed (10s)")
     parser.add_argument("--retention", metavar="DURATION", help="how long messages are stored (72h); 0s: no limit")
     parser.add_argument(

@@ -148,13 +148,18 @@ class RunningBroker:
 
 @asynccontextmanager
 async def running_broker(
-    url: str = "sqlite://", *, auto_create: bool = True, clock: ManualClock | None = None, shared: bool = False
+    url: str = "sqlite://",
+    *,
+    auto_create: bool = True,
+    clock: ManualClock | None = None,
+    shared: bool = False,
+    long_polling: bool = True,
 ) -> AsyncIterator[RunningBroker]:
     """A broker that runs as long as the context; what it leaves must be sound. `shared`: beside others."""
     clock = clock or ManualClock()
     database = Database(url, durability="relaxed")
     migrate.upgrade(database)
-    broker = TestedBroker(database, clock, auto_create=auto_create, shared=shared)
+    broker = TestedBroker(database, clock, auto_create=auto_create, shared=shared, long_polling=long_polling)
     broker.writer.start()
     await broker.start()
     try:

@@ -1,0 +1,254 @@
+"""What ends a wait besides a message: the beat that finds what a wake-up lost, and the end of what is waited for."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Any
+
+import pytest
+
+from popserver.catalog import groups
+from popserver.engine import wakeups
+from popserver.lite.flow import LiteAction
+from popserver.model.errors import BadRequest, ConsumerGroupNotFound, TopicNotFound
+from popserver.model.group import LiteModel, Mode, NewGroup
+from popserver.model.names import Resource
+from popserver.model.topic import MessageType, NewTopic
+from popserver.pulling.rules import PullStatus
+from tests.pulling.test_held_pulls import held, pull
+from tests.support.builders import GROUP, TOPIC, a_message
+from tests.support.lite import lite_messages
+from tests.support.running_broker import RunningBroker, ids, running_broker, until
+from tests.support.several_brokers import SeveralBrokers
+
+SECOND = 1_000
+
+
+def lose_wakeups(broker: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker.broker.writer.effects, "ready", lambda _topic_ids: None)
+
+
+# The beat.
+
+
+@pytest.mark.row("A5")
+async def test_a_receive_finds_at_the_beat_what_a_lost_wakeup_told(
+    either_broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    poll = await either_broker.poll(poll_ms=20 * SECOND)
+    lose_wakeups(either_broker, monkeypatch)
+    (sent,) = await either_broker.send()
+    await either_broker.advance(5 * SECOND - 1)
+    assert not poll.done()
+    await either_broker.advance(1)
+    assert ids(await poll) == [sent.message_id]
+
+
+@pytest.mark.row("A5")
+async def test_a_repeated_receive_does_so_too(broker: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Polls that are shorter than the beat: the server remembers that there was nothing, and not for long."""
+    assert await broker.receive() == []
+    lose_wakeups(broker, monkeypatch)
+    (sent,) = await broker.send()
+    assert await broker.receive() == []
+    await broker.advance(5 * SECOND)
+    assert ids(await broker.receive()) == [sent.message_id]
+
+
+def have_ended(polls: list[asyncio.Task[Any]], count: int) -> bool:
+    return sum(each.done() for each in polls) == count
+
+
+@pytest.mark.row("A5")
+async def test_a_beat_asks_for_some_of_many_polls_in_turn(
+    broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wakeups, "BEAT_POLLS_MAX", 2)
+    names = [Resource("", f"g{number}") for number in range(5)]
+    polls = [await broker.poll(group=each, poll_ms=20 * SECOND) for each in names]
+    lose_wakeups(broker, monkeypatch)
+    await broker.send()
+    for done in (2, 4, 5):
+        await broker.advance(5 * SECOND)
+        await until(partial(have_ended, polls, done))
+
+
+@pytest.mark.row("A5")
+async def test_a_held_pull_finds_at_the_beat_what_a_lost_wakeup_told(
+    either_broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await either_broker.topic()
+    waiting = await held(either_broker, poll_ms=15 * SECOND)
+    lose_wakeups(either_broker, monkeypatch)
+    await either_broker.send()
+    await either_broker.advance(5 * SECOND - 1)
+    assert not waiting.done()
+    await either_broker.advance(1)
+    pulled = await waiting
+    assert (pulled.status, len(pulled.messages)) == (PullStatus.FOUND, 1)
+
+
+@pytest.mark.row("A5")
+async def test_without_long_polling_a_pull_waits_a_second() -> None:
+    async with running_broker(long_polling=False) as broker:
+        await broker.topic()
+        waiting = await held(broker, poll_ms=15 * SECOND)
+        await broker.send()
+        await broker.broker.settle()
+        assert not waiting.done(), "no wake-up: it is looked at on the beat"
+        await broker.advance(SECOND - 1)
+        assert not waiting.done()
+        await broker.advance(1)
+        assert (await waiting).status in (PullStatus.FOUND, PullStatus.NO_NEW_MSG)
+        assert len((await pull(broker)).messages) == 1
+
+
+# The end of what is waited for.
+
+
+async def ended(task: asyncio.Task[Any]) -> Any:
+    """Its answer, which comes though the clock stands still."""
+    return await asyncio.wait_for(task, 20)
+
+
+async def delete_topic(broker: RunningBroker) -> None:
+    await broker.broker.catalog.delete_topic(TOPIC)
+
+
+async def delete_group(broker: RunningBroker) -> None:
+    await broker.broker.catalog.delete_group(GROUP)
+
+
+async def add_queues(broker: RunningBroker) -> None:
+    await broker.broker.catalog.update_topic(TOPIC, queue_count=4)
+
+
+async def change_group(broker: RunningBroker) -> None:
+    await broker.broker.catalog.update_group(groups.UpdateGroup(GROUP, max_attempts=3))
+
+
+async def change_users(broker: RunningBroker) -> None:
+    broker.broker.waits.change_all()
+
+
+ENDS = [delete_topic, delete_group, add_queues, change_group]
+
+
+@pytest.mark.parametrize("end", [*ENDS, change_users])
+async def test_it_ends_a_receive(either_broker: RunningBroker, end: Any) -> None:
+    await either_broker.topic()
+    poll = await either_broker.poll()
+    await end(either_broker)
+    assert await ended(poll) == []
+    assert either_broker.parked == 0
+    again = await either_broker.poll()
+    (sent,) = await either_broker.send()
+    assert ids(await ended(again)) == [sent.message_id]
+
+
+@pytest.mark.parametrize("end", ENDS)
+async def test_it_ends_a_receive_at_another_server(servers: SeveralBrokers, end: Any) -> None:
+    a, b = servers.a, servers.b
+    await a.topic()
+    poll = await b.poll()
+    await end(a)
+    assert await ended(poll) == []
+    again = await b.poll()
+    (sent,) = await a.send()
+    assert ids(await ended(again)) == [sent.message_id]
+
+
+@pytest.mark.parametrize("end", [delete_topic, delete_group])
+async def test_it_ends_the_receive_of_a_paused_group(either_broker: RunningBroker, end: Any) -> None:
+    await either_broker.topic()
+    await either_broker.receive()
+    await either_broker.broker.progress().pause(GROUP, None, None, paused_by="")
+    paused = either_broker.broker.paused
+    poll = asyncio.create_task(either_broker.receive(poll_ms=15 * SECOND))
+    await until(lambda: paused.waiting == 1)
+    await end(either_broker)
+    assert await ended(poll) == []
+
+
+async def test_it_ends_the_receive_of_a_lite_consumer(either_broker: RunningBroker) -> None:
+    inner = either_broker.broker
+    await inner.catalog.create_topic(NewTopic(TOPIC, 1, (MessageType.LITE,)))
+    await inner.catalog.create_group(NewGroup(GROUP, lite=LiteModel.SHARED))
+    await inner.lite.sync(GROUP, TOPIC, "c1", LiteAction.PARTIAL_ADD, ["one"], None)
+    poll = await either_broker.poll()
+    await inner.catalog.delete_topic(TOPIC)
+    assert await ended(poll) == []
+    with pytest.raises(TopicNotFound):
+        await either_broker.receive()
+    await inner.catalog.create_topic(NewTopic(TOPIC, 1, (MessageType.LITE,)))
+    await inner.lite.sync(GROUP, TOPIC, "c1", LiteAction.PARTIAL_ADD, ["one"], None)
+    again = await either_broker.poll()
+    (sent,) = await either_broker.send(lite_messages("one"))
+    assert ids(await ended(again)) == [sent.message_id]
+
+
+async def test_a_held_pull_is_told_that_its_topic_is_gone(servers: SeveralBrokers) -> None:
+    for deleting, waiting_at in ((servers.a, servers.a), (servers.a, servers.b)):
+        await servers.a.topic()
+        waiting = await held(waiting_at)
+        await deleting.broker.catalog.delete_topic(TOPIC)
+        with pytest.raises(TopicNotFound):
+            await ended(waiting)
+
+
+async def test_a_held_pull_of_a_deleted_group_is_answered_empty(servers: SeveralBrokers) -> None:
+    await servers.a.topic()
+    await servers.a.group()
+    for waiting_at in (servers.a, servers.b):
+        waiting = await held(waiting_at)
+        await servers.a.broker.catalog.delete_group(GROUP)
+        assert (await ended(waiting)).status is PullStatus.NO_NEW_MSG
+        await servers.a.group()
+
+
+async def test_who_asks_again_is_told_precisely() -> None:
+    """Where nothing is created on first use, and where the group has got the other mode."""
+    async with running_broker(auto_create=False) as broker:
+        await broker.topic()
+        await broker.group()
+        poll = await broker.poll()
+        await broker.broker.catalog.delete_topic(TOPIC)
+        assert await ended(poll) == []
+        with pytest.raises(TopicNotFound):
+            await broker.receive()
+        await broker.topic()
+        poll = await broker.poll()
+        await broker.broker.catalog.delete_group(GROUP)
+        assert await ended(poll) == []
+        with pytest.raises(ConsumerGroupNotFound):
+            await broker.receive()
+        await broker.group()
+        await broker.broker.catalog.set_group_mode(await broker.broker.catalog.group(GROUP), Mode.PULL)
+        with pytest.raises(BadRequest):
+            await broker.receive()
+
+
+async def test_a_deletion_between_the_look_and_the_wait_is_not_missed(
+    broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await broker.topic()
+    await broker.receive()
+    polls = broker.broker.polls
+    ask = polls._ask
+
+    async def ask_then_delete(*given: Any) -> Any:
+        found = await ask(*given)
+        await broker.broker.catalog.delete_topic(TOPIC)
+        return found
+
+    monkeypatch.setattr(polls, "_ask", ask_then_delete)
+    await broker.advance(5 * SECOND)  # so that it asks, although it knows that the topic was empty
+    assert await ended(asyncio.create_task(broker.receive(poll_ms=15 * SECOND))) == []
+
+
+async def test_the_first_receive_of_a_new_group_waits(broker: RunningBroker) -> None:
+    """It changes the group itself, which gets its mode."""
+    poll = await broker.poll()
+    (sent,) = await broker.send([a_message()])
+    assert ids(await ended(poll)) == [sent.message_id]
