@@ -23,6 +23,7 @@ from tests.support.running_broker import RunningBroker, ids, running_broker, unt
 from tests.support.several_brokers import SeveralBrokers
 
 SECOND = 1_000
+LONG_MS = 120 * SECOND  # also of real time: a wait that ends before has been ended
 
 
 def lose_wakeups(broker: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,11 +139,11 @@ ENDS = [delete_topic, delete_group, add_queues, change_group]
 @pytest.mark.parametrize("end", [*ENDS, change_users])
 async def test_it_ends_a_receive(either_broker: RunningBroker, end: Any) -> None:
     await either_broker.topic()
-    poll = await either_broker.poll()
+    poll = await either_broker.poll(poll_ms=LONG_MS)
     await end(either_broker)
     assert await ended(poll) == []
     assert either_broker.parked == 0
-    again = await either_broker.poll()
+    again = await either_broker.poll(poll_ms=LONG_MS)
     (sent,) = await either_broker.send()
     assert ids(await ended(again)) == [sent.message_id]
 
@@ -151,10 +152,10 @@ async def test_it_ends_a_receive(either_broker: RunningBroker, end: Any) -> None
 async def test_it_ends_a_receive_at_another_server(servers: SeveralBrokers, end: Any) -> None:
     a, b = servers.a, servers.b
     await a.topic()
-    poll = await b.poll()
+    poll = await b.poll(poll_ms=LONG_MS)
     await end(a)
     assert await ended(poll) == []
-    again = await b.poll()
+    again = await b.poll(poll_ms=LONG_MS)
     (sent,) = await a.send()
     assert ids(await ended(again)) == [sent.message_id]
 
@@ -165,7 +166,7 @@ async def test_it_ends_the_receive_of_a_paused_group(either_broker: RunningBroke
     await either_broker.receive()
     await either_broker.broker.progress().pause(GROUP, None, None, paused_by="")
     paused = either_broker.broker.paused
-    poll = asyncio.create_task(either_broker.receive(poll_ms=15 * SECOND))
+    poll = asyncio.create_task(either_broker.receive(poll_ms=LONG_MS))
     await until(lambda: paused.waiting == 1)
     await end(either_broker)
     assert await ended(poll) == []
@@ -176,14 +177,14 @@ async def test_it_ends_the_receive_of_a_lite_consumer(either_broker: RunningBrok
     await inner.catalog.create_topic(NewTopic(TOPIC, 1, (MessageType.LITE,)))
     await inner.catalog.create_group(NewGroup(GROUP, lite=LiteModel.SHARED))
     await inner.lite.sync(GROUP, TOPIC, "c1", LiteAction.PARTIAL_ADD, ["one"], None)
-    poll = await either_broker.poll()
+    poll = await either_broker.poll(poll_ms=LONG_MS)
     await inner.catalog.delete_topic(TOPIC)
     assert await ended(poll) == []
     with pytest.raises(TopicNotFound):
         await either_broker.receive()
     await inner.catalog.create_topic(NewTopic(TOPIC, 1, (MessageType.LITE,)))
     await inner.lite.sync(GROUP, TOPIC, "c1", LiteAction.PARTIAL_ADD, ["one"], None)
-    again = await either_broker.poll()
+    again = await either_broker.poll(poll_ms=LONG_MS)
     (sent,) = await either_broker.send(lite_messages("one"))
     assert ids(await ended(again)) == [sent.message_id]
 
@@ -191,7 +192,7 @@ async def test_it_ends_the_receive_of_a_lite_consumer(either_broker: RunningBrok
 async def test_a_held_pull_is_told_that_its_topic_is_gone(servers: SeveralBrokers) -> None:
     for deleting, waiting_at in ((servers.a, servers.a), (servers.a, servers.b)):
         await servers.a.topic()
-        waiting = await held(waiting_at)
+        waiting = await held(waiting_at, poll_ms=LONG_MS)
         await deleting.broker.catalog.delete_topic(TOPIC)
         with pytest.raises(TopicNotFound):
             await ended(waiting)
@@ -201,7 +202,7 @@ async def test_a_held_pull_of_a_deleted_group_is_answered_empty(servers: Several
     await servers.a.topic()
     await servers.a.group()
     for waiting_at in (servers.a, servers.b):
-        waiting = await held(waiting_at)
+        waiting = await held(waiting_at, poll_ms=LONG_MS)
         await servers.a.broker.catalog.delete_group(GROUP)
         assert (await ended(waiting)).status is PullStatus.NO_NEW_MSG
         await servers.a.group()
@@ -212,13 +213,13 @@ async def test_who_asks_again_is_told_precisely() -> None:
     async with running_broker(auto_create=False) as broker:
         await broker.topic()
         await broker.group()
-        poll = await broker.poll()
+        poll = await broker.poll(poll_ms=LONG_MS)
         await broker.broker.catalog.delete_topic(TOPIC)
         assert await ended(poll) == []
         with pytest.raises(TopicNotFound):
             await broker.receive()
         await broker.topic()
-        poll = await broker.poll()
+        poll = await broker.poll(poll_ms=LONG_MS)
         await broker.broker.catalog.delete_group(GROUP)
         assert await ended(poll) == []
         with pytest.raises(ConsumerGroupNotFound):
@@ -244,11 +245,11 @@ async def test_a_deletion_between_the_look_and_the_wait_is_not_missed(
 
     monkeypatch.setattr(polls, "_ask", ask_then_delete)
     await broker.advance(5 * SECOND)  # so that it asks, although it knows that the topic was empty
-    assert await ended(asyncio.create_task(broker.receive(poll_ms=15 * SECOND))) == []
+    assert await ended(asyncio.create_task(broker.receive(poll_ms=LONG_MS))) == []
 
 
 async def test_the_first_receive_of_a_new_group_waits(broker: RunningBroker) -> None:
     """It changes the group itself, which gets its mode."""
-    poll = await broker.poll()
+    poll = await broker.poll(poll_ms=LONG_MS)
     (sent,) = await broker.send([a_message()])
     assert ids(await ended(poll)) == [sent.message_id]
