@@ -155,6 +155,7 @@ class Exceeded(StrEnum):
     COUNT = "COUNT"
     SIZE = "SIZE"
     SPAN = "SPAN"
+    UNFINISHED = "UNFINISHED"
 
 
 def _of_topic(most: int) -> Check:
@@ -167,7 +168,10 @@ class QueueLimits(Options):
 
     A threshold of the topic that is not -1 replaces the one of the queue: it is divided among the queues that are
     owned.
-    consume_concurrently_max_span: between the first and the last offset; orderly consumers ignore it.
+    consume_concurrently_max_span: between the first and the last offset. Finished messages do not count, so while one
+    message does not finish, the queue is pulled slowly. max_unfinished_span: between the first unfinished offset and the
+    newest one that was pulled, so the queue is not pulled until that message is finished; -1: no limit. Orderly
+    consumers ignore both.
     """
 
     pull_threshold_for_queue: int = option(whole(1, COUNT_MAX), 1_000)
@@ -175,6 +179,7 @@ class QueueLimits(Options):
     pull_threshold_for_topic: int = option(_of_topic(COUNT_OF_TOPIC_MAX), OFF)
     pull_threshold_size_for_topic: int = option(_of_topic(SIZE_OF_TOPIC_MAX), OFF)
     consume_concurrently_max_span: int = option(whole(1, COUNT_MAX), 2_000)
+    max_unfinished_span: int = option(_of_topic(COUNT_MAX), OFF)
 
     def of_queue(self, owned_queues: int) -> QueueLimits:
         """These limits, with the topic's thresholds divided among so many of its queues; each gets at least 1."""
@@ -190,7 +195,7 @@ class QueueLimits(Options):
             ),
         )
 
-    def exceeded(self, cached: CachedQueue, *, orderly: bool) -> Exceeded | None:
+    def exceeded(self, cached: CachedQueue, *, orderly: bool, unfinished_span: int = 0) -> Exceeded | None:
         """The limit that is exceeded; None if the queue may be pulled."""
         if cached.messages > self.pull_threshold_for_queue:
             return Exceeded.COUNT
@@ -198,6 +203,8 @@ class QueueLimits(Options):
             return Exceeded.SIZE
         if not orderly and cached.span > self.consume_concurrently_max_span:
             return Exceeded.SPAN
+        if not orderly and OFF != self.max_unfinished_span < unfinished_span:
+            return Exceeded.UNFINISHED
         return None
 
     def sentence(self, mq: MessageQueue, cached: CachedQueue, exceeded: Exceeded, times: int) -> str:
@@ -206,6 +213,7 @@ class QueueLimits(Options):
             Exceeded.COUNT: f"pull_threshold_for_queue {self.pull_threshold_for_queue}",
             Exceeded.SIZE: f"pull_threshold_size_for_queue {self.pull_threshold_size_for_queue} MiB",
             Exceeded.SPAN: f"consume_concurrently_max_span {self.consume_concurrently_max_span}",
+            Exceeded.UNFINISHED: f"max_unfinished_span {self.max_unfinished_span}",
         }
         return (
             f"{mq} is not pulled for now: {cached.messages} messages, {cached.bytes} bytes, offsets"

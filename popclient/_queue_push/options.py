@@ -74,6 +74,7 @@ class QueueOptions(Options):
     pull_batch_size_in_bytes: int = option(whole(1, PULL_BATCH_BYTES_MAX))
     pull_interval: timedelta = option(duration(most=PULL_INTERVAL_MAX))
     pull_delay_when_exception: timedelta = option(duration(MILLISECOND))
+    pull_max_idle_time: timedelta = option(duration(MILLISECOND))
     consume_message_batch_max_size: int = option(whole(1, CONSUME_BATCH_MAX))
     consume_threads: int = option(whole(1, CONSUME_THREADS_MAX))
     consume_threads_min: int | None

@@ -135,6 +135,7 @@ class Parts:
             self.offset_store,
             self.consume_service,
             broadcasting=not self._options.is_clustering,
+            pull_max_idle=self._options.pull_max_idle_time.total_seconds(),
             locks=self.locks,
             topics=lambda: self.subscribed.topics,
             beginning=self.beginning,

@@ -135,7 +135,7 @@ class Pulls:
     def _flows_over(self, request: PullRequest) -> bool:
         cached = request.process_queue.cached
         limits = self._context.limits(request.message_queue.topic)
-        exceeded = limits.exceeded(cached, orderly=self._orderly)
+        exceeded = limits.exceeded(cached, orderly=self._orderly, unfinished_span=request.process_queue.unfinished_span)
         if exceeded is None:
             return False
         if self._flow_times.hit(exceeded):

@@ -61,6 +61,7 @@ class Rebalance:
         consume_service: ConsumeMessageService,
         *,
         broadcasting: bool,
+        pull_max_idle: float,
         locks: QueueLocks | None,
         topics: Callable[[], Iterable[str]],
         beginning: Begins,
@@ -76,6 +77,7 @@ class Rebalance:
         self._offset_store = offset_store
         self._consume_service = consume_service
         self._broadcasting = broadcasting
+        self._pull_max_idle = pull_max_idle
         self._locks = locks
         self._topics = topics
         self._beginning = beginning
@@ -160,7 +162,7 @@ class Rebalance:
             return False
         if mq not in mine or pq.dropped:
             return True
-        if pq.is_pull_expired(self._clock.now()):
+        if pq.is_pull_expired(self._clock.now(), self._pull_max_idle):
             log.error("%s was not pulled for too long; it is taken up again", mq)
             return True
         return not self._has_lock(mq, pq)

@@ -79,8 +79,6 @@ class OffsetMap:
         return [self._messages[offset] for offset in self._offsets]
 
 
-# If nothing was pulled for so long, the queue's pulls have stopped; rebalancing starts it anew (requirement D7).
-PULL_EXPIRED_AFTER: Final = 120.0
 # The server frees an unrenewed lock after 60 s; its holder stops consuming well before (requirements D8, F3).
 LOCK_EXPIRED_AFTER: Final = 30.0
 # What `remove` and `commit` return if nothing can be committed.
@@ -165,6 +163,13 @@ class ProcessQueue:
         with self._mutex:
             messages = len(self._waiting) + len(self._taken)
             return CachedQueue(messages, self._bytes, self._waiting.first_offset, self._waiting.last_offset)
+
+    @property
+    def unfinished_span(self) -> int:
+        """How far the newest offset that was ever here is from the first one that is not finished."""
+        with self._mutex:
+            first = self._waiting.first_offset
+            return 0 if first is None else self._highest - first
 
     @property
     def is_empty(self) -> bool:
@@ -265,8 +270,9 @@ class ProcessQueue:
     def pulled(self, now: float) -> None:
         self.last_pull_timestamp = now
 
-    def is_pull_expired(self, now: float) -> bool:
-        return now - self.last_pull_timestamp > PULL_EXPIRED_AFTER
+    def is_pull_expired(self, now: float, after: float) -> bool:
+        """Whether nothing was pulled for `after` seconds: its pulls have stopped, and rebalancing starts it anew."""
+        return now - self.last_pull_timestamp > after
 
     def lock(self, now: float) -> None:
         """The server has granted or renewed the queue's lock. `now` is the time of the request."""

@@ -58,9 +58,13 @@ class QueuePushConsumer(ListenerConsumer[QueuePushCore]):
     client_name: of this consumer, the same after a restart and of no other; for BROADCASTING.
     pull_batch_size, pull_batch_size_in_bytes: messages per pull, and bytes of their bodies; one message may be larger.
     pull_interval: seconds from a pull that has found messages to the next. pull_delay_when_exception: seconds from a
-        pull that has failed to its repetition.
+        pull that has failed to its repetition. pull_max_idle_time: a queue that was not pulled for so long is taken up
+        anew.
     pull_threshold_for_queue, pull_threshold_size_for_queue, consume_concurrently_max_span: messages, MiB, and offsets
-        from first to last; the consumer does not pull a queue of which it holds more.
+        from first to last; the consumer does not pull a queue of which it holds more. max_unfinished_span: offsets from
+        the first unfinished one to the newest one that was pulled; -1: no limit. A queue whose first message does not
+        finish is then not pulled at all; without it, it is pulled slowly, and what was finished meanwhile is delivered
+        again after a crash.
     pull_threshold_for_topic, pull_threshold_size_for_topic: divided among the queues that are owned; -1: not used.
     consume_message_batch_max_size: messages per call of the listener. consume_threads: how many tasks call it.
     consume_threads_min: how many threads stay after a minute without work; all unless given. Tasks never stay.
@@ -103,11 +107,13 @@ class QueuePushConsumer(ListenerConsumer[QueuePushCore]):
         pull_batch_size_in_bytes: int = PULL_BATCH_BYTES_MAX,
         pull_interval: float | timedelta = 0,
         pull_delay_when_exception: float | timedelta = 3,
+        pull_max_idle_time: float | timedelta = 120,
         pull_threshold_for_queue: int = 1_000,
         pull_threshold_size_for_queue: int = 100,
         pull_threshold_for_topic: int = -1,
         pull_threshold_size_for_topic: int = -1,
         consume_concurrently_max_span: int = 2_000,
+        max_unfinished_span: int = -1,
         consume_message_batch_max_size: int = 1,
         consume_threads: int = 20,
         consume_threads_min: int | None = None,

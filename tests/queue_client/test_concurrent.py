@@ -328,7 +328,52 @@ async def test_too_many_bytes_in_hand_hold_the_pull_back(desk: Desk) -> None:
 
 
 @pytest.mark.row("C3")
-async def test_a_first_message_that_does_not_finish_bounds_the_span(desk: Desk) -> None:
+async def test_a_message_that_does_not_finish_slows_the_queue_down(desk: Desk) -> None:
+    """What is finished behind it does not count, so the queue is pulled on, a batch each 50 ms."""
+    first, done = asyncio.Event(), list[str]()
+
+    async def listener(messages: Any, context: ConsumeConcurrentlyContext) -> Any:
+        if messages[0].text == "0":
+            await first.wait()
+        done.extend(each.text for each in messages)
+        return SUCCESS
+
+    await desk.server.fill(Q, map(str, range(5_000)))
+    core = await desk.start(listener)
+    while len(done) < 4_999:
+        await until(lambda: len(done) == 4_999 or desk.clock.waits(0.05))
+        await desk.clock.advance(0.05)
+    assert desk.offset(core) == 0
+    first.set()
+    await until(lambda: desk.offset(core) == 5_000)
+
+
+@pytest.mark.row("C3")
+async def test_with_a_limit_of_its_own_it_stops_the_queue(desk: Desk) -> None:
+    first, done = asyncio.Event(), list[str]()
+
+    async def listener(messages: Any, context: ConsumeConcurrentlyContext) -> Any:
+        if messages[0].text == "0":
+            await first.wait()
+        done.extend(each.text for each in messages)
+        return SUCCESS
+
+    await desk.server.fill(Q, map(str, range(5_000)))
+    core = await desk.start(listener, max_unfinished_span=2_000)
+    for _ in range(20):
+        await until(lambda: desk.clock.waits(0.05) and len(done) == max(desk.server.pulls_of(Q)) - 1 + 32)
+        await desk.clock.advance(0.05)
+    assert 2_000 <= len(done) <= 2_032
+    assert desk.offset(core) == 0
+    first.set()
+    while len(done) < 5_000:
+        await until(lambda: len(done) == 5_000 or desk.clock.waits(0.05))
+        await desk.clock.advance(0.05)
+    await until(lambda: desk.offset(core) == 5_000)
+
+
+@pytest.mark.row("C3")
+async def test_messages_in_hand_bound_the_span(desk: Desk) -> None:
     first = asyncio.Event()
 
     async def listener(messages: Any, context: ConsumeConcurrentlyContext) -> Any:

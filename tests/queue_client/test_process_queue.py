@@ -166,12 +166,24 @@ def test_a_dropped_queue_takes_in_and_hands_out_nothing() -> None:
     assert pq.cached.last_offset == 2
 
 
-def test_a_pull_is_expired_after_two_minutes() -> None:
+@pytest.mark.row("D7")
+def test_a_pull_is_expired_after_its_time() -> None:
     pq = ProcessQueue(now=100.0)
-    assert not pq.is_pull_expired(220.0)
-    assert pq.is_pull_expired(220.1)
+    assert not pq.is_pull_expired(220.0, 120.0)
+    assert pq.is_pull_expired(220.1, 120.0)
+    assert pq.is_pull_expired(105.1, 5.0)
     pq.pulled(220.1)
-    assert not pq.is_pull_expired(340.0)
+    assert not pq.is_pull_expired(340.0, 120.0)
+
+
+def test_the_unfinished_span_counts_what_has_finished_behind_a_message_that_has_not() -> None:
+    pq = ProcessQueue(now=0.0)
+    assert pq.unfinished_span == 0
+    pq.put(views(*range(10, 15)))
+    pq.remove(views(*range(11, 15)), now=0.0)
+    assert (pq.cached.span, pq.unfinished_span) == (0, 4)
+    pq.remove(views(10), now=0.0)
+    assert pq.unfinished_span == 0
 
 
 @pytest.mark.row("D8")
