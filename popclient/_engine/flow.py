@@ -169,9 +169,9 @@ class QueueLimits(Options):
     A threshold of the topic that is not -1 replaces the one of the queue: it is divided among the queues that are
     owned.
     consume_concurrently_max_span: between the first and the last offset. Finished messages do not count, so while one
-    message does not finish, the queue is pulled slowly. max_unfinished_span: between the first unfinished offset and the
-    newest one that was pulled, so the queue is not pulled until that message is finished; -1: no limit. Orderly
-    consumers ignore both.
+    message does not finish, the queue is pulled slowly.
+    max_unfinished_span: between the first unfinished offset and the newest one that was pulled; -1: no limit. The queue
+    is not pulled until that message is finished. Orderly consumers ignore both.
     """
 
     pull_threshold_for_queue: int = option(whole(1, COUNT_MAX), 1_000)
