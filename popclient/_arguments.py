@@ -154,7 +154,7 @@ def group_name(consumer: str, why: str = "") -> Check:
     """consumer: with its article, for the error. why: it needs a group."""
 
     def check(name: str, given: str) -> str:
-        if not isinstance(given, str) or not given:
+        if not isinstance(given, str) or not given.strip():
             raise ValueError(f"{name} is {given!r}; {consumer} needs the name of its consumer group{why}")
         require_text(name, given)
         return given

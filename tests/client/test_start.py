@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import popclient
-from popclient import ClientConfig
+from popclient import ClientConfig, aio
 from popclient.aio import SimpleConsumer
 from tests.support.scripted_server import ScriptedServer
 
@@ -52,3 +52,34 @@ def test_both_faces_take_the_same_parameters() -> None:
     for consumer in (popclient.SimpleConsumer, SimpleConsumer):
         assert wanted <= set(inspect.signature(consumer).parameters)
     assert {"namespace", "access_key", "access_secret"} <= set(inspect.signature(ClientConfig).parameters)
+
+
+@pytest.mark.row("N8")
+@pytest.mark.parametrize("face", [popclient, aio], ids=["sync", "aio"])
+@pytest.mark.parametrize(
+    ("kind", "others"),
+    [
+        ("SimpleConsumer", ["t"]),
+        ("PullConsumer", []),
+        ("LiteSimpleConsumer", ["t"]),
+        ("PushConsumer", ["t", "listener"]),
+        ("LitePushConsumer", ["t", "listener"]),
+        ("QueuePushConsumer", ["t", "listener"]),
+    ],
+)
+def test_no_consumer_is_made_without_a_group_or_a_listener(face: Any, kind: str, others: list[str]) -> None:
+    async def hears(*_: object) -> None: ...
+
+    def listens(*_: object) -> None: ...
+
+    consumer = getattr(face, kind)
+    given = [(hears if face is aio else listens) if each == "listener" else each for each in others]
+    for missing in ("", " ", None):
+        with pytest.raises((TypeError, ValueError), match="group"):
+            consumer("127.0.0.1:1", missing, *given)
+    if "listener" in others:
+        with pytest.raises(TypeError, match="listener"):
+            consumer("127.0.0.1:1", "g", "t")
+        with pytest.raises(TypeError, match="listener is None"):
+            consumer("127.0.0.1:1", "g", "t", None)
+    consumer("127.0.0.1:1", "g", *given)

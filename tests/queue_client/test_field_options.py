@@ -78,7 +78,7 @@ def test_threads_beyond_the_minimum_end_when_there_is_nothing_to_do(least: int |
 def test_the_option_reaches_the_threads(shared: popserver.EmbeddedBroker, topic: str) -> None:
     consumer = QueuePushConsumer(shared.endpoint, topic, topic, lambda *_: SUCCESS, consume_threads_min=3)
     runner: Any = consumer._core.parts.runner
-    assert (runner._least, runner._most) == (3, 20)
+    assert (runner._least, runner._most, runner._keep_alive) == (3, 20, 60)
 
 
 # ---- Delays ----

@@ -353,7 +353,6 @@ async def test_the_statistics_count_what_the_server_gave(live: Live) -> None:
     told = core.parts.statistics.by_topic()[live.topic]
     assert (told.group, round(told.pull_tps * 60), told.consume_failed_msgs) == (live.group, 6, 1)
     assert (round(told.consume_ok_tps * 60), round(told.consume_failed_tps * 60)) == (5, 1)
-    assert (told.pull_rt, told.consume_rt) >= (0, 0)
 
 
 # ---- Flow ----
