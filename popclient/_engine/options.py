@@ -63,7 +63,7 @@ class SimpleOptions:
     defaults: Asking
 
     def __post_init__(self) -> None:
-        require_text("group", self.group)
+        group_name("a simple consumer")("group", self.group)
 
 
 def asking(
