@@ -85,6 +85,19 @@ def test_a_server_whose_database_is_gone_is_not_ready(open_page: Open) -> None:
         is_live(page)
 
 
+def test_one_of_two_servers_that_is_dead_needs_a_person(open_page: Open) -> None:
+    with (
+        postgres_server(own=True) as postgres,
+        fresh_database(postgres) as url,
+        server(url) as (_, _, address),
+        server(url) as (other, endpoint, _),
+    ):
+        page = open_page(address, may_fail=True, color_scheme="light")
+        other.kill()
+        page.locator("#live").get_by_text(f"Server {endpoint} is silent").wait_for()
+        is_live(page)
+
+
 @pytest.fixture
 def guarded() -> Iterator[tuple[str, Any]]:
     """A console of a server that has an admin `root`, and its sessions."""
