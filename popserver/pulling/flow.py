@@ -19,7 +19,7 @@ from popserver.catalog import lookup
 from popserver.catalog.flow import Catalog
 from popserver.catalog.paused import PausedGroups
 from popserver.catalog.waits import Waits
-from popserver.database.notifications import GROUP, TOPIC
+from popserver.database.notifications import GROUP
 from popserver.engine.clock import Clock
 from popserver.engine.meters import Delivered, Tallies
 from popserver.engine.reader import SLOW_QUERY_MS, LogLimit, Reader
@@ -157,7 +157,8 @@ class Pulls:
 
     async def _read_or_park(self, group: Group, request: pulling_read.QueueRead, until_ms: int, since: int) -> Pulled:
         key, asked_offset = PollKey(group.group_id, request.topic.topic_id), request.offset
-        names = (GROUP, group.name), (TOPIC, request.topic.name)
+        # Not of its topic: if that is deleted, another one may come, and ends the wait (`on_new_topic`).
+        of_group = (GROUP, group.name)
         is_woken = False
         while True:
             wake_number, new_topics = self._wakeups.wake_number(key.topic_id), self._new_topics
@@ -173,7 +174,7 @@ class Pulls:
                 return await self._recreated(topic, request.queue.number)
             if self._paused.covers(key.group_id, key.topic_id) and pulled.status is not PullStatus.OFFSET_ILLEGAL:
                 pulled = pulled._replace(status=PullStatus.NO_NEW_MSG, messages=[], next_offset=request.offset)
-                with self._waits.at(key, *names):
+                with self._waits.at(key, of_group):
                     is_resumed = await self._paused.wait(group, until_ms)
                 if is_resumed:
                     continue
@@ -188,13 +189,13 @@ class Pulls:
             if pulled.next_offset < pulled.end_offset:
                 continue
             self._check_room(key, group, request)
-            with self._waits.at(key, *names):
+            with self._waits.at(key, of_group):
                 is_woken = (
                     self._new_topics != new_topics
-                    or self._waits.has_changed(since, *names)
+                    or self._waits.has_changed(since, of_group)
                     or await self._park(key, request, wake_number, until_ms)
                 )
-            if not is_woken or self._waits.has_changed(since, names[0]):
+            if not is_woken or self._waits.has_changed(since, of_group):
                 break
             since = self._waits.changes
         status = PullStatus.NO_MATCHED_MSG if request.offset > asked_offset else PullStatus.NO_NEW_MSG

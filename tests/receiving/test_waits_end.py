@@ -189,15 +189,6 @@ async def test_it_ends_the_receive_of_a_lite_consumer(either_broker: RunningBrok
     assert ids(await ended(again)) == [sent.message_id]
 
 
-async def test_a_held_pull_is_told_that_its_topic_is_gone(servers: SeveralBrokers) -> None:
-    for deleting, waiting_at in ((servers.a, servers.a), (servers.a, servers.b)):
-        await servers.a.topic()
-        waiting = await held(waiting_at, poll_ms=LONG_MS)
-        await deleting.broker.catalog.delete_topic(TOPIC)
-        with pytest.raises(TopicNotFound):
-            await ended(waiting)
-
-
 async def test_a_held_pull_of_a_deleted_group_is_answered_empty(servers: SeveralBrokers) -> None:
     await servers.a.topic()
     await servers.a.group()
