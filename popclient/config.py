@@ -68,6 +68,11 @@ class ClientConfig:
     tls: False, True (public roots), or a `Tls`.
     request_timeout: seconds that one request may take, reconnecting included; a long poll may take three seconds more
         than its await duration.
+    wait_for_server: seconds that a client waits at its first call for a server that is not up yet. Then it raises
+        Unreachable; with 0 it does so after `request_timeout`. What a server or a proxy refuses is raised at once.
+    wait_for_topic: True: a consumer starts although topics do not exist yet, says so once in its log, and consumes each
+        as soon as it is made, from its first message on. False: it raises NotFound. None: as False, but True for a
+        QueuePushConsumer, as in RocketMQ 4.
     max_attempts: how often a message is tried before `send` fails, the first time included.
     close_timeout: seconds that closing may take.
     tracing: spans in a process with an OpenTelemetry tracer provider; see popclient.otel. "link": processing a message
@@ -83,6 +88,8 @@ class ClientConfig:
     session_token: str = field(default="", repr=False)
     tls: bool | Tls = False
     request_timeout: float = 3.0
+    wait_for_server: float = 0.0
+    wait_for_topic: bool | None = None
     max_attempts: int = 3
     close_timeout: float = 5.0
     tracing: Literal["link", "child", "off"] = "link"
@@ -110,6 +117,9 @@ class ClientConfig:
         for name in ("namespace", "access_key", "session_token"):
             _fit_for_header(name, getattr(self, name))
         require_seconds("request_timeout", self.request_timeout, MILLISECOND)
+        require_seconds("wait_for_server", self.wait_for_server)
+        if self.wait_for_topic not in (None, True, False):
+            raise TypeError(f"wait_for_topic is {self.wait_for_topic!r}; it must be True, False or None")
         require_whole("max_attempts", self.max_attempts)
         require_seconds("close_timeout", self.close_timeout)
         if self.tracing not in ("link", "child", "off"):

@@ -1,27 +1,42 @@
 """The errors of the client: a class for each family of status codes, and the table from code to class.
 
-The server answers with a five-digit code and a sentence; the exception has both. `retryable` of the class says whether
-the same call may succeed later. `Unreachable` is for calls without an answer: no server listens, the connection broke,
-or the deadline passed.
+The server answers with a five-digit code and a sentence; the exception has both. `repeat` of the class says when the
+same call may succeed; all loops of the clients go by it (`_session/repeating.py`). `Unreachable` is for calls without
+an answer: no server listens, the connection broke, or the deadline passed.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from enum import StrEnum
 from typing import Any, ClassVar, Final, Protocol
 
 from popproto.v2 import definition_pb2 as pb
 
 
+class Repeat(StrEnum):
+    """When the same call may succeed."""
+
+    NEVER = "never"
+    SOON = "soon"
+    LATER = "later"
+    WHEN_REACHED = "when a server answers"
+
+
 class PopError(Exception):
     """The call failed.
 
-    Attributes: `code` (the number of the status code, 0 when no server answered), `name` (the code's name) and
-    `sentence` (what the server said, for people).
+    Attributes: `code` (the number of the status code, 0 when no server answered), `name` (the code's name),
+    `sentence` (what the server said, for people), `repeat` (when the same call may succeed) and `retryable` (whether it
+    may).
     """
 
+    repeat: ClassVar[Repeat] = Repeat.NEVER
     retryable: ClassVar[bool] = False
+
+    def __init_subclass__(cls) -> None:
+        cls.retryable = cls.repeat is not Repeat.NEVER
 
     def __init__(self, sentence: str = "", *, code: int = 0, name: str = "") -> None:
         self.code = code
@@ -69,7 +84,7 @@ class NotFound(PopError):
 class RequestTimeout(PopError):
     """The server ran out of time with this request."""
 
-    retryable = True
+    repeat = Repeat.LATER
 
 
 class PayloadTooLarge(PopError):
@@ -83,7 +98,7 @@ class PreconditionFailed(PopError):
 class TooManyRequests(PopError):
     """The server is busy; the same call may succeed a little later."""
 
-    retryable = True
+    repeat = Repeat.SOON
 
 
 class QuotaExceeded(PopError):
@@ -97,13 +112,13 @@ class PropertiesTooLarge(PopError):
 class ServerError(PopError):
     """The server failed; the same call may succeed later."""
 
-    retryable = True
+    repeat = Repeat.LATER
 
 
 class ServerTimeout(PopError):
     """Something behind the server did not answer in time; the same call may succeed later."""
 
-    retryable = True
+    repeat = Repeat.LATER
 
 
 class OutOfOrder(PopError):
@@ -116,6 +131,10 @@ class UnsupportedByServer(PopError):
 
 class UnsupportedByStore(PopError):
     """This database does not allow that; the sentence says which does."""
+
+
+class RefusedByProxy(PopError):
+    """A proxy between the client and its server does not pass the call on."""
 
 
 class FailedToConsume(PopError):
@@ -147,7 +166,7 @@ class MultipleResults(PopError):
 class Unreachable(PopError):
     """No server answered: nothing listens there, the connection broke, or the deadline passed."""
 
-    retryable = True
+    repeat = Repeat.WHEN_REACHED
 
 
 class ClientClosed(PopError):

@@ -12,11 +12,10 @@ from popclient._arguments import not_copied
 from popclient._loop import Here, LoopThread
 from popclient._tasks import begin_task
 from popclient._version import log
-from popclient.errors import BadRequest, ClientClosed, NotFound, PopError
+from popclient.errors import PopError
 
 PARTS: Final = 3  # of a hold: it is renewed when the first has passed, so that two are left for further attempts
 RETRY_AFTER: Final = 1.0  # the longest pause after a failed renewal, in seconds
-HOLD_OVER: Final = (BadRequest, ClientClosed, NotFound)
 
 
 class Held(Protocol):
@@ -113,12 +112,10 @@ class KeepAlive:
     async def _change(self) -> None:
         try:
             await self._change_hold(self._length)
-        except HOLD_OVER as over:
-            log.info("%s is not kept alive: %s", self._message, over)
-            self.lost = True
         except PopError as failure:
-            log.info("%s is kept alive in a moment: %s", self._message, failure)
-            self.lost = self._left() <= 0
+            self.lost = not failure.retryable or self._left() <= 0
+            what = "is not kept alive" if self.lost else "is kept alive in a moment"
+            log.info("%s %s: %s", self._message, what, failure)
 
     def _left(self) -> float:
         """Seconds until the present hold ends."""

@@ -7,14 +7,16 @@ import re
 import subprocess
 import sys
 import tomllib
-from inspect import getdoc
+from inspect import getdoc, getmembers, isclass
 from pathlib import Path
 
 import pytest
 from sqlalchemy import inspect
 
 import popclient
-from popclient import PopError
+from popclient import PopError, Repeat, errors
+from popclient._session.repeating import LOOPS
+from popclient._session.statuses import ERROR_OF_GRPC, ERROR_OF_HTTP
 from popproto.v2 import definition_pb2 as pb
 from popserver import pytest_plugin
 from popserver.config import Config
@@ -158,3 +160,19 @@ def test_deploying_names_settings_that_there_are() -> None:
     serve = [line for line in page.splitlines() if "serve, --" in line or "popmq serve --" in line]
     options = {name[2:].replace("-", "_") for line in serve for name in re.findall(r"--[a-z-]+", line)}
     assert options - set(Config.model_fields) == set()
+
+
+def test_what_is_repeated_is_told_as_it_is() -> None:
+    section = (DOCS / "errors.md").read_text().partition("## What is repeated")[2].partition("\n## ")[0]
+    rows = {tuple(row.strip("| ").split(" | ")) for row in section.splitlines() if row.startswith("| ")}
+    kinds = [kind for _, kind in getmembers(errors, isclass) if issubclass(kind, PopError)]
+    for repeat in (Repeat.SOON, Repeat.LATER, Repeat.WHEN_REACHED):
+        named = ", ".join(f"`{kind.__name__}`" for kind in kinds if kind.repeat is repeat)
+        assert any(row[:2] == (repeat, named) for row in rows), f"{repeat}: {named}"
+    for loop in LOOPS:
+        pause = f"{loop.first:g}" if loop.first == loop.longest else f"{loop.first:g} to {loop.longest:g}"
+        assert (loop.name, loop.refused, f"{loop.soon:g}", pause) in rows
+    for code, kind in ERROR_OF_GRPC.items():
+        assert (code.name, f"`{kind.__name__}`") in rows
+    for status, answer in ERROR_OF_HTTP.items():
+        assert (str(status), f"`{answer.kind.__name__}`", answer.meaning) in rows

@@ -8,7 +8,6 @@ while the listener is quick and the topic has many: so a slow consumer does not 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from datetime import timedelta
@@ -27,10 +26,11 @@ from popclient._engine.receive import (
     receive_request,
 )
 from popclient._session import convert
+from popclient._session.repeating import POLLS, Pauses, level_of
 from popclient._session.session import Session
 from popclient._tasks import Tasks, begin_task
 from popclient._version import log
-from popclient.errors import ClientClosed, PopError, check
+from popclient.errors import ClientClosed, NotFound, PopError, check
 from popclient.message import MessageView
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
@@ -39,7 +39,7 @@ SCAN_INTERVAL: Final = 5.0
 LONG_POLL: Final = 20.0  # if the server has not told one
 # Servers that know of auto_renew hold longer and renew themselves; others refuse a receive without a duration.
 INVISIBLE: Final = timedelta(seconds=60)
-PAUSE_AFTER_FAILURE: Final = (0.05, 1.0)
+PAUSE_AFTER_DEFECT: Final = 1.0
 GUESSED_BYTES: Final = 64 * 1024  # of a message, before the first one has arrived
 
 HELPERS: Final = 3
@@ -102,7 +102,7 @@ class Polling:
         """Begins to poll what is assigned. Raises a PopError, and polls nothing, if a topic or the group is refused."""
         try:
             for topic in self._options.topics:
-                await self._scan(topic)
+                await self._scan_if_there(topic)
         except BaseException:
             await self._end_polls()
             raise
@@ -124,12 +124,20 @@ class Polling:
 
     async def _keep_scanning(self) -> None:
         while True:
-            await asyncio.sleep(SCAN_INTERVAL)
+            await asyncio.sleep(min(SCAN_INTERVAL, LEAST_PACE) if self._session.routes.missing else SCAN_INTERVAL)
             for topic in self._options.topics:
                 try:
-                    await self._scan(topic)
+                    await self._scan_if_there(topic)
                 except PopError as failure:
-                    log.debug("assignments of %s stay as they were: %s", topic, failure)
+                    if not self._session.give_up(failure):
+                        log.debug("assignments of %s stay as they were: %s", topic, failure)
+
+    async def _scan_if_there(self, topic: str) -> None:
+        try:
+            await self._scan(topic)
+        except NotFound as failure:
+            if not self._session.routes.awaits(topic, failure):
+                raise
 
     async def _scan(self, topic: str) -> None:
         """Asks what this client is to poll of a topic; ends the polls that it lost, and begins new ones."""
@@ -142,6 +150,7 @@ class Polling:
             lambda link: link.messaging.QueryAssignment, request, self._session.config.request_timeout
         )
         check(answer.status)
+        self._session.routes.is_there(topic)
         assigned = {(topic, q.broker.name, q.id): q for q in (each.message_queue for each in answer.assignments)}
         for gone in [known for known in self._assignments if known[0] == topic and known not in assigned]:
             self._assignments.pop(gone).end()
@@ -159,7 +168,7 @@ class Polling:
                     assignment.begin(self._help(assignment))
             except Exception:  # noqa: BLE001  the task's outermost line: a defect must not end the polling without a log
                 log.exception("polling %s failed; the next poll follows", assignment.topic)
-                await asyncio.sleep(PAUSE_AFTER_FAILURE[1])
+                await asyncio.sleep(PAUSE_AFTER_DEFECT)
 
     def _may_help(self, assignment: PollAssignment) -> bool:
         """PopMQ keeps message groups in order for any number of polls; elsewhere two polls at once might swap them.
@@ -217,9 +226,9 @@ class Polling:
         """
         topic, request = assignment.topic, self._request(assignment, count)
         clock = asyncio.get_running_loop().time
-        shortest, longest = PAUSE_AFTER_FAILURE
+        pauses = Pauses(POLLS)
         said = ""
-        for failures in itertools.count():
+        while True:
             begun = clock()
             self._interceptors.before_receive(topic)
             try:
@@ -228,17 +237,29 @@ class Polling:
                 raise
             except PopError as failure:
                 self._interceptors.after_receive(topic, (), failure)
-                # Only the first is a warning: a server that stays down must not fill the log.
-                log.log(logging.DEBUG if str(failure) == said else logging.WARNING, "polling %s: %s", topic, failure)
+                await self._pause(topic, failure, said, pauses)
                 said = str(failure)
-                await self._session.doubt(failure)
-                await asyncio.sleep(min(shortest * 2**failures, longest) if failure.retryable else longest)
             else:
+                self._session.routes.is_there(topic)
                 self._interceptors.after_receive(topic, views, None)
                 if not views:
                     await asyncio.sleep(min(self._long_poll, LEAST_PACE) - (clock() - begun))
                 return views
-        raise AssertionError("unreachable")
+
+    async def _pause(self, topic: str, failure: PopError, said: str, pauses: Pauses) -> None:
+        """Until the next try. If there must be none, the consumer ends, and this lasts until its polls are cancelled.
+
+        said: the failure before this one. Only the first of a kind is a warning: a server that stays down must not fill
+        the log.
+        """
+        if self._session.routes.awaits(topic, failure):
+            await asyncio.sleep(LEAST_PACE)
+        elif self._session.give_up(failure):
+            await asyncio.Event().wait()
+        else:
+            level = logging.DEBUG if str(failure) == said else level_of(failure)
+            log.log(level, "group %s polls %s again: %s", self._options.group, topic, failure)
+            await asyncio.sleep(pauses.after(failure))
 
     async def _receive(self, request: rpc.ReceiveMessageRequest) -> Sequence[MessageView]:
         receive = Receive(self._session, request, HOLD_MAX, self._long_poll, repeats=True)

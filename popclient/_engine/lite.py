@@ -11,6 +11,7 @@ from typing import ClassVar, Final, Literal
 from popclient._engine.push import PushConsumerCore
 from popclient._engine.simple import SimpleConsumerCore, at_rest
 from popclient._session import convert
+from popclient._session.repeating import LITE
 from popclient._session.session import Session
 from popclient._session.stream import call_back
 from popclient._tasks import Tasks
@@ -29,7 +30,7 @@ from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
 
 SYNC_INTERVAL: Final = 30.0  # seconds; the server forgets a client after 90
-RETRY_PAUSE: Final = 1.0
+RETRY_PAUSE: Final = LITE.first
 # "min": from the oldest stored message on; "max": only later ones; "last": where the group is.
 Begin = Literal["last", "min", "max"]
 _BEGINNINGS: Final = {"last": pb.OffsetOption.LAST, "min": pb.OffsetOption.MIN, "max": pb.OffsetOption.MAX}
@@ -131,7 +132,8 @@ class LiteSubscriptions:
                 return
             except PopError as failure:
                 pause = RETRY_PAUSE if failure.retryable else SYNC_INTERVAL
-                log.info("the lite topics of %s were not told; the next try follows: %s", self._group.name, failure)
+                if not self._session.give_up(failure):
+                    log.info("the lite topics of %s were not told; the next try follows: %s", self._group.name, failure)
 
     async def _sync(
         self,

@@ -16,14 +16,13 @@ from popclient._engine.listener import InterceptorChain
 from popclient._engine.options import PushOptions
 from popclient._engine.settle import CHANGES_AT_ONCE, Settling
 from popclient._session import convert
+from popclient._session.repeating import OUTCOMES
 from popclient._session.session import Session
 from popclient._version import log
-from popclient.errors import BadRequest, ClientClosed, NotFound, PopError, UnsupportedByServer
+from popclient.errors import PopError
 from popclient.listening import ConsumeResult, ConsumeStatus, Consumption
 
-SAY_AGAIN: Final = 1.0  # seconds, as the official clients do
-# The hold is over, or the topic or group was deleted: a repetition does not help.
-OVER: Final = (BadRequest, ClientClosed, NotFound, UnsupportedByServer)
+SAY_AGAIN: Final = OUTCOMES.first  # seconds, as the official clients do
 
 
 class OutcomeSender:
@@ -62,7 +61,7 @@ class OutcomeSender:
         self._interceptors.after_ack(held.view, error)
         if error is None:
             self._close(held)
-        elif isinstance(error, OVER):
+        elif not error.retryable:  # the hold is over, the topic or group was deleted, or the right was taken away
             log.info("%s is not acked, it may come again: %s", held.view, error)
             self._close(held)
             self._lost(held)
@@ -97,9 +96,9 @@ class OutcomeSender:
             while True:
                 try:
                     return await say()
-                except OVER as over:
-                    return log.info("%s is settled without us: %s", held.view, over)
                 except PopError as failure:
+                    if not failure.retryable:
+                        return log.info("%s is settled without us: %s", held.view, failure)
                     log.info("what became of %s is said again: %s", held.view, failure)
                 await asyncio.sleep(SAY_AGAIN)
         finally:

@@ -22,7 +22,7 @@ from popclient._session import convert
 from popclient._session.session import Session
 from popclient._tasks import begin_task
 from popclient._version import log
-from popclient.errors import ClientClosed, PopError
+from popclient.errors import ClientClosed, NotFound, PopError
 from popclient.message import FilterExpression, MessageView
 from popproto.v2 import definition_pb2 as pb
 
@@ -49,11 +49,17 @@ class Poll:
         self.asking = asking
         self.ahead = ahead
         self.messages: list[MessageView] = []
+        self.refusal: PopError | None = None  # why it was interrupted
         self.task: asyncio.Task[None]
 
     @property
     def done(self) -> bool:
         return self.task.done()
+
+    @property
+    def failure(self) -> BaseException | None:
+        """Why it has ended without a result."""
+        return self.refusal if self.task.cancelled() else self.task.exception()
 
     @property
     def expected(self) -> int:
@@ -154,6 +160,14 @@ class Polls:
                 self._idle[poll.topic].append(poll)
             poll.task.add_done_callback(partial(self._strayed, poll))
 
+    def interrupt(self, refusal: PopError | None = None) -> None:
+        """Ends the polls that run, without a result or with this refusal. What the server has granted them meanwhile
+        goes back to it, or to the next receive."""
+        for poll in self._all:
+            if not poll.done:
+                poll.refusal = refusal
+                poll.task.cancel()
+
     async def stop(self) -> list[MessageView]:
         """Ends all polls; returns the messages that they have brought and no receive has taken."""
         self._stopped = True
@@ -186,6 +200,20 @@ class Polls:
         self._give_back(strays)
 
     async def _ask(self, poll: Poll) -> None:
+        """While a topic does not exist that the client waits for, looks for it each second."""
+        clock = asyncio.get_running_loop().time
+        end = clock() + poll.asking.await_duration.total_seconds()
+        while True:
+            try:
+                return await self._ask_once(poll)
+            except NotFound as failure:
+                if not self._session.routes.awaits(poll.topic, failure):
+                    raise
+            if (left := end - clock()) <= 0:
+                return None
+            await asyncio.sleep(min(left, LEAST_PACE))
+
+    async def _ask_once(self, poll: Poll) -> None:
         """Makes the call, with a margin beyond the long poll. Repeats it if it breaks before it has any message."""
         topic, asking = poll.topic, poll.asking
         clock = asyncio.get_running_loop().time

@@ -65,7 +65,7 @@ class PushConsumerCore(ConsumerLife):
     async def _start(self) -> None:
         """Looks the topics up, opens the session and begins to poll. Raises a PopError if one of these is refused."""
         for topic in self.options.topics:
-            await self.session.route(topic)
+            await self.session.look_up(topic)
         await self.session.start()
         await self._subscribe()
         await self._polling.start()

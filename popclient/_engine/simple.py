@@ -19,12 +19,13 @@ from popclient._engine.settle import Settling
 from popclient._loop import Here, LoopThread
 from popclient._session import convert
 from popclient._session.batching import CombinedReply, Reply
+from popclient._session.repeating import ITERATION, Pauses
 from popclient._session.session import Session
 from popclient._tasks import Tasks
 from popclient._tracing import receiving
 from popclient._version import log
 from popclient.config import ClientConfig
-from popclient.errors import ClientClosed, MultipleResults, PopError
+from popclient.errors import ClientClosed, MultipleResults, PopError, for_caller
 from popclient.keep_alive import HoldRenewal
 from popclient.message import MessageView
 from popproto.v2 import definition_pb2 as pb
@@ -71,12 +72,14 @@ class SimpleConsumerCore:
             self.topics,
             lambda views: self._tasks.spawn(self._settling.give_back(views)),
         )
+        self.session.on_refused = self._polls.interrupt
+        self.stopped = False
         self._closing = False
 
     async def start(self) -> None:
         """Looks the topics up and opens the session. Raises a PopError if one of these is refused."""
         for topic in self.topics:
-            await self.session.route(topic)
+            await self.session.look_up(topic)
         await self.session.start()
 
     @property
@@ -115,6 +118,8 @@ class SimpleConsumerCore:
             self._polls.ask_ahead(following, asking, max(lately // len(self._full), full))
 
     async def _receive(self, asking: Asking) -> list[MessageView]:
+        if self.stopped:
+            raise ClientClosed("the consumer was stopped: what it has received can be acked, until it is closed")
         if not self._is_started:
             await self.start()
         mine: list[Poll] = []
@@ -136,7 +141,7 @@ class SimpleConsumerCore:
         """Until a poll brings something, or the time is over."""
         while not (brought := self._brought(mine)):
             left = deadline - asyncio.get_running_loop().time()
-            if left <= 0:
+            if left <= 0 or self.stopped:
                 return []
             self._renew(mine, asking._replace(await_duration=timedelta(seconds=max(left - SLACK, 0.0))))
             if not mine:
@@ -165,19 +170,21 @@ class SimpleConsumerCore:
         """The messages of the first poll that has some. Raises the failure of a poll if none has messages."""
         if self._closing:
             raise ClientClosed
+        if self.stopped:
+            return []
         for poll in polls:
             if poll.messages and poll.done and (brought := self._polls.take(poll)):
                 return brought
         for poll in polls:
-            if poll.done and not poll.task.cancelled() and (failure := poll.task.exception()):
-                raise failure
+            if poll.done and (failure := poll.failure):
+                raise for_caller(failure)
         return []
 
     # ---- Iteration ----
 
     async def next(self) -> MessageView | None:
-        """The next message, however long it takes; None once the consumer is closed."""
-        while not self._closing:
+        """The next message, however long it takes; None once the consumer is stopped or closed."""
+        while not (self._closing or self.stopped):
             while (view := self._pop_ready()) is not None:
                 if await self._freshen(view):
                     return view
@@ -187,24 +194,24 @@ class SimpleConsumerCore:
         return None
 
     async def _refill(self) -> None:
-        """Receives until something is ready or the consumer is closed."""
-        pause = 0.05
-        while not self._ready and not self._closing:
+        """Receives until something is ready or the consumer is stopped or closed."""
+        pauses = Pauses(ITERATION)
+        while not (self._ready or self._closing or self.stopped):
             try:
                 self._ready.extend(await self.receive(self.defaults))
-                pause = 0.05
+                pauses.succeeded()
             except ClientClosed:
                 return
             except PopError as failure:
-                if not failure.retryable or not self.session.transport.reached:
+                if not self.session.transport.reached:
                     raise
-                log.info("polling again: %s", failure)
+                pause = pauses.after(failure)
+                log.info("group %s receives again: %s", self.group, failure)
                 await asyncio.sleep(pause)
-                pause = min(pause * 2, 1.0)
 
     def take_ready(self) -> MessageView | None:
         """The next message if it is at hand and its hold is fresh. Safe in any thread: the deque is the lock."""
-        view = None if self._closing or _forks.is_lost() else self._pop_ready()
+        view = None if self._closing or self.stopped or _forks.is_lost() else self._pop_ready()
         if view is None or self._is_fresh(view):
             return view
         self._ready.appendleft(view)
@@ -264,6 +271,13 @@ class SimpleConsumerCore:
         await self._settling.forward_to_dead_letter_queue(view, reason)
 
     # ---- The end ----
+
+    def stop(self) -> None:
+        """Ends the receives that wait, without messages, and the iteration. What was not handed out goes back."""
+        if not self.stopped:
+            self.stopped = True
+            self._polls.interrupt()
+            self._tasks.spawn(self._settling.give_back(list(self._all_ready())))
 
     async def close(self) -> None:
         """Stops polling, gives messages back, flushes acks and says goodbye, all within `close_timeout`."""

@@ -48,6 +48,16 @@ class AssignedQueues:
         route = await self._session.route(topic)
         return sorted({MessageQueue(topic, queue.id) for queue in route if queue.permission in READABLE})
 
+    async def queues_if_there(self, topic: str) -> list[MessageQueue]:
+        """None of a topic that is waited for."""
+        try:
+            return await self.queues(topic)
+        except NotFound as failure:
+            if not self._session.routes.awaits(topic, failure):
+                raise
+            self.generations.missing(topic)
+            return []
+
     async def existing(self, mq: MessageQueue) -> MessageQueue:
         """The queue, if it exists. Raises NotFound."""
         there = await self.queues(mq.topic)

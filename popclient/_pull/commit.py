@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 
-from popclient._pull.fetch import PAUSE_AFTER_FAILURE, Fetcher
+from popclient._pull.fetch import Fetcher
 from popclient._queues import calls
 from popclient._queues.calls import Committed, QueueProgress
+from popclient._session.repeating import FETCHES, Pauses, level_of
 from popclient._session.session import Session
 from popclient._version import log
 from popclient.errors import MultipleResults, NotFound, PopError, for_caller
@@ -38,7 +39,7 @@ class OffsetCommitter:
         This is before anything is polled, so that after a crash the same messages come again. While the queues of a
         recreated topic are looked up, a refusal is not a failure: the refused queue may be gone.
         """
-        pause, longest = PAUSE_AFTER_FAILURE
+        pauses = Pauses(FETCHES)
         while begins := {mq: fetcher.position for mq, fetcher in self._fetchers.items() if not fetcher.has_begun}:
             try:
                 await self.commit(begins)
@@ -48,8 +49,7 @@ class OffsetCommitter:
                     self._fail(begins, failure)
                     break
                 log.info("where group %s begins is not stored yet: %s", self._group, failure)
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, longest)
+                await asyncio.sleep(pauses.after(failure) if failure.retryable else FETCHES.longest)
 
     def _awaits_queues(self, mqs: Iterable[MessageQueue]) -> bool:
         return any(fetcher.awaits_queues for mq in mqs if (fetcher := self._fetchers.get(mq)) is not None)
@@ -128,13 +128,15 @@ class OffsetCommitter:
                 self._go_on_at(fetcher, stored)
 
     async def keep_committing(self, interval: float) -> None:
-        """Every `interval` seconds, until cancelled."""
+        """Every `interval` seconds, until cancelled. `poll` raises refusals that are final."""
         while True:
             await asyncio.sleep(interval)
             try:
                 await self.commit_done()
             except PopError as failure:
-                self._say_not_committed(failure)
+                refusals = [each for _, each in failure.failures] if isinstance(failure, MultipleResults) else [failure]
+                if not any(self._session.give_up(each) for each in refusals):
+                    self._say_not_committed(failure)
 
     async def commit_at_end(self, *, all_done: bool) -> None:
         try:
@@ -143,7 +145,7 @@ class OffsetCommitter:
             self._say_not_committed(failure)
 
     def _say_not_committed(self, failure: PopError) -> None:
-        log.warning("progress of group %s is not committed: %s", self._group, failure)
+        log.log(level_of(failure), "progress of group %s is not committed: %s", self._group, failure)
 
 
 def _differ(one: Fetcher | QueueProgress, other: QueueProgress) -> bool:

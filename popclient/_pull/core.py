@@ -28,6 +28,7 @@ from popclient.message import MessageQueue, MessageView
 from popproto.v2 import definition_pb2 as pb
 
 FOLLOW_INTERVAL: Final = 30.0  # seconds between looks for new queues, as routes are asked for (requirement N2)
+MISSING_INTERVAL: Final = 1.0  # the same while a topic does not exist that is waited for
 MEMBERS: Final = "popmq.members"
 RESETS: Final = "popmq.resets"
 
@@ -55,18 +56,22 @@ class PullConsumerCore:
             lambda: convert.subscription(options.group, self._subscribing.topics, config.namespace, HOLD),
         )
         self.session.on_notice = self._heed_notice
+        self.session.on_refused = self._refused
         self._arrived = asyncio.Event()
         self._assignment = AssignedQueues(self.session, options, self._arrived.set, self._was_made_anew)
         self._committer = OffsetCommitter(self.session, options.group, self._assignment.fetchers)
         sharing = Sharing(self.session, options.group, options.allocate_strategy)
-        self._subscribing = Subscribing(self.session, sharing, self._become_share, self._assignment.meet)
+        missing = self._assignment.generations.missing
+        self._subscribing = Subscribing(self.session, sharing, self._become_share, self._assignment.meet, missing)
         self._followed: set[str] = set()
         self._rotation = itertools.count()
         self._turn = asyncio.Lock()  # whose turn it is to change what is assigned
         self._tasks = Tasks()
         self._beginning: asyncio.Task[None] | None = None
         self._consuming: Consuming | None = None
+        self._refusal: PopError | None = None  # if no queue is assigned that could fail with it
         self._started = False
+        self.stopped = False
         self._closing = False
 
     async def start(self) -> None:
@@ -120,7 +125,7 @@ class PullConsumerCore:
                 queues.add(await self._assignment.existing(each))
             else:
                 whole.add(each)
-                queues.update(await self._assignment.queues(each))
+                queues.update(await self._assignment.queues_if_there(each))
         return whole, queues
 
     async def _become(self, queues: set[MessageQueue], end: QueueEnd | None = None) -> None:
@@ -141,10 +146,12 @@ class PullConsumerCore:
 
     async def _keep_following(self) -> None:
         while True:
-            await asyncio.sleep(FOLLOW_INTERVAL)
+            await asyncio.sleep(MISSING_INTERVAL if self.session.routes.missing else FOLLOW_INTERVAL)
             try:
                 await self._follow()
             except (PopError, ValueError) as failure:
+                if isinstance(failure, PopError) and self.session.give_up(failure):
+                    continue
                 log.warning("new queues of %s are looked for later: %s", ", ".join(self._followed), failure)
 
     async def _follow(self) -> None:
@@ -155,7 +162,7 @@ class PullConsumerCore:
         async with self._turn:
             there = {mq for mq in self._assignment.assigned if mq.topic not in self._followed}
             for topic in self._followed:
-                there.update(await self._assignment.queues(topic))
+                there.update(await self._assignment.queues_if_there(topic))
             await self._become(there, QueueEnd.BEGINNING)
 
     async def _was_made_anew(self, fetcher: Fetcher) -> None:
@@ -180,9 +187,23 @@ class PullConsumerCore:
 
     async def poll(self, timeout: float, most: int) -> list[MessageView]:
         """Up to so many messages, as soon as there is one; none if the time is over."""
+        if self.stopped:
+            raise ClientClosed("the consumer was stopped: what it has polled can be committed, until it is closed")
         if self._consuming is not None:
             raise ValueError("the messages go to the listener that was given to consume; poll when it has ended")
         return [view for _, taken in await self.take(timeout, most) for view in taken]
+
+    def _refused(self, refusal: PopError) -> None:
+        """`poll` raises it: at once, and again if the next pulls are refused too."""
+        self._refusal = None if self._assignment.fetchers else refusal
+        for fetcher in self._assignment.fetchers.values():
+            fetcher.refuse(refusal)
+        self._arrived.set()
+
+    def stop(self) -> None:
+        """Ends the polls that wait, without messages, and the iteration."""
+        self.stopped = True
+        self._arrived.set()
 
     async def take(self, timeout: float, most: int) -> list[tuple[Fetcher, list[MessageView]]]:
         """The same by queue."""
@@ -191,7 +212,12 @@ class PullConsumerCore:
         self._committer.begin_poll()
         while True:
             self._require_open()
-            if not self._assignment.fetchers and self._consuming is None:
+            if (refusal := self._refusal) is not None:
+                self._refusal = None
+                raise refusal
+            if self.stopped:
+                return []
+            if not (self._assignment.fetchers or self._consuming or self._followed or self._subscribing.topics):
                 raise ValueError("nothing is assigned; call assign(topic), or assign([...]) with queues, before poll")
             self._arrived.clear()
             self._keep_beginning()

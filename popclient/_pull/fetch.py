@@ -12,6 +12,7 @@ from popclient._pull.options import HOLD, PullOptions
 from popclient._queues import pull as pull_call
 from popclient._queues.calls import QueueProgress
 from popclient._queues.pull import Pulled, PullStatus, backwards, pull_extras, pull_status
+from popclient._session.repeating import FETCHES, Pauses
 from popclient._session.session import Session
 from popclient._tasks import begin_task
 from popclient._version import log
@@ -19,8 +20,6 @@ from popclient.errors import PopError, TooManyRequests, for_caller
 from popclient.message import MessageQueue, MessageView
 
 LEAST_PACE: Final = 1.0  # seconds; a server that answers empty at once must not make its clients spin (requirement A11)
-PAUSE_AFTER_FAILURE: Final = (0.05, 1.0)
-PAUSE_WHEN_BUSY: Final = 0.02  # as the server answered (requirement B19)
 GUESSED_BYTES: Final = 64 * 1024  # of a message, before the first one has arrived
 
 
@@ -162,19 +161,17 @@ class Fetcher:
     # ---- Fetching ----
 
     async def _keep_fetching(self) -> None:
-        pause, longest = PAUSE_AFTER_FAILURE
+        pauses = Pauses(FETCHES)
         while True:
             try:
                 await self._fetch()
-                pause = PAUSE_AFTER_FAILURE[0]
-            except TooManyRequests:
-                await asyncio.sleep(PAUSE_WHEN_BUSY)
+                pauses.succeeded()
             except PopError as failure:
                 if not failure.retryable:
                     return self.fail(failure)
-                log.info("pulling %s again from %d: %s", self.mq, self._next_offset, failure)
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, longest)
+                if not isinstance(failure, TooManyRequests):
+                    log.info("pulling %s again from %d: %s", self.mq, self._next_offset, failure)
+                await asyncio.sleep(pauses.after(failure))
             except Exception as defect:  # noqa: BLE001  any failure must be reported
                 return self.fail(for_caller(defect))
 
@@ -182,6 +179,11 @@ class Fetcher:
         """Keeps it for `raise_failure`."""
         self._failure = failure
         self._arrived()
+
+    def refuse(self, refusal: PopError) -> None:
+        """Stops fetching, and keeps the refusal for `raise_failure`."""
+        self.stop()
+        self.fail(refusal)
 
     async def _fetch(self) -> None:
         """One pull, as large as the budget allows."""

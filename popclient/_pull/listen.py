@@ -88,7 +88,7 @@ class PullListening:
             await self._core.subscribe([*topics, retry_topic(self._core.options.group)])
             self._periodic.every(COMMIT_EVERY, self._commit)
             self._periodic.every(self._timeout, self._service.clean_expired)
-            while await self._room():
+            while await self._room() and not self._core.stopped:
                 for fetcher, messages in await self._take():
                     self._submit(fetcher, messages)
         except ClientClosed:

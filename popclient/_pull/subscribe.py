@@ -13,9 +13,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from popclient._queues.allocation import Sharing
+from popclient._session.repeating import level_of
 from popclient._session.session import Session
 from popclient._version import log
-from popclient.errors import Unreachable
+from popclient.errors import NotFound, PopError, Unreachable
 from popclient.message import FilterExpression, MessageQueue
 
 PERIOD: Final = 20.0  # seconds between two looks without a notice (requirement J6)
@@ -29,15 +30,19 @@ Meet = Callable[[MessageQueue], Awaitable[None]]
 class Subscribing:
     """Belongs to one event loop.
 
-    become: assigns these queues. meet: called with a topic of which this member has no queue.
+    become: assigns these queues. meet: called with a topic of which this member has no queue. missing: called with one
+    that does not exist yet.
     """
 
-    def __init__(self, session: Session, sharing: Sharing, become: Become, meet: Meet) -> None:
+    def __init__(
+        self, session: Session, sharing: Sharing, become: Become, meet: Meet, missing: Callable[[str], object]
+    ) -> None:
         self.topics: Mapping[str, FilterExpression] = {}
         self._session = session
         self._sharing = sharing
         self._become = become
         self._meet = meet
+        self._missing = missing
         self._shares: dict[str, list[MessageQueue]] = {}
         self._changed_at = 0.0
         self._told_failure = ""
@@ -46,13 +51,13 @@ class Subscribing:
     async def subscribe(self, topics: Mapping[str, FilterExpression]) -> None:
         """Becomes a member for these topics instead of the earlier ones, and takes its share."""
         for topic in topics:
-            await self._sharing.queues(topic)
+            await self._session.look_up(topic)
         before, shares = self.topics, self._shares
         try:
             self._want(topics)
             await self._session.agree()
             async with asyncio.timeout(self._session.config.request_timeout):
-                while not await self._look():  # noqa: ASYNC110  the server makes a member of us without a word
+                while not await self._look() and not self._session.routes.missing:  # noqa: ASYNC110  the server makes a member of us without a word
                     await asyncio.sleep(FIRST_PAUSE)
                 await self._take()
             self.notice()
@@ -103,9 +108,10 @@ class Subscribing:
             known = await self._look()
             await self._take()
         except Exception as failure:  # noqa: BLE001  a strategy of the user's may raise anything
-            # Once as a warning: it is tried again every second.
-            level = logging.DEBUG if str(failure) == self._told_failure else logging.WARNING
-            log.log(level, "the queues stay as they are: %s", failure)
+            if not (isinstance(failure, PopError) and self._session.give_up(failure)):
+                # Once as a warning: it is tried again every second.
+                level = logging.DEBUG if str(failure) == self._told_failure else level_of(failure)
+                log.log(level, "the queues of group %s stay as they are: %s", self._session.group, failure)
             self._told_failure = str(failure)
             return False
         self._told_failure = ""
@@ -116,7 +122,14 @@ class Subscribing:
         members = await self._sharing.members()
         known = True
         for topic in self.topics:
-            queues = await self._sharing.queues(topic)
+            try:
+                queues = await self._sharing.queues(topic)
+            except NotFound as failure:
+                if not self._session.routes.awaits(topic, failure):
+                    raise
+                self._missing(topic)
+                known = False
+                continue
             share = await self._sharing.share(topic, queues, members)
             if queues and not share:
                 await self._meet(queues[0])

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
@@ -26,6 +27,7 @@ from popclient._queues import calls
 from popclient._queues.remote_offsets import RemoteOffsetStore
 from popclient._queues.subscription import TopicSubscription
 from popclient._queues.wire import has_legacy, open_session, unsupported
+from popclient._session.repeating import is_final
 from popclient._tasks import Tasks
 from popclient._version import log
 from popclient.config import ClientConfig
@@ -53,7 +55,8 @@ class QueuePushCore(ConsumerLife):
         pull_loop: PullLoop | None = None,
     ) -> None:
         super().__init__(options.group, options.drain_timeout)
-        self.config = config
+        waits = config.wait_for_topic is not False  # as RocketMQ 4 does (requirement N2)
+        self.config = config = replace(config, wait_for_topic=waits)
         self.options = options
         self.state = ServiceState.CREATE_JUST
         self.suspended = False
@@ -91,6 +94,7 @@ class QueuePushCore(ConsumerLife):
             if self.parts.locks is not None and not await has_legacy(self.session):
                 raise unsupported(self.session, "LockQueues, which orderly consumption needs,")
             await self.parts.offset_store.load()
+            await self._require_progress()
         except BaseException:
             self.state = ServiceState.START_FAILED
             await self.session.close(self.config.close_timeout)  # else it stays a member that reads nothing
@@ -98,15 +102,24 @@ class QueuePushCore(ConsumerLife):
         self._join(self._pull_loop or shared_pull_loop())
         self.state = ServiceState.RUNNING
 
+    async def _require_progress(self) -> None:
+        """Raises the refusal of a group that consumes message by message, before any queue is taken up."""
+        known = next(filter(self.session.knows, self.parts.subscribed.topics), None)
+        if known is not None and isinstance(self.parts.offset_store, RemoteOffsetStore):
+            some = (await self.parts.sharing.queues(known))[:1]
+            try:
+                await calls.fetch_offsets(self.session, self.options.group, some) if some else None
+            except PopError as failure:
+                if is_final(failure):
+                    raise
+
     async def _look_up(self, topic: str) -> None:
         """Looks the topics up. One that does not exist yet may be created later (requirement N2). Raises refusals."""
         try:
             await self.session.route(topic)
         except NotFound as failure:
-            if failure.code != pb.TOPIC_NOT_FOUND:
+            if failure.code != pb.TOPIC_NOT_FOUND or not self.parts.is_awaited(topic, failure):
                 raise
-            if self.parts.generations.missing(topic):
-                log.warning("group %s waits for topic %s: %s", self.options.group, topic, failure)
 
     def _join(self, pull_loop: PullLoop) -> None:
         """In the order of RocketMQ: the channel is open; then periodic work, pulls, rebalancing."""

@@ -25,9 +25,11 @@ from popclient._queues.process_queue import ProcessQueue
 from popclient._queues.remote_offsets import RemoteOffsetStore
 from popclient._queues.start import Generations
 from popclient._queues.statistics import Statistics
+from popclient._queues.subscription import is_retry_topic
 from popclient._session.session import Session
 from popclient._tracing import Onlooker
 from popclient.config import ClientConfig
+from popclient.errors import PopError
 from popclient.message import MessageQueue
 from popproto.v2 import definition_pb2 as pb
 
@@ -75,6 +77,11 @@ class Parts:
             broadcasting=not options.is_clustering,
         )
         self.consume_service = self._make_consume_service()
+
+    def is_awaited(self, topic: str, failure: PopError) -> bool:
+        """The topic does not exist: notes that, and returns whether the consumer waits for it."""
+        self.generations.missing(topic)
+        return is_retry_topic(topic) or self.session.routes.awaits(topic, failure)
 
     def owned(self) -> list[tuple[MessageQueue, ProcessQueue]]:
         return [(mq, pq) for mq, pq in self.table.items() if not pq.dropped]
@@ -139,7 +146,8 @@ class Parts:
             locks=self.locks,
             topics=lambda: self.subscribed.topics,
             beginning=self.beginning,
-            missing=self.generations.missing,
+            missing=self.is_awaited,
+            give_up=self.session.give_up,
             dispatch=pulls.again,
             changed=changed,
             refused=refused,

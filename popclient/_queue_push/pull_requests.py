@@ -23,7 +23,7 @@ class PullRequest:
     """One assigned queue, and where its next pull begins. Made once per assignment.
 
     previously_locked: whether an orderly consumer has pulled since the queue's lock was granted (requirement F5).
-    quiet: whether the last pull found nothing new.
+    quiet: whether the last pull found nothing new. said: what the log says of the last failure.
     """
 
     consumer_group: str
@@ -32,6 +32,7 @@ class PullRequest:
     next_offset: int
     previously_locked: bool = False
     quiet: bool = False
+    said: str = ""
 
 
 Pull = Callable[[PullRequest], None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from datetime import timedelta
 from typing import Final, Protocol
 
@@ -18,6 +19,7 @@ from popclient._queues.pull import Pulled, PullStatus, backwards, pull_extras, p
 from popclient._queues.remote_offsets import RemoteOffsetStore
 from popclient._queues.statistics import Statistics
 from popclient._queues.subscription import TopicSubscription, filter_by_tag, is_retry_topic
+from popclient._session.repeating import PULLS, level_of
 from popclient._session.session import Session
 from popclient._tasks import Tasks
 from popclient._version import log
@@ -29,7 +31,6 @@ NOT_RUNNING: Final = 3.0
 NOT_LOCKED: Final = 3.0
 NO_SUBSCRIPTION: Final = 3.0
 SUSPENDED: Final = 1.0
-SERVER_IS_BUSY: Final = 0.02
 # A server that holds no pull must not make its clients spin: empty answers are this far apart (requirement A11).
 LEAST_PACE: Final = 1.0
 HOLD: Final = timedelta(seconds=15)
@@ -155,9 +156,7 @@ class Pulls:
             began = self._clock.now()
             status, answer = await self._ask(request, subscription)
         except Exception as failure:  # noqa: BLE001  after any failure the queue must be pulled again
-            refusal = for_caller(failure)
-            self.again(request, self._after(refusal, request, version))
-            await self._session.doubt(refusal)
+            self.again(request, self._after(failure, request, version))
             return
         took = self._clock.now() - began
         if request.process_queue.dropped:
@@ -231,14 +230,20 @@ class Pulls:
             extras=extras,
         )
 
-    def _after(self, failure: PopError, request: PullRequest, version: int) -> float:
+    def _after(self, failure: Exception, request: PullRequest, version: int) -> float:
+        """Seconds until the queue is pulled again. A refusal that is final ends the consumer."""
         if isinstance(failure, TooManyRequests):
-            return SERVER_IS_BUSY
+            return PULLS.soon
         if version != self._context.sub_version:  # it was refused or failed while the subscription changed
             return 0.0
         pause = self._options.pull_delay_when_exception.total_seconds()
+        if isinstance(failure, PopError) and self._session.give_up(failure):
+            return pause
         if not is_retry_topic(request.message_queue.topic):
-            log.warning("%s is pulled again in %g s: %s", request.message_queue, pause, failure)
+            group, mq, why = self._options.group, request.message_queue, str(for_caller(failure))
+            level = logging.DEBUG if why == request.said else level_of(failure)  # only the first of a kind is a warning
+            log.log(level, "group %s pulls %s again in %g s: %s", group, mq, pause, why)
+            request.said = why
         return pause
 
     # ---- Its answer ----

@@ -19,9 +19,10 @@ from popclient._queues.locks import QueueLocks
 from popclient._queues.offsets import OffsetStore
 from popclient._queues.process_queue import ProcessQueue
 from popclient._queues.subscription import is_retry_topic
+from popclient._session.repeating import level_of
 from popclient._tasks import Tasks
 from popclient._version import log
-from popclient.errors import NotFound
+from popclient.errors import NotFound, PopError
 from popclient.message import MessageQueue
 from popproto.v2 import definition_pb2 as pb
 
@@ -46,7 +47,8 @@ class Rebalance:
     """The queues of one consumer.
 
     table: the queues that it owns; only this class changes it. locks: None if queues are not locked.
-    topics: what it subscribes to now. missing: called with a topic that does not exist; returns whether that is new.
+    topics: what it subscribes to now. missing: called with a topic that does not exist; returns whether that is waited
+    for. give_up: called with failures of calls; returns whether one has ended the consumer.
     dispatch: called with the pull request of a new queue. changed: called with a topic, its queues, and those that this
     consumer owns now. refused: called when a lock was not granted.
     """
@@ -65,7 +67,8 @@ class Rebalance:
         locks: QueueLocks | None,
         topics: Callable[[], Iterable[str]],
         beginning: Begins,
-        missing: Callable[[str], bool],
+        missing: Callable[[str, PopError], bool],
+        give_up: Callable[[PopError], bool],
         dispatch: Callable[[PullRequest], None],
         changed: Changed,
         refused: Callable[[], None],
@@ -82,6 +85,7 @@ class Rebalance:
         self._topics = topics
         self._beginning = beginning
         self._missing = missing
+        self._give_up_on = give_up
         self._dispatch = dispatch
         self._changed = changed
         self._refused = refused
@@ -113,14 +117,12 @@ class Rebalance:
             return failure
 
     def _keep(self, topic: str, failure: Exception) -> bool:
-        """Keeps the state (requirement J9). A topic need not exist yet (requirement N2)."""
-        if isinstance(failure, NotFound) and failure.code == pb.TOPIC_NOT_FOUND:
-            if self._missing(topic) and not is_retry_topic(topic):
-                log.warning("group %s waits for topic %s: %s", self._group, topic, failure)
+        """Keeps the state (requirement J9), unless a refusal ends the consumer. Topics may come later (N2)."""
+        if isinstance(failure, NotFound) and failure.code == pb.TOPIC_NOT_FOUND and self._missing(topic, failure):
             return True
-        if is_retry_topic(topic):
+        if (isinstance(failure, PopError) and self._give_up_on(failure)) or is_retry_topic(topic):
             return True
-        log.warning("the queues of %s in group %s stay as they are: %s", topic, self._group, failure)
+        log.log(level_of(failure), "the queues of %s in group %s stay as they are: %s", topic, self._group, failure)
         return False
 
     async def _rebalance_topic(self, topic: str, members: list[GroupMember] | Exception | None) -> bool:

@@ -11,7 +11,7 @@ from popclient._queues.offsets import NO_OFFSET, OffsetStore, ReadOffsetType
 from popclient._queues.start import Generations, StartQuery, consume_timestamp_of, start_of
 from popclient._session.session import Session
 from popclient._version import log
-from popclient.errors import for_caller
+from popclient.errors import PopError, for_caller
 from popclient.message import MessageQueue
 
 UNKNOWN = -1
@@ -51,7 +51,8 @@ class StartOffset:
             # A later look-up would give another offset. The next owner of the queue continues here, also after a crash.
             offset = await self._offset_store.begin(mq, offset)
         except Exception as failure:  # noqa: BLE001  a store of the user's may raise anything
-            log.warning("where to begin %s is not known, or not stored: %s", mq, for_caller(failure))
+            if not (isinstance(failure, PopError) and self._session.give_up(failure)):
+                log.warning("where to begin %s is not known, or not stored: %s", mq, for_caller(failure))
             return UNKNOWN
         self._made_anew.discard(mq)
         self._offset_store.update_offset(mq, offset, True)

@@ -19,7 +19,6 @@ from popclient._queues.subscription import is_retry_topic
 from popclient._queues.wire import call, has_legacy, resource_of
 from popclient._session import convert
 from popclient._session.session import Session
-from popclient.errors import PopError
 from popclient.message import MessageQueue
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
@@ -241,11 +240,7 @@ class Sharing:
         """The group's members; None if the server divides the queues itself."""
         if not await has_legacy(self._session):
             return None
-        try:
-            return await calls.list_members(self._session, self._group)
-        except PopError as refusal:
-            await self._session.doubt(refusal)
-            raise
+        return await calls.list_members(self._session, self._group)
 
     async def share(
         self, topic: str, queues: list[MessageQueue], members: list[GroupMember] | None

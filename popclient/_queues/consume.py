@@ -18,7 +18,7 @@ from popclient._queues.process_queue import ProcessQueue
 from popclient._queues.statistics import Statistics
 from popclient._session.session import Session
 from popclient._version import log
-from popclient.errors import for_caller
+from popclient.errors import PopError, for_caller
 from popclient.message import MessageQueue, MessageView
 
 CONSUME_START_TIME: Final = "CONSUME_START_TIME"  # property: when the listener was called, epoch ms (requirement E6)
@@ -202,7 +202,9 @@ class ConsumeContext:
                 message._generation,
             )
         except Exception as failure:  # noqa: BLE001  after any failure the message is still here
-            log.warning("%s is not handed back, it is tried again here: %s", message, for_caller(failure))
+            if not (isinstance(failure, PopError) and self._session.give_up(failure)):
+                why = for_caller(failure)
+                log.warning("%s of group %s is not handed back, it is tried again here: %s", message, self._group, why)
             return False
         if dead:
             log.warning("%s has failed for good: it is a dead letter of group %s", message, self._group)

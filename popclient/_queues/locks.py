@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from popclient._engine.clock import Clock
 from popclient._queues import calls
 from popclient._queues.process_queue import ProcessQueue
+from popclient._session.repeating import level_of
 from popclient._session.session import Session
 from popclient._version import log
 from popclient.errors import PopError
@@ -80,7 +81,7 @@ class QueueLocks:
             try:
                 await calls.unlock_queues(self._session, self._group, mqs)
             except PopError as failure:
-                log.warning("locks of group %s are not given up, they will lapse: %s", self._group, failure)
+                log.log(level_of(failure), "locks of group %s are not given up, they lapse: %s", self._group, failure)
 
     async def unlock_all(self) -> None:
         """At the end: also those of queues that were being taken up."""
@@ -90,5 +91,6 @@ class QueueLocks:
         try:
             return (await calls.lock_queues(self._session, self._group, mqs)).queues
         except PopError as failure:
-            log.warning("locks of group %s are not known: %s", self._group, failure)
+            if not self._session.give_up(failure):
+                log.log(level_of(failure), "locks of group %s are not known: %s", self._group, failure)
             return None

@@ -14,6 +14,7 @@ from typing import Protocol
 from popclient._queues import calls
 from popclient._queues.calls import Committed, QueueProgress
 from popclient._queues.offsets import NO_OFFSET, OFFSET_ERROR, OffsetMemory, OffsetStore, ReadOffsetType
+from popclient._session.repeating import level_of
 from popclient._session.session import Session
 from popclient.errors import PopError
 from popclient.message import MessageQueue
@@ -37,22 +38,30 @@ class RemoteOffsetStore(OffsetStore):
     on_reset: called with a queue whose commit was refused, because an operator has moved its progress or its topic was
         recreated. Its offset in memory is forgotten by then; `read_offset` gets the new one from the store. It is
         called in the event loop and must not block.
+    give_up: called with each failure. Returns whether it has ended the consumer: then nothing is logged here.
     """
 
-    def __init__(self, group: str, fetch: Fetch, commit: Commit, on_reset: Callable[[MessageQueue], None]) -> None:
+    def __init__(
+        self,
+        group: str,
+        fetch: Fetch,
+        commit: Commit,
+        on_reset: Callable[[MessageQueue], None],
+        give_up: Callable[[PopError], bool] = lambda _: False,
+    ) -> None:
         self._group = group
         self._fetch = fetch
         self._commit = commit
         self._on_reset = on_reset
+        self._give_up = give_up
         self._memory = OffsetMemory()
         self._stored: dict[MessageQueue, QueueProgress] = {}  # as the server has told last
 
     @classmethod
     def of(cls, session: Session, group: str, on_reset: Callable[[MessageQueue], None]) -> RemoteOffsetStore:
         """With the calls of a session. A server without the Legacy service is asked queue by queue."""
-        return cls(
-            group, partial(calls.fetch_offsets, session, group), partial(calls.commit_offsets, session, group), on_reset
-        )
+        fetch, commit = partial(calls.fetch_offsets, session, group), partial(calls.commit_offsets, session, group)
+        return cls(group, fetch, commit, on_reset, session.give_up)
 
     async def load(self) -> None:
         """Nothing to do: the server is asked for each queue when it is assigned."""
@@ -72,7 +81,8 @@ class RemoteOffsetStore(OffsetStore):
         try:
             progress = (await self._fetch((mq,)))[mq]
         except PopError as failure:
-            log.warning("offset of %s for group %s is not known: %s", mq, self._group, failure)
+            if not self._give_up(failure):
+                log.log(level_of(failure), "offset of %s for group %s is not known: %s", mq, self._group, failure)
             return OFFSET_ERROR
         if progress.generation != self.generation(mq):
             self._memory.remove(mq)
@@ -161,5 +171,6 @@ class RemoteOffsetStore(OffsetStore):
         return self._stored.get(mq, QueueProgress(NO_OFFSET))
 
     def _say_not_committed(self, offsets: Mapping[MessageQueue, int], failure: PopError) -> None:
-        what = ", ".join(f"{mq} at {offset}" for mq, offset in offsets.items())
-        log.warning("progress of group %s is not committed (%s): %s", self._group, what, failure)
+        if not self._give_up(failure):
+            what = ", ".join(f"{mq} at {offset}" for mq, offset in offsets.items())
+            log.log(level_of(failure), "progress of group %s is not committed (%s): %s", self._group, what, failure)

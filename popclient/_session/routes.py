@@ -14,12 +14,17 @@ from popproto.v2 import service_pb2 as rpc
 
 
 class Routes:
-    """Keeps the queues of each topic that was added."""
+    """Keeps the queues of each topic that was added.
 
-    def __init__(self, config: ClientConfig, transport: Transport) -> None:
+    missing: the topics that do not exist, and that this client waits for. who: for the log.
+    """
+
+    def __init__(self, config: ClientConfig, transport: Transport, who: str) -> None:
         self._config = config
         self._transport = transport
+        self._who = who
         self.queues: dict[str, Sequence[pb.MessageQueue]] = {}
+        self.missing: set[str] = set()
 
     async def query(self, topic: str) -> Sequence[pb.MessageQueue]:
         """Asks the server for the topic's queues; raises NotFound and so on."""
@@ -31,7 +36,23 @@ class Routes:
             lambda link: link.messaging.QueryRoute, request, self._config.request_timeout
         )
         check(answer.status)
+        self.is_there(topic)
         return tuple(answer.message_queues)
+
+    def awaits(self, topic: str, failure: PopError) -> bool:
+        """Has it failed because the topic does not exist, and does this client wait for that? Says so, once."""
+        if failure.code != pb.TOPIC_NOT_FOUND or not self._config.wait_for_topic:
+            return False
+        self.queues.pop(topic, None)
+        if topic not in self.missing:
+            self.missing.add(topic)
+            log.warning("%s waits for topic %s: %s", self._who, topic, failure)
+        return True
+
+    def is_there(self, topic: str) -> None:
+        if topic in self.missing:
+            self.missing.discard(topic)
+            log.warning("topic %s exists now, %s does not wait any more", topic, self._who)
 
     async def refresh(self, topic: str) -> None:
         """Asks again for one topic, now."""

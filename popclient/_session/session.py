@@ -3,23 +3,25 @@
 The Telemetry stream is the session. While it is up, the client is `healthy`. When it breaks, the session opens it again
 after a pause that grows to one second, and sends the settings again; calls keep trying until their own deadlines.
 
-A refusal is different: the server has rejected the settings. `start` raises a refusal of the first settings, and the
-session tries again only when `start` is called again. A later refusal goes to `on_refused`, and the session asks again
-every 10 s, because rights and groups may come back.
+A refusal is different: the server, or a proxy, has rejected the settings. `start` raises a refusal of the first
+settings, and the session tries again only when `start` is called again. A later refusal goes to `on_refused`, and the
+session asks again every 10 s, because rights and groups may come back.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import random
-import sys
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 import grpc
 
 from popclient._session import convert
+from popclient._session.heartbeats import Heartbeats, say_goodbye
+from popclient._session.repeating import is_final
 from popclient._session.routes import Routes
 from popclient._session.stream import (
     Refused,
@@ -28,24 +30,21 @@ from popclient._session.stream import (
     changed_notices,
     is_cancelled,
     may_break,
+    named,
     no_trial,
     stack_traces,
 )
-from popclient._session.transport import NO_ANSWER, REFUSALS, Link, Transport, translated
+from popclient._session.transport import Link, Transport
 from popclient._tasks import Tasks
 from popclient._version import log, new_client_id
 from popclient.config import ClientConfig
-from popclient.errors import ClientClosed, PopError, Unreachable, error_of, for_caller
+from popclient.errors import ClientClosed, NotFound, PopError, Unreachable, UnsupportedByServer, error_of, for_caller
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
 
-HEARTBEAT_INTERVAL: Final = 10.0  # servers forget a client after more than 30 s of silence
-BEATS_PER_ROUTE_REFRESH: Final = 3  # 30 s (requirement N2)
-BEATS_PER_SETTINGS: Final = 30  # 5 min, as the official clients do
 HANDSHAKE_PATIENCE: Final = 3.0  # an old or busy server may never answer the settings; the client then goes on without
 RECONNECT_PAUSE: Final = (0.05, 1.0)
 REFUSED_PAUSE: Final = 10.0
-ABOUT_THE_CLIENT: Final = (pb.CONSUMER_GROUP_NOT_FOUND, pb.UNAUTHORIZED, pb.FORBIDDEN)
 # Clients must not reconnect in step. An own generator: the user may have seeded that of the module.
 _CHANCE: Final = random.Random()  # noqa: S311
 
@@ -56,7 +55,7 @@ class Session:
     pub_sub: returns what the client publishes or subscribes to; called whenever settings are sent.
     client_properties: further properties of the settings, for PopMQ servers.
     on_notice: called with the name of each of NOTICES whose value has changed.
-    on_refused: called with a refusal that comes after the session was up.
+    on_refused: called with a refusal that comes after the session was up: of the settings, or see `give_up`.
     on_back: called when the session is up again.
     """
 
@@ -70,6 +69,7 @@ class Session:
         self.config = config
         self.group = group
         self.client_id = new_client_id()
+        self._who = named(client_type, group, self.client_id)
         self.transport = Transport(config, self.client_id)
         self.transport.on_turn = self._leave_stream
         self.settings = pb.Settings()
@@ -84,16 +84,20 @@ class Session:
         self._client_type = client_type
         self._group_resource = None if group is None else convert.resource(group, config.namespace)
         self._pub_sub = pub_sub
-        self.routes = Routes(config, self.transport)
+        self.routes = Routes(config, self.transport, self._who)
+        beat = rpc.HeartbeatRequest(group=self._group_resource, client_type=client_type)
+        timeout = config.request_timeout
+        self.heartbeats = Heartbeats(self.transport, self.routes, beat, timeout, self.tell_settings)
         self._stream: grpc.aio.StreamStreamCall[rpc.TelemetryCommand, rpc.TelemetryCommand] | None = None
         self._told: pb.Publishing | pb.Subscription | None = None
         self._connected = False
         self._ever_connected = False
         self._answered = asyncio.Event()
         self._refusal: PopError | None = None  # raised by `start`
-        self._told_refusal = ""
+        self._told_refusal = ""  # in the log
         self._is_refused = False  # the stream has last ended by a refusal
         self._failure: PopError | None = None  # of the server, when the stream was last opened
+        self._unreached = "no connection yet"  # why the stream was last not opened
         self._judgement: asyncio.Future[None] | None = None  # on the settings that `agree` has sent
         self._waiting = 0  # callers of `start`
         self._started = False
@@ -108,9 +112,9 @@ class Session:
         return self._connected and not self.closing
 
     async def start(self) -> None:
-        """Opens the session if it is not open; waits a limited time for the server's settings.
+        """Opens the session if it is not open; waits a limited time for the server, and for its settings.
 
-        Raises the server's refusal, or its failure if that was its only answer to the settings.
+        Raises the server's refusal, its failure if that was its only answer to the settings, or Unreachable.
         """
         if not self._started:
             self._started = True
@@ -118,11 +122,11 @@ class Session:
             self._tasks.spawn(self._keep_stream())
             if not self._beating:
                 self._beating = True
-                self._tasks.spawn(self._keep_alive())
+                self._tasks.spawn(self.heartbeats.keep(self._who))
         if not self._answered.is_set():
             self._waiting += 1
             try:
-                await asyncio.wait_for(self._answered.wait(), HANDSHAKE_PATIENCE)
+                await self._await_answer()
             except TimeoutError:
                 self._refusal = self._failure
             finally:
@@ -130,6 +134,21 @@ class Session:
             self._answered.set()  # no caller waits a second time
         if self._refusal is not None:
             raise self._refusal
+
+    async def _await_answer(self) -> None:
+        """Raises Unreachable if there was no server within `wait_for_server`, TimeoutError if one does not answer."""
+        clock = asyncio.get_running_loop().time
+        until = clock() + self.config.wait_for_server
+        while True:
+            try:
+                await asyncio.wait_for(self._answered.wait(), HANDSHAKE_PATIENCE)
+            except TimeoutError:
+                if self.transport.reached or (await self.transport.link()).connected:
+                    raise
+            else:
+                return
+            if clock() >= until:
+                raise Unreachable(f"no answer from {self.transport.where}: {self._unreached}")
 
     @property
     def settled(self) -> bool:
@@ -153,10 +172,16 @@ class Session:
         if self.closing:
             raise ClientClosed
 
-    # ---- Routes ----
-
     def knows(self, topic: str) -> bool:
         return topic in self.routes.queues
+
+    async def look_up(self, topic: str) -> None:
+        """As `route`, for a topic that may be made later if the config says so."""
+        try:
+            await self.route(topic)
+        except NotFound as failure:
+            if not self.routes.awaits(topic, failure):
+                raise
 
     async def route(self, topic: str) -> Sequence[pb.MessageQueue]:
         """The topic's queues; queried once, then refreshed in the background."""
@@ -196,18 +221,20 @@ class Session:
                 while isinstance(command := await stream.read(), rpc.TelemetryCommand):
                     await self._obey(command)
                     was_up = was_up or self._connected
-            except grpc.aio.AioRpcError as failure:
-                reason = self._end_of(failure, link)
-                if failure.code() is grpc.StatusCode.UNAVAILABLE:
+            except (grpc.aio.AioRpcError, asyncio.InvalidStateError):  # the latter if it has ended before the settings
+                code, details = await stream.code(), await stream.details()
+                reason = self._end_of(await self.heartbeats.reason_of(code, details or ""), link)
+                if code is grpc.StatusCode.UNAVAILABLE:
                     self.transport.turn_from(link.endpoint)
             except Refused as told:
                 reason = told.refusal
                 self._refused(told.refusal, is_final=not told.refusal.retryable)
-            except (asyncio.InvalidStateError, StreamLeft):
+            except StreamLeft:
                 pass
             except asyncio.CancelledError:
                 if is_cancelled():
                     raise
+                reason = ClientClosed()  # by this client: see `_leave_stream`, or by the end of the process
             finally:
                 stream.cancel()
                 self._stream = None  # a closed client keeps nothing of gRPC: see `forks`
@@ -219,19 +246,21 @@ class Session:
         self._lost(reason)
         return was_up
 
-    def _end_of(self, failure: grpc.aio.AioRpcError, link: Link) -> PopError:
-        """Why the stream has ended. RocketMQ's proxy refuses by a gRPC status alone."""
-        code, details = failure.code(), failure.details() or ""
-        if code in REFUSALS:
-            refusal = translated(code, details)
-            self._refused(refusal, is_final=True)
-            return refusal
-        self._failure = None if code in NO_ANSWER else translated(code, details)
-        return Unreachable(f"the session with {link.endpoint} broke: {details}")
+    def _end_of(self, ended: PopError, link: Link) -> PopError:
+        """Why the stream has ended. RocketMQ's proxy refuses by a gRPC status alone, others by an HTTP status."""
+        if isinstance(ended, Unreachable | UnsupportedByServer):  # no server has answered, or an old one
+            self._failure, self._unreached = None, ended.sentence
+        elif ended.retryable:
+            self._failure = ended
+        else:
+            self._refused(ended, is_final=True)
+            return ended
+        return Unreachable(f"the session with {link.endpoint} broke: {ended.sentence}")
 
     def _leave_stream(self) -> None:
         """The transport now uses another endpoint: the session follows."""
         if self._stream is not None:
+            self._lost(Unreachable(f"it does not answer; the next endpoint of {self.transport.where} is tried"))
             self._stream.cancel()
 
     async def tell_settings(self) -> None:
@@ -263,10 +292,14 @@ class Session:
         finally:
             self._judgement = None
 
-    async def doubt(self, refusal: PopError) -> None:
-        """A call was refused. If that may concern the whole client, the server checks its settings again."""
-        if refusal.code in ABOUT_THE_CLIENT:
-            await self.tell_settings()
+    def give_up(self, refusal: PopError) -> bool:
+        """A call that a loop repeats has failed. If for good, that is as if the settings were refused. Is it?"""
+        is_awaited = refusal.code == pb.TOPIC_NOT_FOUND and bool(self.config.wait_for_topic)
+        if not is_final(refusal) or is_awaited:
+            return False
+        if not self.closing:
+            call_back(self.on_refused, refusal)
+        return True
 
     async def _say(self, command: rpc.TelemetryCommand) -> None:
         if self._stream is not None:
@@ -296,7 +329,7 @@ class Session:
         """Ends the stream, unless the failure passes and earlier settings are still in force."""
         if not (refusal.retryable and self._connected):
             raise Refused(refusal)
-        log.warning("the settings of %s were not taken: %s", self.client_id, refusal)
+        log.warning("the settings of %s were not taken: %s", self._who, refusal)
 
     def _agreed(self, settings: pb.Settings) -> None:
         before, self.settings = self.settings, settings
@@ -309,10 +342,10 @@ class Session:
         self._told_refusal = ""
         self._answered.set()
         if not self._connected:
-            self._connected = True
-            self._tasks.spawn(self._heartbeat())
+            self._connected = self.transport.reached = True
+            self._tasks.spawn(self.heartbeats.send())
             if self._ever_connected:
-                log.info("session of %s is back", self.client_id)
+                log.warning("%s is connected to %s again", self._who, self.transport.where)
                 self.on_back()
                 call_back(self.config.on_reconnect)
         if self._ever_connected:
@@ -325,7 +358,7 @@ class Session:
         if self._judged(refusal):
             return
         if not self._waiting and str(refusal) != self._told_refusal:
-            log.warning("no session for %s: %s", self.client_id, refusal)
+            log.warning("%s is refused: %s", self._who, refusal)
         self._told_refusal = str(refusal)
         self._refusal = None if self._ever_connected else refusal
         self._answered.set()
@@ -345,36 +378,10 @@ class Session:
         if self._connected:
             self._connected = False
             if not self.closing:
-                log.info("session of %s lost: %s", self.client_id, reason)
+                # Who is refused is told that already.
+                level = logging.INFO if isinstance(reason, PopError) and not reason.retryable else logging.WARNING
+                log.log(level, "%s has lost its server: %s", self._who, reason)
                 call_back(self.config.on_disconnect, reason)
-
-    # ---- Heartbeats ----
-
-    async def _keep_alive(self) -> None:
-        for beat in range(1, sys.maxsize):
-            await asyncio.sleep(HEARTBEAT_INTERVAL)
-            try:
-                await self._beat(beat)
-            except Exception:  # noqa: BLE001  one failed heartbeat must not end the others
-                log.exception("a heartbeat of %s failed; the next one follows", self.client_id)
-
-    async def _beat(self, beat: int) -> None:
-        await self._heartbeat()
-        if beat % BEATS_PER_ROUTE_REFRESH == 0:
-            await self.routes.refresh_all()
-        if beat % BEATS_PER_SETTINGS == 0:
-            await self.tell_settings()
-
-    async def _heartbeat(self) -> None:
-        request = rpc.HeartbeatRequest(group=self._group_resource, client_type=self._client_type)
-        limit = self.config.request_timeout
-        try:
-            answer = await self.transport.unary(lambda link: link.messaging.Heartbeat, request, limit)
-        except PopError as failure:
-            log.debug("heartbeat failed: %s", failure)
-            return
-        if answer.status.code == pb.UNRECOGNIZED_CLIENT_TYPE:  # the server has forgotten us
-            await self.tell_settings()
 
     # ---- The end ----
 
@@ -383,19 +390,14 @@ class Session:
         self.closing = True
         try:
             if self._ever_connected and patience > 0:
-                await self._say_goodbye(patience)
+                patience = min(patience, self.config.request_timeout)
+                await say_goodbye(self.transport, self._group_resource, patience)
+                if self._stream is not None:
+                    # gRPC waits for the write without end, such as behind a connection that takes no more bytes.
+                    with may_break(), contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(patience):
+                            await self._stream.done_writing()
         finally:
             self._tasks.cancel()
             await self._tasks.ended()
             await self.transport.close()
-
-    async def _say_goodbye(self, patience: float) -> None:
-        request = rpc.NotifyClientTerminationRequest(group=self._group_resource)
-        patience = min(patience, self.config.request_timeout)
-        with contextlib.suppress(PopError):
-            await self.transport.unary(lambda link: link.messaging.NotifyClientTermination, request, patience)
-        if self._stream is not None:
-            # gRPC waits for the write without end, such as behind a connection that takes no more bytes.
-            with may_break(), contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(patience):
-                    await self._stream.done_writing()

@@ -33,6 +33,12 @@ class Refused(Exception):
         self.refusal = refusal
 
 
+def named(client_type: pb.ClientType.ValueType, group: str | None, client_id: str) -> str:
+    """What the log calls a client."""
+    kind = pb.ClientType.Name(client_type).lower().replace("_", " ")
+    return f"the {kind} {client_id}" if group is None else f"the {kind} of group {group}"
+
+
 def is_cancelled() -> bool:
     """Is this task itself cancelled? Cancelling a stream raises CancelledError in its reader and writer too."""
     task = asyncio.current_task()

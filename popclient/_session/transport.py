@@ -2,7 +2,7 @@
 
 A client has one channel for each endpoint and uses one of them, the current one. If it cannot be reached, the next one
 becomes current (requirement N1), and a call keeps trying until its own deadline: a restart of the server is no error
-for the caller.
+for the caller. Until a server has answered once, that is at least `wait_for_server`.
 """
 
 from __future__ import annotations
@@ -21,21 +21,11 @@ import grpc
 
 from popclient import _forks
 from popclient._session.proxy import about, proxy_for
+from popclient._session.statuses import translated
 from popclient._session.tls import Credentials, NoHandshake, credentials_for, hint
 from popclient._version import VERSION
 from popclient.config import ClientConfig, Endpoint, Tls, parse_endpoints
-from popclient.errors import (
-    BadRequest,
-    ClientClosed,
-    Forbidden,
-    PayloadTooLarge,
-    PopError,
-    ServerError,
-    TooManyRequests,
-    Unauthorized,
-    Unreachable,
-    UnsupportedByServer,
-)
+from popclient.errors import ClientClosed, PopError, Unreachable
 from popproto.v1 import admin_pb2_grpc, bulk_pb2_grpc, legacy_pb2_grpc, receiving_pb2_grpc
 from popproto.v2 import admin_pb2_grpc as rocketmq_admin_pb2_grpc
 from popproto.v2 import service_pb2 as rpc
@@ -128,6 +118,7 @@ class Transport:
         self.headers = Headers(config, client_id)
         self.on_turn: Callable[[], None] = lambda: None  # another endpoint is now the current one
         self.reached = False  # has any server ever answered?
+        self._wait_for_server = config.wait_for_server
         self._tls = Tls() if config.tls is True else config.tls or None
         self._links: dict[Endpoint, Link] = {}
         self._current = 0
@@ -153,27 +144,26 @@ class Transport:
         return await self.call(attempt, timeout)
 
     async def call(self, attempt: Callable[[Link, float], Awaitable[Answer]], timeout: float) -> Answer:
-        """Repeats `attempt(link, seconds left)` until a server answers or `timeout` seconds are over."""
+        """Repeats `attempt(link, seconds left)` until a server answers or the time is over: `timeout` seconds, and
+        before the first answer of a server at least `wait_for_server`."""
         clock = asyncio.get_running_loop().time
-        deadline = clock() + timeout
-
-        def over() -> bool:
-            # gRPC's deadline may pass a moment before ours; the rest is too short for another attempt.
-            return clock() >= deadline - 0.01
-
+        deadline = clock() + (timeout if self.reached else max(timeout, self._wait_for_server))
         for tries in itertools.count(1):
+            failed: PopError
             try:
                 link = await self.link()
-                answer = await attempt(link, self._share(link, deadline - clock()))
+                answer = await attempt(link, self._share(link, min(deadline - clock(), timeout)))
             except grpc.aio.AioRpcError as failure:
-                self._judge(link, failure, over())
+                failed = self._judge(link, failure)
             except NoHandshake as failure:
                 self.turn_from(failure.endpoint)
-                if over():
-                    raise
+                failed = failure
             else:
-                self.reached = True
+                self.reached, link.hint = True, ""
                 return answer
+            # gRPC's deadline may pass a moment before ours; the rest is too short for another attempt.
+            if not isinstance(failed, Unreachable) or clock() >= deadline - 0.01:
+                raise failed from None  # out of the block above: what gRPC has raised adds nothing
             if tries % len(self.endpoints) == 0:
                 await asyncio.sleep(min(0.02 * 2 ** min(tries, 5), max(deadline - clock(), 0.0)))
         raise AssertionError("unreachable")
@@ -191,24 +181,19 @@ class Transport:
         patience = remaining if link.connected else remaining / min(len(self.endpoints), 2)
         return max(patience, 0.001)
 
-    def _judge(self, link: Link, failure: grpc.aio.AioRpcError, final: bool) -> None:
-        """Turns to the next endpoint if this one is gone; raises if another attempt cannot help or is too late."""
-        code, details = failure.code(), failure.details() or ""
-        gone = code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
-        slow = code is grpc.StatusCode.DEADLINE_EXCEEDED
-        if gone or (slow and not link.connected):
+    def _judge(self, link: Link, failure: grpc.aio.AioRpcError) -> PopError:
+        """What the failure means. Turns to the next endpoint if this one is gone."""
+        details = failure.details() or ""
+        failed = translated(failure.code(), details)
+        if not isinstance(failed, Unreachable):
+            return failed
+        if failure.code() is not grpc.StatusCode.DEADLINE_EXCEEDED or not link.connected:
             self.turn_from(link.endpoint)
-        elif not slow:
-            raise translated(code, details)
-        if said := hint(details, self._tls):
+        if said := hint(details, self._tls) or (failed.sentence if failed.name.startswith("HTTP") else ""):
             link.hint = said
-        elif link.connected:
-            link.hint = ""
-        if final:
-            # Time may have run out in the midst of another attempt, which says nothing of the reason.
-            why = link.hint or f"{code.name.lower()}, {details}"
-            way = "" if link.proxy is None else f", {about(link.proxy)}"
-            raise Unreachable(f"no answer from {self.where}{way}: {why}")
+        # Time may have run out in the midst of another attempt, which says nothing of the reason.
+        way = "" if link.proxy is None else f", {about(link.proxy)}"
+        return Unreachable(f"no answer from {self.where}{way}: {link.hint or failed.sentence}")
 
     @property
     def where(self) -> str:
@@ -264,37 +249,6 @@ def grpc_timeout(seconds: float) -> float:
     """What to give gRPC, which adds it to `time.time()`, so that it is so many seconds also while that stands still."""
     ahead = time.clock_gettime(_REAL_TIME) - time.time()
     return seconds if abs(ahead) < 1 else seconds + ahead
-
-
-def translated(code: grpc.StatusCode, details: str) -> PopError:
-    """The error for a gRPC status, in the server's own words."""
-    kind = PayloadTooLarge if "larger than max" in details else _KIND_OF_STATUS.get(code, ServerError)
-    return kind(f"gRPC {code.name.lower()}: {details}", name=code.name)
-
-
-# A RocketMQ server puts its own failures into the answer; a gRPC status comes from the layers below.
-_KIND_OF_STATUS: Final[dict[grpc.StatusCode, type[PopError]]] = {
-    grpc.StatusCode.INVALID_ARGUMENT: BadRequest,
-    grpc.StatusCode.UNIMPLEMENTED: UnsupportedByServer,
-    grpc.StatusCode.UNAUTHENTICATED: Unauthorized,
-    grpc.StatusCode.PERMISSION_DENIED: Forbidden,
-    grpc.StatusCode.RESOURCE_EXHAUSTED: TooManyRequests,
-}
-
-# With these codes no server has answered; the others are failures of a server.
-NO_ANSWER: Final = (
-    grpc.StatusCode.UNAVAILABLE,
-    grpc.StatusCode.CANCELLED,
-    grpc.StatusCode.DEADLINE_EXCEEDED,
-    grpc.StatusCode.UNIMPLEMENTED,
-)
-
-# The statuses with which a RocketMQ proxy ends the Telemetry stream when it refuses the settings.
-REFUSALS: Final = (
-    grpc.StatusCode.INVALID_ARGUMENT,
-    grpc.StatusCode.UNAUTHENTICATED,
-    grpc.StatusCode.PERMISSION_DENIED,
-)
 
 
 def _channel(

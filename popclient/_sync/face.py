@@ -79,6 +79,11 @@ class ConsumerFace(Face[AnyCore]):
 class ListenerConsumer(ConsumerFace[ListenerCore]):
     """A consumer that calls a listener."""
 
+    @property
+    def healthy(self) -> bool:
+        """Is the session with the server up, and has nothing ended this consumer?"""
+        return super().healthy and self._core.refusal is None
+
     def run(self) -> None:
         """Consumes until `close`, SIGTERM or SIGINT, and closes the consumer.
 
@@ -90,6 +95,10 @@ class ListenerConsumer(ConsumerFace[ListenerCore]):
             with self:
                 ending.wait()
                 ending.restore_signals()  # a second signal does not wait for the draining
+        self._core.raise_refusal()
+
+    def raise_refusal(self) -> None:
+        """Raises the refusal that has ended the consumer, if there is one. `run` does so by itself."""
         self._core.raise_refusal()
 
     def _start(self) -> None:

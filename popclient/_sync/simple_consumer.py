@@ -116,6 +116,21 @@ class SimpleConsumer(ConsumerFace[SimpleConsumerCore]):
         while (view := self._core.take_ready() or self._bridge.run(self._core.next)) is not None:
             yield view
 
+    def stop(self) -> None:
+        """Ends the iteration, and a `receive` that waits returns an empty list at once; the next one raises
+        ClientClosed. Received messages that you have not seen go back to the server; those that you hold can be acked
+        until `close`.
+
+        May be called in any thread, and by a signal handler: `signal.signal(signal.SIGTERM, lambda *_:
+        consumer.stop())`.
+        """
+        self._bridge.post(self._core.stop)
+
+    @property
+    def stopped(self) -> bool:
+        """Was `stop` called? For loops around `receive`."""
+        return self._core.stopped
+
     def close(self) -> None:
         """Stops polling, gives back received messages that you have not seen (their attempt does not count), finishes
         pending acks and ends the session, within `close_timeout`. Closing twice is fine."""

@@ -78,6 +78,11 @@ class ConsumerFace(Face[AnyCore]):
 class ListenerConsumer(ConsumerFace[ListenerCore]):
     """A consumer that calls a listener."""
 
+    @property
+    def healthy(self) -> bool:
+        """Is the session with the server up, and has nothing ended this consumer?"""
+        return super().healthy and self._core.refusal is None
+
     async def run(self) -> None:
         """Consumes until `close`, SIGTERM or SIGINT, and closes the consumer.
 
@@ -89,6 +94,10 @@ class ListenerConsumer(ConsumerFace[ListenerCore]):
             async with self:
                 await ending.wait()
                 ending.restore_signals()  # a second signal does not wait for the draining
+        self._core.raise_refusal()
+
+    def raise_refusal(self) -> None:
+        """Raises the refusal that has ended the consumer, if there is one. `run` does so by itself."""
         self._core.raise_refusal()
 
     async def _start(self) -> None:

@@ -260,6 +260,17 @@ class PullConsumer(ConsumerFace[PullConsumerCore]):
 
     # ---- Life ----
 
+    def stop(self) -> None:
+        """Ends the iteration and `consume`, and a `poll` that waits returns an empty list at once; the next one raises
+        ClientClosed. What was polled can be committed until `close`. May be called in any thread, and by a signal
+        handler."""
+        self._bridge.post(self._core.stop)
+
+    @property
+    def stopped(self) -> bool:
+        """Was `stop` called? For loops around `poll`."""
+        return self._core.stopped
+
     async def close(self) -> None:
         """Ends all pulls, commits what was polled if `auto_commit` says so, and ends the session, within
         `close_timeout`.

@@ -19,10 +19,11 @@ from typing import Any, Final, TypeVar
 from popclient._loop import LoopThread
 from popclient._queues.wire import open_session
 from popclient._session import convert
+from popclient._session.repeating import LINK, Pauses
 from popclient._session.session import Session
 from popclient._tasks import Tasks
 from popclient.config import ClientConfig
-from popclient.errors import PopError, Unreachable, UnsupportedByServer
+from popclient.errors import PopError, UnsupportedByServer
 from popproto.v2 import definition_pb2 as pb
 
 Answer = TypeVar("Answer")
@@ -30,7 +31,6 @@ Answer = TypeVar("Answer")
 IDLE_S: Final = 60.0
 _GOODBYE_S: Final = 1.0
 _HOLD: Final = timedelta(seconds=15)
-_PAUSE_S: Final = (0.1, 2.0)  # between two tries: the first pause, and the longest
 
 
 class ServerLink:
@@ -82,16 +82,16 @@ class ServerLink:
     async def _patiently(self, work: Callable[[Session], Awaitable[Answer]], patience: float) -> Answer:
         clock = asyncio.get_running_loop().time
         deadline = clock() + patience
-        pause, longest = _PAUSE_S
+        pauses = Pauses(LINK)
         with self._in_use():
             while True:
                 try:
                     return await work(await self._present())
                 except PopError as failure:
-                    if not (failure.retryable or isinstance(failure, Unreachable)) or clock() + pause >= deadline:
+                    pause = pauses.after(failure)
+                    if not failure.retryable or clock() + pause >= deadline:
                         raise
                 await asyncio.sleep(pause)
-                pause = min(pause * 2, longest)
 
     @contextmanager
     def _in_use(self) -> Iterator[None]:

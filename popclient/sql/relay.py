@@ -19,7 +19,16 @@ from sqlalchemy import Connection, Engine, Row, delete, func, not_, select, upda
 from sqlalchemy.exc import SQLAlchemyError
 
 from popclient._arguments import not_copied
-from popclient.errors import BadRequest, ClientClosed, PayloadTooLarge, PopError, PropertiesTooLarge, Unreachable
+from popclient.errors import (
+    BadRequest,
+    ClientClosed,
+    PayloadTooLarge,
+    PopError,
+    PropertiesTooLarge,
+    RefusedByProxy,
+    Unauthorized,
+    Unreachable,
+)
 from popclient.message import Message
 from popclient.sql.tables import outbox
 
@@ -34,8 +43,8 @@ PAUSE_MAX: Final = 5.0  # seconds between two tries to reach the broker or the d
 
 # The message's own fault: trying again does not help.
 _OF_THE_MESSAGE: Final = (BadRequest, PayloadTooLarge, PropertiesTooLarge)
-# There is no broker, or no producer.
-_NO_BROKER: Final = (Unreachable, ClientClosed)
+# There is no broker, or no producer that it takes messages of.
+_OF_ALL: Final = (Unreachable, ClientClosed, Unauthorized, RefusedByProxy)
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)
 
 log = logging.getLogger("popclient.relay")
@@ -57,6 +66,8 @@ class Relay:
 
     Inside `with` it runs in a thread of its own; `run` runs it in yours. Several relays may work on one outbox. If the
     broker refuses a message for its own fault, it stays in the table with the reason in `refusal`; the others go on.
+    Messages of a refused topic wait, and are tried again every 5 s. If the producer is refused, for its credentials or
+    by a proxy, the relay ends: `run` raises that, the thread logs it, and `healthy` is false.
     """
 
     __reduce__ = not_copied
@@ -66,13 +77,15 @@ class Relay:
         self._producer = producer
         self._poll_interval = poll_interval
         self._resting: dict[str, float] = {}  # topic → when to try it again
+        self._told: dict[str, str] = {}  # topic → why it waits, as the log says
+        self._ended_by: PopError | None = None
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
     def move(self) -> Step:
         """One step: moves the oldest messages, at most 128 and 4 MiB.
 
-        Raises the error that stops all of them: Unreachable, or the database's own error.
+        Raises the error that stops all of them: Unreachable, Unauthorized, or the database's own error.
         """
         with self._engine.connect() as conn:
             rows = conn.execute(_FULL.where(outbox.c.outbox_id.in_(self._next(conn)))).all()
@@ -83,13 +96,13 @@ class Relay:
         if taken or refused:
             self._settle(taken, refused)
         for outcome in outcomes.values():
-            if isinstance(outcome, _NO_BROKER):
+            if isinstance(outcome, _OF_ALL):
                 raise outcome
         return Step(len(taken), len(refused), len(rows) - len(taken) - len(refused))
 
     def run(self, stop: threading.Event | None = None) -> None:
-        """Moves messages until `stop` is set. Waits for an unreachable broker or database."""
-        stop, pause = stop or self._stop, self._poll_interval
+        """Moves messages until `stop` is set. Waits for an unreachable broker or database; raises a final refusal."""
+        stop, pause, said = stop or self._stop, self._poll_interval, ""
         while not stop.is_set():
             try:
                 step = self.move()
@@ -97,11 +110,19 @@ class Relay:
                 log.warning("the outbox waits: %s", closed)
                 return
             except (PopError, SQLAlchemyError) as error:
-                log.warning("the outbox waits: %s", error)
+                if isinstance(error, PopError) and not error.retryable:
+                    self._ended_by = error
+                    raise
+                if str(error) != said:  # once for each reason
+                    log.warning("the outbox waits: %s", error)
+                said = str(error)
                 pause = min(pause * 2, PAUSE_MAX)
                 stop.wait(pause)
                 continue
             pause = self._poll_interval
+            if said:
+                log.warning("the outbox does not wait any more")
+                said = ""
             if not step.moved and not step.refused:
                 stop.wait(pause)
 
@@ -119,8 +140,19 @@ class Relay:
 
     def start(self) -> None:
         """Runs it in a thread of its own, until `close`."""
-        self._thread = threading.Thread(target=self.run, name="popmq-relay", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="popmq-relay", daemon=True)
         self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.run()
+        except PopError as refusal:
+            log.error("the relay ends, and the outbox waits: %s", refusal)
+
+    @property
+    def healthy(self) -> bool:
+        """Has no refusal ended it?"""
+        return self._ended_by is None
 
     def close(self) -> None:
         """Ends the thread after its current step."""
@@ -163,16 +195,19 @@ class Relay:
             results = self._producer.send_many([messages[row.outbox_id] for row in tried])
             for row, outcome in zip(tried, results, strict=True):
                 outcomes[row.outbox_id] = outcome
+                if not isinstance(outcome, PopError):
+                    self._told.pop(row.topic, None)
                 if isinstance(outcome, PopError) and not isinstance(outcome, _OF_THE_MESSAGE):
                     held_up.add(_group_of(row))
                     self._rest(row.topic, outcome)
         return outcomes
 
     def _rest(self, topic: str, failure: PopError) -> None:
-        if isinstance(failure, _NO_BROKER):
+        if isinstance(failure, _OF_ALL):
             return
-        if topic not in self._resting:
-            log.warning("topic %s waits: %s", topic, failure)
+        if self._told.get(topic) != str(failure):
+            log.warning("the messages of topic %s wait: %s", topic, failure)
+        self._told[topic] = str(failure)
         self._resting[topic] = time.monotonic() + TOPIC_PAUSE
 
     def _settle(self, taken: Sequence[int], refused: Mapping[int, object]) -> None:

@@ -412,7 +412,7 @@ async def test_a_server_that_repeats_nothing_has_what_came_of_a_broken_answer_ha
 
 
 async def test_a_defect_does_not_end_the_polling(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("popclient._engine.assignments.PAUSE_AFTER_FAILURE", (0.01, 0.01))
+    monkeypatch.setattr("popclient._engine.assignments.PAUSE_AFTER_DEFECT", 0.01)
     calls: list[int] = []
 
     async def broken(*_: Any) -> None:
@@ -453,12 +453,12 @@ async def test_a_defect_in_a_helping_poll_is_logged_and_the_first_one_goes_on(
     assert {type(each[1]) for each in found} == {ZeroDivisionError}
 
 
-@pytest.mark.parametrize("hold_is_over", [False, True])
-async def test_an_ack_is_said_again_unless_the_hold_is_over(
-    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch, hold_is_over: bool
+@pytest.mark.parametrize("refusal", [pb.INTERNAL_SERVER_ERROR, pb.INVALID_RECEIPT_HANDLE, pb.FORBIDDEN])
+async def test_an_ack_is_said_again_unless_it_is_refused_for_good(
+    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch, refusal: pb.Code.ValueType
 ) -> None:
     monkeypatch.setattr("popclient._engine.outcomes.SAY_AGAIN", 0.01)
-    refusal = pb.INVALID_RECEIPT_HANDLE if hold_is_over else pb.FORBIDDEN
+    is_final = refusal != pb.INTERNAL_SERVER_ERROR
     server.answers["AckMessage"] = lambda _: (
         rpc.AckMessageResponse(status=status(refusal)) if len(server.requests("AckMessage")) < 3 else None
     )
@@ -472,8 +472,8 @@ async def test_an_ack_is_said_again_unless_the_hold_is_over(
     async with consumer_of(server, Seen(), interceptors=[Acks()]) as consumer:
         await until(lambda: errors)
         await until(lambda: consumer.cached == (0, 0))
-    assert len(server.requests("AckMessage")) == (1 if hold_is_over else 3)
-    assert (errors[-1] is None) is not hold_is_over
+    assert len(server.requests("AckMessage")) == (1 if is_final else 3)
+    assert (errors[-1] is None) is not is_final
 
 
 async def test_a_failure_is_said_again_too(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,9 +11,11 @@ import grpc
 import pytest
 
 from popclient import BadRequest, ClientConfig, Forbidden, NotFound, PopError, ServerError, Unauthorized, aio
+from popclient._session import heartbeats
 from popclient._session import session as sessions
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
+from tests.support.group_server import GroupServer
 from tests.support.scripted_server import ScriptedServer, StreamEnd, status, until
 
 
@@ -158,20 +160,16 @@ async def test_a_server_that_only_fails_is_not_started_with(
 @pytest.mark.parametrize(("answer", "kind", "words"), REFUSALS)
 @pytest.mark.parametrize("opens", [CLIENTS[2], CLIENTS[4]], ids=[KINDS[2], KINDS[4]])
 async def test_a_push_consumer_that_is_refused_later_ends_and_says_why(
-    server: ScriptedServer,
-    caplog: pytest.LogCaptureFixture,
-    opens: Opens,
-    answer: Any,
-    kind: type[PopError],
-    words: str,
+    caplog: pytest.LogCaptureFixture, opens: Opens, answer: Any, kind: type[PopError], words: str
 ) -> None:
     """Its rights were withdrawn, or its group was deleted."""
-    consumer = opens(server.endpoints)
-    running = asyncio.create_task(consumer.run())
-    await until(lambda: consumer.healthy)
-    server.say(answer(None))
-    with pytest.raises(kind) as refused:
-        await asyncio.wait_for(running, 20)
+    async with GroupServer() as server:
+        consumer = opens(server.endpoints)
+        running = asyncio.create_task(consumer.run())
+        await until(lambda: server.requests("ReceiveMessage") or server.requests("PullMessage"))
+        server.say(answer(None))
+        with pytest.raises(kind) as refused:
+            await asyncio.wait_for(running, 20)
     assert words in str(refused.value)
     assert not consumer.healthy
     said = [entry.getMessage() for entry in caplog.records if (entry.name, entry.levelname) == ("popclient", "ERROR")]
@@ -251,7 +249,9 @@ async def test_a_refusal_that_nobody_waits_for_is_logged_once(
             server.drop_streams()
             await until(lambda: producer.healthy)
     said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert said == [f"no session for {producer.client_id}: UNAUTHORIZED (40100): who are you?"] * 2
+    lost, refused, back = (f"the producer {producer.client_id} {what}" for what in ("has lost", "is refused", "is con"))
+    assert [each.startswith((lost, refused, back)) for each in said] == [True] * 6
+    assert [each for each in said if each.startswith(refused)] == [f"{refused}: UNAUTHORIZED (40100): who are you?"] * 2
 
 
 async def test_a_defect_at_the_handshake_is_told_and_outlived(
@@ -291,7 +291,7 @@ async def test_writing_to_a_cancelled_stream_cancels_nobody(server: ScriptedServ
 async def test_a_heartbeat_that_fails_is_followed_by_the_next(
     server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sessions, "HEARTBEAT_INTERVAL", 0.02)
+    monkeypatch.setattr(heartbeats, "HEARTBEAT_INTERVAL", 0.02)
     producer = aio.Producer(server.endpoints)
     beats: list[int] = []
 
@@ -299,7 +299,7 @@ async def test_a_heartbeat_that_fails_is_followed_by_the_next(
         beats.append(number)
         raise KeyError("a defect")
 
-    monkeypatch.setattr(producer._core.session, "_heartbeat", lambda: beat(len(beats)))
+    monkeypatch.setattr(producer._core.session.heartbeats, "send", lambda: beat(len(beats)))
     await producer.start()
     await until(lambda: len(beats) > 3)  # the first belongs to the handshake
     await producer.close()
@@ -399,7 +399,7 @@ def _ack_of_anything(request: rpc.AckMessageRequest) -> rpc.AckMessageResponse:
 async def test_a_server_that_forgot_the_client_is_told_the_settings_again(
     server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sessions, "HEARTBEAT_INTERVAL", 0.02)
+    monkeypatch.setattr(heartbeats, "HEARTBEAT_INTERVAL", 0.02)
     async with aio.Producer(server.endpoints, "t"):
         server.answers["Heartbeat"] = lambda _: rpc.HeartbeatResponse(status=status(pb.UNRECOGNIZED_CLIENT_TYPE))
         await until(lambda: len(server.settings) > 1)
@@ -409,9 +409,9 @@ async def test_a_server_that_forgot_the_client_is_told_the_settings_again(
 async def test_routes_are_refreshed_and_settings_told_again(
     server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert sessions.HEARTBEAT_INTERVAL * sessions.BEATS_PER_ROUTE_REFRESH == 30
-    monkeypatch.setattr(sessions, "HEARTBEAT_INTERVAL", 0.01)
-    monkeypatch.setattr(sessions, "BEATS_PER_SETTINGS", 4)
+    assert heartbeats.HEARTBEAT_INTERVAL * heartbeats.BEATS_PER_ROUTE_REFRESH == 30
+    monkeypatch.setattr(heartbeats, "HEARTBEAT_INTERVAL", 0.01)
+    monkeypatch.setattr(heartbeats, "BEATS_PER_SETTINGS", 4)
     async with aio.Producer(server.endpoints, "t"):
         await until(lambda: len(server.requests("QueryRoute")) > 2 and len(server.settings) > 1)
         order = [name for name, _ in server.calls]
@@ -419,7 +419,7 @@ async def test_routes_are_refreshed_and_settings_told_again(
 
 
 async def test_a_topic_that_is_gone_is_asked_for_again(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "HEARTBEAT_INTERVAL", 0.01)
+    monkeypatch.setattr(heartbeats, "HEARTBEAT_INTERVAL", 0.01)
     async with aio.Producer(server.endpoints, "t") as producer:
         gone = rpc.QueryRouteResponse(status=status(pb.TOPIC_NOT_FOUND))
         server.answers["QueryRoute"] = lambda _: gone

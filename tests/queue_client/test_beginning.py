@@ -52,7 +52,7 @@ async def test_so_is_the_offset_of_a_time(desk: Desk) -> None:
 
 @pytest.mark.row("I6")
 async def test_a_queue_whose_beginning_cannot_be_stored_is_not_taken_up_yet(desk: Desk) -> None:
-    refused = legacy.CommitOffsetsResponse(status=status(pb.FORBIDDEN, "the store is full"))
+    refused = legacy.CommitOffsetsResponse(status=status(pb.INTERNAL_SERVER_ERROR, "the store is full"))
     desk.server.answers["CommitOffsets"] = lambda _: refused
     await desk.server.fill(Q, "ab")
     core = await desk.start(consume_from=LAST)
@@ -99,12 +99,12 @@ async def test_in_order_the_end_is_not_asked_for_twice(desk: Desk) -> None:
     def fails_once(request: legacy.FetchOffsetsRequest) -> legacy.FetchOffsetsResponse | None:
         nonlocal looks
         looks += request.queues[0].topic.name == "t"
-        failing = looks == 2 and request.queues[0].topic.name == "t"
-        return legacy.FetchOffsetsResponse(status=status(pb.FORBIDDEN, "not now")) if failing else None
+        failing = looks == 3 and request.queues[0].topic.name == "t"  # the first is at the start
+        return legacy.FetchOffsetsResponse(status=status(pb.INTERNAL_SERVER_ERROR, "not now")) if failing else None
 
     desk.server.answers["FetchOffsets"] = fails_once
     await desk.start(in_order(desk), consume_from=LAST)
-    await until(lambda: looks == 2)
+    await until(lambda: looks == 3)
     await desk.server.fill(Q, "abc")
     await desk.comes(lambda: desk.texts == ["a", "b", "c"], 4)
     assert len([each for each in desk.server.requests("QueryOffset") if each.message_queue.topic.name == "t"]) == 1

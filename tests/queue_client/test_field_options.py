@@ -87,7 +87,7 @@ def test_the_option_reaches_the_threads(shared: popserver.EmbeddedBroker, topic:
 @pytest.mark.row("B18")
 async def test_a_pull_that_fails_is_repeated_after_the_delay(desk: Desk) -> None:
     await desk.server.fill(Q, "a")
-    desk.server.answers["PullMessage"] = lambda _: [rpc.PullMessageResponse(status=status(pb.BAD_REQUEST))]
+    desk.server.answers["PullMessage"] = lambda _: [rpc.PullMessageResponse(status=status(pb.INTERNAL_ERROR))]
     await desk.start(pull_delay_when_exception=7)  # not 20: members check their shares every 20 s
     await until(lambda: desk.clock.waits(7))
     pulls = desk.server.pulls_of(Q)  # two, if the subscription changed during the first one

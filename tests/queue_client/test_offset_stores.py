@@ -126,7 +126,7 @@ async def test_a_store_that_fails_is_not_one_without_progress(kept: Kept, caplog
     await store.persist(T0)
     store.remove_offset(T0)
     kept.break_storage()
-    with caplog.at_level(logging.WARNING, "popclient"):
+    with caplog.at_level(logging.INFO, "popclient"):
         for read_type in (STORE, BOTH):
             offset = await store.read_offset(T0, read_type)
             assert offset == OFFSET_ERROR
@@ -358,7 +358,7 @@ async def test_a_commit_that_failed_is_made_by_the_next_beat(caplog: pytest.LogC
     store = remote(server)
     store.update_offset(T0, 5, increase_only=True)
     server.is_down = True
-    with caplog.at_level(logging.WARNING, "popclient"):
+    with caplog.at_level(logging.INFO, "popclient"):
         await store.persist_all([T0])
         await store.update_consume_offset_to_broker(T0, 5)
     assert len(caplog.messages) == 2

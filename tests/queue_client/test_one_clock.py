@@ -169,7 +169,7 @@ class Stage:
         for _ in range(2):
             for member in self.members.values():
                 if not member.is_frozen:
-                    await member.core.session._heartbeat()
+                    await member.core.session.heartbeats.send()
         async with grpc.aio.insecure_channel(self.app.endpoint) as channel:
             stub = service_pb2_grpc.MessagingServiceStub(channel)
             await stub.Heartbeat(wire.HeartbeatRequest(), metadata=(("x-mq-client-id", "stage"),))

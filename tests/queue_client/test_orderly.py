@@ -253,7 +253,7 @@ async def test_the_first_pull_after_a_lock_begins_at_the_servers_progress(
 ) -> None:
     caplog.set_level(logging.WARNING, "popclient")
     await desk.server.fill(Q, map(str, range(120)))
-    told = iter([100, 40])
+    told = iter([100, 100, 40])  # the first is at the start
 
     def fetch(request: legacy.FetchOffsetsRequest) -> legacy.FetchOffsetsResponse:
         offsets = [
@@ -424,9 +424,13 @@ async def test_closing_waits_for_the_batch_and_frees_the_locks(desk: Desk) -> No
 
 
 async def test_closing_frees_the_lock_of_a_queue_that_is_being_taken_up(desk: Desk) -> None:
-    desk.server.gates["FetchOffsets"] = asyncio.Event()
+    async def answer(_: object) -> None:
+        if len(desk.server.requests("FetchOffsets")) > 1:  # the first is at the start
+            await asyncio.Event().wait()
+
+    desk.server.answers["FetchOffsets"] = answer
     core = await desk.start(Held(desk).listener)
-    await until(lambda: desk.server.requests("FetchOffsets"))
+    await until(lambda: len(desk.server.requests("FetchOffsets")) == 2)
     assert desk.server.holders
     assert core.parts.owned() == []
     await core.begin_closing(5)

@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 import pytest
 
-from popclient import MessageQueue
+from popclient import MessageQueue, UnsupportedByServer
 from popclient._queue_push.pull_requests import PullRequest
 from popclient._version import log
 from popproto.v2 import definition_pb2 as pb
@@ -219,13 +219,13 @@ async def test_a_late_result_does_not_move_a_corrected_offset(desk: Desk) -> Non
 
 
 def _once(desk: Desk, offset: int) -> Callable[[Any], Any]:
-    """The first answer tells that progress for the topic's queue."""
+    """The first answers, at the start and when the queue is taken up, tell that progress for the topic's queue."""
     from popproto.v1 import legacy_pb2 as legacy
 
     told: list[int] = []
 
     def answer(request: legacy.FetchOffsetsRequest) -> legacy.FetchOffsetsResponse | None:
-        if told or request.queues[0].topic.name != "t":
+        if len(told) == 2 or request.queues[0].topic.name != "t":
             return None
         told.append(offset)
         return legacy.FetchOffsetsResponse(
@@ -243,14 +243,14 @@ async def test_after_a_failure_it_is_pulled_again_in_three_seconds_said_but_for_
     desk.server.answers["PullMessage"] = lambda _: [_failed()]
     await desk.server.fill(Q, "a")
     await desk.start()
-    await until(lambda: "is pulled again in 3 s" in caplog.text)
+    await until(lambda: "group g pulls t:0 again in 3 s" in caplog.text)
     await until(lambda: desk.server.pulls[("%RETRY%g", 0)])
     del desk.server.answers["PullMessage"]
     await desk.clock.advance(2.9)
     assert desk.seen == []
     await desk.clock.advance(0.1)
     await until(lambda: desk.texts == ["a"])
-    assert "%RETRY%g:0 is pulled again" not in caplog.text
+    assert "group g pulls %RETRY%g:0 again" not in caplog.text
 
 
 def _failed() -> rpc.PullMessageResponse:
@@ -404,17 +404,13 @@ async def test_a_queue_whose_loop_is_lost_is_taken_up_anew_once(desk: Desk) -> N
     assert dict(core.parts.owned())[Q] is new
 
 
-async def test_a_call_that_a_server_does_not_know_is_no_reason_to_stop(
-    desk: Desk, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.WARNING, "popclient")
+async def test_a_call_that_a_server_does_not_know_ends_the_consumer(desk: Desk) -> None:
     desk.server.answers["PullMessage"] = lambda _: grpc.StatusCode.UNIMPLEMENTED
     await desk.server.fill(Q, "a")
-    await desk.start()
-    await until(lambda: "PullMessage is not offered by the server" in caplog.text)
-    del desk.server.answers["PullMessage"]
-    await desk.clock.advance(3)
-    await until(lambda: desk.texts == ["a"])
+    core = await desk.start()
+    await until(lambda: core.refusal is not None)
+    with pytest.raises(UnsupportedByServer, match="PullMessage is not offered by the server"):
+        core.raise_refusal()
 
 
 @pytest.mark.row("B20")

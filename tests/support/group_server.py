@@ -93,7 +93,7 @@ class GroupServer(QueueServer):
         members = [
             legacy.GroupMember(
                 client_id=who,
-                model=settings.client_properties["popmq.model"],
+                model=settings.client_properties["popmq.model"] or "CLUSTERING",
                 subscriptions=settings.subscription.subscriptions,
             )
             for who, settings in sorted(self.members.items())

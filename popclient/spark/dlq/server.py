@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 from popclient.admin import Admin, DeadLetterSelection, Redrive, RedriveOrder, Repair
 from popclient.admin.pace import STEP_MAX, Pace
 from popclient.config import ClientConfig
-from popclient.errors import RequestTimeout, ServerError, Unreachable
+from popclient.errors import PopError
 from popclient.spark.dlq.repairing import reason_of, repair_of
 
 if TYPE_CHECKING:
@@ -70,8 +70,8 @@ def tried_again(
     while True:
         try:
             return call()
-        except (Unreachable, RequestTimeout, ServerError):
-            if now() >= end:
+        except PopError as failure:
+            if not failure.retryable or now() >= end:
                 raise
         sleep(_PAUSE_S)
 

@@ -49,9 +49,11 @@ class JournalWriter:
     def tend(self, committed: int) -> None:
         """Receives if there is room; Spark has committed the segments up to this one.
 
-        Raises JournalFailed, and PopError if the server refuses.
+        Raises JournalFailed, and PopError if the server refuses: the first receive, or one later.
         """
         self._committed = committed
+        if self._consumer is not None:
+            self._consumer.raise_refusal()
         if self._journal.failure is not None:
             self.close()
             raise self._journal.failure

@@ -1,0 +1,85 @@
+"""The heartbeats of a client, what it does with each so many of them, and its goodbye."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import grpc
+
+from popclient._session.routes import Routes
+from popclient._session.statuses import translated
+from popclient._session.transport import Transport
+from popclient._version import log
+from popclient.errors import PopError
+from popproto.v2 import definition_pb2 as pb
+from popproto.v2 import service_pb2 as rpc
+
+HEARTBEAT_INTERVAL: Final = 10.0  # servers forget a client after more than 30 s of silence
+BEATS_PER_ROUTE_REFRESH: Final = 3  # 30 s (requirement N2)
+BEATS_PER_SETTINGS: Final = 30  # 5 min, as the official clients do
+UNSAID: Final = "Internal error from Core"
+
+
+class Heartbeats:
+    """request: the same each time. tell_settings: sends the settings of the client again."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        routes: Routes,
+        request: rpc.HeartbeatRequest,
+        timeout: float,
+        tell_settings: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._transport = transport
+        self._routes = routes
+        self._request = request
+        self._timeout = timeout
+        self._tell_settings = tell_settings
+
+    async def keep(self, who: str) -> None:
+        """Until cancelled. who: for the log."""
+        for beat in range(1, sys.maxsize):
+            await asyncio.sleep(HEARTBEAT_INTERVAL)
+            try:
+                await self._beat(beat)
+            except Exception:  # noqa: BLE001  one failed heartbeat must not end the others
+                log.exception("a heartbeat of %s failed; the next one follows", who)
+
+    async def _beat(self, beat: int) -> None:
+        await self.send()
+        if beat % BEATS_PER_ROUTE_REFRESH == 0:
+            await self._routes.refresh_all()
+        if beat % BEATS_PER_SETTINGS == 0:
+            await self._tell_settings()
+
+    async def reason_of(self, code: grpc.StatusCode, details: str) -> PopError:
+        """Why a stream has ended. If gRPC's library could not write to it, it does not say, and a heartbeat tells."""
+        if details == UNSAID:
+            try:
+                await self._ask()
+            except PopError as failure:
+                return failure
+        return translated(code, details)
+
+    async def _ask(self) -> rpc.HeartbeatResponse:
+        return await self._transport.unary(lambda link: link.messaging.Heartbeat, self._request, self._timeout)
+
+    async def send(self) -> None:
+        try:
+            answer = await self._ask()
+        except PopError as failure:
+            log.debug("heartbeat failed: %s", failure)
+            return
+        if answer.status.code == pb.UNRECOGNIZED_CLIENT_TYPE:  # the server has forgotten us
+            await self._tell_settings()
+
+
+async def say_goodbye(transport: Transport, group: pb.Resource | None, patience: float) -> None:
+    with contextlib.suppress(PopError):
+        request = rpc.NotifyClientTerminationRequest(group=group)
+        await transport.unary(lambda link: link.messaging.NotifyClientTermination, request, patience)
