@@ -26,7 +26,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from popclient import _forks
 from popclient._version import log
-from popclient.errors import ClientClosed, Forked
+from popclient.errors import ClientClosed, Forked, PopError
 
 T = TypeVar("T")
 EXIT_PATIENCE: Final = 0.5  # seconds that the end of a process may take to close its clients
@@ -264,7 +264,11 @@ class LoopThread:
             taken.post(lambda: _cancel(tasks))
             raise
         task: asyncio.Task[T] = _outcome(outcome)
-        return task.result()
+        try:
+            return task.result()
+        except PopError as failure:
+            # Its sentence says all. The way through the client's coroutines would hide the user's own lines.
+            raise failure.with_traceback(None)  # noqa: B904  it is the same exception
 
     def _waited_for(self) -> ClientLoop:
         taken = self._take()

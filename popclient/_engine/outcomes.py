@@ -144,7 +144,7 @@ def describe_failure(batch: Batch, consumption: Consumption, session: Session, o
     """A sentence for the log about a call that failed. Its next attempt is left out if it was decided before."""
     several = len(batch.views)
     shown = str(batch.views[0]) if several == 1 else f"{several} messages from {batch.views[0]}"
-    said = f"{shown}: the listener {_ended(consumption, options)}"
+    said = f"group {options.group}, {shown}: the listener {_ended(consumption, options)}"
     if not (undecided := batch.undecided):
         return said
     return f"{said}; {'' if several == 1 else 'of the first, '}{describe_next_attempt(undecided[0], session)}"

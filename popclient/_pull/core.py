@@ -145,8 +145,13 @@ class PullConsumerCore:
         self._assignment.become(queues, begins)
 
     async def _keep_following(self) -> None:
+        clock = asyncio.get_running_loop().time
+        looked = clock()
         while True:
-            await asyncio.sleep(MISSING_INTERVAL if self.session.routes.missing else FOLLOW_INTERVAL)
+            await asyncio.sleep(min(MISSING_INTERVAL, FOLLOW_INTERVAL))
+            if not self.session.routes.missing and clock() - looked < FOLLOW_INTERVAL:
+                continue
+            looked = clock()
             try:
                 await self._follow()
             except (PopError, ValueError) as failure:

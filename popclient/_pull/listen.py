@@ -63,7 +63,7 @@ class PullListening:
         interceptors = InterceptorChain([Onlooker(core.config, group)])
         self._clock = clock
         self._timeout = timeout
-        listener = QueueListener(consume_of(listening.listener), timeout, interceptors, clock)
+        listener = QueueListener(group, consume_of(listening.listener), timeout, interceptors, clock)
         self._runner = make_runner(thread_name(group), listening.consume_threads, None)
         self._shared = ConsumeContext(
             core.session, group, clock, Statistics(group, clock), self, listener, self._runner, None, broadcasting=False

@@ -52,12 +52,14 @@ class Subscribing:
         """Becomes a member for these topics instead of the earlier ones, and takes its share."""
         for topic in topics:
             await self._session.look_up(topic)
+            if topic in self._session.routes.missing:
+                self._missing(topic)
         before, shares = self.topics, self._shares
         try:
             self._want(topics)
             await self._session.agree()
             async with asyncio.timeout(self._session.config.request_timeout):
-                while not await self._look() and not self._session.routes.missing:  # noqa: ASYNC110  the server makes a member of us without a word
+                while not await self._look():  # noqa: ASYNC110  the server makes a member of us without a word
                     await asyncio.sleep(FIRST_PAUSE)
                 await self._take()
             self.notice()
@@ -115,20 +117,22 @@ class Subscribing:
             self._told_failure = str(failure)
             return False
         self._told_failure = ""
-        return known and began - self._changed_at >= PAUSE
+        return known and not self._session.routes.missing and began - self._changed_at >= PAUSE
 
     async def _look(self) -> bool:
-        """Looks up its share of each topic. Returns whether all of them are known."""
+        """Looks up its share of each topic that exists. Returns whether all of them are known."""
         members = await self._sharing.members()
         known = True
         for topic in self.topics:
+            was_missing = topic in self._session.routes.missing
             try:
                 queues = await self._sharing.queues(topic)
+                if was_missing:  # the server does not count a member of a topic that was none
+                    await self._session.tell_settings()
             except NotFound as failure:
                 if not self._session.routes.awaits(topic, failure):
                     raise
                 self._missing(topic)
-                known = False
                 continue
             share = await self._sharing.share(topic, queues, members)
             if queues and not share:

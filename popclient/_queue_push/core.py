@@ -110,7 +110,7 @@ class QueuePushCore(ConsumerLife):
             try:
                 await calls.fetch_offsets(self.session, self.options.group, some) if some else None
             except PopError as failure:
-                if is_final(failure):
+                if is_final(failure) and failure.code != pb.TOPIC_NOT_FOUND:
                     raise
 
     async def _look_up(self, topic: str) -> None:

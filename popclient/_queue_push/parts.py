@@ -62,7 +62,8 @@ class Parts:
         self.sharing = Sharing(self.session, options.group, options.allocate_strategy)
         self.beginning = StartOffset(self.session, options, self.offset_store, self.generations)
         self.interceptors = InterceptorChain([Onlooker(config, options.group), *options.interceptors])
-        listener = QueueListener(consume_of(options.listener), self.consume_timeout, self.interceptors, clock)
+        consume, timeout = consume_of(options.listener), self.consume_timeout
+        listener = QueueListener(options.group, consume, timeout, self.interceptors, clock)
         self.runner = make_runner(thread_name(options.group), options.consume_threads, options.consume_threads_min)
         self.locks = self._make_locks()
         self.shared = ConsumeContext(

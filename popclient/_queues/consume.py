@@ -58,10 +58,11 @@ class QueueListener:
     """
 
     def __init__(
-        self, consume: Callable[..., Any], consume_timeout: float, interceptors: InterceptorChain, clock: Clock
+        self, group: str, consume: Callable[..., Any], timeout: float, interceptors: InterceptorChain, clock: Clock
     ) -> None:
+        self._group = group
         self.consume = consume
-        self._consume_timeout = consume_timeout
+        self._consume_timeout = timeout
         self._interceptors = interceptors
         self._clock = clock
 
@@ -82,7 +83,7 @@ class QueueListener:
         error: BaseException | None,
     ) -> Outcome:
         if error is not None and not isinstance(error, asyncio.CancelledError):
-            log.error("the listener failed with %s", messages[0], exc_info=error)
+            log.error("group %s: the listener failed with %s", self._group, messages[0], exc_info=error)
         status = status_of(returned, context)
         consumption = consumption_of(returned, status, error, self._clock.now() - began, self._consume_timeout)
         self._interceptors.after_consume(messages, consumption)

@@ -56,7 +56,7 @@ def send(broker: popserver.EmbeddedBroker, topic: str, *bodies: bytes) -> None:
 def test_threads_beyond_the_minimum_end_when_there_is_nothing_to_do(least: int | None, left: int) -> None:
     posted: SimpleQueue[Any] = SimpleQueue()
     together = threading.Barrier(5)
-    listener = QueueListener(lambda *_: together.wait(10), 60, InterceptorChain([]), LoopClock())
+    listener = QueueListener("g", lambda *_: together.wait(10), 60, InterceptorChain([]), LoopClock())
     threads = ThreadRunner("g", 5, least, post=posted.put, keep_alive=0.01)
     ended: list[Any] = []
 
