@@ -181,7 +181,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return made
 
 
-async def refused(working: Awaitable[None], calls: Sequence[Any]) -> PopError:
+async def refused(working: Awaitable[Any], calls: Sequence[Any]) -> PopError:
     """How it fails, within 2 s; the server gets no more calls after that."""
     with pytest.raises(PopError) as raised:
         await asyncio.wait_for(working, SOON_S)
