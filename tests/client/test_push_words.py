@@ -58,7 +58,7 @@ async def test_a_failure_is_called_by_its_name_and_the_next_attempt_is_told(
     async with consumer_of(server, listener):
         await until(lambda: failed(server))
     (told,) = warnings(caplog)
-    assert told.startswith("<MessageView t-0 ")
+    assert told.startswith("group push, <MessageView t-0 ")
     assert told.endswith(f": {says}; {follows}")
 
 
@@ -73,7 +73,7 @@ async def test_a_batch_is_told_of_together(server: ScriptedServer, caplog: pytes
     async with consumer_of(server, listener, batch_size=3):
         await until(lambda: len(failed(server)) == 3)
     (told,) = warnings(caplog)
-    assert told.startswith("3 messages from <MessageView t-0 ")
+    assert told.startswith("group push, 3 messages from <MessageView t-0 ")
     assert told.endswith("; of the first, attempt 2 of 3 follows in 10 s")
 
 
