@@ -12,6 +12,7 @@ import grpc
 
 from popclient._session.routes import Routes
 from popclient._session.statuses import translated
+from popclient._session.stream import may_break
 from popclient._session.transport import Transport
 from popclient._version import log
 from popclient.errors import PopError
@@ -79,7 +80,17 @@ class Heartbeats:
             await self._tell_settings()
 
 
-async def say_goodbye(transport: Transport, group: pb.Resource | None, patience: float) -> None:
+async def say_goodbye(
+    transport: Transport,
+    group: pb.Resource | None,
+    patience: float,
+    stream: grpc.aio.StreamStreamCall[rpc.TelemetryCommand, rpc.TelemetryCommand] | None,
+) -> None:
     with contextlib.suppress(PopError):
         request = rpc.NotifyClientTerminationRequest(group=group)
         await transport.unary(lambda link: link.messaging.NotifyClientTermination, request, patience)
+    if stream is not None:
+        # gRPC waits for the write without end, such as behind a connection that takes no more bytes.
+        with may_break(), contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(patience):
+                await stream.done_writing()

@@ -391,12 +391,7 @@ class Session:
         try:
             if self._ever_connected and patience > 0:
                 patience = min(patience, self.config.request_timeout)
-                await say_goodbye(self.transport, self._group_resource, patience)
-                if self._stream is not None:
-                    # gRPC waits for the write without end, such as behind a connection that takes no more bytes.
-                    with may_break(), contextlib.suppress(TimeoutError):
-                        async with asyncio.timeout(patience):
-                            await self._stream.done_writing()
+                await say_goodbye(self.transport, self._group_resource, patience, self._stream)
         finally:
             self._tasks.cancel()
             await self._tasks.ended()
