@@ -40,13 +40,13 @@ def test_every_answer_forbids_scripts_and_frames_of_others(site: Site) -> None:
     assert site.browser.get("/").headers["cache-control"] == "no-store"
 
 
-@pytest.mark.parametrize("name", ["evil.example", "127.0.0.1.evil.example", "localhost.evil.example", "", "xlocalhost"])
+@pytest.mark.parametrize("name", ["evil.example", "127.0.0.1.evil.example", "localhost.evil.example", "xlocalhost"])
 def test_a_name_that_is_not_ours_is_refused(site: Site, name: str) -> None:
     answer = site.browser.get("/", headers={"host": name})
     assert (answer.status_code, "--allow-host" in answer.text) == (403, True)
 
 
-@pytest.mark.parametrize("name", ["127.0.0.1:1", "localhost:8082", "[::1]:8082", "10.0.0.7", "console.localhost"])
+@pytest.mark.parametrize("name", ["127.0.0.1:1", "localhost:8082", "[::1]:8082", "10.0.0.7", "console.localhost", ""])
 def test_addresses_and_localhost_are_ours(site: Site, name: str) -> None:
     assert site.browser.get("/", headers={"host": name}).status_code == 200
 
