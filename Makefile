@@ -67,7 +67,7 @@ demo: $(DEMO) ## run the main job on real data (ARGS=--all for the whole year, A
 	$(BIN)/python -m examples.flights $(ARGS)
 
 test: $(DEV) ## pass the tests of every part, in minutes: tests/first.txt names them
-	$(PYTEST) -m 'not slow and not full and not matrix' @tests/first.txt $(ARGS)
+	$(PYTEST) --no-loadscope-reorder -m 'not slow and not full and not matrix' @tests/first.txt $(ARGS)
 
 test-all: $(DEV) ## pass all tests but those below; CI leaves most of the heavy ones (tests/full.txt) to other commits
 	$(PYTEST) -m 'not slow and not browser and not matrix' $(ARGS)
