@@ -10,6 +10,7 @@ import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -107,7 +108,7 @@ async def test_a_client_that_says_nothing_keeps_its_stream(name: str, tmp_path: 
         behind(name, door, tmp_path, AS_MUCH_SHORTER) as endpoint,
         grpc.aio.insecure_channel(endpoint) as channel,
     ):
-        stream = MessagingServiceStub(channel).Telemetry(metadata=headers(CLIENT, {}))
+        stream: Any = MessagingServiceStub(channel).Telemetry(metadata=headers(CLIENT, {}))
         entry = pb.SubscriptionEntry(topic=TOPIC, expression=pb.FilterExpression(expression="*"))
         subscription = pb.Subscription(group=GROUP, subscriptions=[entry])
         wanted = pb.Settings(client_type=pb.PUSH_CONSUMER, subscription=subscription)
