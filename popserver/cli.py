@@ -138,7 +138,7 @@ def _restore(arguments: argparse.Namespace) -> int:
 
 def _replacing(arguments: argparse.Namespace, work: Callable[..., dict[str, Any]]) -> int:
     """Back up or restore; asks first if that replaces a file or a database."""
-    from popserver.model.errors import WouldReplace
+    from popserver.database.backup import WouldReplace
 
     try:
         return _with_url(arguments, lambda url: work(url, Path(arguments.file), replace=arguments.yes))
@@ -187,15 +187,13 @@ def _with_database(arguments: argparse.Namespace, work: Any, *, must_exist: bool
 
 def _with_url(arguments: argparse.Namespace, work: Callable[[str], dict[str, Any]]) -> int:
     """Do the work on the database of the settings, and print the facts that it returns."""
-    from popserver.model.errors import PopError, WouldReplace
+    from popserver.model.errors import PopError
 
     config = read_config(arguments)
     if config is None:
         return USAGE
     try:
         facts = work(config.database_url)
-    except WouldReplace:
-        raise
     except PopError as error:
         print(f"popmq: {error.sentence}", file=sys.stderr)
         return REFUSED

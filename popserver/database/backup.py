@@ -23,12 +23,20 @@ from popserver.database import migrate
 from popserver.database.check import check_unused
 from popserver.database.database import Database, parse_url, plain_errors
 from popserver.database.schema import VIEWS, metadata
-from popserver.model.errors import StoreUnavailable, WouldReplace
+from popserver.model.errors import StoreUnavailable
 from popserver.postgres import sessions
 from popserver.postgres.urls import TARGET
 from popserver.sqlite.files import give, lock_file, owner_of
 
 PARTIAL = ".partial"
+
+
+class WouldReplace(Exception):
+    """A file or a database is there already; `what` says what would be lost."""
+
+    def __init__(self, what: str, way_out: str) -> None:
+        super().__init__(f"this {what}; {way_out}, or replace it with --yes")
+        self.what = what
 
 
 def backup(url: str, file: Path, *, replace: bool) -> dict[str, Any]:

@@ -208,14 +208,6 @@ class StoreUnavailable(Internal):
     """The database does not answer; probably nothing was stored, repeat the request."""
 
 
-class WouldReplace(StoreUnavailable):
-    """A file or a database is there already; `what` says what would be lost."""
-
-    def __init__(self, what: str, way_out: str) -> None:
-        super().__init__(f"this {what}; {way_out}, or replace it with --yes")
-        self.what = what
-
-
 class CannotListen(Internal):
     """The server cannot listen on its address."""
 

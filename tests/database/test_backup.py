@@ -17,7 +17,7 @@ import pytest
 from sqlalchemy import text
 
 from popserver.database import migrate
-from popserver.database.backup import backup, restore
+from popserver.database.backup import WouldReplace, backup, restore
 from popserver.database.database import Database
 from popserver.model.errors import StoreUnavailable
 from tests.support.open_store import OpenStore
@@ -57,7 +57,7 @@ def test_what_is_backed_up_comes_back(filled: OpenStore, database_url: str, tmp_
     with pytest.raises(StoreUnavailable, match=r"in use (by another|: popmq has)|is in use: popmq has"):
         restore(database_url, file, replace=True)
     stopped(filled)
-    with pytest.raises(StoreUnavailable, match=r"replaces .* with \d+ topics and \d+ messages; .*--yes"):
+    with pytest.raises(WouldReplace, match=r"replaces .* with \d+ topics and \d+ messages; .*--yes"):
         restore(database_url, file, replace=False)
     assert restore(database_url, file, replace=True) == {"restored": str(file), "schema": migrate.HEAD}
     database = Database(database_url)
@@ -123,7 +123,7 @@ def test_an_existing_file_is_kept(sqlite_url: str, tmp_path: Path) -> None:
     database.close()
     file = tmp_path / "copy.db"
     file.write_text("other")
-    with pytest.raises(StoreUnavailable, match=r"replaces .*copy\.db of 5 bytes; choose another file"):
+    with pytest.raises(WouldReplace, match=r"replaces .*copy\.db of 5 bytes; choose another file"):
         backup(sqlite_url, file, replace=False)
     assert file.read_text() == "other"
     backup(sqlite_url, file, replace=True)
