@@ -237,10 +237,9 @@ class App:
         from popserver.web.server import HttpAddress, WebServer
 
         at = HttpAddress(*split_address(config.http, port_min=0))
+        given, is_local = self._given.http, is_loopback(at.host)
         try:
-            return WebServer(
-                at, self.budgets, config.max_http_connections, self._given.http, is_local=is_loopback(at.host)
-            )
+            return WebServer(at, self.budgets, config.max_http_connections, given, is_local=is_local)
         except CannotListen as refusal:
             if "http" in config.model_fields_set:
                 raise

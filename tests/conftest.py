@@ -87,6 +87,13 @@ def postgres_url(postgres: PostgresServer, postgres_template: str) -> Iterator[s
         yield url
 
 
+@pytest.fixture
+def empty_postgres_url(postgres: PostgresServer) -> Iterator[str]:
+    """The URL of a Postgres database of the test's own, with nothing in it."""
+    with fresh_database(postgres) as url:
+        yield url
+
+
 @pytest.fixture(params=["sqlite", "postgres"])
 def database_url(request: pytest.FixtureRequest) -> str:
     """An empty database's URL, once of each kind."""

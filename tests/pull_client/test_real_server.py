@@ -57,6 +57,7 @@ def test_what_a_send_returns_is_where_a_pull_finds_it(shared: popserver.Embedded
         receipts = [producer.send(topic, str(number)) for number in range(20)]
     with PullConsumer(shared.endpoint, f"{topic}-g", consume_from=FIRST) as consumer:
         consumer.assign(topic)
+        consumer.seek_to_end()
         for number, receipt in enumerate(receipts):
             assert receipt.queue_id is not None
             consumer.seek(MessageQueue(topic, receipt.queue_id), receipt.offset)

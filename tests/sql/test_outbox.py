@@ -26,10 +26,10 @@ from popserver import EmbeddedBroker
 from tests.support.scripted_server import until_in_thread
 
 
-@pytest.fixture
-def engine(database_url: str) -> Iterator[Engine]:
+@pytest.fixture(params=["sqlite_url", "empty_postgres_url"], ids=["sqlite", "postgres"])
+def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     """A user's database, with an outbox and a table of his own."""
-    url = make_url(database_url)
+    url = make_url(request.getfixturevalue(request.param))
     engine = create_engine(url if url.get_backend_name() == "sqlite" else url.set(drivername="postgresql+psycopg"))
     sql.metadata.create_all(engine)
     with engine.begin() as conn:
@@ -113,8 +113,8 @@ def test_a_connection_will_do(engine: Engine) -> None:
     assert (row.keys, row.properties, row.message_group, row.refusal) == (None, None, None, None)
 
 
-async def test_asynchronous_sessions(postgres_url: str) -> None:
-    engine = create_async_engine(make_url(postgres_url).set(drivername="postgresql+psycopg"))
+async def test_asynchronous_sessions(empty_postgres_url: str) -> None:
+    engine = create_async_engine(make_url(empty_postgres_url).set(drivername="postgresql+psycopg"))
     async with engine.begin() as conn:
         await conn.run_sync(sql.metadata.create_all)
     async with AsyncSession(engine) as session, session.begin():
