@@ -29,7 +29,7 @@ from popserver.engine.writer import Writer
 from popserver.filters import Filter, SqlFilter
 from popserver.filters.memory import Filters
 from popserver.model.errors import BadRequest, MessageNotFound, TooManyRequests, TopicNotFound
-from popserver.model.group import Group
+from popserver.model.group import Group, Mode
 from popserver.model.message import StoredMessage
 from popserver.model.names import RETRY_PREFIX, Resource, check_topic, owner_of
 from popserver.model.retry import check_delay_level
@@ -195,11 +195,19 @@ class Pulls:
                     or self._waits.has_changed(since, of_group)
                     or await self._park(key, request, wake_number, until_ms)
                 )
-            if not is_woken or self._waits.has_changed(since, of_group):
+            # Every change ends the wait but that of a group that has got its mode, which may be by this pull's member.
+            if not is_woken or self._waits.has_changed(since):
+                break
+            if self._waits.has_changed(since, of_group) and not await self._is_still(group):
                 break
             since = self._waits.changes
         status = PullStatus.NO_MATCHED_MSG if request.offset > asked_offset else PullStatus.NO_NEW_MSG
         return pulled._replace(status=status, next_offset=request.offset)
+
+    async def _is_still(self, group: Group) -> bool:
+        """Whether the group is there and may be one that owns whole queues."""
+        now = await self._catalog.known_group(group.name)
+        return now is not None and now.group_id == group.group_id and now.mode is not Mode.POP
 
     def _count(self, key: PollKey, messages: Sequence[StoredMessage]) -> None:
         """Count messages that are handed out now; the server does not know which of them are retries."""
