@@ -97,7 +97,7 @@ def test_a_check_that_finds_something_says_what_to_do(tmp_path: Path, capsys: py
         conn.execute("UPDATE queue SET next_offset = 0")
     sentence = said()
     assert "the database holds a message beyond its queue's end (1); keep a copy of it" in sentence
-    assert "restore a backup that popmq db check accepts" in sentence
+    assert "have a server repair it with popmq repair" in sentence
     with closing(sqlite3.connect(file)) as conn, conn:
         conn.execute("DELETE FROM alembic_version")
     assert f"create it with: popmq db upgrade --database-url sqlite:///{file}" in said()
