@@ -44,7 +44,7 @@ def test_a_topic_that_is_refused_is_told_once(
     with embedded(auto_create=False) as broker, Producer(broker.endpoint) as producer:
         relay = Relay(engine, producer, poll_interval=0.01)
         moves: list[int] = []
-        until_in_thread(lambda: moves.append(relay.move().left) or len(moves) > 5)  # type: ignore[func-returns-value]
+        until_in_thread(lambda: moves.append(relay.move().left) or len(moves) > 5)
         assert relay.healthy
     said = [each.getMessage() for each in caplog.records if "the messages of topic orders wait" in each.getMessage()]
     assert len(said) == 1
