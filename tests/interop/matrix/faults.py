@@ -42,6 +42,15 @@ class Fault(NamedTuple):
 
 FAULTS: tuple[Fault, ...] = (
     Fault(
+        "fifo-retry",
+        "go",
+        (ROCKETMQ,),
+        (AssertionError,),
+        "^$",
+        "In ordered mode the Go client goes on with the next message of a message group while it retries one. PopMQ"
+        " does not tell it to work in order, and gives it one message of a group at a time.",
+    ),
+    Fault(
         "late",
         "go",
         (*POPMQ, ROCKETMQ),
@@ -138,7 +147,7 @@ FAULTS: tuple[Fault, ...] = (
         " not look at it. PopMQ refuses what is above.",
     ),
     Fault(
-        "lite",
+        "fifo-retry lite",
         "node",
         (ROCKETMQ,),
         (queue.Empty,),
