@@ -42,15 +42,6 @@ class Fault(NamedTuple):
 
 FAULTS: tuple[Fault, ...] = (
     Fault(
-        "fifo-retry",
-        "go",
-        (ROCKETMQ,),
-        (AssertionError,),
-        "^$",
-        "In ordered mode the Go client goes on with the next message of a message group while it retries one. PopMQ"
-        " does not tell it to work in order, and gives it one message of a group at a time.",
-    ),
-    Fault(
         "late",
         "go",
         (*POPMQ, ROCKETMQ),
@@ -175,6 +166,15 @@ FAULTS: tuple[Fault, ...] = (
         "^$",
         "With a suspended message the Node client suspends what else of its lite topic has come with it, and at"
         " RocketMQ all of these came again as the second attempt; why is not known. At PopMQ that does not count.",
+    ),
+    Fault(
+        "fifo-retry",
+        "go",
+        (ROCKETMQ,),
+        (AssertionError,),
+        "^$",
+        "In ordered mode the Go client goes on with the next message of a message group while it retries one. PopMQ"
+        " does not tell it to work in order, and gives it one message of a group at a time.",
     ),
 )
 
