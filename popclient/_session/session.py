@@ -143,12 +143,13 @@ class Session:
             try:
                 await asyncio.wait_for(self._answered.wait(), HANDSHAKE_PATIENCE)
             except TimeoutError:
-                if self.transport.reached or (await self.transport.link()).connected:
+                link = await self.transport.link()
+                if self.transport.reached or link.connected:
                     raise
             else:
                 return
             if clock() >= until:
-                raise Unreachable(f"no answer from {self.transport.where}: {self._unreached}")
+                raise self.transport.unreached(link, self._unreached)
 
     @property
     def settled(self) -> bool:

@@ -192,8 +192,12 @@ class Transport:
         if said := hint(details, self._tls) or (failed.sentence if failed.name.startswith("HTTP") else ""):
             link.hint = said
         # Time may have run out in the midst of another attempt, which says nothing of the reason.
+        return self.unreached(link, link.hint or failed.sentence)
+
+    def unreached(self, link: Link, why: str) -> Unreachable:
+        """The error for a server that is not there, with the proxy on the way to it."""
         way = "" if link.proxy is None else f", {about(link.proxy)}"
-        return Unreachable(f"no answer from {self.where}{way}: {link.hint or failed.sentence}")
+        return Unreachable(f"no answer from {self.where}{way}: {why}")
 
     @property
     def where(self) -> str:

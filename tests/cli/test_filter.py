@@ -128,7 +128,7 @@ def test_find(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     second = shell.json("message", "find", "--key", "c-7", "--page", page[1])
     assert [each["keys"] for each in second["messages"]] == [["o-1", "c-7"]]
     refused = shell("message", "find", "--tag", "new")
-    assert refused.status == 1
-    assert "name the topic, or give a key" in refused.err
+    assert refused.status == 2
+    assert "name a key or a topic to search" in refused.err
     refused = shell("filter", "test", "KEYS = 'o-1'", "--topic", "orders")
     assert "popmq message find --key" in refused.err

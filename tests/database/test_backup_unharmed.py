@@ -15,7 +15,7 @@ from sqlalchemy.engine import make_url
 import popclient.cli
 from popserver.database import backup as module
 from popserver.database import migrate
-from popserver.database.backup import backup, restore
+from popserver.database.backup import WouldReplace, backup, restore
 from popserver.database.database import Database
 from popserver.model.errors import StoreUnavailable
 from tests.support.open_store import OpenStore
@@ -159,7 +159,7 @@ def test_two_backups_into_one_file_are_each_whole(
     if replace:
         backup(sqlite_url, file, replace=True)
     else:
-        with pytest.raises(StoreUnavailable, match=r"copy\.db exists already"):
+        with pytest.raises(WouldReplace, match=r"replaces .*copy\.db of"):
             backup(sqlite_url, file, replace=False)
     assert [each.name for each in folder.iterdir()] == ["copy.db"]
     restore(f"sqlite:///{tmp_path}/restored.db", file, replace=False)

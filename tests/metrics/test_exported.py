@@ -365,8 +365,8 @@ async def test_counts_of_a_topic_that_the_last_read_did_not_see_are_kept(
         await scraped(app)
         monkeypatch.setattr(flow, "pause_s", lambda _took_s: 3_600.0)
         await scraped(app)  # the last read for an hour
-        with popclient.Producer(app.endpoint) as producer:
-            await asyncio.to_thread(producer.send, "orders", "one")
+        async with popclient.aio.Producer(app.endpoint) as producer:
+            await producer.send("orders", "one")
         assert value(await scraped(app), "rocketmq_messages_in_total") is None
         assert app.exporter is not None
         monkeypatch.setattr(app.exporter._watch, "_next_s", 0.0)

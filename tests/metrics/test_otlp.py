@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import builtins
 import socket
 from collections.abc import AsyncIterator
@@ -124,8 +123,8 @@ async def test_a_collector_that_refuses_or_is_not_there_is_told_once(collector: 
         async with started(sqlite_url, otlp_endpoint=collector.endpoint) as app:
             assert "no such tenant" in await pushed(app)
             assert "no such tenant" in await pushed(app)
-            with popclient.Producer(app.endpoint) as producer:
-                await asyncio.to_thread(producer.send, "orders", "one")
+            async with popclient.aio.Producer(app.endpoint) as producer:
+                await producer.send("orders", "one")
             collector.refuses = False
             assert await pushed(app) == ""
     events = [each["event"] for each in said]
@@ -137,8 +136,8 @@ async def test_nobody_at_the_address(sqlite_url: str, monkeypatch: pytest.Monkey
     monkeypatch.setattr(otlp, "TIMEOUT_S", 0.2)
     async with started(sqlite_url, otlp_endpoint=f"http://127.0.0.1:{a_free_port()}") as app:
         assert "UNAVAILABLE" in (reason := await pushed(app)) or "DEADLINE" in reason
-        with popclient.Producer(app.endpoint) as producer:
-            await asyncio.to_thread(producer.send, "orders", "one")
+        async with popclient.aio.Producer(app.endpoint) as producer:
+            await producer.send("orders", "one")
 
 
 async def test_without_the_extra_the_server_runs_and_says_so(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

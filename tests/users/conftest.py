@@ -8,13 +8,14 @@ import pytest
 
 import popserver
 from popserver import EmbeddedBroker
+from tests.support.builders import START
 from tests.support.users import Start
 
 
 @pytest.fixture
 def start(database_url: str) -> Start:
     """Start a server; once more, after it has stopped, for a restart."""
-    return lambda: popserver.embedded(database_url, manual_clock=True)
+    return lambda: popserver.embedded(database_url, manual_clock=START)
 
 
 @pytest.fixture
