@@ -53,6 +53,7 @@ class Woken(IntEnum):
     NOT = 0  # its time is over, or the server is closing
     READY = 1  # the topic has messages
     AHEAD = 2  # the topic will have messages if the next transaction is committed
+    LOOK = 3  # on the beat: nobody has said that there are messages
 
 
 class Wakeups:
@@ -160,7 +161,7 @@ class Wakeups:
         queues = [queue for groups in self._parked.values() for queue in groups.values()]
         first = self._next_in_beat if self._next_in_beat < len(queues) else 0
         for queue in queues[first : first + BEAT_POLLS_MAX]:
-            _wake_next(queue, Woken.READY)
+            _wake_next(queue, Woken.LOOK)
         self._next_in_beat = first + BEAT_POLLS_MAX
         if self._count and not self._closed:
             self._beat = self._clock.call_at(self._clock.now_ms() + BEAT_MS, self._look_again)

@@ -123,7 +123,7 @@ _BY_WORDS: Final[Sequence[tuple[re.Pattern[str], StateRefusal]]] = tuple(
             "cannot be connected to with these options",
             "mend that option of the URL",
         ),
-        ("refused by PopMQ", "cannot be used", "see which host is the primary, and repeat"),
+        ("refused by PopMQ", "cannot be used", "see which host is the primary, check that it runs, and repeat"),
         (
             "(?i)refused|time-?d? ?out|resolve|translate|unreachable|no such file|closed|reset|no route|terminat|lost",
             "does not answer",

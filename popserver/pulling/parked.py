@@ -101,14 +101,15 @@ class ParkedPulls:
             alarm.cancel()
             self._remove(key, queue_id, parked)
 
-    def wake(self, topic_id: int) -> None:
-        """A queue of the topic may have grown."""
+    def wake(self, topic_id: int, *, is_told: bool = True) -> None:
+        """A queue of the topic may have grown. If nobody has told so, a read that fails ends no wait."""
         if topic_id not in self.topics or self._closed:
             return
         if topic_id in self._tasks:
-            self._woken_meanwhile.add(topic_id)
+            if is_told:
+                self._woken_meanwhile.add(topic_id)
         else:
-            self._tasks[topic_id] = asyncio.get_running_loop().create_task(self._update_ends(topic_id))
+            self._tasks[topic_id] = asyncio.get_running_loop().create_task(self._update_ends(topic_id, is_told=is_told))
 
     def end(self, key: PollKey) -> None:
         """The pulls of a group in a topic go on, because what they wait for was changed or is gone."""
@@ -121,7 +122,8 @@ class ParkedPulls:
         """A wake-up may have been lost (requirement A5)."""
         self._beat = None
         if self.topics and not self._closed:
-            self.wake_all()
+            for topic_id in list(self.topics):
+                self.wake(topic_id, is_told=False)
             self._beat = self._clock.call_at(self._clock.now_ms() + self._beat_ms, self._look_again)
 
     def wake_all(self) -> None:
@@ -143,20 +145,22 @@ class ParkedPulls:
             for queue in queues.values():
                 queue.end_all(woken=False)
 
-    async def _update_ends(self, topic_id: int) -> None:
+    async def _update_ends(self, topic_id: int, *, is_told: bool) -> None:
         try:
-            await self._read_ends(topic_id)
+            await self._read_ends(topic_id, is_told=is_told)
             while topic_id in self._woken_meanwhile and topic_id in self.topics:
                 self._woken_meanwhile.discard(topic_id)
-                await self._read_ends(topic_id)
+                await self._read_ends(topic_id, is_told=True)
         finally:
             self._woken_meanwhile.discard(topic_id)
             del self._tasks[topic_id]
 
-    async def _read_ends(self, topic_id: int) -> None:
+    async def _read_ends(self, topic_id: int, *, is_told: bool) -> None:
         try:
             ends = await self._ends_of(topic_id)
         except PopError:
+            if not is_told:
+                return  # the next beat reads again
             # The pulls read for themselves and report the error to their callers.
             ends = {}
         for queue_id, queue in self.topics.get(topic_id, {}).items():

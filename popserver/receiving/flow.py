@@ -197,14 +197,15 @@ class Polls:
                 return []
 
     async def _ask(self, request: grant.Receive, key: PollKey, poll_until_ms: int, woken: Woken) -> Received | None:
-        """Ask the database. None if that failed, and the poll was woken before its messages were committed."""
+        """Ask the database. None if that failed, and the poll was woken before its messages were committed, or on a
+        beat."""
         try:
             if not self._undelivered.has_room:
                 await self._undelivered.wait(poll_until_ms)
             is_judged = isinstance(request.wanted, SqlFilter) and not request.is_paused
             return await (self._take_judged(request, key) if is_judged else self._take(request, key))
         except BaseException as error:
-            if woken is Woken.AHEAD and isinstance(error, Internal):
+            if woken in {Woken.AHEAD, Woken.LOOK} and isinstance(error, Internal):
                 return None
             if woken:
                 # Another poll takes over what this one was woken for; it must not wait for the next wake-up.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -102,7 +101,7 @@ def _pages_limited(count: int) -> Iterator[Callable[[int], None]]:
 
     def limit_all(new_count: int) -> None:
         for connection in opened:
-            with suppress(sqlite3.ProgrammingError):  # closed meanwhile
+            with suppress(connection.ProgrammingError):  # closed meanwhile
                 connection.execute(f"PRAGMA max_page_count = {new_count}")
 
     event.listen(Engine, "connect", limit)

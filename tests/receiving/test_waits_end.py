@@ -11,7 +11,7 @@ import pytest
 from popserver.catalog import groups
 from popserver.engine import wakeups
 from popserver.lite.flow import LiteAction
-from popserver.model.errors import BadRequest, ConsumerGroupNotFound, TopicNotFound
+from popserver.model.errors import BadRequest, ConsumerGroupNotFound, StoreUnavailable, TopicNotFound
 from popserver.model.group import LiteModel, Mode, NewGroup
 from popserver.model.names import Resource
 from popserver.model.topic import MessageType, NewTopic
@@ -88,6 +88,34 @@ async def test_a_held_pull_finds_at_the_beat_what_a_lost_wakeup_told(
     await either_broker.advance(1)
     pulled = await waiting
     assert (pulled.status, len(pulled.messages)) == (PullStatus.FOUND, 1)
+
+
+@pytest.mark.row("A5")
+async def test_a_beat_without_the_store_ends_no_wait(broker: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    await broker.topic()
+    polls = [await broker.poll(poll_ms=LONG_MS) for _ in range(2)]
+    waiting = await held(broker, poll_ms=LONG_MS)
+    looks = 0
+
+    async def gone(*_: Any, **__: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        raise StoreUnavailable("gone")
+
+    with monkeypatch.context() as without_store:
+        without_store.setattr(broker.broker.polls, "_take", gone)
+        without_store.setattr(broker.broker.pulls.parked, "_ends_of", gone)
+        await broker.advance(5 * SECOND)
+        await until(lambda: looks == 2)
+        await until(lambda: broker.parked == 2)
+        await broker.advance(5 * SECOND)
+        await until(lambda: looks == 4)
+    await until(lambda: broker.parked == 2)
+    assert not any(each.done() for each in [*polls, waiting])
+    lose_wakeups(broker, monkeypatch)
+    await broker.send()
+    await broker.advance(5 * SECOND)
+    await until(partial(have_ended, [*polls, waiting], 2))
 
 
 @pytest.mark.row("A5")
