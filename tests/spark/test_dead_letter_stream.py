@@ -35,7 +35,7 @@ from popserver.model.retry import Holder
 from popserver.model.states import Event
 from tests.spark.filled import EPOCH_MS, fill
 from tests.support.open_store import MINUTE, OpenStore, open_store
-from tests.support.postgres import PostgresServer, fresh_database, postgres_server
+from tests.support.postgres import PostgresServer, fresh_database
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,12 +43,6 @@ if TYPE_CHECKING:
 COUNT = 1_000
 ONLY_ID = StructType().add("id", LongType())
 Offset = dict[str, int]
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[PostgresServer]:
-    with postgres_server() as server:
-        yield server
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -270,8 +264,8 @@ def test_a_kept_connection_that_is_lost_is_opened_again(postgres: PostgresServer
         reader = DeadLetterStream(parse({"url": url}), ONLY_ID, sleep=_not_at_all)
         assert reader.latestOffset(at(9), ReadAllAvailable()) == at(9)
         with connected(parse({"url": url}).url) as conn:
-            ended = text("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
-            conn.execute(ended)
+            others = "datname = current_database() AND pid <> pg_backend_pid()"
+            conn.execute(text(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {others}"))
         _die_again(url, 3)
         assert reader.latestOffset(at(9), ReadAllAvailable()) == at(COUNT + 1)
 
