@@ -1,7 +1,8 @@
 """The server's counts over the last minutes, for the live plots and the lists.
 
-One task asks the server every few seconds while somebody looks at a page, for all pages and visitors together. After an
-answer that took long it waits a hundred times as long, so it never takes more than one per cent of the server's time.
+One task asks the server every few seconds while somebody looks at a page, for all pages and visitors together. If its
+answers take long it waits a hundred times as long, so it takes no more than one per cent of the server's time. One slow
+answer does not count, such as the first one of a server: the quickest of the last three does.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ KEPT_S: Final = 24 * 3_600.0
 FINE: Final = 150  # the older samples are, the fewer: their distance is at least their age divided by this
 TOPICS_MAX: Final = 200  # whose counts are kept
 SHARE: Final = 100  # an answer's time, so many times, is the least pause
+ANSWERS: Final = 3  # of so many the quickest says how long an answer takes; before there are so many, none does
 PAUSE_S_MAX: Final = 60.0
 HEALTH_S: Final = 1.0  # all open pages of all visitors ask the server once in this time
 WATCHED_S: Final = 20 * 60.0  # how long it goes on after the last look
@@ -122,6 +124,7 @@ class Pulse:
         self._namespace = namespace
         self._pause_s = self._least_pause_s = least_pause_s
         self._monotonic = monotonic
+        self._took_s: deque[float] = deque(maxlen=ANSWERS)
         self._ring: list[Sample] = []
         # By topic; the one that somebody looked at last is the last.
         self._topics: dict[str, deque[TopicCount]] = {}
@@ -236,7 +239,9 @@ class Pulse:
         self._status = None
         status = await admin.status()
         self._asked_at = self._monotonic()
-        self._pause_s = min(PAUSE_S_MAX, max(self._least_pause_s, SHARE * (self._asked_at - began)))
+        self._took_s.append(self._asked_at - began)
+        if len(self._took_s) == ANSWERS:
+            self._pause_s = min(PAUSE_S_MAX, max(self._least_pause_s, SHARE * min(self._took_s)))
         self._status = status
         sample = sample_of(status, self._namespace)
         if self._ring and sample.at < self._ring[-1].at:

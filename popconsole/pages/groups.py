@@ -122,7 +122,8 @@ def minutes_of(visit: Visit) -> int:
 async def activity(visit: Visit) -> Response:
     """The series of a group's plots."""
     await visit.pulse.now(visit.admin)
-    return JSONResponse(rates.series_of_group(visit.pulse.ring, visit.named("group"), minutes_of(visit)))
+    series = rates.series_of_group(visit.pulse.ring, visit.named("group"), minutes_of(visit))
+    return JSONResponse({**series, "every": rates.every(visit.pulse)})
 
 
 class HeldRow(NamedTuple):

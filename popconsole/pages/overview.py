@@ -92,7 +92,7 @@ async def overview(visit: Visit) -> Response:
 async def activity(visit: Visit) -> Response:
     """The series of the live plots."""
     await visit.pulse.now(visit.admin)
-    return JSONResponse(series(visit.pulse.ring))
+    return JSONResponse({**series(visit.pulse.ring), "every": every(visit.pulse)})
 
 
 def rows_of(sample: Sample, recent: dict[str, Trend]) -> list[Row]:

@@ -84,7 +84,7 @@ async def activity(visit: Visit) -> Response:
     counts = visit.pulse.topic_counts(name)
     if not counts or visit.pulse.time.timestamp() - counts[-1].at >= 0.8 * visit.pulse.pause_s:
         await visit.pulse.topic(visit.admin, name)
-    return JSONResponse(series_of_topic(visit.pulse.topic_counts(name)))
+    return JSONResponse({**series_of_topic(visit.pulse.topic_counts(name)), "every": every(visit.pulse)})
 
 
 async def _newest(visit: Visit, topic: Topic, queue_id: int | None) -> tuple[list[MessageView], bool]:

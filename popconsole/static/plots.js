@@ -54,7 +54,7 @@
   }
   const root = () => document.documentElement.dataset.theme || "";
 
-  let last = null;
+  let last = null, every = Number(box.dataset.every);  // each answer says when to ask again, in seconds
   function all() {
     if (!last) return;
     for (const place of box.querySelectorAll("[data-plot]")) draw(place, last.at, kinds[place.dataset.plot](last));
@@ -67,13 +67,16 @@
       const mark = answer.headers.has("x-popmq-console"), text = await answer.text();
       if (mark && answer.status === 401) popmq.end();
       else if (!mark || !answer.ok) popmq.failed("plots", "not up to date", popmq.reason(answer.status, text, mark));
-      else { last = JSON.parse(text); all(); popmq.came("plots"); }
+      else { last = JSON.parse(text); every = last.every || every; all(); popmq.came("plots"); }
     } catch { popmq.failed("plots", "not up to date", "the console does not answer."); }
   }
   addEventListener("resize", () => {
     for (const [name, { plot }] of plots) plot.setSize({ width: box.querySelector(`[data-plot="${name}"]`).clientWidth, height: 140 });
   });
   document.addEventListener("popmq:theme", () => { for (const { plot } of plots.values()) plot.destroy(); plots.clear(); all(); });
-  load();
-  setInterval(load, Number(box.dataset.every) * 1000);
+  async function goOn() {
+    await load();
+    setTimeout(goOn, every * 1000);
+  }
+  goOn();
 })();

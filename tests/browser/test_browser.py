@@ -14,7 +14,7 @@ import pytest
 from popclient.config import ClientConfig
 from popconsole.settings import Settings
 from popserver import embedded
-from tests.browser.conftest import console
+from tests.browser.conftest import PATIENCE_MS, console
 from tests.browser.world import World
 from tests.support.desk import Desk
 
@@ -34,7 +34,8 @@ def test_the_plots_draw_what_happens(open_page: Open, address: str, flights: Wor
 def test_a_topic_has_a_plot_of_what_is_sent_to_it(open_page: Open, address: str, flights: World) -> None:
     page = open_page(f"{address}/topics/flights")
     flights.send_flights(20)
-    page.wait_for_selector('[data-plot="in"] canvas')
+    # It needs three counts, which are a minute apart while the server's answers take long.
+    page.wait_for_selector('[data-plot="in"] canvas', timeout=3 * PATIENCE_MS)
     assert "stored" in page.locator("#plots .u-legend").inner_text()
 
 

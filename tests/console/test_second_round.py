@@ -31,6 +31,7 @@ def test_a_group_has_charts_of_a_time_range(site: Site, made: Desk) -> None:
     made.send("flights", "m9")
     site.get("/server")  # looks at once
     lines = site.browser.get("/groups/arrivals/activity?minutes=60").json()
+    assert lines.pop("every") >= 3, "seconds until the page asks again"
     assert lines["in"] == [0.2]
     assert (lines["done"], lines["ready"], lines["inflight"], lines["age"]) == ([0.0], [6], [1], [5.0])
     assert [len(each) for each in lines.values()] == [1] * 7
