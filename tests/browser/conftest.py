@@ -46,7 +46,7 @@ def chromium_path() -> str | None:
     return os.environ.get("POPMQ_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # its event loop runs in this thread, and asynchronous tests of others need theirs
 def chromium() -> Iterator[Any]:
     """The browser."""
     path = chromium_path()
