@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from structlog.testing import capture_logs
 
 import popclient
-from popclient import Message
+from popclient import Message, aio
 from popclient.admin import Admin
 from popserver.app import App
 from popserver.clients.clients import Client
@@ -365,7 +365,7 @@ async def test_counts_of_a_topic_that_the_last_read_did_not_see_are_kept(
         await scraped(app)
         monkeypatch.setattr(flow, "pause_s", lambda _took_s: 3_600.0)
         await scraped(app)  # the last read for an hour
-        async with popclient.aio.Producer(app.endpoint) as producer:
+        async with aio.Producer(app.endpoint) as producer:
             await producer.send("orders", "one")
         assert value(await scraped(app), "rocketmq_messages_in_total") is None
         assert app.exporter is not None

@@ -15,7 +15,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality, M
 from pydantic import ValidationError
 from structlog.testing import capture_logs
 
-import popclient
+from popclient import aio
 from popserver.app import App
 from popserver.config import GivenConfig
 from popserver.metrics import otlp
@@ -123,7 +123,7 @@ async def test_a_collector_that_refuses_or_is_not_there_is_told_once(collector: 
         async with started(sqlite_url, otlp_endpoint=collector.endpoint) as app:
             assert "no such tenant" in await pushed(app)
             assert "no such tenant" in await pushed(app)
-            async with popclient.aio.Producer(app.endpoint) as producer:
+            async with aio.Producer(app.endpoint) as producer:
                 await producer.send("orders", "one")
             collector.refuses = False
             assert await pushed(app) == ""
@@ -136,7 +136,7 @@ async def test_nobody_at_the_address(sqlite_url: str, monkeypatch: pytest.Monkey
     monkeypatch.setattr(otlp, "TIMEOUT_S", 0.2)
     async with started(sqlite_url, otlp_endpoint=f"http://127.0.0.1:{a_free_port()}") as app:
         assert "UNAVAILABLE" in (reason := await pushed(app)) or "DEADLINE" in reason
-        async with popclient.aio.Producer(app.endpoint) as producer:
+        async with aio.Producer(app.endpoint) as producer:
             await producer.send("orders", "one")
 
 
