@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ from hypothesis import HealthCheck, settings
 from popclient import ClientConfig
 from popserver.database import migrate
 from popserver.database.database import Database
+from tests.support.config_defaults import defaults_with
 from tests.support.engine import ChosenEngine
 from tests.support.full import Full
 from tests.support.open_clients import OpenClients
@@ -31,9 +31,7 @@ PATIENCE_S = 20.0
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    parameters = inspect.signature(ClientConfig.__init__).parameters.values()
-    defaults = {each.name: each.default for each in parameters if each.default is not each.empty}
-    ClientConfig.__init__.__defaults__ = tuple((defaults | {"request_timeout": PATIENCE_S}).values())
+    ClientConfig.__init__.__defaults__ = defaults_with(request_timeout=PATIENCE_S)
     assert ClientConfig("127.0.0.1:1").request_timeout == PATIENCE_S
     # The many servers and commands that tests start are read compiled, as an installed package is.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

@@ -7,7 +7,8 @@ from sqlalchemy import Connection, text
 
 from popserver.database.database import Database, plain_errors
 from popserver.database.dialect import dialect_of
-from popserver.database.invariants.stuck import IN_USE, IS_PAUSED, STUCK
+from popserver.database.invariants.queries import statement
+from popserver.database.invariants.stuck import FIRST_OF_GROUP, IN_USE, IS_PAUSED, STUCK
 from popserver.database.states_of import is_shown_as
 from popserver.model.errors import StoreUnavailable
 from popserver.model.group import Mode
@@ -69,8 +70,7 @@ _WRONG = {
     "an open message group whose first message is held": f"""
         SELECT COUNT(*) FROM message_group_progress b {IN_USE}
         JOIN delivery h ON h.group_id = b.group_id
-             AND h.message_key = (SELECT MIN(d.message_key) FROM delivery d WHERE d.group_id = b.group_id
-                                  AND d.topic_id = b.topic_id AND d.message_group = b.message_group)
+             AND h.message_key = {FIRST_OF_GROUP}
         WHERE b.open_since_ms IS NOT NULL AND NOT {is_shown_as("h.state", State.READY)}""",
     "a lite client whose group or topic is gone": """
         SELECT COUNT(*) FROM lite_client c
@@ -93,7 +93,7 @@ def check_integrity(conn: Connection) -> None:
             f"the database file is damaged ({damage}); keep a copy of it with its -wal, and restore a backup;"
             " without a backup, try: sqlite3 FILE .recover"
         )
-    counts = {name: conn.execute(text(query)).scalar_one() for name, query in INVARIANTS.items()}
+    counts = {name: conn.execute(statement(conn, query)).scalar_one() for name, query in INVARIANTS.items()}
     if found := {name: f"{name} ({count})" for name, count in counts.items() if count}:
         remedy = "restore a backup that popmq db check accepts"
         if not found.keys() & _WRONG.keys():

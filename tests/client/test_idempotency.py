@@ -11,7 +11,6 @@ import pytest
 import popserver
 from popclient import BadRequest, Message, Producer, SimpleConsumer, Unreachable, UnsupportedByServer, aio
 from popclient._producer import core
-from popclient._session import session as sessions
 from popclient.admin import Admin
 from popserver import EmbeddedBroker
 from tests.support.scripted_server import ScriptedServer
@@ -115,8 +114,8 @@ async def test_no_key_goes_to_a_server_that_heeds_none() -> None:
     assert [message.body for message in server.stored["orders"]] == [b"y"]
 
 
-async def test_a_key_waits_for_a_server_that_has_not_said_what_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "HANDSHAKE_PATIENCE", 0.05)
+@pytest.mark.usefixtures("short_handshake")
+async def test_a_key_waits_for_a_server_that_has_not_said_what_it_does() -> None:
     async with ScriptedServer("") as server:
         server.answers["Telemetry"] = lambda _: None
         async with aio.Producer(server.endpoints) as producer:

@@ -11,7 +11,6 @@ import pytest
 
 from popclient import ClientConfig, ConsumeResult, MessageView, aio
 from popclient._engine import lite
-from popclient._session import session as sessions
 from popclient.errors import PopError, QuotaExceeded, TooManyRequests, Unreachable, UnsupportedByServer
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
@@ -281,10 +280,10 @@ def _agrees(reply: rpc.TelemetryCommand) -> rpc.TelemetryCommand:
         (_agrees, False, "lite topics.*RocketMQ 5.5", "lite topics.*RocketMQ 5.5"),
     ],
 )
+@pytest.mark.usefixtures("short_handshake")
 async def test_a_server_without_them_is_named_with_the_way_out(
-    telemetry: Callable[[Any], Any], has_call: bool, simple: str, push: str, monkeypatch: pytest.MonkeyPatch
+    telemetry: Callable[[Any], Any], has_call: bool, simple: str, push: str
 ) -> None:
-    monkeypatch.setattr(sessions, "HANDSHAKE_PATIENCE", 0.5)
     async with ScriptedServer("") as server:
         server.answers["Telemetry"] = telemetry
         if not has_call:

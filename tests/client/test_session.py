@@ -61,10 +61,8 @@ async def test_a_stream_whose_end_grpc_never_writes_does_not_hold_up_the_close(
     never.assert_awaited_once_with()
 
 
-async def test_a_server_that_never_answers_the_settings_is_used_without(
-    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sessions, "HANDSHAKE_PATIENCE", 0.05)
+@pytest.mark.usefixtures("short_handshake")
+async def test_a_server_that_never_answers_the_settings_is_used_without(server: ScriptedServer) -> None:
     server.answers["Telemetry"] = lambda _: None
     async with aio.Producer(server.endpoints, "t") as producer:
         assert await producer.send("t", b"x")
@@ -141,12 +139,12 @@ async def test_who_starts_again_asks_again(server: ScriptedServer) -> None:
     await consumer.close()
 
 
+@pytest.mark.usefixtures("short_handshake")
 async def test_a_server_that_only_fails_is_not_started_with(
     server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may get well again while `start` waits; what it says then is raised. The session goes on trying."""
     monkeypatch.setattr(sessions, "RECONNECT_PAUSE", (0.01, 0.01))
-    monkeypatch.setattr(sessions, "HANDSHAKE_PATIENCE", 0.2)
     server.answers["Telemetry"] = lambda _: StreamEnd(grpc.StatusCode.INTERNAL, "the disk is full")
     consumer = aio.SimpleConsumer(server.endpoints, "g", "t")
     with pytest.raises(ServerError, match="the disk is full"):

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from popserver.database.check import INVARIANTS, check_integrity
+from popserver.database.invariants.queries import statement
 from popserver.database.invariants.stuck import STUCK
 from popserver.lite import subscriptions
 from popserver.model.errors import StoreUnavailable
@@ -158,9 +159,9 @@ def test_every_invariant_can_be_broken() -> None:
 @pytest.mark.parametrize("invariant", INVARIANTS)
 def test_a_broken_invariant_is_named(filled: OpenStore, invariant: str) -> None:
     check_integrity(filled.conn)
-    for statement in DAMAGE[invariant].split(";"):
-        filled.conn.exec_driver_sql(statement)
-    broken = [name for name, query in INVARIANTS.items() if filled.one_value(query)]
+    for damage in DAMAGE[invariant].split(";"):
+        filled.conn.exec_driver_sql(damage)
+    broken = [name for name, query in INVARIANTS.items() if filled.conn.execute(statement(filled.conn, query)).scalar()]
     assert invariant in broken
     with pytest.raises(StoreUnavailable) as refusal:
         check_integrity(filled.conn)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from popserver.database.check import INVARIANTS
-from popserver.database.invariants.queries import Moments, Stuck, StuckIn, first_page
+from popserver.database.invariants.queries import Moments, Stuck, StuckIn, first_page, statement
 from popserver.database.invariants.stuck import STUCK
 from popserver.inspection import message_facts, why
 from popserver.lite import subscriptions
@@ -295,12 +295,12 @@ def test_it_is_found_named_and_repaired(world: World, stuck: Stuck) -> None:
     filled(world, damage)
     assert look(store) == []
     store.now_ms += 2 * MINUTE
-    for statement in damage.statements.split(";"):
-        store.conn.exec_driver_sql(statement)
+    for each in damage.statements.split(";"):
+        store.conn.exec_driver_sql(each)
     found = look(store)
     assert stuck.name in {each.stuck.name for each in found}
     if not stuck.is_late:
-        assert store.one_value(INVARIANTS[stuck.name])
+        assert store.conn.execute(statement(store.conn, INVARIANTS[stuck.name])).scalar()
     for body in damage.kept_back:
         if body != "new" and stuck.name != "a message beyond its queue's end":
             assert "stuck: " in said_of(world, body), body

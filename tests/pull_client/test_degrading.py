@@ -18,7 +18,6 @@ from popclient._queues import calls
 from popclient._queues import pull as pull_call
 from popclient._queues.calls import QueueEnd, QueueProgress
 from popclient._queues.wire import open_session
-from popclient._session import session as sessions
 from popclient._session.session import Session
 from popclient.config import ClientConfig
 from popproto.v2 import definition_pb2 as pb
@@ -63,8 +62,7 @@ def ends_for_the_group(reply: rpc.TelemetryCommand) -> rpc.TelemetryCommand | St
 
 
 @pytest.fixture(params=[rejects_type, fails, agrees, ends, ends_for_the_group])
-async def proxy(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ScriptedServer]:
-    monkeypatch.setattr(sessions, "HANDSHAKE_PATIENCE", 0.5)
+async def proxy(request: pytest.FixtureRequest, short_handshake: None) -> AsyncIterator[ScriptedServer]:
     async with ScriptedServer("") as server:
         server.answers["Telemetry"] = request.param
         yield server

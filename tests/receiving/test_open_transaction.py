@@ -18,6 +18,7 @@ from popserver.settling import expire, release
 from tests.support.builders import in_order
 from tests.support.open_store import HOUR, SECOND, OpenStore, receipt_of
 from tests.support.pending_store import a_delayed, a_half, decision, enter_due, pend
+from tests.support.plans import blocks_read
 from tests.support.progress import pull_group
 from tests.support.pulls import look
 
@@ -34,13 +35,6 @@ def held(store: OpenStore) -> Iterator[None]:
     with store.database.read() as conn:
         conn.exec_driver_sql("SELECT count(*) FROM message")
         yield
-
-
-def blocks_read(store: OpenStore) -> int:
-    """Blocks of tables and indexes that statements have read until now."""
-    store.conn.exec_driver_sql("SELECT pg_stat_force_next_flush()")
-    counters = "heap_blks_hit + heap_blks_read + idx_blks_hit + idx_blks_read"
-    return int(store.one_value(f"SELECT sum({counters}) FROM pg_statio_user_tables"))
 
 
 def stays_level(store: OpenStore, once: Callable[[int], None], *, within: float = 1.15) -> None:

@@ -10,7 +10,6 @@ import pytest
 pytest.importorskip("pyspark", reason="spark: pip install 'popmq[spark]'")
 
 from popclient import ClientConfig, FilterExpression, PopError, Producer, UnsupportedByServer
-from popclient._session import session as sessions
 from popclient._session.session import Session
 from popclient.admin import Admin
 from popclient.message import MessageQueue
@@ -34,9 +33,9 @@ def test_a_session_that_is_not_used_ends_and_the_next_question_opens_another(
         until_in_thread(lambda: link._session is None)
 
 
-def test_a_server_without_such_a_session_offers_nothing_and_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("short_handshake")
+def test_a_server_without_such_a_session_offers_nothing_and_is_not_asked_again() -> None:
     """As RocketMQ's proxy answers this type of client."""
-    monkeypatch.setattr(sessions, "HANDSHAKE_PATIENCE", 0.5)
     with ServerThread(capabilities="") as server:
         server.server.answers["Telemetry"] = lambda _: StreamEnd(
             grpc.StatusCode.INTERNAL, "Client type is not consumer"

@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from popclient import ClientConfig
+from popclient._session import session as sessions
 from popserver.database import migrate
 from popserver.database.database import Database
 from popserver.engine.clock import ManualClock
 from tests.support import desk as desks
 from tests.support.certificates import Authority
+from tests.support.config_defaults import defaults_with
 from tests.support.desk import Desk
 from tests.support.door import Door, opened
 from tests.support.open_store import OpenStore, open_store
@@ -19,6 +22,13 @@ from tests.support.postgres import PostgresServer, fresh_database
 from tests.support.running_broker import RunningBroker, running_broker
 from tests.support.several_brokers import SeveralBrokers, several_brokers
 from tests.support.stores import emptied
+
+
+@pytest.fixture
+def short_handshake(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients wait 0.2 s for the settings of a server that is there; to connect they have a minute."""
+    monkeypatch.setattr(sessions, "HANDSHAKE_PATIENCE", 0.2)
+    monkeypatch.setattr(ClientConfig.__init__, "__defaults__", defaults_with(wait_for_server=60.0))
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

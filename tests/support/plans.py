@@ -161,3 +161,10 @@ def fill_with_others(store: OpenStore, topic: Topic, group: Group) -> None:
 
 def _an_id(store: OpenStore) -> str:
     return "CAST('x' || n AS BLOB)" if store.database.is_sqlite else "convert_to('x' || n, 'UTF8')"
+
+
+def blocks_read(store: OpenStore) -> int:
+    """Blocks of tables and indexes that statements have read on Postgres until now."""
+    store.conn.exec_driver_sql("SELECT pg_stat_force_next_flush()")
+    counters = "heap_blks_hit + heap_blks_read + idx_blks_hit + idx_blks_read"
+    return int(store.one_value(f"SELECT sum({counters}) FROM pg_statio_user_tables"))

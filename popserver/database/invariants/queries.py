@@ -130,7 +130,7 @@ class Stuck:
 
     def count(self) -> str:
         """The query that counts the rows of the whole table."""
-        return _for_index(f"SELECT COUNT(*) FROM ({self._rows(self.source.value.name)}) s", indexed=False)
+        return f"SELECT COUNT(*) FROM ({self._rows(self.source.value.name)}) s"
 
     def page(self) -> str:
         """The rows of a page, see `pages`."""
@@ -193,10 +193,6 @@ def _page(table: StuckTable, columns: str) -> str:
 
 @cache
 def _statement(query: str, is_postgres: bool) -> TextClause:
-    return text(_for_index(query, indexed=is_postgres))
-
-
-def _for_index(query: str, *, indexed: bool) -> str:
     for each in ("b", "d"):
-        query = query.replace(f"GROUP_OF({each})", f"({each}.group_id + 0)" if indexed else f"{each}.group_id")
-    return query
+        query = query.replace(f"GROUP_OF({each})", f"({each}.group_id + 0)" if is_postgres else f"{each}.group_id")
+    return text(query)

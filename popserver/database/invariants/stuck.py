@@ -39,8 +39,8 @@ def _delivery_of_group(columns: str, order: str, condition: str = "") -> str:
             AND d.message_group = b.message_group {condition} ORDER BY d.message_key {order} LIMIT 1)"""
 
 
-_FIRST_OF_GROUP = _delivery_of_group("d.message_key", "ASC")
-_IS_HEAD = f"b.message_group IS NOT NULL AND {_FIRST_OF_GROUP} = b.message_key"
+FIRST_OF_GROUP = _delivery_of_group("d.message_key", "ASC")
+_IS_HEAD = f"b.message_group IS NOT NULL AND {FIRST_OF_GROUP} = b.message_key"
 IS_PAUSED = """EXISTS (
             SELECT 1 FROM pause x
             WHERE x.group_id = b.group_id AND x.topic_id = b.topic_id AND x.message_group = b.message_group)"""
@@ -297,7 +297,7 @@ STUCK: tuple[Stuck, ...] = (
     Stuck(
         "a message group that nothing locks and that is not open",
         StuckIn.POSITIONS,
-        f"{IN_USE} WHERE b.open_since_ms IS NULL AND {_FIRST_OF_GROUP} IS NULL AND NOT {IS_PAUSED}",
+        f"{IN_USE} WHERE b.open_since_ms IS NULL AND {FIRST_OF_GROUP} IS NULL AND NOT {IS_PAUSED}",
         "no message of its message group is held or waits, and yet the group is not open: no receive looks there",
         "opens the message group",
         (_OPEN,),
