@@ -7,6 +7,7 @@ from statistics import median
 
 import pytest
 
+from popserver.database.database import Database
 from popserver.delivery.moving_starts import LOOK_AGAIN_MS
 from popserver.model.topic import MessageType
 from popserver.producing import half_messages
@@ -19,12 +20,21 @@ from tests.support.builders import in_order
 from tests.support.open_store import HOUR, SECOND, OpenStore, receipt_of
 from tests.support.pending_store import a_delayed, a_half, decision, enter_due, pend
 from tests.support.plans import blocks_read
+from tests.support.postgres import PostgresServer
 from tests.support.progress import pull_group
 from tests.support.pulls import look
+from tests.support.stores import a_database
 
 BATCH = 32
 WARM, ROUNDS = 50, 250  # until then the indexes get their levels
 SOME = 20  # rounds, of which few look at everything (`engine.searches`)
+
+
+@pytest.fixture(scope="module")
+def postgres_database(postgres: PostgresServer) -> Iterator[Database]:
+    """Of this module alone: Postgres keeps what it knows of the rows of other tests, and plans by it."""
+    with a_database(postgres) as database:
+        yield database
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ import pytest
 
 from popclient import ClientConfig
 from popclient._session import session as sessions
-from popserver.database import migrate
 from popserver.database.database import Database
 from popserver.engine.clock import ManualClock
 from tests.support import desk as desks
@@ -18,10 +17,10 @@ from tests.support.config_defaults import defaults_with
 from tests.support.desk import Desk
 from tests.support.door import Door, opened
 from tests.support.open_store import OpenStore, open_store
-from tests.support.postgres import PostgresServer, fresh_database
+from tests.support.postgres import PostgresServer
 from tests.support.running_broker import RunningBroker, running_broker
 from tests.support.several_brokers import SeveralBrokers, several_brokers
-from tests.support.stores import emptied
+from tests.support.stores import a_database, emptied
 
 
 @pytest.fixture
@@ -45,11 +44,8 @@ def store(request: pytest.FixtureRequest) -> Iterator[OpenStore]:
 @pytest.fixture(scope="session")
 def postgres_database(postgres: PostgresServer) -> Iterator[Database]:
     """One database for all of these tests: emptying it is ten times cheaper than making another."""
-    with fresh_database(postgres) as url:
-        database = Database(url, durability="relaxed")
-        migrate.upgrade(database)
+    with a_database(postgres) as database:
         yield database
-        database.close()
 
 
 @pytest.fixture

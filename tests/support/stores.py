@@ -5,9 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from popserver.database import migrate
 from popserver.database.database import Database
 from popserver.database.schema import metadata
 from tests.support.open_store import OpenStore
+from tests.support.postgres import PostgresServer, fresh_database
+
+
+@contextmanager
+def a_database(server: PostgresServer) -> Iterator[Database]:
+    """A database with an empty store."""
+    with fresh_database(server) as url:
+        database = Database(url, durability="relaxed")
+        migrate.upgrade(database)
+        yield database
+        database.close()
 
 
 @contextmanager
