@@ -28,7 +28,7 @@ ROOMS = (
 CLIENT_ROOMS = (
     "errors", "_arguments", "_urls", "_version", "_forks", "_tasks", "_loop", "keep_alive", "offset_file", "config",
     "message", "receipts", "listening", "otel", "_tracing", "_session", "_producer", "_engine", "_queues", "_pull",
-    "_queue_push", "admin", "aio", "_sync", "sql", "spark", "cli",
+    "_queue_push", "admin", "sql", "aio", "_sync", "spark", "cli",
 )  # fmt: skip
 # Rooms of the console.
 CONSOLE_ROOMS = (

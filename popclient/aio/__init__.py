@@ -14,6 +14,8 @@ Everything else (Message, ClientConfig, errors) is that of `popclient`.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from popclient._queues.listener import (
     ConsumeConcurrentlyContext,
     ConsumeConcurrentlyStatus,
@@ -32,6 +34,19 @@ from popclient.config import ClientConfig, Tls
 from popclient.listening import ConsumeResult, ConsumeStatus, Consumption, Interceptor, TransactionResolution
 from popclient.message import FilterExpression, Message, MessageView
 from popclient.receipts import SendReceipt, SendResults
+
+if TYPE_CHECKING:
+    from popclient.aio.relay import Relay as Relay
+else:
+
+    def __getattr__(name: str) -> object:
+        """The relay is loaded when first named, and not by `import *`: it needs SQLAlchemy."""
+        if name != "Relay":
+            raise AttributeError(f"module 'popclient.aio' has no attribute {name!r}")
+        from popclient.aio.relay import Relay
+
+        return Relay
+
 
 __all__ = [
     "Admin",

@@ -18,7 +18,7 @@ from popclient.cli import OK
 from popclient.cli.arguments import UsageError, client_config
 from popclient.cli.output import say
 from popclient.errors import PopError
-from popclient.sql.relay import Relay
+from popclient.sql import Relay
 from popclient.sql.tables import outbox
 
 _MAKE = "popclient.sql.metadata.create_all(engine)"

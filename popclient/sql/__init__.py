@@ -2,7 +2,8 @@
 
 `enqueue` sends a message if, and only if, your transaction commits; `ack` is committed together with your writes, or
 rolled back with them. If the broker keeps its state in the same Postgres, each is one SQL function. Any other database
-gets an outbox table, which `Relay` (or `popmq relay`) empties. `idempotent` records which messages a consumer has done.
+gets an outbox table, which `Relay` (or `popmq relay`, or `popclient.aio.Relay`) empties. `idempotent` records which
+messages a consumer has done.
 
     from popclient import sql
 
@@ -16,11 +17,25 @@ SQLAlchemy: pip install 'popmq[sql]'.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from popclient.errors import HoldLost, OutOfOrder, UnsupportedByStore
 from popclient.sql.in_transaction import ack, enqueue
 from popclient.sql.once import first_time, forget_processed, idempotent
-from popclient.sql.relay import Relay
 from popclient.sql.tables import metadata, outbox, processed
+
+if TYPE_CHECKING:
+    from popclient._sync.relay import Relay
+else:
+
+    def __getattr__(name: str) -> object:
+        """The relay is loaded when first named: it is made of this package."""
+        if name != "Relay":
+            raise AttributeError(f"module 'popclient.sql' has no attribute {name!r}")
+        from popclient._sync.relay import Relay
+
+        return Relay
+
 
 __all__ = [
     "HoldLost",

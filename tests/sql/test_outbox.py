@@ -19,9 +19,8 @@ from sqlalchemy.orm import Session
 
 import popserver
 from popclient import Message, Producer, Unreachable, sql
+from popclient.sql import Relay, tables
 from popclient.sql import relay as relaying
-from popclient.sql import tables
-from popclient.sql.relay import Relay
 from popserver import EmbeddedBroker
 from tests.support.scripted_server import until_in_thread
 
@@ -207,9 +206,9 @@ def test_a_single_message_broker_gets_one_of_each_group_at_a_time(lite_engine: E
     with lite_engine.begin() as conn:
         for group in ("a", "a", None, "b", "a", None):
             sql.enqueue(conn, "steps", "x", message_group=group)
-    waves = relaying._waves(rows(lite_engine), in_runs=False)
+    waves = relaying.waves(rows(lite_engine), in_runs=False)
     assert [[row.message_group for row in wave] for wave in waves] == [["a", None, "b", None], ["a"], ["a"]]
-    assert relaying._waves([], in_runs=True) == []
+    assert relaying.waves([], in_runs=True) == []
 
 
 def test_a_message_the_broker_refuses_stays_with_the_reason(lite_engine: Engine, broker: EmbeddedBroker) -> None:

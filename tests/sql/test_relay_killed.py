@@ -1,4 +1,4 @@
-"""`popmq relay` as a process: stopped, and killed in the middle of its work."""
+"""Relays as processes, `popmq relay` and one of asyncio: stopped, and killed in the middle of their work."""
 
 from __future__ import annotations
 
@@ -21,16 +21,20 @@ from popclient.admin import Admin
 from popserver import EmbeddedBroker
 
 POPMQ = str(Path(sys.executable).with_name("popmq"))
+COMMANDS = {
+    "popmq": lambda endpoint, url: [POPMQ, "--endpoint", endpoint, "relay", "--database-url", url],
+    "asyncio": lambda endpoint, url: [sys.executable, "-m", "tests.sql.relay_aio", endpoint, url],
+}
 MESSAGES = 4_000
 GROUPS = 7
 
 
 @contextmanager
-def relaying(broker: EmbeddedBroker, url: str, *more: str) -> Iterator[subprocess.Popen[str]]:
-    """The command, once it says that it runs."""
+def relaying(broker: EmbeddedBroker, url: str, *more: str, by: str = "popmq") -> Iterator[subprocess.Popen[str]]:
+    """The command, or the program of asyncio."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("POPMQ_")}
     process = subprocess.Popen(
-        [POPMQ, "--endpoint", broker.endpoint, "relay", "--database-url", url, *more],
+        [*COMMANDS[by](broker.endpoint, url), *more],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -70,18 +74,19 @@ def filled(sqlite_url: str) -> str:
     return sqlite_url
 
 
-def test_killed_again_and_again_it_loses_nothing_doubles_nothing_and_keeps_the_order(filled: str) -> None:
+@pytest.mark.parametrize("by", COMMANDS)
+def test_killed_again_and_again_it_loses_nothing_doubles_nothing_and_keeps_the_order(filled: str, by: str) -> None:
     with popserver.embedded() as broker:
         with Admin(broker.endpoint) as admin:
             admin.create_topic("steps", queue_count=4, accept_message_types=["FIFO"])
         for goal in (MESSAGES - 1, MESSAGES * 2 // 3, MESSAGES // 3):
-            with relaying(broker, filled) as process:
+            with relaying(broker, filled, by=by) as process:
                 while left(filled) > goal and process.poll() is None:
                     time.sleep(0.001)
                 assert process.poll() is None, process.communicate()
                 process.send_signal(signal.SIGKILL)
         assert 0 < left(filled) < MESSAGES
-        with relaying(broker, filled, "--once") as process:
+        with relaying(broker, filled, "--once", by=by) as process:
             out, err = process.communicate()
             assert process.returncode == 0, err
             assert out.startswith("moved ")

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import Engine, create_engine
 
 from popclient import ClientConfig, Producer, Unauthorized, sql
-from popclient.sql.relay import Relay
+from popclient.sql import Relay
 from popserver import embedded
 from tests.support.scripted_server import until_in_thread
 
