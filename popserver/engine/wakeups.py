@@ -13,6 +13,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from enum import IntEnum
+from itertools import islice
 from typing import NamedTuple
 
 from popserver.database.notifications import Invalidation
@@ -26,7 +27,7 @@ from popserver.model.names import Resource
 PARKED_PER_TOPIC_AND_GROUP_MAX = 1_024
 PARKED_MAX = 100_000
 # So often parked polls look for what a lost wake-up would have told them (requirement A5): one of each group and topic,
-# and so many of them, in turn.
+# and so many of them, those first that have not looked for longest.
 BEAT_MS = 5_000
 BEAT_POLLS_MAX = 64
 
@@ -56,6 +57,9 @@ class Woken(IntEnum):
     LOOK = 3  # on the beat: nobody has said that there are messages
 
 
+_Queue = deque[asyncio.Future[Woken]]
+
+
 class Wakeups:
     """Every parked poll of this server."""
 
@@ -64,13 +68,13 @@ class Wakeups:
         self._wakes = 0  # of all places together, so that no place has a number again
         self._wake_numbers: dict[Place, int] = {}
         self._wake_of_all = 0  # the number of places that were not woken since
-        self._parked: dict[Place, dict[int, deque[asyncio.Future[Woken]]]] = {}
+        self._parked: dict[Place, dict[int, _Queue]] = {}
+        self._in_turn: dict[tuple[Place, int], _Queue] = {}  # the same; the one whose turn it is on the beat is first
         # The wake number, and when that was: what a lost wake-up would have told is found out later.
         self._empty: LruCache[tuple[PollKey, Filter], tuple[int, int]] = LruCache()
         self._found_empty: dict[Place, int] = {}  # the newest number at which any group found nothing
         self._count = 0
         self._beat: Alarm | None = None
-        self._next_in_beat = 0
         self._closed = False
 
     @property
@@ -109,6 +113,7 @@ class Wakeups:
             return Woken.READY
         poll: asyncio.Future[Woken] = asyncio.get_running_loop().create_future()
         queue = self._parked.setdefault(key.place, {}).setdefault(key.group_id, deque())
+        self._in_turn.setdefault((key.place, key.group_id), queue)
         queue.append(poll)
         self._count += 1
         if self._beat is None:
@@ -158,11 +163,9 @@ class Wakeups:
     def _look_again(self) -> None:
         """Wake one poll of each group and topic, at most `BEAT_POLLS_MAX` of them, in turn."""
         self._beat = None
-        queues = [queue for groups in self._parked.values() for queue in groups.values()]
-        first = self._next_in_beat if self._next_in_beat < len(queues) else 0
-        for queue in queues[first : first + BEAT_POLLS_MAX]:
+        for turn in list(islice(self._in_turn, BEAT_POLLS_MAX)):
+            queue = self._in_turn[turn] = self._in_turn.pop(turn)
             _wake_next(queue, Woken.LOOK)
-        self._next_in_beat = first + BEAT_POLLS_MAX
         if self._count and not self._closed:
             self._beat = self._clock.call_at(self._clock.now_ms() + BEAT_MS, self._look_again)
 
@@ -182,12 +185,12 @@ class Wakeups:
                 for poll in list(queue):
                     _end_wait(poll, Woken.NOT)
 
-    def _leave(self, key: PollKey, queue: deque[asyncio.Future[Woken]], poll: asyncio.Future[Woken]) -> None:
+    def _leave(self, key: PollKey, queue: _Queue, poll: asyncio.Future[Woken]) -> None:
         self._count -= 1
         if poll in queue:
             queue.remove(poll)
         if not queue and self._parked.get(key.place, {}).get(key.group_id) is queue:
-            del self._parked[key.place][key.group_id]
+            del self._parked[key.place][key.group_id], self._in_turn[key.place, key.group_id]
             if not self._parked[key.place]:
                 del self._parked[key.place]
 
@@ -196,7 +199,7 @@ def _time_out(poll: asyncio.Future[Woken]) -> None:
     _end_wait(poll, Woken.NOT)
 
 
-def _wake_next(queue: deque[asyncio.Future[Woken]], woken: Woken) -> None:
+def _wake_next(queue: _Queue, woken: Woken) -> None:
     while queue:
         if _end_wait(queue.popleft(), woken):
             return

@@ -65,14 +65,45 @@ def have_ended(polls: list[asyncio.Task[Any]], count: int) -> bool:
 async def test_a_beat_asks_for_some_of_many_polls_in_turn(
     broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Each has its turn within one round, also if others end meanwhile, by what they found or because they left."""
+    monkeypatch.setattr(wakeups, "BEAT_POLLS_MAX", 2)
+    names = [Resource("", f"g{number}") for number in range(8)]
+    polls = [await broker.poll(group=each, poll_ms=LONG_MS) for each in names]
+    lose_wakeups(broker, monkeypatch)
+    (sent,) = await broker.send()
+    for turn in (polls[0:2], polls[2:4], polls[5:7], polls[7:]):
+        waiting = [each for each in polls if not each.done() and each not in turn]
+        await broker.advance(5 * SECOND)
+        for each in turn:
+            assert ids(await ended(each)) == [sent.message_id]
+        assert not any(each.done() for each in waiting)
+        polls[4].cancel()
+        await until(polls[4].done)
+    assert broker.parked == 0
+
+
+@pytest.mark.row("A5")
+async def test_a_beat_asks_for_those_first_that_have_not_looked_for_longest(
+    broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where none finds anything, and all wait on."""
     monkeypatch.setattr(wakeups, "BEAT_POLLS_MAX", 2)
     names = [Resource("", f"g{number}") for number in range(5)]
-    polls = [await broker.poll(group=each, poll_ms=20 * SECOND) for each in names]
-    lose_wakeups(broker, monkeypatch)
-    await broker.send()
-    for done in (2, 4, 5):
+    polls = [await broker.poll(group=each, poll_ms=LONG_MS) for each in names]
+    asked: list[str] = []
+    ask = broker.broker.polls._ask
+
+    async def noted(request: Any, *more: Any) -> Any:
+        asked.append(request.group.name.name)
+        return await ask(request, *more)
+
+    monkeypatch.setattr(broker.broker.polls, "_ask", noted)
+    for beat in range(1, 6):
         await broker.advance(5 * SECOND)
-        await until(partial(have_ended, polls, done))
+        await until(lambda: len(asked) == 2 * beat and broker.parked == 5)  # noqa: B023
+    assert asked == [f"g{number % 5}" for number in range(10)]
+    for each in polls:
+        each.cancel()
 
 
 @pytest.mark.row("A5")
