@@ -38,7 +38,7 @@ from popserver.delivery.retry_topic import RetryOrigin, marked, properties_of
 from popserver.engine.transaction import Transaction
 from popserver.filters import tag_hash
 from popserver.messages.append import take_offsets
-from popserver.messages.spread import emptiest_first, queues_for, spread
+from popserver.messages.spread import in_order_of_use, spread
 from popserver.model.errors import TooManyRequests
 from popserver.model.group import Group, Mode
 from popserver.model.handles import NO_HOLD
@@ -181,8 +181,9 @@ def _make_messages(
     tx: Transaction, plan: Plan, found: FoundLetters, letters: Sequence[tuple[LetterRow, RedriveItem]], topic: Topic
 ) -> list[_Sent]:
     """Append the new messages to queues of the topic that no other transaction has locked."""
-    ranks = [(each.queue_id, rank) for rank, each in enumerate(emptiest_first(tx, topic))]
-    names = {"ranks": encode_rows(ranks), "enough": queues_for(len(letters), len(ranks))}
+    queues, enough = in_order_of_use(tx, topic, len(letters))
+    ranks = [(each.queue_id, rank) for rank, each in enumerate(queues)]
+    names = {"ranks": encode_rows(ranks), "enough": enough}
     free = set(tx.conn.execute(_FREE_QUEUES, names).scalars())
     if not free:
         raise TooManyRequests(

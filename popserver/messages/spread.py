@@ -83,9 +83,15 @@ def queues_for(messages: int, there: int) -> int:
     return there if runs > 1 and 2 * runs > there else runs
 
 
-def emptiest_first(tx: Transaction, topic: Topic) -> list[MessageQueue]:
-    """All its queues, in the order in which `spread` would use them."""
-    return [topic.queues[each.number] for each in sorted(tx.remembered(Spread).levels(topic))]
+def in_order_of_use(tx: Transaction, topic: Topic, messages: int) -> tuple[Sequence[MessageQueue], int]:
+    """All its queues, in the order in which so many messages without a priority would use them, and how many they use.
+
+    In a topic with priorities that is the lowest one, as in `by_queue`.
+    """
+    if MessageType.PRIORITY in topic.accepts:
+        return topic.queues, 1
+    levels = sorted(tx.remembered(Spread).levels(topic))
+    return [topic.queues[each.number] for each in levels], queues_for(messages, len(levels))
 
 
 class _Level(NamedTuple):

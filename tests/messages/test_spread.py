@@ -126,6 +126,15 @@ def test_a_priority_is_a_queue(store: OpenStore) -> None:
     assert lengths(store, topic) == [2, 0, 1, 2]
 
 
+def test_redriven_messages_have_no_priority(store: OpenStore) -> None:
+    """Else they would come before urgent ones."""
+    origin, target = store.topic("origin"), store.topic(queues=4, accepts=(MessageType.NORMAL, MessageType.PRIORITY))
+    group = store.group(meets=[origin])
+    die(store, group, origin, 100)
+    assert redrive_all(store, group, target=target) == (100, 0)
+    assert lengths(store, target) == [100, 0, 0, 0]
+
+
 def test_few_messages_touch_one_queue(store: OpenStore, topic: Topic) -> None:
     """Each queue is a row and a page more to write."""
     for count in (1, RUN):
