@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from popserver.database.check import INVARIANTS, check_integrity
+from popserver.database.database import Database
 from popserver.database.invariants.queries import statement
 from popserver.database.invariants.stuck import STUCK
 from popserver.lite import subscriptions
@@ -17,7 +18,9 @@ from popserver.model.topic import MessageType
 from tests.support.builders import in_order
 from tests.support.lite import lite_messages
 from tests.support.open_store import HOUR, SECOND, OpenStore, open_store
+from tests.support.plans import blocks_read
 from tests.support.send_back import hand_back, pull_group
+from tests.support.stores import emptied
 
 # How to break each of them by hand.
 DAMAGE = {
@@ -168,3 +171,37 @@ def test_a_broken_invariant_is_named(filled: OpenStore, invariant: str) -> None:
     said = refusal.value.sentence
     assert all(re.search(rf"{name} \([1-9]\d*\)", said) for name in broken), "all of it at once"
     assert ("restore a backup" if {*broken} - {each.name for each in STUCK} else "popmq repair") in said
+
+
+def test_a_check_reads_each_queue_of_a_group_once(postgres_database: Database) -> None:
+    """Counted in blocks: 20 for each queue, and three for each pair of queues where each reads all others."""
+    queues = 512
+    with emptied(postgres_database) as store:
+        store.group(meets=[store.topic(queues=queues)])
+        store.conn.exec_driver_sql("ANALYZE")
+        before = blocks_read(store)
+        check_integrity(store.conn)
+        assert blocks_read(store) - before <= 50 * queues
+
+
+def test_a_check_reads_each_lite_topic_once(postgres_database: Database) -> None:
+    """Counted in blocks: 31 for each, and 75 where each reads the index of all others. The statistics are older than
+    the lite topics."""
+    count = 10_000
+    numbers = f"generate_series(1, {count}) n"
+    with emptied(postgres_database) as store:
+        topic = store.topic(accepts=(MessageType.LITE,))
+        group = store.group(meets=[topic], lite=LiteModel.SHARED)
+        store.conn.exec_driver_sql("ANALYZE")
+        place = f"{group.group_id}, {topic.topic_id}"
+        store.conn.exec_driver_sql(f"INSERT INTO lite_client VALUES ({place}, 'c', 1)")
+        store.conn.exec_driver_sql(
+            f"INSERT INTO lite_subscription SELECT {place}, 'l' || n, 'c', {topic.queues[0].queue_id} FROM {numbers}"
+        )
+        store.conn.exec_driver_sql(
+            "INSERT INTO message_group_progress (group_id, topic_id, queue_id, message_group, next_offset, subscriber,"
+            f" open_since_ms) SELECT {place}, {topic.queues[0].queue_id}, 'l' || n, 0, 'c', 1 FROM {numbers}"
+        )
+        before = blocks_read(store)
+        check_integrity(store.conn)
+        assert blocks_read(store) - before <= 50 * count
