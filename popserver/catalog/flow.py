@@ -240,6 +240,18 @@ class Catalog:
             self._changes += 1
             known[what.kind].pop(Resource(what.namespace, what.name), None)
 
+    async def look_again(self, group: Group, topic: Topic) -> None:
+        """If one of them was changed or deleted, do what a lost notification would have done."""
+        now_group, now_topic = await self._reader.look_up(
+            lambda conn: (groups.find_group(conn, group.name), topics.find_topic(conn, topic.name))
+        )
+        changed = [] if now_topic == topic else [Invalidation(TOPIC, *topic.name)]
+        if now_group is None or now_group.group_id != group.group_id:
+            changed.append(Invalidation(GROUP, *group.name))
+        for each in changed:
+            self.invalidate(each)
+        self._writer.effects.invalidations(changed)
+
     def forget_all(self) -> None:
         """Other servers may have changed or deleted anything: clear the cache."""
         self._topics.clear()

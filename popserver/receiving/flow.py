@@ -202,6 +202,8 @@ class Polls:
         try:
             if not self._undelivered.has_room:
                 await self._undelivered.wait(poll_until_ms)
+            if woken is Woken.LOOK:
+                await self._catalog.look_again(request.group, request.topic)
             is_judged = isinstance(request.wanted, SqlFilter) and not request.is_paused
             return await (self._take_judged(request, key) if is_judged else self._take(request, key))
         except BaseException as error:

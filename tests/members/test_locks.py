@@ -6,20 +6,23 @@ import asyncio
 import random
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import AsyncExitStack
+from functools import partial
 
 import pytest
 
 from popserver.catalog import groups, subscriptions, topics
+from popserver.engine.clock import ManualClock
 from popserver.engine.transaction import Transaction
 from popserver.members import locks
 from popserver.members.locks import LAPSE_MS, Lock, Unlock
-from popserver.model.errors import BadRequest, TopicNotFound
+from popserver.model.errors import BadRequest, ConsumerGroupNotFound, TopicNotFound
 from popserver.model.group import Group, Mode
 from popserver.model.names import Resource
 from popserver.model.topic import QueueName, Topic
 from tests.support.builders import GROUP, TOPIC
 from tests.support.open_store import SECOND, START_MS, OpenStore, open_store
-from tests.support.running_broker import RunningBroker, rollbacks_of
+from tests.support.running_broker import RunningBroker, rollbacks_of, running_broker, until
 from tests.support.several_brokers import SeveralBrokers
 
 CLIENTS = ["c1", "c2", "c3"]
@@ -209,6 +212,43 @@ async def test_a_queue_that_is_not_there_is_named(pair: Pair) -> None:
     with pytest.raises(TopicNotFound, match="topic 'nowhere' does not exist"):
         await locks.unlock(GROUP, "c1", [QueueName(Resource("", "nowhere"), 0)])
     assert await locks.lock(GROUP, "c2", NAMES) == NAMES, "nothing was locked"
+
+
+async def test_a_group_that_is_made_again_has_no_locks_of_the_one_before(pair: Pair) -> None:
+    a, b = pair
+    await a.topic(queues=4)
+    assert await a.broker.queue_locks.lock(GROUP, "c1", NAMES) == NAMES
+    await b.broker.queue_locks.lock(Resource("", "shipping"), "c1", NAMES)
+    await a.broker.catalog.delete_group(GROUP)
+    await a.broker.settle()
+    assert [row.locks for row in await a.query("SELECT COUNT(*) AS locks FROM queue_lock")] == [len(NAMES)]
+    await until(lambda: GROUP not in b.broker.catalog._groups)
+    await b.group()
+    assert await b.broker.queue_locks.lock(GROUP, "c2", NAMES) == NAMES
+    assert await a.broker.queue_locks.lock(GROUP, "c1", NAMES) == []
+    await a.broker.queue_locks.unlock(GROUP, "c1", NAMES)
+    assert await a.broker.queue_locks.lock(GROUP, "c3", NAMES) == [], "c2 has them"
+
+
+async def test_a_holder_of_a_deleted_group_is_told_which_one_is_gone(sqlite_url: str, postgres_url: str) -> None:
+    """At each server, where groups are not created on first use."""
+    for url in (sqlite_url, postgres_url):
+        async with AsyncExitStack() as running:
+            clock = ManualClock()
+            start = partial(running_broker, url, auto_create=False, clock=clock, shared=url == postgres_url)
+            brokers = [await running.enter_async_context(start()) for _ in range(1 + (url == postgres_url))]
+            await brokers[0].topic(queues=4)
+            await brokers[0].group()
+            for each in brokers:
+                await each.broker.queue_locks.lock(GROUP, "c1", NAMES)
+            await brokers[0].broker.catalog.delete_group(GROUP)
+            await until(lambda: not any(GROUP in each.broker.catalog._groups for each in brokers))  # noqa: B023
+            for each in brokers:
+                for call in (each.broker.queue_locks.lock, each.broker.queue_locks.unlock):
+                    with pytest.raises(ConsumerGroupNotFound, match="'billing' does not exist"):
+                        await call(GROUP, "c1", NAMES)
+                with pytest.raises(ConsumerGroupNotFound, match="'billing' does not exist"):
+                    await each.broker.group_members.of(GROUP)
 
 
 # ---- At two servers ----

@@ -219,6 +219,26 @@ async def test_it_ends_a_receive_at_another_server(servers: SeveralBrokers, end:
     assert ids(await ended(again)) == [sent.message_id]
 
 
+@pytest.mark.row("A5")
+@pytest.mark.parametrize("end", [delete_topic, delete_group, add_queues])
+async def test_a_receive_finds_at_the_beat_what_a_lost_notification_told(
+    servers: SeveralBrokers, monkeypatch: pytest.MonkeyPatch, end: Any
+) -> None:
+    a, b = servers.a, servers.b
+    await a.topic()
+    poll = await b.poll(poll_ms=LONG_MS)
+    with monkeypatch.context() as silent:
+        silent.setattr(a.broker.writer, "announcement", lambda _: "")
+        await end(a)
+    await servers.advance(5 * SECOND - 1)
+    assert not poll.done()
+    await servers.advance(1)
+    assert await ended(poll) == []
+    again = await b.poll(poll_ms=LONG_MS)
+    (sent,) = await a.send()
+    assert ids(await ended(again)) == [sent.message_id]
+
+
 @pytest.mark.parametrize("end", [delete_topic, delete_group])
 async def test_it_ends_the_receive_of_a_paused_group(either_broker: RunningBroker, end: Any) -> None:
     await either_broker.topic()
