@@ -8,7 +8,7 @@ from popclient.admin import DeadLetter, Redrive
 from popconsole import words
 
 BOX: Final = 210.0
-GAP: Final = 46.0
+GAP: Final = 36.0
 
 
 class Box(NamedTuple):
@@ -34,8 +34,8 @@ def lineage_of(letter: DeadLetter, redrive: Redrive | None) -> list[Box]:
         ),
         (
             f"dead letter {letter.id}",
-            f"of {letter.group}, attempt {letter.delivery_attempt}",
-            _cut(letter.reason),
+            f"attempt {letter.delivery_attempt} of {letter.group}",
+            letter.reason,
             "dlq",
             ("dead-letters", letter.group, str(letter.id)),
         ),
@@ -46,18 +46,14 @@ def lineage_of(letter: DeadLetter, redrive: Redrive | None) -> list[Box]:
         what = "repaired" if redrive.change == "REPAIR" else "unchanged"
         where = f"to {redrive.target}" if redrive.target else "to its group"
         link = "redrives", redrive.plan_id
-        steps.append((f"redrive, {redrive.state.lower()}", f"{what}, {where}", _cut(redrive.reason), "waiting", link))
+        steps.append((f"redrive, {redrive.state.lower()}", f"{what}, {where}", redrive.reason, "waiting", link))
         if redrive.outcome:
             shown = words.state(redrive.outcome)
             back = redrive.redriven_message_id or redrive.message_id
             steps.append((f"{shown.shape} {redrive.outcome}", words.short(back), "", shown.colour, ("messages", back)))
         elif redrive.note:
-            steps.append(("skipped", _cut(redrive.note), "", "unknown", link))
+            steps.append(("skipped", redrive.note, "", "unknown", link))
     return [
         Box(title, line, more, colour, index * (BOX + GAP), link)
         for index, (title, line, more, colour, link) in enumerate(steps)
     ]
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= 32 else f"{text[:31]}…"

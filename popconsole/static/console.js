@@ -39,9 +39,11 @@
     fit();
   }
 
-  // On a phone the pages' names are a strip: the one that is shown is in sight.
-  const here = document.querySelector(".side [aria-current]");
-  if (here) { const strip = here.closest("ul"); strip.scrollLeft = here.offsetLeft - strip.offsetLeft - 60; }
+  // On a phone the names of pages and tabs are strips: the one that is shown is in sight.
+  for (const here of document.querySelectorAll(".side [aria-current], .tabs [aria-current]")) {
+    const strip = here.closest("ul, .tabs");
+    strip.scrollLeft = here.offsetLeft - strip.offsetLeft - 60;
+  }
 
   const units = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
   const words = (seconds, inFull) => {

@@ -33,7 +33,7 @@
     if (!known || at.length < 2) { plots.delete(name); return; }
     const axis = { stroke: colour("soft"), grid: { stroke: colour("line"), width: 1 }, ticks: { show: false }, font: "11px system-ui, sans-serif" };
     const plot = new uPlot({
-      width: place.clientWidth, height: 140, padding: [8, 8, 0, 0],
+      width: place.clientWidth, height: 140, padding: [8, 24, 0, 0],
       hooks: { setCursor: [(u) => { if (u.cursor.idx == null) newest(u); }] },
       cursor: { y: false, points: { size: 6 } }, legend: { live: true },
       scales: { y: { range: (u, low, high) => [0, Math.max(high * 1.15, 1)] } },

@@ -22,6 +22,13 @@
       const own = [...each.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim());
       if (own && style.overflowX !== "visible" && each.scrollWidth > each.clientWidth + 1 && !each.title) found.push(`${name(each)} is cut`);
     }
+    const ends = (each) => each.getBoundingClientRect().right;
+    for (const each of document.querySelectorAll("svg a:has(.plate) text")) {
+      if (ends(each) > ends(each.closest("a").querySelector(".plate"))) found.push(`${name(each)} leaves its box`);
+    }
+    for (const each of document.querySelectorAll(".side [aria-current], .tabs [aria-current]")) {
+      if (ends(each) > ends(each.closest("ul, .tabs")) + 1) found.push(`${name(each)} is not in sight`);
+    }
     return found.slice(0, 8);
   },
   // In a line of a form, what stands at one height has one height.
