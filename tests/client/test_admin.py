@@ -21,6 +21,7 @@ from popserver.clients.commands import ANSWER_WITHIN_S, VERIFIED_WITHIN_S
 from tests.support.scripted_server import ServerThread
 
 
+@pytest.mark.row("O9")
 def test_a_rocketmq_server_has_no_administration(threaded: ServerThread) -> None:
     with Admin(threaded.endpoints) as admin, pytest.raises(UnsupportedByServer, match="only PopMQ offers it"):
         admin.status()

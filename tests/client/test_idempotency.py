@@ -99,6 +99,7 @@ def test_a_window_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
             assert producer.send("orders", "x", idempotency_key="k").message_id not in ids
 
 
+@pytest.mark.row("O9")
 async def test_no_key_goes_to_a_server_that_heeds_none() -> None:
     """It would be without effect, and the producer would believe in it."""
     async with ScriptedServer("admin,batch") as server, aio.Producer(server.endpoints) as producer:

@@ -209,6 +209,29 @@ async def test_a_listener_that_takes_too_long_is_cancelled_and_its_late_success_
 
 
 @pytest.mark.row("L4")
+async def test_a_listener_has_fifteen_minutes(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, passed = asyncio.get_running_loop(), 0.0
+    real = loop.time
+    monkeypatch.setattr(loop, "time", lambda: real() + passed)
+    put(server, 1)
+    begun, statuses = asyncio.Event(), Statuses()
+
+    async def listener(_: MessageView) -> ConsumeResult:
+        begun.set()
+        await asyncio.Event().wait()
+        return SUCCESS
+
+    async with consumer_of(server, listener, interceptors=[statuses]):
+        await begun.wait()
+        passed = 895.0
+        await asyncio.sleep(0.05)  # it ends after all timers that are due by now
+        assert statuses.found == []
+        passed = 900.0
+        await until(lambda: failed(server) == [("t-0", 10.0)], 8)
+    assert statuses.found == [(["0"], "TIMEOUT")]
+
+
+@pytest.mark.row("L4")
 async def test_the_time_in_the_queue_counts_and_what_gets_no_turn_is_given_back_unused(server: ScriptedServer) -> None:
     put(server, 3)
     took: list[float] = []

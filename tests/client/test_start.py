@@ -54,6 +54,24 @@ def test_both_faces_take_the_same_parameters() -> None:
     assert {"namespace", "access_key", "access_secret"} <= set(inspect.signature(ClientConfig).parameters)
 
 
+@pytest.mark.row("L4")
+@pytest.mark.parametrize("face", [popclient, aio], ids=["sync", "aio"])
+def test_every_listener_has_fifteen_minutes_unless_it_is_told_otherwise(face: Any) -> None:
+    found = {
+        f"{kind}.{name}": parameter.default
+        for kind, maker in inspect.getmembers(face, inspect.isclass)
+        for _, function in inspect.getmembers(maker, inspect.isfunction)
+        for name, parameter in inspect.signature(function).parameters.items()
+        if name in ("consumption_timeout", "consume_timeout")
+    }
+    assert found == {
+        "PushConsumer.consumption_timeout": 900,
+        "LitePushConsumer.consumption_timeout": 900,
+        "QueuePushConsumer.consume_timeout": 900,
+        "PullConsumer.consume_timeout": 900,
+    }
+
+
 @pytest.mark.row("N8")
 @pytest.mark.parametrize("face", [popclient, aio], ids=["sync", "aio"])
 @pytest.mark.parametrize(

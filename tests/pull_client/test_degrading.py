@@ -6,6 +6,7 @@ popmq.v1.Legacy, no capabilities, and it knows no client type PULL_CONSUMER.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from typing import Any
@@ -13,7 +14,16 @@ from typing import Any
 import grpc
 import pytest
 
-from popclient import MessageQueue, ServerError, Unauthorized, UnsupportedByServer, aio
+from popclient import (
+    ConsumeResult,
+    Message,
+    MessageQueue,
+    MessageView,
+    ServerError,
+    Unauthorized,
+    UnsupportedByServer,
+    aio,
+)
 from popclient._queues import calls
 from popclient._queues import pull as pull_call
 from popclient._queues.calls import QueueEnd, QueueProgress
@@ -23,7 +33,7 @@ from popclient.config import ClientConfig
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
 from tests.support.queue_server import QueueServer
-from tests.support.scripted_server import ScriptedServer, StreamEnd, status
+from tests.support.scripted_server import ScriptedServer, StreamEnd, status, until
 
 MQ = MessageQueue("flights", 0)
 
@@ -107,6 +117,16 @@ async def test_the_other_consumers_go_on_working_there(proxy: ScriptedServer) ->
         [message] = await simple.receive()
         await simple.ack(message)
         assert message.text == "UA 1545"
+        heard: asyncio.Queue[str] = asyncio.Queue()
+
+        async def listener(arrived: MessageView) -> ConsumeResult:
+            heard.put_nowait(arrived.text)
+            return ConsumeResult.SUCCESS
+
+        async with aio.PushConsumer(proxy.endpoints, "h", "departures", listener) as push:
+            await producer.send_many([Message("departures", "UA 1"), Message("departures", "UA 2")])
+            assert sorted([await heard.get(), await heard.get()]) == ["UA 1", "UA 2"]
+            await until(lambda: push.cached == (0, 0))
 
 
 async def test_a_server_that_fails_now_is_not_taken_for_one_that_cannot() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import signal
 import threading
@@ -112,19 +113,28 @@ async def test_who_could_not_start_is_no_member_and_keeps_no_queue_from_the_othe
 
 
 @pytest.mark.row("J15")
-async def test_what_is_started_first_is_what_the_rest_needs(desk: Desk) -> None:
+async def test_what_is_started_first_is_what_the_rest_needs(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     core = desk.make()
     order: list[str] = []
-    for name, service in (("pulls", desk.pull_loop.pulls), ("rebalancing", core._rebalancing)):
 
-        def started(name: str = name, start: Any = service.start) -> None:
-            assert core.session.healthy
-            order.append(name)
-            start()
+    def noted(of: Any, name: str, step: str) -> None:
+        real = getattr(of, name)
 
-        service.start = started  # type: ignore[method-assign]
+        def call(*given: Any) -> Any:
+            assert core.session.healthy, "the channel is open, and the server knows the consumer"
+            order.append(step)
+            return real(*given)
+
+        monkeypatch.setattr(of, name, call)
+
+    noted(core.session, "route", "topics")
+    noted(core.parts.offset_store, "load", "progress")
+    noted(core._periodic, "every", "periodic work")
+    noted(desk.pull_loop.pulls, "start", "pulls")
+    noted(core._rebalancing, "start", "rebalancing")
     await core.start()
-    assert order == ["pulls", "rebalancing"]
+    steps = [step for step, _ in itertools.groupby(order[: order.index("rebalancing") + 1])]
+    assert steps == ["topics", "progress", "topics", "periodic work", "pulls", "rebalancing"]
 
 
 @pytest.mark.row("J15")

@@ -46,6 +46,7 @@ def test_a_server_without_such_a_session_offers_nothing_and_is_not_asked_again()
             link.ask(_is_open)
 
 
+@pytest.mark.row("O9")
 def test_a_server_that_opens_a_session_and_has_no_pulls_is_refused_each_time() -> None:
     """As a proxy that heeds no client type: the session is up, so it alone says nothing."""
     with ServerThread(capabilities="") as server:
