@@ -142,8 +142,12 @@ class ClientLoop:
         self._inbox.append(work)
         if not self._woken:
             self._woken = True
-            # Without the caller's context: what starts here serves other callers too.
-            self.loop.call_soon_threadsafe(self._drain, context=contextvars.Context())
+            try:
+                # Without the caller's context: what starts here serves other callers too.
+                self.loop.call_soon_threadsafe(self._drain, context=contextvars.Context())
+            except BaseException:  # Ctrl+C: else no thread would wake the loop again
+                self._woken = False
+                raise
 
     def _drain(self) -> None:
         # Before the deque is read, not after: what is posted from now on wakes the loop again.

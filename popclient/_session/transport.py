@@ -223,6 +223,8 @@ class Transport:
                 raise ClientClosed
             credentials = await credentials_for(self._tls, endpoint) if self._tls else None
             proxy = await proxy_for(endpoint.host)
+            if self._closed:  # meanwhile: nothing would close the channel
+                raise ClientClosed
             _forks.opens(self)
             link = self._links.setdefault(endpoint, Link(endpoint, _channel(endpoint, self._tls, credentials, proxy)))
             link.proxy = proxy

@@ -67,3 +67,20 @@ def test_what_handing_in_raises_is_the_callers(raised: BaseException) -> None:
         with pytest.raises(type(raised)) as caught:
             call(fail)
         assert caught.value is raised
+
+
+@pytest.mark.timeout(60)
+def test_a_caller_that_is_interrupted_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by Ctrl+C while it wakes the loop."""
+
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    thread = loop_of_process()
+    with monkeypatch.context() as pressed:
+        pressed.setattr(thread.loop, "call_soon_threadsafe", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            thread.post(lambda: None)
+    ran = threading.Event()
+    thread.post(ran.set)
+    assert ran.wait(30)

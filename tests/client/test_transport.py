@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import math
@@ -10,7 +11,8 @@ from typing import Any, cast
 
 import pytest
 
-from popclient import ClientConfig, Unreachable, aio
+from popclient import ClientClosed, ClientConfig, Unreachable, _forks, aio
+from popclient._session import transport
 from popclient._session.transport import Headers, Transport, authorization
 from popclient._version import new_client_id
 from popclient.config import Endpoint, parse_endpoints
@@ -134,6 +136,24 @@ async def test_a_server_that_dies_is_left_for_the_other(server: ScriptedServer) 
             await producer.send("t", b"2")
             assert len(server.stored["t"]) == 1
     assert lost
+
+
+async def test_a_client_that_is_closed_while_it_looks_up_a_name_opens_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, answered = asyncio.Event(), asyncio.Event()
+
+    async def looked_up(_: str) -> None:
+        asked.set()
+        await answered.wait()
+
+    monkeypatch.setattr(transport, "proxy_for", looked_up)
+    closed = Transport(ClientConfig("broker:1"), "c")
+    linking = asyncio.ensure_future(closed.link())
+    await asked.wait()
+    await closed.close()
+    answered.set()
+    with pytest.raises(ClientClosed):
+        await linking
+    assert closed not in _forks._forks.open
 
 
 async def test_nobody_there_is_unreachable_within_the_deadline() -> None:
