@@ -113,9 +113,11 @@ class Patrol:
 
     async def close(self) -> None:
         """End a round that runs."""
-        if self._running is not None:
-            self._running.cancel()
-            await asyncio.gather(self._running, return_exceptions=True)
+        if (ended := self._running) is not None:
+            ended.cancel()
+            await asyncio.gather(ended, return_exceptions=True)
+            if self._running is ended:  # it had not begun
+                self._running = None
 
     async def _round(self) -> None:
         loop = asyncio.get_running_loop()

@@ -17,6 +17,7 @@ from popserver.maintenance import patrol, repair
 from popserver.model.names import Resource
 from popserver.model.retry import Holder
 from tests.support.http import get
+from tests.support.running_broker import RunningBroker
 from tests.support.waiting import eventually
 from tests.web.conftest import started
 
@@ -137,6 +138,16 @@ async def test_a_large_store_is_looked_through_in_pages(database_url: str, monke
         assert await counted(app, NOT_OPEN) == 20
         assert (await admin.repair()).repaired == 20
         assert len(await receive(app, "ordered")) == 20
+
+
+async def test_after_a_round_that_was_ended_before_it_began_the_next_one_follows(broker: RunningBroker) -> None:
+    """A repair ends the round that runs. Of a large store, whose rounds take long, nobody waits for one."""
+    rounds = broker.broker.patrol
+    with pytest.MonkeyPatch.context() as large:
+        large.setattr(patrol, "WAIT_S", 0.0)
+        assert await rounds.counts() is None
+        await rounds.close()
+    assert await rounds.counts() == {}
 
 
 def test_each_says_something_else() -> None:
