@@ -198,9 +198,10 @@ class Pulls:
             # Every change ends the wait but that of a group that has got its mode, which may be by this pull's member.
             if not is_woken or self._waits.has_changed(since):
                 break
+            seen = self._waits.changes
             if self._waits.has_changed(since, of_group) and not await self._is_still(group):
                 break
-            since = self._waits.changes
+            since = seen
         status = PullStatus.NO_MATCHED_MSG if request.offset > asked_offset else PullStatus.NO_NEW_MSG
         return pulled._replace(status=status, next_offset=request.offset)
 

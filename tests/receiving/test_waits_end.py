@@ -323,3 +323,23 @@ async def test_the_first_receive_of_a_new_group_waits(broker: RunningBroker) -> 
     poll = await broker.poll(poll_ms=LONG_MS)
     (sent,) = await broker.send([a_message()])
     assert ids(await ended(poll)) == [sent.message_id]
+
+
+async def test_a_deletion_while_a_held_pull_looks_at_its_group_is_not_missed(
+    broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await broker.topic()
+    catalog = broker.broker.catalog
+    waiting = await held(broker, poll_ms=LONG_MS)
+    look = catalog.known_group
+
+    async def look_then_delete(name: Resource) -> Any:
+        found = await look(name)
+        monkeypatch.setattr(catalog, "known_group", look)
+        await catalog.delete_group(name)
+        return found
+
+    group = await catalog.group(GROUP)
+    monkeypatch.setattr(catalog, "known_group", look_then_delete)
+    await catalog.set_group_mode(group, Mode.PULL)
+    assert (await ended(waiting)).status is PullStatus.NO_NEW_MSG
