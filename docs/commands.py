@@ -22,7 +22,7 @@ Every command of `popmq`, with its arguments. A value in brackets is the default
 them at work; the options of `popmq serve` have a table with their environment variables there.
 
 Durations are written `500ms`, `10s`, `5m`, `2h` or `1h30m`. Exit codes: 0 OK, 1 refused, 2 wrong usage, 3 the broker
-does not answer, 4 not found.
+does not answer, 4 not found, 130 interrupted by Ctrl-C, 141 if the reader of the output has closed it.
 
 ## For every command
 

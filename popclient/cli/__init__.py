@@ -1,7 +1,7 @@
 """The `popmq` command: finds its commands, runs one, and turns what went wrong into a sentence and an exit code.
 
 Commands come from the entry points of group "popmq.commands", so that the client's code never imports the server's.
-Exit codes: 0 ok, 1 refused, 2 usage, 3 unreachable, 4 not found; 141 if the reader of the output has closed it.
+The exit codes are in the help of `popmq`.
 """
 
 from __future__ import annotations
@@ -135,7 +135,8 @@ def _add_missing(commands: Any, extra: str, missing: ModuleNotFoundError) -> Non
 
 _EPILOG = (
     "The global options may stand anywhere. Durations are written 500ms, 10s, 5m, 2h or 1h30m."
-    " Exit codes: 0 ok, 1 refused, 2 usage, 3 unreachable, 4 not found."
+    " Exit codes: 0 ok, 1 refused, 2 usage, 3 unreachable, 4 not found, 130 interrupted by Ctrl-C,"
+    " 141 if the reader of the output has closed it."
 )
 
 
