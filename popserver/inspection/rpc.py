@@ -314,7 +314,7 @@ class AdminMethods:
             status=_listed(len(found.rows), found.in_all, "rows"),
             rows=map(inspection_convert.repaired, found.rows),
             found=found.in_all,
-            repaired=sum(each.is_repaired for each in found.rows),
+            repaired=found.repaired,
         )
 
 

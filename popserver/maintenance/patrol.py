@@ -41,10 +41,11 @@ class RepairedRow(NamedTuple):
 
 
 class Repaired(NamedTuple):
-    """The rows that were found, at most 1,000, and how many there are in all."""
+    """The rows that were found, at most 1,000; how many there are in all, and how many of all are repaired."""
 
     rows: Sequence[RepairedRow]
     in_all: int
+    repaired: int
 
 
 class _Round:
@@ -109,7 +110,8 @@ class Patrol:
         if not dry_run:
             await self.close()  # a round that has seen the store before
             self._counts, self._next_s = None, 0.0
-        return Repaired(done[:LISTED_MAX], len(done) + seen.counts.total() - len(seen.rows))
+        in_all = len(done) + seen.counts.total() - len(seen.rows)
+        return Repaired(done[:LISTED_MAX], in_all, sum(each.is_repaired for each in done))
 
     async def close(self) -> None:
         """End a round that runs."""
