@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
@@ -133,16 +134,25 @@ async def test_so_does_one_of_asyncio(guarded: EmbeddedBroker, admin: Admin, kin
         await asyncio.wait_for(running, 30)
 
 
-def test_a_consumer_whose_group_is_deleted_ends_and_says_why() -> None:
+@pytest.mark.parametrize(
+    ("kind", "deleted"), [("PushConsumer", "topic"), ("PushConsumer", "group"), ("QueuePushConsumer", "group")]
+)
+def test_a_consumer_whose_topic_or_group_is_deleted_ends_at_once_and_says_why(kind: str, deleted: str) -> None:
     with embedded(auto_create=False) as broker, Admin(broker.endpoint) as admin:
         admin.create_topic("orders")
         admin.create_group("billing")
+        waiting = broker.app.broker
         heard: list[Any] = []
-        listener: Any = heard.append
-        ended = run_in_thread(popclient.QueuePushConsumer(broker.endpoint, "billing", "orders", listener))
-        admin.delete_group("billing")
-        with pytest.raises(NotFound, match="consumer group 'billing' does not exist"):
+        ended = run_in_thread(getattr(popclient, kind)(broker.endpoint, "billing", "orders", heard.append))
+        until_in_thread(lambda: waiting.wakeups.parked or waiting.pulls.parked.count)
+        began = time.monotonic()
+        if deleted == "topic":
+            admin.delete_topic("orders")
+        else:
+            admin.delete_group("billing")
+        with pytest.raises(NotFound, match=r"(topic 'orders'|consumer group 'billing') does not exist"):
             ended.result(30)
+        assert time.monotonic() - began < 10, "its poll would have ended"
 
 
 def test_a_user_shut_out_and_let_in_again(

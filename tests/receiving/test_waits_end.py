@@ -278,6 +278,20 @@ async def test_a_held_pull_of_a_deleted_group_is_answered_empty(servers: Several
         await servers.a.group()
 
 
+@pytest.mark.row("A5")
+async def test_a_held_pull_of_a_deleted_topic_is_refused_at_the_beat(servers: SeveralBrokers) -> None:
+    """Not before: if the topic is made anew meanwhile, the pull is told so, whose offset is one of the topic before."""
+    for waiting_at in (servers.a, servers.b):
+        await servers.a.topic()
+        waiting = await held(waiting_at, poll_ms=LONG_MS)
+        await servers.a.broker.catalog.delete_topic(TOPIC)
+        await servers.advance(5 * SECOND - 1)
+        assert not waiting.done()
+        await servers.advance(1)
+        with pytest.raises(TopicNotFound, match="topic 'orders' does not exist"):
+            await ended(waiting)
+
+
 async def test_who_asks_again_is_told_precisely() -> None:
     """Where nothing is created on first use, and where the group has got the other mode."""
     async with running_broker(auto_create=False) as broker:
