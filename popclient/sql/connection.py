@@ -46,7 +46,7 @@ _CODES: Final = {
     "PM402": pb.TOPIC_NOT_FOUND,
 }
 _places: weakref.WeakKeyDictionary[Engine, str] = weakref.WeakKeyDictionary()
-_schemas: weakref.WeakKeyDictionary[Engine, str] = weakref.WeakKeyDictionary()
+_prefixes: weakref.WeakKeyDictionary[Engine, str] = weakref.WeakKeyDictionary()
 
 
 def run_on(handle: Handle | AsyncHandle, work: Callable[[Connection], T]) -> T | Awaitable[T]:
@@ -91,8 +91,9 @@ def require_broker(conn: Connection) -> None:
 
 
 def function(conn: Connection, name: str) -> str:
-    """A SQL function of the broker, with its schema: the session's search path need not have it."""
-    return f"{_schemas[conn.engine]}.{name}"
+    """A SQL function of the broker, with its schema: the session's search path need not have it. Of several brokers in
+    a database the search path of each session chooses."""
+    return f"{_prefixes[conn.engine]}{name}"
 
 
 def _find_place(conn: Connection) -> str:
@@ -121,7 +122,7 @@ def _is_brokers_postgres(conn: Connection) -> bool:
     schemas = conn.execute(_BROKERS).scalars().all()
     if not schemas:
         return False
-    _schemas[conn.engine] = schemas[0]
+    _prefixes[conn.engine] = f"{schemas[0]}." if len(schemas) == 1 or not _is_visible(conn) else ""
     return True
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 import psycopg
 import pytest
 from sqlalchemy import Engine, create_engine, make_url, text
 
 from popclient import MessageView, SimpleConsumer, sql
+from popclient.admin import Admin
 from popclient.errors import HoldLost
-from popserver import EmbeddedBroker
+from popserver import EmbeddedBroker, embedded
 from tests.support.hostile import HOSTILE
 
 # Those that end the user's session or statements are the user's own.
@@ -54,6 +57,28 @@ def test_a_search_path_without_the_brokers_schema(broker: EmbeddedBroker, postgr
         (message,) = _received(consumer)
         with engine.begin() as conn:
             sql.ack(conn, message)
+    engine.dispose()
+
+
+def test_of_two_brokers_in_a_database_the_search_path_of_each_session_chooses(postgres_url: str) -> None:
+    names = ("one", "two")
+    with psycopg.connect(postgres_url, autocommit=True) as conn:
+        for name in names:
+            conn.execute(f"CREATE SCHEMA {name}")
+    engine = _session(postgres_url, {})
+    with ExitStack() as running:
+        brokers = [running.enter_context(embedded(f"{postgres_url}?options=-csearch_path%3D{name}")) for name in names]
+        for broker in brokers:
+            with Admin(broker.endpoint) as admin:
+                admin.create_topic("orders", queue_count=1)
+        for name in names:
+            with engine.begin() as conn:
+                conn.execute(text(f"SET LOCAL search_path = {name}"))
+                sql.enqueue(conn, "orders", name)
+        for name, broker in zip(names, brokers, strict=True):
+            with SimpleConsumer(broker.endpoint, "billing", "orders", await_duration=0) as consumer:
+                assert [each.body for each in _received(consumer)] == [name.encode()]
+                assert consumer.receive(1) == []
     engine.dispose()
 
 
