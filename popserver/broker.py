@@ -183,6 +183,7 @@ class Broker:
             self.paused,
             self.lite,
             self.waits,
+            self.background,
         )
         self.settling = Settling(self.writer, self.catalog)
         self.offsets = Offsets(self.reader, self.writer, self.catalog)

@@ -18,6 +18,7 @@ from popserver.database.notifications import GROUP, TOPIC
 from popserver.engine.clock import Clock
 from popserver.engine.meters import Delivered, Tallies
 from popserver.engine.reader import SLOW_QUERY_MS, LogLimit
+from popserver.engine.timers import BackgroundTasks
 from popserver.engine.undelivered import Undelivered
 from popserver.engine.wakeups import PollKey, Wakeups, Woken
 from popserver.engine.writer import Writer
@@ -64,7 +65,9 @@ class Polls:
         paused: PausedGroups,
         lite: LiteSubscriptions,
         waits: Waits,
+        background: BackgroundTasks,
     ) -> None:
+        self._background = background
         self._writer = writer
         self._catalog = catalog
         self._clock = clock
@@ -202,8 +205,8 @@ class Polls:
         try:
             if not self._undelivered.has_room:
                 await self._undelivered.wait(poll_until_ms)
-            if woken is Woken.LOOK:
-                await self._catalog.look_again(request.group, request.topic)
+            if woken is Woken.LOOK and not self._background.has(look := ("look again", key)):
+                self._background.submit(look, lambda: self._catalog.look_again(request.group, request.topic))
             is_judged = isinstance(request.wanted, SqlFilter) and not request.is_paused
             return await (self._take_judged(request, key) if is_judged else self._take(request, key))
         except BaseException as error:
