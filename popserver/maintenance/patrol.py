@@ -74,6 +74,7 @@ class Patrol:
         self._took_s = 0.0
         self._next_s = 0.0
         self._log_limit = LogLimit()
+        self._failure_log_limit = LogLimit()
 
     async def counts(self) -> Counter[str] | None:
         """How many rows break each invariant, by its name; None if no round has ended yet."""
@@ -128,7 +129,8 @@ class Patrol:
             self._tell((await self._look(pauses=True)).counts)
         except PopError as error:
             self._counts = None
-            log.warning("the store was not looked through for what keeps messages back", reason=error.sentence)
+            if (untold := self._failure_log_limit.dropped(self._clock.now_ms())) is not None:
+                log.warning("the store was not checked for stuck rows", reason=error.sentence, untold=untold)
         finally:
             self._took_s = loop.time() - began_s
             self._next_s = loop.time() + ROUND_S

@@ -14,6 +14,7 @@ from popserver.database.invariants.stuck import STUCK
 from popserver.engine.transaction import Read
 from popserver.filters.tags import EVERYTHING
 from popserver.maintenance import patrol, repair
+from popserver.model.errors import StoreUnavailable
 from popserver.model.names import Resource
 from popserver.model.retry import Holder
 from tests.support.http import get
@@ -155,3 +156,15 @@ async def test_after_a_round_that_was_ended_before_it_began_the_next_one_follows
 def test_each_says_something_else() -> None:
     assert len({each.name for each in STUCK}) == len(STUCK)
     assert all(each.says and each.does and each.repair for each in STUCK)
+
+
+async def test_a_store_that_is_away_is_told_once_a_minute(
+    broker: RunningBroker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def away(*_: object) -> None:
+        raise StoreUnavailable("the database does not answer")
+
+    monkeypatch.setattr(broker.broker.reader, "look_up", away)
+    for _ in range(3):
+        assert await broker.broker.patrol.counts() is None
+    assert capsys.readouterr().out.count("the store was not checked for stuck rows") == 1
