@@ -27,7 +27,7 @@ from popclient.errors import Forked
 
 _SUPPORT: Final = "GRPC_ENABLE_FORK_SUPPORT"
 _IS_ASKED_FOR: Final = os.environ.get(_SUPPORT, "").lower() in ("1", "t", "true", "y", "yes")
-_THREADS_OF_GRPC: Final = frozenset({"event_engine", "grpc_global_tim"})
+_THREADS_OF_GRPC: Final = ("event_engine", "grpc_", "lifeguard")  # how the names of gRPC's own threads begin
 _MOMENT_MS: Final = 1_000
 _IN_USE: Final = (
     "gRPC was in use when this process was forked, and it does not work after that: close every client before the fork,"
@@ -78,9 +78,12 @@ class _Forks:
 
 
 def _wait_for_the_end() -> None:
-    """gRPC's threads take a moment to end, on a busy machine."""
+    """gRPC's threads take a moment to end, on a busy machine. The last one, which has a lock that every new channel
+    needs, is started by another and has no name at first: so none may be seen twice in a row."""
+    quiet = 0
     for _ in range(_MOMENT_MS):
-        if not _is_running():
+        quiet = 0 if _is_running() else quiet + 1
+        if quiet == 2:
             return
         time.sleep(0.001)
 
@@ -90,7 +93,7 @@ def _is_running() -> bool:
     gRPC's own support of forks is for those."""
     if any(each.name.endswith("(_poll_wrapper)") for each in threading.enumerate()):  # grpc.aio's thread
         return True
-    return not _IS_ASKED_FOR and not _THREADS_OF_GRPC.isdisjoint(_names_of_threads())
+    return not _IS_ASKED_FOR and any(name.startswith(_THREADS_OF_GRPC) for name in _names_of_threads())
 
 
 def _names_of_threads() -> Iterator[str]:

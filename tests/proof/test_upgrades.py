@@ -22,6 +22,13 @@ def newest(tmp_path_factory: pytest.TempPathFactory) -> Version:
     return take_out(_versions()[-1], tmp_path_factory.mktemp("newest"))
 
 
+@pytest.fixture(params=["sqlite_url", "empty_postgres_url"], ids=["sqlite", "postgres"])
+def database_url(request: pytest.FixtureRequest) -> str:
+    """Without a schema: the earlier version makes its own."""
+    url: str = request.getfixturevalue(request.param)
+    return url
+
+
 def _versions() -> list[Found]:
     if not (versions := found()):
         pytest.skip("the history of this clone is shallow or absent; get it with: git fetch --unshallow")

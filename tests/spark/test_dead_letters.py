@@ -165,7 +165,7 @@ def test_parquet_keeps_all(spark: SparkSession, sqlite_url: str, tmp_path: Path)
     [
         ({"url": "sqlite:////nowhere/popmq.db"}, "there is no file /nowhere/popmq.db"),
         ({"numPartitions": "many"}, "option numPartitions='many' is not allowed; give a whole number from 1 to 1000"),
-        ({"group": "g"}, "option group='g' is unknown; allowed are url, view, namespace"),
+        ({"group": "g"}, "option group='g' is unknown; did you mean consumerGroup? allowed are url, view, namespace"),
     ],
 )
 def test_refusals_reach_the_user(spark: SparkSession, sqlite_url: str, options: dict[str, str], words: str) -> None:

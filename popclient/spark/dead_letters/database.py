@@ -50,7 +50,7 @@ SETTINGS = (
     "application_name=popmq-spark",
 )
 _NO_SUCH = {"42P01", "42703"}  # SQLSTATEs: a view, a column
-_OLD_SCHEMA = re.compile("dead_letters|lineage|column")
+_OLD_SCHEMA = re.compile("dead_letter|lineage|consumer_group|column")
 
 
 class DatabaseGone(ValueError):
