@@ -17,7 +17,7 @@ from typing import Any, Final, NoReturn
 
 from popclient.cli import streams
 from popclient.cli.arguments import UsageError, confirm, in_options, is_about_tls
-from popclient.cli.output import complain, visible
+from popclient.cli.output import complain
 from popclient.config import parse_endpoints
 from popclient.errors import NotFound, PopError, Unauthorized, Unreachable
 
@@ -187,7 +187,8 @@ class _Parser(argparse.ArgumentParser):
             choices = [str(each) for action in self._actions for each in action.choices or ()]
             meant = difflib.get_close_matches(wrong[1], choices, 1)
             hint = f"; did you mean {meant[0]}?" if meant else ""
-        self.exit(USAGE, f"popmq: {visible(message)}{hint} (see {self.prog} --help)\n")
+        complain(f"popmq: {message}{hint} (see {self.prog} --help)")  # argparse would leave it in a buffer
+        sys.exit(USAGE)
 
     def _add_globals(self, *, shown: bool) -> None:
         def add(*names: str, text: str, **kind: Any) -> None:
