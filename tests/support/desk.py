@@ -78,7 +78,7 @@ class Desk:
         assert self._messaging.SyncLiteSubscription(request, metadata=CLIENT).status.code == pb.OK
 
     def receive(self, group: str, topic: str, batch_size: int = 32) -> list[pb.Message]:
-        """Take messages for ten seconds."""
+        """Take the messages that are there, for ten seconds."""
         request = wire.ReceiveMessageRequest(
             group=named(group),
             message_queue=pb.MessageQueue(topic=named(topic)),
@@ -86,6 +86,7 @@ class Desk:
             filter_expression=pb.FilterExpression(type=pb.TAG, expression="*"),
         )
         request.invisible_duration.seconds = 10
+        request.long_polling_timeout.FromMilliseconds(1)
         frames = self._messaging.ReceiveMessage(request, metadata=CLIENT)
         return [frame.message for frame in frames if frame.HasField("message")]
 
