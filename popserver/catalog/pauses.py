@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import NamedTuple
 
-from sqlalchemy import Connection, bindparam, func, select
+from sqlalchemy import Connection, bindparam, delete, func, insert, select
 
 from popserver.database.rows import RowStatement, encode_rows, rows_parameter
 from popserver.database.schema import consumer_group, pause
@@ -74,6 +74,48 @@ def paused_topics(conn: Connection) -> dict[int, frozenset[int]]:
     return {group_id: frozenset(several) for group_id, several in topics.items()}
 
 
+class PauseKey(NamedTuple):
+    """`topic_id`: `EVERY_TOPIC` for all; `message_group`: `WHOLE` unless only one is paused."""
+
+    group_id: int
+    topic_id: int
+    message_group: str
+
+
+def is_paused(conn: Connection, key: PauseKey) -> bool:
+    return conn.execute(_FIND, key._asdict()).first() is not None
+
+
+def add(conn: Connection, key: PauseKey, queue_id: int | None, paused_at_ms: int, paused_by: str) -> None:
+    """`queue_id`: the queue of the message group, if only one is paused."""
+    conn.execute(_ADD, {**key._asdict(), "queue_id": queue_id, "paused_at_ms": paused_at_ms, "paused_by": paused_by})
+
+
+def end(conn: Connection, key: PauseKey) -> None:
+    conn.execute(_END, key._asdict())
+
+
+def end_all(conn: Connection, group_id: int, topic_id: int) -> bool:
+    """End the pauses of the group in the topic and in its message groups. Were there any?"""
+    return bool(conn.execute(_END_ALL, {"group_id": group_id, "topic_id": topic_id}).rowcount)
+
+
+def forget_group(conn: Connection, group_id: int) -> None:
+    """Remove the pauses of a deleted group."""
+    conn.execute(delete(pause).where(pause.c.group_id == group_id))
+
+
+def forget_topic(conn: Connection, topic_id: int) -> None:
+    """Remove the pauses in a deleted topic."""
+    conn.execute(delete(pause).where(pause.c.topic_id == topic_id))
+
+
+_OF_GROUP_AND_TOPIC = (pause.c.group_id == bindparam("group_id"), pause.c.topic_id == bindparam("topic_id"))
+_ONE = (*_OF_GROUP_AND_TOPIC, pause.c.message_group == bindparam("message_group"))
+_FIND = select(pause.c.topic_id).where(*_ONE)
+_ADD = insert(pause)
+_END = delete(pause).where(*_ONE)
+_END_ALL = delete(pause).where(*_OF_GROUP_AND_TOPIC)
 _COLUMNS = (
     pause.c.group_id,
     pause.c.topic_id,

@@ -133,6 +133,12 @@ def attend(tx: Transaction, requests: Sequence[AttachClient | DetachClient]) -> 
     return answers
 
 
+def forget_servers(conn: Connection) -> None:
+    """Remove the rows of servers that were killed; no server runs."""
+    conn.execute(delete(client))
+    conn.execute(delete(server))
+
+
 def newest_heartbeat_ms(conn: Connection) -> int:
     """The latest heartbeat of any server; 0 for none. A new server's clock must not start behind it."""
     newest: int | None = conn.execute(_NEWEST).scalar()

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, and_, bindparam, insert, literal_column, select
+from sqlalchemy import Connection, and_, bindparam, delete, insert, literal_column, select
 
 from popserver.database.schema import consumer_group, dead_letter, history, redrive
 from popserver.engine.transaction import Transaction
+from popserver.engine.upkeep import remove_step
 from popserver.model.group import Group
 from popserver.model.names import Resource
 from popserver.model.states import Event, State, target
@@ -96,6 +97,23 @@ def skipped_while_held_ms(conn: Connection, group_id: int, key: int, first_key: 
     return row.at_ms if row is not None and row.reason == FORCED_SKIP else None
 
 
+def expire(conn: Connection, cutoff_ms: int, rows: int) -> int:
+    """Remove the first so many rows, except those written at `cutoff_ms` or later; returns how many."""
+    return conn.execute(_EXPIRE, {"cutoff_ms": cutoff_ms, "rows": rows}).rowcount
+
+
+def forget_messages(conn: Connection, first: int, end: int) -> int:
+    """Remove a step of the history of messages with keys from `first` to before `end`; returns how many rows."""
+    key = history.c.message_key
+    return remove_step(conn, key, key >= first, key < end)
+
+
+_FIRST = (
+    select(history.c.history_id, history.c.at_ms).order_by(history.c.history_id).limit(bindparam("rows")).subquery()
+)
+_EXPIRE = delete(history).where(
+    history.c.history_id.in_(select(_FIRST.c.history_id).where(_FIRST.c.at_ms < bindparam("cutoff_ms")))
+)
 _REDRIVEN_TO = (
     select(redrive.c.redriven_key)
     .join(

@@ -65,6 +65,11 @@ def note(tx: Transaction, requests: Sequence[Note]) -> list[Reading | PopError]:
     return found
 
 
+def confirm(conn: Connection, system_ms: int) -> None:
+    """The server time is now the system clock's, and no server doubts it."""
+    conn.execute(_CONFIRM, {"now_ms": system_ms})
+
+
 def ahead_ms(conn: Connection, system_ms: int) -> int | None:
     """How far the running servers' time is ahead of the database's clock, in ms; None if no server runs."""
     furthest_ms: int | None = conn.execute(_AHEAD, {"since_ms": system_ms - SERVER_LAPSE_MS}).scalar()
@@ -76,6 +81,13 @@ _LAST = select(*_COLUMNS)
 _VALUES: dict[str, Any] = {column.name: bindparam(column.name) for column in _COLUMNS}
 _FIRST = insert(clock).values(clock_id=1, **_VALUES)
 _NEXT = update(clock).values(**_VALUES)
+_CONFIRM = update(clock).values(
+    system_ms=bindparam("now_ms"),
+    server_ms=bindparam("now_ms"),
+    doubted_ms=0,
+    doubt_left_ms=0,
+    confirmed=clock.c.confirmed + 1,
+)
 _AHEAD = select(func.max(server.c.ahead_ms)).where(
     server.c.last_seen_ms - server.c.ahead_ms > bindparam("since_ms"), server.c.address != ""
 )

@@ -7,30 +7,27 @@ right clock.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from sqlalchemy import Column, ColumnElement, Connection, Table, bindparam, case, delete, select, update
+from sqlalchemy import Connection, bindparam, select, update
 
-from popserver.cluster.sql import newest_heartbeat_ms
+from popserver.cluster.sql import forget_servers, newest_heartbeat_ms
 from popserver.database.check import check_unused
 from popserver.database.database import Database
 from popserver.database.rows import encode_rows, rows_parameter
 from popserver.database.schema import (
     IS_HALF,
-    client,
     delivery,
     in_states,
     message,
     message_group_progress,
     pending,
     queue,
-    queue_lock,
-    server,
 )
-from popserver.database.schema import clock as clock_table
 from popserver.engine.transaction import STEP_ROWS_MAX
+from popserver.engine.upkeep import sooner
 from popserver.maintenance import clock_notes
-from popserver.members.locks import newest_lock_ms
+from popserver.members import locks
 from popserver.messages.append import newest_stored_at_ms
 from popserver.model.states import State, shown_as
 from popserver.model.topic import message_key
@@ -50,7 +47,7 @@ class ClockState(NamedTuple):
 def clock_state(conn: Connection, system_ms: int) -> ClockState:
     """The clocks while no server runs."""
     last = clock_notes.last(conn) or clock_notes.Reading(0, 0)
-    newest_ms = max(each(conn) for each in (newest_stored_at_ms, newest_heartbeat_ms, newest_lock_ms))
+    newest_ms = max(each(conn) for each in (newest_stored_at_ms, newest_heartbeat_ms, locks.newest_lock_ms))
     return ClockState(system_ms, max(system_ms, last.server_ms, newest_ms))
 
 
@@ -68,6 +65,9 @@ def reset(database: Database, conn: Connection, before: ClockState) -> int:
     database.begin(conn)
     for statement in _SHIFTS:
         conn.execute(statement, names)
+    locks.turn_back(conn, before.system_ms, before.ahead_ms)
+    forget_servers(conn)
+    clock_notes.confirm(conn, before.system_ms)
     database.commit(conn)
     return messages
 
@@ -84,16 +84,6 @@ def _reset_queue(database: Database, conn: Connection, queue_id: int, now_ms: in
         changed += conn.execute(_NOW, {"these_keys": encode_rows([(key,) for key in keys]), "now_ms": now_ms}).rowcount
         database.commit(conn)
         end = keys[-1]
-
-
-def _sooner(
-    table: Table, column: Column[Any], *only: ColumnElement[bool], ready: ColumnElement[bool] | None = None
-) -> Any:
-    """A time after now becomes earlier by as much as the clock goes back, but not earlier than now."""
-    moved = column - bindparam("by_ms")
-    is_now = moved < bindparam("now_ms") if ready is None else ready | (moved < bindparam("now_ms"))
-    later = case((is_now, bindparam("now_ms", type_=column.type)), else_=moved)
-    return update(table).where(column > bindparam("now_ms"), *only).values({column: later})
 
 
 _AHEAD = select(queue.c.queue_id).where(queue.c.newest_stored_at_ms > bindparam("now_ms")).order_by(queue.c.queue_id)
@@ -116,17 +106,6 @@ _SHIFTS = (
     update(message_group_progress)
     .where(message_group_progress.c.open_since_ms > bindparam("now_ms"))
     .values(open_since_ms=bindparam("now_ms")),
-    _sooner(delivery, delivery.c.visible_at_ms, ready=in_states(delivery.c.state, *shown_as(State.READY))),
-    _sooner(pending, pending.c.due_at_ms, IS_HALF),
-    _sooner(queue_lock, queue_lock.c.locked_until_ms),
-    # Rows of servers that were killed: their times are ahead of the system clock.
-    delete(client),
-    delete(server),
-    update(clock_table).values(
-        system_ms=bindparam("now_ms"),
-        server_ms=bindparam("now_ms"),
-        doubted_ms=0,
-        doubt_left_ms=0,
-        confirmed=clock_table.c.confirmed + 1,
-    ),
+    sooner(delivery.c.visible_at_ms, ready=in_states(delivery.c.state, *shown_as(State.READY))),
+    sooner(pending.c.due_at_ms, IS_HALF),
 )

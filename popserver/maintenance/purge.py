@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from sqlalchemy import Column, ColumnElement, FromClause, Text, and_, bindparam, delete, func, select, tuple_
+from sqlalchemy import ColumnElement, FromClause, and_, bindparam, delete, func, select, tuple_
 
+from popserver.catalog import pauses
 from popserver.catalog.lookup import queue_rows
 from popserver.database.notifications import LITE, Invalidation
 from popserver.database.rows import encode_rows, rows_parameter
@@ -15,26 +16,24 @@ from popserver.database.schema import (
     consumer_group,
     dead_letter,
     delivery,
-    history,
-    idempotency,
     lite_client,
     lite_subscription,
-    lite_topic,
-    member,
     message,
     message_group_progress,
     message_group_start,
-    pause,
     pending,
     progress,
     queue,
-    queue_lock,
     redrive,
     redrive_plan,
 )
 from popserver.database.schema import topic as topic_table
+from popserver.delivery import history
 from popserver.engine.transaction import STEP_ROWS_MAX, Phase, Request, Transaction, carries_out
-from popserver.messages import keyed
+from popserver.engine.upkeep import remove_step
+from popserver.members import locks
+from popserver.members import sql as members
+from popserver.messages import keyed, keys, lite_topics
 from popserver.model.errors import PopError, TooManyRequests
 from popserver.model.topic import message_key
 
@@ -69,18 +68,17 @@ def _purge_groups(tx: Transaction) -> int:
     removed = _purge_deliveries(tx, delivery.c.group_id == group_id)
     if removed:
         return removed
-    removed = _purge_rows(tx, dead_letter.c.dead_letter_id, dead_letter.c.group_id == group_id)
+    removed = remove_step(tx.conn, dead_letter.c.dead_letter_id, dead_letter.c.group_id == group_id)
     removed = removed or _purge_plan(tx, group_id)
     if removed:
         return removed
-    of_groups = message_group_progress.c.message_group, message_group_start.c.message_group
-    for key in (*of_groups, member.c.client_id, queue_lock.c.queue_id):
-        removed = _purge_rows(tx, key, key.table.c.group_id == group_id)
-        if removed:
+    for key in (message_group_progress.c.message_group, message_group_start.c.message_group):
+        if removed := remove_step(tx.conn, key, key.table.c.group_id == group_id):
             return removed
-    if removed := _purge_lite_clients(tx, lite_client.c.group_id == group_id):
+    removed = members.forget_group(tx.conn, group_id) or locks.forget_group(tx.conn, group_id)
+    if removed := removed or _purge_lite_clients(tx, lite_client.c.group_id == group_id):
         return removed
-    tx.conn.execute(delete(pause).where(pause.c.group_id == group_id))
+    pauses.forget_group(tx.conn, group_id)
     return tx.conn.execute(delete(consumer_group).where(consumer_group.c.group_id == group_id)).rowcount
 
 
@@ -100,9 +98,8 @@ def _purge_topics(tx: Transaction) -> int:
     topic_id = tx.conn.execute(_A_DELETED_TOPIC).scalar()
     if topic_id is None:
         return 0
-    removed = _purge_rows(tx, pending.c.pending_id, pending.c.topic_id == topic_id)
-    removed = removed or _purge_rows(tx, idempotency.c.idempotency_key, idempotency.c.topic_id == topic_id)
-    removed = removed or _purge_rows(tx, lite_topic.c.name, lite_topic.c.topic_id == topic_id)
+    removed = remove_step(tx.conn, pending.c.pending_id, pending.c.topic_id == topic_id)
+    removed = removed or keys.forget_topic(tx.conn, topic_id) or lite_topics.forget_topic(tx.conn, topic_id)
     if removed:
         return removed
     for each in queue_rows(tx.conn, topic_id):
@@ -115,7 +112,7 @@ def _purge_topics(tx: Transaction) -> int:
         return removed
     if removed := _purge_lite_clients(tx, lite_client.c.topic_id == topic_id):
         return removed
-    tx.conn.execute(delete(pause).where(pause.c.topic_id == topic_id))
+    pauses.forget_topic(tx.conn, topic_id)
     return tx.conn.execute(delete(topic_table).where(topic_table.c.topic_id == topic_id)).rowcount
 
 
@@ -125,19 +122,16 @@ def _purge_queue(tx: Transaction, queue_id: int) -> int:
     if left := tx.conn.execute(_COUNT_PROGRESS, {"of_queue": queue_id}).scalar_one():
         return int(left)  # another server's transaction uses them for a moment
     for of_groups in (message_group_progress, message_group_start):
-        removed = _purge_rows(tx, of_groups.c.message_group, of_groups.c.queue_id == queue_id)
-        if removed:
+        if removed := remove_step(tx.conn, of_groups.c.message_group, of_groups.c.queue_id == queue_id):
             return removed
-    tx.conn.execute(_END_LOCKS, {"of_queue": queue_id})
+    locks.forget_queue(tx.conn, queue_id)
     first, end = message_key(queue_id, 0), message_key(queue_id + 1, 0)
     removed = _purge_deliveries(tx, delivery.c.message_key >= first, delivery.c.message_key < end)
     if removed:
         return removed
-    for key in (dead_letter.c.copy_key, message.c.message_key, history.c.message_key):
-        removed = _purge_rows(tx, key, key >= first, key < end)
-        if removed:
-            return removed
-    return 0
+    copy_key = dead_letter.c.copy_key
+    removed = remove_step(tx.conn, copy_key, copy_key >= first, copy_key < end)
+    return removed or _purge_messages(tx, first, end) or history.forget_messages(tx.conn, first, end)
 
 
 def _purge_lite_clients(tx: Transaction, of_what_is_gone: ColumnElement[bool]) -> int:
@@ -153,20 +147,15 @@ def _purge_lite_clients(tx: Transaction, of_what_is_gone: ColumnElement[bool]) -
     return removed
 
 
-def _purge_rows(tx: Transaction, key: Column[Any], *of_what_is_gone: ColumnElement[bool]) -> int:
-    """Remove a step of rows of the key's table. Keys are read first: a planner may repeat a LIMIT query per row."""
-    keys = tx.conn.execute(select(key).where(*of_what_is_gone).limit(STEP_ROWS_MAX)).scalars().all()
-    if not keys:
+def _purge_messages(tx: Transaction, first: int, end: int) -> int:
+    """Remove a step of messages, and before them their rows in the index of keys, which may be too many for a step."""
+    key = message.c.message_key
+    found = tx.conn.execute(select(key).where(key >= first, key < end).limit(STEP_ROWS_MAX)).scalars().all()
+    if not found:
         return 0
-    these = _NAMES if isinstance(key.type, Text) else _KEYS
-    if key.table is message:
-        rest = keyed.remove(tx, key.in_(select(these.c.key)), names={"keys": encode_rows([(each,) for each in keys])})
-        keys = [each for each in keys if rest is None or each < rest]
-    removed = tx.conn.execute(
-        delete(key.table).where(*of_what_is_gone, key.in_(select(these.c.key))),
-        {"keys": encode_rows([(each,) for each in keys])},
-    )
-    return removed.rowcount
+    rest = keyed.remove(tx, key.in_(select(_KEYS.c.key)), names={"keys": encode_rows([(each,) for each in found])})
+    these = [(each,) for each in found if rest is None or each < rest]
+    return tx.conn.execute(_END_MESSAGES, {"keys": encode_rows(these)}).rowcount
 
 
 def _purge_deliveries(tx: Transaction, *of_what_is_gone: ColumnElement[bool]) -> int:
@@ -182,7 +171,7 @@ def _purge_deliveries(tx: Transaction, *of_what_is_gone: ColumnElement[bool]) ->
 
 
 _KEYS = rows_parameter("keys", "key")
-_NAMES = rows_parameter("keys", text=("key",))
+_END_MESSAGES = delete(message).where(message.c.message_key.in_(select(_KEYS.c.key)))
 _DELIVERIES = rows_parameter("deliveries", "group_id", "message_key")
 _END_DELIVERIES = delete(delivery).where(
     tuple_(delivery.c.group_id, delivery.c.message_key).in_(select(_DELIVERIES.c.group_id, _DELIVERIES.c.message_key))
@@ -228,7 +217,6 @@ _A_DELETED_TOPIC = (
 _IN_QUEUE = progress.c.queue_id == bindparam("of_queue")
 _FREE = select(progress.c.group_id).where(_IN_QUEUE).with_for_update(skip_locked=True).correlate(None)
 _END_PROGRESS = delete(progress).where(_IN_QUEUE, progress.c.group_id.in_(_FREE))
-_END_LOCKS = delete(queue_lock).where(queue_lock.c.queue_id == bindparam("of_queue"))
 _COUNT_PROGRESS = select(func.count()).select_from(progress).where(_IN_QUEUE)
 _OF_GROUP = progress.c.group_id == bindparam("of_group")
 _FREE_OF_GROUP = select(progress.c.queue_id).where(_OF_GROUP).with_for_update(skip_locked=True).correlate(None)

@@ -16,9 +16,9 @@ from sqlalchemy import and_, bindparam, delete, func, select, update
 
 from popserver.catalog import groups, lookup
 from popserver.database.rows import RowStatement
-from popserver.database.schema import KEY_SHIFT, consumer_group, delivery, history, in_states, message, progress, queue
+from popserver.database.schema import KEY_SHIFT, consumer_group, delivery, in_states, message, progress, queue
 from popserver.database.schema import topic as topic_table
-from popserver.delivery import message_groups
+from popserver.delivery import history, message_groups
 from popserver.delivery.message_groups import MessageGroupKey
 from popserver.engine.transaction import STEP_ROWS_MAX, Phase, Request, Transaction, carries_out
 from popserver.messages import keyed, origins
@@ -95,7 +95,7 @@ def retain(tx: Transaction, requests: Sequence[Retain]) -> list[Retained | PopEr
     count, forgotten = sum(each.messages for each in trimmed), 0
     if not next_queue:
         rows = STEP_ROWS_MAX - count
-        forgotten = tx.conn.execute(_FORGET, {"cutoff_ms": cutoff_ms, "rows": rows}).rowcount
+        forgotten = history.expire(tx.conn, cutoff_ms, rows)
         # Not only if all are old: rows with the time of a wrong clock may be among them.
         if forgotten > rows // 2:
             next_queue = queues[-1].queue_id + 1 if queues else max(from_queue, 1)
@@ -245,9 +245,3 @@ _READY_AGAIN_TOO = delete(delivery).where(*_OF_GROUP, in_states(delivery.c.state
 _NEWEST = select(message.c.stored_at_ms).where(*_INSIDE).order_by(message.c.message_key.desc()).limit(1)
 _REMOVE = delete(message).where(*_INSIDE)
 _MOVE_MIN = update(queue).where(queue.c.queue_id == bindparam("of_queue")).values(min_offset=bindparam("to_offset"))
-_FIRST_HISTORY = (
-    select(history.c.history_id, history.c.at_ms).order_by(history.c.history_id).limit(bindparam("rows")).subquery()
-)
-_FORGET = delete(history).where(
-    history.c.history_id.in_(select(_FIRST_HISTORY.c.history_id).where(_FIRST_HISTORY.c.at_ms < bindparam("cutoff_ms")))
-)

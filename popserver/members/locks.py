@@ -16,6 +16,7 @@ from popserver.database.dialect import Dialect, PerDialect, dialect_of
 from popserver.database.rows import encode_rows, rows_parameter
 from popserver.database.schema import consumer_group, queue, queue_lock
 from popserver.engine.transaction import STEP_ROWS_MAX, LockOrder, Locks, Phase, Request, Transaction, carries_out
+from popserver.engine.upkeep import remove_step, sooner
 from popserver.model.errors import PopError
 from popserver.model.group import Group, Mode
 from popserver.model.retry import MINUTE_MS
@@ -101,6 +102,21 @@ def newest_lock_ms(conn: Connection) -> int:
     return 0 if newest is None else newest - LAPSE_MS
 
 
+def forget_group(conn: Connection, group_id: int) -> int:
+    """Remove a step of the locks of a deleted group; returns how many."""
+    return remove_step(conn, queue_lock.c.queue_id, queue_lock.c.group_id == group_id)
+
+
+def forget_queue(conn: Connection, queue_id: int) -> None:
+    """Remove the locks of a queue of a deleted topic."""
+    conn.execute(_FORGET_QUEUE, {"of_queue": queue_id})
+
+
+def turn_back(conn: Connection, now_ms: int, by_ms: int) -> None:
+    """The server time has gone back by so much, to `now_ms`: locks keep the time that is left."""
+    conn.execute(_TURN_BACK, {"now_ms": now_ms, "by_ms": by_ms})
+
+
 def _turns(requests: Sequence[Lock]) -> list[dict[_Place, int]]:
     """The requests' indexes by queue. Each turn has at most one request for a queue, in the order of arrival."""
     turns: list[dict[_Place, int]] = []
@@ -144,6 +160,8 @@ def _take(dialect: Dialect) -> Any:
 
 
 _TAKE = PerDialect(_take)
+_FORGET_QUEUE = delete(queue_lock).where(queue_lock.c.queue_id == bindparam("of_queue"))
+_TURN_BACK = sooner(queue_lock.c.locked_until_ms)
 _OWN = (
     select(queue_lock.c.group_id, queue_lock.c.queue_id)
     .join(

@@ -21,6 +21,7 @@ from popserver.database.notifications import MEMBERS, RESETS, Invalidation
 from popserver.database.rows import RowStatement, encode_rows, rows_parameter
 from popserver.database.schema import consumer_group, member, progress, server
 from popserver.engine.transaction import STEP_ROWS_MAX, Phase, Request, Transaction, carries_out
+from popserver.engine.upkeep import remove_step
 from popserver.filters.subscription import TopicFilter
 from popserver.members.rules import GroupView, Member
 from popserver.model.errors import PopError, TooManyRequests
@@ -35,6 +36,7 @@ __all__ = [
     "LeaveGroup",
     "attend",
     "clear_members",
+    "forget_group",
     "forget_unseen",
     "group_view_of",
     "listed",
@@ -115,6 +117,11 @@ def attend(tx: Transaction, requests: Sequence[JoinGroup | LeaveGroup]) -> list[
     for name in {each.group.name for each in requests if _place(each) in seen_anew}:
         notify(tx, name, MEMBERS)
     return answers
+
+
+def forget_group(conn: Connection, group_id: int) -> int:
+    """Remove a step of the members of a deleted group; returns how many."""
+    return remove_step(conn, member.c.client_id, member.c.group_id == group_id)
 
 
 @carries_out(ClearMembers)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import ClassVar, NamedTuple
 
-from sqlalchemy import bindparam, delete, func, select, tuple_
+from sqlalchemy import Connection, bindparam, delete, func, select, tuple_
 from sqlalchemy.exc import IntegrityError
 
 from popserver.database.dialect import dialect_of
@@ -28,6 +28,7 @@ from popserver.engine.transaction import (
     Transaction,
     carries_out,
 )
+from popserver.engine.upkeep import remove_step
 from popserver.messages import duplicates
 from popserver.model.errors import PopError
 from popserver.model.message import PROPERTY, Message, SendResult, id_from_bytes, id_to_bytes
@@ -158,6 +159,11 @@ def expire(tx: Transaction, requests: Sequence[Expire]) -> list[Expired | PopErr
     removed = tx.conn.execute(_EXPIRE, {"now_ms": tx.aged_ms, "limit": STEP_ROWS_MAX}).rowcount
     next_ms: int | None = tx.conn.execute(_NEXT).scalar()
     return [Expired(removed, next_ms)] * len(requests)
+
+
+def forget_topic(conn: Connection, topic_id: int) -> int:
+    """Remove a step of the keys of a deleted topic; returns how many."""
+    return remove_step(conn, idempotency.c.idempotency_key, idempotency.c.topic_id == topic_id)
 
 
 def key_of(each: Message) -> str | None:

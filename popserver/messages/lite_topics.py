@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
-from sqlalchemy import BigInteger, bindparam, insert, select, update
+from sqlalchemy import BigInteger, Connection, bindparam, insert, select, update
 
 from popserver.database.notifications import LITE_TOPICS
 from popserver.database.rows import encode_rows, rows_parameter
 from popserver.database.schema import lite_topic
 from popserver.database.schema import topic as topic_table
 from popserver.engine.transaction import Outdated, Transaction
+from popserver.engine.upkeep import remove_step
 from popserver.model.errors import LiteTopicQuotaExceeded
 from popserver.model.message import Message
 from popserver.model.topic import Topic
@@ -126,6 +127,11 @@ class NewLiteTopics:
             self._tx.conn.execute(_ADD, {"of_topic": topic_id, "added": len(new)})
         if seen := self._looked_up & first_keys.keys():
             self._tx.after_commit.append(lambda: self._remembered.add(topic_id, seen, expired_offsets))
+
+
+def forget_topic(conn: Connection, topic_id: int) -> int:
+    """Remove a step of the lite topics of a deleted topic; returns how many."""
+    return remove_step(conn, lite_topic.c.name, lite_topic.c.topic_id == topic_id)
 
 
 _NAMES = rows_parameter("names", text=("name",))

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from sqlalchemy import bindparam, delete, insert, select
+from sqlalchemy import bindparam, select
 
-from popserver.catalog import groups, lookup
-from popserver.catalog.pauses import EVERY_TOPIC, WHOLE
+from popserver.catalog import groups, lookup, pauses
+from popserver.catalog.pauses import EVERY_TOPIC, WHOLE, PauseKey
 from popserver.database.notifications import PAUSES, Invalidation
-from popserver.database.schema import pause, progress
+from popserver.database.schema import progress
 from popserver.delivery.message_groups import GroupQueueKey, MessageGroupKey, lock_paused, locks_of, unlock_resumed
 from popserver.engine.transaction import Locks, Phase, Request, Transaction, carries_out
 from popserver.model.errors import BadRequest, PopError
@@ -70,38 +70,24 @@ def _set_pause(tx: Transaction, request: SetPause) -> PopError | None:
         if tx.conn.execute(_PROGRESS, {"for_group": group.group_id, "of_queue": member.queue_id}).first() is None:
             return _unread(request, member.topic_id)
     changed = False
+    message_group = WHOLE if request.message_group is None else request.message_group
     for topic_id in request.topic_ids:
-        names = {
-            "for_group": group.group_id,
-            "of_topic": topic_id,
-            "of_message_group": WHOLE if request.message_group is None else request.message_group,
-        }
-        is_paused = tx.conn.execute(_FIND, names).first() is not None
-        if is_paused == (request.paused_by is not None):
+        key = PauseKey(group.group_id, topic_id, message_group)
+        if pauses.is_paused(tx.conn, key) == (request.paused_by is not None):
             continue
         changed = True
         if request.paused_by is None:
-            tx.conn.execute(_RESUME, names)
+            pauses.end(tx.conn, key)
             continue
-        tx.conn.execute(insert(pause), _row(tx, request, topic_id, queues.get(topic_id)))
-        if topic_id in queues:
-            lock_paused(tx, group.group_id, queues[topic_id])
+        one = queues.get(topic_id)
+        pauses.add(tx.conn, key, None if one is None else one.queue_id, tx.now_ms, request.paused_by)
+        if one is not None:
+            lock_paused(tx, group.group_id, one)
     if changed:
         tx.invalidate(Invalidation(PAUSES, *group.name))
         if request.paused_by is None:
             unlock_resumed(tx, group, request.members)
     return None
-
-
-def _row(tx: Transaction, request: SetPause, topic_id: int, member: MessageGroupKey | None) -> dict[str, Any]:
-    return {
-        "group_id": request.group.group_id,
-        "topic_id": topic_id,
-        "message_group": WHOLE if request.message_group is None else request.message_group,
-        "queue_id": None if member is None else member.queue_id,
-        "paused_at_ms": tx.now_ms,
-        "paused_by": request.paused_by,
-    }
 
 
 def _unread(request: SetPause, topic_id: int) -> BadRequest:
@@ -112,13 +98,6 @@ def _unread(request: SetPause, topic_id: int) -> BadRequest:
     )
 
 
-_ONE = (
-    pause.c.group_id == bindparam("for_group"),
-    pause.c.topic_id == bindparam("of_topic"),
-    pause.c.message_group == bindparam("of_message_group"),
-)
-_FIND = select(pause.c.topic_id).where(*_ONE)
 _PROGRESS = select(progress.c.queue_id).where(
     progress.c.group_id == bindparam("for_group"), progress.c.queue_id == bindparam("of_queue")
 )
-_RESUME = delete(pause).where(*_ONE)

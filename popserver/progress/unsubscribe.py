@@ -12,10 +12,10 @@ from typing import ClassVar, NamedTuple
 
 from sqlalchemy import bindparam, delete, literal_column, select
 
-from popserver.catalog import groups, lookup
+from popserver.catalog import groups, lookup, pauses
 from popserver.database.notifications import PAUSES, SUBSCRIPTIONS, Invalidation
 from popserver.database.rows import RowStatement, encode_rows, rows_parameter
-from popserver.database.schema import delivery, in_states, pause, progress
+from popserver.database.schema import delivery, in_states, progress
 from popserver.delivery import clear
 from popserver.delivery.clear import GroupInQueue
 from popserver.delivery.message_groups import GroupQueueKey, locks_of
@@ -69,7 +69,7 @@ def _unsubscribe(tx: Transaction, request: Unsubscribe) -> PopError | None:
     for each in places:
         clear.clear(tx, each)
     tx.conn.execute(_REMOVE, names)
-    if tx.conn.execute(_RESUME, {"for_group": group.group_id, "of_topic": topic.topic_id}).rowcount:
+    if pauses.end_all(tx.conn, group.group_id, topic.topic_id):
         tx.invalidate(Invalidation(PAUSES, *group.name))
     tx.invalidate(Invalidation(SUBSCRIPTIONS, *group.name))
     members_sql.notify(tx, group.name, members_sql.RESETS)
@@ -109,4 +109,3 @@ _IDS = rows_parameter("ids", "queue_id")
 _HERE = progress.c.group_id == bindparam("for_group"), progress.c.queue_id.in_(select(_IDS.c.queue_id))
 _SUBSCRIBED = select(progress.c.queue_id).where(*_HERE).order_by(progress.c.queue_id)
 _REMOVE = delete(progress).where(*_HERE)
-_RESUME = delete(pause).where(pause.c.group_id == bindparam("for_group"), pause.c.topic_id == bindparam("of_topic"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from popserver.engine import upkeep
 from popserver.lite.subscriptions import SyncLite, TouchLite
 from popserver.maintenance import purge
 from popserver.model.errors import ConsumerGroupNotFound, TopicNotFound
@@ -50,7 +51,8 @@ async def test_a_deleted_group_takes_its_subscriptions_along(lite: LiteBroker) -
 
 async def test_a_step_of_the_purge_is_limited(lite: LiteBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     await used(lite)
-    monkeypatch.setattr(purge, "STEP_ROWS_MAX", 2)
+    for each in (purge, upkeep):
+        monkeypatch.setattr(each, "STEP_ROWS_MAX", 2)
     steps: list[int] = []
     removed = lite.broker.maintenance._removals.rows
 

@@ -1,0 +1,38 @@
+"""What the keepers of tables need for upkeep: rows of what is deleted are removed, and times are turned back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Column, ColumnElement, Connection, Text, Update, bindparam, case, delete, select, update
+
+from popserver.database.rows import encode_rows, rows_parameter
+from popserver.engine.transaction import STEP_ROWS_MAX
+
+
+def remove_step(conn: Connection, key: Column[Any], *of_what_is_gone: ColumnElement[bool]) -> int:
+    """Remove a step of rows of the key's table, so that no transaction is long; returns how many.
+
+    Keys are read first, because Postgres may repeat a query with a LIMIT for each row.
+    """
+    keys = conn.execute(select(key).where(*of_what_is_gone).limit(STEP_ROWS_MAX)).scalars().all()
+    if not keys:
+        return 0
+    these = select((_NAMES if isinstance(key.type, Text) else _KEYS).c.key)
+    removed = delete(key.table).where(*of_what_is_gone, key.in_(these))
+    return conn.execute(removed, {"keys": encode_rows([(each,) for each in keys])}).rowcount
+
+
+def sooner(column: Column[Any], *only: ColumnElement[bool], ready: ColumnElement[bool] | None = None) -> Update:
+    """A statement that makes times after `:now_ms` earlier by `:by_ms`, but not earlier than now.
+
+    `ready`: rows whose time is over anyway; theirs becomes now.
+    """
+    now_ms = bindparam("now_ms", type_=column.type)
+    moved = column - bindparam("by_ms")
+    is_now = moved < now_ms if ready is None else ready | (moved < now_ms)
+    return update(column.table).where(column > now_ms, *only).values({column: case((is_now, now_ms), else_=moved)})
+
+
+_KEYS = rows_parameter("keys", "key")
+_NAMES = rows_parameter("keys", text=("key",))

@@ -1,0 +1,101 @@
+"""Each table has a keeper, the one module that names it; `tests/keepers.txt` lists who else still does.
+
+The list only shrinks: a file that is not on it may not name another's table, and one that no longer does is taken off.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from popserver.database.schema import metadata
+
+ROOT = Path(__file__).parents[1]
+SERVER = ROOT / "popserver"
+LIST = Path(__file__).with_name("keepers.txt")
+SCHEMA = "popserver.database.schema"
+TABLES = frozenset(metadata.tables)
+# The schema and its views, and what looks at every table: migrations, checks, backups.
+EVERYWHERE = ("database/",)
+KEEPERS = {
+    "topic": "catalog/topics.py",
+    "queue": "catalog/queues.py",
+    "consumer_group": "catalog/groups.py",
+    "pause": "catalog/pauses.py",
+    "message": "messages/stored.py",
+    "keyed_message": "messages/keys.py",
+    "pending": "producing/pending.py",
+    "idempotency": "producing/idempotency.py",
+    "progress": "delivery/progress.py",
+    "message_group_progress": "delivery/positions.py",
+    "message_group_start": "delivery/positions.py",
+    "delivery": "delivery/deliveries.py",
+    "history": "delivery/history.py",
+    "lite_topic": "lite/registry.py",
+    "lite_subscription": "lite/subscriptions.py",
+    "lite_client": "lite/subscriptions.py",
+    "dead_letter": "dead_letters/letters.py",
+    "redrive": "dead_letters/letters.py",
+    "redrive_plan": "dead_letters/letters.py",
+    "server": "cluster/sql.py",
+    "client": "cluster/sql.py",
+    "clock": "maintenance/clock_notes.py",
+    "member": "members/sql.py",
+    "queue_lock": "members/locks.py",
+    "acl_user": "access/sql.py",
+    "acl_policy": "access/sql.py",
+}
+_IN_TEXT = re.compile(rf"\b(FROM|JOIN|INTO|UPDATE|USING)\s+({'|'.join(sorted(TABLES))})\b")
+
+
+class Named(NamedTuple):
+    table: str
+    file: str
+
+    def __str__(self) -> str:
+        return f"{self.table} {self.file}"
+
+
+def test_only_its_keeper_names_a_table() -> None:
+    found, listed = set(named()), set(_listed())
+    assert not (new := found - listed), f"ask the keeper instead: {', '.join(sorted(map(str, new)))}"
+    assert not (gone := listed - found), f"take off {LIST.name}: {', '.join(sorted(map(str, gone)))}"
+
+
+def test_every_table_has_a_keeper() -> None:
+    assert set(KEEPERS) == TABLES
+
+
+def named() -> Iterator[Named]:
+    """Tables and the files that name them and do not keep them."""
+    for file in sorted(SERVER.rglob("*.py")):
+        name = str(file.relative_to(SERVER))
+        if not name.startswith(EVERYWHERE):
+            for table in _tables_of(file):
+                if KEEPERS[table] != name:
+                    yield Named(table, name)
+
+
+@cache
+def _tables_of(file: Path) -> frozenset[str]:
+    tables: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module == SCHEMA:
+            tables |= {each.name for each in node.names} & TABLES
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            tables |= {found[2] for found in _IN_TEXT.finditer(node.value)}
+    return frozenset(tables)
+
+
+def _listed() -> Iterator[Named]:
+    for line in LIST.read_text().splitlines():
+        if line and not line.startswith("#"):
+            yield Named(*line.split())
+
+
+if __name__ == "__main__":
+    LIST.write_text("# TABLE FILE: names the table of another.\n" + "".join(f"{each}\n" for each in sorted(named())))
