@@ -26,9 +26,9 @@ ROOMS = (
 # What operators and Spark use can be taken away: only what puts the server together knows these rooms.
 # The same for the client. An `__init__` may hand out what comes later.
 CLIENT_ROOMS = (
-    "errors", "_arguments", "_urls", "_version", "_forks", "_tasks", "_loop", "keep_alive", "offset_file", "config",
-    "message", "receipts", "listening", "otel", "_tracing", "_session", "_producer", "_engine", "_queues", "_pull",
-    "_queue_push", "admin", "sql", "aio", "_sync", "spark", "cli",
+    "errors", "_arguments", "_urls", "_version", "_forks", "_patched", "_tasks", "_loop", "keep_alive", "offset_file",
+    "config", "message", "receipts", "listening", "otel", "_tracing", "_session", "_producer", "_engine", "_queues",
+    "_pull", "_queue_push", "admin", "sql", "aio", "_sync", "spark", "cli",
 )  # fmt: skip
 # Rooms of the console.
 CONSOLE_ROOMS = (

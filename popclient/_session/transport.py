@@ -20,6 +20,7 @@ from typing import Any, Final, TypeVar
 import grpc
 
 from popclient import _forks
+from popclient._patched import require_real_threads
 from popclient._session.proxy import about, proxy_for
 from popclient._session.statuses import translated
 from popclient._session.tls import Credentials, NoHandshake, credentials_for, hint
@@ -125,6 +126,7 @@ class Transport:
         self._closed = False
         self.loop: asyncio.AbstractEventLoop | None = None
         _forks.require_grpc()
+        require_real_threads()
 
     async def unary(
         self,
