@@ -1,4 +1,7 @@
-"""Libraries that replace the threads of a process: gRPC's asyncio would wait there without end."""
+"""Libraries that replace the threads of a process, as gevent does in workers of gunicorn or Celery.
+
+gRPC's asyncio polls in a thread. In place of one it would get a greenlet there, and the process would wait without end.
+"""
 
 from __future__ import annotations
 
