@@ -1,4 +1,4 @@
-"""gevent and eventlet replace the threads of a process; asyncio has a debug mode."""
+"""gevent and eventlet replace the threads of a process, uvloop the event loop; asyncio has a debug mode."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 import popserver
 
 GEVENT = "from gevent import monkey; monkey.patch_all({})"
+UVLOOP = "import uvloop; uvloop.install()"
 EVENTLET = "import eventlet; eventlet.monkey_patch({})"
 KEPT = "thread=False, select=False, subprocess=False, os=False, signal=False"
 SYNCHRONOUS = """
@@ -63,8 +64,8 @@ def test_replaced_threads_are_refused_at_once(endpoint: str, patch: str, library
 
 @pytest.mark.parametrize(
     ("patch", "library"),
-    [(GEVENT.format(KEPT), "gevent"), (EVENTLET.format("thread=False"), "eventlet")],
-    ids=["gevent", "eventlet"],
+    [(GEVENT.format(KEPT), "gevent"), (EVENTLET.format("thread=False"), "eventlet"), (UVLOOP, "uvloop")],
+    ids=["gevent", "eventlet", "uvloop"],
 )
 @pytest.mark.parametrize("program", [SYNCHRONOUS, ASYNCHRONOUS], ids=["sync", "asyncio"])
 def test_what_the_refusal_advises_works(endpoint: str, patch: str, library: str, program: str) -> None:
