@@ -22,7 +22,7 @@ KINDS = ("producer", "simple", "push", "pull", "queue_push", "admin")
 # What every program begins with: `use(kind)` makes a client and uses it, `again(client)` uses it once more, and
 # `forked(work)` runs `work` in a child, which ends as a program does, and returns how it ended.
 BEGINNING = """
-    import asyncio, faulthandler, gc, os, signal, sys, threading
+    import asyncio, gc, os, signal, sys, threading
     from popclient import *
     from popclient import aio
     from popclient.admin import Admin
@@ -62,8 +62,6 @@ BEGINNING = """
     def forked(work):
         child = os.fork()
         if child == 0:
-            faulthandler.enable()
-            faulthandler.dump_traceback_later(50)
             signal.alarm(60)
             work()
             gc.collect()
