@@ -54,7 +54,7 @@ class Woken(IntEnum):
     NOT = 0  # its time is over, or the server is closing
     READY = 1  # the topic has messages
     AHEAD = 2  # the topic will have messages if the next transaction is committed
-    LOOK = 3  # on the beat: nobody has said that there are messages
+    LOOK = 3  # on the beat; there may be no message
 
 
 _Queue = deque[asyncio.Future[Woken]]

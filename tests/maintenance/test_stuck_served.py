@@ -144,7 +144,7 @@ async def test_a_large_store_is_looked_through_in_pages(database_url: str, monke
 
 
 async def test_after_a_round_that_was_ended_before_it_began_the_next_one_follows(broker: RunningBroker) -> None:
-    """A repair ends the round that runs. Of a large store, whose rounds take long, nobody waits for one."""
+    """A repair ends the round that runs. A request does not wait for a round of a large store."""
     rounds = broker.broker.patrol
     with pytest.MonkeyPatch.context() as large:
         large.setattr(patrol, "WAIT_S", 0.0)

@@ -25,7 +25,7 @@ from tests.support.stores import a_database, emptied
 
 @pytest.fixture
 def short_handshake(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clients wait 0.2 s for the settings of a server that is there; to connect they have a minute."""
+    """Clients wait 0.2 s for the settings of a server, and a minute for its connection."""
     monkeypatch.setattr(sessions, "HANDSHAKE_PATIENCE", 0.2)
     monkeypatch.setattr(ClientConfig.__init__, "__defaults__", defaults_with(wait_for_server=60.0))
 
