@@ -102,7 +102,7 @@ class ParkedPulls:
             self._remove(key, queue_id, parked)
 
     def wake(self, topic_id: int, *, is_told: bool = True) -> None:
-        """A queue of the topic may have grown. `is_told`: by a notification; without one, a failed read ends no wait."""
+        """A queue of the topic may have grown. `is_told`: by a notification; else a failed read ends no wait."""
         if topic_id not in self.topics or self._closed:
             return
         if topic_id in self._tasks:
