@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import re
+import signal
 import statistics
 import time
 from pathlib import Path
@@ -91,9 +93,43 @@ def family_cpu_seconds(*pids: int) -> float:
     found = 0.0
     for each in family_of(*(pids or (os.getpid(),))):
         with contextlib.suppress(OSError):  # it has ended meanwhile, and its time counts for its parent
-            fields = Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split()
-            found += sum(map(int, fields[11:15])) * _TICK_S
+            found += _with_ended_children_s(each)
     return found
+
+
+def _with_ended_children_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:15])) * _TICK_S
+
+
+class FamilyCpu:
+    """The CPU time of processes and all their descendants from now on, also of those that begin or end meanwhile.
+
+    A process that ignores its children's ends, as PySpark's daemon does, does not inherit their time: then the time of
+    a worker that ends is lost, which must not count as negative.
+    """
+
+    def __init__(self, *pids: int) -> None:
+        self._pids = pids
+        self._before = self._now()
+
+    def seconds(self) -> float:
+        now = self._now()
+        found = sum(seconds for seconds, _ in now.values())
+        return found - sum(was for pid, (was, is_inherited) in self._before.items() if pid in now or is_inherited)
+
+    def _now(self) -> dict[int, tuple[float, bool]]:
+        """By process: its seconds, and whether its parent inherits them."""
+        found = {}
+        for each in family_of(*self._pids):
+            with contextlib.suppress(OSError):  # it has ended meanwhile
+                found[each] = _with_ended_children_s(each), not _ignores_ends(parent_of(each))
+        return found
+
+
+def _ignores_ends(pid: int) -> bool:
+    ignored = re.search(r"^SigIgn:\s*(\w+)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    return ignored is not None and bool(int(ignored[1], 16) >> (signal.SIGCHLD - 1) & 1)
 
 
 def family_memory_bytes(*pids: int) -> int:

@@ -21,7 +21,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from benchmarks.machine import family_cpu_seconds
+from benchmarks.machine import FamilyCpu
 from popclient.spark import session
 from popclient.spark.dead_letters.columns import DEAD_LETTERS
 
@@ -188,11 +188,10 @@ def _into_nothing(frame: DataFrame) -> None:
 
 
 def _measured(given: dict[str, Any], work: Any) -> dict[str, float]:
-    pids = [*given["pids"], os.getpid()]
-    before_s, begun = family_cpu_seconds(*pids), time.perf_counter()
+    used, begun = FamilyCpu(*given["pids"], os.getpid()), time.perf_counter()
     work()
     return {
-        "cpu_s": family_cpu_seconds(*pids) - before_s,
+        "cpu_s": used.seconds(),
         "seconds": time.perf_counter() - begun,
         "rows": given["rows"],
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import subprocess
+import sys
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 from benchmarks.__main__ import run
-from benchmarks.machine import Cores, family_cpu_seconds, family_memory_bytes, family_of
+from benchmarks.machine import Cores, FamilyCpu, family_cpu_seconds, family_memory_bytes, family_of
 from benchmarks.peer_cases import WORKLOADS
 from benchmarks.peers import loads, pages, tools
 from benchmarks.peers.known import known
@@ -31,6 +32,29 @@ TINY = QUICK._replace(
     peers_latency_seconds=0.5,
     peers_compiling_seconds=1.0,
 )
+
+# Its child works for 0.2 s of CPU time. At "end", the child is killed.
+ENDING = """
+import os, signal, sys, time
+signal.signal(signal.SIGCHLD, getattr(signal, sys.argv[1]))
+ready, working = os.pipe()
+child = os.fork()
+if not child:
+    while time.process_time() < 0.2:
+        pass
+    os.write(working, b"1")
+    signal.pause()
+os.read(ready, 1)
+print("worked", flush=True)
+sys.stdin.readline()
+os.kill(child, signal.SIGKILL)
+try:
+    os.waitpid(child, 0)
+except ChildProcessError:  # the system has taken its end away, because nobody wants it
+    pass
+print("ended", flush=True)
+sys.stdin.readline()
+"""
 
 
 class Fake:
@@ -140,6 +164,24 @@ def test_a_family_has_this_process() -> None:
     assert own in family_of(own)  # Linux gives out low numbers again: no order is sure
     assert family_cpu_seconds() > 0
     assert family_memory_bytes(own) > 2**20
+
+
+@pytest.mark.parametrize("disposition", ["SIG_IGN", "SIG_DFL"])
+def test_the_time_of_a_child_that_ends_is_not_negative(disposition: str) -> None:
+    """As PySpark's daemon does, which ignores that its workers end: then their time is lost."""
+    command = [sys.executable, "-c", ENDING, disposition]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdin is not None
+        assert parent.stdout is not None
+        parent.stdout.readline()
+        used, simply_s = FamilyCpu(parent.pid), family_cpu_seconds(parent.pid)
+        parent.stdin.write("end\n")
+        parent.stdin.flush()
+        parent.stdout.readline()
+        found, simply_s = used.seconds(), family_cpu_seconds(parent.pid) - simply_s
+        parent.stdin.write("end\n")
+    assert 0 <= found < 0.2
+    assert (simply_s < -0.1) == (disposition == "SIG_IGN")
 
 
 def test_what_cannot_be_had_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,14 @@ from popserver.postgres.sessions import PINNED
 from tests.support.hostile import HOSTILE, WAYS, hostile_database
 from tests.support.postgres import PostgresServer
 
-_OWN = {"default_transaction_read_only", "max_parallel_workers_per_gather", "work_mem", "application_name"}
+_OWN = {
+    "default_transaction_read_only",
+    "max_parallel_workers_per_gather",
+    "work_mem",
+    "application_name",
+    "enable_hashjoin",
+    "enable_mergejoin",
+}
 _WANTED = dict(each.replace("\\ ", " ").split("=") for each in SETTINGS)
 _ASKED = "SELECT " + ", ".join(f"current_setting('{name}')" for name in _WANTED)
 

@@ -8,12 +8,14 @@ from typing import Any, TypeVar
 from popclient._version import VERSION
 from popclient.spark.cluster import arriving
 from popclient.spark.cluster.fitness import WAY_OUT
+from popclient.spark.cluster.garbage import keep_out_modules
 
 Sent = TypeVar("Sent")
 
 
 def guarded(made: Sent) -> Sent:
     """The reader or writer; from now on its kind is pickled so that an executor without PopMQ says what it lacks."""
+    keep_out_modules()  # a worker plans many queries
     send_by_value()
     copyreg.pickle(type(made), _reduced)
     return made

@@ -43,6 +43,10 @@ SETTINGS = (
     "enable_indexscan=on",
     "enable_seqscan=on",
     "enable_sort=on",
+    # A page has 8,192 rows at most. To hash or merge, Postgres would read all messages for each page.
+    "enable_nestloop=on",
+    "enable_hashjoin=off",
+    "enable_mergejoin=off",
     # Spark reads in parallel already, and a page is too short for the JIT compiler to pay.
     "max_parallel_workers_per_gather=0",
     "jit=off",
