@@ -23,7 +23,8 @@ SCHEMA = "popserver.database.schema"
 TABLES = frozenset(metadata.tables)
 # The schema and its views, and what looks at every table: migrations, checks, backups.
 EVERYWHERE = ("database/",)
-KEEPERS = {
+# Two modules where two needs of one noun are two subjects.
+KEEPERS: dict[str, str | tuple[str, ...]] = {
     "topic": "catalog/topics.py",
     "queue": "catalog/queues.py",
     "consumer_group": "catalog/groups.py",
@@ -34,7 +35,8 @@ KEEPERS = {
     "idempotency": "messages/keys.py",
     "progress": "delivery/progress.py",
     "message_group_progress": "delivery/positions.py",
-    "message_group_start": "delivery/positions.py",
+    # Searches begin at the starts; receives move them.
+    "message_group_start": ("delivery/start_offsets.py", "delivery/moving_starts.py"),
     "delivery": "delivery/deliveries.py",
     "history": "delivery/history.py",
     "lite_topic": "messages/lite_topics.py",
@@ -78,8 +80,13 @@ def named() -> Iterator[Named]:
         name = str(file.relative_to(SERVER))
         if not name.startswith(EVERYWHERE):
             for table in _tables_of(file):
-                if KEEPERS[table] != name:
+                if name not in _keepers_of(table):
                     yield Named(table, name)
+
+
+def _keepers_of(table: str) -> tuple[str, ...]:
+    keepers = KEEPERS[table]
+    return (keepers,) if isinstance(keepers, str) else keepers
 
 
 @cache

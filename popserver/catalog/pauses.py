@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import NamedTuple
 
-from sqlalchemy import Connection, bindparam, delete, func, insert, select
+from sqlalchemy import Connection, FromClause, ScalarSelect, bindparam, delete, func, insert, select
 
 from popserver.database.rows import RowStatement, encode_rows, rows_parameter
 from popserver.database.schema import consumer_group, pause
@@ -86,6 +86,20 @@ def is_paused(conn: Connection, key: PauseKey) -> bool:
     return conn.execute(_FIND, key._asdict()).first() is not None
 
 
+def paused_among(conn: Connection, topic_id: int, message_groups: Collection[str]) -> set[str]:
+    """Those of these message groups of the topic that any group has paused."""
+    names = encode_rows([(each,) for each in sorted(message_groups)])
+    return set(conn.execute(_AMONG, {"topic_id": topic_id, "names": names}).scalars())
+
+
+def paused_at(rows: FromClause) -> ScalarSelect[int]:
+    """When the message group was paused that a row of `rows` names (`group_id`, `topic_id`, `message_group`); NULL if
+    it is not."""
+    # No EXISTS: Postgres would join it, and then read all positions.
+    of_row = (pause.c[name] == rows.c[name] for name in ("group_id", "topic_id", "message_group"))
+    return select(pause.c.paused_at_ms).where(*of_row).correlate(rows).scalar_subquery()
+
+
 def add(conn: Connection, key: PauseKey, queue_id: int | None, paused_at_ms: int, paused_by: str) -> None:
     """`queue_id`: the queue of the message group, if only one is paused."""
     conn.execute(_ADD, {**key._asdict(), "queue_id": queue_id, "paused_at_ms": paused_at_ms, "paused_by": paused_by})
@@ -110,10 +124,18 @@ def forget_topic(conn: Connection, topic_id: int) -> None:
     conn.execute(delete(pause).where(pause.c.topic_id == topic_id))
 
 
+# For joins by the group's id and the queue's.
+PAUSED_MESSAGE_GROUPS = select(pause.c.group_id, pause.c.queue_id, pause.c.topic_id, pause.c.message_group).subquery(
+    "paused"
+)
 _OF_GROUP_AND_TOPIC = (pause.c.group_id == bindparam("group_id"), pause.c.topic_id == bindparam("topic_id"))
 _ONE = (*_OF_GROUP_AND_TOPIC, pause.c.message_group == bindparam("message_group"))
 _FIND = select(pause.c.topic_id).where(*_ONE)
 _ADD = insert(pause)
+_NAMES = rows_parameter("names", text=("name",))
+_AMONG = select(pause.c.message_group).where(
+    pause.c.topic_id == bindparam("topic_id"), pause.c.message_group.in_(select(_NAMES.c.name))
+)
 _END = delete(pause).where(*_ONE)
 _END_ALL = delete(pause).where(*_OF_GROUP_AND_TOPIC)
 _COLUMNS = (

@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from sqlalchemy import Connection, bindparam, delete, insert, literal_column, or_, select, text, tuple_, update
+from sqlalchemy import Connection, bindparam, delete, func, insert, literal_column, or_, select, text, tuple_, update
 
 from popserver.database.notifications import EVERYTHING, SERVERS
 from popserver.database.rows import encode_rows, rows_parameter
@@ -150,6 +150,12 @@ def clock_ms(conn: Connection) -> float:
     return float(conn.execute(_CLOCK).scalar_one())
 
 
+def ahead_ms(conn: Connection, system_ms: int) -> int | None:
+    """How far the running servers' time is ahead of the database's clock, in ms; None if no server runs."""
+    furthest_ms: int | None = conn.execute(_AHEAD, {"since_ms": system_ms - SERVER_LAPSE_MS}).scalar()
+    return furthest_ms
+
+
 def known(conn: Connection, now_ms: int) -> list[KnownServer]:
     """The servers by address, without those that said that they stop.
 
@@ -179,7 +185,7 @@ def _heartbeat(tx: Transaction, request: Heartbeat) -> HeartbeatResult:
         tx.signal(SERVERS)
     left_behind = _left_behind(tx) if request.judges else ()
     if request.judges:
-        members_sql.forget_unseen(tx, tx.now_ms - CLIENT_LAPSE_MS)
+        members_sql.forget_unseen(tx, select(server.c.server_id).where(server.c.last_seen_ms > _lapse_ms(tx)))
     since_ms = tx.now_ms - SERVER_LAPSE_MS
     others = tx.conn.execute(_OTHERS, {"own_id": request.server_id, "since_ms": since_ms}).all()
     return HeartbeatResult(
@@ -204,7 +210,11 @@ def _left_behind(tx: Transaction) -> tuple[str, ...]:
 
 def _long_unseen(tx: Transaction) -> set[str]:
     """Servers that have been gone for so long that their clients are gone too, unless another server has them."""
-    return set(tx.conn.execute(_LONG_UNSEEN, {"until_ms": tx.now_ms - CLIENT_LAPSE_MS}).scalars())
+    return set(tx.conn.execute(_LONG_UNSEEN, {"until_ms": _lapse_ms(tx)}).scalars())
+
+
+def _lapse_ms(tx: Transaction) -> int:
+    return tx.now_ms - CLIENT_LAPSE_MS
 
 
 def _attended(conn: Connection, client_ids: Collection[str]) -> dict[str, set[str]]:
@@ -266,6 +276,9 @@ _KNOWN = (
     # A server that stops gives its address back. One without an address is known while it runs.
     .where(or_(server.c.address != "", server.c.last_seen_ms > bindparam("since_ms")))
     .order_by(server.c.address, server.c.last_seen_ms.desc())
+)
+_AHEAD = select(func.max(server.c.ahead_ms)).where(
+    server.c.last_seen_ms - server.c.ahead_ms > bindparam("since_ms"), server.c.address != ""
 )
 _CLOCK = text("SELECT extract(epoch FROM clock_timestamp()) * 1000")
 _NEWEST = select(server.c.last_seen_ms).order_by(server.c.last_seen_ms.desc()).limit(1)

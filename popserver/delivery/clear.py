@@ -13,8 +13,9 @@ from typing import Any, NamedTuple, TypeVar
 from sqlalchemy import BindParameter, Integer, Select, and_, bindparam, delete, or_, select, update
 
 from popserver.database.rows import RowStatement, encode_rows, rows_parameter
-from popserver.database.schema import dead_letter, delivery, message_group_start, redrive
+from popserver.database.schema import dead_letter, delivery, redrive
 from popserver.database.schema import message_group_progress as behind
+from popserver.delivery import moving_starts
 from popserver.engine.transaction import STEP_ROWS_MAX, Transaction
 from popserver.model.states import LetterState
 
@@ -65,7 +66,7 @@ def clear(tx: Transaction, place: GroupInQueue) -> None:
         _execute(tx, _REMOVE, place, keys)
     for names in _pages(tx, _BEHIND, place, ""):
         _execute(tx, _REMOVE_BEHIND, place, names)
-    tx.conn.execute(_REMOVE_STARTS, place.names)
+    moving_starts.end_all(tx.conn, place.group_id, place.queue_id)
 
 
 def make_ready(tx: Transaction, place: GroupInQueue, from_key: int) -> None:
@@ -153,9 +154,6 @@ _BEHIND = (
 )
 _NAMES = rows_parameter("keys", text=("message_group",))
 _REMOVE_BEHIND = delete(behind).where(*_BEHIND_HERE, behind.c.message_group.in_(select(_NAMES.c.message_group)))
-_REMOVE_STARTS = delete(message_group_start).where(
-    message_group_start.c.group_id == bindparam("for_group"), message_group_start.c.queue_id == bindparam("of_queue")
-)
 _DEAD = (
     select(dead_letter.c.dead_letter_id)
     .where(

@@ -32,10 +32,12 @@ from sqlalchemy import (
     update,
 )
 
+from popserver.catalog.pauses import PAUSED_MESSAGE_GROUPS as PAUSED
+from popserver.catalog.pauses import paused_at
 from popserver.database.dialect import Dialect, PerDialect, dialect_of
 from popserver.database.newest import are_named, joined, newest
 from popserver.database.rows import RowQuery, encode_rows, rows_parameter
-from popserver.database.schema import KEY_SHIFT, consumer_group, delivery, lite_subscription, pause, progress, still_in
+from popserver.database.schema import KEY_SHIFT, consumer_group, delivery, lite_subscription, progress, still_in
 from popserver.database.schema import message_group_progress as behind
 from popserver.delivery import fifo
 from popserver.delivery.history import as_moved, record
@@ -288,21 +290,10 @@ _MARK = PerDialect(
     )
 )
 _MEMBERS = rows_parameter("members", "group_id", "queue_id", "topic_id", text=("message_group",))
-# No EXISTS: Postgres would join it, and then read all positions.
-_PAUSE = (
-    select(pause.c.paused_at_ms)
-    .where(
-        pause.c.group_id == behind.c.group_id,
-        pause.c.topic_id == behind.c.topic_id,
-        pause.c.message_group == behind.c.message_group,
-    )
-    .correlate(behind)
-    .scalar_subquery()
-)
 _OPEN = PerDialect(
     lambda dialect: (
         update(behind)
-        .where(is_position(dialect, _MEMBERS), behind.c.open_since_ms.is_(None), _PAUSE.is_(None))
+        .where(is_position(dialect, _MEMBERS), behind.c.open_since_ms.is_(None), paused_at(behind).is_(None))
         .values(open_since_ms=bindparam("now_ms", type_=BigInteger))
     )
 )
@@ -362,12 +353,12 @@ _INSERT_PAUSED = insert(behind).from_select(
     select(
         progress.c.group_id,
         progress.c.queue_id,
-        pause.c.message_group,
-        pause.c.topic_id,
+        PAUSED.c.message_group,
+        PAUSED.c.topic_id,
         progress.c.next_offset,
-        subscriber_of(progress.c.group_id, pause.c.topic_id, pause.c.message_group),
+        subscriber_of(progress.c.group_id, PAUSED.c.topic_id, PAUSED.c.message_group),
     )
-    .join(pause, and_(pause.c.group_id == progress.c.group_id, pause.c.queue_id == progress.c.queue_id))
+    .join(PAUSED, and_(PAUSED.c.group_id == progress.c.group_id, PAUSED.c.queue_id == progress.c.queue_id))
     .where(*_PLACE_OF_ONE),
 )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import Select, bindparam, delete, func, insert, literal_column, select, union_all, update
+from sqlalchemy import Connection, Select, bindparam, delete, func, insert, literal_column, select, union_all, update
 
 from popserver.database.dialect import Dialect, PerDialect
 from popserver.database.newest import is_newest
@@ -19,6 +19,7 @@ from popserver.database.schema import message_group_start as own
 from popserver.delivery.places import QueueToScan
 from popserver.delivery.start_offsets import any_of_run, own_start, position_of
 from popserver.engine.transaction import Transaction
+from popserver.engine.upkeep import remove_step
 from popserver.model.topic import OFFSET_BITS
 
 # Until the next look others read what ended since this one.
@@ -76,6 +77,21 @@ def advance(tx: Transaction, topic_id: int, places: Sequence[QueueToScan]) -> No
         _advance(tx, topic_id, place, look.marked_before)
 
 
+def end_all(conn: Connection, group_id: int, queue_id: int) -> None:
+    """Remove the starts of all message groups of the queue: the group was reset there."""
+    conn.execute(_END_ALL, {"for_group": group_id, "for_queue": queue_id})
+
+
+def forget_group(conn: Connection, group_id: int) -> int:
+    """Remove a step of the starts of a deleted group; returns how many."""
+    return remove_step(conn, own.c.message_group, own.c.group_id == group_id)
+
+
+def forget_queue(conn: Connection, queue_id: int) -> int:
+    """Remove a step of the starts in a queue of a deleted topic; returns how many."""
+    return remove_step(conn, own.c.message_group, own.c.queue_id == queue_id)
+
+
 def _advance(tx: Transaction, topic_id: int, place: QueueToScan, slow_before: int) -> None:
     queue_key = place.queue_id << OFFSET_BITS
     names = {"for_group": place.group_id, "for_queue": place.queue_id, "for_topic": topic_id, "queue_key": queue_key}
@@ -131,6 +147,7 @@ def _own(dialect: Dialect) -> RowStatement[_OwnStart]:
 
 _OWN = PerDialect(_own)
 _NAMES = rows_parameter("names", text=("message_group",))
+_END_ALL = delete(own).where(*_OWN_HERE)
 _END_OWN = delete(own).where(*_OWN_HERE, own.c.message_group.in_(select(_NAMES.c.message_group)))
 _MOVED = rows_parameter("moved", "first_offset", text=("message_group",))
 _MOVE_OWN = (

@@ -25,6 +25,7 @@ from sqlalchemy import (
     update,
 )
 
+from popserver.catalog import pauses
 from popserver.database.newest import group_of
 from popserver.database.rows import RowQuery, encode_rows, rows_parameter
 from popserver.database.schema import (
@@ -34,7 +35,6 @@ from popserver.database.schema import (
     in_states,
     lite_topic,
     message,
-    pause,
     queue,
 )
 from popserver.database.schema import message_group_progress as behind
@@ -101,7 +101,7 @@ def _expire_in_queue(tx: Transaction, queue_id: int, lite_topics: Sequence[Expir
     still = set(tx.conn.execute(_STILL, {"of_topic": topic_id, "names": named, "now_ms": tx.now_ms}).scalars())
     of_topic = {"of_topic": topic_id, "groups": encode_rows([(each,) for each in groups])}
     still -= set(tx.conn.execute(_HELD, {**of_topic, "names": _names(still)}).scalars())
-    still -= set(tx.conn.execute(_PAUSED, {"of_topic": topic_id, "names": _names(still)}).scalars())
+    still -= pauses.paused_among(tx.conn, topic_id, still)
     if not still:
         return 0
     names = {**of_topic, "of_queue": queue_id, "names": _names(still)}
@@ -174,9 +174,6 @@ _OF_MEMBERS = (
     delivery.c.message_group == _MEMBERS.c.name,
 )
 _HELD = select(delivery.c.message_group).join(_MEMBERS, and_(*_OF_MEMBERS)).where(in_states(delivery.c.state, *TIMED))
-_PAUSED = select(pause.c.message_group).where(
-    pause.c.topic_id == bindparam("of_topic"), pause.c.message_group.in_(select(_NAMED.c.name))
-)
 _END_READY = delete(delivery).where(
     tuple_(group_of(delivery), delivery.c.message_group).in_(select(_MEMBERS.c.group_id, _MEMBERS.c.name)),
     delivery.c.topic_id == bindparam("of_topic"),

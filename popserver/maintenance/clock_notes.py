@@ -9,10 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
-from sqlalchemy import Connection, bindparam, func, insert, select, update
+from sqlalchemy import Connection, bindparam, insert, select, update
 
-from popserver.cluster.sql import SERVER_LAPSE_MS
-from popserver.database.schema import clock, server
+from popserver.database.schema import clock
 from popserver.engine.transaction import Phase, Request, Transaction, carries_out
 from popserver.model.errors import PopError
 from popserver.model.retry import HOUR_MS
@@ -70,12 +69,6 @@ def confirm(conn: Connection, system_ms: int) -> None:
     conn.execute(_CONFIRM, {"now_ms": system_ms})
 
 
-def ahead_ms(conn: Connection, system_ms: int) -> int | None:
-    """How far the running servers' time is ahead of the database's clock, in ms; None if no server runs."""
-    furthest_ms: int | None = conn.execute(_AHEAD, {"since_ms": system_ms - SERVER_LAPSE_MS}).scalar()
-    return furthest_ms
-
-
 _COLUMNS = (clock.c.system_ms, clock.c.server_ms, clock.c.doubted_ms, clock.c.doubt_left_ms, clock.c.confirmed)
 _LAST = select(*_COLUMNS)
 _VALUES: dict[str, Any] = {column.name: bindparam(column.name) for column in _COLUMNS}
@@ -87,7 +80,4 @@ _CONFIRM = update(clock).values(
     doubted_ms=0,
     doubt_left_ms=0,
     confirmed=clock.c.confirmed + 1,
-)
-_AHEAD = select(func.max(server.c.ahead_ms)).where(
-    server.c.last_seen_ms - server.c.ahead_ms > bindparam("since_ms"), server.c.address != ""
 )

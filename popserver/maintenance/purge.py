@@ -20,7 +20,6 @@ from popserver.database.schema import (
     lite_subscription,
     message,
     message_group_progress,
-    message_group_start,
     pending,
     progress,
     queue,
@@ -28,7 +27,7 @@ from popserver.database.schema import (
     redrive_plan,
 )
 from popserver.database.schema import topic as topic_table
-from popserver.delivery import history
+from popserver.delivery import history, moving_starts
 from popserver.engine.transaction import STEP_ROWS_MAX, Phase, Request, Transaction, carries_out
 from popserver.engine.upkeep import remove_step
 from popserver.members import locks
@@ -72,10 +71,10 @@ def _purge_groups(tx: Transaction) -> int:
     removed = removed or _purge_plan(tx, group_id)
     if removed:
         return removed
-    for key in (message_group_progress.c.message_group, message_group_start.c.message_group):
-        if removed := remove_step(tx.conn, key, key.table.c.group_id == group_id):
-            return removed
-    removed = members.forget_group(tx.conn, group_id) or locks.forget_group(tx.conn, group_id)
+    of_group = message_group_progress.c.group_id == group_id
+    removed = remove_step(tx.conn, message_group_progress.c.message_group, of_group)
+    removed = removed or moving_starts.forget_group(tx.conn, group_id)
+    removed = removed or members.forget_group(tx.conn, group_id) or locks.forget_group(tx.conn, group_id)
     if removed := removed or _purge_lite_clients(tx, lite_client.c.group_id == group_id):
         return removed
     pauses.forget_group(tx.conn, group_id)
@@ -121,9 +120,10 @@ def _purge_queue(tx: Transaction, queue_id: int) -> int:
     tx.conn.execute(_END_PROGRESS, {"of_queue": queue_id})
     if left := tx.conn.execute(_COUNT_PROGRESS, {"of_queue": queue_id}).scalar_one():
         return int(left)  # another server's transaction uses them for a moment
-    for of_groups in (message_group_progress, message_group_start):
-        if removed := remove_step(tx.conn, of_groups.c.message_group, of_groups.c.queue_id == queue_id):
-            return removed
+    of_queue = message_group_progress.c.queue_id == queue_id
+    removed = remove_step(tx.conn, message_group_progress.c.message_group, of_queue)
+    if removed := removed or moving_starts.forget_queue(tx.conn, queue_id):
+        return removed
     locks.forget_queue(tx.conn, queue_id)
     first, end = message_key(queue_id, 0), message_key(queue_id + 1, 0)
     removed = _purge_deliveries(tx, delivery.c.message_key >= first, delivery.c.message_key < end)

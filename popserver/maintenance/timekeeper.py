@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import structlog
 
+from popserver.cluster.sql import ahead_ms as ahead_ms_of_servers
 from popserver.cluster.sql import clock_ms, newest_heartbeat_ms
 from popserver.engine.clock import APART_MS, SLOWER_AFTER_A_STEP, Alarm, Clock, SystemClock
 from popserver.engine.reader import Reader
@@ -140,7 +141,7 @@ class Timekeeper:
 
     async def _start_beside_others(self, clock: SystemClock) -> None:
         await self._reader.read(lambda conn: clock.start_at(lambda: clock_ms(conn)))
-        ahead_ms = await self._reader.read(lambda conn: clock_notes.ahead_ms(conn, clock.system_ms()))
+        ahead_ms = await self._reader.read(lambda conn: ahead_ms_of_servers(conn, clock.system_ms()))
         if ahead_ms is not None:
             await self._reader.read(lambda conn: clock.start_at(lambda: clock_ms(conn), ahead_ms))
 

@@ -96,6 +96,12 @@ def _lock_groups(tx: Transaction, group_ids: Iterable[int]) -> None:
     dialect_of(tx.conn).lock(tx.conn, _ONE_AT_A_TIME, {"groups": encode_rows([(each,) for each in numbers])})
 
 
+def holders(conn: Connection, group_id: int, now_ms: int) -> dict[int, str]:
+    """The client that has each locked queue of the group, by queue id."""
+    rows = conn.execute(_HOLDERS, {"for_group": group_id, "now_ms": now_ms})
+    return {row.queue_id: row.client_id for row in rows}
+
+
 def newest_lock_ms(conn: Connection) -> int:
     """When a lock was last taken or renewed; 0 for never. A clock that starts earlier would keep locks for too long."""
     newest: int | None = conn.execute(select(func.max(queue_lock.c.locked_until_ms))).scalar()
@@ -160,6 +166,9 @@ def _take(dialect: Dialect) -> Any:
 
 
 _TAKE = PerDialect(_take)
+_HOLDERS = select(queue_lock.c.queue_id, queue_lock.c.client_id).where(
+    queue_lock.c.group_id == bindparam("for_group"), queue_lock.c.locked_until_ms > bindparam("now_ms")
+)
 _FORGET_QUEUE = delete(queue_lock).where(queue_lock.c.queue_id == bindparam("of_queue"))
 _TURN_BACK = sooner(queue_lock.c.locked_until_ms)
 _OWN = (

@@ -13,13 +13,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from sqlalchemy import Connection, and_, bindparam, delete, func, insert, literal_column, select, tuple_, update
+from sqlalchemy import Connection, Select, and_, bindparam, delete, func, insert, literal_column, select, tuple_, update
 
 from popserver.catalog.groups import find_group
 from popserver.catalog.lookup import group_not_found
 from popserver.database.notifications import MEMBERS, RESETS, Invalidation
 from popserver.database.rows import RowStatement, encode_rows, rows_parameter
-from popserver.database.schema import consumer_group, member, progress, server
+from popserver.database.schema import consumer_group, member, progress
 from popserver.engine.transaction import STEP_ROWS_MAX, Phase, Request, Transaction, carries_out
 from popserver.engine.upkeep import remove_step
 from popserver.filters.subscription import TopicFilter
@@ -130,9 +130,12 @@ def clear_members(tx: Transaction, requests: Sequence[ClearMembers]) -> list[Pop
     return [None] * len(requests)
 
 
-def forget_unseen(tx: Transaction, since_ms: int) -> None:
-    """Remove members whose server was not seen since then, at most `STEP_ROWS_MAX`."""
-    gone = set(tx.conn.execute(_FORGET, {"since_ms": since_ms}).scalars())
+def forget_unseen(tx: Transaction, seen: Select[tuple[str]]) -> None:
+    """Remove members whose server is not among those `seen` (a query of their ids), at most `STEP_ROWS_MAX`."""
+    # One statement: a server that has started a moment ago must be among those seen when its members are.
+    unseen = _STEP.where(member.c.server_id.not_in(seen)).with_for_update(skip_locked=True).correlate(None)
+    ended = delete(member).where(tuple_(member.c.group_id, member.c.client_id).in_(unseen))
+    gone = set(tx.conn.execute(ended.returning(member.c.group_id)).scalars())
     if gone:
         for row in tx.conn.execute(select(consumer_group).where(consumer_group.c.group_id.in_(gone))):
             notify(tx, Resource(row.namespace, row.name), MEMBERS)
@@ -277,15 +280,7 @@ _BYTES = (
     )
     .group_by(member.c.group_id)
 )
-_SEEN = select(server.c.server_id).where(server.c.last_seen_ms > bindparam("since_ms"))
-_UNSEEN = (
-    select(member.c.group_id, member.c.client_id)
-    .where(member.c.server_id.not_in(_SEEN))
-    .limit(literal_column(str(STEP_ROWS_MAX)))
-    .with_for_update(skip_locked=True)
-    .correlate(None)
-)
-_FORGET = delete(member).where(tuple_(member.c.group_id, member.c.client_id).in_(_UNSEEN)).returning(member.c.group_id)
+_STEP = select(member.c.group_id, member.c.client_id).limit(literal_column(str(STEP_ROWS_MAX)))
 _MEMBERS = RowStatement(
     _MemberRow,
     select(*(member.c[name] for name in _MemberRow._fields)).where(member.c.group_id == bindparam("of_group")),

@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, Select, and_, bindparam, case, func, literal_column, select
 
 from popserver.database.rows import RowStatement, encode_rows, rows_parameter
-from popserver.database.schema import IS_ORIGINAL, KEY_SHIFT, delivery, message, progress, queue, queue_lock, redrive
+from popserver.database.schema import IS_ORIGINAL, KEY_SHIFT, delivery, message, progress, queue, redrive
 from popserver.database.schema import message_group_progress as behind
 from popserver.database.schema import topic as topic_table
+from popserver.members import locks
 from popserver.model.group import Group
 from popserver.model.names import Resource
 from popserver.model.states import State
@@ -80,7 +81,7 @@ def queue_lag(
         left[row.queue_id] = row.messages
         firsts.setdefault(row.queue_id, []).append(row.first_key)
     stored_at = _stored_at(conn, {key for keys in firsts.values() for key in keys})
-    holders = {row.queue_id: row.client_id for row in conn.execute(_HOLDERS, names)}
+    holders = locks.holders(conn, group.group_id, now_ms)
     return [
         _lag(
             each,
@@ -215,7 +216,4 @@ _LEFT: Select[tuple[int, int, int]] = (
     )
     .where(behind.c.group_id == bindparam("for_group"))
     .group_by(behind.c.queue_id)
-)
-_HOLDERS = select(queue_lock.c.queue_id, queue_lock.c.client_id).where(
-    queue_lock.c.group_id == bindparam("for_group"), queue_lock.c.locked_until_ms > bindparam("now_ms")
 )

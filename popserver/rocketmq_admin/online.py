@@ -6,16 +6,17 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from sqlalchemy import Connection, and_, bindparam, select
+from sqlalchemy import Connection, bindparam, select
 
 from popserver.catalog.flow import Catalog
 from popserver.clients.clients import Client, Clients
-from popserver.database.rows import RowStatement, encode_rows, rows_parameter
-from popserver.database.schema import progress, queue_lock
+from popserver.database.rows import encode_rows, rows_parameter
+from popserver.database.schema import progress
 from popserver.engine.clock import Clock
 from popserver.engine.reader import Reader
 from popserver.filters import Filter
 from popserver.filters.subscription import Role, TopicFilter, shown_filter
+from popserver.members import locks
 from popserver.members.flow import GroupMembers
 from popserver.model.errors import BadRequest, NotFound
 from popserver.model.group import Model
@@ -69,12 +70,6 @@ class OwnedQueue(NamedTuple):
     is_locked: bool
 
 
-class _OwnedQueueRow(NamedTuple):
-    queue_id: int
-    next_offset: int
-    client_id: str | None
-
-
 class OnlineConsumers:
     """Who consumes what, on this server."""
 
@@ -126,31 +121,23 @@ class OnlineConsumers:
         if membership.model is Model.BROADCASTING:
             return [OwnedQueue(topic, place, None, False) for topic, place in shares]
         ids, now_ms = [place.queue_id for _, place in shares], self._clock.now_ms()
-        rows = await self._reader.read(lambda conn: _rows(conn, membership.group.group_id, ids, now_ms))
-        return [_owned(topic, place, rows.get(place.queue_id), consumer) for topic, place in shares]
+        group_id, client_id = membership.group.group_id, consumer.client.client_id
+        offsets, holders = await self._reader.read(
+            lambda conn: (_offsets(conn, group_id, ids), locks.holders(conn, group_id, now_ms))
+        )
+        return [
+            OwnedQueue(topic, place, offsets.get(place.queue_id), holders.get(place.queue_id) == client_id)
+            for topic, place in shares
+        ]
 
 
-def _owned(topic: Resource, place: MessageQueue, row: _OwnedQueueRow | None, consumer: OnlineConsumer) -> OwnedQueue:
-    is_locked = row is not None and row.client_id == consumer.client.client_id
-    return OwnedQueue(topic, place, None if row is None else row.next_offset, is_locked)
-
-
-def _rows(conn: Connection, group_id: int, queue_ids: Sequence[int], now_ms: int) -> dict[int, _OwnedQueueRow]:
-    names = {"for_group": group_id, "ids": encode_rows([(each,) for each in queue_ids]), "now_ms": now_ms}
-    return {row.queue_id: row for row in _QUEUES.rows(conn, names)}
+def _offsets(conn: Connection, group_id: int, queue_ids: Sequence[int]) -> dict[int, int]:
+    """The group's progress in these queues, by queue id."""
+    names = {"for_group": group_id, "ids": encode_rows([(each,) for each in queue_ids])}
+    return {row.queue_id: row.next_offset for row in conn.execute(_QUEUES, names)}
 
 
 _IDS = rows_parameter("ids", "queue_id")
-_QUEUES = RowStatement(
-    _OwnedQueueRow,
-    select(progress.c.queue_id, progress.c.next_offset, queue_lock.c.client_id)
-    .outerjoin(
-        queue_lock,
-        and_(
-            queue_lock.c.group_id == progress.c.group_id,
-            queue_lock.c.queue_id == progress.c.queue_id,
-            queue_lock.c.locked_until_ms > bindparam("now_ms"),
-        ),
-    )
-    .where(progress.c.group_id == bindparam("for_group"), progress.c.queue_id.in_(select(_IDS.c.queue_id))),
+_QUEUES = select(progress.c.queue_id, progress.c.next_offset).where(
+    progress.c.group_id == bindparam("for_group"), progress.c.queue_id.in_(select(_IDS.c.queue_id))
 )
