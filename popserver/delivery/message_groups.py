@@ -24,7 +24,6 @@ from sqlalchemy import (
     bindparam,
     case,
     delete,
-    func,
     insert,
     literal_column,
     select,
@@ -37,12 +36,13 @@ from popserver.catalog.pauses import paused_at
 from popserver.database.dialect import Dialect, PerDialect, dialect_of
 from popserver.database.newest import are_named, joined, newest
 from popserver.database.rows import RowQuery, encode_rows, rows_parameter
-from popserver.database.schema import KEY_SHIFT, consumer_group, delivery, lite_subscription, progress, still_in
+from popserver.database.schema import KEY_SHIFT, consumer_group, delivery, progress, still_in
 from popserver.database.schema import message_group_progress as behind
 from popserver.delivery import fifo
 from popserver.delivery.history import as_moved, record
 from popserver.delivery.start_offsets import any_position, is_in_run, is_position, order_of_run, start_key
 from popserver.engine.transaction import LockOrder, Locks, Transaction
+from popserver.members.lite_subscriptions import first_subscriber
 from popserver.model.group import CHOOSING, Group
 from popserver.model.states import Event, sources, target
 from popserver.model.topic import queue_of
@@ -321,15 +321,7 @@ def subscriber_of(
         )
         .exists()
     )
-    first = (
-        select(func.min(lite_subscription.c.client_id))
-        .where(
-            lite_subscription.c.group_id == group_id,
-            lite_subscription.c.topic_id == topic_id,
-            lite_subscription.c.lite_topic == lite_topic,
-        )
-        .scalar_subquery()
-    )
+    first = first_subscriber(group_id, topic_id, lite_topic)
     return case((chooses, first), else_=literal_column("''")).label("subscriber")
 
 

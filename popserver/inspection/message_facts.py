@@ -14,8 +14,6 @@ from popserver.database.schema import (
     IS_ORIGINAL,
     dead_letter,
     delivery,
-    lite_subscription,
-    lite_topic,
     message,
     pending,
     progress,
@@ -39,7 +37,8 @@ from popserver.inspection.why import (
     SubscriberFacts,
 )
 from popserver.maintenance.repair import broken_around, broken_delay
-from popserver.messages import origins, read
+from popserver.members.lite_subscriptions import clients_of
+from popserver.messages import lite_topics, origins, read
 from popserver.model.errors import MessageNotFound
 from popserver.model.group import Group, Mode
 from popserver.model.message import id_from_bytes, id_to_bytes
@@ -147,7 +146,7 @@ def of_stored(conn: Connection, group: Group, key: int) -> MessageFacts:
     found = MessageFacts(
         group, state, hold=hold, death=death, message_group=names.message_group, pause=pause, is_lite=is_lite
     )
-    first_of_lite_topic = _first_of_lite_topic(conn, names.topic_id, names.message_group) if is_lite else None
+    first_of_lite_topic = lite_topics.first_key(conn, names.topic_id, names.message_group) if is_lite else None
     if is_lite and group.mode is not Mode.PULL and names.copy_of is None and hold is None and death is None:
         found = found._replace(is_expired=first_of_lite_topic is None or key < first_of_lite_topic)
     if at is None or found.is_expired:
@@ -170,21 +169,8 @@ def of_stored(conn: Connection, group: Group, key: int) -> MessageFacts:
 
 def _subscribers(conn: Connection, group: Group, topic_id: int, name: str) -> SubscriberFacts:
     """Which clients of the group subscribe to a lite topic."""
-    of_lite_topic = (
-        lite_subscription.c.group_id == group.group_id,
-        lite_subscription.c.topic_id == topic_id,
-        lite_subscription.c.lite_topic == name,
-    )
-    count = conn.execute(select(func.count()).where(*of_lite_topic)).scalar_one()
-    first = select(lite_subscription.c.client_id).where(*of_lite_topic).order_by(lite_subscription.c.client_id)
-    return SubscriberFacts(int(count), tuple(conn.execute(first.limit(SUBSCRIBERS_MAX)).scalars()))
-
-
-def _first_of_lite_topic(conn: Connection, topic_id: int, name: str) -> int | None:
-    """The key of the first message of the lite topic; None if it has expired. Messages before it are consumed."""
-    of_topic = lite_topic.c.topic_id == topic_id, lite_topic.c.name == name
-    found: int | None = conn.execute(select(lite_topic.c.first_key).where(*of_topic)).scalar()
-    return found
+    found = clients_of(conn, group.group_id, topic_id, name)
+    return SubscriberFacts(len(found), tuple(found[:SUBSCRIBERS_MAX]))
 
 
 def _ahead_in_lite_topic(conn: Connection, group: Group, key: int, name: str, at: _AtRow, first_key: int) -> int:

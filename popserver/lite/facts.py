@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, bindparam, func, literal_column, select, text
+from sqlalchemy import Connection, bindparam, select, text
 
 from popserver.catalog import facts as catalog_facts
 from popserver.catalog import groups
 from popserver.catalog.lookup import as_typed, topic_not_found
 from popserver.catalog.topics import find_topic
-from popserver.database.rows import RowStatement
-from popserver.database.schema import (
-    IS_ORIGINAL,
-    KEY_SHIFT,
-    lite_subscription,
-    lite_topic,
-    message,
-    progress,
-)
+from popserver.database.schema import progress
+from popserver.members import lite_subscriptions
+from popserver.members.lite_subscriptions import clients_of
+from popserver.messages import lite_topics
+from popserver.messages.lite_topics import LiteTopic
 from popserver.model.errors import BadRequest, NotFound
 from popserver.model.group import Group
 from popserver.model.names import Resource
@@ -26,15 +22,6 @@ from popserver.model.states import State
 from popserver.model.topic import Topic, message_key, queue_of
 
 COUNTED_MAX = 1_000
-
-
-class LiteTopic(NamedTuple):
-    """A lite topic: the key of its first message, and when its newest one was stored (None: it has none any more)."""
-
-    name: str
-    first_key: int
-    created_at_ms: int
-    newest_ms: int | None
 
 
 class LiteCounts(NamedTuple):
@@ -66,8 +53,7 @@ def list_lite_topics(
 ) -> tuple[Topic, list[LiteTopic]]:
     """Lite topics by name. Raises `TopicNotFound`, and `BadRequest` for a topic without lite topics."""
     topic = _bind_topic(conn, topic_name)
-    names = {"of_topic": topic.topic_id, "after": after, "limit": limit, "prefix": prefix, "length": len(prefix)}
-    return topic, _LISTED.rows(conn, names)
+    return topic, lite_topics.listed(conn, topic.topic_id, prefix, after, limit)
 
 
 def lite_topic_facts(conn: Connection, topic_name: Resource, name: str) -> LiteTopicFacts:
@@ -75,7 +61,6 @@ def lite_topic_facts(conn: Connection, topic_name: Resource, name: str) -> LiteT
     topic = _bind_topic(conn, topic_name)
     found = _found(conn, topic, name)
     queue_id, bounds = queue_of(found.first_key), _bounds(found)
-    names = {"of_topic": topic.topic_id, "named": name}
     group_ids = conn.execute(_GROUPS, {"of_queue": queue_id}).scalars().all()
     known = groups.groups_by_id(conn, group_ids)
     number = next((each.number for each in topic.queues if each.queue_id == queue_id), 0)
@@ -86,7 +71,7 @@ def lite_topic_facts(conn: Connection, topic_name: Resource, name: str) -> LiteT
             LiteTopicGroup(
                 each.group,
                 _counts(conn, each.group, bounds),
-                list(conn.execute(_CLIENTS, {**names, "for_group": each.group.group_id}).scalars()),
+                clients_of(conn, each.group.group_id, topic.topic_id, name),
             )
             for _, each in sorted(known.items())
             if not each.is_deleted
@@ -104,7 +89,7 @@ class LiteGroupFacts(NamedTuple):
 def lite_group_facts(conn: Connection, group: Group) -> LiteGroupFacts:
     if not group.chooses:
         return LiteGroupFacts(0, 0)
-    return LiteGroupFacts(*conn.execute(_OF_GROUP, {"for_group": group.group_id}).one())
+    return LiteGroupFacts(*lite_subscriptions.counts(conn, group.group_id))
 
 
 def counts_of_lite_topic(conn: Connection, group_name: Resource, topic_name: Resource, name: str) -> LiteCounts:
@@ -122,12 +107,11 @@ def clients_of_lite_topic(conn: Connection, group_name: Resource, topic_name: Re
     group, topic = catalog_facts.group(conn, group_name), _bind_topic(conn, topic_name)
     if not group.chooses:
         return None
-    names = {"of_topic": topic.topic_id, "named": name, "for_group": group.group_id}
-    return set(conn.execute(_CLIENTS, names).scalars())
+    return set(clients_of(conn, group.group_id, topic.topic_id, name))
 
 
 def _found(conn: Connection, topic: Topic, name: str) -> LiteTopic:
-    found = _ONE.first(conn, {"of_topic": topic.topic_id, "named": name})
+    found = lite_topics.find(conn, topic.topic_id, name)
     if found is None:
         raise NotFound(
             f"topic '{topic.name}' has no lite topic '{name[:64]}', or it has expired; list them with: popmq lite list"
@@ -157,46 +141,7 @@ def _counts(conn: Connection, group: Group, bounds: dict[str, Any]) -> LiteCount
     return LiteCounts({state: row.messages for state, row in rows.items()}, None if ready is None else ready.oldest_ms)
 
 
-_NEWEST_MS = (
-    select(message.c.stored_at_ms)
-    .where(
-        IS_ORIGINAL,
-        message.c.message_group == lite_topic.c.name,
-        message.c.message_key >= lite_topic.c.first_key,
-        message.c.message_key < (lite_topic.c.first_key.op(">>")(KEY_SHIFT) + 1).op("<<")(KEY_SHIFT),
-    )
-    .order_by(message.c.message_key.desc())
-    .limit(1)
-    .correlate(lite_topic)
-    .scalar_subquery()
-)
-_columns = select(lite_topic.c.name, lite_topic.c.first_key, lite_topic.c.created_at_ms, _NEWEST_MS.label("newest_ms"))
-_OF_TOPIC = lite_topic.c.topic_id == bindparam("of_topic")
-_LISTED = RowStatement(
-    LiteTopic,
-    _columns.where(
-        _OF_TOPIC,
-        lite_topic.c.name >= bindparam("prefix"),
-        lite_topic.c.name > bindparam("after"),
-        func.substr(lite_topic.c.name, literal_column("1"), bindparam("length")) == bindparam("prefix"),
-    )
-    .order_by(lite_topic.c.name)
-    .limit(bindparam("limit")),
-)
-_ONE = RowStatement(LiteTopic, _columns.where(_OF_TOPIC, lite_topic.c.name == bindparam("named")))
 _GROUPS = select(progress.c.group_id).where(progress.c.queue_id == bindparam("of_queue"))
-_CLIENTS = (
-    select(lite_subscription.c.client_id)
-    .where(
-        lite_subscription.c.group_id == bindparam("for_group"),
-        lite_subscription.c.topic_id == bindparam("of_topic"),
-        lite_subscription.c.lite_topic == bindparam("named"),
-    )
-    .order_by(lite_subscription.c.client_id)
-)
-_OF_GROUP = select(
-    func.count(lite_subscription.c.client_id.distinct()), func.count(lite_subscription.c.client_id)
-).where(lite_subscription.c.group_id == bindparam("for_group"))
 # The newest messages of the lite topic, through the view that says a message's state.
 _COUNTS = text("""
     SELECT s.state, COUNT(*) AS messages, MIN(m.stored_at_ms) AS oldest_ms FROM (

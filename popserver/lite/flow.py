@@ -21,20 +21,18 @@ from popserver.engine.timers import BackgroundTasks, DueTimer
 from popserver.engine.transaction import STEP_ROWS_MAX
 from popserver.engine.wakeups import PollKey
 from popserver.engine.writer import Writer
-from popserver.lite.expire import ExpireLite, expiring, has_lite_topics
+from popserver.lite.expire import ExpireLite
 from popserver.lite.offsets import OffsetOption
 from popserver.lite.registry import LiteClients
 from popserver.lite.subscriptions import (
     SILENT_MS,
     LeaveLite,
-    SilentClient,
     Synced,
     SyncLite,
     TouchLite,
-    longest_silent_ms,
-    silent_clients,
 )
-from popserver.messages.lite_topics import EXPIRE_PERIOD_MS
+from popserver.members.lite_subscriptions import SilentClient, longest_silent_ms, silent_clients
+from popserver.messages.lite_topics import EXPIRE_PERIOD_MS, expiring, has_lite_topics
 from popserver.model.errors import BadRequest, CommitUnknown, PopError
 from popserver.model.group import Group, LiteModel
 from popserver.model.message import check_lite_topic
@@ -180,7 +178,7 @@ class LiteSubscriptions:
 
     async def _touch(self, key: PollKey) -> bool:
         """Note that the client is there. False if another server has just removed it."""
-        is_there: bool = await self._writer.submit(TouchLite(*key))
+        is_there: bool = await self._writer.submit(TouchLite(key))
         return is_there
 
     async def _change(

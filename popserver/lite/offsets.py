@@ -11,10 +11,11 @@ from sqlalchemy import BigInteger, Text, bindparam, case, delete, func, insert, 
 
 from popserver.database.newest import group_of
 from popserver.database.rows import encode_rows
-from popserver.database.schema import IS_ORIGINAL, delivery, lite_topic, message, progress, queue
+from popserver.database.schema import IS_ORIGINAL, delivery, message, progress, queue
 from popserver.database.schema import message_group_progress as behind
 from popserver.delivery.message_groups import MessageGroupKey, open_all, subscriber_of
 from popserver.engine.transaction import Transaction
+from popserver.messages.lite_topics import first_key
 from popserver.model.group import Group
 from popserver.model.topic import Topic, message_key, offset_of, queue_of_group
 
@@ -56,12 +57,12 @@ def move(tx: Transaction, group: Group, topic: Topic, lite_topics: Sequence[str]
 
 def _target(tx: Transaction, member: MessageGroupKey, names: dict[str, Any], option: OffsetOption) -> int | None:
     """The offset to move to; None if the group does not move. Messages of an expired lite topic never come again."""
-    found = tx.conn.execute(_ENDS, names).first()
-    if found is None:
+    begin_key = first_key(tx.conn, member.topic_id, member.message_group)
+    end_offset: int | None = tx.conn.execute(_END_OFFSET, names).scalar()
+    if begin_key is None or end_offset is None:
         return None
-    first_key, end_offset = int(found.first_key), int(found.next_offset)
-    first_offset = offset_of(first_key)
-    bounds = {"first": first_key, "end": message_key(member.queue_id + 1, 0)}
+    first_offset = offset_of(begin_key)
+    bounds = {"first": begin_key, "end": message_key(member.queue_id + 1, 0)}
     if option.policy is OffsetPolicy.MIN:
         return first_offset
     if option.policy is OffsetPolicy.MAX:
@@ -85,15 +86,7 @@ _OF_LITE_TOPIC = (
     message.c.message_key >= bindparam("first"),
     message.c.message_key < bindparam("end"),
 )
-_ENDS = (
-    select(lite_topic.c.first_key, queue.c.next_offset)
-    .join(queue, queue.c.topic_id == lite_topic.c.topic_id)
-    .where(
-        lite_topic.c.topic_id == bindparam("of_topic"),
-        lite_topic.c.name == bindparam("named"),
-        queue.c.queue_id == bindparam("of_queue"),
-    )
-)
+_END_OFFSET = select(queue.c.next_offset).where(queue.c.queue_id == bindparam("of_queue"))
 _SINCE = select(func.min(message.c.message_key)).where(*_OF_LITE_TOPIC, message.c.stored_at_ms >= bindparam("since_ms"))
 _last = select(message.c.message_key).where(*_OF_LITE_TOPIC).order_by(message.c.message_key.desc())
 _BACK = select(func.min(_last.limit(bindparam("limit")).subquery("last").c.message_key))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from popserver.engine.reader import Reader
 from popserver.engine.wakeups import PollKey, Wakeups
-from popserver.lite import subscriptions
+from popserver.members import lite_subscriptions
 from popserver.model.budget import Budget
 
 
@@ -85,7 +85,7 @@ class LiteClients:
             self._reads.setdefault(key, []).append(read)
             try:
                 lite_topics, shares = await self._reader.read(
-                    lambda conn: (subscriptions.lite_topics_of(conn, key), subscriptions.is_shared(conn, key))
+                    lambda conn: (lite_subscriptions.lite_topics_of(conn, key), lite_subscriptions.is_shared(conn, key))
                 )
             finally:
                 self._end_read(key, read)

@@ -10,6 +10,7 @@ from popserver.engine.reader import Reader
 from popserver.lite import facts
 from popserver.lite.flow import LiteAction, LiteSubscriptions
 from popserver.lite.offsets import OffsetOption, OffsetPolicy
+from popserver.messages.lite_topics import LiteTopic
 from popserver.model.errors import BadRequest, ClientIdRequired
 from popserver.model.states import State
 from popserver.model.topic import offset_of, queue_of
@@ -107,7 +108,7 @@ class LiteTopicMethods:
         )
 
 
-def _lite_topic(found: facts.LiteTopic, queue_number: int) -> admin.LiteTopic:
+def _lite_topic(found: LiteTopic, queue_number: int) -> admin.LiteTopic:
     return admin.LiteTopic(
         name=found.name,
         queue_id=queue_number,

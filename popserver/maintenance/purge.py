@@ -6,18 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sqlalchemy import ColumnElement, FromClause, and_, bindparam, delete, func, select, tuple_
+from sqlalchemy import ColumnElement, bindparam, delete, func, select, tuple_
 
 from popserver.catalog import pauses
 from popserver.catalog.lookup import queue_rows
-from popserver.database.notifications import LITE, Invalidation
 from popserver.database.rows import encode_rows, rows_parameter
 from popserver.database.schema import (
     consumer_group,
     dead_letter,
     delivery,
-    lite_client,
-    lite_subscription,
     message,
     message_group_progress,
     pending,
@@ -30,7 +27,7 @@ from popserver.database.schema import topic as topic_table
 from popserver.delivery import history, moving_starts
 from popserver.engine.transaction import STEP_ROWS_MAX, Phase, Request, Transaction, carries_out
 from popserver.engine.upkeep import remove_step
-from popserver.members import locks
+from popserver.members import lite_subscriptions, locks
 from popserver.members import sql as members
 from popserver.messages import keyed, keys, lite_topics
 from popserver.model.errors import PopError, TooManyRequests
@@ -75,7 +72,7 @@ def _purge_groups(tx: Transaction) -> int:
     removed = remove_step(tx.conn, message_group_progress.c.message_group, of_group)
     removed = removed or moving_starts.forget_group(tx.conn, group_id)
     removed = removed or members.forget_group(tx.conn, group_id) or locks.forget_group(tx.conn, group_id)
-    if removed := removed or _purge_lite_clients(tx, lite_client.c.group_id == group_id):
+    if removed := removed or lite_subscriptions.forget_group(tx, group_id):
         return removed
     pauses.forget_group(tx.conn, group_id)
     return tx.conn.execute(delete(consumer_group).where(consumer_group.c.group_id == group_id)).rowcount
@@ -109,7 +106,7 @@ def _purge_topics(tx: Transaction) -> int:
     # The delivery of a redriven message is at a place in another topic; it is looked up once, at the end.
     if removed := _purge_deliveries(tx, delivery.c.topic_id == topic_id):
         return removed
-    if removed := _purge_lite_clients(tx, lite_client.c.topic_id == topic_id):
+    if removed := lite_subscriptions.forget_topic(tx, topic_id):
         return removed
     pauses.forget_topic(tx.conn, topic_id)
     return tx.conn.execute(delete(topic_table).where(topic_table.c.topic_id == topic_id)).rowcount
@@ -132,19 +129,6 @@ def _purge_queue(tx: Transaction, queue_id: int) -> int:
     copy_key = dead_letter.c.copy_key
     removed = remove_step(tx.conn, copy_key, copy_key >= first, copy_key < end)
     return removed or _purge_messages(tx, first, end) or history.forget_messages(tx.conn, first, end)
-
-
-def _purge_lite_clients(tx: Transaction, of_what_is_gone: ColumnElement[bool]) -> int:
-    """Remove lite consumers, each with what it subscribes to, until the step is full."""
-    removed = 0
-    for row in tx.conn.execute(_LITE_CLIENTS.where(of_what_is_gone)).all():
-        names = {"of_group": row.group_id, "of_topic": row.topic_id, "of_client": row.client_id}
-        removed += tx.conn.execute(_END_SUBSCRIPTIONS, names).rowcount
-        removed += tx.conn.execute(_END_LITE_CLIENT, names).rowcount
-        tx.invalidate(Invalidation(LITE, f"{row.group_id}/{row.topic_id}", row.client_id))
-        if removed >= STEP_ROWS_MAX:
-            break
-    return removed
 
 
 def _purge_messages(tx: Transaction, first: int, end: int) -> int:
@@ -176,19 +160,6 @@ _DELIVERIES = rows_parameter("deliveries", "group_id", "message_key")
 _END_DELIVERIES = delete(delivery).where(
     tuple_(delivery.c.group_id, delivery.c.message_key).in_(select(_DELIVERIES.c.group_id, _DELIVERIES.c.message_key))
 )
-_LITE_CLIENTS = select(lite_client.c.group_id, lite_client.c.topic_id, lite_client.c.client_id).limit(STEP_ROWS_MAX)
-
-
-def _of_client(table: FromClause) -> ColumnElement[bool]:
-    return and_(
-        table.c.client_id == bindparam("of_client"),
-        table.c.group_id == bindparam("of_group"),
-        table.c.topic_id == bindparam("of_topic"),
-    )
-
-
-_END_SUBSCRIPTIONS = delete(lite_subscription).where(_of_client(lite_subscription))
-_END_LITE_CLIENT = delete(lite_client).where(_of_client(lite_client))
 _A_PLAN = select(redrive_plan.c.plan_id).where(redrive_plan.c.group_id == bindparam("of_group")).limit(1)
 _ITS_RECORDS = (
     select(redrive.c.dead_letter_id)

@@ -1,24 +1,44 @@
-"""The lite topics of a bind topic: a send creates those that it names, up to a quota (docs/design/0021)."""
+"""The lite topics of a bind topic: sends create them, up to a quota, and idle ones expire (docs/design/0021)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
-from sqlalchemy import BigInteger, Connection, bindparam, insert, select, update
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    ScalarSelect,
+    Text,
+    and_,
+    bindparam,
+    delete,
+    func,
+    insert,
+    literal_column,
+    or_,
+    select,
+    tuple_,
+    update,
+)
 
 from popserver.database.notifications import LITE_TOPICS
-from popserver.database.rows import encode_rows, rows_parameter
+from popserver.database.rows import RowQuery, RowStatement, encode_rows, rows_parameter
 from popserver.database.schema import lite_topic
 from popserver.database.schema import topic as topic_table
-from popserver.engine.transaction import Outdated, Transaction
+from popserver.engine.transaction import STEP_ROWS_MAX, Outdated, Transaction
 from popserver.engine.upkeep import remove_step
+from popserver.messages.seek import newest_in_message_group_ms
 from popserver.model.errors import LiteTopicQuotaExceeded
 from popserver.model.message import Message
 from popserver.model.topic import Topic
 
 EXPIRE_PERIOD_MS = 60_000  # how often expired lite topics are looked for
 LITE_TOPICS_MAX = 1_000_000  # of a bind topic
+# A lite topic without messages stays so long: its first one may have been removed a moment after it was stored.
+_YOUNG_MS = 60_000
 _REMEMBERED_MAX = 150_000  # lite topics of all topics: some 20 MB
 
 
@@ -67,6 +87,23 @@ class ExistingLiteTopics:
         self._count += len(existing.names) - before
 
 
+class LiteTopic(NamedTuple):
+    """A lite topic: the key of its first message, and when its newest one was stored (None: it has none any more)."""
+
+    name: str
+    first_key: int
+    created_at_ms: int
+    newest_ms: int | None
+
+
+class ExpiringLiteTopic(NamedTuple):
+    """A lite topic that nobody has sent to for a while."""
+
+    topic_id: int
+    first_key: int
+    name: str
+
+
 class NewLiteTopics:
     """The lite topics that the messages of one topic and transaction create."""
 
@@ -87,8 +124,8 @@ class NewLiteTopics:
     def _find_missing(self, names: Set[str]) -> set[str]:
         if not names:
             return set()
-        named = encode_rows([(each,) for each in sorted(names)])
-        return set(self._tx.conn.execute(_MISSING, {"of_topic": self._topic.topic_id, "names": named}).scalars())
+        named = {"of_topic": self._topic.topic_id, "names": _encoded(names)}
+        return set(self._tx.conn.execute(_MISSING, named).scalars())
 
     def refusal(self, batch: Iterable[Message]) -> LiteTopicQuotaExceeded | None:
         """Count the lite topics that the batch creates; a refusal if the topic may not have so many."""
@@ -129,9 +166,64 @@ class NewLiteTopics:
             self._tx.after_commit.append(lambda: self._remembered.add(topic_id, seen, expired_offsets))
 
 
+def find(conn: Connection, topic_id: int, name: str) -> LiteTopic | None:
+    """The lite topic; None if there is none, or it has expired."""
+    return _ONE.first(conn, {"of_topic": topic_id, "named": name})
+
+
+def listed(conn: Connection, topic_id: int, prefix: str, after: str, limit: int) -> list[LiteTopic]:
+    """The topic's next lite topics after this name, whose names begin so."""
+    names = {"of_topic": topic_id, "after": after, "limit": limit, "prefix": prefix, "length": len(prefix)}
+    return _LISTED.rows(conn, names)
+
+
+def first_key(conn: Connection, topic_id: int, name: str) -> int | None:
+    """The key of the first message of the lite topic; None if it has expired. Messages before it are consumed."""
+    found: int | None = conn.execute(_FIRST_KEY, {"of_topic": topic_id, "named": name}).scalar()
+    return found
+
+
+def first_key_of(topic_id: ColumnElement[int], name: ColumnElement[Any]) -> ScalarSelect[int]:
+    """The same, for a statement about rows with names of lite topics."""
+    of_name = lite_topic.c.topic_id == topic_id, lite_topic.c.name == name
+    return select(lite_topic.c.first_key).where(*of_name).scalar_subquery()
+
+
+def has_lite_topics(conn: Connection) -> bool:
+    """Whether any topic has a lite topic."""
+    return conn.execute(select(lite_topic.c.name).limit(1)).first() is not None
+
+
+def expiring(conn: Connection, now_ms: int, after: tuple[int, str] = (0, "")) -> list[ExpiringLiteTopic]:
+    """The next 1,000 lite topics at most that have expired, after this topic id and name."""
+    names = {"now_ms": now_ms, "after_topic": after[0], "after_name": after[1], "limit": STEP_ROWS_MAX}
+    return _EXPIRING.rows(conn, names)
+
+
+def expired_among(conn: Connection, topic_id: int, names: Collection[str], now_ms: int) -> set[str]:
+    """Those of these lite topics that have expired now."""
+    return set(conn.execute(_EXPIRED, {"of_topic": topic_id, "names": _encoded(names), "now_ms": now_ms}).scalars())
+
+
+def end(conn: Connection, topic_id: int, names: Collection[str]) -> int:
+    """Remove these lite topics and subtract them from the topic's count; returns how many. The topic is locked."""
+    removed = conn.execute(_END, {"of_topic": topic_id, "names": _encoded(names)}).rowcount
+    conn.execute(_ADD, {"of_topic": topic_id, "added": -removed})
+    return removed
+
+
+def lock_topic_available(conn: Connection, topic_id: int) -> bool:
+    """Lock the count of the topic's lite topics, unless another transaction has locked it. Never waits."""
+    return conn.execute(_LOCK_TOPIC_AVAILABLE, {"of_topic": topic_id}).first() is not None
+
+
 def forget_topic(conn: Connection, topic_id: int) -> int:
     """Remove a step of the lite topics of a deleted topic; returns how many."""
     return remove_step(conn, lite_topic.c.name, lite_topic.c.topic_id == topic_id)
+
+
+def _encoded(names: Collection[str]) -> str:
+    return encode_rows([(each,) for each in sorted(names)])
 
 
 _NAMES = rows_parameter("names", text=("name",))
@@ -142,12 +234,52 @@ _MISSING = select(_NAMES.c.name).where(
 )
 _IS_TOPIC = topic_table.c.topic_id == bindparam("of_topic")
 _LOCK_TOPIC = select(topic_table.c.topic_id).where(_IS_TOPIC).with_for_update()
+_LOCK_TOPIC_AVAILABLE = select(topic_table.c.topic_id).where(_IS_TOPIC).with_for_update(skip_locked=True)
 _COUNT = select(topic_table.c.lite_topics).where(_IS_TOPIC)
 _ADD = update(topic_table).where(_IS_TOPIC).values(lite_topics=topic_table.c.lite_topics + bindparam("added"))
 _NEW = rows_parameter("new", "topic_id", "first_key", text=("name",))
-
-
 _INSERT = insert(lite_topic).from_select(
     ["topic_id", "name", "first_key", "created_at_ms"],
     select(_NEW.c.topic_id, _NEW.c.name, _NEW.c.first_key, bindparam("now_ms", type_=BigInteger)),
+)
+_OF_TOPIC = lite_topic.c.topic_id == bindparam("of_topic")
+_IS_NAMED = lite_topic.c.name.in_(select(_NAMES.c.name))
+_END = delete(lite_topic).where(_OF_TOPIC, _IS_NAMED)
+_FIRST_KEY = select(lite_topic.c.first_key).where(_OF_TOPIC, lite_topic.c.name == bindparam("named"))
+_NEWEST_MS = newest_in_message_group_ms(lite_topic.c.name, lite_topic.c.first_key).correlate(lite_topic)
+_columns = select(lite_topic.c.name, lite_topic.c.first_key, lite_topic.c.created_at_ms, _NEWEST_MS.label("newest_ms"))
+_ONE = RowStatement(LiteTopic, _columns.where(_OF_TOPIC, lite_topic.c.name == bindparam("named")))
+_LISTED = RowStatement(
+    LiteTopic,
+    _columns.where(
+        _OF_TOPIC,
+        lite_topic.c.name >= bindparam("prefix"),
+        lite_topic.c.name > bindparam("after"),
+        func.substr(lite_topic.c.name, literal_column("1"), bindparam("length")) == bindparam("prefix"),
+    )
+    .order_by(lite_topic.c.name)
+    .limit(bindparam("limit")),
+)
+_with_topic = lite_topic.join(topic_table, topic_table.c.topic_id == lite_topic.c.topic_id)
+_IS_OLD = and_(
+    topic_table.c.deleted_at_ms.is_(None),
+    lite_topic.c.created_at_ms < bindparam("now_ms") - _YOUNG_MS,
+    or_(
+        # Written so that without a life of lite topics only those without messages are old.
+        func.coalesce(_NEWEST_MS, 0) == 0,
+        func.coalesce(_NEWEST_MS, 0) < bindparam("now_ms") - topic_table.c.lite_expires_ms,
+    ),
+)
+_EXPIRED = select(lite_topic.c.name).select_from(_with_topic).where(_OF_TOPIC, _IS_NAMED, _IS_OLD)
+_EXPIRING = RowQuery(
+    ExpiringLiteTopic,
+    select(lite_topic.c.topic_id, lite_topic.c.first_key, lite_topic.c.name)
+    .select_from(_with_topic)
+    .where(
+        _IS_OLD,
+        tuple_(lite_topic.c.topic_id, lite_topic.c.name)
+        > tuple_(bindparam("after_topic", type_=BigInteger), bindparam("after_name", type_=Text)),
+    )
+    .order_by(lite_topic.c.topic_id, lite_topic.c.name)
+    .limit(bindparam("limit")),
 )

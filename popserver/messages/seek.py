@@ -10,7 +10,7 @@ from sqlalchemy import true as always
 
 from popserver.catalog.lookup import topic_not_found
 from popserver.database.rows import RowStatement
-from popserver.database.schema import KEY_SHIFT, message, queue
+from popserver.database.schema import IS_ORIGINAL, KEY_SHIFT, message, queue
 from popserver.database.schema import topic as topic_table
 from popserver.model.topic import MessageQueue, Topic, message_key, offset_of
 
@@ -52,6 +52,18 @@ def offset_at(conn: Connection, topic: Topic, place: MessageQueue, at_ms: int) -
         "at_ms": at_ms,
     }
     return offset_of(conn.execute(_FIRST_STORED_AT, names).scalar_one())
+
+
+def newest_in_message_group_ms(message_group: ColumnElement[Any], first_key: ColumnElement[int]) -> ScalarSelect[int]:
+    """When the last message of a message group was stored, of those from the key to the end of its queue; NULL if there
+    is none."""
+    newest = select(message.c.stored_at_ms).where(
+        IS_ORIGINAL,
+        message.c.message_group == message_group,
+        message.c.message_key >= first_key,
+        message.c.message_key < (first_key.op(">>")(KEY_SHIFT) + 1).op("<<")(KEY_SHIFT),
+    )
+    return newest.order_by(message.c.message_key.desc()).limit(1).scalar_subquery()
 
 
 def _likely(row: _Times, oldest_ms: int, at_ms: int) -> _OffsetRange:

@@ -15,19 +15,13 @@ from sqlalchemy import Select, and_, bindparam, literal_column, or_, select
 from popserver.database.dialect import Dialect, PerDialect
 from popserver.database.newest import group_of
 from popserver.database.rows import RowStatement, encode_rows, rows_parameter
-from popserver.database.schema import (
-    delivery,
-    in_states,
-    lite_subscription,
-    message,
-    progress,
-    queue,
-)
+from popserver.database.schema import delivery, in_states, message, progress, queue
 from popserver.database.schema import message_group_progress as behind
 from popserver.delivery.message_groups import MessageGroupKey
 from popserver.delivery.places import QueueToScan
 from popserver.delivery.start_offsets import has_run
 from popserver.engine.transaction import Transaction
+from popserver.members.lite_subscriptions import subscriptions
 from popserver.messages.read import BY_KEY
 from popserver.model.states import State
 from popserver.model.topic import message_key
@@ -214,23 +208,19 @@ _HAS_OPEN = (
     .exists()
 )
 # A lite topic of several clients may have a row that names another one.
+_SUBSCRIBED = subscriptions(bindparam("group_id"), bindparam("topic_id"))
 _OPEN_OF_CLIENT = (
     select(behind.c.queue_id)
-    .select_from(lite_subscription)
+    .select_from(_SUBSCRIBED)
     .join(
         behind,
         and_(
-            behind.c.group_id == lite_subscription.c.group_id,
-            behind.c.queue_id == lite_subscription.c.queue_id,
-            behind.c.message_group == lite_subscription.c.lite_topic,
+            behind.c.group_id == _SUBSCRIBED.c.group_id,
+            behind.c.queue_id == _SUBSCRIBED.c.queue_id,
+            behind.c.message_group == _SUBSCRIBED.c.lite_topic,
         ),
     )
-    .where(
-        lite_subscription.c.group_id == bindparam("group_id"),
-        lite_subscription.c.topic_id == bindparam("topic_id"),
-        lite_subscription.c.client_id == bindparam("subscriber"),
-        _IS_OPEN,
-    )
+    .where(_SUBSCRIBED.c.client_id == bindparam("subscriber"), _IS_OPEN)
 )
 _IS_READY_AGAIN = (
     group_of(delivery) == bindparam("group_id"),
@@ -305,15 +295,8 @@ _redriven = (
 _REDRIVEN = RowStatement(RedrivenRow, _redriven.add_columns(literal_column("''").label("client_id")))
 _REDRIVEN_TO_CLIENTS = RowStatement(
     RedrivenRow,
-    _redriven.add_columns(lite_subscription.c.client_id)
+    _redriven.add_columns(_SUBSCRIBED.c.client_id)
     .join(message, message.c.message_key == delivery.c.message_key)
-    .join(
-        lite_subscription,
-        and_(
-            lite_subscription.c.group_id == bindparam("group_id"),
-            lite_subscription.c.topic_id == bindparam("topic_id"),
-            lite_subscription.c.lite_topic == message.c.message_group,
-        ),
-    )
-    .where(lite_subscription.c.client_id.in_(select(_SUBSCRIBERS.c.client_id))),
+    .join(_SUBSCRIBED, _SUBSCRIBED.c.lite_topic == message.c.message_group)
+    .where(_SUBSCRIBED.c.client_id.in_(select(_SUBSCRIBERS.c.client_id))),
 )

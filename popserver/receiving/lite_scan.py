@@ -10,23 +10,17 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, bindparam, case, func, insert, literal_column, or_, select, update
+from sqlalchemy import ColumnElement, bindparam, case, insert, literal_column, or_, select, update
 
 from popserver.database.newest import group_of
 from popserver.database.rows import RowQuery, encode_rows, rows_parameter
-from popserver.database.schema import (
-    KEY_SHIFT,
-    delivery,
-    lite_subscription,
-    lite_topic,
-    message,
-    progress,
-    queue,
-)
+from popserver.database.schema import KEY_SHIFT, delivery, message, progress, queue
 from popserver.database.schema import message_group_progress as behind
 from popserver.database.statement import Statement
 from popserver.delivery.message_groups import MessageGroupKey
 from popserver.engine.transaction import Transaction
+from popserver.members.lite_subscriptions import first_subscriber
+from popserver.messages.lite_topics import first_key_of
 from popserver.messages.ranges import INSIDE, WINDOW_OFFSETS
 from popserver.messages.read import BY_KEY
 from popserver.model.topic import message_key, offset_of, queue_of
@@ -252,26 +246,14 @@ _ROW_BEHIND = (
     .limit(literal_column("1"))
     .scalar_subquery()
 )
-_FIRST_KEY = (
-    select(lite_topic.c.first_key)
-    .where(lite_topic.c.topic_id == bindparam("topic_id"), lite_topic.c.name == message.c.message_group)
-    .scalar_subquery()
-)
+_FIRST_KEY = first_key_of(bindparam("topic_id"), message.c.message_group)
 _IS_BEHIND_EXPIRED = (
     message.c.message_key
     >= select(queue.c.queue_id.op("<<")(KEY_SHIFT) + queue.c.lite_expired_offset)
     .where(queue.c.queue_id == bindparam("of_queue"))
     .scalar_subquery()
 )
-_SUBSCRIBER = (
-    select(func.min(lite_subscription.c.client_id))
-    .where(
-        lite_subscription.c.group_id == bindparam("group_id"),
-        lite_subscription.c.topic_id == bindparam("topic_id"),
-        lite_subscription.c.lite_topic == message.c.message_group,
-    )
-    .scalar_subquery()
-)
+_SUBSCRIBER = first_subscriber(bindparam("group_id"), bindparam("topic_id"), message.c.message_group)
 
 
 def _new(client_id: ColumnElement[Any]) -> RowQuery[_NewRow]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from popserver.engine import upkeep
+from popserver.engine.wakeups import PollKey
 from popserver.lite.subscriptions import SyncLite, TouchLite
 from popserver.maintenance import purge
 from popserver.model.errors import ConsumerGroupNotFound, TopicNotFound
@@ -74,7 +75,7 @@ async def test_a_client_that_subscribes_while_its_group_is_deleted_leaves_nothin
     await lite.broker.settle()
     with pytest.raises(ConsumerGroupNotFound, match="consumer group 'billing' does not exist"):
         await lite.broker.writer.submit(SyncLite(group, topic, "late", ["a"]))
-    assert not await lite.broker.writer.submit(TouchLite(group.group_id, topic.topic_id, "late"))
+    assert not await lite.broker.writer.submit(TouchLite(PollKey(group.group_id, topic.topic_id, "late")))
     assert await rows(lite) == [0, 0, 0, 0]
 
 

@@ -8,9 +8,10 @@ from collections.abc import Awaitable, Callable
 import pytest
 from structlog.testing import capture_logs
 
-from popserver.lite.expire import ExpireLite, expiring
+from popserver.lite.expire import ExpireLite
 from popserver.lite.flow import LiteAction
 from popserver.lite.subscriptions import SILENT_MS
+from popserver.messages.lite_topics import expiring
 from popserver.model.group import LiteModel
 from popserver.model.names import Resource
 from popserver.model.topic import MessageType, NewTopic
