@@ -31,7 +31,7 @@ KEEPERS: dict[str, str | tuple[str, ...]] = {
     "pause": "catalog/pauses.py",
     "message": "messages/stored.py",
     "keyed_message": "messages/keyed.py",
-    "pending": "producing/pending.py",
+    "pending": ("messages/pending_messages.py", "producing/pending_facts.py"),
     "idempotency": "messages/keys.py",
     "progress": "delivery/progress.py",
     "message_group_progress": "delivery/positions.py",

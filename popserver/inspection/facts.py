@@ -20,11 +20,11 @@ from popserver.database.schema import consumer_group, dead_letter, queue
 from popserver.database.schema import topic as topic_table
 from popserver.delivery.history import HistoryStep, steps
 from popserver.messages import origins
+from popserver.messages.pending_messages import first_due_ms
 from popserver.messages.read import find_place, load
 from popserver.model.message import StoredMessage
 from popserver.model.names import DLQ_PREFIX, RETRY_PREFIX, Resource
 from popserver.model.states import State
-from popserver.producing import enqueue
 from popserver.settling import expire
 
 
@@ -141,7 +141,7 @@ def counts(conn: Connection, now_ms: int) -> Counts:
     messages = conn.execute(_COUNT_MESSAGES).one()
     dead_letters = conn.execute(_COUNT_DEAD_LETTERS).scalar_one()
     revision = conn.execute(text("SELECT version_num FROM alembic_version")).scalar_one()
-    next_ms = [each for each in (expire.next_due_ms(conn), enqueue.next_due_ms(conn)) if each is not None]
+    next_ms = [each for each in (expire.next_due_ms(conn), first_due_ms(conn)) if each is not None]
     return Counts(
         topics,
         groups,

@@ -15,7 +15,6 @@ from popserver.database.schema import (
     dead_letter,
     delivery,
     message,
-    pending,
     progress,
     queue,
     redrive,
@@ -45,6 +44,7 @@ from popserver.model.message import id_from_bytes, id_to_bytes
 from popserver.model.names import Resource
 from popserver.model.states import LetterState, PendingKind, State
 from popserver.model.topic import MessageType, message_key, offset_of, queue_of
+from popserver.producing import pending_facts
 
 AHEAD_MAX = 1_000
 SUBSCRIBERS_MAX = 3  # named in an answer
@@ -230,15 +230,10 @@ def _death(conn: Connection, group: Group, key: int) -> DeathFacts | None:
 
 
 def _scheduled(conn: Connection, topic_name: Resource | None, message_id: str) -> PendingFacts | None:
-    wanted = [pending.c.message_id == id_to_bytes(message_id)]
-    if topic_name is not None:
-        wanted += [topic_table.c.namespace == topic_name.namespace, topic_table.c.name == topic_name.name]
-    rows = select(pending.c.due_at_ms, pending.c.kind, pending.c.checks, pending.c.pending_id)
-    rows = rows.join(topic_table, topic_table.c.topic_id == pending.c.topic_id)
-    row = conn.execute(rows.where(topic_table.c.deleted_at_ms.is_(None), *wanted).limit(1)).first()
-    return (
-        None if row is None else PendingFacts(row.due_at_ms, row.kind == PendingKind.HALF, row.checks, row.pending_id)
-    )
+    row = pending_facts.find(conn, topic_name, id_to_bytes(message_id))
+    if row is None:
+        return None
+    return PendingFacts(row.due_at_ms, row.kind == PendingKind.HALF, row.checks, row.pending_id)
 
 
 _BACK = (

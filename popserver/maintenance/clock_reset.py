@@ -16,18 +16,17 @@ from popserver.database.check import check_unused
 from popserver.database.database import Database
 from popserver.database.rows import encode_rows, rows_parameter
 from popserver.database.schema import (
-    IS_HALF,
     delivery,
     in_states,
     message,
     message_group_progress,
-    pending,
     queue,
 )
 from popserver.engine.transaction import STEP_ROWS_MAX
 from popserver.engine.upkeep import sooner
 from popserver.maintenance import clock_notes
 from popserver.members import locks
+from popserver.messages import pending_messages
 from popserver.messages.append import newest_stored_at_ms
 from popserver.model.states import State, shown_as
 from popserver.model.topic import message_key
@@ -66,6 +65,7 @@ def reset(database: Database, conn: Connection, before: ClockState) -> int:
     for statement in _SHIFTS:
         conn.execute(statement, names)
     locks.turn_back(conn, before.system_ms, before.ahead_ms)
+    pending_messages.turn_back(conn, before.system_ms, before.ahead_ms)
     forget_servers(conn)
     clock_notes.confirm(conn, before.system_ms)
     database.commit(conn)
@@ -107,5 +107,4 @@ _SHIFTS = (
     .where(message_group_progress.c.open_since_ms > bindparam("now_ms"))
     .values(open_since_ms=bindparam("now_ms")),
     sooner(delivery.c.visible_at_ms, ready=in_states(delivery.c.state, *shown_as(State.READY))),
-    sooner(pending.c.due_at_ms, IS_HALF),
 )

@@ -17,7 +17,6 @@ from popserver.database.schema import (
     delivery,
     message,
     message_group_progress,
-    pending,
     progress,
     queue,
     redrive,
@@ -29,7 +28,7 @@ from popserver.engine.transaction import STEP_ROWS_MAX, Phase, Request, Transact
 from popserver.engine.upkeep import remove_step
 from popserver.members import lite_subscriptions, locks
 from popserver.members import sql as members
-from popserver.messages import keyed, keys, lite_topics
+from popserver.messages import keyed, keys, lite_topics, pending_messages
 from popserver.model.errors import PopError, TooManyRequests
 from popserver.model.topic import message_key
 
@@ -94,8 +93,8 @@ def _purge_topics(tx: Transaction) -> int:
     topic_id = tx.conn.execute(_A_DELETED_TOPIC).scalar()
     if topic_id is None:
         return 0
-    removed = remove_step(tx.conn, pending.c.pending_id, pending.c.topic_id == topic_id)
-    removed = removed or keys.forget_topic(tx.conn, topic_id) or lite_topics.forget_topic(tx.conn, topic_id)
+    removed = pending_messages.forget_topic(tx.conn, topic_id) or keys.forget_topic(tx.conn, topic_id)
+    removed = removed or lite_topics.forget_topic(tx.conn, topic_id)
     if removed:
         return removed
     for each in queue_rows(tx.conn, topic_id):

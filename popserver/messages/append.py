@@ -21,18 +21,18 @@ from sqlalchemy import (
     true,
     update,
 )
-from sqlalchemy.types import UserDefinedType
 
 from popserver.database.dialect import dialect_of
-from popserver.database.newest import is_newest, newest, no_index_has
+from popserver.database.newest import is_newest, newest
 from popserver.database.rows import RowStatement, encode_rows, rows_parameter
-from popserver.database.schema import KEY_SHIFT, message, pending, progress, queue
+from popserver.database.schema import KEY_SHIFT, message, progress, queue
 from popserver.database.schema import topic as topic_table
 from popserver.engine.transaction import Phase, RepeatedId, Request, Transaction, carries_out
 from popserver.filters import tag_hash
 from popserver.messages import duplicates, keys
 from popserver.messages.keyed import KeyedMessages
 from popserver.messages.lite_topics import NewLiteTopics
+from popserver.messages.pending_messages import ANY_OF_IDS, ANY_OF_TOPIC
 from popserver.messages.spread import by_queue
 from popserver.model.errors import PopError, TopicNotFound
 from popserver.model.message import WINDOW_MS, Message, SendResult, id_to_bytes
@@ -249,37 +249,10 @@ _TAKE_OFFSETS = _TAKE.where(queue.c.queue_id == bindparam("chosen"))
 _TAKE_OFFSETS_OF_NEWEST = _TAKE.where(is_newest(queue, queue_id=bindparam("chosen")))
 # Not for a deleted topic: a server that does not know about the deletion would store messages that are never read.
 _IS_THERE = exists().where(topic_table.c.topic_id == bindparam("of_topic"), topic_table.c.deleted_at_ms.is_(None))
-_ANY_PENDING = (
-    select(literal_column("1"))
-    .where(pending.c.topic_id == bindparam("of_topic"))
-    .limit(literal_column("1"))
-    .scalar_subquery()
-)
-
-
-class _Ids(UserDefinedType[Sequence[bytes]]):
-    """An array that the driver converts, and SQLAlchemy does not (`database.statement`)."""
-
-    cache_ok = True
-
-    def get_col_spec(self, **_options: Any) -> str:
-        return "BYTEA[]"
-
-
-# By the ids alone, because a user's open transaction keeps the entries of all that was ever pending in the topic.
-_THESE_PENDING = (
-    select(literal_column("1"))
-    .where(
-        pending.c.message_id == any_(bindparam("ids", type_=_Ids())),
-        no_index_has(pending.c.topic_id) == bindparam("of_topic"),
-    )
-    .limit(literal_column("1"))
-    .scalar_subquery()
-)
 _COUNTS = rows_parameter("counts", "queue_id", "count")
 
 
-def _take(count: Any, *conditions: Any, of_pending: Any = _THESE_PENDING) -> RowStatement[_Taken]:
+def _take(count: Any, *conditions: Any, of_pending: Any = ANY_OF_IDS) -> RowStatement[_Taken]:
     return RowStatement(
         _Taken,
         update(queue)
@@ -314,7 +287,7 @@ _locked = (
 )
 _PLACES = select(_locked.c.place).select_from(_COUNTS.join(_locked, true())).correlate(None).scalar_subquery()
 # For one queue, and for several.
-_ALONE = _take(*_OF_CHOSEN, of_pending=_ANY_PENDING), _take(*_OF_SEVERAL, of_pending=_ANY_PENDING)
+_ALONE = _take(*_OF_CHOSEN, of_pending=ANY_OF_TOPIC), _take(*_OF_SEVERAL, of_pending=ANY_OF_TOPIC)
 _BY_KEY = _take(*_OF_CHOSEN), _take(*_OF_SEVERAL)
 _OF_NEWEST = (
     _take(bindparam("count"), is_newest(queue, queue_id=bindparam("chosen"))),

@@ -7,21 +7,15 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, bindparam, select
 
-from popserver.database.newest import no_index_has
-from popserver.database.rows import Row, RowStatement
-from popserver.database.schema import IS_ORIGINAL, message, pending, queue
+from popserver.database.rows import RowStatement
+from popserver.database.schema import IS_ORIGINAL, message, queue
 from popserver.engine.transaction import STEP_ROWS_MAX
+from popserver.messages import pending_messages
 from popserver.model.handles import transaction_id_of
 from popserver.model.message import Message, SendResult, id_from_bytes, id_to_bytes
 from popserver.model.topic import MessageType, Topic, offset_of, queue_of
 
 _COMMITTED = bytes(8)  # in place of the random bytes, because a committed transaction's id is no longer stored
-
-
-class _PendingRow(NamedTuple):
-    message_id: bytes
-    transaction_id: str | None
-    deliver_at_ms: int | None
 
 
 class _QueuedRow(NamedTuple):
@@ -48,7 +42,7 @@ def of_ids(conn: Connection, topic: Topic, ids: Sequence[str], halves: Collectio
 
 
 def _pending_of_ids(conn: Connection, topic: Topic, ids: Sequence[str]) -> dict[str, SendResult]:
-    rows = _find(conn, _PENDING, topic, ids)
+    rows = pending_messages.first_results(conn, topic.topic_id, [id_to_bytes(each) for each in ids])
     found = ((id_from_bytes(row.message_id), row) for row in rows)
     return {known: SendResult(known, None, 0, row.transaction_id or "", row.deliver_at_ms) for known, row in found}
 
@@ -64,7 +58,12 @@ def queue_numbers(conn: Connection, topic: Topic, needed: set[int]) -> dict[int,
 def _in_a_queue_of_ids(
     conn: Connection, topic: Topic, ids: Sequence[str], halves: Collection[str]
 ) -> dict[str, SendResult]:
-    rows = _find(conn, _IN_A_QUEUE, topic, ids)
+    kept = [id_to_bytes(each) for each in ids]
+    rows = [
+        row
+        for start in range(0, len(kept), STEP_ROWS_MAX)
+        for row in _IN_A_QUEUE.rows(conn, {"topic_id": topic.topic_id, "ids": kept[start : start + STEP_ROWS_MAX]})
+    ]
     if not rows:
         return {}
     number_of = queue_numbers(conn, topic, {queue_of(row.message_key) for row in rows})
@@ -81,29 +80,12 @@ def _in_a_queue_of_ids(
     }
 
 
-def _find(conn: Connection, query: RowStatement[Row], topic: Topic, ids: Sequence[str]) -> list[Row]:
-    kept = [id_to_bytes(each) for each in ids]
-    return [
-        row
-        for start in range(0, len(kept), STEP_ROWS_MAX)
-        for row in query.rows(conn, {"topic_id": topic.topic_id, "ids": kept[start : start + STEP_ROWS_MAX]})
-    ]
-
-
 _IN_A_QUEUE = RowStatement(
     _QueuedRow,
     select(message.c.message_id, message.c.message_key, message.c.deliver_at_ms).where(
         message.c.topic_id == bindparam("topic_id"),
         IS_ORIGINAL,
         message.c.message_id.in_(bindparam("ids", expanding=True)),
-    ),
-)
-_PENDING = RowStatement(
-    _PendingRow,
-    select(pending.c.message_id, pending.c.transaction_id, pending.c.deliver_at_ms).where(
-        # Not by the index of the topic, which an open transaction makes long.
-        no_index_has(pending.c.topic_id) == bindparam("topic_id"),
-        pending.c.message_id.in_(bindparam("ids", expanding=True)),
     ),
 )
 _QUEUE_NUMBERS = select(queue.c.queue_id, queue.c.number).where(queue.c.topic_id == bindparam("of_topic"))

@@ -18,7 +18,7 @@ from sqlalchemy.exc import IntegrityError
 
 from popserver.database.dialect import dialect_of
 from popserver.database.rows import encode_rows, rows_parameter
-from popserver.database.schema import idempotency, pending
+from popserver.database.schema import idempotency
 from popserver.engine.transaction import (
     STEP_ROWS_MAX,
     FinishOrder,
@@ -29,7 +29,7 @@ from popserver.engine.transaction import (
     carries_out,
 )
 from popserver.engine.upkeep import remove_step
-from popserver.messages import duplicates
+from popserver.messages import duplicates, pending_messages
 from popserver.model.errors import PopError
 from popserver.model.message import PROPERTY, Message, SendResult, id_from_bytes, id_to_bytes
 from popserver.model.topic import MessageType, Topic
@@ -108,8 +108,8 @@ def enter(tx: Transaction, topics: Mapping[int, Topic], enqueued: Sequence[Enque
 
     Returns the pending ids of the messages whose key belongs to another message.
     """
-    rows = tx.conn.execute(_PROPERTIES, {"ids": encode_rows([(row.pending_id,) for row in enqueued])})
-    keys = {row.pending_id: json.loads(row.properties)[PROPERTY] for row in rows if PROPERTY in row.properties}
+    properties = pending_messages.properties_of(tx.conn, (row.pending_id for row in enqueued))
+    keys = {pending_id: json.loads(each)[PROPERTY] for pending_id, each in properties.items() if PROPERTY in each}
     repeated: set[int] = set()
     claims = tx.at_end(KeyClaims).claims
     for topic_id, several in groupby(sorted(enqueued, key=lambda row: row.topic_id), key=lambda row: row.topic_id):
@@ -206,10 +206,6 @@ _OF_KEYS = (
 )
 _CLAIMED = select(idempotency.c.idempotency_key, idempotency.c.message_id, idempotency.c.expires_at_ms).where(*_OF_KEYS)
 _REMOVE_STALE = delete(idempotency).where(*_OF_KEYS, idempotency.c.message_id.in_(bindparam("ids", expanding=True)))
-_IDS = rows_parameter("ids", "pending_id")
-_PROPERTIES = select(pending.c.pending_id, pending.c.properties).where(
-    pending.c.pending_id.in_(select(_IDS.c.pending_id)), pending.c.properties.is_not(None)
-)
 _over = (
     select(idempotency.c.topic_id, idempotency.c.idempotency_key)
     .where(idempotency.c.expires_at_ms <= bindparam("now_ms"))

@@ -7,25 +7,22 @@ does not depend on the backlog.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, Executable, and_, bindparam, case, func, select, text
+from sqlalchemy import Connection, and_, bindparam, func, select, text
 
 from popserver.database.dialect import dialect_of
 from popserver.database.schema import (
-    IS_DELAYED,
-    IS_HALF,
     KEY_SHIFT,
     WITH_TIME,
     consumer_group,
     delivery,
     message,
-    pending,
     queue,
 )
 from popserver.database.schema import topic as topic_table
-from popserver.model.states import State
+from popserver.model.states import PendingKind, State
+from popserver.producing import pending_facts
 
 # The bounds of RocketMQ: delayed messages that are due within so many seconds.
 BOUNDS_S = (5, 60, 300, 900, 3_600, 14_400, 28_800, 86_400)
@@ -112,6 +109,7 @@ def store_facts(conn: Connection, now_ms: int, calendar_ms: int, pairs_max: int)
         for row in conn.execute(_PAIRS, {"limit": pairs_max + 1})
     ]
     of_groups = _states_of(pairs) if len(pairs) <= pairs_max else _all_states(conn)
+    pending_counts = pending_facts.counts(conn)
     return StoreFacts(
         topics=[
             TopicRow(row.topic_id, row.namespace, row.name, int(row.stored), int(row.appended))
@@ -120,11 +118,11 @@ def store_facts(conn: Connection, now_ms: int, calendar_ms: int, pairs_max: int)
         groups=_groups(conn, of_groups.states),
         pairs=pairs[:pairs_max],
         pair_count=of_groups.pairs,
-        delayed={each[0]: each[1] for each in conn.execute(_DELAYED)},
-        halves={each[0]: each[1] for each in conn.execute(_HALVES)},
+        delayed=pending_counts[PendingKind.DELAY],
+        halves=pending_counts[PendingKind.HALF],
         due_within=_due_within(conn, calendar_ms),
-        overdue_holds=_late(conn, _OVERDUE_HOLDS, {"now_ms": now_ms}),
-        overdue_delays=_late(conn, _OVERDUE_DELAYS, {"now_ms": calendar_ms}),
+        overdue_holds=_late(*conn.execute(_OVERDUE_HOLDS, {"now_ms": now_ms}).one()),
+        overdue_delays=_late(*pending_facts.overdue(conn, calendar_ms)),
         size_bytes=dialect_of(conn).size_bytes(conn),
         oldest_ms=conn.execute(_OLDEST).scalar_one(),
     )
@@ -164,14 +162,12 @@ def _groups(conn: Connection, states: dict[int, dict[State, int]]) -> list[Group
 
 
 def _due_within(conn: Connection, calendar_ms: int) -> dict[int, int]:
-    ends = {f"end_{bound}": calendar_ms + bound * 1_000 for bound in BOUNDS_S}
-    row = conn.execute(_DUE_WITHIN, {"now_ms": calendar_ms, **ends}).one()
-    return {bound: int(count or 0) for bound, count in zip(BOUNDS_S, row, strict=True)}
+    ends_ms = [calendar_ms + bound * 1_000 for bound in BOUNDS_S]
+    return dict(zip(BOUNDS_S, pending_facts.due_within(conn, calendar_ms, ends_ms), strict=True))
 
 
-def _late(conn: Connection, statement: Executable, names: dict[str, int]) -> Late:
-    row = conn.execute(statement, names).one()
-    return Late(row[0], row[1] or None)  # the due time of an ack in a user's transaction is 0: unknown
+def _late(rows: int, since_ms: int | None) -> Late:
+    return Late(rows, since_ms or None)  # the due time of what a user's transaction has stored is 0: unknown
 
 
 _COUNTED = (State.READY, State.INFLIGHT, State.WAITING_RETRY, State.DLQ)
@@ -205,20 +201,8 @@ _LOCKED = (
     .where(delivery.c.message_group.is_not(None), WITH_TIME)
     .group_by(delivery.c.group_id)
 )
-_DELAYED = select(pending.c.topic_id, func.count()).where(IS_DELAYED).group_by(pending.c.topic_id)
-_BEGINS: tuple[ColumnElement[int], ...] = (bindparam("now_ms"), *(bindparam(f"end_{bound}") for bound in BOUNDS_S))
-_DUE_WITHIN = select(
-    *(
-        func.sum(case((and_(pending.c.due_at_ms > begin, pending.c.due_at_ms <= end), 1), else_=0))
-        for begin, end in pairwise(_BEGINS)
-    )
-).where(IS_DELAYED, pending.c.due_at_ms > bindparam("now_ms"), pending.c.due_at_ms <= _BEGINS[-1])
-_HALVES = select(pending.c.topic_id, func.count()).where(IS_HALF).group_by(pending.c.topic_id)
 _OVERDUE_HOLDS = select(func.count(), func.min(delivery.c.visible_at_ms)).where(
     WITH_TIME, delivery.c.visible_at_ms <= bindparam("now_ms")
-)
-_OVERDUE_DELAYS = select(func.count(), func.min(pending.c.due_at_ms)).where(
-    IS_DELAYED, pending.c.due_at_ms <= bindparam("now_ms")
 )
 _OLDEST = select(func.min(message.c.stored_at_ms)).select_from(
     queue.join(

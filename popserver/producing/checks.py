@@ -20,6 +20,7 @@ from popserver.engine.clock import Clock
 from popserver.engine.reader import Reader
 from popserver.engine.timers import DueTimer
 from popserver.engine.writer import Writer
+from popserver.messages.pending_messages import topics_of_sender
 from popserver.model.errors import InvalidTransactionId, PopError
 from popserver.model.names import Resource
 from popserver.model.retry import SECOND_MS
@@ -81,9 +82,7 @@ class Transactions:
         """A producer named its topics on its stream. Checks can reach it now, also for its older half messages."""
         self.producers.joined(client_id, stream, topics, ask)
         try:
-            left = await self._reader.read(
-                lambda conn: topics_by_id(conn, half_messages.topics_of_sender(conn, client_id))
-            )
+            left = await self._reader.read(lambda conn: topics_by_id(conn, topics_of_sender(conn, client_id)))
         except PopError as error:
             log.warning("cannot read a producer's undecided half messages", reason=error.sentence)
         else:

@@ -14,13 +14,9 @@ from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 from sqlalchemy import (
     ColumnElement,
-    Connection,
     Executable,
-    Select,
     and_,
     any_,
-    bindparam,
-    case,
     func,
     insert,
     literal_column,
@@ -32,20 +28,20 @@ from sqlalchemy import (
 
 from popserver.catalog.topics import topics_by_id
 from popserver.database.dialect import Dialect, PerDialect
-from popserver.database.newest import joined, newest, no_index_has
-from popserver.database.rows import RowStatement, encode_rows, rows_parameter
-from popserver.database.schema import IS_DELAYED, IS_ORIGINAL, is_half, message, pending, queue
+from popserver.database.newest import newest, no_index_has
+from popserver.database.rows import encode_rows, rows_parameter
+from popserver.database.schema import IS_ORIGINAL, message, queue
 from popserver.engine.searches import SearchedFrom
 from popserver.engine.transaction import STEP_ROWS_MAX, Phase, Request, Transaction, carries_out
 from popserver.filters import tag_hash
-from popserver.messages import keys
+from popserver.messages import keys, pending_messages
 from popserver.messages.append import STORED_AT_MS
 from popserver.messages.keyed import KeyedMessages
+from popserver.messages.pending_messages import NAMED, PendingRow
 from popserver.messages.spread import by_queue
 from popserver.model.errors import PopError
 from popserver.model.message import WINDOW_MS
-from popserver.model.topic import MessageType, Topic, message_key
-from popserver.producing.pending import PENDING_COLUMNS, PendingRow, remove
+from popserver.model.topic import Topic, message_key
 
 # Bytes of bodies that one step moves.
 STEP_BYTES_MAX = 32 * 1024 * 1024
@@ -92,7 +88,7 @@ def enqueue_due(tx: Transaction, requests: Sequence[EnqueueDue]) -> list[Enqueue
     """Move due messages into their queues. Several requests in one transaction share one step; the first one's answer
     has the messages."""
     from_ms = _due_from(tx, looks_back=any(each.looks_back for each in requests))
-    due = _DUE.rows(tx.conn, {"from_ms": from_ms, "now_ms": tx.calendar_ms, "limit": STEP_ROWS_MAX})
+    due = pending_messages.due(tx.conn, from_ms, tx.calendar_ms)
     first_ms = due[0].due_at_ms if due else None
     tx.after_commit.append(tx.remembered(DelayedFrom).saw(None, first_ms, tx.calendar_ms))
     rows = _in_order(tx, within_a_step(due, STEP_BYTES_MAX))
@@ -114,7 +110,7 @@ def _due_from(tx: Transaction, *, looks_back: bool) -> int:
     from_ms = tx.remembered(DelayedFrom).of(None, tx.calendar_ms) if tx.has_other_writers else 0
     if looks_back:
         from_ms = max(0, min(from_ms, tx.calendar_ms - LATE_MS))
-    return 0 if from_ms and tx.conn.execute(_OF_USERS).first() is not None else from_ms
+    return 0 if from_ms and pending_messages.is_any_due_at_once(tx.conn) else from_ms
 
 
 def _next_due(tx: Transaction, entered: int, due: int) -> tuple[int | None, int | None]:
@@ -123,14 +119,7 @@ def _next_due(tx: Transaction, entered: int, due: int) -> tuple[int | None, int 
         return tx.calendar_ms, None
     # Another server has locked what is still due. This looks only at later times, so that the database does not search
     # the index entries of the rows that this step removed.
-    due_next = tx.conn.execute(_NEXT_DUE, {"now_ms": tx.calendar_ms}).first()
-    return (None, None) if due_next is None else (due_next[0], due_next[1])
-
-
-def next_due_ms(conn: Connection) -> int | None:
-    """When the earliest delayed message enters its queue."""
-    due_ms: int | None = conn.execute(_FIRST_DUE).scalar()
-    return due_ms
+    return pending_messages.next_due(tx.conn, tx.calendar_ms) or (None, None)
 
 
 def enqueue(tx: Transaction, rows: Sequence[PendingRow], key_window_ms: int = WINDOW_MS) -> EnqueuedRows:
@@ -148,13 +137,13 @@ def enqueue(tx: Transaction, rows: Sequence[PendingRow], key_window_ms: int = WI
     ]
     known |= keys.enter(tx, topics, enqueued, key_window_ms) if enqueued else set()
     gone = [row for row in rows if row.topic_id not in topics or row.pending_id in known]
-    remove(tx, (row.pending_id for row in gone))
+    pending_messages.remove(tx.conn, (row.pending_id for row in gone))
     live = [row for row in rows if row.topic_id in topics and row.pending_id not in known]
     placed = list(_placed(tx, topics, live))
     if placed:
         tx.conn.execute(_ENQUEUE.of(tx.conn), {"places": encode_rows(placed)})
         _index_keys(tx, live, placed)
-        remove(tx, (pending_id for pending_id, *_ in placed))
+        pending_messages.remove(tx.conn, (pending_id for pending_id, *_ in placed))
     ids = {pending_id for pending_id, *_ in placed}
     return EnqueuedRows(
         [row for row in live if row.pending_id in ids], [row for row in live if row.pending_id not in ids]
@@ -212,12 +201,7 @@ def _in_order(tx: Transaction, rows: Sequence[PendingRow]) -> list[PendingRow]:
             last[member] = max(row.pending_id, last.get(member, 0))
     if not last:
         return list(rows)
-    groups = encode_rows([(topic_id, pending_id, name) for (topic_id, name), pending_id in last.items()])
-    ids = encode_rows([(row.pending_id,) for row in rows])
-    missing = {
-        (each.topic_id, each.message_group): each.pending_id
-        for each in tx.conn.execute(_MISSING, {"groups": groups, "ids": ids})
-    }
+    missing = pending_messages.first_missing(tx.conn, last, (row.pending_id for row in rows))
     return list(_before_missing(rows, missing))
 
 
@@ -244,44 +228,9 @@ def _in_a_queue_already(tx: Transaction, rows: Sequence[PendingRow]) -> set[int]
     return repeats | set(tx.conn.execute(_KNOWN, {"ids": encode_rows([(row.pending_id,) for row in rows])}).scalars())
 
 
-_DUE = RowStatement(
-    PendingRow,
-    select(*PENDING_COLUMNS)
-    .where(IS_DELAYED, pending.c.due_at_ms.between(bindparam("from_ms"), bindparam("now_ms")))
-    .order_by(pending.c.due_at_ms, pending.c.pending_id)
-    .limit(bindparam("limit"))
-    .with_for_update(skip_locked=True),
-)
-_OF_USERS: Select[Any] = (
-    select(literal_column("1")).where(IS_DELAYED, pending.c.due_at_ms == literal_column("0")).limit(1)
-)
-_FIRST_DUE = select(pending.c.due_at_ms).where(IS_DELAYED).order_by(pending.c.due_at_ms).limit(literal_column("1"))
-_NEXT_DUE = (
-    select(pending.c.due_at_ms, pending.c.topic_id)
-    .where(IS_DELAYED, pending.c.due_at_ms > bindparam("now_ms"))
-    .order_by(pending.c.due_at_ms)
-    .limit(literal_column("1"))
-)
-_IDS = rows_parameter("ids", "pending_id")
-_GROUPS = rows_parameter("groups", "topic_id", "last_id", text=("message_group",))
-# The first pending message of each message group that is not in the step, but before its last message in the step.
-_MISSING = (
-    select(_GROUPS.c.topic_id, _GROUPS.c.message_group, func.min(pending.c.pending_id).label("pending_id"))
-    .join(
-        pending,
-        and_(
-            pending.c.topic_id == _GROUPS.c.topic_id,
-            pending.c.message_group == _GROUPS.c.message_group,
-            pending.c.pending_id < _GROUPS.c.last_id,
-        ),
-    )
-    .where(pending.c.pending_id.not_in(select(_IDS.c.pending_id)))
-    .group_by(_GROUPS.c.topic_id, _GROUPS.c.message_group)
-)
 _KNOWN = (
-    select(pending.c.pending_id)
-    .join(_IDS, _IDS.c.pending_id == pending.c.pending_id)
-    .join(message, (message.c.message_id == pending.c.message_id) & (message.c.topic_id == pending.c.topic_id))
+    select(NAMED.c.pending_id)
+    .join(message, (message.c.message_id == NAMED.c.message_id) & (message.c.topic_id == NAMED.c.topic_id))
     .where(IS_ORIGINAL)
 )
 _COUNTS = rows_parameter("counts", "queue_id", "count")
@@ -311,18 +260,15 @@ _PLACES = rows_parameter("places", "pending_id", "message_key", "stored_at_ms", 
 
 
 def _enqueue(dialect: Dialect) -> Executable:
-    found, row = joined(dialect, _PLACES, pending, "pending_id")
-    # What changes; all other columns keep their value. A committed half is an ordinary message (protocol 8.1).
-    becomes = {
+    becomes: dict[str, ColumnElement[Any]] = {
         "message_key": _PLACES.c.message_key,
         "copy_of": null(),
         "copy_kind": null(),
         "stored_at_ms": _PLACES.c.stored_at_ms,
         "tag_hash": _PLACES.c.tag_hash,
-        "message_type": case((is_half(row), MessageType.NORMAL.value), else_=row.c.message_type),
     }
     names = [column.name for column in message.columns]
-    stored = select(*(becomes[name] if name in becomes else row.c[name] for name in names)).select_from(found)
+    stored = pending_messages.as_messages(dialect, _PLACES, names, becomes)
     return insert(message).from_select(names, stored.order_by(_PLACES.c.message_key))
 
 

@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
-from sqlalchemy import BindParameter, Connection, bindparam, func, literal_column, select, true, update
+from sqlalchemy import Connection, bindparam, select
 
 from popserver.catalog.topics import topics_by_id
-from popserver.database.dialect import Dialect, PerDialect
-from popserver.database.rows import RowStatement, encode_rows, rows_parameter
-from popserver.database.schema import IS_HALF, IS_HALF_OF_CLIENT, IS_ORIGINAL, message, pending
+from popserver.database.schema import IS_ORIGINAL, message
 from popserver.engine.searches import SearchedFrom
 from popserver.engine.transaction import Phase, Request, Transaction, carries_out
+from popserver.messages import pending_messages
+from popserver.messages.pending_messages import DueCheck, PendingRow
 from popserver.model.errors import InvalidTransactionId, PopError
 from popserver.model.handles import is_transaction_of
 from popserver.model.message import StoredMessage, id_from_bytes, id_to_bytes
@@ -25,7 +25,6 @@ from popserver.model.names import Resource
 from popserver.model.states import PendingKind
 from popserver.model.topic import Topic
 from popserver.producing.enqueue import enqueue, within_a_step
-from popserver.producing.pending import PendingRow, locked, remove
 from popserver.producing.pending_facts import stored_pending
 from popserver.producing.rules import CheckPolicy, Resolution
 
@@ -80,16 +79,6 @@ class Check(NamedTuple):
     checks_before: int
 
 
-class _DueRow(NamedTuple):
-    pending_id: int
-    topic_id: int
-    message_id: bytes
-    transaction_id: str
-    client_id: str
-    checks: int
-    size: int
-
-
 class ExpiredHalf(NamedTuple):
     """A half message that was given up: it stayed undecided after `checks` checks."""
 
@@ -128,16 +117,14 @@ def claim_checks(tx: Transaction, requests: Sequence[ClaimChecks]) -> list[Claim
     """
     policy = requests[0].policy
     from_ms = _checks_from(tx, frozenset[int]().union(*(each.topic_ids for each in requests)))
-    topics = encode_rows(sorted(from_ms.items()))
-    due_names = {"topics": topics, "now_ms": tx.now_ms, "limit": CHECKS_PER_STEP_MAX}
-    due = within_a_step(_DUE.of(tx.conn).rows(tx.conn, due_names), CHECKED_BYTES_MAX)
+    found = pending_messages.due_checks(tx.conn, from_ms, tx.now_ms, CHECKS_PER_STEP_MAX)
+    due = within_a_step(found, CHECKED_BYTES_MAX)
     names = topics_by_id(tx.conn, {row.topic_id for row in due}) if due else {}
     discarded = [row for row in due if row.checks >= policy.checks_max]
-    remove(tx, (row.pending_id for row in discarded))
+    pending_messages.remove(tx.conn, (row.pending_id for row in discarded))
     asked = [row for row in due if row.checks < policy.checks_max]
     if asked:
-        ids = encode_rows([(row.pending_id,) for row in asked])
-        tx.conn.execute(_COUNT, {"ids": ids, "at_ms": tx.now_ms + policy.interval_ms})
+        pending_messages.count_check(tx.conn, (row.pending_id for row in asked), tx.now_ms + policy.interval_ms)
     next_check_ms = _next_check_ms(tx, from_ms)
     first = ClaimedChecks(
         _checks(tx.conn, asked, names),
@@ -162,8 +149,7 @@ def _checks_from(tx: Transaction, topic_ids: Iterable[int]) -> dict[int, int]:
 
 def _next_check_ms(tx: Transaction, from_ms: Mapping[int, int]) -> int | None:
     """When the next check of these topics is due."""
-    rows = tx.conn.execute(_NEXT_CHECKS, {"topics": encode_rows(sorted(from_ms.items()))})
-    next_ms: dict[int, int | None] = {row.topic_id: row.due_ms for row in rows}
+    next_ms = pending_messages.next_checks(tx.conn, from_ms)
     tx.after_commit += [tx.remembered(ChecksFrom).saw(topic_id, next_ms[topic_id], tx.now_ms) for topic_id in from_ms]
     return min((each for each in next_ms.values() if each is not None), default=None)
 
@@ -171,22 +157,19 @@ def _next_check_ms(tx: Transaction, from_ms: Mapping[int, int]) -> int | None:
 @carries_out(ReturnChecks)
 def return_checks(tx: Transaction, requests: Sequence[ReturnChecks]) -> list[PopError | None]:
     """Subtract the checks that reached no producer."""
-    ids = encode_rows([(each,) for request in requests for each in request.pending_ids])
-    tx.conn.execute(_UNCOUNT, {"ids": ids, "at_ms": tx.now_ms})
+    ids = (each for request in requests for each in request.pending_ids)
+    pending_messages.uncount_check(tx.conn, ids, tx.now_ms)
     return [None] * len(requests)
-
-
-def topics_of_sender(conn: Connection, client_id: str) -> set[int]:
-    """The topics in which the client has left half messages undecided."""
-    return set(conn.execute(_OF_SENDER, {"of_client": client_id}).scalars())
 
 
 def _end_in_topic(tx: Transaction, requests: Sequence[EndTransaction]) -> list[Decision | PopError]:
     topic = requests[0].topic
-    rows = _halves_first(locked(tx, topic, (each.message_id for each in requests)))
+    ids = {id_to_bytes(each.message_id) for each in requests}
+    rows = _halves_first(pending_messages.lock(tx.conn, topic.topic_id, ids))
     decided: dict[bytes, Resolution] = {}
     answers = [_decide(tx, each, rows, decided) for each in requests]
-    remove(tx, (rows[each].pending_id for each, said in decided.items() if said is Resolution.ROLLBACK))
+    rolled_back = (rows[each].pending_id for each, said in decided.items() if said is Resolution.ROLLBACK)
+    pending_messages.remove(tx.conn, rolled_back)
     committed = [rows[each] for each, said in decided.items() if said is Resolution.COMMIT]
     left = {bytes(row.message_id) for row in enqueue(tx, committed).left} if committed else set()
     return [
@@ -242,7 +225,7 @@ def _unknown(request: EndTransaction) -> InvalidTransactionId:
     )
 
 
-def _checks(conn: Connection, asked: Sequence[_DueRow], topics: dict[int, Topic]) -> list[Check]:
+def _checks(conn: Connection, asked: Sequence[DueCheck], topics: dict[int, Topic]) -> list[Check]:
     messages = stored_pending(conn, {row.pending_id: topics[row.topic_id] for row in asked if row.topic_id in topics})
     return [
         Check(row.pending_id, row.topic_id, messages[row.pending_id], row.transaction_id, row.client_id, row.checks)
@@ -251,7 +234,7 @@ def _checks(conn: Connection, asked: Sequence[_DueRow], topics: dict[int, Topic]
     ]
 
 
-def _expired(row: _DueRow, topics: dict[int, Topic]) -> ExpiredHalf:
+def _expired(row: DueCheck, topics: dict[int, Topic]) -> ExpiredHalf:
     return ExpiredHalf(topics[row.topic_id].name, id_from_bytes(bytes(row.message_id)), row.checks)
 
 
@@ -259,39 +242,4 @@ _STORED = select(message.c.message_key).where(
     message.c.topic_id == bindparam("topic_id"),
     message.c.message_id == bindparam("message_id"),
     IS_ORIGINAL,
-)
-_TOPICS = rows_parameter("topics", "topic_id", "from_ms")
-
-
-def _due(dialect: Dialect) -> RowStatement[_DueRow]:
-    columns: list[Any] = [pending.c[name] for name in _DueRow._fields if name != "size"]
-    columns.append(func.length(pending.c.body).label("size"))
-    limit: BindParameter[int] = bindparam("limit")
-    if not dialect.has_other_writers:
-        of_topics = pending.c.topic_id.in_(select(_TOPICS.c.topic_id)), pending.c.due_at_ms <= bindparam("now_ms")
-        query = select(*columns).where(IS_HALF, *of_topics).order_by(pending.c.topic_id, pending.c.due_at_ms)
-        return RowStatement(_DueRow, query.limit(limit))
-    # One topic after the other: else Postgres might read all entries of the index, also those of the past.
-    of_topic = pending.c.topic_id == _TOPICS.c.topic_id
-    times = pending.c.due_at_ms.between(_TOPICS.c.from_ms, bindparam("now_ms"))
-    found = select(*columns, pending.c.due_at_ms).where(IS_HALF, of_topic, times).order_by(pending.c.due_at_ms)
-    due = found.limit(limit).with_for_update(skip_locked=True).correlate(_TOPICS).lateral("due")
-    query = select(*(due.c[name] for name in _DueRow._fields)).select_from(_TOPICS.join(due, true()))
-    return RowStatement(_DueRow, query.order_by(due.c.topic_id, due.c.due_at_ms).limit(limit))
-
-
-_DUE = PerDialect(_due)
-_EARLIEST = (
-    select(pending.c.due_at_ms)
-    .where(IS_HALF, pending.c.topic_id == _TOPICS.c.topic_id, pending.c.due_at_ms >= _TOPICS.c.from_ms)
-    .order_by(pending.c.due_at_ms)
-    .limit(literal_column("1"))
-)
-_NEXT_CHECKS = select(_TOPICS.c.topic_id, _EARLIEST.scalar_subquery().label("due_ms"))
-_IDS = rows_parameter("ids", "pending_id")
-_THESE = (pending.c.pending_id.in_(select(_IDS.c.pending_id)),)
-_COUNT = update(pending).where(*_THESE).values(checks=pending.c.checks + 1, due_at_ms=bindparam("at_ms"))
-_UNCOUNT = update(pending).where(*_THESE).values(checks=pending.c.checks - 1, due_at_ms=bindparam("at_ms"))
-_OF_SENDER = (
-    select(pending.c.topic_id).where(IS_HALF_OF_CLIENT, pending.c.client_id == bindparam("of_client")).distinct()
 )

@@ -1,27 +1,24 @@
-"""Pending messages: stored, but in no queue yet; they can be taken back.
+"""Requests that store pending messages and take them back.
 
-A transaction that locks a pending row has locked no delivery and waits for no queue's counter (`producing.enqueue`). So
-these phases come after `messages.append` and before all phases that lock deliveries, and servers cannot deadlock.
+Who locks a pending message has locked no delivery and waits for no queue's counter (`producing.enqueue`). So these
+phases come after `messages.append` and before all phases that lock deliveries, and servers cannot deadlock.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
-from sqlalchemy import Executable, bindparam, delete, func, select
+from sqlalchemy import bindparam, select
 
-from popserver.database.dialect import Dialect, PerDialect, dialect_of
-from popserver.database.newest import are_newest, no_index_has
 from popserver.database.notifications import CHECKS, PENDING
-from popserver.database.rows import RowStatement, encode_rows, rows_parameter
-from popserver.database.schema import IS_ORIGINAL, message, pending
+from popserver.database.schema import IS_ORIGINAL, message
 from popserver.database.schema import topic as topic_table
-from popserver.engine.transaction import STEP_ROWS_MAX, Phase, Request, Transaction, carries_out
-from popserver.messages import keys
+from popserver.engine.transaction import Phase, Request, Transaction, carries_out
+from popserver.messages import keys, pending_messages
 from popserver.messages.append import content
 from popserver.model.errors import MessageNotFound, MessagePropertyConflictWithType, PopError, TooLate, TopicNotFound
 from popserver.model.handles import transaction_id_of
@@ -30,33 +27,6 @@ from popserver.model.states import PendingKind
 from popserver.model.times import apart
 from popserver.model.topic import MessageType, Topic
 from popserver.producing.rules import CheckPolicy, first_check_at_ms
-
-
-class PendingRow(NamedTuple):
-    """The columns of a pending message that decisions need; the body stays in the database."""
-
-    pending_id: int
-    topic_id: int
-    message_id: bytes
-    kind: str
-    due_at_ms: int
-    transaction_id: str | None
-    checks: int
-    enqueued: int
-    tag: str | None
-    keys: str | None
-    message_group: str | None
-    priority: int | None
-    message_type: str
-    stored_at_ms: int
-    deliver_at_ms: int | None
-    size: int
-
-
-PENDING_COLUMNS = [
-    *(pending.c[name] for name in PendingRow._fields if name != "size"),
-    func.length(pending.c.body).label("size"),
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,27 +84,6 @@ def cancel_pending(tx: Transaction, requests: Sequence[CancelPending]) -> list[l
     return [_cancel_pending(tx, request) for request in requests]
 
 
-def locked(tx: Transaction, topic: Topic, message_ids: Iterable[str]) -> dict[bytes, list[PendingRow]]:
-    """Lock and return the pending rows of these messages, by id.
-
-    One id may have two rows: one was sent, the other was enqueued by a user's own transaction.
-    """
-    ids = sorted({id_to_bytes(each) for each in message_ids})
-    found: dict[bytes, list[PendingRow]] = {}
-    for start in range(0, len(ids), STEP_ROWS_MAX):
-        names = {"topic_id": topic.topic_id, "ids": ids[start : start + STEP_ROWS_MAX]}
-        for row in _LOCK.rows(tx.conn, names):
-            found.setdefault(bytes(row.message_id), []).append(row)
-    return found
-
-
-def remove(tx: Transaction, pending_ids: Iterable[int]) -> None:
-    """Delete pending rows."""
-    ids = [(each,) for each in pending_ids]
-    if ids:
-        tx.conn.execute(_REMOVE.of(tx.conn), {"ids": encode_rows(ids)})
-
-
 def _store_in_topic(tx: Transaction, requests: Sequence[StorePending]) -> list[list[SendResult] | PopError]:
     topic = requests[0].topic
     if tx.conn.execute(_EXISTS, {"topic_id": topic.topic_id}).first() is None:
@@ -151,7 +100,7 @@ def _store_in_topic(tx: Transaction, requests: Sequence[StorePending]) -> list[l
                 row = _row(tx, request, each)
                 rows.append(row)
                 results[each.message_id] = SendResult(each.message_id, None, 0, row[5] or "", each.deliver_at_ms)
-    dialect_of(tx.conn).insert(tx.conn, pending, rows)
+    pending_messages.store(tx.conn, rows)
     results |= {repeat: results[first] for repeat, first in alike.items()}
     return [[results[each.message_id] for each in request.messages] for request in requests]
 
@@ -182,14 +131,15 @@ def _row(tx: Transaction, request: StorePending, each: Message) -> tuple[Any, ..
 
 
 def _recall_pending(tx: Transaction, request: RecallPending) -> PopError | None:
-    rows = locked(tx, request.topic, [request.message_id]).get(id_to_bytes(request.message_id), [])
+    message_id = id_to_bytes(request.message_id)
+    rows = pending_messages.lock(tx.conn, request.topic.topic_id, [message_id]).get(message_id, [])
     delayed = [row for row in rows if row.kind != PendingKind.HALF]
     if rows and not delayed:
         return _not_delayed(request)
     if any(row.deliver_at_ms == request.deliver_at_ms for row in delayed):
-        remove(tx, (row.pending_id for row in delayed))
+        pending_messages.remove(tx.conn, (row.pending_id for row in delayed))
         return None
-    names = {"topic_id": request.topic.topic_id, "message_id": id_to_bytes(request.message_id)}
+    names = {"topic_id": request.topic.topic_id, "message_id": message_id}
     entered = None if rows else tx.conn.execute(_ENQUEUED, names).first()
     if entered is None:
         return MessageNotFound(
@@ -212,36 +162,14 @@ def _not_delayed(request: RecallPending) -> PopError:
 
 
 def _cancel_pending(tx: Transaction, request: CancelPending) -> list[str]:
-    rows = locked(tx, request.topic, request.message_ids)
-    remove(tx, (row.pending_id for several in rows.values() for row in several))
+    rows = pending_messages.lock(tx.conn, request.topic.topic_id, set(map(id_to_bytes, request.message_ids)))
+    pending_messages.remove(tx.conn, (row.pending_id for several in rows.values() for row in several))
     return [each for each in dict.fromkeys(request.message_ids) if id_to_bytes(each) in rows]
 
 
 _EXISTS = select(topic_table.c.topic_id).where(
     topic_table.c.topic_id == bindparam("topic_id"), topic_table.c.deleted_at_ms.is_(None)
 )
-_LOCK = RowStatement(
-    PendingRow,
-    select(*PENDING_COLUMNS)
-    # By the ids: other indexes may have thousands of old versions, also the one that has the order.
-    .where(
-        no_index_has(pending.c.topic_id) == bindparam("topic_id"),
-        pending.c.message_id.in_(bindparam("ids", expanding=True)),
-    )
-    .order_by(no_index_has(pending.c.pending_id))
-    .with_for_update(),
-)
-_IDS = rows_parameter("ids", "pending_id")
-
-
-def _remove(dialect: Dialect) -> Executable:
-    """Of rows that are locked. SQLite has no DELETE with a join."""
-    if dialect.has_other_writers:
-        return delete(pending).where(are_newest(dialect, pending, _IDS, "pending_id"))
-    return delete(pending).where(pending.c.pending_id.in_(select(_IDS.c.pending_id)))
-
-
-_REMOVE = PerDialect(_remove)
 _ENQUEUED = select(message.c.stored_at_ms, message.c.deliver_at_ms).where(
     message.c.topic_id == bindparam("topic_id"),
     message.c.message_id == bindparam("message_id"),

@@ -1,16 +1,17 @@
-"""Reads of pending messages: whole messages, a topic's schedule, messages with a key."""
+"""Reads of pending messages: whole messages, a topic's schedule, messages with a key; and how many there are."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
-from sqlalchemy import Connection, bindparam, func, select, tuple_
+from sqlalchemy import Connection, and_, bindparam, case, func, select, tuple_
 
 from popserver.catalog import lookup, topics
 from popserver.database.rows import RowStatement, encode_rows, rows_parameter
-from popserver.database.schema import pending
+from popserver.database.schema import IS_DELAYED, IS_HALF, pending
 from popserver.messages.read import MessageRow, stored_message
 from popserver.model.message import StoredMessage, id_from_bytes
 from popserver.model.names import Resource
@@ -33,8 +34,11 @@ class ScheduledMessage(NamedTuple):
     transaction_id: str
 
 
-class _ScheduledRow(NamedTuple):
+class ScheduledRow(NamedTuple):
+    """The same without the message; `size` is that of its body."""
+
     pending_id: int
+    topic_id: int
     kind: str
     due_at_ms: int
     checks: int
@@ -79,12 +83,41 @@ def scheduled(conn: Connection, name: Resource, after: After, limit: int) -> lis
     ]
 
 
+def find(conn: Connection, name: Resource | None, message_id: bytes) -> ScheduledRow | None:
+    """A pending message with this id, in the topic or (None) in any."""
+    rows = _OF_ID.rows(conn, {"of_id": message_id})
+    there = topics.topics_by_id(conn, {row.topic_id for row in rows}) if rows else {}
+    found = (row for row in rows if row.topic_id in there)
+    return next((row for row in found if name in (None, there[row.topic_id].name)), None)
+
+
 def pending_with_key(conn: Connection, name: Resource, key: str) -> list[str]:
     """The ids of the first 1,000 pending messages of the topic that have the key. Scans all its pending messages."""
     topic = _topic(conn, name)
     rows = conn.execute(_WITH_TEXT, {"of_topic": topic.topic_id, "written": _written(key)})
     found = (id_from_bytes(bytes(row.message_id)) for row in rows if key in json.loads(row.listed))
     return [each for each, _ in zip(found, range(KEY_MATCHES_MAX), strict=False)]
+
+
+def counts(conn: Connection) -> dict[PendingKind, dict[int, int]]:
+    """How many messages of each kind are pending, by topic id."""
+    return {kind: {row[0]: row[1] for row in conn.execute(statement)} for kind, statement in _COUNTS.items()}
+
+
+def due_within(conn: Connection, now_ms: int, ends_ms: Sequence[int]) -> list[int]:
+    """How many delayed messages are due after `now_ms` up to the first end, from there up to the second, and so on."""
+    bounds = [now_ms, *ends_ms]
+    between = (and_(pending.c.due_at_ms > begin, pending.c.due_at_ms <= end) for begin, end in pairwise(bounds))
+    sums = select(*(func.sum(case((each, 1), else_=0)) for each in between))
+    within = pending.c.due_at_ms > now_ms, pending.c.due_at_ms <= bounds[-1]
+    row = conn.execute(sums.where(IS_DELAYED, *within)).one()
+    return [int(count or 0) for count in row]
+
+
+def overdue(conn: Connection, now_ms: int) -> tuple[int, int | None]:
+    """How many delayed messages are due and in no queue yet, and when the first of them was due; 0: at once."""
+    count, first_ms = conn.execute(_OVERDUE, {"now_ms": now_ms}).one()
+    return count, first_ms
 
 
 def _topic(conn: Connection, name: Resource) -> Topic:
@@ -101,22 +134,25 @@ def _written(key: str) -> str:
 
 
 _NO_QUEUE = {0: 0}
+_OVERDUE = select(func.count(), func.min(pending.c.due_at_ms)).where(
+    IS_DELAYED, pending.c.due_at_ms <= bindparam("now_ms")
+)
+_COUNTS = {
+    kind: select(pending.c.topic_id, func.count()).where(is_kind).group_by(pending.c.topic_id)
+    for kind, is_kind in ((PendingKind.DELAY, IS_DELAYED), (PendingKind.HALF, IS_HALF))
+}
 _IDS = rows_parameter("ids", "pending_id")
 # All columns of a `MessageRow` but its key.
 _MESSAGES = select(pending.c.pending_id, *(pending.c[name] for name in MessageRow._fields[1:])).join(
     _IDS, _IDS.c.pending_id == pending.c.pending_id
 )
+_SCHEDULED = select(
+    *(pending.c[name] for name in ScheduledRow._fields if name != "size"), func.length(pending.c.body).label("size")
+)
+_OF_ID = RowStatement(ScheduledRow, _SCHEDULED.where(pending.c.message_id == bindparam("of_id")))
 _SCHEDULE = RowStatement(
-    _ScheduledRow,
-    select(
-        pending.c.pending_id,
-        pending.c.kind,
-        pending.c.due_at_ms,
-        pending.c.checks,
-        pending.c.transaction_id,
-        func.length(pending.c.body).label("size"),
-    )
-    .where(
+    ScheduledRow,
+    _SCHEDULED.where(
         pending.c.topic_id == bindparam("of_topic"),
         # This condition comes first: SQLite uses no index for a comparison of row values.
         pending.c.due_at_ms >= bindparam("after_due"),

@@ -14,6 +14,7 @@ from popserver.engine.reader import Reader
 from popserver.engine.timers import DueTimer
 from popserver.engine.wakeups import Wakeups, Woken
 from popserver.engine.writer import Writer
+from popserver.messages.pending_messages import PendingRow, first_due_ms
 from popserver.model import handles
 from popserver.model.errors import BadRequest, PopError
 from popserver.model.message import Message
@@ -47,7 +48,7 @@ class Pending:
 
     async def start(self) -> None:
         """Start with the earliest delayed message, which may have become due while no server ran."""
-        self._sleeper.expect(await self._reader.look_up(enqueue.next_due_ms))
+        self._sleeper.expect(await self._reader.look_up(first_due_ms))
 
     def expect(self, topic_id: int, due_ms: int) -> None:
         """A message of this topic is due at `due_ms`. The timer hears of it by the commit; this adds its topic."""
@@ -110,7 +111,7 @@ class Pending:
             return done.next_due_ms
         return max(done.next_due_ms, now_ms + BESIDE_ANOTHER_MS)
 
-    def _count(self, entered: Sequence[pending.PendingRow]) -> None:
+    def _count(self, entered: Sequence[PendingRow]) -> None:
         """Count messages that are in their queues now. Those of users' transactions were not counted before."""
         meters = self._writer.meters
         for each in entered:

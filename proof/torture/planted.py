@@ -147,9 +147,9 @@ def _no_order() -> None:
 
 @_fault("a delayed message comes early", Scene.DELAY, "I10")
 def _early_timer() -> None:
-    enqueue = _module("popserver.producing.enqueue")
+    pending_messages = _module("popserver.messages.pending_messages")
 
-    enqueue._DUE = _Hasty(enqueue._DUE)
+    pending_messages._DUE = _Hasty(pending_messages._DUE)
 
 
 @_fault("a rollback is a commit", Scene.TRANSACTIONS, "I2")

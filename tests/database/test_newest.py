@@ -15,8 +15,8 @@ from popserver.database.schema import delivery, message_group_progress, metadata
 from popserver.database.states_of import _STATE_OF
 from popserver.delivery.places import IS_OPEN, READY_SINCE_MS
 from popserver.delivery.start_offsets import is_position, position_of
+from popserver.messages.pending_messages import _NEXT_CHECKS
 from popserver.model.topic import MessageType, queue_of
-from popserver.producing.half_messages import _NEXT_CHECKS
 from tests.support.open_store import OpenStore
 from tests.support.pending_store import a_delayed, pend
 

@@ -13,12 +13,12 @@ from popserver.engine.transaction import STEP_ROWS_MAX, RepeatedId, Transaction
 from popserver.filters.tags import parse
 from popserver.maintenance import retention
 from popserver.messages import append
+from popserver.messages.pending_messages import _COLUMNS
 from popserver.model.errors import MessageNotFound, MessagePropertyConflictWithType, TooLate, TopicNotFound
 from popserver.model.message import Message, id_to_bytes
 from popserver.model.states import PendingKind, State
 from popserver.model.topic import MessageType
 from popserver.producing import enqueue, pending
-from popserver.producing.pending import PENDING_COLUMNS
 from popserver.producing.pending_facts import After, pending_with_key, scheduled
 from tests.support.builders import TOPIC, a_message, messages_of
 from tests.support.open_store import HOUR, MINUTE, SECOND, START_MS, OpenStore, ids
@@ -306,7 +306,7 @@ def test_behind_a_missing_message_of_its_group_none_enters(store: OpenStore) -> 
     batch = [a_delayed(store, message_group=name) for name in ("g", "other", "g", "g", "other")]
     pend(store, topic, *batch)
     store.now_ms += MINUTE
-    rows = store.conn.execute(select(*PENDING_COLUMNS).order_by(schema.pending.c.pending_id)).all()
+    rows = store.conn.execute(select(*_COLUMNS).order_by(schema.pending.c.pending_id)).all()
     step: list[Any] = [row for index, row in enumerate(rows) if index != 2]
     found = enqueue._in_order(Transaction.at(store.conn, store.now_ms), step)
     assert [row.pending_id for row in found] == [rows[index].pending_id for index in (0, 1, 4)]

@@ -7,9 +7,9 @@ from functools import partial
 
 import pytest
 
+from popserver.messages.pending_messages import topics_of_sender
 from popserver.model.topic import Topic
 from popserver.producing import pending
-from popserver.producing.half_messages import topics_of_sender
 from popserver.producing.pending_facts import After, scheduled
 from tests.support.builders import TOPIC
 from tests.support.open_store import HOUR, MINUTE, SECOND, OpenStore
