@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from popserver.lite import expire, flow
+from popserver.lite import flow
 from popserver.lite.offsets import OffsetOption, OffsetPolicy
+from popserver.messages import lite_topics
 from popserver.model.errors import BadRequest
 from popserver.model.names import Resource
 from popserver.model.states import State
@@ -115,7 +116,7 @@ async def test_the_types_and_the_life_of_a_topic_are_checked(lite: LiteBroker) -
 
 
 async def test_those_that_stay_do_not_hide_the_others(lite: LiteBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (expire, flow):
+    for module in (lite_topics, flow):
         monkeypatch.setattr(module, "STEP_ROWS_MAX", 2)
     await lite.broker.catalog.update_topic(TOPIC, lite_expires_ms=HOUR_MS)
     await lite.sync("a", "b", "c", "d")

@@ -8,6 +8,7 @@ from popserver.engine import upkeep
 from popserver.engine.wakeups import PollKey
 from popserver.lite.subscriptions import SyncLite, TouchLite
 from popserver.maintenance import purge
+from popserver.members import lite_subscriptions
 from popserver.model.errors import ConsumerGroupNotFound, TopicNotFound
 from popserver.model.names import Resource
 from popserver.model.topic import MessageType, NewTopic
@@ -52,7 +53,7 @@ async def test_a_deleted_group_takes_its_subscriptions_along(lite: LiteBroker) -
 
 async def test_a_step_of_the_purge_is_limited(lite: LiteBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     await used(lite)
-    for each in (purge, upkeep):
+    for each in (purge, upkeep, lite_subscriptions):
         monkeypatch.setattr(each, "STEP_ROWS_MAX", 2)
     steps: list[int] = []
     removed = lite.broker.maintenance._removals.rows
