@@ -10,15 +10,7 @@ from popserver.catalog import facts as catalog_facts
 from popserver.catalog import pauses
 from popserver.database import states_of
 from popserver.database.newest import group_of
-from popserver.database.schema import (
-    IS_ORIGINAL,
-    dead_letter,
-    delivery,
-    message,
-    progress,
-    queue,
-    redrive,
-)
+from popserver.database.schema import IS_ORIGINAL, dead_letter, delivery, message, progress, queue, redrive
 from popserver.database.schema import message_group_progress as behind
 from popserver.database.schema import topic as topic_table
 from popserver.delivery import history

@@ -24,13 +24,7 @@ from popserver.engine.writer import Writer
 from popserver.lite.expire import ExpireLite
 from popserver.lite.offsets import OffsetOption
 from popserver.lite.registry import LiteClients
-from popserver.lite.subscriptions import (
-    SILENT_MS,
-    LeaveLite,
-    Synced,
-    SyncLite,
-    TouchLite,
-)
+from popserver.lite.subscriptions import SILENT_MS, LeaveLite, Synced, SyncLite, TouchLite
 from popserver.members.lite_subscriptions import SilentClient, longest_silent_ms, silent_clients
 from popserver.messages.lite_topics import EXPIRE_PERIOD_MS, expiring, has_lite_topics
 from popserver.model.errors import BadRequest, CommitUnknown, PopError

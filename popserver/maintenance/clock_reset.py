@@ -15,13 +15,7 @@ from popserver.cluster.sql import forget_servers, newest_heartbeat_ms
 from popserver.database.check import check_unused
 from popserver.database.database import Database
 from popserver.database.rows import encode_rows, rows_parameter
-from popserver.database.schema import (
-    delivery,
-    in_states,
-    message,
-    message_group_progress,
-    queue,
-)
+from popserver.database.schema import delivery, in_states, message, message_group_progress, queue
 from popserver.engine.transaction import STEP_ROWS_MAX
 from popserver.engine.upkeep import sooner
 from popserver.maintenance import clock_notes

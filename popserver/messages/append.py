@@ -8,19 +8,7 @@ from dataclasses import dataclass
 from itertools import chain, groupby
 from typing import Any, ClassVar, NamedTuple
 
-from sqlalchemy import (
-    BigInteger,
-    Connection,
-    any_,
-    bindparam,
-    case,
-    exists,
-    func,
-    literal_column,
-    select,
-    true,
-    update,
-)
+from sqlalchemy import BigInteger, Connection, any_, bindparam, case, exists, func, literal_column, select, true, update
 
 from popserver.database.dialect import dialect_of
 from popserver.database.newest import is_newest, newest

@@ -236,10 +236,10 @@ ANY_OF_IDS = _one.where(
 ).scalar_subquery()
 _IDS = rows_parameter("ids", "pending_id")
 # The topics and the message ids of the pending messages `ids`.
-NAMED = (
+PENDING_BY_ID = (
     select(pending.c.pending_id, pending.c.topic_id, pending.c.message_id)
     .join(_IDS, _IDS.c.pending_id == pending.c.pending_id)
-    .subquery("named")
+    .subquery("pending_by_id")
 )
 _THESE = pending.c.pending_id.in_(select(_IDS.c.pending_id))
 _PROPERTIES = select(pending.c.pending_id, pending.c.properties).where(_THESE, pending.c.properties.is_not(None))

@@ -12,14 +12,7 @@ from typing import NamedTuple
 from sqlalchemy import Connection, and_, bindparam, func, select, text
 
 from popserver.database.dialect import dialect_of
-from popserver.database.schema import (
-    KEY_SHIFT,
-    WITH_TIME,
-    consumer_group,
-    delivery,
-    message,
-    queue,
-)
+from popserver.database.schema import KEY_SHIFT, WITH_TIME, consumer_group, delivery, message, queue
 from popserver.database.schema import topic as topic_table
 from popserver.model.states import PendingKind, State
 from popserver.producing import pending_facts

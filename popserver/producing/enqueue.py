@@ -12,19 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
-from sqlalchemy import (
-    ColumnElement,
-    Executable,
-    and_,
-    any_,
-    func,
-    insert,
-    literal_column,
-    null,
-    select,
-    true,
-    update,
-)
+from sqlalchemy import ColumnElement, Executable, and_, any_, func, insert, literal_column, null, select, true, update
 
 from popserver.catalog.topics import topics_by_id
 from popserver.database.dialect import Dialect, PerDialect
@@ -37,7 +25,7 @@ from popserver.filters import tag_hash
 from popserver.messages import keys, pending_messages
 from popserver.messages.append import STORED_AT_MS
 from popserver.messages.keyed import KeyedMessages
-from popserver.messages.pending_messages import NAMED, PendingRow
+from popserver.messages.pending_messages import PENDING_BY_ID, PendingRow
 from popserver.messages.spread import by_queue
 from popserver.model.errors import PopError
 from popserver.model.message import WINDOW_MS
@@ -228,11 +216,8 @@ def _in_a_queue_already(tx: Transaction, rows: Sequence[PendingRow]) -> set[int]
     return repeats | set(tx.conn.execute(_KNOWN, {"ids": encode_rows([(row.pending_id,) for row in rows])}).scalars())
 
 
-_KNOWN = (
-    select(NAMED.c.pending_id)
-    .join(message, (message.c.message_id == NAMED.c.message_id) & (message.c.topic_id == NAMED.c.topic_id))
-    .where(IS_ORIGINAL)
-)
+_is_of = and_(*(message.c[name] == PENDING_BY_ID.c[name] for name in ("message_id", "topic_id")))
+_KNOWN = select(PENDING_BY_ID.c.pending_id).join(message, _is_of).where(IS_ORIGINAL)
 _COUNTS = rows_parameter("counts", "queue_id", "count")
 
 

@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import update
 
 from popserver.database.schema import pending
+from popserver.messages.pending_messages import topics_of_sender
 from popserver.model.errors import InvalidTransactionId
 from popserver.model.topic import MessageType
 from popserver.producing.half_messages import (
@@ -16,7 +17,6 @@ from popserver.producing.half_messages import (
     ReturnChecks,
     end_transaction,
     return_checks,
-    topics_of_sender,
 )
 from popserver.producing.rules import CheckPolicy, Resolution
 from tests.support.builders import TOPIC
