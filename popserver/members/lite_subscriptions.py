@@ -1,6 +1,7 @@
 """Which clients of a group subscribe to which lite topics, and when each has named its lite topics (docs/design/0021).
 
-Whoever changes subscriptions has locked the group's progress, so each is changed by one transaction at a time.
+A transaction that changes subscriptions has locked the progress of the group, so there is one at a time. The primary
+key has the clients of a lite topic beside each other; another index has the lite topics of a client.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ A transaction that locks a pending message has locked no delivery and waits for 
 messages skips those that another transaction has locked; what names messages waits for them.
 
 On Postgres a user's open transaction keeps the entries of all that was ever pending. So messages are looked for by
-their ids, with the topic in a form that no index has, and searches by time begin where the last one ended.
+their ids, with the topic in a form that no index has, and searches by time begin where the last one ended. There is an
+index by time for each kind: undecided half messages do not delay messages that are due.
 """
 
 from __future__ import annotations
