@@ -20,8 +20,8 @@ from popserver.database.dialect import dialect_of
 from popserver.database.rows import RowQuery, encode_rows, rows_parameter
 from popserver.database.schema import message, queue
 from popserver.filters import SqlFilter
-from popserver.messages.origins import of_places
 from popserver.messages.ranges import INSIDE, WITH_TAG, FilterQuery, Work, judge, narrowed, of_tags
+from popserver.messages.redrives import of_places
 from popserver.model.message import REDRIVE_PLAN
 from popserver.model.topic import Topic, message_key, queue_of
 from popserver.pulling.read import Ends, ends_of

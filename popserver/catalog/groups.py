@@ -201,6 +201,12 @@ def _from_json(text: str) -> Intervals:
     return Exponential(**intervals) if isinstance(intervals, dict) else tuple(intervals)
 
 
+# The groups that are not deleted, for keepers of what has a group's id.
+EXISTING = (
+    select(consumer_group.c.group_id, consumer_group.c.namespace, consumer_group.c.name)
+    .where(consumer_group.c.deleted_at_ms.is_(None))
+    .subquery("existing_group")
+)
 _COLUMNS = [consumer_group.c[name] for name in _GroupRow._fields]
 _existing = select(*_COLUMNS).where(consumer_group.c.deleted_at_ms.is_(None))
 _GROUP = RowStatement(

@@ -100,6 +100,12 @@ def topics_by_id(conn: Connection, topic_ids: Collection[int]) -> dict[int, Topi
     return {row.topic_id: _topic(row, queues.get(row.topic_id, ())) for row in rows}
 
 
+def names_by_id(conn: Connection, topic_ids: Collection[int]) -> dict[int, Resource]:
+    """The names of these topics by id, also of deleted ones whose rows are still there."""
+    rows = conn.execute(_NAMES_BY_ID, {"topic_ids": list(topic_ids)}) if topic_ids else ()
+    return {row.topic_id: Resource(row.namespace, row.name) for row in rows}
+
+
 def page_of_topics(
     conn: Connection, namespace: str | None, after: Resource | None, limit: int
 ) -> list[tuple[Topic, list[QueueRow]]]:
@@ -225,6 +231,9 @@ _TOPIC = RowStatement(
 )
 _TOPICS_BY_ID = RowStatement(
     _TopicRow, _existing.where(topic_table.c.topic_id.in_(bindparam("topic_ids", expanding=True)))
+)
+_NAMES_BY_ID = select(topic_table.c.topic_id, topic_table.c.namespace, topic_table.c.name).where(
+    topic_table.c.topic_id.in_(bindparam("topic_ids", expanding=True))
 )
 _ALL_TOPICS = RowStatement(_TopicRow, _existing.order_by(topic_table.c.name))
 _in_order = _existing.order_by(topic_table.c.namespace, topic_table.c.name)

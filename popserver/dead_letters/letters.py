@@ -10,31 +10,17 @@ from sqlalchemy import Connection, func, select
 
 from popserver.catalog import facts as catalog_facts
 from popserver.catalog import topics
-from popserver.database.rows import RowStatement, encode_rows, rows_parameter
-from popserver.database.schema import KEY_SHIFT, dead_letter, message, queue
-from popserver.database.schema import topic as topic_table
+from popserver.database.rows import encode_rows, rows_parameter
+from popserver.database.schema import message, queue
 from popserver.dead_letters import selecting
 from popserver.dead_letters.rules import LetterSelection
-from popserver.messages import read
+from popserver.messages import dead_letters, read
+from popserver.messages.dead_letters import DeadLetterRow
 from popserver.model.errors import MessageNotFound
 from popserver.model.group import Group
 from popserver.model.message import StoredMessage, id_to_bytes
 from popserver.model.names import Resource, dead_letter_topic
-from popserver.model.topic import offset_of
-
-
-class _LetterRow(NamedTuple):
-    dead_letter_id: int
-    copy_key: int
-    attempt: int
-    reason: str
-    dead_at_ms: int
-    redrive_state: str | None
-    origin_key: int
-    plan_id: str | None
-    namespace: str | None
-    name: str | None
-    number: int | None
+from popserver.model.topic import offset_of, queue_of
 
 
 class DeadLetter(NamedTuple):
@@ -72,9 +58,8 @@ def list_dead_letters(
     Without `bodies` their bodies are empty.
     """
     group, page = selecting.page_of(conn, of, after_id, limit)
-    rows = _OF_IDS.rows(conn, {"ids": encode_rows([(each,) for each in page.ids])})
-    kept = _within_an_answer(conn, rows) if bodies else rows
-    next_after_id = page.next_after_id if len(kept) == len(rows) else kept[-1].dead_letter_id
+    kept = _within_an_answer(conn, page.rows) if bodies else page.rows
+    next_after_id = page.next_after_id if len(kept) == len(page.rows) else kept[-1].dead_letter_id
     return DeadLetters(_dead_letters(conn, group, kept, bodies=bodies), next_after_id)
 
 
@@ -82,18 +67,16 @@ def find_dead_letter(conn: Connection, group_name: Resource, message_id: str) ->
     """A group's newest dead letter with this message id (several topics may have had it). Raises `MessageNotFound`."""
     group = catalog_facts.group(conn, group_name)
     copies = select(message.c.message_key).where(message.c.message_id == id_to_bytes(message_id))
-    wanted = dead_letter.c.group_id == group.group_id, dead_letter.c.copy_key.in_(copies)
-    newest = _FACTS.where(*wanted).order_by(dead_letter.c.dead_letter_id.desc()).limit(1)
-    rows = [_LetterRow(*row) for row in conn.execute(newest)]
-    if not rows:
+    newest = dead_letters.newest_of_copies(conn, group.group_id, conn.execute(copies).scalars().all())
+    if newest is None:
         raise MessageNotFound(
             f"group '{group_name}' has no dead letter with message id '{read.short(message_id)}';"
             f" list them with: popmq dlq list --group {group_name.name}"
         )
-    return _dead_letters(conn, group, rows)[0]
+    return _dead_letters(conn, group, [newest])[0]
 
 
-def _within_an_answer(conn: Connection, rows: Sequence[_LetterRow]) -> list[_LetterRow]:
+def _within_an_answer(conn: Connection, rows: Sequence[DeadLetterRow]) -> list[DeadLetterRow]:
     sizes = {
         row.message_key: row.size
         for row in conn.execute(_SIZES, {"keys": encode_rows([(row.copy_key,) for row in rows])})
@@ -103,22 +86,26 @@ def _within_an_answer(conn: Connection, rows: Sequence[_LetterRow]) -> list[_Let
 
 
 def _dead_letters(
-    conn: Connection, group: Group, rows: Sequence[_LetterRow], *, bodies: bool = True
+    conn: Connection, group: Group, rows: Sequence[DeadLetterRow], *, bodies: bool = True
 ) -> list[DeadLetter]:
     topic = topics.find_topic(conn, dead_letter_topic(group.name))
     copies = read.load(conn, topic, [row.copy_key for row in rows], bodies=bodies) if topic else []
     by_key = {each.message_key: each for each in copies}
+    # A dead letter stays after the topic that it came from is deleted.
+    names = topics.names_by_id(conn, {row.origin_topic_id for row in rows})
+    queues = {"queues": encode_rows([(queue_of(row.origin_key),) for row in rows])}
+    numbers = {row.queue_id: row.number for row in conn.execute(_NUMBERS, queues)}
     return [
         DeadLetter(
             row.dead_letter_id,
             group.name,
-            None if row.name is None else Resource(row.namespace or "", row.name),
+            names.get(row.origin_topic_id),
             by_key.get(row.copy_key),
             row.attempt,
             row.reason,
             row.dead_at_ms,
             row.redrive_state or "",
-            row.number,
+            numbers.get(queue_of(row.origin_key)),
             offset_of(row.origin_key),
             row.plan_id or "",
         )
@@ -126,25 +113,9 @@ def _dead_letters(
     ]
 
 
-# Outer joins: a dead letter stays after the topic that it came from is deleted.
-_FACTS = (
-    select(
-        *(dead_letter.c[name] for name in _LetterRow._fields[:-3]),
-        topic_table.c.namespace,
-        topic_table.c.name,
-        queue.c.number,
-    )
-    .outerjoin(topic_table, topic_table.c.topic_id == dead_letter.c.origin_topic_id)
-    .outerjoin(queue, queue.c.queue_id == dead_letter.c.origin_key.op(">>")(KEY_SHIFT))
-)
-_IDS = rows_parameter("ids", "dead_letter_id")
-_OF_IDS = RowStatement(
-    _LetterRow,
-    _FACTS.where(dead_letter.c.dead_letter_id.in_(select(_IDS.c.dead_letter_id))).order_by(
-        dead_letter.c.dead_letter_id
-    ),
-)
 _KEYS = rows_parameter("keys", "message_key")
 _SIZES = select(message.c.message_key, func.length(message.c.body).label("size")).where(
     message.c.message_key.in_(select(_KEYS.c.message_key))
 )
+_QUEUES = rows_parameter("queues", "queue_id")
+_NUMBERS = select(queue.c.queue_id, queue.c.number).where(queue.c.queue_id.in_(select(_QUEUES.c.queue_id)))

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from sqlalchemy import Connection, bindparam, select, text
+from sqlalchemy import Connection, bindparam, text
 
-from popserver.catalog import facts
+from popserver.catalog import facts, groups
 from popserver.database.rows import RowStatement
-from popserver.database.schema import consumer_group, redrive_plan
+from popserver.messages import redrives as records
+from popserver.messages.redrives import PlanRow
 from popserver.model.message import id_from_bytes
 from popserver.model.names import Resource
 from popserver.model.states import PlanState
@@ -49,23 +50,6 @@ class RedriveFacts(NamedTuple):
     outcome: str
 
 
-class _PlanRow(NamedTuple):
-    plan_id: str
-    state: str
-    reason: str
-    target_namespace: str | None
-    target_topic: str | None
-    created_by: str
-    created_at_ms: int
-    planned: int
-    redriven: int
-    skipped: int
-    planned_up_to: int
-    selection: str
-    group_namespace: str
-    consumer_group: str
-
-
 class _RedriveRow(NamedTuple):
     plan_id: str
     dead_letter_id: int
@@ -89,12 +73,10 @@ def plan(conn: Connection, plan_id: str) -> PlanFacts | None:
 
 def plans(conn: Connection, group_name: Resource | None, plan_id: str | None, limit: int) -> list[PlanFacts]:
     """The newest `limit` plans of one group or (None) of all, or the plan with this id."""
-    query = _PLANS
-    if group_name is not None:
-        query = query.where(redrive_plan.c.group_id == facts.group(conn, group_name).group_id)
-    if plan_id is not None:
-        query = query.where(redrive_plan.c.plan_id == plan_id)
-    return [_plan(_PlanRow._make(row)) for row in conn.execute(query.limit(limit))]
+    group_id = None if group_name is None else facts.group(conn, group_name).group_id
+    rows = records.newest_plans(conn, group_id, plan_id, limit)
+    found = groups.groups_by_id(conn, {row.group_id for row in rows})
+    return [_plan(row, found[row.group_id].group.name) for row in rows]
 
 
 def redrives(conn: Connection, plan_id: str, after_id: int, limit: int) -> list[RedriveFacts]:
@@ -112,10 +94,10 @@ def redrives_of(conn: Connection, plan_id: str, ids: Sequence[int]) -> list[Redr
     return [by_id[each] for each in ids if each in by_id]
 
 
-def _plan(row: _PlanRow) -> PlanFacts:
+def _plan(row: PlanRow, group: Resource) -> PlanFacts:
     return PlanFacts(
         row.plan_id,
-        Resource(row.group_namespace, row.consumer_group),
+        group,
         PlanState(row.state),
         row.reason,
         _name(row.target_namespace, row.target_topic),
@@ -130,8 +112,8 @@ def _plan(row: _PlanRow) -> PlanFacts:
 
 
 def _target(conn: Connection, plan_id: str) -> Resource | None:
-    row = conn.execute(_TARGET, {"of_plan": plan_id}).first()
-    return None if row is None else _name(*row)
+    row = records.find_plan(conn, plan_id)
+    return None if row is None else _name(row.target_namespace, row.target_topic)
 
 
 def _name(namespace: str | None, name: str | None) -> Resource | None:
@@ -155,19 +137,6 @@ def _redrive(row: _RedriveRow, target: Resource | None) -> RedriveFacts:
     )
 
 
-_PLANS = (
-    select(
-        *(redrive_plan.c[name] for name in _PlanRow._fields if name in redrive_plan.c),
-        consumer_group.c.namespace.label("group_namespace"),
-        consumer_group.c.name.label("consumer_group"),
-    )
-    .join(consumer_group, consumer_group.c.group_id == redrive_plan.c.group_id)
-    .where(consumer_group.c.deleted_at_ms.is_(None))
-    .order_by(redrive_plan.c.created_at_ms.desc(), redrive_plan.c.plan_id.desc())
-)
-_TARGET = select(redrive_plan.c.target_namespace, redrive_plan.c.target_topic).where(
-    redrive_plan.c.plan_id == bindparam("of_plan")
-)
 _LINEAGE = f"SELECT {', '.join(_RedriveRow._fields)} FROM lineage WHERE plan_id = :of_plan"  # noqa: S608
 _REDRIVES = RowStatement(
     _RedriveRow, text(f"{_LINEAGE} AND dead_letter_id > :after ORDER BY dead_letter_id LIMIT :limit")

@@ -8,36 +8,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
-from sqlalchemy import BigInteger, bindparam, exists, insert, literal_column, select, update
+from sqlalchemy import select
 
 from popserver.catalog import groups, lookup, topics
-from popserver.database.rows import RowStatement, encode_rows, rows_parameter
-from popserver.database.schema import dead_letter, message, redrive, redrive_plan
+from popserver.database.rows import encode_rows
+from popserver.database.schema import message
 from popserver.dead_letters.plan_requests import CancelPlan, NewPlan, PlanStep, RedriveCounts, RedriveNow, RunPlan
-from popserver.dead_letters.redrive import NO_COPY, NOT_DEAD, FoundLetters, Plan, find, send, skip, why_not
+from popserver.dead_letters.redrive import NO_COPY, NOT_DEAD, FoundLetters, Plan, find, send, why_not
 from popserver.dead_letters.rules import RedriveItem
 from popserver.engine.transaction import Transaction, carries_out
+from popserver.messages import redrives
+from popserver.messages.dead_letters import RECORDED
+from popserver.messages.redrives import PlanRow
 from popserver.model.errors import BadRequest, MessageNotFound, NotFound, PopError, TooLate, TopicNotFound
 from popserver.model.group import Group
 from popserver.model.names import dead_letter_topic
-from popserver.model.states import Change, PlanState, RedriveState
+from popserver.model.states import PlanState
 
 R = TypeVar("R")
 S = TypeVar("S")
-
-
-class PlanRow(NamedTuple):
-    """A plan's row."""
-
-    plan_id: str
-    group_id: int
-    state: str
-    reason: str
-    selection: str
-    target_topic_id: int | None
-    created_at_ms: int
 
 
 @carries_out(NewPlan)
@@ -70,10 +61,6 @@ def redrive_now(tx: Transaction, requests: Sequence[RedriveNow]) -> list[Redrive
     return [_under_savepoint(_redrive_now, tx, request) for request in requests]
 
 
-def plan_row(tx: Transaction, plan_id: str) -> PlanRow | None:
-    return _PLAN.first(tx.conn, {"of_plan": plan_id})
-
-
 def no_such_plan(plan_id: str) -> NotFound:
     return NotFound(f"redrive plan '{plan_id}' does not exist; list them with: popmq dlq plans")
 
@@ -92,7 +79,7 @@ def _under_savepoint(verb: Callable[[Transaction, R], S], tx: Transaction, reque
 
 def _create_plan(tx: Transaction, request: NewPlan) -> None:
     _existing_group(tx, request)
-    found = plan_row(tx, request.plan_id)
+    found = redrives.find_plan(tx.conn, request.plan_id)
     if found is None:
         _insert(tx, request)
         return
@@ -110,19 +97,15 @@ def _without_reach(selection: str) -> dict[str, Any]:
 
 
 def _record_step(tx: Transaction, request: PlanStep) -> None:
-    names = {"of_plan": request.plan_id, "after": request.after_id, "up_to": request.up_to_id}
-    names |= {"next_state": PlanState.PLANNED if request.is_last else PlanState.DRAFT}
-    if not tx.conn.execute(_REACH, names).rowcount:
-        return
-    if request.ids:
-        ids = encode_rows([(each,) for each in request.ids])
-        _write_records(tx, request.plan_id, ids)
+    state = PlanState.PLANNED if request.is_last else PlanState.DRAFT
+    if redrives.reach(tx, request.plan_id, request.after_id, request.up_to_id, state) and request.ids:
+        _write_records(tx, request.plan_id, request.ids)
 
 
-def _write_records(tx: Transaction, plan_id: str, ids: str) -> None:
-    names = {"of_plan": plan_id, "ids": ids}
-    written = tx.conn.execute(_RECORD_STEP, names, execution_options={"preserve_rowcount": True}).rowcount
-    tx.conn.execute(_COUNT_PLANNED, {"of_plan": plan_id, "written": written})
+def _write_records(tx: Transaction, plan_id: str, ids: Sequence[int]) -> None:
+    names = {"of_plan": plan_id, "ids": encode_rows([(each,) for each in ids])}
+    written = tx.conn.execute(_RECORD, names, execution_options={"preserve_rowcount": True}).rowcount
+    redrives.count_planned(tx, plan_id, written)
 
 
 def _run_plan(tx: Transaction, request: RunPlan) -> RedriveCounts:
@@ -134,9 +117,9 @@ def _run_plan(tx: Transaction, request: RunPlan) -> RedriveCounts:
         )
     _check_not_cancelled(row)
     plan = _plan(tx, row, group)
-    ids = tx.conn.execute(_NEXT, {"of_plan": request.plan_id, "limit": request.limit}).scalars().all()
+    ids = redrives.next_planned(tx.conn, request.plan_id, request.limit)
     done = _send(tx, plan, [RedriveItem(each, row.reason) for each in ids]) if ids else RedriveCounts(0, 0)
-    _finish(tx, request.plan_id)
+    redrives.finish_step(tx, request.plan_id)
     return done
 
 
@@ -145,22 +128,22 @@ def _cancel_plan(tx: Transaction, request: CancelPlan) -> None:
     if row.state == PlanState.DONE:
         raise TooLate(f"redrive plan '{request.plan_id}' is done; there is nothing left to cancel")
     if row.state != PlanState.CANCELLED:
-        tx.conn.execute(_CANCEL, {"of_plan": request.plan_id, "now_ms": tx.now_ms})
+        redrives.cancel(tx, request.plan_id)
 
 
 def _redrive_now(tx: Transaction, request: RedriveNow) -> RedriveCounts:
     new = request.new
     group = _existing_group(tx, new)
-    row = plan_row(tx, new.plan_id)
+    row = redrives.find_plan(tx.conn, new.plan_id)
     if row is None:
         _insert(tx, new)
-        row = plan_row(tx, new.plan_id)
+        row = redrives.find_plan(tx.conn, new.plan_id)
         assert row is not None, "it was made just now"
     _check_same(new, row)
     _check_not_cancelled(row)
     plan = _plan(tx, row, group)
-    ids = encode_rows([(each.dead_letter_id,) for each in request.orders])
-    ended = set(tx.conn.execute(_ENDED_OF, {"of_plan": new.plan_id, "ids": ids}).scalars())
+    ids = [each.dead_letter_id for each in request.orders]
+    ended = redrives.ended_among(tx.conn, new.plan_id, ids)
     orders = [
         each if each.reason else each._replace(reason=row.reason)
         for each in request.orders
@@ -168,7 +151,7 @@ def _redrive_now(tx: Transaction, request: RedriveNow) -> RedriveCounts:
     ]
     _write_records(tx, new.plan_id, ids)
     done = _send(tx, plan, orders, must_exist=True)
-    _finish(tx, new.plan_id)
+    redrives.finish_step(tx, new.plan_id)
     return done
 
 
@@ -182,10 +165,10 @@ def _send(tx: Transaction, plan: Plan, orders: Sequence[RedriveItem], *, must_ex
     if must_exist:
         _check_all_there(plan, found, notes)
     send(tx, plan, found, [each for each in orders if each.dead_letter_id not in notes])
-    skip(tx, plan, notes)
-    counts = {"now_redriven": len(orders) - len(notes), "now_skipped": len(notes)}
-    tx.conn.execute(_COUNT_ENDED, {"of_plan": plan.plan_id, **counts})
-    return RedriveCounts(len(orders) - len(notes), len(notes))
+    redrives.note_skipped(tx, plan.plan_id, notes)
+    counts = RedriveCounts(len(orders) - len(notes), len(notes))
+    redrives.count_ended(tx, plan.plan_id, counts.redriven, counts.skipped)
+    return counts
 
 
 def _check_all_there(plan: Plan, found: FoundLetters, notes: dict[int, str]) -> None:
@@ -230,7 +213,7 @@ def _check_not_cancelled(row: PlanRow) -> None:
 
 def _existing(tx: Transaction, plan_id: str) -> tuple[PlanRow, Group]:
     """The plan and its group. Plans of a deleted group count as gone, although their rows stay for a while."""
-    row = plan_row(tx, plan_id)
+    row = redrives.find_plan(tx.conn, plan_id)
     group = None if row is None else _group(tx, row.group_id)
     if row is None or group is None:
         raise no_such_plan(plan_id)
@@ -272,110 +255,10 @@ def _insert(tx: Transaction, new: NewPlan) -> None:
         "target_namespace": None if new.target is None else new.target.name.namespace,
         "target_topic": None if new.target is None else new.target.name.name,
         "created_by": new.created_by,
-        "created_at_ms": tx.now_ms,
-        "planned_up_to": 0,
     }
-    tx.conn.execute(insert(redrive_plan), row)
+    redrives.add_plan(tx, row)
 
 
-def _finish(tx: Transaction, plan_id: str) -> None:
-    """Set the plan's state: DONE if no message is left, else RUNNING."""
-    names = {"of_plan": plan_id, "now_ms": tx.now_ms}
-    is_left = tx.conn.execute(_NEXT, names | {"limit": 1}).first() is not None
-    if is_left:
-        tx.conn.execute(_BEGIN, names)
-    else:
-        tx.conn.execute(_DONE, names)
-
-
-_PLAN = RowStatement(
-    PlanRow,
-    select(*(redrive_plan.c[name] for name in PlanRow._fields)).where(redrive_plan.c.plan_id == bindparam("of_plan")),
-)
-_REACH = (
-    update(redrive_plan)
-    .where(
-        redrive_plan.c.plan_id == bindparam("of_plan"),
-        redrive_plan.c.state == literal_column(f"'{PlanState.DRAFT}'"),
-        redrive_plan.c.planned_up_to == bindparam("after"),
-    )
-    .values(planned_up_to=bindparam("up_to"), state=bindparam("next_state"))
-)
-_OF_PLAN_THAT_RUNS = (
-    redrive_plan.c.plan_id == bindparam("of_plan"),
-    redrive_plan.c.state.in_([PlanState.PLANNED.value, PlanState.RUNNING.value]),
-)
-_BEGIN = update(redrive_plan).where(*_OF_PLAN_THAT_RUNS).values(state=PlanState.RUNNING.value)
-_DONE = (
-    update(redrive_plan)
-    .where(*_OF_PLAN_THAT_RUNS)
-    .values(state=PlanState.DONE.value, finished_at_ms=bindparam("now_ms", type_=BigInteger))
-)
-_CANCEL = (
-    update(redrive_plan)
-    .where(redrive_plan.c.plan_id == bindparam("of_plan"))
-    .values(state=PlanState.CANCELLED.value, finished_at_ms=bindparam("now_ms", type_=BigInteger))
-)
-_IDS = rows_parameter("ids", "dead_letter_id")
-_of_plan = bindparam("of_plan", type_=redrive.c.plan_id.type)
-_RECORD_STEP = insert(redrive).from_select(
-    [
-        "plan_id",
-        "dead_letter_id",
-        "group_id",
-        "origin_key",
-        "origin_topic_id",
-        "message_id",
-        "attempt",
-        "dead_reason",
-        "dead_at_ms",
-        "state",
-        "change",
-        "reason",
-        "target_topic_id",
-    ],
-    select(
-        redrive_plan.c.plan_id,
-        dead_letter.c.dead_letter_id,
-        dead_letter.c.group_id,
-        dead_letter.c.origin_key,
-        dead_letter.c.origin_topic_id,
-        message.c.message_id,
-        dead_letter.c.attempt,
-        dead_letter.c.reason,
-        dead_letter.c.dead_at_ms,
-        literal_column(f"'{RedriveState.PLANNED}'"),
-        literal_column(f"'{Change.NONE}'"),
-        redrive_plan.c.reason,
-        redrive_plan.c.target_topic_id,
-    )
-    .select_from(redrive_plan)
-    .join(dead_letter, dead_letter.c.group_id == redrive_plan.c.group_id)
-    .join(message, message.c.message_key == dead_letter.c.copy_key)
-    .where(
-        redrive_plan.c.plan_id == _of_plan,
-        dead_letter.c.dead_letter_id.in_(select(_IDS.c.dead_letter_id)),
-        ~exists().where(
-            redrive.c.plan_id == redrive_plan.c.plan_id, redrive.c.dead_letter_id == dead_letter.c.dead_letter_id
-        ),
-    ),
-)
-_ITS_PLAN = update(redrive_plan).where(redrive_plan.c.plan_id == bindparam("of_plan"))
-_COUNT_PLANNED = _ITS_PLAN.values(planned=redrive_plan.c.planned + bindparam("written"))
-_now_redriven, _now_skipped = (bindparam(name, type_=BigInteger) for name in ("now_redriven", "now_skipped"))
-_COUNT_ENDED = _ITS_PLAN.values(
-    planned=redrive_plan.c.planned - _now_redriven - _now_skipped,
-    redriven=redrive_plan.c.redriven + _now_redriven,
-    skipped=redrive_plan.c.skipped + _now_skipped,
-)
-_NEXT = (
-    select(redrive.c.dead_letter_id)
-    .where(redrive.c.plan_id == bindparam("of_plan"), redrive.c.state == literal_column(f"'{RedriveState.PLANNED}'"))
-    .order_by(redrive.c.dead_letter_id)
-    .limit(bindparam("limit"))
-)
-_ENDED_OF = select(redrive.c.dead_letter_id).where(
-    redrive.c.plan_id == bindparam("of_plan"),
-    redrive.c.dead_letter_id.in_(select(_IDS.c.dead_letter_id)),
-    redrive.c.state != literal_column(f"'{RedriveState.PLANNED}'"),
+_RECORD = redrives.recording(
+    select(RECORDED, message.c.message_id).join(message, message.c.message_key == RECORDED.c.copy_key).subquery()
 )

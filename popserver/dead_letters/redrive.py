@@ -12,32 +12,24 @@ creates the group's retry topic at the same moment.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import (
-    Connection,
-    LargeBinary,
-    and_,
-    bindparam,
-    func,
-    insert,
-    literal_column,
-    null,
-    select,
-    update,
-)
+from sqlalchemy import Connection, and_, bindparam, func, insert, literal_column, null, select, update
 
 from popserver.catalog.topics import ensure_topic, find_topic, topics_by_id
 from popserver.database.dialect import dialect_of
 from popserver.database.rows import RowStatement, encode_rows, rows_parameter
-from popserver.database.schema import KEY_SHIFT, dead_letter, delivery, message, progress, queue, redrive
+from popserver.database.schema import delivery, message, progress, queue
 from popserver.dead_letters.rules import RedriveItem, Repair, message_id_of, with_marks
 from popserver.delivery.history import Moved, record
 from popserver.delivery.retry_topic import RetryOrigin, marked, properties_of
 from popserver.engine.transaction import Transaction
 from popserver.filters import tag_hash
+from popserver.messages import dead_letters, redrives
 from popserver.messages.append import take_offsets
+from popserver.messages.dead_letters import DeadLetterRow
+from popserver.messages.redrives import Redriven
 from popserver.messages.spread import in_order_of_use, spread
 from popserver.model.errors import TooManyRequests
 from popserver.model.group import Group, Mode
@@ -45,7 +37,7 @@ from popserver.model.handles import NO_HOLD
 from popserver.model.message import BodyEncoding, id_from_bytes, id_to_bytes
 from popserver.model.names import retry_topic
 from popserver.model.retry import Holder
-from popserver.model.states import CopyKind, Event, LetterState, RedriveState, State, target
+from popserver.model.states import CopyKind, Event, State, target
 from popserver.model.topic import SYSTEM_QUEUES, MessageType, NewTopic, Topic, message_key, queue_of
 
 NOT_DEAD = "it was no dead letter any more when its turn came"
@@ -53,21 +45,15 @@ NO_COPY = "its group's dead-letter topic is deleted, and the message with it"
 NO_TOPIC = "the topic it came from is deleted; make a plan with a target topic"
 
 
-class LetterRow(NamedTuple):
-    """A dead letter with its copy. `reads_copies`: its group consumes its own dead letters."""
+class _CopyRow(NamedTuple):
+    """A dead letter's message."""
 
-    dead_letter_id: int
-    origin_key: int
-    origin_topic_id: int
-    copy_key: int
-    attempt: int
-    redrive_state: str | None
-    copy_topic_id: int
+    message_key: int
+    topic_id: int
     message_id: bytes
     tag: str | None
     keys: str | None
     properties: str | None
-    reads_copies: bool
 
 
 class Plan(NamedTuple):
@@ -80,16 +66,17 @@ class Plan(NamedTuple):
 
 
 class FoundLetters(NamedTuple):
-    """The locked dead letters by id, and the existing topics of their originals and their copies."""
+    """The locked dead letters by id, their copies by key, and the existing topics of their originals and copies."""
 
-    letters: dict[int, LetterRow]
+    letters: dict[int, DeadLetterRow]
+    copies: dict[int, _CopyRow]
     topics: dict[int, Topic]
 
 
 class _Sent(NamedTuple):
     """A dead letter that is redriven, with its new place."""
 
-    letter: LetterRow
+    letter: DeadLetterRow
     order: RedriveItem
     key: int
     is_new: bool  # a new message was made
@@ -97,17 +84,19 @@ class _Sent(NamedTuple):
 
 def find(tx: Transaction, group: Group, ids: Sequence[int]) -> FoundLetters:
     """Lock the group's dead letters with these ids; unknown ids are left out. Raises `TooManyRequests`."""
-    names = {"for_group": group.group_id, "ids": encode_rows([(each,) for each in ids])}
-    letters = {row.dead_letter_id: row for row in _LETTERS_FREE.rows(tx.conn, names)}
-    if len(letters) < len(ids) and tx.has_other_writers:
-        locked = [each for each in tx.conn.execute(_IDS_THERE, names).scalars() if each not in letters]
-        if locked:
+    locked = {row.dead_letter_id: row for row in dead_letters.lock(tx, group.group_id, ids)}
+    if len(locked) < len(ids) and tx.has_other_writers:
+        there = dead_letters.named(tx.conn, group.group_id, ids)
+        if others := [each.dead_letter_id for each in there if each.dead_letter_id not in locked]:
             raise TooManyRequests(
-                f"dead letter {locked[0]} of group '{group.name}' is in use by another transaction; nothing was"
+                f"dead letter {others[0]} of group '{group.name}' is in use by another transaction; nothing was"
                 " redriven, repeat the request"
             )
-    topics = {each for row in letters.values() for each in (row.origin_topic_id, row.copy_topic_id)}
-    return FoundLetters(letters, topics_by_id(tx.conn, topics))
+    keys = encode_rows([(row.copy_key,) for row in locked.values()])
+    copies = {row.message_key: row for row in _COPIES_OF.rows(tx.conn, {"keys": keys})}
+    letters = {dead_letter_id: row for dead_letter_id, row in locked.items() if row.copy_key in copies}
+    topics = {row.origin_topic_id for row in letters.values()} | {row.topic_id for row in copies.values()}
+    return FoundLetters(letters, copies, topics_by_id(tx.conn, topics))
 
 
 def why_not(plan: Plan, found: FoundLetters, dead_letter_id: int) -> str | None:
@@ -115,7 +104,7 @@ def why_not(plan: Plan, found: FoundLetters, dead_letter_id: int) -> str | None:
     letter = found.letters.get(dead_letter_id)
     if letter is None or letter.redrive_state is not None:
         return NOT_DEAD
-    if letter.copy_topic_id not in found.topics:
+    if found.copies[letter.copy_key].topic_id not in found.topics:
         return NO_COPY
     if plan.target is None and letter.origin_topic_id not in found.topics:
         return NO_TOPIC
@@ -128,11 +117,9 @@ def send(tx: Transaction, plan: Plan, found: FoundLetters, orders: Sequence[Redr
         return
     sent = _place(tx, plan, found, orders)
     group = plan.group
-    ids = encode_rows([(each.letter.dead_letter_id,) for each in sent])
-    tx.conn.execute(_MARK, {"ids": ids, "by_plan": plan.plan_id})
-    tx.conn.execute(_RECORD, [_recorded(tx, plan, each) for each in sent])
+    dead_letters.mark_redriven(tx, [each.letter.dead_letter_id for each in sent], plan.plan_id)
+    redrives.note_redriven(tx, plan.plan_id, (_redriven(plan, each) for each in sent))
     if plan.target is not None:
-        tx.conn.execute(_NAME, [_named(plan, each) for each in sent])
         tx.ready_topics.add(plan.target.topic_id)
     for reason in sorted({each.order.reason for each in sent}):
         moved = (
@@ -143,12 +130,6 @@ def send(tx: Transaction, plan: Plan, found: FoundLetters, orders: Sequence[Redr
         record(tx, group, Event.REDRIVE, moved, f"redriven by plan {plan.plan_id}" + (f": {reason}" if reason else ""))
 
 
-def skip(tx: Transaction, plan: Plan, notes: Mapping[int, str]) -> None:
-    """Record in the plan why these dead letters are not redriven; `notes` are by id."""
-    if notes:
-        tx.conn.execute(_SKIP, [{"of_plan": plan.plan_id, "of_id": each, "why": why} for each, why in notes.items()])
-
-
 def _place(tx: Transaction, plan: Plan, found: FoundLetters, orders: Sequence[RedriveItem]) -> list[_Sent]:
     """Give each dead letter its new place, and its delivery if it needs one."""
     letters = [(found.letters[each.dead_letter_id], each) for each in orders]
@@ -156,11 +137,15 @@ def _place(tx: Transaction, plan: Plan, found: FoundLetters, orders: Sequence[Re
         return _make_messages(tx, plan, found, letters, plan.target)
     group, retries = plan.group, find_topic(tx.conn, retry_topic(plan.group.name))
     # A group that reads its retry topic finds new messages there: it must not get a delivery too.
-    reads_retries = group.mode is Mode.PULL or (retries is not None and _reads(tx.conn, group, retries))
+    reads_retries = group.mode is Mode.PULL or (
+        retries is not None and bool(_reads(tx.conn, group, {retries.queues[0].queue_id}))
+    )
+    # A group that consumes its own dead letters may have a delivery at the copy's place already.
+    own_copies = _reads(tx.conn, group, {queue_of(letter.copy_key) for letter, _ in letters})
     as_it_is = [
         _Sent(letter, order, letter.copy_key, is_new=False)
         for letter, order in letters
-        if order.repair is None and not reads_retries and not letter.reads_copies
+        if order.repair is None and not reads_retries and queue_of(letter.copy_key) not in own_copies
     ]
     unplaced = {each.order.dead_letter_id for each in as_it_is}
     rest = [each for each in letters if each[1].dead_letter_id not in unplaced]
@@ -178,7 +163,7 @@ def _place(tx: Transaction, plan: Plan, found: FoundLetters, orders: Sequence[Re
 
 
 def _make_messages(
-    tx: Transaction, plan: Plan, found: FoundLetters, letters: Sequence[tuple[LetterRow, RedriveItem]], topic: Topic
+    tx: Transaction, plan: Plan, found: FoundLetters, letters: Sequence[tuple[DeadLetterRow, RedriveItem]], topic: Topic
 ) -> list[_Sent]:
     """Append the new messages to queues of the topic that no other transaction has locked."""
     queues, enough = in_order_of_use(tx, topic, len(letters))
@@ -214,10 +199,11 @@ def _make_messages(
 
 def _copy(plan: Plan, found: FoundLetters, sent: _Sent, resets: Mapping[int, int]) -> tuple[int | str | None, ...]:
     letter, repair = sent.letter, sent.order.repair or Repair()
-    tag = letter.tag if repair.tag is None else repair.tag or None
-    keys = letter.keys if repair.keys is None else _stored(list(repair.keys))
-    sent_with = properties_of(letter.properties) if repair.properties is None else dict(repair.properties)
-    properties = with_marks(sent_with, plan.plan_id, id_from_bytes(letter.message_id))
+    copy = found.copies[letter.copy_key]
+    tag = copy.tag if repair.tag is None else repair.tag or None
+    keys = copy.keys if repair.keys is None else _stored(list(repair.keys))
+    sent_with = properties_of(copy.properties) if repair.properties is None else dict(repair.properties)
+    properties = with_marks(sent_with, plan.plan_id, id_from_bytes(copy.message_id))
     if plan.target is None:
         topic_name = found.topics[letter.origin_topic_id].name.name
         lineage = RetryOrigin(topic_name, 0, letter.origin_key, resets.get(queue_of(letter.origin_key), 0))
@@ -237,28 +223,18 @@ def _new_id(plan: Plan, sent: _Sent) -> bytes:
     return id_to_bytes(message_id_of(plan.plan_id, sent.letter.dead_letter_id, plan.created_at_ms))
 
 
-def _recorded(tx: Transaction, plan: Plan, sent: _Sent) -> dict[str, Any]:
-    return {
-        "of_plan": plan.plan_id,
-        "of_id": sent.letter.dead_letter_id,
-        "to_change": sent.order.change.value,
-        "because": sent.order.reason,
-        "stands_at": sent.key,
-        "now_ms": tx.now_ms,
-    }
+def _redriven(plan: Plan, sent: _Sent) -> Redriven:
+    new_id = None if plan.target is None else _new_id(plan, sent)
+    return Redriven(sent.letter.dead_letter_id, sent.order.change, sent.order.reason, sent.key, new_id)
 
 
-def _named(plan: Plan, sent: _Sent) -> dict[str, Any]:
-    return {"of_plan": plan.plan_id, "of_id": sent.letter.dead_letter_id, "new_id": _new_id(plan, sent)}
+def _reads(conn: Connection, group: Group, queue_ids: Collection[int]) -> set[int]:
+    """Those of these queues that the group consumes: it gets the messages stored there without a delivery."""
+    names = {"for_group": group.group_id, "queues": encode_rows([(each,) for each in queue_ids])}
+    return set(conn.execute(_READ_QUEUES, names).scalars())
 
 
-def _reads(conn: Connection, group: Group, topic: Topic) -> bool:
-    """Whether the group consumes the topic: then it gets the messages stored there without a delivery."""
-    names = {"for_group": group.group_id, "of_queue": topic.queues[0].queue_id}
-    return conn.execute(_HAS_PROGRESS, names).first() is not None
-
-
-def _resets(conn: Connection, group: Group, letters: Sequence[tuple[LetterRow, RedriveItem]]) -> dict[int, int]:
+def _resets(conn: Connection, group: Group, letters: Sequence[tuple[DeadLetterRow, RedriveItem]]) -> dict[int, int]:
     """The group's count of resets in the queues that the dead letters came from."""
     queues = encode_rows([(each,) for each in sorted({queue_of(letter.origin_key) for letter, _ in letters})])
     rows = conn.execute(_RESETS, {"for_group": group.group_id, "queues": queues})
@@ -282,57 +258,13 @@ def _delivery(tx: Transaction, group: Group, sent: _Sent) -> tuple[int | str | N
     )
 
 
-_IDS = rows_parameter("ids", "dead_letter_id")
-_NAMED = (
-    dead_letter.c.group_id == bindparam("for_group"),
-    dead_letter.c.dead_letter_id.in_(select(_IDS.c.dead_letter_id)),
+_KEYS = rows_parameter("keys", "message_key")
+_COPIES_OF = RowStatement(
+    _CopyRow,
+    select(*(message.c[name] for name in _CopyRow._fields)).where(
+        message.c.message_key.in_(select(_KEYS.c.message_key))
+    ),
 )
-_reader = progress.alias("reader")
-_LETTERS_FREE = RowStatement(
-    LetterRow,
-    select(
-        *(dead_letter.c[name] for name in LetterRow._fields[:6]),
-        message.c.topic_id.label("copy_topic_id"),
-        message.c.message_id,
-        message.c.tag,
-        message.c["keys"],
-        message.c.properties,
-        # The group consumes its own dead letters, so the copy's place may have a delivery already.
-        select(literal_column("1"))
-        .where(
-            _reader.c.group_id == dead_letter.c.group_id,
-            _reader.c.queue_id == dead_letter.c.copy_key.op(">>")(KEY_SHIFT),
-        )
-        .exists()
-        .label("reads_copies"),
-    )
-    .join(message, message.c.message_key == dead_letter.c.copy_key)
-    .where(*_NAMED)
-    .order_by(dead_letter.c.dead_letter_id)
-    .with_for_update(of=dead_letter, skip_locked=True),
-)
-_IDS_THERE = select(dead_letter.c.dead_letter_id).where(*_NAMED).order_by(dead_letter.c.dead_letter_id)
-_MARK = (
-    update(dead_letter)
-    .where(dead_letter.c.dead_letter_id.in_(select(_IDS.c.dead_letter_id)), dead_letter.c.redrive_state.is_(None))
-    .values(redrive_state=LetterState.REDRIVEN.value, plan_id=bindparam("by_plan"))
-)
-# Row by row: in a join with the parameter rows, SQLite would scan the whole plan, and all parameter rows for each row.
-_ONE = redrive.c.plan_id == bindparam("of_plan"), redrive.c.dead_letter_id == bindparam("of_id")
-_RECORD = (
-    update(redrive)
-    .where(*_ONE)
-    .values(
-        state=RedriveState.REDRIVEN.value,
-        change=bindparam("to_change"),
-        reason=bindparam("because"),
-        redriven_key=bindparam("stands_at"),
-        redriven_message_id=redrive.c.message_id,
-        redriven_at_ms=bindparam("now_ms"),
-    )
-)
-_SKIP = update(redrive).where(*_ONE).values(state=RedriveState.SKIPPED.value, note=bindparam("why"))
-_NAME = update(redrive).where(*_ONE).values(redriven_message_id=bindparam("new_id", type_=LargeBinary))
 _RANKS = rows_parameter("ranks", "queue_id", "rank")
 _FREE_QUEUES = (
     select(queue.c.queue_id)
@@ -341,10 +273,10 @@ _FREE_QUEUES = (
     .limit(bindparam("enough"))
     .with_for_update(of=queue, skip_locked=True)
 )
-_HAS_PROGRESS = select(progress.c.queue_id).where(
-    progress.c.group_id == bindparam("for_group"), progress.c.queue_id == bindparam("of_queue")
-)
 _QUEUES = rows_parameter("queues", "queue_id")
+_READ_QUEUES = select(progress.c.queue_id).where(
+    progress.c.group_id == bindparam("for_group"), progress.c.queue_id.in_(select(_QUEUES.c.queue_id))
+)
 _RESETS = (
     select(progress.c.queue_id, func.coalesce(progress.c.resets, 0).label("resets"))
     .select_from(_QUEUES)

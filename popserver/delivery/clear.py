@@ -10,14 +10,16 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 
-from sqlalchemy import BindParameter, Integer, Select, and_, bindparam, delete, or_, select, update
+from sqlalchemy import BindParameter, Connection, Integer, Select, and_, bindparam, delete, select
 
 from popserver.database.rows import RowStatement, encode_rows, rows_parameter
-from popserver.database.schema import dead_letter, delivery, redrive
+from popserver.database.schema import delivery
 from popserver.database.schema import message_group_progress as behind
 from popserver.delivery import moving_starts
 from popserver.engine.transaction import STEP_ROWS_MAX, Transaction
-from popserver.model.states import LetterState
+from popserver.messages import redrives
+from popserver.messages.redrives import REDRIVEN
+from popserver.model.group import Group
 
 T = TypeVar("T", int, str)
 
@@ -69,10 +71,10 @@ def clear(tx: Transaction, place: GroupInQueue) -> None:
     moving_starts.end_all(tx.conn, place.group_id, place.queue_id)
 
 
-def make_ready(tx: Transaction, place: GroupInQueue, from_key: int) -> None:
-    """Dead letters from this message key on become READY messages again."""
-    for page in _pages(tx, _DEAD, place._replace(first=from_key), 0):
-        _execute(tx, _MAKE_READY, place, page)
+def redriven_to(conn: Connection, group: Group, origin_key: int) -> int | None:
+    """The place of the redriven message's delivery in the group; None if it has none."""
+    found: int | None = conn.execute(_REDRIVEN_TO, {"for_group": group.group_id, "for_origin": origin_key}).scalar()
+    return found
 
 
 def _own_keys(tx: Transaction, place: GroupInQueue) -> Iterator[Sequence[int]]:
@@ -81,10 +83,7 @@ def _own_keys(tx: Transaction, place: GroupInQueue) -> Iterator[Sequence[int]]:
 
 def _redriven_keys(tx: Transaction, place: GroupInQueue) -> Iterator[Sequence[int]]:
     """The new message keys of redriven messages; their deliveries may have ended since."""
-    names = place.names | {"limit": STEP_ROWS_MAX, "after_redriven": -1}
-    while page := tx.conn.execute(_REDRIVEN_KEYS, names).all():
-        yield [row.redriven_key for row in page]
-        names |= {"first": page[-1].origin_key, "after_redriven": page[-1].redriven_key}
+    return redrives.pages_of_places(tx.conn, place.group_id, place.first, place.end)
 
 
 def _pages(tx: Transaction, query: Select[T], place: GroupInQueue, after: T) -> Iterator[Sequence[T]]:
@@ -119,31 +118,26 @@ _THESE = _OF_GROUP, delivery.c.message_key.in_(select(_KEYS.c.message_key))
 _EXISTING = select(delivery.c.message_key).where(*_THESE)
 _LOCK_AVAILABLE = _EXISTING.with_for_update(skip_locked=True)
 _REMOVE = delete(delivery).where(*_THESE)
-_REDRIVEN_HERE = (
-    redrive.c.group_id == bindparam("for_group"),
-    redrive.c.origin_key >= bindparam("first"),
-    redrive.c.origin_key < bindparam("end"),
-    redrive.c.target_topic_id.is_(None),
-)
+_IS_REDRIVEN = and_(delivery.c.group_id == REDRIVEN.c.group_id, delivery.c.message_key == REDRIVEN.c.redriven_key)
 _REDRIVEN = RowStatement(
     _DeliveryRow,
-    select(redrive.c.origin_key.label("message_key"), delivery.c.state, delivery.c.attempt, delivery.c.client_id)
-    .join(delivery, and_(delivery.c.group_id == redrive.c.group_id, delivery.c.message_key == redrive.c.redriven_key))
-    .where(*_REDRIVEN_HERE)
+    select(REDRIVEN.c.origin_key.label("message_key"), delivery.c.state, delivery.c.attempt, delivery.c.client_id)
+    .join(delivery, _IS_REDRIVEN)
+    .where(
+        REDRIVEN.c.group_id == bindparam("for_group"),
+        REDRIVEN.c.origin_key >= bindparam("first"),
+        REDRIVEN.c.origin_key < bindparam("end"),
+    )
     .distinct()
-    .order_by(redrive.c.origin_key)
+    .order_by(REDRIVEN.c.origin_key)
     .limit(_LIMIT),
 )
-# A message may have been redriven more than once.
-_REDRIVEN_KEYS = (
-    select(redrive.c.origin_key, redrive.c.redriven_key)
-    .where(
-        *_REDRIVEN_HERE,
-        redrive.c.redriven_key.is_not(None),
-        or_(redrive.c.origin_key > bindparam("first"), redrive.c.redriven_key > bindparam("after_redriven")),
-    )
-    .order_by(redrive.c.origin_key, redrive.c.redriven_key)
-    .limit(_LIMIT)
+_REDRIVEN_TO = (
+    select(REDRIVEN.c.redriven_key)
+    .join(delivery, _IS_REDRIVEN)
+    .where(REDRIVEN.c.origin_key == bindparam("for_origin"), REDRIVEN.c.group_id == bindparam("for_group"))
+    .order_by(REDRIVEN.c.dead_letter_id.desc())
+    .limit(1)
 )
 _BEHIND_HERE = behind.c.group_id == bindparam("for_group"), behind.c.queue_id == bindparam("of_queue")
 _BEHIND = (
@@ -154,22 +148,3 @@ _BEHIND = (
 )
 _NAMES = rows_parameter("keys", text=("message_group",))
 _REMOVE_BEHIND = delete(behind).where(*_BEHIND_HERE, behind.c.message_group.in_(select(_NAMES.c.message_group)))
-_DEAD = (
-    select(dead_letter.c.dead_letter_id)
-    .where(
-        dead_letter.c.group_id == bindparam("for_group"),
-        dead_letter.c.dead_letter_id > bindparam("after"),
-        dead_letter.c.origin_key >= bindparam("first"),
-        dead_letter.c.origin_key < bindparam("end"),
-        or_(dead_letter.c.redrive_state.is_(None), dead_letter.c.redrive_state == LetterState.REDRIVEN.value),
-    )
-    .order_by(dead_letter.c.dead_letter_id)
-    .limit(_LIMIT)
-    .with_for_update()
-)
-_IDS = rows_parameter("keys", "dead_letter_id")
-_MAKE_READY = (
-    update(dead_letter)
-    .where(dead_letter.c.dead_letter_id.in_(select(_IDS.c.dead_letter_id)))
-    .values(redrive_state=LetterState.RESET.value)
-)

@@ -16,17 +16,18 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import ClassVar
 
-from sqlalchemy import and_, bindparam, case, delete, insert, literal_column, select, text
+from sqlalchemy import bindparam, case, delete, insert, literal_column, select, text
 
 from popserver.catalog import topics
 from popserver.database.dialect import PerDialect, dialect_of
 from popserver.database.newest import are_named
 from popserver.database.rows import encode_rows, rows_parameter
-from popserver.database.schema import dead_letter, delivery, message, redrive, still_in
+from popserver.database.schema import delivery, message, still_in
 from popserver.delivery.history import Moved, record
 from popserver.delivery.leaving import DeadLetterCandidate, NewDeadLetter, Origin
 from popserver.delivery.retry_topic import as_it_was_sent
 from popserver.engine.transaction import STEP_ROWS_MAX, FinishOrder, Transaction
+from popserver.messages import dead_letters, redrives
 from popserver.messages.append import take_offsets
 from popserver.model.group import Group
 from popserver.model.names import dead_letter_topic
@@ -74,25 +75,30 @@ def _with_origins(
     tx: Transaction, group: Group, candidates: Sequence[DeadLetterCandidate]
 ) -> list[DeadLetterCandidate]:
     """Add the origin to deliveries of redriven messages, which are no longer at their first place."""
-    keys = encode_rows([(each.message_key,) for each in candidates if each.origin is None])
-    rows = tx.conn.execute(_REDRIVEN, {"for_group": group.group_id, "candidates": keys}).all()
+    keys = [each.message_key for each in candidates if each.origin is None]
+    redriven = redrives.of_places_in_group(tx.conn, group.group_id, keys)
+    if not redriven:
+        return list(candidates)
+    rows = tx.conn.execute(_PROPERTIES, {"keys": encode_rows([(key,) for key in redriven])})
+    sent_with = {row.message_key: as_it_was_sent(row.properties) for row in rows}
     origins = {
-        row.redriven_key: Origin(row.origin_key, row.origin_topic_id, as_it_was_sent(row.properties)) for row in rows
+        key: Origin(each.origin_key, each.origin_topic_id, sent_with[key])
+        for key, each in redriven.items()
+        if key in sent_with
     }
     return [each._replace(origin=origins.get(each.message_key, each.origin)) for each in candidates]
 
 
 def _write(tx: Transaction, letters: Sequence[NewDeadLetter]) -> None:
     group = letters[0].group
-    names = {"for_group": group.group_id, "origins": encode_rows([(each.candidate.origin_key,) for each in letters])}
-    before = {row.origin_key: row for row in tx.conn.execute(_KNOWN, names)}
+    before = dead_letters.lock_of_messages(tx, group.group_id, [each.candidate.origin_key for each in letters])
     new = [each for each in letters if each.candidate.origin_key not in before]
     copies = _copy_messages(tx, group, [each.candidate for each in new]) if new else []
     copy_of = dict(zip((each.candidate.origin_key for each in new), copies, strict=True))
     if before:
-        tx.conn.execute(_FORGET, {"ids": encode_rows([(row.dead_letter_id,) for row in before.values()])})
+        dead_letters.remove(tx, [row.dead_letter_id for row in before.values()])
         copy_of |= {origin_key: row.copy_key for origin_key, row in before.items()}
-    tx.conn.execute(insert(dead_letter), [_facts(tx, each, copy_of[each.candidate.origin_key]) for each in letters])
+    dead_letters.add(tx, [_facts(tx, each, copy_of[each.candidate.origin_key]) for each in letters])
 
 
 def _facts(tx: Transaction, letter: NewDeadLetter, copy_key: int) -> dict[str, int | str]:
@@ -130,31 +136,10 @@ def _copy_messages(tx: Transaction, group: Group, candidates: Sequence[DeadLette
     return copies
 
 
-_CANDIDATES = rows_parameter("candidates", "message_key")
-_REDRIVEN = (
-    select(redrive.c.redriven_key, redrive.c.origin_key, redrive.c.origin_topic_id, message.c.properties)
-    .select_from(_CANDIDATES)
-    .join(
-        redrive,
-        and_(
-            redrive.c.redriven_key == _CANDIDATES.c.message_key,
-            redrive.c.group_id == bindparam("for_group"),
-            redrive.c.target_topic_id.is_(None),
-        ),
-    )
-    .join(message, message.c.message_key == redrive.c.redriven_key)
+_KEYS = rows_parameter("keys", "message_key")
+_PROPERTIES = select(message.c.message_key, message.c.properties).where(
+    message.c.message_key.in_(select(_KEYS.c.message_key))
 )
-_ORIGINS = rows_parameter("origins", "origin_key")
-_KNOWN = (
-    select(dead_letter.c.dead_letter_id, dead_letter.c.origin_key, dead_letter.c.copy_key)
-    .where(
-        dead_letter.c.group_id == bindparam("for_group"), dead_letter.c.origin_key.in_(select(_ORIGINS.c.origin_key))
-    )
-    .order_by(dead_letter.c.dead_letter_id)
-    .with_for_update()
-)
-_IDS = rows_parameter("ids", "dead_letter_id")
-_FORGET = delete(dead_letter).where(dead_letter.c.dead_letter_id.in_(select(_IDS.c.dead_letter_id)))
 _PLACES = rows_parameter("places", "source_key", "copy_key", "is_retry", text=("properties",))
 # All columns but the place are those of the origin: id, body, properties, born-at time.
 _BECOMES = {

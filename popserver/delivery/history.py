@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, and_, bindparam, delete, insert, literal_column, select
+from sqlalchemy import BigInteger, Connection, bindparam, delete, insert, literal_column, select
 
-from popserver.database.schema import consumer_group, dead_letter, history, redrive
+from popserver.database.schema import consumer_group, history
 from popserver.engine.transaction import Transaction
 from popserver.engine.upkeep import remove_step
+from popserver.messages import dead_letters, redrives
 from popserver.model.group import Group
 from popserver.model.names import Resource
 from popserver.model.states import Event, State, target
@@ -93,7 +94,10 @@ def steps(conn: Connection, keys: Collection[int]) -> list[HistoryStep]:
 def skipped_while_held_ms(conn: Connection, group_id: int, key: int, first_key: int) -> int | None:
     """When an operator skipped the message although it was held; None unless that is the last that happened to it, at
     this place or where it was redriven to. `first_key` is its first place."""
-    row = conn.execute(_LAST, {"for_group": group_id, "for_key": key, "for_first": first_key}).first()
+    letter = dead_letters.of_message(conn, group_id, first_key)
+    redriven = [] if letter is None else redrives.of_letters(conn, [letter])
+    to_key = next((each.redriven_key for each in redriven if each.target_topic_id is None), None)
+    row = conn.execute(_LAST, {"for_group": group_id, "for_key": key, "redriven_to": to_key}).first()
     return row.at_ms if row is not None and row.reason == FORCED_SKIP else None
 
 
@@ -114,23 +118,11 @@ _FIRST = (
 _EXPIRE = delete(history).where(
     history.c.history_id.in_(select(_FIRST.c.history_id).where(_FIRST.c.at_ms < bindparam("cutoff_ms")))
 )
-_REDRIVEN_TO = (
-    select(redrive.c.redriven_key)
-    .join(
-        dead_letter,
-        and_(dead_letter.c.plan_id == redrive.c.plan_id, dead_letter.c.dead_letter_id == redrive.c.dead_letter_id),
-    )
-    .where(
-        dead_letter.c.group_id == bindparam("for_group"),
-        dead_letter.c.origin_key == bindparam("for_first"),
-        redrive.c.target_topic_id.is_(None),
-    )
-    .scalar_subquery()
-)
 _LAST = (
     select(history.c.at_ms, history.c.reason)
     .where(
-        history.c.message_key.in_([bindparam("for_key"), _REDRIVEN_TO]), history.c.group_id == bindparam("for_group")
+        history.c.message_key.in_([bindparam("for_key"), bindparam("redriven_to", type_=BigInteger)]),
+        history.c.group_id == bindparam("for_group"),
     )
     .order_by(history.c.history_id.desc())
     .limit(literal_column("1"))

@@ -11,24 +11,23 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, select
 
+from popserver.catalog.topics import names_by_id
 from popserver.database.rows import RowStatement, encode_rows, rows_parameter
-from popserver.database.schema import dead_letter, message, queue
+from popserver.database.schema import message, queue
 from popserver.database.schema import topic as topic_table
 from popserver.delivery.retry_topic import RetryOrigin, properties_of, retry_origin_of
 from popserver.engine.reader import Reader
+from popserver.messages import dead_letters
 from popserver.model.names import RETRY_PREFIX, Resource, is_system_derived
 from popserver.model.topic import queue_of
 from popserver.transport.calls import Caller
 
 
-class _CopyWithOriginRow(NamedTuple):
+class _MessageOfTopicRow(NamedTuple):
     message_key: int
     properties: str | None
     namespace: str
     name: str
-    origin_key: int | None
-    origin_namespace: str | None
-    origin_name: str | None
 
 
 def topics_behind(conn: Connection, keys: Sequence[int]) -> set[Resource | None]:
@@ -52,31 +51,30 @@ def _steps(conn: Connection, keys: Sequence[int]) -> list[tuple[Resource | None,
     rows = _COPIES.rows(conn, {"keys": encode_rows([(key,) for key in keys])})
     retries = {row.message_key: _retry_origin(row) for row in rows if row.name.startswith(RETRY_PREFIX)}
     topics = _topics_of(conn, (each.origin_key for each in retries.values() if each is not None))
+    letters = dead_letters.of_copies(conn, {row.message_key for row in rows} - retries.keys())
+    names = names_by_id(conn, {each.origin_topic_id for each in letters.values()})
     steps: list[tuple[Resource | None, int]] = [(None, 0)] * (len(set(keys)) - len({row.message_key for row in rows}))
     for row in rows:
         if row.message_key in retries:
             lineage = retries[row.message_key]
             steps.append((None, 0) if lineage is None else _first_place(row, lineage, topics))
         elif is_system_derived(row.name):
-            steps.append((_resource(row), row.origin_key or 0))
+            letter = letters.get(row.message_key)
+            steps.append((None, 0) if letter is None else (names.get(letter.origin_topic_id), letter.origin_key))
     return steps
 
 
-def _retry_origin(row: _CopyWithOriginRow) -> RetryOrigin | None:
+def _retry_origin(row: _MessageOfTopicRow) -> RetryOrigin | None:
     try:
         return retry_origin_of(properties_of(row.properties))
     except (KeyError, ValueError):
         return None
 
 
-def _first_place(row: _CopyWithOriginRow, lineage: RetryOrigin, topics: dict[int, Resource]) -> tuple[Resource, int]:
+def _first_place(row: _MessageOfTopicRow, lineage: RetryOrigin, topics: dict[int, Resource]) -> tuple[Resource, int]:
     # If the topic was deleted, its queue is gone; the copy has its name.
     named = topics.get(queue_of(lineage.origin_key), Resource(row.namespace, lineage.topic_name))
     return named, lineage.origin_key
-
-
-def _resource(row: _CopyWithOriginRow) -> Resource | None:
-    return None if row.origin_name is None else Resource(row.origin_namespace or "", row.origin_name)
 
 
 def _topics_of(conn: Connection, keys: Iterable[int]) -> dict[int, Resource]:
@@ -89,23 +87,17 @@ def _topics_of(conn: Connection, keys: Iterable[int]) -> dict[int, Resource]:
 
 _KEYS = rows_parameter("keys", "message_key")
 _QUEUES = rows_parameter("queues", "queue_id")
-_origin_topic = topic_table.alias("origin_topic")
 _COPIES = RowStatement(
-    _CopyWithOriginRow,
+    _MessageOfTopicRow,
     select(
         message.c.message_key,
         message.c.properties,
         topic_table.c.namespace,
         topic_table.c.name,
-        dead_letter.c.origin_key,
-        _origin_topic.c.namespace.label("origin_namespace"),
-        _origin_topic.c.name.label("origin_name"),
     )
     .select_from(_KEYS)
     .join(message, message.c.message_key == _KEYS.c.message_key)
-    .join(topic_table, topic_table.c.topic_id == message.c.topic_id)
-    .outerjoin(dead_letter, dead_letter.c.copy_key == message.c.message_key)
-    .outerjoin(_origin_topic, _origin_topic.c.topic_id == dead_letter.c.origin_topic_id),
+    .join(topic_table, topic_table.c.topic_id == message.c.topic_id),
 )
 _TOPICS = (
     select(queue.c.queue_id, topic_table.c.namespace, topic_table.c.name)

@@ -16,10 +16,10 @@ from popserver.cluster import sql
 from popserver.cluster.sql import KnownServer
 from popserver.database import schema
 from popserver.database.dialect import dialect_of
-from popserver.database.schema import consumer_group, dead_letter, queue
+from popserver.database.schema import consumer_group, queue
 from popserver.database.schema import topic as topic_table
 from popserver.delivery.history import HistoryStep, steps
-from popserver.messages import origins
+from popserver.messages import dead_letters, redrives
 from popserver.messages.pending_messages import first_due_ms
 from popserver.messages.read import find_place, load
 from popserver.model.message import StoredMessage
@@ -131,7 +131,7 @@ def find_message(conn: Connection, topic_name: Resource | None, message_id: str)
     place = find_place(conn, topic_name, message_id)
     topic = _topic(conn, Resource(place.namespace, place.name))
     (stored,) = load(conn, topic, [place.message_key])
-    keys = {place.message_key, *origins.places_of(conn, place.message_key)}
+    keys = {place.message_key, *redrives.places_of(conn, place.message_key)}
     return FoundMessage(stored, _message_states(conn, place.message_key), steps(conn, keys))
 
 
@@ -139,14 +139,13 @@ def counts(conn: Connection, now_ms: int) -> Counts:
     topics = conn.execute(_COUNT_TOPICS).scalar_one()
     groups = conn.execute(_COUNT_GROUPS).scalar_one()
     messages = conn.execute(_COUNT_MESSAGES).one()
-    dead_letters = conn.execute(_COUNT_DEAD_LETTERS).scalar_one()
     revision = conn.execute(text("SELECT version_num FROM alembic_version")).scalar_one()
     next_ms = [each for each in (expire.next_due_ms(conn), first_due_ms(conn)) if each is not None]
     return Counts(
         topics,
         groups,
         int(messages.stored),
-        dead_letters,
+        dead_letters.count(conn),
         revision,
         min(next_ms, default=None),
         int(messages.appended),
@@ -219,9 +218,4 @@ _COUNT_MESSAGES = (
     )
     .join(topic_table, topic_table.c.topic_id == _OF_TOPIC.c.topic_id)
     .where(_IS_COUNTED)
-)
-_COUNT_DEAD_LETTERS = (
-    select(func.count(dead_letter.c.dead_letter_id))
-    .join(consumer_group, consumer_group.c.group_id == dead_letter.c.group_id)
-    .where(consumer_group.c.deleted_at_ms.is_(None), dead_letter.c.redrive_state.is_(None))
 )

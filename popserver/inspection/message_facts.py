@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, and_, func, select
+from sqlalchemy import Connection, func, select
 
 from popserver.catalog import facts as catalog_facts
-from popserver.catalog import pauses
+from popserver.catalog import pauses, topics
 from popserver.database import states_of
 from popserver.database.newest import group_of
-from popserver.database.schema import IS_ORIGINAL, dead_letter, delivery, message, progress, queue, redrive
+from popserver.database.schema import IS_ORIGINAL, delivery, message, progress, queue
 from popserver.database.schema import message_group_progress as behind
-from popserver.database.schema import topic as topic_table
-from popserver.delivery import history
+from popserver.delivery import clear, history
 from popserver.delivery.history import HistoryStep
 from popserver.delivery.retry_topic import RetryMessage, copies_of, first_place
 from popserver.engine.clock import Times
@@ -29,7 +28,7 @@ from popserver.inspection.why import (
 )
 from popserver.maintenance.repair import broken_around, broken_delay
 from popserver.members.lite_subscriptions import clients_of
-from popserver.messages import lite_topics, origins, read
+from popserver.messages import dead_letters, lite_topics, read, redrives
 from popserver.model.errors import MessageNotFound
 from popserver.model.group import Group, Mode
 from popserver.model.message import id_from_bytes, id_to_bytes
@@ -69,12 +68,12 @@ def message_facts(
     origin_key = _first_place(conn, group, place.message_key)
     back = _redriven(conn, group, origin_key)
     keys = [place.message_key, *(each.message_key for each in copies)]
-    places = {*keys, origin_key, *origins.places_of(conn, origin_key)}
+    places = {*keys, origin_key, *redrives.places_of(conn, origin_key)}
     steps = [each for each in history.steps(conn, places) if each.group == group.name]
     reason = next((each.reason for each in reversed(steps) if each.reason), "")
     if back is not None and group.mode is not Mode.PULL:
         found = _sent_back(conn, group, origin_key, back)
-        at = origins.delivered_at(conn, group, origin_key)
+        at = clear.redriven_to(conn, group, origin_key)
         stuck = None if at is None else _stuck(conn, group, at, found, times)
         return found._replace(last_reason=reason, stuck=stuck), steps
     found = of_stored(conn, group, keys[-1])._replace(redriven=back)
@@ -104,22 +103,25 @@ def _copies(conn: Connection, group: Group, key: int) -> list[RetryMessage]:
 
 def _first_place(conn: Connection, group: Group, key: int) -> int:
     """A message's first key: that of its origin for a redriven message or a retry message."""
-    now = origins.of_places(conn, [key]).get(key)
+    now = redrives.of_places(conn, [key]).get(key)
     return first_place(conn, group, key) if now is None else now.origin_key
 
 
 def _redriven(conn: Connection, group: Group, origin_key: int) -> RedrivenFacts | None:
     """Its last redrive, unless it has died again or was reset since."""
-    names = dead_letter.c.group_id == group.group_id, dead_letter.c.origin_key == origin_key
-    row = conn.execute(_BACK.where(*names)).first()
-    if row is None:
+    letter = dead_letters.of_message(conn, group.group_id, origin_key)
+    if letter is None or letter.redrive_state != LetterState.REDRIVEN:
         return None
-    return RedrivenFacts(row.plan_id, row.redriven_at_ms, row.target)
+    for row in redrives.of_letters(conn, [letter]):
+        target = row.target_topic_id
+        names = {} if target is None else topics.names_by_id(conn, [target])
+        return RedrivenFacts(row.plan_id, row.redriven_at_ms, names[target].name if target in names else None)
+    return None
 
 
 def _sent_back(conn: Connection, group: Group, origin_key: int, back: RedrivenFacts) -> MessageFacts:
     """The facts about a message that was redriven in mode POP: it has its own delivery, or is done."""
-    at = origins.delivered_at(conn, group, origin_key)
+    at = clear.redriven_to(conn, group, origin_key)
     hold = None if at is None else _first_hold(conn, group, delivery.c.message_key == at)
     return MessageFacts(group, states_of.state_of(conn, group.group_id, origin_key), hold=hold, redriven=back)
 
@@ -216,9 +218,8 @@ def _first_hold(conn: Connection, group: Group, *conditions: Any) -> HoldFacts |
 
 
 def _death(conn: Connection, group: Group, key: int) -> DeathFacts | None:
-    of_group = dead_letter.c.group_id == group.group_id, dead_letter.c.origin_key == key
-    row = conn.execute(select(dead_letter).where(*of_group, dead_letter.c.redrive_state.is_(None))).first()
-    return None if row is None else DeathFacts(row.dead_at_ms, row.attempt, row.reason)
+    row = dead_letters.of_message(conn, group.group_id, key)
+    return None if row is None or row.redrive_state else DeathFacts(row.dead_at_ms, row.attempt, row.reason)
 
 
 def _scheduled(conn: Connection, topic_name: Resource | None, message_id: str) -> PendingFacts | None:
@@ -228,16 +229,6 @@ def _scheduled(conn: Connection, topic_name: Resource | None, message_id: str) -
     return PendingFacts(row.due_at_ms, row.kind == PendingKind.HALF, row.checks, row.pending_id)
 
 
-_BACK = (
-    select(redrive.c.plan_id, redrive.c.redriven_at_ms, topic_table.c.name.label("target"))
-    .select_from(dead_letter)
-    .join(
-        redrive,
-        and_(redrive.c.plan_id == dead_letter.c.plan_id, redrive.c.dead_letter_id == dead_letter.c.dead_letter_id),
-    )
-    .outerjoin(topic_table, topic_table.c.topic_id == redrive.c.target_topic_id)
-    .where(dead_letter.c.redrive_state == LetterState.REDRIVEN.value)
-)
 _HOLDS = select(
     message.c.message_id,
     delivery.c.state,

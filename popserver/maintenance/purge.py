@@ -13,14 +13,11 @@ from popserver.catalog.lookup import queue_rows
 from popserver.database.rows import encode_rows, rows_parameter
 from popserver.database.schema import (
     consumer_group,
-    dead_letter,
     delivery,
     message,
     message_group_progress,
     progress,
     queue,
-    redrive,
-    redrive_plan,
 )
 from popserver.database.schema import topic as topic_table
 from popserver.delivery import history, moving_starts
@@ -28,7 +25,7 @@ from popserver.engine.transaction import STEP_ROWS_MAX, Phase, Request, Transact
 from popserver.engine.upkeep import remove_step
 from popserver.members import lite_subscriptions, locks
 from popserver.members import sql as members
-from popserver.messages import keyed, keys, lite_topics, pending_messages
+from popserver.messages import dead_letters, keyed, keys, lite_topics, pending_messages, redrives
 from popserver.model.errors import PopError, TooManyRequests
 from popserver.model.topic import message_key
 
@@ -63,9 +60,7 @@ def _purge_groups(tx: Transaction) -> int:
     removed = _purge_deliveries(tx, delivery.c.group_id == group_id)
     if removed:
         return removed
-    removed = remove_step(tx.conn, dead_letter.c.dead_letter_id, dead_letter.c.group_id == group_id)
-    removed = removed or _purge_plan(tx, group_id)
-    if removed:
+    if removed := dead_letters.forget_group(tx.conn, group_id) or redrives.forget_group(tx.conn, group_id):
         return removed
     of_group = message_group_progress.c.group_id == group_id
     removed = remove_step(tx.conn, message_group_progress.c.message_group, of_group)
@@ -75,18 +70,6 @@ def _purge_groups(tx: Transaction) -> int:
         return removed
     pauses.forget_group(tx.conn, group_id)
     return tx.conn.execute(delete(consumer_group).where(consumer_group.c.group_id == group_id)).rowcount
-
-
-def _purge_plan(tx: Transaction, group_id: int) -> int:
-    """Remove one plan of the group, its records first, because they are found only by the plan."""
-    plan_id = tx.conn.execute(_A_PLAN, {"of_group": group_id}).scalar()
-    if plan_id is None:
-        return 0
-    of_plan = {"of_plan": plan_id}
-    ids = tx.conn.execute(_ITS_RECORDS, of_plan).scalars().all()
-    if ids:
-        return tx.conn.execute(_END_RECORDS, of_plan | {"last": ids[-1]}).rowcount
-    return tx.conn.execute(_END_PLAN, of_plan).rowcount
 
 
 def _purge_topics(tx: Transaction) -> int:
@@ -125,8 +108,7 @@ def _purge_queue(tx: Transaction, queue_id: int) -> int:
     removed = _purge_deliveries(tx, delivery.c.message_key >= first, delivery.c.message_key < end)
     if removed:
         return removed
-    copy_key = dead_letter.c.copy_key
-    removed = remove_step(tx.conn, copy_key, copy_key >= first, copy_key < end)
+    removed = dead_letters.forget_copies(tx.conn, first, end)
     return removed or _purge_messages(tx, first, end) or history.forget_messages(tx.conn, first, end)
 
 
@@ -159,17 +141,6 @@ _DELIVERIES = rows_parameter("deliveries", "group_id", "message_key")
 _END_DELIVERIES = delete(delivery).where(
     tuple_(delivery.c.group_id, delivery.c.message_key).in_(select(_DELIVERIES.c.group_id, _DELIVERIES.c.message_key))
 )
-_A_PLAN = select(redrive_plan.c.plan_id).where(redrive_plan.c.group_id == bindparam("of_group")).limit(1)
-_ITS_RECORDS = (
-    select(redrive.c.dead_letter_id)
-    .where(redrive.c.plan_id == bindparam("of_plan"))
-    .order_by(redrive.c.dead_letter_id)
-    .limit(STEP_ROWS_MAX)
-)
-_END_RECORDS = delete(redrive).where(
-    redrive.c.plan_id == bindparam("of_plan"), redrive.c.dead_letter_id <= bindparam("last")
-)
-_END_PLAN = delete(redrive_plan).where(redrive_plan.c.plan_id == bindparam("of_plan"))
 # SKIP LOCKED, so that each row is removed by one server.
 _A_DELETED_GROUP = (
     select(consumer_group.c.group_id)

@@ -21,8 +21,9 @@ from popserver.database.schema import topic as topic_table
 from popserver.delivery import history, message_groups
 from popserver.delivery.message_groups import MessageGroupKey
 from popserver.engine.transaction import STEP_ROWS_MAX, Phase, Request, Transaction, carries_out
-from popserver.messages import keyed, origins
+from popserver.messages import keyed
 from popserver.messages.append import lock_queue
+from popserver.messages.redrives import REDRIVEN
 from popserver.model.errors import PopError
 from popserver.model.group import Mode
 from popserver.model.names import DLQ_PREFIX, Resource
@@ -138,7 +139,7 @@ def _trim(tx: Transaction, place: _QueueRow, cutoff_ms: int, left: _Left) -> Rem
     left.statements -= _OF_A_BUSY_GROUP * len(busy)
     needed = [_first_needed(tx, bounds | {"for_group": group_id}) for group_id in busy]
     needed.append(tx.conn.execute(_FIRST_HANDED_BACK, bounds).scalar())
-    needed.append(origins.first_delivered(tx.conn, bounds["first"], bounds["end"]))
+    needed.append(tx.conn.execute(_FIRST_REDRIVEN, bounds).scalar())
     bounds["end"] = min([bounds["end"], *(key for key in needed if key is not None)])
     rest = keyed.remove(tx, *_INSIDE, names=bounds)
     if rest is not None:
@@ -230,6 +231,11 @@ _FIRST_HANDED_BACK = (
         and_(delivery.c.group_id == consumer_group.c.group_id, *_DELIVERED_INSIDE),
     )
     .where(consumer_group.c.mode == Mode.PULL.value, consumer_group.c.deleted_at_ms.is_(None))
+)
+_FIRST_REDRIVEN = (
+    select(func.min(REDRIVEN.c.redriven_key))
+    .join(delivery, and_(delivery.c.group_id == REDRIVEN.c.group_id, delivery.c.message_key == REDRIVEN.c.redriven_key))
+    .where(REDRIVEN.c.redriven_key >= bindparam("first"), REDRIVEN.c.redriven_key < bindparam("end"))
 )
 _LOCK_READY_AGAIN = (
     select(delivery.c.message_key)

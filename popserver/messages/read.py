@@ -13,12 +13,13 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, LargeBinary, Select, case, func, literal, select
 
+from popserver.catalog import topics
 from popserver.catalog.facts import _queue, _topic
 from popserver.database.rows import RowQuery, encode_rows, rows_parameter
-from popserver.database.schema import dead_letter, message
+from popserver.database.schema import message
 from popserver.database.schema import topic as topic_table
-from popserver.messages import duplicates, origins
-from popserver.messages.origins import RedriveOrigin
+from popserver.messages import dead_letters, duplicates, redrives
+from popserver.messages.redrives import RedriveOrigin
 from popserver.model.errors import BadRequest, MessageNotFound
 from popserver.model.message import REDRIVE_PLAN, BodyEncoding, Message, StoredMessage, id_to_bytes
 from popserver.model.names import DLQ_PREFIX, Resource
@@ -245,15 +246,16 @@ def stored_messages(conn: Connection, rows: Iterable[MessageRow], topic: Topic) 
         number_of = duplicates.queue_numbers(conn, topic, {queue_of(row.message_key) for row in listed})
     elsewhere = [row.message_key for row in listed if row.message_key >> OFFSET_BITS not in number_of]
     if elsewhere:
-        return _with_redriven(listed, topic, number_of, origins.of_places(conn, elsewhere))
+        return _with_redriven(listed, topic, number_of, redrives.of_places(conn, elsewhere))
     found = [stored_message(row, topic, number_of) for row in listed]
     if not topic.name.name.startswith(DLQ_PREFIX):
         return found
-    copies = encode_rows([(row.message_key,) for row in listed])
-    names = {row.copy_key: row.name for row in conn.execute(_ORIGINS, {"copies": copies})}
+    letters = dead_letters.of_copies(conn, [row.message_key for row in listed])
+    names = topics.names_by_id(conn, {each.origin_topic_id for each in letters.values()})
+    origins = {key: names[each.origin_topic_id].name for key, each in letters.items() if each.origin_topic_id in names}
     return [
-        each._replace(dead_letter_of=(names[each.message_key], each.message.message_id))
-        if each.message_key in names
+        each._replace(dead_letter_of=(origins[each.message_key], each.message.message_id))
+        if each.message_key in origins
         else each
         for each in found
     ]
@@ -288,9 +290,3 @@ def _as_redriven(row: MessageRow, topic: Topic, number_of: dict[int, int], now: 
 _from_json: Callable[[str, int], tuple[Any, int]] = json.scanner.make_scanner(json.JSONDecoder())  # type: ignore[attr-defined]
 _TYPES = {kind.value: kind for kind in MessageType}
 _ENCODINGS = {encoding.value: encoding for encoding in BodyEncoding}
-_COPIES = rows_parameter("copies", "copy_key")
-_ORIGINS = (
-    select(dead_letter.c.copy_key, topic_table.c.name)
-    .join(topic_table, topic_table.c.topic_id == dead_letter.c.origin_topic_id)
-    .where(dead_letter.c.copy_key.in_(select(_COPIES.c.copy_key)))
-)

@@ -14,13 +14,14 @@ from typing import ClassVar
 from sqlalchemy import Connection, and_, bindparam, func, insert, select
 
 from popserver.catalog import groups, lookup, topics
-from popserver.database.schema import KEY_SHIFT, delivery, message, progress, queue, redrive
+from popserver.database.schema import KEY_SHIFT, delivery, message, progress, queue
 from popserver.database.schema import message_group_progress as behind
 from popserver.database.schema import topic as topic_table
 from popserver.delivery.message_groups import GroupQueueKey, locks_of
 from popserver.delivery.retry_topic import properties_of, retry_origin_of
 from popserver.engine.transaction import STEP_ROWS_MAX, Locks, Phase, Request, Transaction, carries_out
 from popserver.members import sql as members_sql
+from popserver.messages.redrives import REDRIVEN
 from popserver.model.errors import BadRequest, PopError
 from popserver.model.group import Group, Mode
 from popserver.model.names import retry_topic
@@ -172,17 +173,13 @@ _FIRST_HELD = (
     .where(delivery.c.group_id == bindparam("for_group"))
     .group_by(_QUEUE_ID)
 )
-_ORIGIN_QUEUE_ID = redrive.c.origin_key.op(">>")(KEY_SHIFT)
+_ORIGIN_QUEUE_ID = REDRIVEN.c.origin_key.op(">>")(KEY_SHIFT)
 _FIRST_REDRIVEN = (
-    select(_ORIGIN_QUEUE_ID.label("queue_id"), func.min(redrive.c.origin_key).label("first_key"))
+    select(_ORIGIN_QUEUE_ID.label("queue_id"), func.min(REDRIVEN.c.origin_key).label("first_key"))
     .select_from(delivery)
     .join(
-        redrive,
-        and_(
-            redrive.c.redriven_key == delivery.c.message_key,
-            redrive.c.group_id == delivery.c.group_id,
-            redrive.c.target_topic_id.is_(None),
-        ),
+        REDRIVEN,
+        and_(REDRIVEN.c.redriven_key == delivery.c.message_key, REDRIVEN.c.group_id == delivery.c.group_id),
     )
     .where(delivery.c.group_id == bindparam("for_group"))
     .group_by(_ORIGIN_QUEUE_ID)

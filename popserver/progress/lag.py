@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, Select, and_, bindparam, case, func, literal_column, select
 
 from popserver.database.rows import RowStatement, encode_rows, rows_parameter
-from popserver.database.schema import IS_ORIGINAL, KEY_SHIFT, delivery, message, progress, queue, redrive
+from popserver.database.schema import IS_ORIGINAL, KEY_SHIFT, delivery, message, progress, queue
 from popserver.database.schema import message_group_progress as behind
 from popserver.database.schema import topic as topic_table
 from popserver.members import locks
+from popserver.messages.redrives import REDRIVEN
 from popserver.model.group import Group
 from popserver.model.names import Resource
 from popserver.model.states import State
@@ -72,7 +73,7 @@ def queue_lag(
         ahead[row.queue_id] += int(row.beyond)
         if State(row.state).shown is State.READY:
             firsts.setdefault(row.queue_id, []).append(row.first_key)
-    for row in conn.execute(_REDRIVEN, names):
+    for row in conn.execute(_STATES_ELSEWHERE, names):
         states[row.queue_id][State(row.state).shown] += row.deliveries
         if State(row.state).shown is State.READY:
             firsts.setdefault(row.queue_id, []).append(row.first_key)
@@ -182,19 +183,19 @@ _STATES = (
 )
 # Redriven messages count at their first place: their deliveries have places in another topic.
 _ELSEWHERE = (
-    select(delivery.c.message_key, delivery.c.state, redrive.c.origin_key)
+    select(delivery.c.message_key, delivery.c.state, REDRIVEN.c.origin_key)
     .select_from(delivery)
     .join(queue, and_(queue.c.queue_id == _QUEUE_ID, queue.c.topic_id != delivery.c.topic_id))
     .join(
-        redrive,
-        and_(redrive.c.redriven_key == delivery.c.message_key, redrive.c.group_id == delivery.c.group_id),
+        REDRIVEN,
+        and_(REDRIVEN.c.redriven_key == delivery.c.message_key, REDRIVEN.c.group_id == delivery.c.group_id),
     )
     .where(delivery.c.group_id == bindparam("for_group"))
     .distinct()
     .subquery()
 )
 _ORIGIN_QUEUE_ID = _ELSEWHERE.c.origin_key.op(">>")(KEY_SHIFT)
-_REDRIVEN = select(
+_STATES_ELSEWHERE = select(
     _ORIGIN_QUEUE_ID.label("queue_id"),
     _ELSEWHERE.c.state,
     func.count().label("deliveries"),

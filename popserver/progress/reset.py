@@ -23,7 +23,7 @@ from popserver.delivery.history import Moved, as_moved, record
 from popserver.delivery.message_groups import GroupQueueKey, lock_paused_again, locks_of
 from popserver.engine.transaction import STEP_ROWS_MAX, Locks, Phase, Request, Transaction, carries_out
 from popserver.members import sql as members_sql
-from popserver.messages import seek
+from popserver.messages import dead_letters, seek
 from popserver.model.errors import BadRequest, PopError, TooManyRequests
 from popserver.model.group import Group, Mode
 from popserver.model.states import Event, State, target
@@ -209,7 +209,7 @@ def _move(tx: Transaction, group: Group, move: _Move) -> None:
     """Remove all of the group's rows in the queue except its progress and the dead letters before it."""
     place = _place(group, move)
     clear.clear(tx, place)
-    clear.make_ready(tx, place, move.first + move.to_offset)
+    dead_letters.reset(tx, place.group_id, move.first + move.to_offset, place.end)
     names = {"for_group": group.group_id, "of_queue": place.queue_id, "to_offset": move.to_offset}
     if not tx.conn.execute(_SET, names).rowcount:
         # If another server inserts the same row now, the primary key refuses this one, and the batch runs again.

@@ -17,13 +17,13 @@ from sqlalchemy import Integer, bindparam, delete, func, select, update
 
 from popserver.database.schema import IS_ORIGINAL, delivery, in_states, message, progress
 from popserver.database.schema import message_group_progress as behind
+from popserver.delivery import clear
 from popserver.delivery.history import FORCED_SKIP, Moved, as_moved, record
 from popserver.delivery.message_groups import GroupQueueKey, MessageGroupKey, advance_after_removal, locks_of
 from popserver.engine.transaction import Locks, Phase, Request, Transaction, carries_out
 from popserver.inspection import message_facts
 from popserver.inspection.why import MessageFacts
 from popserver.members import sql as members_sql
-from popserver.messages import origins
 from popserver.model.errors import PopError, TooManyRequests
 from popserver.model.group import Group, Mode
 from popserver.model.states import Event, State, sources
@@ -69,7 +69,7 @@ def skip(tx: Transaction, requests: Sequence[Skip]) -> list[Skipped | PopError]:
 
 
 def _skip(tx: Transaction, request: Skip) -> Skipped | PopError:
-    if (at := origins.delivered_at(tx.conn, request.group, request.message_key)) is not None:
+    if (at := clear.redriven_to(tx.conn, request.group, request.message_key)) is not None:
         request = replace(request, message_key=at)
     found = message_facts.of_stored(tx.conn, request.group, request.message_key)
     if request.force and found.state is State.INFLIGHT:

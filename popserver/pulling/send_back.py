@@ -19,12 +19,13 @@ from popserver.catalog import lookup, subscriptions, topics
 from popserver.database.dialect import dialect_of
 from popserver.database.notifications import DUE
 from popserver.database.rows import RowStatement, encode_rows, rows_parameter
-from popserver.database.schema import IS_RETRY, KEY_SHIFT, dead_letter, delivery, message, progress, queue
+from popserver.database.schema import IS_RETRY, KEY_SHIFT, delivery, message, progress, queue
 from popserver.delivery.dead_letter_topic import move_to_dead_letters
 from popserver.delivery.history import Moved, record
 from popserver.delivery.leaving import DeadLetterCandidate, Origin
 from popserver.delivery.retry_topic import as_it_was_sent, properties_of, retry_origin_of
 from popserver.engine.transaction import STEP_ROWS_MAX, Locks, Phase, Request, Transaction, carries_out
+from popserver.messages import dead_letters
 from popserver.model.errors import MessageNotFound, PopError
 from popserver.model.group import Group, Mode
 from popserver.model.handles import NO_HOLD
@@ -175,8 +176,8 @@ def _find(tx: Transaction, group: Group, requests: dict[int, SendBack]) -> _Foun
         else Origin(key, row.topic_id, row.properties)
         for key, row in messages.items()
     }
-    names["origins"] = encode_rows([(each.message_key,) for each in origins.values()])
-    dead = set(tx.conn.execute(_DEAD, names).scalars())
+    died = dead_letters.of_messages(tx.conn, group.group_id, [each.message_key for each in origins.values()])
+    dead = {each.origin_key for each in died if each.redrive_state is None}
     # Waiting rows are read before copies: a row that ends in between has left a copy.
     waiting = set(tx.conn.execute(_WAITING, names).scalars())
     copies = tx.conn.execute(_COPIES, names | {"retry_topic_id": own_id}).all() if own_id is not None else []
@@ -253,7 +254,6 @@ def _not_stored(request: SendBack) -> MessageNotFound:
 
 _KEYS = rows_parameter("keys", "message_key")
 _QUEUES = rows_parameter("queues", "queue_id")
-_FIRSTS = rows_parameter("origins", "origin_key")
 # FOR KEY SHARE does not block sends to the queue.
 _LOCK_QUEUES = (
     select(queue.c.queue_id)
@@ -274,11 +274,6 @@ _MESSAGES = RowStatement(
     ),
 )
 _TOPICS = select(queue.c.queue_id, queue.c.topic_id).where(queue.c.queue_id.in_(select(_QUEUES.c.queue_id)))
-_DEAD = select(dead_letter.c.origin_key).where(
-    dead_letter.c.group_id == bindparam("for_group"),
-    dead_letter.c.origin_key.in_(select(_FIRSTS.c.origin_key)),
-    dead_letter.c.redrive_state.is_(None),
-)
 _WAITING = select(delivery.c.message_key).where(
     delivery.c.group_id == bindparam("for_group"), delivery.c.message_key.in_(select(_KEYS.c.message_key))
 )

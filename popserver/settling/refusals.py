@@ -9,11 +9,12 @@ from sqlalchemy import bindparam, select
 
 from popserver.database import states_of
 from popserver.database.rows import RowStatement
-from popserver.database.schema import delivery, redrive
+from popserver.database.schema import delivery
 from popserver.delivery.dead_letter_topic import NewDeadLetters
 from popserver.delivery.history import Moved, skipped_while_held_ms
 from popserver.delivery.message_groups import GroupQueueKey, GroupRunRow, locks_of
 from popserver.engine.transaction import Locks, Transaction
+from popserver.messages import redrives
 from popserver.model.errors import InvalidReceiptHandle, PopError, TooManyRequests
 from popserver.model.group import Group
 from popserver.model.handles import Receipt
@@ -142,9 +143,8 @@ def _implied_state(tx: Transaction, receipt: Receipt) -> State:
 
 def _first_key(tx: Transaction, receipt: Receipt) -> int:
     """Where the message was before any redrive."""
-    names = {"for_group": receipt.group_id, "for_key": receipt.message_key}
-    origin_key: int | None = tx.conn.execute(_REDRIVEN_FROM, names).scalar()
-    return receipt.message_key if origin_key is None else origin_key
+    found = redrives.of_places_in_group(tx.conn, receipt.group_id, [receipt.message_key])
+    return found[receipt.message_key].origin_key if found else receipt.message_key
 
 
 _ROW = RowStatement(
@@ -152,13 +152,4 @@ _ROW = RowStatement(
     select(*(delivery.c[name] for name in DeliveryRow._fields)).where(
         delivery.c.group_id == bindparam("for_group"), delivery.c.message_key == bindparam("for_key")
     ),
-)
-_REDRIVEN_FROM = (
-    select(redrive.c.origin_key)
-    .where(
-        redrive.c.redriven_key == bindparam("for_key"),
-        redrive.c.group_id == bindparam("for_group"),
-        redrive.c.target_topic_id.is_(None),
-    )
-    .limit(1)
 )

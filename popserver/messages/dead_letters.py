@@ -1,0 +1,197 @@
+"""Dead letters: which message died in which group, when and why. The message itself is a copy in topic `%DLQ%<group>`.
+
+A group has at most one row for a message, by the message's first key. After a redrive or a reset the row stays, and
+says so; if the message dies again, a new row for the same copy replaces it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
+
+from sqlalchemy import Connection, bindparam, delete, func, insert, or_, select, update
+
+from popserver.catalog import groups
+from popserver.database.rows import RowStatement, encode_rows, rows_parameter
+from popserver.database.schema import dead_letter
+from popserver.engine.transaction import STEP_ROWS_MAX, Transaction
+from popserver.engine.upkeep import remove_step
+from popserver.model.states import LetterState
+
+
+class DeadLetterRow(NamedTuple):
+    """A dead letter. `redrive_state` is None while it is dead; `plan_id` is the plan that sent it back."""
+
+    dead_letter_id: int
+    origin_key: int
+    origin_topic_id: int
+    copy_key: int
+    attempt: int
+    reason: str
+    dead_at_ms: int
+    redrive_state: str | None
+    plan_id: str | None
+
+
+# Reads.
+
+
+def following(conn: Connection, group_id: int, after_id: int, limit: int) -> list[DeadLetterRow]:
+    """The group's next `limit` dead letters after this id, oldest first."""
+    return _FOLLOWING.rows(conn, {"for_group": group_id, "after": after_id, "limit": limit})
+
+
+def named(conn: Connection, group_id: int, ids: Collection[int], after_id: int = 0) -> list[DeadLetterRow]:
+    """The group's dead letters with these ids, those after `after_id`, oldest first."""
+    return _NAMED.rows(conn, {"for_group": group_id, "after": after_id, "ids": _encoded(ids)})
+
+
+def newest_id(conn: Connection, group_id: int) -> int:
+    """The id of the group's newest dead letter; 0 if there is none."""
+    newest: int | None = conn.execute(_NEWEST, {"for_group": group_id}).scalar()
+    return newest or 0
+
+
+def of_message(conn: Connection, group_id: int, origin_key: int) -> DeadLetterRow | None:
+    """The group's dead letter of the message with this first key."""
+    return _OF_MESSAGES.first(conn, {"for_group": group_id, "origins": _encoded([origin_key])})
+
+
+def of_messages(conn: Connection, group_id: int, origin_keys: Collection[int]) -> list[DeadLetterRow]:
+    """The group's dead letters of the messages with these first keys."""
+    return _OF_MESSAGES.rows(conn, {"for_group": group_id, "origins": _encoded(origin_keys)})
+
+
+def of_copies(conn: Connection, copy_keys: Collection[int]) -> dict[int, DeadLetterRow]:
+    """The dead letters of these messages of dead-letter topics, by the copy's key."""
+    return {row.copy_key: row for row in _OF_COPIES.rows(conn, {"copies": _encoded(copy_keys)})}
+
+
+def newest_of_copies(conn: Connection, group_id: int, copy_keys: Collection[int]) -> DeadLetterRow | None:
+    """The group's newest dead letter with one of these copies."""
+    return _NEWEST_OF_COPIES.first(conn, {"for_group": group_id, "copies": _encoded(copy_keys)})
+
+
+def count(conn: Connection) -> int:
+    """How many messages are dead letters of existing groups now."""
+    return conn.execute(_COUNT).scalar_one()
+
+
+# Changes.
+
+
+def lock(tx: Transaction, group_id: int, ids: Collection[int]) -> list[DeadLetterRow]:
+    """Lock the group's dead letters with these ids, without those that another transaction has locked."""
+    return _LOCK.rows(tx.conn, {"for_group": group_id, "after": 0, "ids": _encoded(ids)})
+
+
+def lock_of_messages(tx: Transaction, group_id: int, origin_keys: Collection[int]) -> dict[int, DeadLetterRow]:
+    """Lock the group's dead letters of messages that die again, by first key."""
+    rows = _LOCK_OF_MESSAGES.rows(tx.conn, {"for_group": group_id, "origins": _encoded(origin_keys)})
+    return {row.origin_key: row for row in rows}
+
+
+def add(tx: Transaction, letters: Sequence[Mapping[str, int | str]]) -> None:
+    """Ids must become visible in order, so the caller holds the lock of `delivery.dead_letter_topic` on Postgres."""
+    tx.conn.execute(insert(dead_letter), letters)
+
+
+def remove(tx: Transaction, ids: Collection[int]) -> None:
+    """Remove locked dead letters."""
+    tx.conn.execute(_REMOVE, {"ids": _encoded(ids)})
+
+
+def mark_redriven(tx: Transaction, ids: Collection[int], plan_id: str) -> None:
+    """The plan has sent these locked dead letters back."""
+    tx.conn.execute(_MARK_REDRIVEN, {"ids": _encoded(ids), "by_plan": plan_id})
+
+
+def reset(tx: Transaction, group_id: int, first: int, end: int) -> None:
+    """The group's dead letters of messages with keys from `first` to before `end` are READY messages again.
+
+    Each step reads a page of ids first: a planner may run a subquery with a LIMIT again for each row.
+    """
+    names = {"for_group": group_id, "first": first, "end": end, "limit": STEP_ROWS_MAX, "after": 0}
+    while ids := tx.conn.execute(_LOCK_TO_RESET, names).scalars().all():
+        tx.conn.execute(_RESET, {"ids": _encoded(ids)})
+        names["after"] = ids[-1]
+
+
+def forget_group(conn: Connection, group_id: int) -> int:
+    """Remove a step of the dead letters of a deleted group; returns how many."""
+    return remove_step(conn, dead_letter.c.dead_letter_id, dead_letter.c.group_id == group_id)
+
+
+def forget_copies(conn: Connection, first: int, end: int) -> int:
+    """Remove a step of the dead letters whose copies have keys from `first` to before `end`; returns how many."""
+    key = dead_letter.c.copy_key
+    return remove_step(conn, key, key >= first, key < end)
+
+
+def _encoded(numbers: Collection[int]) -> str:
+    return encode_rows([(each,) for each in numbers])
+
+
+_OF_GROUP = dead_letter.c.group_id == bindparam("for_group")
+_IDS = rows_parameter("ids", "dead_letter_id")
+_HAS_ID = dead_letter.c.dead_letter_id.in_(select(_IDS.c.dead_letter_id))
+# What a redrive records of the dead letters with the ids of the parameter `ids`.
+RECORDED = (
+    select(
+        dead_letter.c.dead_letter_id,
+        dead_letter.c.group_id,
+        dead_letter.c.origin_key,
+        dead_letter.c.origin_topic_id,
+        dead_letter.c.copy_key,
+        dead_letter.c.attempt,
+        dead_letter.c.reason,
+        dead_letter.c.dead_at_ms,
+    )
+    .where(_HAS_ID)
+    .subquery("letter")
+)
+_ROWS = select(*(dead_letter.c[name] for name in DeadLetterRow._fields))
+_PAGE = _ROWS.where(_OF_GROUP, dead_letter.c.dead_letter_id > bindparam("after")).order_by(dead_letter.c.dead_letter_id)
+_FOLLOWING = RowStatement(DeadLetterRow, _PAGE.limit(bindparam("limit")))
+_NAMED = RowStatement(DeadLetterRow, _PAGE.where(_HAS_ID))
+_LOCK = RowStatement(DeadLetterRow, _PAGE.where(_HAS_ID).with_for_update(skip_locked=True))
+_NEWEST = select(func.max(dead_letter.c.dead_letter_id)).where(_OF_GROUP)
+_ORIGINS = rows_parameter("origins", "origin_key")
+_OF_ORIGINS = (
+    _ROWS.where(_OF_GROUP, dead_letter.c.origin_key.in_(select(_ORIGINS.c.origin_key)))
+    # In one order, so that transactions that lock them do not deadlock.
+    .order_by(dead_letter.c.dead_letter_id)
+)
+_OF_MESSAGES = RowStatement(DeadLetterRow, _OF_ORIGINS)
+_LOCK_OF_MESSAGES = RowStatement(DeadLetterRow, _OF_ORIGINS.with_for_update())
+_COPIES = rows_parameter("copies", "copy_key")
+_OF_THESE_COPIES = _ROWS.where(dead_letter.c.copy_key.in_(select(_COPIES.c.copy_key)))
+_OF_COPIES = RowStatement(DeadLetterRow, _OF_THESE_COPIES)
+_NEWEST_OF_COPIES = RowStatement(
+    DeadLetterRow, _OF_THESE_COPIES.where(_OF_GROUP).order_by(dead_letter.c.dead_letter_id.desc()).limit(1)
+)
+_COUNT = (
+    select(func.count(dead_letter.c.dead_letter_id))
+    .join(groups.EXISTING, groups.EXISTING.c.group_id == dead_letter.c.group_id)
+    .where(dead_letter.c.redrive_state.is_(None))
+)
+_REMOVE = delete(dead_letter).where(_HAS_ID)
+_MARK_REDRIVEN = (
+    update(dead_letter)
+    .where(_HAS_ID, dead_letter.c.redrive_state.is_(None))
+    .values(redrive_state=LetterState.REDRIVEN.value, plan_id=bindparam("by_plan"))
+)
+_LOCK_TO_RESET = (
+    select(dead_letter.c.dead_letter_id)
+    .where(
+        _OF_GROUP,
+        dead_letter.c.dead_letter_id > bindparam("after"),
+        dead_letter.c.origin_key >= bindparam("first"),
+        dead_letter.c.origin_key < bindparam("end"),
+        or_(dead_letter.c.redrive_state.is_(None), dead_letter.c.redrive_state == LetterState.REDRIVEN.value),
+    )
+    .order_by(dead_letter.c.dead_letter_id)
+    .limit(bindparam("limit"))
+    .with_for_update()
+)
+_RESET = update(dead_letter).where(_HAS_ID).values(redrive_state=LetterState.RESET.value)

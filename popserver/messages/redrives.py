@@ -1,0 +1,385 @@
+"""Redrives: the plans that send dead letters back, and a record of each dead letter of a plan.
+
+A message that was redriven only to its group has its delivery at another place than its first: at the copy in the dead
+letter topic, or at a new message in the group's retry topic. Its record has both places. A record stays when the dead
+letter is removed, until its group is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from sqlalchemy import (
+    BigInteger,
+    Connection,
+    FromClause,
+    LargeBinary,
+    and_,
+    bindparam,
+    cast,
+    delete,
+    exists,
+    func,
+    insert,
+    literal_column,
+    or_,
+    select,
+    update,
+)
+from sqlalchemy.sql.dml import Insert
+
+from popserver.catalog import groups
+from popserver.database.rows import RowStatement, encode_rows, rows_parameter
+from popserver.database.schema import redrive, redrive_plan
+from popserver.engine.transaction import STEP_ROWS_MAX, Transaction
+from popserver.messages.dead_letters import RECORDED, DeadLetterRow
+from popserver.model.states import Change, PlanState, RedriveState
+
+DIED_AGAIN = "it died again, and was purged"
+
+
+class RedriveOrigin(NamedTuple):
+    """The origin of a redriven message: its first place, its topic there, and the redrive plan."""
+
+    redriven_key: int
+    origin_key: int
+    origin_topic_id: int
+    plan_id: str
+
+
+class RedriveRow(NamedTuple):
+    """Where a plan has sent a dead letter; `target_topic_id` None: only back to the group."""
+
+    plan_id: str
+    dead_letter_id: int
+    redriven_key: int
+    redriven_at_ms: int
+    target_topic_id: int | None
+
+
+class PlanRow(NamedTuple):
+    """A plan's row. The target's name stays when the topic is deleted."""
+
+    plan_id: str
+    group_id: int
+    state: str
+    reason: str
+    selection: str
+    target_topic_id: int | None
+    target_namespace: str | None
+    target_topic: str | None
+    created_by: str
+    created_at_ms: int
+    planned: int
+    redriven: int
+    skipped: int
+    planned_up_to: int
+
+
+# Where redriven messages are.
+
+
+def of_places(conn: Connection, keys: Sequence[int]) -> dict[int, RedriveOrigin]:
+    """The origins of the redriven messages at these places, for all groups. For several redrives, the last one."""
+    return {row.redriven_key: row for row in _OF_PLACES.rows(conn, {"keys": _encoded(keys)})}
+
+
+def of_places_in_group(conn: Connection, group_id: int, keys: Sequence[int]) -> dict[int, RedriveOrigin]:
+    """The same for one group."""
+    names = {"for_group": group_id, "keys": _encoded(keys)}
+    return {row.redriven_key: row for row in _OF_PLACES_IN_GROUP.rows(conn, names)}
+
+
+def places_of(conn: Connection, origin_key: int) -> list[int]:
+    """The places (keys) of a message after redrives to its groups, the oldest first."""
+    return list(conn.execute(_PLACES_OF, {"for_origin": origin_key}).scalars())
+
+
+def pages_of_places(conn: Connection, group_id: int, first: int, end: int) -> Iterator[list[int]]:
+    """The places of the group's redriven messages with first keys from `first` to before `end`, in steps.
+
+    A message may have been redriven more than once.
+    """
+    names = {"for_group": group_id, "first": first, "end": end, "limit": STEP_ROWS_MAX, "after_redriven": -1}
+    while page := conn.execute(_PAGE_OF_PLACES, names).all():
+        yield [row.redriven_key for row in page]
+        names |= {"first": page[-1].origin_key, "after_redriven": page[-1].redriven_key}
+
+
+def of_letters(conn: Connection, letters: Iterable[DeadLetterRow]) -> list[RedriveRow]:
+    """Where the last redrive has sent these dead letters."""
+    rows = [(each.dead_letter_id, each.plan_id) for each in letters if each.plan_id is not None]
+    return _OF_LETTERS.rows(conn, {"letters": encode_rows(rows)}) if rows else []
+
+
+# The records of a plan.
+
+
+def recording(letters: FromClause) -> Insert:
+    """A statement that records in the plan `:of_plan` those of its group's `letters` that it has not recorded.
+
+    `letters` has the columns of `dead_letters.RECORDED`, and `message_id`.
+    """
+    found = (
+        select(
+            redrive_plan.c.plan_id,
+            letters.c.dead_letter_id,
+            letters.c.group_id,
+            letters.c.origin_key,
+            letters.c.origin_topic_id,
+            letters.c.message_id,
+            letters.c.attempt,
+            letters.c.reason,
+            letters.c.dead_at_ms,
+            literal_column(f"'{RedriveState.PLANNED}'"),
+            literal_column(f"'{Change.NONE}'"),
+            redrive_plan.c.reason,
+            redrive_plan.c.target_topic_id,
+        )
+        .select_from(redrive_plan)
+        .join(letters, letters.c.group_id == redrive_plan.c.group_id)
+        .where(
+            redrive_plan.c.plan_id == bindparam("of_plan", type_=redrive.c.plan_id.type),
+            ~exists().where(
+                redrive.c.plan_id == redrive_plan.c.plan_id, redrive.c.dead_letter_id == letters.c.dead_letter_id
+            ),
+        )
+    )
+    names = "plan_id dead_letter_id group_id origin_key origin_topic_id message_id attempt dead_reason dead_at_ms"
+    return insert(redrive).from_select([*names.split(), "state", "change", "reason", "target_topic_id"], found)
+
+
+def next_planned(conn: Connection, plan_id: str, limit: int) -> Sequence[int]:
+    """The ids of the next dead letters that the plan has not redriven or skipped yet."""
+    return conn.execute(_NEXT, {"of_plan": plan_id, "limit": limit}).scalars().all()
+
+
+def ended_among(conn: Connection, plan_id: str, ids: Collection[int]) -> set[int]:
+    """Those of these dead letters that the plan has redriven or skipped."""
+    return set(conn.execute(_ENDED_AMONG, {"of_plan": plan_id, "ids": _encoded(ids)}).scalars())
+
+
+class Redriven(NamedTuple):
+    """A dead letter that was redriven to `key`. `message_id` None: the message keeps its id."""
+
+    dead_letter_id: int
+    change: Change
+    reason: str
+    key: int
+    message_id: bytes | None
+
+
+def note_redriven(tx: Transaction, plan_id: str, done: Iterable[Redriven]) -> None:
+    rows = [
+        {
+            "of_plan": plan_id,
+            "of_id": each.dead_letter_id,
+            "to_change": each.change.value,
+            "because": each.reason,
+            "stands_at": each.key,
+            "new_id": each.message_id,
+            "now_ms": tx.now_ms,
+        }
+        for each in done
+    ]
+    tx.conn.execute(_NOTE_REDRIVEN, rows)
+
+
+def note_skipped(tx: Transaction, plan_id: str, notes: Mapping[int, str]) -> None:
+    """Why these dead letters are not redriven; `notes` are by id."""
+    if notes:
+        tx.conn.execute(_SKIP, [{"of_plan": plan_id, "of_id": each, "why": why} for each, why in notes.items()])
+
+
+def note_purged(tx: Transaction, ids: Collection[int]) -> None:
+    """Note in the records of redrives that these dead letters, which had been redriven before, died again.
+
+    Without the dead letter, the record would look like that of a message that was consumed.
+    """
+    died = tx.conn.execute(_DIED_AS, {"ids": _encoded(ids)}).all()
+    if died:
+        tx.conn.execute(_NOTE, [{"of_plan": row.plan_id, "of_id": row.dead_letter_id} for row in died])
+
+
+# Plans.
+
+
+def find_plan(conn: Connection, plan_id: str) -> PlanRow | None:
+    return _PLAN.first(conn, {"of_plan": plan_id})
+
+
+def newest_plans(conn: Connection, group_id: int | None, plan_id: str | None, limit: int) -> list[PlanRow]:
+    """The newest plans of one group or (None) of all existing groups, or the plan with this id."""
+    query = _NEWEST_PLANS.limit(limit)
+    if group_id is not None:
+        query = query.where(redrive_plan.c.group_id == group_id)
+    if plan_id is not None:
+        query = query.where(redrive_plan.c.plan_id == plan_id)
+    return [PlanRow._make(row) for row in conn.execute(query)]
+
+
+def add_plan(tx: Transaction, plan: Mapping[str, Any]) -> None:
+    tx.conn.execute(insert(redrive_plan), {**plan, "created_at_ms": tx.now_ms, "planned_up_to": 0})
+
+
+def reach(tx: Transaction, plan_id: str, after_id: int, up_to_id: int, state: PlanState) -> bool:
+    """A DRAFT that has read the dead letters up to `after_id` has read those up to `up_to_id`. False if it has not."""
+    names = {"of_plan": plan_id, "after": after_id, "up_to": up_to_id, "next_state": state}
+    return bool(tx.conn.execute(_REACH, names).rowcount)
+
+
+def count_planned(tx: Transaction, plan_id: str, written: int) -> None:
+    tx.conn.execute(_COUNT_PLANNED, {"of_plan": plan_id, "written": written})
+
+
+def count_ended(tx: Transaction, plan_id: str, redriven: int, skipped: int) -> None:
+    tx.conn.execute(_COUNT_ENDED, {"of_plan": plan_id, "now_redriven": redriven, "now_skipped": skipped})
+
+
+def finish_step(tx: Transaction, plan_id: str) -> None:
+    """Set the plan's state: DONE if no message is left, else RUNNING."""
+    if next_planned(tx.conn, plan_id, 1):
+        tx.conn.execute(_BEGIN, {"of_plan": plan_id})
+    else:
+        tx.conn.execute(_DONE, {"of_plan": plan_id, "now_ms": tx.now_ms})
+
+
+def cancel(tx: Transaction, plan_id: str) -> None:
+    tx.conn.execute(_CANCEL, {"of_plan": plan_id, "now_ms": tx.now_ms})
+
+
+def forget_group(conn: Connection, group_id: int) -> int:
+    """Remove a step of one plan of a deleted group, its records first, because they are found only by the plan."""
+    plan_id = conn.execute(_A_PLAN, {"of_group": group_id}).scalar()
+    if plan_id is None:
+        return 0
+    of_plan = {"of_plan": plan_id}
+    ids = conn.execute(_ITS_RECORDS, of_plan).scalars().all()
+    if ids:
+        return conn.execute(_END_RECORDS, of_plan | {"last": ids[-1]}).rowcount
+    return conn.execute(_END_PLAN, of_plan).rowcount
+
+
+def _encoded(numbers: Collection[int]) -> str:
+    return encode_rows([(each,) for each in numbers])
+
+
+_KEYS = rows_parameter("keys", "message_key")
+_TO_ITS_GROUP = and_(redrive.c.redriven_key.is_not(None), redrive.c.target_topic_id.is_(None))
+# The messages that were redriven only to their group: their first keys, and where they are since. An index finds them
+# by `redriven_key`, another one by `origin_key`, both also with `group_id`.
+REDRIVEN = (
+    select(redrive.c.group_id, redrive.c.origin_key, redrive.c.redriven_key, redrive.c.dead_letter_id)
+    .where(_TO_ITS_GROUP)
+    .subquery("redriven_message")
+)
+_ORIGINS = (
+    select(*(redrive.c[name] for name in RedriveOrigin._fields))
+    .select_from(_KEYS)
+    .order_by(redrive.c.redriven_at_ms, redrive.c.dead_letter_id)
+)
+_IS_AT = and_(redrive.c.redriven_key == _KEYS.c.message_key, _TO_ITS_GROUP)
+_OF_PLACES = RowStatement(RedriveOrigin, _ORIGINS.join(redrive, _IS_AT))
+_OF_PLACES_IN_GROUP = RowStatement(
+    RedriveOrigin, _ORIGINS.join(redrive, and_(_IS_AT, redrive.c.group_id == bindparam("for_group")))
+)
+_PLACES_OF = (
+    select(redrive.c.redriven_key)
+    .where(redrive.c.origin_key == bindparam("for_origin"), _TO_ITS_GROUP)
+    .order_by(redrive.c.redriven_at_ms, redrive.c.dead_letter_id)
+)
+_PAGE_OF_PLACES = (
+    select(redrive.c.origin_key, redrive.c.redriven_key)
+    .where(
+        redrive.c.group_id == bindparam("for_group"),
+        redrive.c.origin_key >= bindparam("first"),
+        redrive.c.origin_key < bindparam("end"),
+        _TO_ITS_GROUP,
+        or_(redrive.c.origin_key > bindparam("first"), redrive.c.redriven_key > bindparam("after_redriven")),
+    )
+    .order_by(redrive.c.origin_key, redrive.c.redriven_key)
+    .limit(bindparam("limit"))
+)
+_LETTERS = rows_parameter("letters", "dead_letter_id", text=("plan_id",))
+_OF_LETTERS = RowStatement(
+    RedriveRow,
+    select(*(redrive.c[name] for name in RedriveRow._fields))
+    .select_from(_LETTERS)
+    .join(
+        redrive,
+        and_(redrive.c.plan_id == _LETTERS.c.plan_id, redrive.c.dead_letter_id == _LETTERS.c.dead_letter_id),
+    )
+    .where(redrive.c.redriven_key.is_not(None)),
+)
+_IDS = rows_parameter("ids", "dead_letter_id")
+_OF_PLAN = redrive.c.plan_id == bindparam("of_plan")
+_NEXT = (
+    select(redrive.c.dead_letter_id)
+    .where(_OF_PLAN, redrive.c.state == literal_column(f"'{RedriveState.PLANNED}'"))
+    .order_by(redrive.c.dead_letter_id)
+    .limit(bindparam("limit"))
+)
+_ENDED_AMONG = select(redrive.c.dead_letter_id).where(
+    _OF_PLAN,
+    redrive.c.dead_letter_id.in_(select(_IDS.c.dead_letter_id)),
+    redrive.c.state != literal_column(f"'{RedriveState.PLANNED}'"),
+)
+# Row by row: in a join with the parameter rows, SQLite would scan the whole plan, and all parameter rows for each row.
+_ONE = _OF_PLAN, redrive.c.dead_letter_id == bindparam("of_id")
+_NOTE_REDRIVEN = (
+    update(redrive)
+    .where(*_ONE)
+    .values(
+        state=RedriveState.REDRIVEN.value,
+        change=bindparam("to_change"),
+        reason=bindparam("because"),
+        redriven_key=bindparam("stands_at"),
+        redriven_message_id=func.coalesce(cast(bindparam("new_id"), LargeBinary), redrive.c.message_id),
+        redriven_at_ms=bindparam("now_ms"),
+    )
+)
+_SKIP = update(redrive).where(*_ONE).values(state=RedriveState.SKIPPED.value, note=bindparam("why"))
+_NOTE = update(redrive).where(*_ONE).values(note=literal_column(f"'{DIED_AGAIN}'"))
+_DIED_AS = (
+    select(redrive.c.plan_id, redrive.c.dead_letter_id)
+    .select_from(RECORDED)
+    .join(
+        redrive,
+        and_(
+            redrive.c.group_id == RECORDED.c.group_id,
+            redrive.c.dead_letter_id < RECORDED.c.dead_letter_id,
+            redrive.c.state == literal_column(f"'{RedriveState.REDRIVEN}'"),
+            or_(
+                and_(redrive.c.origin_key == RECORDED.c.origin_key, redrive.c.target_topic_id.is_(None)),
+                and_(redrive.c.redriven_key == RECORDED.c.origin_key, redrive.c.target_topic_id.is_not(None)),
+            ),
+        ),
+    )
+)
+_PLAN_ROWS = select(*(redrive_plan.c[name] for name in PlanRow._fields))
+_IS_PLAN = redrive_plan.c.plan_id == bindparam("of_plan")
+_PLAN = RowStatement(PlanRow, _PLAN_ROWS.where(_IS_PLAN))
+_NEWEST_PLANS = _PLAN_ROWS.join(groups.EXISTING, groups.EXISTING.c.group_id == redrive_plan.c.group_id).order_by(
+    redrive_plan.c.created_at_ms.desc(), redrive_plan.c.plan_id.desc()
+)
+_ITS_PLAN = update(redrive_plan).where(_IS_PLAN)
+_REACH = _ITS_PLAN.where(
+    redrive_plan.c.state == literal_column(f"'{PlanState.DRAFT}'"), redrive_plan.c.planned_up_to == bindparam("after")
+).values(planned_up_to=bindparam("up_to"), state=bindparam("next_state"))
+_IT_RUNS = _ITS_PLAN.where(redrive_plan.c.state.in_([PlanState.PLANNED.value, PlanState.RUNNING.value]))
+_now_ms = bindparam("now_ms", type_=BigInteger)
+_BEGIN = _IT_RUNS.values(state=PlanState.RUNNING.value)
+_DONE = _IT_RUNS.values(state=PlanState.DONE.value, finished_at_ms=_now_ms)
+_CANCEL = _ITS_PLAN.values(state=PlanState.CANCELLED.value, finished_at_ms=_now_ms)
+_COUNT_PLANNED = _ITS_PLAN.values(planned=redrive_plan.c.planned + bindparam("written"))
+_now_redriven, _now_skipped = (bindparam(name, type_=BigInteger) for name in ("now_redriven", "now_skipped"))
+_COUNT_ENDED = _ITS_PLAN.values(
+    planned=redrive_plan.c.planned - _now_redriven - _now_skipped,
+    redriven=redrive_plan.c.redriven + _now_redriven,
+    skipped=redrive_plan.c.skipped + _now_skipped,
+)
+_A_PLAN = select(redrive_plan.c.plan_id).where(redrive_plan.c.group_id == bindparam("of_group")).limit(1)
+_ITS_RECORDS = select(redrive.c.dead_letter_id).where(_OF_PLAN).order_by(redrive.c.dead_letter_id).limit(STEP_ROWS_MAX)
+_END_RECORDS = delete(redrive).where(_OF_PLAN, redrive.c.dead_letter_id <= bindparam("last"))
+_END_PLAN = delete(redrive_plan).where(_IS_PLAN)
