@@ -67,7 +67,8 @@ def find_dead_letter(conn: Connection, group_name: Resource, message_id: str) ->
     """A group's newest dead letter with this message id (several topics may have had it). Raises `MessageNotFound`."""
     group = catalog_facts.group(conn, group_name)
     copies = select(message.c.message_key).where(message.c.message_id == id_to_bytes(message_id))
-    newest = dead_letters.newest_of_copies(conn, group.group_id, conn.execute(copies).scalars().all())
+    found = dead_letters.of_copies(conn, conn.execute(copies).scalars().all()).values()
+    newest = max((each for each in found if each.group_id == group.group_id), default=None)
     if newest is None:
         raise MessageNotFound(
             f"group '{group_name}' has no dead letter with message id '{read.short(message_id)}';"

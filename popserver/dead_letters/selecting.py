@@ -43,7 +43,7 @@ class LetterPage(NamedTuple):
 def page_of_letters(conn: Connection, group: Group, selection: Selection, after_id: int, limit: int) -> LetterPage:
     """Up to `limit` matches, oldest first, among the next 1,000 after `after_id` (fewer with an expensive filter)."""
     if selection.ids:
-        rows = dead_letters.named(conn, group.group_id, selection.ids, after_id)
+        rows = dead_letters.named(conn, group.group_id, [each for each in selection.ids if each > after_id])
     else:
         rows = dead_letters.following(conn, group.group_id, after_id, STEP_ROWS_MAX)
     plausible = [row for row in rows if _may_fit(row, selection)]

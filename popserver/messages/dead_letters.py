@@ -12,6 +12,7 @@ from typing import NamedTuple
 from sqlalchemy import Connection, bindparam, delete, func, insert, or_, select, update
 
 from popserver.catalog import groups
+from popserver.database.newest import no_index_has
 from popserver.database.rows import RowStatement, encode_rows, rows_parameter
 from popserver.database.schema import dead_letter
 from popserver.engine.transaction import STEP_ROWS_MAX, Transaction
@@ -23,6 +24,7 @@ class DeadLetterRow(NamedTuple):
     """A dead letter. `redrive_state` is None while it is dead; `plan_id` is the plan that sent it back."""
 
     dead_letter_id: int
+    group_id: int
     origin_key: int
     origin_topic_id: int
     copy_key: int
@@ -41,9 +43,9 @@ def following(conn: Connection, group_id: int, after_id: int, limit: int) -> lis
     return _FOLLOWING.rows(conn, {"for_group": group_id, "after": after_id, "limit": limit})
 
 
-def named(conn: Connection, group_id: int, ids: Collection[int], after_id: int = 0) -> list[DeadLetterRow]:
-    """The group's dead letters with these ids, those after `after_id`, oldest first."""
-    return _NAMED.rows(conn, {"for_group": group_id, "after": after_id, "ids": _encoded(ids)})
+def named(conn: Connection, group_id: int, ids: Collection[int]) -> list[DeadLetterRow]:
+    """The group's dead letters with these ids, oldest first."""
+    return _NAMED.rows(conn, {"for_group": group_id, "ids": _encoded(ids)})
 
 
 def newest_id(conn: Connection, group_id: int) -> int:
@@ -67,11 +69,6 @@ def of_copies(conn: Connection, copy_keys: Collection[int]) -> dict[int, DeadLet
     return {row.copy_key: row for row in _OF_COPIES.rows(conn, {"copies": _encoded(copy_keys)})}
 
 
-def newest_of_copies(conn: Connection, group_id: int, copy_keys: Collection[int]) -> DeadLetterRow | None:
-    """The group's newest dead letter with one of these copies."""
-    return _NEWEST_OF_COPIES.first(conn, {"for_group": group_id, "copies": _encoded(copy_keys)})
-
-
 def count(conn: Connection) -> int:
     """How many messages are dead letters of existing groups now."""
     return conn.execute(_COUNT).scalar_one()
@@ -82,7 +79,7 @@ def count(conn: Connection) -> int:
 
 def lock(tx: Transaction, group_id: int, ids: Collection[int]) -> list[DeadLetterRow]:
     """Lock the group's dead letters with these ids, without those that another transaction has locked."""
-    return _LOCK.rows(tx.conn, {"for_group": group_id, "after": 0, "ids": _encoded(ids)})
+    return _LOCK.rows(tx.conn, {"for_group": group_id, "ids": _encoded(ids)})
 
 
 def lock_of_messages(tx: Transaction, group_id: int, origin_keys: Collection[int]) -> dict[int, DeadLetterRow]:
@@ -151,25 +148,25 @@ RECORDED = (
     .subquery("letter")
 )
 _ROWS = select(*(dead_letter.c[name] for name in DeadLetterRow._fields))
-_PAGE = _ROWS.where(_OF_GROUP, dead_letter.c.dead_letter_id > bindparam("after")).order_by(dead_letter.c.dead_letter_id)
-_FOLLOWING = RowStatement(DeadLetterRow, _PAGE.limit(bindparam("limit")))
-_NAMED = RowStatement(DeadLetterRow, _PAGE.where(_HAS_ID))
-_LOCK = RowStatement(DeadLetterRow, _PAGE.where(_HAS_ID).with_for_update(skip_locked=True))
+_FOLLOWING = RowStatement(
+    DeadLetterRow,
+    _ROWS.where(_OF_GROUP, dead_letter.c.dead_letter_id > bindparam("after"))
+    .order_by(dead_letter.c.dead_letter_id)
+    .limit(bindparam("limit")),
+)
+# In the order of their ids, so that transactions that lock them do not deadlock. They are found by the keys that are
+# given: an index that has the order too would be read through all dead letters of the group.
+_IN_ORDER = no_index_has(dead_letter.c.dead_letter_id)
+_OF_IDS = _ROWS.where(_HAS_ID, no_index_has(dead_letter.c.group_id) == bindparam("for_group")).order_by(_IN_ORDER)
+_NAMED = RowStatement(DeadLetterRow, _OF_IDS)
+_LOCK = RowStatement(DeadLetterRow, _OF_IDS.with_for_update(skip_locked=True))
 _NEWEST = select(func.max(dead_letter.c.dead_letter_id)).where(_OF_GROUP)
 _ORIGINS = rows_parameter("origins", "origin_key")
-_OF_ORIGINS = (
-    _ROWS.where(_OF_GROUP, dead_letter.c.origin_key.in_(select(_ORIGINS.c.origin_key)))
-    # In one order, so that transactions that lock them do not deadlock.
-    .order_by(dead_letter.c.dead_letter_id)
-)
+_OF_ORIGINS = _ROWS.where(_OF_GROUP, dead_letter.c.origin_key.in_(select(_ORIGINS.c.origin_key)))
 _OF_MESSAGES = RowStatement(DeadLetterRow, _OF_ORIGINS)
-_LOCK_OF_MESSAGES = RowStatement(DeadLetterRow, _OF_ORIGINS.with_for_update())
+_LOCK_OF_MESSAGES = RowStatement(DeadLetterRow, _OF_ORIGINS.order_by(_IN_ORDER).with_for_update())
 _COPIES = rows_parameter("copies", "copy_key")
-_OF_THESE_COPIES = _ROWS.where(dead_letter.c.copy_key.in_(select(_COPIES.c.copy_key)))
-_OF_COPIES = RowStatement(DeadLetterRow, _OF_THESE_COPIES)
-_NEWEST_OF_COPIES = RowStatement(
-    DeadLetterRow, _OF_THESE_COPIES.where(_OF_GROUP).order_by(dead_letter.c.dead_letter_id.desc()).limit(1)
-)
+_OF_COPIES = RowStatement(DeadLetterRow, _ROWS.where(dead_letter.c.copy_key.in_(select(_COPIES.c.copy_key))))
 _COUNT = (
     select(func.count(dead_letter.c.dead_letter_id))
     .join(groups.EXISTING, groups.EXISTING.c.group_id == dead_letter.c.group_id)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from popserver.delivery import clear
+from popserver.messages import dead_letters, redrives
 from popserver.progress.rules import Edge
 from tests.support.builders import in_order
 from tests.support.open_store import OpenStore
@@ -15,7 +16,8 @@ from tests.support.redrive import die, run, write_plan
 
 def test_no_look_with_a_limit_is_repeated_for_each_row(store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps of two: what is redriven, held, behind and dead, of each more than one step."""
-    monkeypatch.setattr(clear, "STEP_ROWS_MAX", 2)
+    for each in (clear, dead_letters, redrives):
+        monkeypatch.setattr(each, "STEP_ROWS_MAX", 2)
     topic, group = store.topic(accepts=ORDERED), store.group()
     store.meet(group, topic)
     die(store, group, topic, 10)
