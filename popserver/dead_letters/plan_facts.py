@@ -76,7 +76,7 @@ def plans(conn: Connection, group_name: Resource | None, plan_id: str | None, li
     group_id = None if group_name is None else facts.group(conn, group_name).group_id
     rows = records.newest_plans(conn, group_id, plan_id, limit)
     found = groups.groups_by_id(conn, {row.group_id for row in rows})
-    return [_plan(row, found[row.group_id].group.name) for row in rows]
+    return [_plan(row, found[row.group_id].group.name) for row in rows if row.group_id in found]
 
 
 def redrives(conn: Connection, plan_id: str, after_id: int, limit: int) -> list[RedriveFacts]:

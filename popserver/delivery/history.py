@@ -95,8 +95,8 @@ def skipped_while_held_ms(conn: Connection, group_id: int, key: int, first_key: 
     """When an operator skipped the message although it was held; None unless that is the last that happened to it, at
     this place or where it was redriven to. `first_key` is its first place."""
     letter = dead_letters.of_message(conn, group_id, first_key)
-    redriven = [] if letter is None else redrives.of_letters(conn, [letter])
-    to_key = next((each.redriven_key for each in redriven if each.target_topic_id is None), None)
+    sent = None if letter is None else redrives.of_letter(conn, letter)
+    to_key = None if sent is None or sent.target_topic_id is not None else sent.redriven_key
     row = conn.execute(_LAST, {"for_group": group_id, "for_key": key, "redriven_to": to_key}).first()
     return row.at_ms if row is not None and row.reason == FORCED_SKIP else None
 

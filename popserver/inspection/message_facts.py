@@ -112,11 +112,12 @@ def _redriven(conn: Connection, group: Group, origin_key: int) -> RedrivenFacts 
     letter = dead_letters.of_message(conn, group.group_id, origin_key)
     if letter is None or letter.redrive_state != LetterState.REDRIVEN:
         return None
-    for row in redrives.of_letters(conn, [letter]):
-        target = row.target_topic_id
-        names = {} if target is None else topics.names_by_id(conn, [target])
-        return RedrivenFacts(row.plan_id, row.redriven_at_ms, names[target].name if target in names else None)
-    return None
+    sent = redrives.of_letter(conn, letter)
+    if sent is None:
+        return None
+    target_id = sent.target_topic_id
+    target = None if target_id is None else topics.names_by_id(conn, [target_id]).get(target_id)
+    return RedrivenFacts(sent.plan_id, sent.redriven_at_ms, None if target is None else target.name)
 
 
 def _sent_back(conn: Connection, group: Group, origin_key: int, back: RedrivenFacts) -> MessageFacts:

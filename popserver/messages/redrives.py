@@ -107,8 +107,14 @@ def pages_of_places(conn: Connection, group_id: int, first: int, end: int) -> It
         names |= {"first": page[-1].origin_key, "after_redriven": page[-1].redriven_key}
 
 
+def of_letter(conn: Connection, letter: DeadLetterRow) -> RedriveRow | None:
+    """Where the last redrive has sent this dead letter; None if there was none."""
+    rows = of_letters(conn, [letter])
+    return rows[0] if rows else None
+
+
 def of_letters(conn: Connection, letters: Iterable[DeadLetterRow]) -> list[RedriveRow]:
-    """Where the last redrive has sent these dead letters."""
+    """The same for several, without those that were not redriven."""
     rows = [(each.dead_letter_id, each.plan_id) for each in letters if each.plan_id is not None]
     return _OF_LETTERS.rows(conn, {"letters": encode_rows(rows)}) if rows else []
 
@@ -171,6 +177,7 @@ class Redriven(NamedTuple):
 
 
 def note_redriven(tx: Transaction, plan_id: str, done: Iterable[Redriven]) -> None:
+    """The plan has redriven these dead letters, which it has recorded, now."""
     rows = [
         {
             "of_plan": plan_id,
@@ -220,6 +227,7 @@ def newest_plans(conn: Connection, group_id: int | None, plan_id: str | None, li
 
 
 def add_plan(tx: Transaction, plan: Mapping[str, Any]) -> None:
+    """A new plan, with all columns of its row but those that begin the same in each."""
     tx.conn.execute(insert(redrive_plan), {**plan, "created_at_ms": tx.now_ms, "planned_up_to": 0})
 
 
@@ -230,10 +238,12 @@ def reach(tx: Transaction, plan_id: str, after_id: int, up_to_id: int, state: Pl
 
 
 def count_planned(tx: Transaction, plan_id: str, written: int) -> None:
+    """So many more dead letters are recorded in the plan."""
     tx.conn.execute(_COUNT_PLANNED, {"of_plan": plan_id, "written": written})
 
 
 def count_ended(tx: Transaction, plan_id: str, redriven: int, skipped: int) -> None:
+    """So many of the planned dead letters were redriven and skipped now."""
     tx.conn.execute(_COUNT_ENDED, {"of_plan": plan_id, "now_redriven": redriven, "now_skipped": skipped})
 
 
