@@ -17,7 +17,7 @@ export PYTHONDONTWRITEBYTECODE :=
 COMPILE = $(BIN)/python -m compileall -q popserver popclient proto
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all test-pythons test-grpcio test-long test-failover test-spark-cluster test-clients test-rocketmq chromium test-browser images coverage lint format types generate fresh check docs bench torture mutations worlds fuzz simulate power-cuts upgrades soak proof clean
+.PHONY: help install demo test test-all test-pythons test-grpcio test-long test-failover test-spark-cluster test-clients test-rocketmq chromium test-browser images coverage lint format types generate freeze fresh check docs bench torture mutations worlds fuzz simulate power-cuts upgrades soak proof clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -139,6 +139,9 @@ generate: $(DEV) ## make popproto from the .proto files, the synchronous clients
 	$(BIN)/python scripts/unasync.py
 	$(BIN)/python docs/commands.py
 	$(BIN)/python docs/promises.py
+
+freeze: $(DEV) ## write down anew which statements are executed, and their plans: tests/frozen
+	$(BIN)/python -m tests.frozen.tour
 
 fresh: $(DEV) ## whether generated files are what their generators make
 	$(BIN)/python proto/generate.py --check

@@ -1,0 +1,227 @@
+"""What operators, servers and their background work do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from popserver.access import sql as access_sql
+from popserver.catalog import groups, subscriptions, topics
+from popserver.catalog.groups import DeleteGroup, UpdateGroup
+from popserver.catalog.topics import DeleteTopic, UpdateTopic
+from popserver.cluster import sql as cluster_sql
+from popserver.cluster.sql import AdoptClients, AttachClient, DetachClient, Heartbeat, Leave
+from popserver.database.invariants.queries import Moments, StuckIn, first_page
+from popserver.dead_letters import purge as dead_letters_purge
+from popserver.dead_letters.purge import PurgeLetters
+from popserver.dead_letters.rules import RedriveItem, Repair, Selection
+from popserver.lite import expire as lite_expire
+from popserver.lite import subscriptions as lite_subscriptions
+from popserver.lite.expire import ExpireLite
+from popserver.lite.subscriptions import SyncLite
+from popserver.maintenance import clock_notes, repair, retention
+from popserver.maintenance.clock_notes import Note, Reading
+from popserver.maintenance.repair import RepairRow, broken_in_page
+from popserver.maintenance.retention import Retain
+from popserver.members import locks
+from popserver.members import sql as members_sql
+from popserver.members.locks import Lock, Unlock
+from popserver.members.sql import ClearMembers, JoinGroup, LeaveGroup
+from popserver.messages import keys, lite_topics
+from popserver.messages.keys import Expire
+from popserver.model.acl import Action, Effect, ResourceKind
+from popserver.model.group import ConsumeFrom, HistoryLevel, Mode, Model
+from popserver.model.topic import MessageType, message_key
+from popserver.progress import clone, pause, reset, unsubscribe
+from popserver.progress import skip as progress_skip
+from popserver.progress.clone import Clone
+from popserver.progress.pause import SetPause
+from popserver.progress.rules import Edge
+from popserver.progress.skip import Skip
+from popserver.progress.unsubscribe import Unsubscribe
+from tests.frozen.acts import TouredStore, act
+from tests.frozen.seed import World
+from tests.support.builders import in_order
+from tests.support.lite import lite_messages
+from tests.support.open_store import HOUR, MINUTE, SECOND
+from tests.support.progress import ORDERED, pull_group, reset_of
+from tests.support.redrive import cancel, die, letter_ids, order, redrive_all, run, write_plan
+
+
+@act
+def create_and_change_topics(store: TouredStore, _world: World) -> None:
+    made = store.topic("made", queues=2, accepts=ORDERED)
+    store.group("of-made", meets=[made])
+    store.one(topics.update_topic, UpdateTopic(made.name, 4, (*ORDERED, MessageType.DELAY)))
+
+
+@act
+def create_and_change_groups(store: TouredStore, world: World) -> None:
+    latest = store.group("latest", consume_from=ConsumeFrom.LATEST)
+    store.meet(latest, world.topic)
+    store.one(groups.update_group, UpdateGroup(latest.name, 3, (SECOND,), HistoryLevel.NONE, MINUTE))
+    pull_group(store, "made-to-pull")
+    store.one(subscriptions.set_group_mode, subscriptions.SetGroupMode(world.group, Mode.POP))
+
+
+@act
+def change_users(store: TouredStore, _world: World) -> None:
+    store.one(access_sql.create_user, access_sql.CreateUser("eve", 32 * "s", is_admin=True))
+    store.one(access_sql.change_user, access_sql.ChangeUser("eve", disabled=True))
+    for actions in ((Action.PUB,), (Action.SUB,)):
+        wish = access_sql.AddPolicy("eve", Effect.ALLOW, actions, ResourceKind.TOPIC, _world.topic.name)
+        policy = store.one(access_sql.add_policy, wish)
+    store.one(access_sql.remove_policy, access_sql.RemovePolicy(policy.policy_id))
+    store.one(access_sql.delete_user, access_sql.DeleteUser("eve"))
+    with store.database.read() as conn:
+        access_sql.load(conn)
+
+
+@act
+def attend(store: TouredStore, world: World) -> None:
+    """Members come, want something else, and leave; locks of queues."""
+    joins = [JoinGroup(world.pulling, "new", "s1", model, ()) for model in (Model.CLUSTERING, Model.BROADCASTING)]
+    for each in joins:
+        store.one(members_sql.attend, each)
+    queues = world.topic.queues
+    for client_id in ("c1", "c2"):
+        store.one(locks.lock, Lock(world.pulling, client_id, queues))
+    store.one(locks.unlock, Unlock(world.pulling, "c1", queues))
+    store.one(members_sql.attend, LeaveGroup(world.pulling, "new", "s1"))
+
+
+@act
+def servers_come_and_go(store: TouredStore, _world: World) -> None:
+    store.one(cluster_sql.heartbeat, Heartbeat("new", "h9:1", judges=True))
+    store.one(cluster_sql.adopt_clients, AdoptClients())
+    for _ in ("new", "again"):
+        store.one(cluster_sql.attend, AttachClient("c1", "new", inherits=True))
+    store.one(cluster_sql.attend, DetachClient("c1", "new"))
+    store.one(cluster_sql.attend, DetachClient("c1", "new", everywhere=True))
+    store.now_ms += HOUR
+    store.one(cluster_sql.heartbeat, Heartbeat("new", "h9:1", judges=True))
+    store.one(cluster_sql.leave, Leave("new"))
+    store.one(members_sql.clear_members, ClearMembers())
+
+
+@act
+def note_the_clock(store: TouredStore, _world: World) -> None:
+    for confirms in (False, True):
+        store.one(clock_notes.note, Note(Reading(store.now_ms, store.now_ms), confirms))
+
+
+@act
+def redrive(store: TouredStore, world: World) -> None:
+    """By a plan, a part of one that is cancelled then, and by name with a repair; to the group and to a topic."""
+    target = store.topic("target")
+    die(store, world.group, world.topic, 8)
+    redrive_all(store, world.group, "all")
+    again = store.receive(world.group, world.topic, 8)
+    for each in again:
+        store.forward(world.group, each)
+    write_plan(store, world.group, "part")
+    run(store, "part", 2)
+    cancel(store, "part")
+    first, second, *_ = letter_ids(store, world.group)[-4:]
+    order(store, world.group, [RedriveItem(first, "why", Repair(b"other")), RedriveItem(second)], "named")
+    write_plan(store, world.group, "elsewhere", target)
+    run(store, "elsewhere", 2)
+    write_plan(store, world.group, "filtered", selection=Selection(where="a = '1'", topic_id=world.topic.topic_id))
+    run(store, "filtered")
+
+
+@act
+def redrive_message_groups_and_lite_topics(store: TouredStore, world: World) -> None:
+    store.send(world.topic, in_order("dead", 3))
+    store.send(world.lite, lite_messages("dead", 3, world.lite.name))
+    for group, topic in ((world.group, world.topic), (world.shared, world.lite)):
+        wish = SyncLite(world.shared, world.lite, "me", {"dead"})
+        store.one(lite_subscriptions.sync, wish)
+        for each in store.receive(group, topic, 32, client_id="me"):
+            store.forward(group, each)
+        redrive_all(store, group, f"in-order-{group.group_id}")
+        store.ack(group, *store.receive(group, topic, 32, client_id="me"))
+
+
+@act
+def purge_dead_letters(store: TouredStore, world: World) -> None:
+    die(store, world.group, world.topic, 8)
+    ids = letter_ids(store, world.group)
+    store.one(dead_letters_purge.purge_letters, PurgeLetters(world.group, [*ids[:3], *ids[-3:]]))
+
+
+@act
+def reset_progress(store: TouredStore, world: World) -> None:
+    for to in (Edge.BEGINNING, Edge.END, 5):
+        store.one(reset.reset, reset_of(world.urgent_group, world.urgent, to))
+    store.one(reset.reset, reset_of(world.pulling, world.topic, 1, 0))
+    store.one(reset.reset, reset_of(world.shared, world.lite, Edge.END))
+
+
+@act
+def skip_messages(store: TouredStore, world: World) -> None:
+    """New ones, of a message group and of none, and one that is held."""
+    sent = store.send(world.topic, in_order("skipped", 3)) + store.send(world.topic, 3)
+    for force, several in ((False, sent[::3]), (True, sent[1::3])):
+        for each in several:
+            assert each.queue_number is not None and each.offset is not None
+            key = message_key(world.topic.queues[each.queue_number].queue_id, each.offset)
+            store.do(progress_skip.skip, Skip(world.group, world.topic.topic_id, key, force))
+        store.receive(world.group, world.topic, 200, invisible_ms=HOUR)
+
+
+@act
+def clone_progress(store: TouredStore, world: World) -> None:
+    store.one(clone.clone, Clone(world.group, store.group("clone"), [world.topic]))
+
+
+@act
+def pause_and_resume(store: TouredStore, world: World) -> None:
+    for paused_by in ("ops", None):
+        store.one(pause.set_pause, SetPause(world.group, [], None, paused_by))
+        store.one(pause.set_pause, SetPause(world.group, [world.topic], None, paused_by))
+        store.one(pause.set_pause, SetPause(world.group, [world.topic], "m1", paused_by))
+
+
+@act
+def unsubscribe_from_a_topic(store: TouredStore, world: World) -> None:
+    for name, topic in (("leaving", world.topic), ("leaving-lite", world.lite)):
+        group = store.group(name, meets=[topic])
+        store.receive(group, topic, 8)
+        store.one(unsubscribe.unsubscribe, Unsubscribe(group, topic, ends_holds=True))
+
+
+@act
+def expire_lite_topics(store: TouredStore, world: World) -> None:
+    found = lite_topics.expiring(store.conn, store.now_ms + 10 * HOUR)
+    store.one(lite_expire.expire, ExpireLite(found))
+
+
+@act
+def repair_queues(store: TouredStore, _world: World) -> None:
+    """What finds rows to repair is in `database.invariants`, which may name every table."""
+    driver: Any = store.conn.connection.driver_connection
+    driver.execute(f"UPDATE queue SET min_offset = 9 WHERE queue_id = {store.topic('damaged').queues[0].queue_id}")
+    page = first_page(StuckIn.QUEUES, 500)
+    with store.database.read(by_index=True) as conn:
+        broken, _ = broken_in_page(conn, StuckIn.QUEUES, page, Moments(store.now_ms, store.now_ms), with_late=True)
+    for each in broken:
+        store.one(repair.repair, RepairRow(each))
+
+
+@act
+def remove_what_is_old(store: TouredStore, world: World) -> None:
+    """Messages, history and idempotency keys."""
+    from_queue = 0
+    for _ in range(3):
+        from_queue = store.one(retention.retain, Retain(store.now_ms, from_queue)).next_queue
+    store.now_ms += 48 * HOUR
+    store.one(keys.expire, Expire())
+
+
+@act
+def remove_what_is_deleted(store: TouredStore, world: World) -> None:
+    for topic in (world.lite, world.urgent):
+        store.one(topics.delete_topic, DeleteTopic(topic.name))
+    for group in (world.group, world.pulling):
+        store.one(groups.delete_group, DeleteGroup(group.name))
+    store.purge()
