@@ -83,7 +83,7 @@ def lock(tx: Transaction, group_id: int, ids: Collection[int]) -> list[DeadLette
 
 
 def lock_of_messages(tx: Transaction, group_id: int, origin_keys: Collection[int]) -> dict[int, DeadLetterRow]:
-    """Lock the group's dead letters of messages that die again, by first key."""
+    """Lock the group's dead letters of messages that die again, by first key. Waits for other transactions."""
     rows = _LOCK_OF_MESSAGES.rows(tx.conn, {"for_group": group_id, "origins": _encoded(origin_keys)})
     return {row.origin_key: row for row in rows}
 
@@ -129,6 +129,8 @@ def _encoded(numbers: Collection[int]) -> str:
     return encode_rows([(each,) for each in numbers])
 
 
+# The index `dead_letter_of_group` has the pages of a group, `dead_letter_once` the dead letter of a message in a group,
+# and `dead_letter_copy` that of a copy.
 _OF_GROUP = dead_letter.c.group_id == bindparam("for_group")
 _IDS = rows_parameter("ids", "dead_letter_id")
 _HAS_ID = dead_letter.c.dead_letter_id.in_(select(_IDS.c.dead_letter_id))

@@ -277,8 +277,8 @@ def _encoded(numbers: Collection[int]) -> str:
 
 _KEYS = rows_parameter("keys", "message_key")
 _TO_ITS_GROUP = and_(redrive.c.redriven_key.is_not(None), redrive.c.target_topic_id.is_(None))
-# The messages that were redriven only to their group: their first keys, and where they are since. An index finds them
-# by `redriven_key`, another one by `origin_key`, both also with `group_id`.
+# The messages that were redriven only to their group: their first keys, and where they are since. The index
+# `redrive_of_key` finds them by `redriven_key`, `redrive_of_origin` by `origin_key`, both also with `group_id`.
 REDRIVEN = (
     select(redrive.c.group_id, redrive.c.origin_key, redrive.c.redriven_key, redrive.c.dead_letter_id)
     .where(_TO_ITS_GROUP)
@@ -323,6 +323,7 @@ _OF_LETTERS = RowStatement(
     .where(redrive.c.redriven_key.is_not(None)),
 )
 _IDS = rows_parameter("ids", "dead_letter_id")
+# Records of a plan are found by the primary key, and the next planned ones by `redrive_planned`.
 _OF_PLAN = redrive.c.plan_id == bindparam("of_plan")
 _NEXT = (
     select(redrive.c.dead_letter_id)
