@@ -12,7 +12,7 @@ from popserver.filters import tags
 from popserver.lite import subscriptions
 from popserver.lite.offsets import OffsetOption, OffsetPolicy
 from popserver.lite.subscriptions import LeaveLite, SyncLite, TouchLite
-from popserver.model.group import Group
+from popserver.model.group import ConsumeFrom, Group
 from popserver.model.message import PROPERTY, Delivery, Message
 from popserver.model.retry import Holder
 from popserver.model.topic import MessageType, Topic
@@ -167,6 +167,14 @@ def repeat_a_receive(store: TouredStore, world: World) -> None:
 
 
 @act
+def repeat_several_receives(store: TouredStore, world: World) -> None:
+    store.send(world.topic, 20)
+    asked = [a_receive(world.group, world.topic, 4, attempt_id=f"several-{each}") for each in range(2)]
+    for _ in ("new", "again"):
+        store.do(receive.receive, *asked)
+
+
+@act
 def receive_while_paused(store: TouredStore, world: World) -> None:
     store.receive(world.group, world.topic, 4, attempt_id="attempt", is_paused=True)
 
@@ -175,12 +183,10 @@ def receive_while_paused(store: TouredStore, world: World) -> None:
 def subscribe_to_lite_topics(store: TouredStore, world: World) -> None:
     for group in (world.shared, world.exclusive):
         sync(store, group, world.lite, "me", *NAMED, is_complete=True)
-        for policy in OffsetPolicy:
-            store.one(
-                subscriptions.sync,
-                SyncLite(group, world.lite, "me", {"mine", f"by-{policy}"}, offset=OffsetOption(policy, 1)),
-            )
-        store.one(subscriptions.sync, SyncLite(group, world.lite, "me", (), {"by-MIN"}))
+        for number, policy in enumerate(OffsetPolicy):
+            wish = SyncLite(group, world.lite, "me", {"mine", f"l{number}"}, offset=OffsetOption(policy, 1))
+            store.one(subscriptions.sync, wish)
+        store.one(subscriptions.sync, SyncLite(group, world.lite, "me", (), {"l0"}))
         sync(store, group, world.lite, "you", *NAMED)
         store.one(subscriptions.touch, TouchLite(PollKey(group.group_id, world.lite.topic_id, "you")))
 
@@ -211,6 +217,24 @@ def ack(store: TouredStore, world: World) -> None:
     store.ack(world.group, *held[:3])
     store.ack(world.group, *held[:3], *(receipt_of(each)._replace(hold_id=1) for each in held[3:]))
     store.do(settling_ack.ack, *(PlainAck(world.group, [receipt_of(each)]) for each in held[3:]))
+
+
+@act
+def ack_with_little_history(store: TouredStore, world: World) -> None:
+    """Groups keep no row of history for an ack, if they are not told to."""
+    group = store.group("terse", meets=[world.topic], consume_from=ConsumeFrom.LATEST)
+    store.send(world.topic, 8)
+    store.send(world.topic, [each for name in "xyz" for each in in_order(name, 3)])
+    held = everything(store, group, world.topic)
+    store.send(world.topic, in_order("x", 2))
+    plain, a_run, *runs = ([each for each in held if group_of(each) == name] for name in ("", *"xyz"))
+    store.ack(group, *plain[:3])
+    store.do(settling_ack.ack, *(PlainAck(group, [receipt_of(each)]) for each in plain[2:6]))
+    store.ack(group, receipt_of(plain[6])._replace(hold_id=9), plain[7])
+    store.ack(group, a_run[1])
+    store.ack(group, a_run[0], a_run[2])
+    store.ack(group, *(each for run in runs for each in run))
+    store.ack(group, *everything(store, group, world.topic))
 
 
 @act

@@ -29,7 +29,8 @@ from popserver.members.sql import ClearMembers, JoinGroup, LeaveGroup
 from popserver.messages import keys, lite_topics
 from popserver.messages.keys import Expire
 from popserver.model.acl import Action, Effect, ResourceKind
-from popserver.model.group import ConsumeFrom, HistoryLevel, Mode, Model
+from popserver.model.group import ConsumeFrom, Group, HistoryLevel, Mode, Model
+from popserver.model.message import SendResult
 from popserver.model.topic import MessageType, message_key
 from popserver.progress import clone, pause, reset, unsubscribe
 from popserver.progress import skip as progress_skip
@@ -159,14 +160,26 @@ def reset_progress(store: TouredStore, world: World) -> None:
 
 @act
 def skip_messages(store: TouredStore, world: World) -> None:
-    """New ones, of a message group and of none, and one that is held."""
-    sent = store.send(world.topic, in_order("skipped", 3)) + store.send(world.topic, 3)
-    for force, several in ((False, sent[::3]), (True, sent[1::3])):
-        for each in several:
-            assert each.queue_number is not None and each.offset is not None
-            key = message_key(world.topic.queues[each.queue_number].queue_id, each.offset)
-            store.do(progress_skip.skip, Skip(world.group, world.topic.topic_id, key, force))
-        store.receive(world.group, world.topic, 200, invisible_ms=HOUR)
+    """New ones, of a message group and of none, those that are held, and those that were given back."""
+    popping = store.group("skipping", meets=[world.topic], consume_from=ConsumeFrom.LATEST)
+    pulling = pull_group(store, "skipping-whole-queues", consume_from=ConsumeFrom.LATEST)
+    store.meet(pulling, world.topic, Mode.PULL)
+    sent = store.send(world.topic, in_order("skipped", 3)) + store.send(world.topic, 4)
+    for group in (popping, pulling):
+        _skip(store, world, group, sent[0], sent[3])
+    held = store.receive(popping, world.topic, 200)
+    _skip(store, world, popping, sent[1], sent[4], force=True)
+    for each in held:
+        if each.stored.message.message_id in {sent[2].message_id, sent[5].message_id}:
+            store.change(popping, each, 0, give_back=True)
+    _skip(store, world, popping, sent[2], sent[5])
+
+
+def _skip(store: TouredStore, world: World, group: Group, *several: SendResult, force: bool = False) -> None:
+    for each in several:
+        assert each.queue_number is not None and each.offset is not None
+        key = message_key(world.topic.queues[each.queue_number].queue_id, each.offset)
+        store.do(progress_skip.skip, Skip(group, world.topic.topic_id, key, force))
 
 
 @act
