@@ -44,7 +44,7 @@ KEEPERS: dict[str, str | tuple[str, ...]] = {
     "lite_client": "members/lite_subscriptions.py",
     "dead_letter": "messages/dead_letters.py",
     "redrive": "messages/redrives.py",
-    "redrive_plan": "messages/redrives.py",
+    "redrive_plan": "catalog/redrive_plans.py",
     "server": "cluster/sql.py",
     "client": "cluster/sql.py",
     "clock": "maintenance/clock_notes.py",

@@ -7,10 +7,9 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, bindparam, text
 
-from popserver.catalog import facts, groups
+from popserver.catalog import facts, groups, redrive_plans
+from popserver.catalog.redrive_plans import PlanRow
 from popserver.database.rows import RowStatement
-from popserver.messages import redrives as records
-from popserver.messages.redrives import PlanRow
 from popserver.model.message import id_from_bytes
 from popserver.model.names import Resource
 from popserver.model.states import PlanState
@@ -74,7 +73,7 @@ def plan(conn: Connection, plan_id: str) -> PlanFacts | None:
 def plans(conn: Connection, group_name: Resource | None, plan_id: str | None, limit: int) -> list[PlanFacts]:
     """The newest `limit` plans of one group or (None) of all, or the plan with this id."""
     group_id = None if group_name is None else facts.group(conn, group_name).group_id
-    rows = records.newest_plans(conn, group_id, plan_id, limit)
+    rows = redrive_plans.newest(conn, group_id, plan_id, limit)
     found = groups.groups_by_id(conn, {row.group_id for row in rows})
     return [_plan(row, found[row.group_id].group.name) for row in rows if row.group_id in found]
 
@@ -112,7 +111,7 @@ def _plan(row: PlanRow, group: Resource) -> PlanFacts:
 
 
 def _target(conn: Connection, plan_id: str) -> Resource | None:
-    row = records.find_plan(conn, plan_id)
+    row = redrive_plans.find(conn, plan_id)
     return None if row is None else _name(row.target_namespace, row.target_topic)
 
 

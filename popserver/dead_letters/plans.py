@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 
 from sqlalchemy import select
 
-from popserver.catalog import groups, lookup, topics
+from popserver.catalog import groups, lookup, redrive_plans, topics
+from popserver.catalog.redrive_plans import PlanRow
 from popserver.database.rows import encode_rows
 from popserver.database.schema import message
 from popserver.dead_letters.plan_requests import CancelPlan, NewPlan, PlanStep, RedriveCounts, RedriveNow, RunPlan
@@ -21,7 +22,6 @@ from popserver.dead_letters.rules import RedriveItem
 from popserver.engine.transaction import Transaction, carries_out
 from popserver.messages import redrives
 from popserver.messages.dead_letters import RECORDED
-from popserver.messages.redrives import PlanRow
 from popserver.model.errors import BadRequest, MessageNotFound, NotFound, PopError, TooLate, TopicNotFound
 from popserver.model.group import Group
 from popserver.model.names import dead_letter_topic
@@ -79,7 +79,7 @@ def _under_savepoint(verb: Callable[[Transaction, R], S], tx: Transaction, reque
 
 def _create_plan(tx: Transaction, request: NewPlan) -> None:
     _existing_group(tx, request)
-    found = redrives.find_plan(tx.conn, request.plan_id)
+    found = redrive_plans.find(tx.conn, request.plan_id)
     if found is None:
         _insert(tx, request)
         return
@@ -98,14 +98,17 @@ def _without_reach(selection: str) -> dict[str, Any]:
 
 def _record_step(tx: Transaction, request: PlanStep) -> None:
     state = PlanState.PLANNED if request.is_last else PlanState.DRAFT
-    if redrives.reach(tx, request.plan_id, request.after_id, request.up_to_id, state) and request.ids:
-        _write_records(tx, request.plan_id, request.ids)
+    if redrive_plans.reach(tx, request.plan_id, request.after_id, request.up_to_id, state) and request.ids:
+        row = redrive_plans.find(tx.conn, request.plan_id)
+        assert row is not None, "it was changed just now"
+        _write_records(tx, row, request.ids)
 
 
-def _write_records(tx: Transaction, plan_id: str, ids: Sequence[int]) -> None:
-    names = {"of_plan": plan_id, "ids": encode_rows([(each,) for each in ids])}
+def _write_records(tx: Transaction, row: PlanRow, ids: Sequence[int]) -> None:
+    names = {"of_plan": row.plan_id, "for_group": row.group_id, "why": row.reason, "target": row.target_topic_id}
+    names["ids"] = encode_rows([(each,) for each in ids])
     written = tx.conn.execute(_RECORD, names, execution_options={"preserve_rowcount": True}).rowcount
-    redrives.count_planned(tx, plan_id, written)
+    redrive_plans.count_planned(tx, row.plan_id, written)
 
 
 def _run_plan(tx: Transaction, request: RunPlan) -> RedriveCounts:
@@ -119,8 +122,12 @@ def _run_plan(tx: Transaction, request: RunPlan) -> RedriveCounts:
     plan = _plan(tx, row, group)
     ids = redrives.next_planned(tx.conn, request.plan_id, request.limit)
     done = _send(tx, plan, [RedriveItem(each, row.reason) for each in ids]) if ids else RedriveCounts(0, 0)
-    redrives.finish_step(tx, request.plan_id)
+    _finish_step(tx, request.plan_id)
     return done
+
+
+def _finish_step(tx: Transaction, plan_id: str) -> None:
+    redrive_plans.finish_step(tx, plan_id, is_left=bool(redrives.next_planned(tx.conn, plan_id, 1)))
 
 
 def _cancel_plan(tx: Transaction, request: CancelPlan) -> None:
@@ -128,16 +135,16 @@ def _cancel_plan(tx: Transaction, request: CancelPlan) -> None:
     if row.state == PlanState.DONE:
         raise TooLate(f"redrive plan '{request.plan_id}' is done; there is nothing left to cancel")
     if row.state != PlanState.CANCELLED:
-        redrives.cancel(tx, request.plan_id)
+        redrive_plans.cancel(tx, request.plan_id)
 
 
 def _redrive_now(tx: Transaction, request: RedriveNow) -> RedriveCounts:
     new = request.new
     group = _existing_group(tx, new)
-    row = redrives.find_plan(tx.conn, new.plan_id)
+    row = redrive_plans.find(tx.conn, new.plan_id)
     if row is None:
         _insert(tx, new)
-        row = redrives.find_plan(tx.conn, new.plan_id)
+        row = redrive_plans.find(tx.conn, new.plan_id)
         assert row is not None, "it was made just now"
     _check_same(new, row)
     _check_not_cancelled(row)
@@ -149,9 +156,9 @@ def _redrive_now(tx: Transaction, request: RedriveNow) -> RedriveCounts:
         for each in request.orders
         if each.dead_letter_id not in ended
     ]
-    _write_records(tx, new.plan_id, ids)
+    _write_records(tx, row, ids)
     done = _send(tx, plan, orders, must_exist=True)
-    redrives.finish_step(tx, new.plan_id)
+    _finish_step(tx, new.plan_id)
     return done
 
 
@@ -167,7 +174,7 @@ def _send(tx: Transaction, plan: Plan, orders: Sequence[RedriveItem], *, must_ex
     send(tx, plan, found, [each for each in orders if each.dead_letter_id not in notes])
     redrives.note_skipped(tx, plan.plan_id, notes)
     counts = RedriveCounts(len(orders) - len(notes), len(notes))
-    redrives.count_ended(tx, plan.plan_id, counts.redriven, counts.skipped)
+    redrive_plans.count_ended(tx, plan.plan_id, counts.redriven, counts.skipped)
     return counts
 
 
@@ -213,7 +220,7 @@ def _check_not_cancelled(row: PlanRow) -> None:
 
 def _existing(tx: Transaction, plan_id: str) -> tuple[PlanRow, Group]:
     """The plan and its group. Plans of a deleted group count as gone, although their rows stay for a while."""
-    row = redrives.find_plan(tx.conn, plan_id)
+    row = redrive_plans.find(tx.conn, plan_id)
     group = None if row is None else _group(tx, row.group_id)
     if row is None or group is None:
         raise no_such_plan(plan_id)
@@ -256,7 +263,7 @@ def _insert(tx: Transaction, new: NewPlan) -> None:
         "target_topic": None if new.target is None else new.target.name.name,
         "created_by": new.created_by,
     }
-    redrives.add_plan(tx, row)
+    redrive_plans.add(tx, row)
 
 
 _RECORD = redrives.recording(

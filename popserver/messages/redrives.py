@@ -1,4 +1,4 @@
-"""Redrives: the plans that send dead letters back, and a record of each dead letter of a plan.
+"""Redrives: a record of each dead letter that a plan sends back.
 
 A message that was redriven only to its group has its delivery at another place than its first: at the copy in the dead
 letter topic, or at a new message in the group's retry topic. Its record has both places. A record stays when the dead
@@ -8,10 +8,9 @@ letter is removed, until its group is.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sqlalchemy import (
-    BigInteger,
     Connection,
     FromClause,
     LargeBinary,
@@ -29,12 +28,13 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql.dml import Insert
 
-from popserver.catalog import groups
+from popserver.catalog import redrive_plans
+from popserver.database.newest import no_index_has
 from popserver.database.rows import RowStatement, encode_rows, rows_parameter
-from popserver.database.schema import redrive, redrive_plan
+from popserver.database.schema import redrive
 from popserver.engine.transaction import STEP_ROWS_MAX, Transaction
 from popserver.messages.dead_letters import RECORDED, DeadLetterRow
-from popserver.model.states import Change, PlanState, RedriveState
+from popserver.model.states import Change, RedriveState
 
 DIED_AGAIN = "it died again, and was purged"
 
@@ -56,25 +56,6 @@ class RedriveRow(NamedTuple):
     redriven_key: int
     redriven_at_ms: int
     target_topic_id: int | None
-
-
-class PlanRow(NamedTuple):
-    """A plan's row. The target's name stays when the topic is deleted."""
-
-    plan_id: str
-    group_id: int
-    state: str
-    reason: str
-    selection: str
-    target_topic_id: int | None
-    target_namespace: str | None
-    target_topic: str | None
-    created_by: str
-    created_at_ms: int
-    planned: int
-    redriven: int
-    skipped: int
-    planned_up_to: int
 
 
 # Where redriven messages are.
@@ -123,34 +104,28 @@ def of_letters(conn: Connection, letters: Iterable[DeadLetterRow]) -> list[Redri
 
 
 def recording(letters: FromClause) -> Insert:
-    """A statement that records in the plan `:of_plan` those of its group's `letters` that it has not recorded.
+    """A statement that records in the plan `:of_plan` those of `letters` that it has not recorded.
 
-    `letters` has the columns of `dead_letters.RECORDED`, and `message_id`.
+    `letters` has the columns of `dead_letters.RECORDED`, and `message_id`. The plan's group, reason and target are the
+    parameters `for_group`, `why` and `target`.
     """
-    found = (
-        select(
-            redrive_plan.c.plan_id,
-            letters.c.dead_letter_id,
-            letters.c.group_id,
-            letters.c.origin_key,
-            letters.c.origin_topic_id,
-            letters.c.message_id,
-            letters.c.attempt,
-            letters.c.reason,
-            letters.c.dead_at_ms,
-            literal_column(f"'{RedriveState.PLANNED}'"),
-            literal_column(f"'{Change.NONE}'"),
-            redrive_plan.c.reason,
-            redrive_plan.c.target_topic_id,
-        )
-        .select_from(redrive_plan)
-        .join(letters, letters.c.group_id == redrive_plan.c.group_id)
-        .where(
-            redrive_plan.c.plan_id == bindparam("of_plan", type_=redrive.c.plan_id.type),
-            ~exists().where(
-                redrive.c.plan_id == redrive_plan.c.plan_id, redrive.c.dead_letter_id == letters.c.dead_letter_id
-            ),
-        )
+    found = select(
+        _plan_id,
+        letters.c.dead_letter_id,
+        letters.c.group_id,
+        letters.c.origin_key,
+        letters.c.origin_topic_id,
+        letters.c.message_id,
+        letters.c.attempt,
+        letters.c.reason,
+        letters.c.dead_at_ms,
+        literal_column(f"'{RedriveState.PLANNED}'"),
+        literal_column(f"'{Change.NONE}'"),
+        bindparam("why", type_=redrive.c.reason.type),
+        bindparam("target", type_=redrive.c.target_topic_id.type),
+    ).where(
+        no_index_has(letters.c.group_id) == bindparam("for_group"),  # they are found by their ids
+        ~exists().where(redrive.c.plan_id == _plan_id, redrive.c.dead_letter_id == letters.c.dead_letter_id),
     )
     names = "plan_id dead_letter_id group_id origin_key origin_topic_id message_id attempt dead_reason dead_at_ms"
     return insert(redrive).from_select([*names.split(), "state", "change", "reason", "target_topic_id"], found)
@@ -209,72 +184,23 @@ def note_purged(tx: Transaction, ids: Collection[int]) -> None:
         tx.conn.execute(_NOTE, [{"of_plan": row.plan_id, "of_id": row.dead_letter_id} for row in died])
 
 
-# Plans.
-
-
-def find_plan(conn: Connection, plan_id: str) -> PlanRow | None:
-    return _PLAN.first(conn, {"of_plan": plan_id})
-
-
-def newest_plans(conn: Connection, group_id: int | None, plan_id: str | None, limit: int) -> list[PlanRow]:
-    """The newest plans of one group or (None) of all existing groups, or the plan with this id."""
-    query = _NEWEST_PLANS.limit(limit)
-    if group_id is not None:
-        query = query.where(redrive_plan.c.group_id == group_id)
-    if plan_id is not None:
-        query = query.where(redrive_plan.c.plan_id == plan_id)
-    return [PlanRow._make(row) for row in conn.execute(query)]
-
-
-def add_plan(tx: Transaction, plan: Mapping[str, Any]) -> None:
-    """A new plan, with all columns of its row but those that begin the same in each."""
-    tx.conn.execute(insert(redrive_plan), {**plan, "created_at_ms": tx.now_ms, "planned_up_to": 0})
-
-
-def reach(tx: Transaction, plan_id: str, after_id: int, up_to_id: int, state: PlanState) -> bool:
-    """A DRAFT that has read the dead letters up to `after_id` has read those up to `up_to_id`. False if it has not."""
-    names = {"of_plan": plan_id, "after": after_id, "up_to": up_to_id, "next_state": state}
-    return bool(tx.conn.execute(_REACH, names).rowcount)
-
-
-def count_planned(tx: Transaction, plan_id: str, written: int) -> None:
-    """So many more dead letters are recorded in the plan."""
-    tx.conn.execute(_COUNT_PLANNED, {"of_plan": plan_id, "written": written})
-
-
-def count_ended(tx: Transaction, plan_id: str, redriven: int, skipped: int) -> None:
-    """So many of the planned dead letters were redriven and skipped now."""
-    tx.conn.execute(_COUNT_ENDED, {"of_plan": plan_id, "now_redriven": redriven, "now_skipped": skipped})
-
-
-def finish_step(tx: Transaction, plan_id: str) -> None:
-    """Set the plan's state: DONE if no message is left, else RUNNING."""
-    if next_planned(tx.conn, plan_id, 1):
-        tx.conn.execute(_BEGIN, {"of_plan": plan_id})
-    else:
-        tx.conn.execute(_DONE, {"of_plan": plan_id, "now_ms": tx.now_ms})
-
-
-def cancel(tx: Transaction, plan_id: str) -> None:
-    tx.conn.execute(_CANCEL, {"of_plan": plan_id, "now_ms": tx.now_ms})
-
-
 def forget_group(conn: Connection, group_id: int) -> int:
     """Remove a step of one plan of a deleted group, its records first, because they are found only by the plan."""
-    plan_id = conn.execute(_A_PLAN, {"of_group": group_id}).scalar()
+    plan_id = redrive_plans.any_of_group(conn, group_id)
     if plan_id is None:
         return 0
     of_plan = {"of_plan": plan_id}
     ids = conn.execute(_ITS_RECORDS, of_plan).scalars().all()
     if ids:
         return conn.execute(_END_RECORDS, of_plan | {"last": ids[-1]}).rowcount
-    return conn.execute(_END_PLAN, of_plan).rowcount
+    return redrive_plans.forget(conn, plan_id)
 
 
 def _encoded(numbers: Collection[int]) -> str:
     return encode_rows([(each,) for each in numbers])
 
 
+_plan_id = bindparam("of_plan", type_=redrive.c.plan_id.type)
 _KEYS = rows_parameter("keys", "message_key")
 _TO_ITS_GROUP = and_(redrive.c.redriven_key.is_not(None), redrive.c.target_topic_id.is_(None))
 # The messages that were redriven only to their group: their first keys, and where they are since. The index
@@ -368,29 +294,5 @@ _DIED_AS = (
         ),
     )
 )
-_PLAN_ROWS = select(*(redrive_plan.c[name] for name in PlanRow._fields))
-_IS_PLAN = redrive_plan.c.plan_id == bindparam("of_plan")
-_PLAN = RowStatement(PlanRow, _PLAN_ROWS.where(_IS_PLAN))
-_NEWEST_PLANS = _PLAN_ROWS.join(groups.EXISTING, groups.EXISTING.c.group_id == redrive_plan.c.group_id).order_by(
-    redrive_plan.c.created_at_ms.desc(), redrive_plan.c.plan_id.desc()
-)
-_ITS_PLAN = update(redrive_plan).where(_IS_PLAN)
-_REACH = _ITS_PLAN.where(
-    redrive_plan.c.state == literal_column(f"'{PlanState.DRAFT}'"), redrive_plan.c.planned_up_to == bindparam("after")
-).values(planned_up_to=bindparam("up_to"), state=bindparam("next_state"))
-_IT_RUNS = _ITS_PLAN.where(redrive_plan.c.state.in_([PlanState.PLANNED.value, PlanState.RUNNING.value]))
-_now_ms = bindparam("now_ms", type_=BigInteger)
-_BEGIN = _IT_RUNS.values(state=PlanState.RUNNING.value)
-_DONE = _IT_RUNS.values(state=PlanState.DONE.value, finished_at_ms=_now_ms)
-_CANCEL = _ITS_PLAN.values(state=PlanState.CANCELLED.value, finished_at_ms=_now_ms)
-_COUNT_PLANNED = _ITS_PLAN.values(planned=redrive_plan.c.planned + bindparam("written"))
-_now_redriven, _now_skipped = (bindparam(name, type_=BigInteger) for name in ("now_redriven", "now_skipped"))
-_COUNT_ENDED = _ITS_PLAN.values(
-    planned=redrive_plan.c.planned - _now_redriven - _now_skipped,
-    redriven=redrive_plan.c.redriven + _now_redriven,
-    skipped=redrive_plan.c.skipped + _now_skipped,
-)
-_A_PLAN = select(redrive_plan.c.plan_id).where(redrive_plan.c.group_id == bindparam("of_group")).limit(1)
 _ITS_RECORDS = select(redrive.c.dead_letter_id).where(_OF_PLAN).order_by(redrive.c.dead_letter_id).limit(STEP_ROWS_MAX)
 _END_RECORDS = delete(redrive).where(_OF_PLAN, redrive.c.dead_letter_id <= bindparam("last"))
-_END_PLAN = delete(redrive_plan).where(_IS_PLAN)
