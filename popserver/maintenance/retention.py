@@ -23,7 +23,7 @@ from popserver.delivery.message_groups import MessageGroupKey
 from popserver.engine.transaction import STEP_ROWS_MAX, Phase, Request, Transaction, carries_out
 from popserver.messages import keyed
 from popserver.messages.append import lock_queue
-from popserver.messages.redrives import REDRIVEN
+from popserver.messages.redrives import REDRIVEN_TO
 from popserver.model.errors import PopError
 from popserver.model.group import Mode
 from popserver.model.names import DLQ_PREFIX, Resource
@@ -233,9 +233,12 @@ _FIRST_HANDED_BACK = (
     .where(consumer_group.c.mode == Mode.PULL.value, consumer_group.c.deleted_at_ms.is_(None))
 )
 _FIRST_REDRIVEN = (
-    select(func.min(REDRIVEN.c.redriven_key))
-    .join(delivery, and_(delivery.c.group_id == REDRIVEN.c.group_id, delivery.c.message_key == REDRIVEN.c.redriven_key))
-    .where(REDRIVEN.c.redriven_key >= bindparam("first"), REDRIVEN.c.redriven_key < bindparam("end"))
+    select(func.min(REDRIVEN_TO.c.redriven_key))
+    .join(
+        delivery,
+        and_(delivery.c.group_id == REDRIVEN_TO.c.group_id, delivery.c.message_key == REDRIVEN_TO.c.redriven_key),
+    )
+    .where(REDRIVEN_TO.c.redriven_key >= bindparam("first"), REDRIVEN_TO.c.redriven_key < bindparam("end"))
 )
 _LOCK_READY_AGAIN = (
     select(delivery.c.message_key)

@@ -56,7 +56,7 @@ def newest_id(conn: Connection, group_id: int) -> int:
 
 def of_message(conn: Connection, group_id: int, origin_key: int) -> DeadLetterRow | None:
     """The group's dead letter of the message with this first key."""
-    return _OF_MESSAGES.first(conn, {"for_group": group_id, "origins": _encoded([origin_key])})
+    return _OF_MESSAGE.first(conn, {"for_group": group_id, "for_origin": origin_key})
 
 
 def of_messages(conn: Connection, group_id: int, origin_keys: Collection[int]) -> list[DeadLetterRow]:
@@ -163,6 +163,7 @@ _OF_IDS = _ROWS.where(_HAS_ID, no_index_has(dead_letter.c.group_id) == bindparam
 _NAMED = RowStatement(DeadLetterRow, _OF_IDS)
 _LOCK = RowStatement(DeadLetterRow, _OF_IDS.with_for_update(skip_locked=True))
 _NEWEST = select(func.max(dead_letter.c.dead_letter_id)).where(_OF_GROUP)
+_OF_MESSAGE = RowStatement(DeadLetterRow, _ROWS.where(_OF_GROUP, dead_letter.c.origin_key == bindparam("for_origin")))
 _ORIGINS = rows_parameter("origins", "origin_key")
 _OF_ORIGINS = _ROWS.where(_OF_GROUP, dead_letter.c.origin_key.in_(select(_ORIGINS.c.origin_key)))
 _OF_MESSAGES = RowStatement(DeadLetterRow, _OF_ORIGINS)

@@ -18,7 +18,6 @@ from sqlalchemy import (
     bindparam,
     cast,
     delete,
-    exists,
     func,
     insert,
     literal_column,
@@ -109,6 +108,12 @@ def recording(letters: FromClause) -> Insert:
     `letters` has the columns of `dead_letters.RECORDED`, and `message_id`. The plan's group, reason and target are the
     parameters `for_group`, `why` and `target`.
     """
+    # A scalar: for an EXISTS, Postgres may read all records of the plan.
+    is_recorded = (
+        select(redrive.c.dead_letter_id)
+        .where(redrive.c.plan_id == _plan_id, redrive.c.dead_letter_id == letters.c.dead_letter_id)
+        .scalar_subquery()
+    )
     found = select(
         _plan_id,
         letters.c.dead_letter_id,
@@ -125,7 +130,7 @@ def recording(letters: FromClause) -> Insert:
         bindparam("target", type_=redrive.c.target_topic_id.type),
     ).where(
         no_index_has(letters.c.group_id) == bindparam("for_group"),  # they are found by their ids
-        ~exists().where(redrive.c.plan_id == _plan_id, redrive.c.dead_letter_id == letters.c.dead_letter_id),
+        is_recorded.is_(None),
     )
     names = "plan_id dead_letter_id group_id origin_key origin_topic_id message_id attempt dead_reason dead_at_ms"
     return insert(redrive).from_select([*names.split(), "state", "change", "reason", "target_topic_id"], found)
@@ -209,6 +214,12 @@ REDRIVEN = (
     select(redrive.c.group_id, redrive.c.origin_key, redrive.c.redriven_key, redrive.c.dead_letter_id)
     .where(_TO_ITS_GROUP)
     .subquery("redriven_message")
+)
+# Where dead letters were redriven to, also in target topics; `redrive_of_key` has all of it.
+REDRIVEN_TO = (
+    select(redrive.c.group_id, redrive.c.redriven_key)
+    .where(redrive.c.redriven_key.is_not(None))
+    .subquery("redriven_to")
 )
 _ORIGINS = (
     select(*(redrive.c[name] for name in RedriveOrigin._fields))
