@@ -10,17 +10,18 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
-from sqlalchemy import BigInteger, Connection, Select, and_, bindparam, func, literal_column, select, update
+from sqlalchemy import BigInteger, Connection, bindparam, func, select
 
 from popserver.bulk.rules import RECEIVE_BYTES_MAX
 from popserver.database.dialect import dialect_of
-from popserver.database.newest import no_index_has
 from popserver.database.notifications import DUE
 from popserver.database.rows import RowQuery, encode_rows, rows_parameter
-from popserver.database.schema import delivery, message, still_in
+from popserver.database.schema import message
+from popserver.delivery import deliveries, holds
 from popserver.delivery.history import Moved, record
+from popserver.delivery.holds import AttemptRow
 from popserver.delivery.message_groups import GroupQueueKey, lock_available
 from popserver.engine.transaction import Phase, Request, Transaction, carries_out
 from popserver.messages.read import MessageSize
@@ -28,8 +29,7 @@ from popserver.model.errors import PopError
 from popserver.model.group import Group
 from popserver.model.handles import Receipt
 from popserver.model.message import HeldMessage
-from popserver.model.retry import Holder
-from popserver.model.states import Event, State, sources, target
+from popserver.model.states import Event, State
 from popserver.model.topic import Topic, queue_of
 from popserver.receiving.grant import Receive, new_holds
 from popserver.receiving.receive import grant_to_attempt
@@ -85,23 +85,14 @@ class AckAttempt(Request[AttemptAck]):
     attempt: Attempt
 
 
-class _AttemptRow(NamedTuple):
-    message_key: int
-    attempt: int
-    hold_id: int
-    visible_at_ms: int
-    client_id: str
-    message_group: str | None
-
-
 def held_by(conn: Connection, attempt: Attempt, now_ms: int) -> list[HeldMessage]:
     """The messages that the attempt holds, sorted by key."""
-    return [HeldMessage(row.message_key, row.attempt) for row in _HELD.rows(conn, _named(attempt, now_ms))]
+    return [HeldMessage(row.message_key, row.attempt) for row in _held(conn, attempt, now_ms)]
 
 
 def receipts_of(conn: Connection, attempt: Attempt, now_ms: int) -> list[Receipt]:
     """The receipts of the attempt's holds."""
-    return [_receipt(attempt.group, row) for row in _HELD.rows(conn, _named(attempt, now_ms))]
+    return [_receipt(attempt.group, row) for row in _held(conn, attempt, now_ms)]
 
 
 @carries_out(ReceiveAttempt)
@@ -159,13 +150,13 @@ def _within_bytes(tx: Transaction, keys: Sequence[int]) -> int:
 
 def _renew(tx: Transaction, request: Renew) -> int:
     group = request.attempt.group
-    rows = _HELD_FREE.rows(tx.conn, _named(request.attempt, tx.now_ms))
+    rows = _held(tx.conn, request.attempt, tx.now_ms, locks=True)
     if not rows:
         return 0
     renewed = zip(rows, new_holds(len(rows)), strict=True)
-    keys = encode_rows([(group.group_id, row.message_key, row.hold_id, successor) for row, successor in renewed])
     until_ms = tx.now_ms + request.invisible_ms
-    tx.conn.execute(_RENEW, {"holds": keys, "until_ms": until_ms})
+    keys = ((group.group_id, row.message_key, row.hold_id, successor) for row, successor in renewed)
+    deliveries.renew(tx, keys, until_ms)
     record(tx, group, Event.CHANGE_INVISIBLE, map(_moved, rows))
     tx.expect(DUE, until_ms)
     return len(rows)
@@ -173,7 +164,7 @@ def _renew(tx: Transaction, request: Renew) -> int:
 
 def _ack(tx: Transaction, attempt: Attempt) -> AttemptAck:
     group = attempt.group
-    rows = _HELD.rows(tx.conn, _named(attempt, tx.now_ms))
+    rows = _held(tx.conn, attempt, tx.now_ms)
     in_order = {
         GroupQueueKey(group.group_id, queue_of(row.message_key)) for row in rows if row.message_group is not None
     }
@@ -189,59 +180,20 @@ def _ack(tx: Transaction, attempt: Attempt) -> AttemptAck:
     return AttemptAck(done, is_all=done == len(rows))
 
 
-def _receipt(group: Group, row: _AttemptRow) -> Receipt:
+def _receipt(group: Group, row: AttemptRow) -> Receipt:
     return Receipt(group.group_id, row.message_key, row.hold_id, row.visible_at_ms, row.message_group is not None)
 
 
-def _moved(row: _AttemptRow) -> Moved:
+def _moved(row: AttemptRow) -> Moved:
     return Moved(row.message_key, State.INFLIGHT, row.attempt, row.client_id)
 
 
-def _named(attempt: Attempt, now_ms: int) -> dict[str, Any]:
-    return {
-        "of_group": attempt.group.group_id,
-        "of_topic": attempt.topic.topic_id,
-        "of_attempt": attempt.attempt_id,
-        "now_ms": now_ms,
-    }
+def _held(conn: Connection, attempt: Attempt, now_ms: int, *, locks: bool = False) -> list[AttemptRow]:
+    of = attempt.group.group_id, attempt.topic.topic_id, attempt.attempt_id
+    return holds.by_bulk_attempt(conn, *of, now_ms, locks=locks)
 
 
-# The attempt id's index must be used: Postgres's statistics of a table whose rows come and go are out of date, and it
-# might scan all deliveries of the group.
-_group_id, _visible_at_ms = (no_index_has(each) for each in (delivery.c.group_id, delivery.c.visible_at_ms))
-_held: Select[Any] = (
-    select(*(delivery.c[name] for name in _AttemptRow._fields))
-    .where(
-        delivery.c.attempt_id == bindparam("of_attempt"),
-        _group_id == bindparam("of_group"),
-        delivery.c.topic_id == bindparam("of_topic"),
-        delivery.c.holder == literal_column(f"'{Holder.SIMPLE}'"),
-        still_in(delivery.c.state, State.INFLIGHT),
-        _visible_at_ms > bindparam("now_ms"),
-    )
-    .order_by(delivery.c.message_key)
-)
-_HELD = RowQuery(_AttemptRow, _held)
-# Skips rows that a user's own transaction has locked, instead of waiting.
-_HELD_FREE = RowQuery(_AttemptRow, _held.with_for_update(skip_locked=True))
 _LOCK = select(func.pg_try_advisory_xact_lock(bindparam("key", type_=BigInteger)))
-_HOLDS = rows_parameter("holds", "group_id", "message_key", "hold_id", "successor")
-_RENEW = (
-    update(delivery)
-    .where(
-        and_(
-            delivery.c.group_id == _HOLDS.c.group_id,
-            delivery.c.message_key == _HOLDS.c.message_key,
-            delivery.c.hold_id == _HOLDS.c.hold_id,
-        ),
-        still_in(delivery.c.state, *sources(Event.CHANGE_INVISIBLE)),
-    )
-    .values(
-        state=target(Event.CHANGE_INVISIBLE).value,
-        hold_id=_HOLDS.c.successor,
-        visible_at_ms=bindparam("until_ms", type_=BigInteger),
-    )
-)
 _KEYS = rows_parameter("keys", "message_key")
 _SIZES = RowQuery(
     MessageSize,

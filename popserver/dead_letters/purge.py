@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sqlalchemy import BigInteger, bindparam, delete, func, select, tuple_, update
+from sqlalchemy import BigInteger, bindparam, delete, func, select, update
 
 from popserver.catalog import topics
 from popserver.database.rows import encode_rows, rows_parameter
 from popserver.database.schema import consumer_group, delivery, in_states, message, progress, queue
+from popserver.delivery import deliveries
 from popserver.engine.transaction import Phase, Request, Transaction, carries_out
 from popserver.messages import dead_letters, redrives
 from popserver.messages.append import lock_queue
@@ -95,7 +96,7 @@ def _not_held(tx: Transaction, keys: Sequence[int]) -> list[int]:
         free = set(tx.conn.execute(_READY_FREE, names).scalars())
         held |= set(tx.conn.execute(_DELIVERIES, names).scalars()) - free
         ready += [(group_id, key) for key in sorted(free)]
-    tx.conn.execute(_END, {"ending": encode_rows([each for each in ready if each[1] not in held])})
+    deliveries.remove(tx.conn, [each for each in ready if each[1] not in held])
     return [key for key in keys if key not in held]
 
 
@@ -123,10 +124,6 @@ _DELIVERIES = (
 )
 _READY_FREE = _DELIVERIES.where(in_states(delivery.c.state, *shown_as(State.READY))).with_for_update(
     of=delivery, skip_locked=True
-)
-_ENDING = rows_parameter("ending", "group_id", "message_key")
-_END = delete(delivery).where(
-    tuple_(delivery.c.group_id, delivery.c.message_key).in_(select(_ENDING.c.group_id, _ENDING.c.message_key))
 )
 _REMOVE = delete(message).where(message.c.message_key.in_(select(_KEYS.c.message_key)))
 _FIRST_LEFT = select(func.min(message.c.message_key)).where(

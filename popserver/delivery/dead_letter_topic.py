@@ -16,13 +16,14 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import ClassVar
 
-from sqlalchemy import bindparam, case, delete, insert, literal_column, select, text
+from sqlalchemy import bindparam, case, insert, literal_column, select, text
 
 from popserver.catalog import topics
-from popserver.database.dialect import PerDialect, dialect_of
-from popserver.database.newest import are_named
+from popserver.database.dialect import dialect_of
 from popserver.database.rows import encode_rows, rows_parameter
-from popserver.database.schema import delivery, message, still_in
+from popserver.database.schema import message
+from popserver.delivery import deliveries
+from popserver.delivery.deliveries import Ending
 from popserver.delivery.history import Moved, record
 from popserver.delivery.leaving import DeadLetterCandidate, NewDeadLetter, Origin
 from popserver.delivery.retry_topic import as_it_was_sent
@@ -31,7 +32,7 @@ from popserver.messages import dead_letters, redrives
 from popserver.messages.append import take_offsets
 from popserver.model.group import Group
 from popserver.model.names import dead_letter_topic
-from popserver.model.states import CopyKind, Event, State, sources
+from popserver.model.states import CopyKind, Event, State
 from popserver.model.topic import SYSTEM_QUEUES, NewTopic, message_key
 
 # An arbitrary number, the same for all servers.
@@ -46,8 +47,7 @@ def move_to_dead_letters(
     The deliveries end at once; the dead-letter topic is written at the end of the transaction (`NewDeadLetters`).
     """
     candidates = _with_origins(tx, group, candidates)
-    ended = encode_rows([(group.group_id, each.message_key) for each in candidates])
-    tx.conn.execute(_END.of(tx.conn), {"ended": ended})
+    deliveries.end(tx, Ending.DEAD_LETTER, ((group.group_id, each.message_key) for each in candidates))
     moved = (Moved(each.message_key, State.INFLIGHT, each.attempt, each.client_id) for each in candidates)
     record(tx, group, event, moved, reason)
     letters = tx.at_end(NewDeadLetters).letters
@@ -155,11 +155,4 @@ _COPY = insert(message).from_select(
     select(*[_BECOMES.get(column.name, column) for column in message.columns])
     .select_from(_PLACES)
     .join(message, message.c.message_key == _PLACES.c.source_key),
-)
-_ENDED = rows_parameter("ended", "group_id", "message_key")
-_END = PerDialect(
-    lambda dialect: delete(delivery).where(
-        are_named(dialect, delivery, _ENDED, "group_id", "message_key"),
-        still_in(delivery.c.state, *(sources(Event.EXHAUST) & sources(Event.FORWARD_TO_DLQ))),
-    )
 )

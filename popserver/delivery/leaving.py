@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from popserver.delivery.due import DueRow
 from popserver.model.group import Group
 
 
@@ -39,20 +40,6 @@ class NewDeadLetter(NamedTuple):
     group: Group
     candidate: DeadLetterCandidate
     reason: str
-
-
-class DueRow(NamedTuple):
-    """A delivery whose hold or retry interval has ended."""
-
-    group_id: int
-    message_key: int
-    topic_id: int
-    state: str
-    attempt: int
-    visible_at_ms: int
-    holder: str
-    client_id: str
-    message_group: str | None
 
 
 class DueRetry(NamedTuple):

@@ -23,7 +23,6 @@ from sqlalchemy import (
     and_,
     bindparam,
     case,
-    delete,
     insert,
     literal_column,
     select,
@@ -34,17 +33,19 @@ from sqlalchemy import (
 from popserver.catalog.pauses import PAUSED_MESSAGE_GROUPS as PAUSED
 from popserver.catalog.pauses import paused_at
 from popserver.database.dialect import Dialect, PerDialect, dialect_of
-from popserver.database.newest import are_named, joined, newest
+from popserver.database.newest import joined, newest
 from popserver.database.rows import RowQuery, encode_rows, rows_parameter
-from popserver.database.schema import KEY_SHIFT, consumer_group, delivery, progress, still_in
+from popserver.database.schema import consumer_group, progress
 from popserver.database.schema import message_group_progress as behind
-from popserver.delivery import fifo
+from popserver.delivery import deliveries, fifo
+from popserver.delivery.deliveries import Ending
 from popserver.delivery.history import as_moved, record
-from popserver.delivery.start_offsets import any_position, is_in_run, is_position, order_of_run, start_key
+from popserver.delivery.runs import GroupRunRow, groups_of, rows_of_runs
+from popserver.delivery.start_offsets import any_position, is_position, start_key
 from popserver.engine.transaction import LockOrder, Locks, Transaction
 from popserver.members.lite_subscriptions import first_subscriber
 from popserver.model.group import CHOOSING, Group
-from popserver.model.states import Event, sources, target
+from popserver.model.states import Event, sources
 from popserver.model.topic import queue_of
 
 
@@ -79,19 +80,6 @@ def lock_available(tx: Transaction, places: Iterable[GroupQueueKey]) -> set[Grou
     if not tx.has_other_writers:
         return set(wanted)
     return {GroupQueueKey(*row) for row in tx.conn.execute(_LOCK_AVAILABLE, {"places": encode_rows(wanted)})}
-
-
-class GroupRunRow(NamedTuple):
-    """The delivery of a message in a run."""
-
-    message_key: int
-    topic_id: int
-    state: str
-    attempt: int
-    hold_id: int
-    visible_at_ms: int
-    client_id: str
-    message_group: str
 
 
 def runs_around(conn: Connection, group_id: int, keys: Iterable[int]) -> list[GroupRunRow]:
@@ -168,7 +156,8 @@ def unlock_resumed(tx: Transaction, group: Group, members: Collection[MessageGro
 def _commit(tx: Transaction, group: Group, ended: Sequence[GroupRunRow], acked: Collection[int]) -> None:
     if not ended:
         return
-    tx.conn.execute(_END.of(tx.conn), {"keys": encode_rows([(group.group_id, row.message_key) for row in ended])})
+    # No other transaction changes these rows: an ack has locked them, or their state is one of message groups alone.
+    deliveries.end(tx, Ending.COMMIT, ((group.group_id, row.message_key) for row in ended))
     for event in (Event.ACK, Event.SETTLE):
         record(tx, group, event, (as_moved(row) for row in ended if row.state in sources(event)))
 
@@ -176,7 +165,7 @@ def _commit(tx: Transaction, group: Group, ended: Sequence[GroupRunRow], acked: 
 def _mark(tx: Transaction, group: Group, marked: Sequence[GroupRunRow]) -> None:
     if not marked:
         return
-    tx.conn.execute(_MARK.of(tx.conn), {"keys": encode_rows([(group.group_id, row.message_key) for row in marked])})
+    deliveries.mark_acked(tx, ((group.group_id, row.message_key) for row in marked))
     record(tx, group, Event.PROVISIONAL_ACK, map(as_moved, marked))
 
 
@@ -238,57 +227,16 @@ _NAMED = rows_parameter("places", "group_id", "message_key")
 
 
 def _around(dialect: Dialect) -> RowQuery[GroupRunRow]:
-    found, one = joined(dialect, _NAMED, delivery, "group_id", "message_key")
-    queue_id = one.c.message_key.op(">>")(KEY_SHIFT).label("queue_id")
-    touched = select(one.c.group_id, one.c.topic_id, one.c.message_group, queue_id).select_from(found)
-    return _runs(dialect, touched.where(one.c.message_group.is_not(None)).distinct().subquery("touched"))
+    return _runs(dialect, groups_of(dialect, _NAMED))
 
 
 def _runs(dialect: Dialect, named: Subquery) -> RowQuery[GroupRunRow]:
-    each = delivery.alias("each_of_run")
-    in_run = is_in_run(
-        dialect,
-        each,
-        group_id=named.c.group_id,
-        topic_id=named.c.topic_id,
-        message_group=named.c.message_group,
-        from_key=start_key(dialect, named, named.c.group_id),
-    )
-    names = GroupRunRow._fields
-    if dialect.has_other_writers:
-        run = select(*(each.c[name] for name in names)).where(in_run).order_by(*order_of_run(each))
-        found = run.correlate(named).lateral("run")
-        rows = select(*(found.c[name] for name in names)).select_from(named.join(found, true()))
-        return RowQuery(GroupRunRow, rows.order_by(found.c.message_key))
-    # First the index, then its rows: in one step, SQLite would scan all rows of a group.
-    is_row = and_(delivery.c.group_id == each.c.group_id, delivery.c.message_key == each.c.message_key)
-    rows = select(*(delivery.c[name] for name in names)).select_from(named).join(each, in_run).join(delivery, is_row)
-    return RowQuery(GroupRunRow, rows.order_by(each.c.message_key))
+    return RowQuery(GroupRunRow, rows_of_runs(dialect, named, start_key(dialect, named, named.c.group_id)))
 
 
 _AROUND = PerDialect(_around)
 _NAMED_GROUPS = rows_parameter("members", "group_id", "topic_id", "queue_id", text=("message_group",))
 _OF_MEMBERS = PerDialect(lambda dialect: _runs(dialect, _NAMED_GROUPS))
-_KEYS = rows_parameter("keys", "group_id", "message_key")
-
-
-def _is_named(dialect: Dialect) -> ColumnElement[bool]:
-    return are_named(dialect, delivery, _KEYS, "group_id", "message_key")
-
-
-# No other transaction changes these rows now: an ack has locked them, or their state is one of message groups alone.
-_END = PerDialect(
-    lambda dialect: delete(delivery).where(
-        _is_named(dialect), still_in(delivery.c.state, *sources(Event.ACK), *sources(Event.SETTLE))
-    )
-)
-_MARK = PerDialect(
-    lambda dialect: (
-        update(delivery)
-        .where(_is_named(dialect), still_in(delivery.c.state, *sources(Event.PROVISIONAL_ACK)))
-        .values(state=target(Event.PROVISIONAL_ACK).value)
-    )
-)
 _MEMBERS = rows_parameter("members", "group_id", "queue_id", "topic_id", text=("message_group",))
 _OPEN = PerDialect(
     lambda dialect: (

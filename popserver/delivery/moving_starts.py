@@ -17,7 +17,8 @@ from popserver.database.schema import delivery, progress
 from popserver.database.schema import message_group_progress as behind
 from popserver.database.schema import message_group_start as own
 from popserver.delivery.places import QueueToScan
-from popserver.delivery.start_offsets import any_of_run, own_start, position_of
+from popserver.delivery.runs import any_of_run
+from popserver.delivery.start_offsets import own_start, position_of
 from popserver.engine.transaction import Transaction
 from popserver.engine.upkeep import remove_step
 from popserver.model.topic import OFFSET_BITS

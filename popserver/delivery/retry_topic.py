@@ -11,22 +11,23 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import ClassVar, NamedTuple
 
-from sqlalchemy import Connection, and_, bindparam, delete, func, insert, literal_column, select
+from sqlalchemy import Connection, and_, bindparam, func, insert, literal_column, select
 
 from popserver.catalog import topics
-from popserver.database.dialect import PerDialect
-from popserver.database.newest import are_named
 from popserver.database.rows import RowStatement, encode_rows, rows_parameter
-from popserver.database.schema import KEY_SHIFT, delivery, message, progress, still_in
+from popserver.database.schema import KEY_SHIFT, message, progress
 from popserver.database.schema import topic as topic_table
+from popserver.delivery import deliveries
+from popserver.delivery.deliveries import Ending
+from popserver.delivery.due import DueRow
 from popserver.delivery.history import as_moved, record
-from popserver.delivery.leaving import DueRetry, DueRow
+from popserver.delivery.leaving import DueRetry
 from popserver.engine.transaction import FinishOrder, Transaction
 from popserver.messages.append import take_offsets
 from popserver.model.group import Group
 from popserver.model.message import RECONSUME_TIME
 from popserver.model.names import retry_topic
-from popserver.model.states import CopyKind, Event, sources
+from popserver.model.states import CopyKind, Event
 from popserver.model.topic import SYSTEM_QUEUES, NewTopic, Topic, message_key
 
 
@@ -42,7 +43,7 @@ def requeue(tx: Transaction, group: Group, rows: Sequence[DueRow]) -> None:
 
     The rows go at once; the retry messages are written at the end of the transaction (`NewRetries`).
     """
-    tx.conn.execute(_END.of(tx.conn), {"ended": encode_rows([(group.group_id, each.message_key) for each in rows])})
+    deliveries.end(tx, Ending.RETRY_TOPIC, ((group.group_id, each.message_key) for each in rows))
     tx.at_end(NewRetries).returns += [DueRetry(group, each) for each in rows]
 
 
@@ -173,13 +174,6 @@ _INSERT = insert(message).from_select(
     select(*[_BECOMES.get(column.name, column) for column in message.columns])
     .select_from(_COPIES)
     .join(message, message.c.message_key == _COPIES.c.parent_key),
-)
-_ENDED = rows_parameter("ended", "group_id", "message_key")
-_END = PerDialect(
-    lambda dialect: delete(delivery).where(
-        are_named(dialect, delivery, _ENDED, "group_id", "message_key"),
-        still_in(delivery.c.state, *sources(Event.BACKOFF_ELAPSED)),
-    )
 )
 _of_its_topic = and_(
     topic_table.c.topic_id == message.c.topic_id,

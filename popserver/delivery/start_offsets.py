@@ -14,7 +14,6 @@ has no entries of the past, and for lite topics, whose clients may begin anywher
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import (
@@ -28,14 +27,14 @@ from sqlalchemy import (
     func,
     literal_column,
     select,
-    tuple_,
 )
 
 from popserver.database.dialect import Dialect
-from popserver.database.newest import group_of, newest, no_index_has
-from popserver.database.schema import KEY_SHIFT, delivery, progress
+from popserver.database.newest import newest, no_index_has
+from popserver.database.schema import KEY_SHIFT, progress
 from popserver.database.schema import message_group_progress as behind
 from popserver.database.schema import message_group_start as own
+from popserver.delivery.runs import any_of_run
 
 
 def start_key(dialect: Dialect, rows: FromClause, group_id: ColumnElement[int]) -> ColumnElement[int]:
@@ -117,30 +116,6 @@ def _position_from(
     return found.order_by(one.c.next_offset.desc()).limit(literal_column("1"))
 
 
-def is_in_run(
-    dialect: Dialect,
-    each: FromClause,
-    *,
-    group_id: ColumnElement[int],
-    topic_id: ColumnElement[int],
-    message_group: ColumnElement[Any],
-    from_key: ColumnElement[int],
-) -> ColumnElement[bool]:
-    """Whether a delivery is in the message group, and its message key not before that one."""
-    of_topic = and_(group_of(each) == group_id, each.c.topic_id == topic_id)
-    if not dialect.has_other_writers:
-        return and_(of_topic, each.c.message_group == message_group, each.c.message_key >= from_key)
-    # A range of message groups, with the order of `order_of_run`. By their equality Postgres may take another index,
-    # because it believes that the table has few rows.
-    is_from = tuple_(*order_of_run(each)) >= tuple_(message_group, from_key)
-    return and_(of_topic, is_from, each.c.message_group <= message_group)
-
-
-def order_of_run(each: FromClause) -> Sequence[ColumnElement[Any]]:
-    """The order of the index of message groups, in one topic."""
-    return each.c.message_group, each.c.message_key
-
-
 def has_run(dialect: Dialect, rows: FromClause, *, from_start: bool = False) -> ColumnElement[int]:
     """Whether messages of the message group in a row were granted before: 1 or 0. `from_start`: of those rows none is
     before the start offset of its queue."""
@@ -152,13 +127,3 @@ def has_run(dialect: Dialect, rows: FromClause, *, from_start: bool = False) -> 
         from_key=start_key(dialect, rows, bindparam("group_id")) if from_start else literal_column("0"),
     )
     return case((found.is_not(None), literal_column("1")), else_=literal_column("0"))
-
-
-def any_of_run(dialect: Dialect, **of_group: Any) -> ScalarSelect[int]:
-    """The message key of a delivery in a message group (`is_in_run`); NULL if it has none.
-
-    No EXISTS: Postgres would turn it into a join that reads all deliveries of the group.
-    """
-    each = delivery.alias("each_of_run")
-    found = select(each.c.message_key).where(is_in_run(dialect, each, **of_group)).limit(literal_column("1"))
-    return (found.order_by(*order_of_run(each)) if dialect.has_other_writers else found).scalar_subquery()

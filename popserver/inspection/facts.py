@@ -18,6 +18,7 @@ from popserver.database import schema
 from popserver.database.dialect import dialect_of
 from popserver.database.schema import consumer_group, queue
 from popserver.database.schema import topic as topic_table
+from popserver.delivery import due
 from popserver.delivery.history import HistoryStep, steps
 from popserver.messages import dead_letters, redrives
 from popserver.messages.pending_messages import first_due_ms
@@ -25,7 +26,6 @@ from popserver.messages.read import find_place, load
 from popserver.model.message import StoredMessage
 from popserver.model.names import DLQ_PREFIX, RETRY_PREFIX, Resource
 from popserver.model.states import State
-from popserver.settling import expire
 
 
 class Lag(NamedTuple):
@@ -140,7 +140,7 @@ def counts(conn: Connection, now_ms: int) -> Counts:
     groups = conn.execute(_COUNT_GROUPS).scalar_one()
     messages = conn.execute(_COUNT_MESSAGES).one()
     revision = conn.execute(text("SELECT version_num FROM alembic_version")).scalar_one()
-    next_ms = [each for each in (expire.next_due_ms(conn), first_due_ms(conn)) if each is not None]
+    next_ms = [each for each in (due.next_due_ms(conn), first_due_ms(conn)) if each is not None]
     return Counts(
         topics,
         groups,

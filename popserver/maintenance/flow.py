@@ -11,6 +11,7 @@ import structlog
 
 from popserver.cluster.sql import unattended_push_clients
 from popserver.database.notifications import DUE
+from popserver.delivery import due
 from popserver.engine.clock import Alarm, Clock
 from popserver.engine.reader import Reader
 from popserver.engine.timers import DueTimer
@@ -54,7 +55,7 @@ class Maintenance:
     async def start(self) -> list[str]:
         """Start with what became due while no server ran. Returns the clients that have open push holds and are
         connected to no server."""
-        self._sleeper.expect(await self._reader.look_up(expire.next_due_ms))
+        self._sleeper.expect(await self._reader.look_up(due.next_due_ms))
         self.purge()
         self.age()
         return await self._reader.read(unattended_push_clients)

@@ -6,21 +6,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sqlalchemy import ColumnElement, bindparam, delete, func, select, tuple_
+from sqlalchemy import bindparam, delete, func, select
 
 from popserver.catalog import pauses
 from popserver.catalog.lookup import queue_rows
 from popserver.database.rows import encode_rows, rows_parameter
 from popserver.database.schema import (
     consumer_group,
-    delivery,
     message,
     message_group_progress,
     progress,
     queue,
 )
 from popserver.database.schema import topic as topic_table
-from popserver.delivery import history, moving_starts
+from popserver.delivery import deliveries, history, moving_starts
 from popserver.engine.transaction import STEP_ROWS_MAX, Phase, Request, Transaction, carries_out
 from popserver.engine.upkeep import remove_step
 from popserver.members import lite_subscriptions, locks
@@ -57,7 +56,7 @@ def _purge_groups(tx: Transaction) -> int:
     tx.conn.execute(_END_PROGRESS_OF_GROUP, {"of_group": group_id})
     if left := tx.conn.execute(_COUNT_PROGRESS_OF_GROUP, {"of_group": group_id}).scalar_one():
         return int(left)  # another server's transaction uses them for a moment
-    removed = _purge_deliveries(tx, delivery.c.group_id == group_id)
+    removed = _or_refuse(deliveries.forget_group(tx.conn, group_id))
     if removed:
         return removed
     if removed := dead_letters.forget_group(tx.conn, group_id) or redrives.forget_group(tx.conn, group_id):
@@ -86,7 +85,7 @@ def _purge_topics(tx: Transaction) -> int:
             return removed
         return tx.conn.execute(delete(queue).where(queue.c.queue_id == each.queue_id)).rowcount
     # The delivery of a redriven message is at a place in another topic; it is looked up once, at the end.
-    if removed := _purge_deliveries(tx, delivery.c.topic_id == topic_id):
+    if removed := _or_refuse(deliveries.forget_topic(tx.conn, topic_id)):
         return removed
     if removed := lite_subscriptions.forget_topic(tx, topic_id):
         return removed
@@ -105,7 +104,7 @@ def _purge_queue(tx: Transaction, queue_id: int) -> int:
         return removed
     locks.forget_queue(tx.conn, queue_id)
     first, end = message_key(queue_id, 0), message_key(queue_id + 1, 0)
-    removed = _purge_deliveries(tx, delivery.c.message_key >= first, delivery.c.message_key < end)
+    removed = _or_refuse(deliveries.forget_messages(tx.conn, first, end))
     if removed:
         return removed
     removed = dead_letters.forget_copies(tx.conn, first, end)
@@ -123,24 +122,17 @@ def _purge_messages(tx: Transaction, first: int, end: int) -> int:
     return tx.conn.execute(_END_MESSAGES, {"keys": encode_rows(these)}).rowcount
 
 
-def _purge_deliveries(tx: Transaction, *of_what_is_gone: ColumnElement[bool]) -> int:
-    """Remove a step of deliveries without waiting for locked ones: a user's transaction may lock them for long."""
-    these = select(delivery.c.group_id, delivery.c.message_key).where(*of_what_is_gone).limit(STEP_ROWS_MAX)
-    free = [tuple(row) for row in tx.conn.execute(these.with_for_update(skip_locked=True))]
-    if not free and tx.conn.execute(these.limit(1)).first() is not None:
+def _or_refuse(removed: int | None) -> int:
+    """A user's transaction may lock deliveries for long; the writer does not wait for it."""
+    if removed is None:
         raise TooManyRequests(
             "a delivery of a deleted topic or group is locked by another transaction; repeat the request"
         )
-    tx.conn.execute(_END_DELIVERIES, {"deliveries": encode_rows(free)})
-    return len(free)
+    return removed
 
 
 _KEYS = rows_parameter("keys", "key")
 _END_MESSAGES = delete(message).where(message.c.message_key.in_(select(_KEYS.c.key)))
-_DELIVERIES = rows_parameter("deliveries", "group_id", "message_key")
-_END_DELIVERIES = delete(delivery).where(
-    tuple_(delivery.c.group_id, delivery.c.message_key).in_(select(_DELIVERIES.c.group_id, _DELIVERIES.c.message_key))
-)
 # SKIP LOCKED, so that each row is removed by one server.
 _A_DELETED_GROUP = (
     select(consumer_group.c.group_id)

@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, ClassVar, NamedTuple
 
-from sqlalchemy import func, select, update
+from sqlalchemy import func, select
 
-from popserver.database.dialect import PerDialect, dialect_of
-from popserver.database.newest import are_newest
 from popserver.database.notifications import DUE
 from popserver.database.rows import RowQuery, encode_rows, rows_parameter
-from popserver.database.schema import delivery, message, still_in
+from popserver.database.schema import message
+from popserver.delivery import deliveries
 from popserver.delivery.history import Moved, record
 from popserver.engine.transaction import Phase, Request, Transaction
 from popserver.filters import Filter
@@ -24,7 +23,7 @@ from popserver.model.group import Group
 from popserver.model.handles import Receipt
 from popserver.model.message import Delivery
 from popserver.model.retry import Holder
-from popserver.model.states import Event, State, sources, target
+from popserver.model.states import Event, State, target
 from popserver.model.topic import Topic
 from popserver.receiving.batch import NOTHING_JUDGED, Candidate, Judged, ReceiveBatch
 from popserver.settling import release
@@ -93,9 +92,9 @@ def write_grants(tx: Transaction, batch: ReceiveBatch, grants: Sequence[Grant]) 
     again = [grant for grant in grants if grant.found.has_delivery]
     new = [grant for grant in grants if not grant.found.has_delivery]
     if again:
-        tx.conn.execute(_GRANT_AGAIN.of(tx.conn), {"holds": _as_holds(again)})
+        deliveries.grant_again(tx, _as_holds(again))
     if new:
-        dialect_of(tx.conn).insert(tx.conn, delivery, _as_rows(new, batch.topic.topic_id))
+        deliveries.grant(tx, _as_rows(new, batch.topic.topic_id))
     if grants:
         ends_at_ms = min(grant.receipt.ends_at_ms for grant in grants)
         tx.due[DUE] = min(ends_at_ms, tx.due.get(DUE, ends_at_ms))
@@ -142,34 +141,6 @@ def _as_holds(grants: Sequence[Grant]) -> str:
 
 
 _GRANTED = target(Event.RECEIVE).value
-# Every row names the group: with a constant group SQLite would scan all deliveries of the group.
-_HOLDS = rows_parameter(
-    "holds",
-    "group_id",
-    "message_key",
-    "hold_id",
-    "ends_at_ms",
-    text=("holder", "client_id", "message_group", "attempt_id"),
-)
-# The receive has locked these rows, or their message groups.
-_GRANT_AGAIN = PerDialect(
-    lambda dialect: (
-        update(delivery)
-        .where(
-            are_newest(dialect, delivery, _HOLDS, "group_id", "message_key"),
-            still_in(delivery.c.state, *sources(Event.RECEIVE)),
-        )
-        .values(
-            state=_GRANTED,
-            attempt=delivery.c.attempt + 1,
-            hold_id=_HOLDS.c.hold_id,
-            visible_at_ms=_HOLDS.c.ends_at_ms,
-            holder=_HOLDS.c.holder,
-            client_id=_HOLDS.c.client_id,
-            attempt_id=_HOLDS.c.attempt_id,
-        )
-    )
-)
 
 
 # The size of answers: a receive gets no more bodies than one answer, and one transaction, may have.

@@ -36,7 +36,8 @@ from popserver.database.schema import message_group_progress as behind
 from popserver.database.statement import Statement
 from popserver.delivery.message_groups import MessageGroupKey, subscriber_of
 from popserver.delivery.places import PLACE_QUERIES, QueueToScan
-from popserver.delivery.start_offsets import any_of_run, any_position_from, own_start
+from popserver.delivery.runs import any_of_run
+from popserver.delivery.start_offsets import any_position_from, own_start
 from popserver.engine.transaction import Transaction
 from popserver.filters import SqlFilter, TagFilter
 from popserver.filters.tags import EVERYTHING

@@ -5,18 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from sqlalchemy import bindparam, update
-
-from popserver.database.dialect import PerDialect
-from popserver.database.newest import is_locked, newest
 from popserver.database.notifications import DUE
-from popserver.database.rows import RowStatement
-from popserver.database.schema import delivery, still_in
-from popserver.database.statement import Statement
+from popserver.delivery import deliveries, holds
 from popserver.delivery.dead_letter_topic import move_to_dead_letters
 from popserver.delivery.history import record
+from popserver.delivery.holds import HeldRow
 from popserver.delivery.leaving import DeadLetterCandidate
 from popserver.delivery.message_groups import MessageGroupKey, advance_groups, by_member, runs_of
 from popserver.engine.transaction import Locks, Phase, Request, Transaction, carries_out
@@ -24,16 +19,13 @@ from popserver.model.errors import PopError
 from popserver.model.group import Group
 from popserver.model.handles import Receipt
 from popserver.model.retry import SUSPENDED, Holder, interval_ms, when_visibility_changes
-from popserver.model.states import ACKED, Event, State, sources, target
+from popserver.model.states import ACKED, Event, State, target
 from popserver.model.topic import queue_of
 from popserver.settling.refusals import (
-    HELD_COLUMNS,
-    HeldRow,
     has_same_order,
     locks_in_order,
     moved,
     refusal,
-    row_of,
     state_of,
 )
 
@@ -86,36 +78,34 @@ def forward(tx: Transaction, requests: Sequence[Forward]) -> list[PopError | Non
 def _change_one(tx: Transaction, request: ChangeInvisible) -> Receipt | PopError:
     group, old = request.group, request.receipt
     successor = _successor(old.hold_id, request.duration_ms)
-    held = _held(tx, old)
-    if held is None:
+    row = _held(tx, old)
+    if row is None:
         return _repeated(tx, old, successor) or refusal(tx, group, old)
-    by_itself = when_visibility_changes(Holder(held.holder), held.attempt, group.retry)
+    by_itself = when_visibility_changes(Holder(row.holder), row.attempt, group.retry)
     event = Event.GIVE_BACK if request.give_back else by_itself
     if request.suspend and event is Event.EXHAUST:
         event = Event.RETRY
     if event is Event.EXHAUST:
         why = _said("failed, and no attempt remains", request.reason)
-        move_to_dead_letters(tx, group, [_candidate(held)], event, why)
-        _advance_groups_after(tx, group, held)
+        move_to_dead_letters(tx, group, [_candidate(row)], event, why)
+        _advance_groups_after(tx, group, row)
         return old
-    end_ms = tx.now_ms + _wait_ms(event, request, held)
-    _CHANGE.of(tx.conn).execute(
-        tx.conn,
-        _named(tx, old)
-        | {
-            "to_state": target(event).value,
-            "to_attempt": _attempt_after(event, request, held),
-            "uncounted": int(event is Event.GIVE_BACK or request.suspend),
-            "successor": successor,
-            "until_ms": end_ms,
-        },
+    end_ms = tx.now_ms + _wait_ms(event, request, row)
+    deliveries.change(
+        tx,
+        old[:3],
+        to_state=target(event).value,
+        to_attempt=_attempt_after(event, request, row),
+        uncounted=int(event is Event.GIVE_BACK or request.suspend),
+        successor=successor,
+        until_ms=end_ms,
     )
     why = request.reason or (SUSPENDED if request.suspend else "")
-    record(tx, group, event, [moved(held)], why if event is Event.RETRY else "")
+    record(tx, group, event, [moved(row)], why if event is Event.RETRY else "")
     if event is Event.GIVE_BACK:
-        _advance_groups_after(tx, group, held)
-        if held.message_group is None:
-            tx.ready_topics.add(held.topic_id)
+        _advance_groups_after(tx, group, row)
+        if row.message_group is None:
+            tx.ready_topics.add(row.topic_id)
     else:
         tx.expect(DUE, end_ms)
     return old._replace(hold_id=successor, ends_at_ms=end_ms)
@@ -144,7 +134,7 @@ def _wait_ms(event: Event, request: ChangeInvisible, held: HeldRow) -> int:
 
 def _repeated(tx: Transaction, old: Receipt, successor: int) -> Receipt | None:
     """The answer to this request if it was answered before and the answer is still valid: the first one was lost."""
-    row = row_of(tx, old)
+    row = holds.row_of(tx.conn, old)
     if row is None or row.hold_id != successor or row.state in ACKED:
         return None
     return old._replace(hold_id=successor, ends_at_ms=row.visible_at_ms)
@@ -157,11 +147,11 @@ def _successor(hold_id: int, duration_ms: int) -> int:
 
 
 def _forward_one(tx: Transaction, request: Forward) -> PopError | None:
-    held = _held(tx, request.receipt)
-    if held is not None:
+    row = _held(tx, request.receipt)
+    if row is not None:
         why = _said("forwarded by its consumer", request.reason)
-        move_to_dead_letters(tx, request.group, [_candidate(held)], Event.FORWARD_TO_DLQ, why)
-        _advance_groups_after(tx, request.group, held)
+        move_to_dead_letters(tx, request.group, [_candidate(row)], Event.FORWARD_TO_DLQ, why)
+        _advance_groups_after(tx, request.group, row)
         return None
     state = state_of(tx, request.receipt)
     if state in {State.DLQ, State.COMMIT}:
@@ -175,8 +165,8 @@ def _said(what: str, reason: str) -> str:
 
 def _held(tx: Transaction, receipt: Receipt) -> HeldRow | None:
     """Lock and return the delivery if the receipt is its current hold and no other transaction has locked it."""
-    held = _HELD.first(tx.conn, _named(tx, receipt))
-    return held if held is not None and has_same_order(receipt, held) else None
+    row = holds.lock(tx, receipt)
+    return row if row is not None and has_same_order(receipt, row) else None
 
 
 def _advance_groups_after(tx: Transaction, group: Group, held: HeldRow) -> None:
@@ -187,42 +177,5 @@ def _advance_groups_after(tx: Transaction, group: Group, held: HeldRow) -> None:
     advance_groups(tx, group, {member: [], **by_member(runs_of(tx.conn, group.group_id, [member]))})
 
 
-def _named(tx: Transaction, receipt: Receipt) -> dict[str, Any]:
-    return {
-        "for_group": receipt.group_id,
-        "for_key": receipt.message_key,
-        "for_hold": receipt.hold_id,
-        "now_ms": tx.now_ms,
-    }
-
-
 def _candidate(row: HeldRow) -> DeadLetterCandidate:
     return DeadLetterCandidate(row.message_key, row.topic_id, row.attempt, row.client_id)
-
-
-_KEY: dict[str, Any] = {"group_id": bindparam("for_group"), "message_key": bindparam("for_key")}
-_IS_CURRENT = (delivery.c.hold_id == bindparam("for_hold"), delivery.c.visible_at_ms > bindparam("now_ms"))
-_HELD = RowStatement(
-    HeldRow,
-    newest(delivery, *HELD_COLUMNS, **_KEY)
-    .where(*_IS_CURRENT, still_in(delivery.c.state, State.INFLIGHT))
-    .with_for_update(skip_locked=True),
-)
-_CHANGE = PerDialect(
-    lambda dialect: Statement(
-        update(delivery)
-        .where(
-            is_locked(dialect, delivery, **_KEY),
-            *_IS_CURRENT,
-            still_in(delivery.c.state, *sources(Event.CHANGE_INVISIBLE)),
-        )
-        .values(
-            state=bindparam("to_state"),
-            attempt=bindparam("to_attempt"),
-            uncounted=delivery.c.uncounted + bindparam("uncounted"),
-            hold_id=bindparam("successor"),
-            visible_at_ms=bindparam("until_ms"),
-        )
-    )
-)
-assert sources(Event.CHANGE_INVISIBLE) == sources(Event.RETRY) == sources(Event.GIVE_BACK), "one guard for the three"

@@ -8,30 +8,14 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, ClassVar, NamedTuple
-
-from sqlalchemy import (
-    Connection,
-    Executable,
-    Select,
-    bindparam,
-    delete,
-    literal_column,
-    select,
-    tuple_,
-    union_all,
-    update,
-)
+from typing import ClassVar, NamedTuple
 
 from popserver.catalog.groups import FoundGroup, groups_by_id
-from popserver.database.dialect import Dialect, PerDialect
-from popserver.database.newest import are_newest, joined
-from popserver.database.rows import RowStatement, encode_rows, rows_parameter
-from popserver.database.schema import WITH_TIME, delivery, in_states, still_in
+from popserver.delivery import deliveries, due
 from popserver.delivery.dead_letter_topic import move_to_dead_letters
+from popserver.delivery.due import DueRow
 from popserver.delivery.history import as_moved, record
-from popserver.delivery.leaving import DeadLetterCandidate, DueRow
+from popserver.delivery.leaving import DeadLetterCandidate
 from popserver.delivery.message_groups import (
     GroupQueueKey,
     MessageGroupKey,
@@ -47,7 +31,7 @@ from popserver.engine.transaction import STEP_ROWS_MAX, Phase, Request, Transact
 from popserver.model.errors import PopError
 from popserver.model.group import Group, Mode
 from popserver.model.retry import Holder, interval_ms, when_hold_ends
-from popserver.model.states import TIMED, Event, State, sources, target
+from popserver.model.states import Event, State, target
 from popserver.model.topic import queue_of
 
 CHECK_AGAIN_MS_MIN = 20
@@ -85,7 +69,8 @@ def end_due(tx: Transaction, requests: Sequence[EndDue]) -> list[EndedHolds | Po
     look = _take_due(tx, _due_from(tx))
     groups = groups_by_id(tx.conn, {row.group_id for row in look.free}) if look.free else {}
     groups = {group_id: found for group_id, found in groups.items() if not _is_over(found)}
-    _forget(tx, [row for row in look.free if row.group_id not in groups])
+    # Deliveries of removed groups: they would stay due.
+    deliveries.remove(tx.conn, [(row.group_id, row.message_key) for row in look.free if row.group_id not in groups])
     requeued: Counter[tuple[int, int]] = Counter()
     retried_ms: list[int] = []
     for (group_id, event), several in _plan(look.free, groups).items():
@@ -119,13 +104,7 @@ class DueFrom(SearchedFrom[None]):
 def _due_from(tx: Transaction) -> int:
     """From when on to look. SQLite's index has no entries of the past. An ack in a user's transaction is due at 0."""
     from_ms = tx.remembered(DueFrom).of(None, tx.now_ms) if tx.has_other_writers else 0
-    return 0 if from_ms and tx.conn.execute(_ACKED_BY_USERS).first() is not None else from_ms
-
-
-def next_due_ms(conn: Connection, from_ms: int = 0) -> int | None:
-    """When the earliest hold or interval ends, of those that end at `from_ms` or later."""
-    due_ms: int | None = conn.execute(_NEXT_DUE, {"from_ms": from_ms}).scalar()
-    return due_ms
+    return 0 if from_ms and due.is_acked_by_a_user(tx.conn) else from_ms
 
 
 def _when_to_check_again(now_ms: int, look: _DueNow) -> int | None:
@@ -143,37 +122,29 @@ def _take_due(tx: Transaction, from_ms: int) -> _DueNow:
     """Look from there on, and lock what can be ended: at most one step of it."""
     limit = STEP_ROWS_MAX
     while True:
-        seen = _SEEN.rows(tx.conn, {"from_ms": from_ms, "now_ms": tx.now_ms, "limit": limit})
-        due = [row for row in seen if row.visible_at_ms <= tx.now_ms]
-        free = _free(tx, due)[:STEP_ROWS_MAX]
-        if free or len(due) < limit:
+        seen = due.search(tx.conn, from_ms, tx.now_ms, limit)
+        now = [row for row in seen if row.visible_at_ms <= tx.now_ms]
+        free = _free(tx, now)[:STEP_ROWS_MAX]
+        if free or len(now) < limit:
             break
         limit *= 4  # other transactions have locked all of these
     keys = {(row.group_id, row.message_key) for row in free}
-    left_ms = [row.visible_at_ms for row in due if (row.group_id, row.message_key) not in keys]
-    if len(due) == limit:
-        left_ms.append(due[-1].visible_at_ms)  # more may be due
+    left_ms = [row.visible_at_ms for row in now if (row.group_id, row.message_key) not in keys]
+    if len(now) == limit:
+        left_ms.append(now[-1].visible_at_ms)  # more may be due
     return _DueNow(free, left_ms, [row.visible_at_ms for row in seen if row.visible_at_ms > tx.now_ms])
 
 
-def _free(tx: Transaction, due: list[DueRow]) -> list[DueRow]:
+def _free(tx: Transaction, rows: list[DueRow]) -> list[DueRow]:
     """Lock and return what no other transaction has locked: of a message group, with its place."""
-    if not due or not tx.has_other_writers:
-        return due
-    taken = lock_available(tx, (_place(row) for row in due if row.message_group is not None))
-    free = [row for row in due if row.message_group is None or _place(row) in taken]
-    keys = encode_rows(sorted((row.group_id, row.message_key) for row in free))
-    return _STILL_DUE.of(tx.conn).rows(tx.conn, {"rows": keys, "now_ms": tx.now_ms})
+    if not rows or not tx.has_other_writers:
+        return rows
+    taken = lock_available(tx, (_place(row) for row in rows if row.message_group is not None))
+    return due.lock(tx, (row for row in rows if row.message_group is None or _place(row) in taken))
 
 
 def _place(row: DueRow) -> GroupQueueKey:
     return GroupQueueKey(row.group_id, queue_of(row.message_key))
-
-
-def _forget(tx: Transaction, rows: Sequence[DueRow]) -> None:
-    """Delete deliveries of removed groups: without this they would stay due."""
-    if rows:
-        tx.conn.execute(_FORGET, {"rows": encode_rows([(row.group_id, row.message_key) for row in rows])})
 
 
 def _is_over(found: FoundGroup) -> bool:
@@ -212,8 +183,8 @@ def _carry_out(tx: Transaction, group: Group, event: Event, rows: Sequence[DueRo
         return
     if event is Event.ACK:
         return  # with its message group
-    moves = [(group.group_id, row.message_key, _visible_at_ms(tx, row, event, group)) for row in rows]
-    tx.conn.execute(_MOVE[event].of(tx.conn), {"moves": encode_rows(moves)})
+    moves = ((group.group_id, row.message_key, _visible_at_ms(tx, row, event, group)) for row in rows)
+    deliveries.end_time(tx, event, moves)
     record(tx, group, event, (as_moved(row) for row in rows), REASONS[event])
     if target(event) is State.READY:
         for topic_id in {row.topic_id for row in rows if row.message_group is None}:
@@ -243,61 +214,3 @@ def _visible_at_ms(tx: Transaction, row: DueRow, event: Event, group: Group) -> 
     if event is Event.RETRY:
         return row.visible_at_ms + interval_ms(group.retry, row.attempt, in_order=row.message_group is not None)
     return max(row.visible_at_ms, tx.now_ms - ReadyFrom.slack_ms // 2)
-
-
-_COLUMNS = [delivery.c[name] for name in DueRow._fields]
-_IN_ORDER_OF_TIME = select(*_COLUMNS).where(WITH_TIME).order_by(delivery.c.visible_at_ms)
-# One search for both: beside a user's open transaction it begins with entries that are no longer of use.
-_SEEN = RowStatement(
-    DueRow,
-    union_all(
-        select(
-            _IN_ORDER_OF_TIME.where(delivery.c.visible_at_ms.between(bindparam("from_ms"), bindparam("now_ms")))
-            .limit(bindparam("limit"))
-            .subquery("due")
-        ),
-        select(
-            _IN_ORDER_OF_TIME.where(delivery.c.visible_at_ms > bindparam("now_ms"))
-            .limit(literal_column("1"))
-            .subquery("later")
-        ),
-    ),
-)
-_ROWS = rows_parameter("rows", "group_id", "message_key")
-
-
-def _still_due(dialect: Dialect) -> RowStatement[DueRow]:
-    """An ack in the consumer's own transaction locks the delivery's row, but no place. Of message groups only rows of
-    locked places are locked: a lock on another row would block the transaction that has that row's place."""
-    found, row = joined(dialect, _ROWS, delivery, "group_id", "message_key", skips_locked=True)
-    columns = [row.c[name] for name in DueRow._fields]
-    is_due = in_states(row.c.state, *TIMED), row.c.visible_at_ms <= bindparam("now_ms")
-    return RowStatement(DueRow, select(*columns).select_from(found).where(*is_due))
-
-
-_STILL_DUE = PerDialect(_still_due)
-# Not min(): Postgres may read all rows for it.
-_NEXT_DUE = (
-    select(delivery.c.visible_at_ms)
-    .where(WITH_TIME, delivery.c.visible_at_ms >= bindparam("from_ms"))
-    .order_by(delivery.c.visible_at_ms)
-    .limit(literal_column("1"))
-)
-_ACKED_BY_USERS: Select[Any] = (
-    select(literal_column("1")).where(WITH_TIME, delivery.c.visible_at_ms == literal_column("0")).limit(1)
-)
-_FORGET = delete(delivery).where(
-    tuple_(delivery.c.group_id, delivery.c.message_key).in_(select(_ROWS.c.group_id, _ROWS.c.message_key))
-)
-# Every row names the group: with a constant group SQLite would scan all deliveries of the group.
-_MOVES = rows_parameter("moves", "group_id", "message_key", "visible_at_ms")
-
-
-def _move(event: Event, dialect: Dialect) -> Executable:
-    """The search has locked these rows, or their message groups."""
-    is_moved = are_newest(dialect, delivery, _MOVES, "group_id", "message_key")
-    to = {"state": target(event).value, "visible_at_ms": _MOVES.c.visible_at_ms}
-    return update(delivery).where(is_moved, still_in(delivery.c.state, *sources(event))).values(**to)
-
-
-_MOVE = {event: PerDialect(partial(_move, event)) for event in (Event.RELEASE, Event.RETRY, Event.BACKOFF_ELAPSED)}

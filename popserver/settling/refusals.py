@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
-
-from sqlalchemy import bindparam, select
 
 from popserver.database import states_of
-from popserver.database.rows import RowStatement
-from popserver.database.schema import delivery
+from popserver.delivery import holds
 from popserver.delivery.dead_letter_topic import NewDeadLetters
 from popserver.delivery.history import Moved, skipped_while_held_ms
-from popserver.delivery.message_groups import GroupQueueKey, GroupRunRow, locks_of
+from popserver.delivery.holds import DeliveryRow, GrantedRow, HeldRow
+from popserver.delivery.message_groups import GroupQueueKey, locks_of
+from popserver.delivery.runs import GroupRunRow
 from popserver.engine.transaction import Locks, Transaction
 from popserver.messages import redrives
 from popserver.model.errors import InvalidReceiptHandle, PopError, TooManyRequests
@@ -21,40 +19,6 @@ from popserver.model.handles import Receipt
 from popserver.model.states import ACKED, State
 from popserver.model.times import utc
 from popserver.model.topic import queue_of
-
-
-class HeldRow(NamedTuple):
-    """A delivery that is held."""
-
-    message_key: int
-    topic_id: int
-    hold_id: int
-    attempt: int
-    holder: str
-    client_id: str
-    message_group: str | None
-
-
-class GrantedRow(NamedTuple):
-    """A delivery that was just granted."""
-
-    group_id: int
-    message_key: int
-    topic_id: int
-    hold_id: int
-    attempt: int
-    client_id: str
-    message_group: str | None
-
-
-class DeliveryRow(NamedTuple):
-    """What a delivery's row says of its state."""
-
-    state: str
-    attempt: int
-    hold_id: int
-    visible_at_ms: int
-    message_group: str | None
 
 
 def locks_in_order(receipts: Iterable[Receipt]) -> Iterable[Locks]:
@@ -76,12 +40,9 @@ def moved(row: HeldRow | GrantedRow) -> Moved:
     return Moved(row.message_key, State.INFLIGHT, row.attempt, row.client_id)
 
 
-HELD_COLUMNS = [delivery.c[name] for name in HeldRow._fields]
-
-
 def why_not(tx: Transaction, group: Group, receipt: Receipt) -> PopError | None:
     """Why a receipt names no current hold; None if its message is committed and the handle's own end is still ahead."""
-    row = row_of(tx, receipt)
+    row = holds.row_of(tx.conn, receipt)
     state = State(row.state) if row is not None else _implied_state(tx, receipt)
     is_acked = state is State.COMMIT or (row is not None and state in ACKED and row.hold_id == receipt.hold_id)
     if is_acked and tx.now_ms < receipt.ends_at_ms:
@@ -126,12 +87,8 @@ def refusal(tx: Transaction, group: Group, receipt: Receipt) -> PopError:
 
 def state_of(tx: Transaction, receipt: Receipt) -> State:
     """The state of the receipt's message in its group, implied or stored."""
-    row = row_of(tx, receipt)
+    row = holds.row_of(tx.conn, receipt)
     return State(row.state) if row is not None else _implied_state(tx, receipt)
-
-
-def row_of(tx: Transaction, receipt: Receipt) -> DeliveryRow | None:
-    return _ROW.first(tx.conn, {"for_group": receipt.group_id, "for_key": receipt.message_key})
 
 
 def _implied_state(tx: Transaction, receipt: Receipt) -> State:
@@ -145,11 +102,3 @@ def _first_key(tx: Transaction, receipt: Receipt) -> int:
     """Where the message was before any redrive."""
     found = redrives.of_places_in_group(tx.conn, receipt.group_id, [receipt.message_key])
     return found[receipt.message_key].origin_key if found else receipt.message_key
-
-
-_ROW = RowStatement(
-    DeliveryRow,
-    select(*(delivery.c[name] for name in DeliveryRow._fields)).where(
-        delivery.c.group_id == bindparam("for_group"), delivery.c.message_key == bindparam("for_key")
-    ),
-)

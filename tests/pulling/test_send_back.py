@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from popserver.catalog import groups, topics
+from popserver.delivery import due
 from popserver.maintenance import retention
 from popserver.model.errors import BadRequest, ConsumerGroupNotFound, MessageNotFound
 from popserver.model.group import Group, HistoryLevel, Mode
@@ -254,7 +255,7 @@ def test_more_than_one_statement_may_touch(
     wishes = [a_failure(group, topic, each, -1 if each == 4 else 0) for each in (4, 2, 0, 3, 1)]
     assert list(store.do(send_back.send_back, *wishes)) == [True, False, False, False, False]
     store.now_ms += MINUTE
-    while expire.next_due_ms(store.conn) is not None:
+    while due.next_due_ms(store.conn) is not None:
         store.one(expire.end_due, expire.EndDue())
     assert len(retries(store, group)) == 4
 

@@ -8,6 +8,7 @@ from statistics import median
 import pytest
 
 from popserver.database.database import Database
+from popserver.delivery import due
 from popserver.delivery.moving_starts import LOOK_AGAIN_MS
 from popserver.model.topic import MessageType
 from popserver.producing import half_messages
@@ -212,7 +213,7 @@ def test_when_the_next_hold_ends(store: OpenStore) -> None:
         held = store.receive(group, topic, BATCH)
         assert store.ack(group, *held) == [None] * BATCH
         for _ in range(BATCH):  # as a server does after most of its transactions
-            assert expire.next_due_ms(store.conn, store.now_ms) == store.now_ms + SECOND
+            assert due.next_due_ms(store.conn, store.now_ms) == store.now_ms + SECOND
 
     stays_level(store, once)
 

@@ -1,0 +1,99 @@
+"""Deliveries whose time is over: holds that end, and retries whose interval is over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, Select, bindparam, literal_column, select, union_all
+
+from popserver.database.dialect import Dialect, PerDialect
+from popserver.database.newest import joined
+from popserver.database.rows import RowStatement, encode_rows, rows_parameter
+from popserver.database.schema import WITH_TIME, delivery, in_states
+from popserver.engine.transaction import Transaction
+from popserver.model.states import TIMED
+
+
+class DueRow(NamedTuple):
+    """A delivery whose hold or retry interval has ended."""
+
+    group_id: int
+    message_key: int
+    topic_id: int
+    state: str
+    attempt: int
+    visible_at_ms: int
+    holder: str
+    client_id: str
+    message_group: str | None
+
+
+def search(conn: Connection, from_ms: int, now_ms: int, limit: int) -> list[DueRow]:
+    """Up to `limit` rows that are due, from that time on, and the first one that is due later. Locks nothing.
+
+    One search for both: beside a user's open transaction it begins with entries that are no longer of use.
+    """
+    return _SEEN.rows(conn, {"from_ms": from_ms, "now_ms": now_ms, "limit": limit})
+
+
+def lock(tx: Transaction, rows: Iterable[DueRow]) -> list[DueRow]:
+    """Lock those that are still due and that no other transaction has. Their progress is locked if they are in message
+    groups: a lock on another row would block the transaction that has that row's progress.
+
+    An ack in the consumer's own transaction locks the delivery's row, but no progress.
+    """
+    keys = encode_rows(sorted((row.group_id, row.message_key) for row in rows))
+    return _STILL_DUE.of(tx.conn).rows(tx.conn, {"rows": keys, "now_ms": tx.now_ms})
+
+
+def next_due_ms(conn: Connection, from_ms: int = 0) -> int | None:
+    """When the earliest hold or interval ends, of those that end at `from_ms` or later."""
+    due_ms: int | None = conn.execute(_NEXT_DUE, {"from_ms": from_ms}).scalar()
+    return due_ms
+
+
+def is_acked_by_a_user(conn: Connection) -> bool:
+    """Whether a user's own transaction has acked a message; such a row is due at 0 (docs/sql.md)."""
+    return conn.execute(_ACKED_BY_USERS).first() is not None
+
+
+_IN_ORDER_OF_TIME = (
+    select(*(delivery.c[name] for name in DueRow._fields)).where(WITH_TIME).order_by(delivery.c.visible_at_ms)
+)
+_SEEN = RowStatement(
+    DueRow,
+    union_all(
+        select(
+            _IN_ORDER_OF_TIME.where(delivery.c.visible_at_ms.between(bindparam("from_ms"), bindparam("now_ms")))
+            .limit(bindparam("limit"))
+            .subquery("due")
+        ),
+        select(
+            _IN_ORDER_OF_TIME.where(delivery.c.visible_at_ms > bindparam("now_ms"))
+            .limit(literal_column("1"))
+            .subquery("later")
+        ),
+    ),
+)
+_ROWS = rows_parameter("rows", "group_id", "message_key")
+
+
+def _still_due(dialect: Dialect) -> RowStatement[DueRow]:
+    found, row = joined(dialect, _ROWS, delivery, "group_id", "message_key", skips_locked=True)
+    columns = [row.c[name] for name in DueRow._fields]
+    is_due = in_states(row.c.state, *TIMED), row.c.visible_at_ms <= bindparam("now_ms")
+    return RowStatement(DueRow, select(*columns).select_from(found).where(*is_due))
+
+
+_STILL_DUE = PerDialect(_still_due)
+# Not min(): Postgres may read all rows for it.
+_NEXT_DUE = (
+    select(delivery.c.visible_at_ms)
+    .where(WITH_TIME, delivery.c.visible_at_ms >= bindparam("from_ms"))
+    .order_by(delivery.c.visible_at_ms)
+    .limit(literal_column("1"))
+)
+_ACKED_BY_USERS: Select[Any] = (
+    select(literal_column("1")).where(WITH_TIME, delivery.c.visible_at_ms == literal_column("0")).limit(1)
+)

@@ -1,0 +1,183 @@
+"""Deliveries that are held: what their rows say, by receipt, by client, and by the id of a receive. Reads and locks.
+
+A query that locks rows skips those that another transaction has, so that the writer waits for no user's transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from sqlalchemy import ColumnElement, Connection, FromClause, Select, and_, bindparam, literal_column, select
+
+from popserver.database.dialect import Dialect, PerDialect, dialect_of
+from popserver.database.newest import joined, newest, no_index_has
+from popserver.database.rows import RowQuery, RowStatement, encode_rows, rows_parameter
+from popserver.database.schema import delivery, still_in
+from popserver.engine.transaction import Transaction
+from popserver.model.handles import Receipt
+from popserver.model.retry import Holder
+from popserver.model.states import Event, State, sources
+
+
+class HeldRow(NamedTuple):
+    """A delivery that is held."""
+
+    message_key: int
+    topic_id: int
+    hold_id: int
+    attempt: int
+    holder: str
+    client_id: str
+    message_group: str | None
+
+
+class GrantedRow(NamedTuple):
+    """A delivery that was just granted."""
+
+    group_id: int
+    message_key: int
+    topic_id: int
+    hold_id: int
+    attempt: int
+    client_id: str
+    message_group: str | None
+
+
+class DeliveryRow(NamedTuple):
+    """What a delivery's row says of its state."""
+
+    state: str
+    attempt: int
+    hold_id: int
+    visible_at_ms: int
+    message_group: str | None
+
+
+class AttemptRow(NamedTuple):
+    """A delivery that a receive holds, by its attempt id."""
+
+    message_key: int
+    attempt: int
+    hold_id: int
+    visible_at_ms: int
+    client_id: str
+    message_group: str | None
+    attempt_id: str
+
+
+def row_of(conn: Connection, receipt: Receipt) -> DeliveryRow | None:
+    """The row of the receipt's message, whatever its state is."""
+    return _ROW.first(conn, {"for_group": receipt.group_id, "for_key": receipt.message_key})
+
+
+def lock(tx: Transaction, receipt: Receipt) -> HeldRow | None:
+    """Lock and return the row if the receipt is its current hold, and no other transaction has it."""
+    names = {"for_group": receipt.group_id, "for_key": receipt.message_key, "for_hold": receipt.hold_id}
+    return _HELD.first(tx.conn, names | {"now_ms": tx.now_ms})
+
+
+def present(conn: Connection, receipts: Iterable[Receipt]) -> set[int]:
+    """The messages of the receipts that have a row."""
+    return set(conn.execute(_PRESENT.of(conn), {"keys": _keys_of(receipts)}).scalars())
+
+
+def lock_present(conn: Connection, receipts: Iterable[Receipt]) -> set[int]:
+    """The same: locks their rows, and leaves out those that another transaction has."""
+    return set(conn.execute(_FREE.of(conn), {"keys": _keys_of(receipts)}).scalars())
+
+
+def lock_granted(tx: Transaction, receipts: Sequence[Receipt]) -> tuple[list[GrantedRow], bool]:
+    """Lock the rows of receipts that are current, in the order of their keys. Whether that is all of these."""
+    names = {"grants": encode_rows([each[:3] for each in receipts]), "now_ms": tx.now_ms}
+    rows = _LOCK_GRANTED.of(tx.conn).rows(tx.conn, names)
+    is_all = len(rows) == len(receipts) or not dialect_of(tx.conn).has_skipped(tx.conn, _GRANTED.of(tx.conn), names)
+    return rows, is_all
+
+
+def by_attempts(tx: Transaction, group_id: int, topic_id: int, attempt_ids: Sequence[str]) -> list[AttemptRow]:
+    """What receives with these attempt ids hold, in the order of the messages."""
+    names = {"of_group": group_id, "of_topic": topic_id, "now_ms": tx.now_ms}
+    if len(attempt_ids) == 1:
+        return _BY_ATTEMPT.rows(tx.conn, names | {"of_attempt": attempt_ids[0]})
+    return _BY_ATTEMPTS.rows(tx.conn, names | {"of_attempts": attempt_ids})
+
+
+def by_bulk_attempt(
+    conn: Connection, group_id: int, topic_id: int, attempt_id: str, now_ms: int, *, locks: bool = False
+) -> list[AttemptRow]:
+    """What a simple consumer's receive of many messages holds (docs/design/0017); `locks`: of that what is free."""
+    names = {"of_group": group_id, "of_topic": topic_id, "of_attempt": attempt_id, "now_ms": now_ms}
+    return (_LOCK_BULK if locks else _BULK).rows(conn, names)
+
+
+def _keys_of(receipts: Iterable[Receipt]) -> str:
+    return encode_rows([(each.group_id, each.message_key) for each in receipts])
+
+
+HELD_COLUMNS = [delivery.c[name] for name in HeldRow._fields]
+IS_CURRENT = (delivery.c.hold_id == bindparam("for_hold"), delivery.c.visible_at_ms > bindparam("now_ms"))
+_ROW = RowStatement(
+    DeliveryRow,
+    select(*(delivery.c[name] for name in DeliveryRow._fields)).where(
+        delivery.c.group_id == bindparam("for_group"), delivery.c.message_key == bindparam("for_key")
+    ),
+)
+_HELD = RowStatement(
+    HeldRow,
+    newest(delivery, *HELD_COLUMNS, group_id=bindparam("for_group"), message_key=bindparam("for_key"))
+    .where(*IS_CURRENT, still_in(delivery.c.state, State.INFLIGHT))
+    .with_for_update(skip_locked=True),
+)
+_KEYS = rows_parameter("keys", "group_id", "message_key")
+
+
+def _present(dialect: Dialect, *, skips_locked: bool) -> Select[Any]:
+    found, row = joined(dialect, _KEYS, delivery, "group_id", "message_key", skips_locked=skips_locked)
+    return select(row.c.message_key).select_from(found)
+
+
+_PRESENT = PerDialect(partial(_present, skips_locked=False))
+_FREE = PerDialect(partial(_present, skips_locked=True))
+GRANTED = rows_parameter("grants", "group_id", "message_key", "hold_id")
+
+
+def is_granted_now(row: FromClause) -> ColumnElement[bool]:
+    """Whether a row is the current hold of one in GRANTED."""
+    return and_(
+        row.c.hold_id == GRANTED.c.hold_id,
+        still_in(row.c.state, *sources(Event.GIVE_BACK)),
+        row.c.visible_at_ms > bindparam("now_ms"),
+    )
+
+
+def _granted(dialect: Dialect, *, locks: bool) -> Select[Any]:
+    found, row = joined(dialect, GRANTED, delivery, "group_id", "message_key", skips_locked=locks)
+    columns = [row.c[name] for name in GrantedRow._fields]
+    return select(*columns).select_from(found).where(is_granted_now(row)).order_by(row.c.group_id, row.c.message_key)
+
+
+_GRANTED = PerDialect(partial(_granted, locks=False))
+_LOCK_GRANTED = PerDialect(lambda dialect: RowStatement(GrantedRow, _granted(dialect, locks=True)))
+# The attempt id's index must be used: Postgres's statistics of a table whose rows come and go are out of date, and it
+# might scan all deliveries of the group.
+_every_held = (
+    select(*(delivery.c[name] for name in AttemptRow._fields))
+    .where(
+        no_index_has(delivery.c.group_id) == bindparam("of_group"),
+        no_index_has(delivery.c.topic_id) == bindparam("of_topic"),
+        still_in(delivery.c.state, State.INFLIGHT),
+        no_index_has(delivery.c.visible_at_ms) > bindparam("now_ms"),
+    )
+    .order_by(delivery.c.message_key)
+)
+_by_attempt = _every_held.where(delivery.c.attempt_id == bindparam("of_attempt"))
+_BY_ATTEMPTS = RowStatement(
+    AttemptRow, _every_held.where(delivery.c.attempt_id.in_(bindparam("of_attempts", expanding=True)))
+)
+# A statement of its own, because the text of the other one is made anew for each number of attempts.
+_BY_ATTEMPT = RowStatement(AttemptRow, _by_attempt)
+_bulk: Select[Any] = _by_attempt.where(delivery.c.holder == literal_column(f"'{Holder.SIMPLE}'"))
+_BULK = RowQuery(AttemptRow, _bulk)
+_LOCK_BULK = RowQuery(AttemptRow, _bulk.with_for_update(skip_locked=True))
