@@ -13,8 +13,8 @@ from sqlalchemy import BigInteger, bindparam, delete, func, select, update
 
 from popserver.catalog import topics
 from popserver.database.rows import encode_rows, rows_parameter
-from popserver.database.schema import consumer_group, delivery, in_states, message, progress, queue
-from popserver.delivery import deliveries
+from popserver.database.schema import consumer_group, message, progress, queue
+from popserver.delivery import delivered, deliveries
 from popserver.engine.transaction import Phase, Request, Transaction, carries_out
 from popserver.messages import dead_letters, redrives
 from popserver.messages.append import lock_queue
@@ -22,7 +22,7 @@ from popserver.messages.dead_letters import DeadLetterRow
 from popserver.model.errors import PopError, TooManyRequests
 from popserver.model.group import Group, Mode
 from popserver.model.names import dead_letter_topic
-from popserver.model.states import LetterState, State, shown_as
+from popserver.model.states import LetterState
 from popserver.model.topic import message_key, offset_of, queue_of
 
 
@@ -75,8 +75,7 @@ def _unfinished(tx: Transaction, group: Group, letters: Sequence[DeadLetterRow])
     }
     if not key_of:
         return set()
-    names = {"of_group": group.group_id, "keys": encode_rows([(key,) for key in key_of.values()])}
-    busy = set(tx.conn.execute(_DELIVERIES, names).scalars())
+    busy = delivered.of_these(tx.conn, group.group_id, key_of.values())
     if group.mode is Mode.PULL:
         queues = encode_rows([(each,) for each in {queue_of(key) for key in key_of.values()}])
         rows = tx.conn.execute(_PROGRESS, {"of_group": group.group_id, "queues": queues})
@@ -91,10 +90,9 @@ def _not_held(tx: Transaction, keys: Sequence[int]) -> list[int]:
         return []
     held: set[int] = set()
     ready: list[tuple[int, int]] = []
-    for group_id in tx.conn.execute(_GROUPS_THERE, {"first": keys[0], "last": keys[-1]}).scalars().all():
-        names = {"of_group": group_id, "keys": encode_rows([(key,) for key in keys])}
-        free = set(tx.conn.execute(_READY_FREE, names).scalars())
-        held |= set(tx.conn.execute(_DELIVERIES, names).scalars()) - free
+    for group_id in tx.conn.execute(_GROUPS_THERE, {"first": keys[0], "end": keys[-1] + 1}).scalars().all():
+        free = delivered.lock_ready_of_these(tx, group_id, keys)
+        held |= delivered.of_these(tx.conn, group_id, keys) - free
         ready += [(group_id, key) for key in sorted(free)]
     deliveries.remove(tx.conn, [each for each in ready if each[1] not in held])
     return [key for key in keys if key not in held]
@@ -105,25 +103,10 @@ _PROGRESS = select(progress.c.queue_id, progress.c.next_offset).where(
     progress.c.group_id == bindparam("of_group"), progress.c.queue_id.in_(select(_QUEUES.c.queue_id))
 )
 _KEYS = rows_parameter("keys", "message_key")
-_FIRST_THERE = (
-    select(delivery.c.message_key)
-    .where(
-        delivery.c.group_id == consumer_group.c.group_id,
-        delivery.c.message_key >= bindparam("first"),
-        delivery.c.message_key <= bindparam("last"),
-    )
-    .limit(1)
-    .scalar_subquery()
-)
-_GROUPS_THERE = select(consumer_group.c.group_id).where(_FIRST_THERE.is_not(None)).order_by(consumer_group.c.group_id)
-# Each row by its whole key: there may be many other rows between two named ones.
-_DELIVERIES = (
-    select(delivery.c.message_key)
-    .where(delivery.c.group_id == bindparam("of_group"), delivery.c.message_key.in_(select(_KEYS.c.message_key)))
-    .order_by(delivery.c.message_key)
-)
-_READY_FREE = _DELIVERIES.where(in_states(delivery.c.state, *shown_as(State.READY))).with_for_update(
-    of=delivery, skip_locked=True
+_GROUPS_THERE = (
+    select(consumer_group.c.group_id)
+    .where(delivered.first_inside(consumer_group.c.group_id).is_not(None))
+    .order_by(consumer_group.c.group_id)
 )
 _REMOVE = delete(message).where(message.c.message_key.in_(select(_KEYS.c.message_key)))
 _FIRST_LEFT = select(func.min(message.c.message_key)).where(

@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, and_, bindparam, func, insert, literal_column, null, select, update
 
 from popserver.catalog.topics import ensure_topic, find_topic, topics_by_id
-from popserver.database.dialect import dialect_of
 from popserver.database.rows import RowStatement, encode_rows, rows_parameter
-from popserver.database.schema import delivery, message, progress, queue
+from popserver.database.schema import message, progress, queue
 from popserver.dead_letters.rules import RedriveItem, Repair, message_id_of, with_marks
+from popserver.delivery import deliveries
 from popserver.delivery.history import Moved, record
 from popserver.delivery.retry_topic import RetryOrigin, marked, properties_of
 from popserver.engine.transaction import Transaction
@@ -156,7 +156,7 @@ def _place(tx: Transaction, plan: Plan, found: FoundLetters, orders: Sequence[Re
         tx.ready_topics.add(own.topic_id)
     sent = [*as_it_is, *made]
     if not reads_retries:
-        dialect_of(tx.conn).insert(tx.conn, delivery, [_delivery(tx, group, each) for each in sent])
+        deliveries.add(tx, [_delivery(tx, group, each) for each in sent])
         for topic_id in {each.letter.origin_topic_id for each in sent}:
             tx.ready_topics.add(topic_id)
     return sent

@@ -48,17 +48,19 @@ from sqlalchemy import (
 )
 
 from popserver.database.dialect import Dialect, PerDialect, dialect_of
-from popserver.database.newest import are_named, are_newest, is_locked, joined, newest
+from popserver.database.newest import are_named, are_newest, group_of, is_locked, joined, newest
 from popserver.database.rows import RowStatement, encode_rows, rows_as_json, rows_parameter
 from popserver.database.schema import delivery, in_states, still_in
 from popserver.database.statement import Statement
+from popserver.delivery.delivered import lite_topics_of_groups
 from popserver.delivery.holds import GRANTED, HELD_COLUMNS, IS_CURRENT, HeldRow, is_granted_now
 from popserver.delivery.runs import length_of_run
 from popserver.delivery.start_offsets import any_position, start_key
 from popserver.engine.transaction import STEP_ROWS_MAX, Transaction
+from popserver.engine.upkeep import sooner
 from popserver.model.handles import NO_HOLD
 from popserver.model.retry import Holder
-from popserver.model.states import Event, State, sources, target
+from popserver.model.states import Event, State, shown_as, sources, target
 
 # A row by its key, and the key of a hold.
 Key = tuple[int, int]
@@ -72,6 +74,17 @@ class Ending(Enum):
     COMMIT = sources(Event.ACK) | sources(Event.SETTLE)
     DEAD_LETTER = sources(Event.EXHAUST) & sources(Event.FORWARD_TO_DLQ)
     RETRY_TOPIC = sources(Event.BACKOFF_ELAPSED)
+
+
+class SkippedRow(NamedTuple):
+    """A row that an operator has removed."""
+
+    message_key: int
+    topic_id: int
+    state: str
+    attempt: int
+    client_id: str
+    message_group: str | None
 
 
 class EndedRuns(NamedTuple):
@@ -96,8 +109,9 @@ class EndedRuns(NamedTuple):
 # A receive. It has locked the progress of the queues that it grants messages of, or the rows themselves.
 
 
-def grant(tx: Transaction, rows: Sequence[tuple[Any, ...]]) -> None:
-    """Hold messages that have no row yet: its columns in the order of the table, without `uncounted`."""
+def add(tx: Transaction, rows: Sequence[tuple[Any, ...]]) -> None:
+    """Rows of messages that have none yet: held, redriven or sent back. The columns are in the order of the table,
+    without `uncounted`."""
     dialect_of(tx.conn).insert(tx.conn, delivery, rows)
 
 
@@ -215,6 +229,35 @@ def remove(conn: Connection, keys: Collection[Key]) -> None:
         conn.execute(_REMOVE, {"keys": encode_rows(list(keys))})
 
 
+def skip(conn: Connection, key: Key) -> SkippedRow | None:
+    """Remove the row of a message that is READY again or waits for a retry; None if it is not any more. The progress is
+    locked if it is in a message group."""
+    return _SKIP.first(conn, _one(key))
+
+
+def end_hold(tx: Transaction, key: Key) -> SkippedRow | None:
+    """Remove the row of a held message; None if a user's own transaction has it."""
+    if tx.has_other_writers and tx.conn.execute(_LOCK_HELD, _one(key)).first() is None:
+        return None
+    return _END_HOLD.first(tx.conn, _one(key))
+
+
+def remove_ready(conn: Connection, group_id: int, first: int, end: int) -> None:
+    """Remove rows that are READY, and that `delivered.lock_ready` has locked: first <= key < end."""
+    conn.execute(_REMOVE_READY, {"for_group": group_id, "first": first, "end": end})
+
+
+def remove_of_lite_topics(conn: Connection, topic_id: int, groups: Sequence[int], names: Iterable[str]) -> None:
+    """Remove all rows of lite topics in these groups. The progress of the queue is locked for all groups."""
+    given = {"groups": encode_rows([(each,) for each in groups]), "names": encode_rows([(each,) for each in names])}
+    conn.execute(_REMOVE_OF_LITE, given | {"of_topic": topic_id})
+
+
+def turn_back(conn: Connection, now_ms: int, by_ms: int) -> None:
+    """Make times that are ahead earlier, while no server runs; READY rows are READY now."""
+    conn.execute(_TURN_BACK, {"now_ms": now_ms, "by_ms": by_ms})
+
+
 def forget_group(conn: Connection, group_id: int) -> int | None:
     """Remove a step of a deleted group's rows. Returns how many; None if user's transactions have all that are left."""
     return _remove_step(conn, delivery.c.group_id == group_id)
@@ -237,6 +280,10 @@ def _remove_step(conn: Connection, *of_what_is_gone: ColumnElement[bool]) -> int
         return None
     remove(conn, free)
     return len(free)
+
+
+def _one(key: Key) -> dict[str, int]:
+    return {"for_group": key[0], "for_key": key[1]}
 
 
 def _acked(tx: Transaction, group_id: int, holds: Sequence[tuple[int, int]]) -> dict[str, Any]:
@@ -530,3 +577,23 @@ _END = {ending: PerDialect(partial(_end, ending.value)) for ending in Ending}
 _REMOVE = delete(delivery).where(
     tuple_(delivery.c.group_id, delivery.c.message_key).in_(select(_KEYS.c.group_id, _KEYS.c.message_key))
 )
+_ROW = delivery.c.group_id == bindparam("for_group"), delivery.c.message_key == bindparam("for_key")
+_IS_HELD = in_states(delivery.c.state, State.INFLIGHT)
+_skipped = [delivery.c[name] for name in SkippedRow._fields]
+_SKIP = RowStatement(
+    SkippedRow, delete(delivery).where(*_ROW, in_states(delivery.c.state, *sources(Event.SKIP))).returning(*_skipped)
+)
+_LOCK_HELD = select(delivery.c.message_key).where(*_ROW, _IS_HELD).with_for_update(skip_locked=True)
+_END_HOLD = RowStatement(SkippedRow, delete(delivery).where(*_ROW, _IS_HELD).returning(*_skipped))
+_REMOVE_READY = delete(delivery).where(
+    delivery.c.group_id == bindparam("for_group"),
+    delivery.c.message_key >= bindparam("first"),
+    delivery.c.message_key < bindparam("end"),
+    in_states(delivery.c.state, *shown_as(State.READY)),
+)
+_LITE_TOPICS = lite_topics_of_groups()
+_REMOVE_OF_LITE = delete(delivery).where(
+    tuple_(group_of(delivery), delivery.c.message_group).in_(select(_LITE_TOPICS.c.group_id, _LITE_TOPICS.c.name)),
+    delivery.c.topic_id == bindparam("of_topic"),
+)
+_TURN_BACK = sooner(delivery.c.visible_at_ms, ready=in_states(delivery.c.state, *shown_as(State.READY)))

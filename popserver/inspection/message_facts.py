@@ -12,7 +12,7 @@ from popserver.database import states_of
 from popserver.database.newest import group_of
 from popserver.database.schema import IS_ORIGINAL, delivery, message, progress, queue
 from popserver.database.schema import message_group_progress as behind
-from popserver.delivery import clear, history
+from popserver.delivery import delivered, history
 from popserver.delivery.history import HistoryStep
 from popserver.delivery.retry_topic import RetryMessage, copies_of, first_place
 from popserver.engine.clock import Times
@@ -73,7 +73,7 @@ def message_facts(
     reason = next((each.reason for each in reversed(steps) if each.reason), "")
     if back is not None and group.mode is not Mode.PULL:
         found = _sent_back(conn, group, origin_key, back)
-        at = clear.redriven_to(conn, group, origin_key)
+        at = delivered.redriven_to(conn, group, origin_key)
         stuck = None if at is None else _stuck(conn, group, at, found, times)
         return found._replace(last_reason=reason, stuck=stuck), steps
     found = of_stored(conn, group, keys[-1])._replace(redriven=back)
@@ -122,7 +122,7 @@ def _redriven(conn: Connection, group: Group, origin_key: int) -> RedrivenFacts 
 
 def _sent_back(conn: Connection, group: Group, origin_key: int, back: RedrivenFacts) -> MessageFacts:
     """The facts about a message that was redriven in mode POP: it has its own delivery, or is done."""
-    at = clear.redriven_to(conn, group, origin_key)
+    at = delivered.redriven_to(conn, group, origin_key)
     hold = None if at is None else _first_hold(conn, group, delivery.c.message_key == at)
     return MessageFacts(group, states_of.state_of(conn, group.group_id, origin_key), hold=hold, redriven=back)
 

@@ -10,18 +10,18 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sqlalchemy import and_, bindparam, delete, select, tuple_, update
+from sqlalchemy import bindparam, delete, select, tuple_, update
 
 from popserver.catalog import pauses
-from popserver.database.newest import group_of
 from popserver.database.rows import encode_rows, rows_parameter
-from popserver.database.schema import delivery, in_states, queue
 from popserver.database.schema import message_group_progress as behind
+from popserver.database.schema import queue
+from popserver.delivery import delivered, deliveries
+from popserver.delivery.delivered import lite_topics_of_groups
 from popserver.engine.transaction import Phase, Request, Transaction, carries_out
 from popserver.messages import lite_topics
 from popserver.messages.append import lock_queue
 from popserver.messages.lite_topics import ExpiringLiteTopic
-from popserver.model.states import TIMED
 from popserver.model.topic import queue_of
 
 
@@ -57,12 +57,12 @@ def _expire_in_queue(tx: Transaction, queue_id: int, found: Sequence[ExpiringLit
     # Somebody may have sent to them since they were found.
     still = lite_topics.expired_among(tx.conn, topic_id, {each.name for each in found}, tx.now_ms)
     still -= pauses.paused_among(tx.conn, topic_id, still)
-    names = {"of_topic": topic_id, "of_queue": queue_id, "groups": encode_rows([(each,) for each in groups])}
-    still -= set(tx.conn.execute(_HELD, names | {"names": _encoded(still)}).scalars())
+    still -= delivered.timed_lite_topics(tx.conn, topic_id, groups, sorted(still))
     if not still:
         return 0
-    names["names"] = _encoded(still)
-    tx.conn.execute(_END_READY, names)
+    deliveries.remove_of_lite_topics(tx.conn, topic_id, groups, sorted(still))
+    given = {"groups": encode_rows([(each,) for each in groups]), "names": _encoded(still)}
+    names = given | {"of_topic": topic_id, "of_queue": queue_id}
     tx.conn.execute(_END_POSITIONS, names)
     tx.conn.execute(_MOVE_EXPIRED, names)
     return lite_topics.end(tx.conn, topic_id, still)
@@ -73,19 +73,7 @@ def _encoded(names: Collection[str]) -> str:
 
 
 _NAMED = rows_parameter("names", text=("name",))
-_GROUPS = rows_parameter("groups", "group_id")
-# By rows of group and name, which is how the index of message groups is read.
-_MEMBERS = select(_GROUPS.c.group_id, _NAMED.c.name).join(_NAMED, _NAMED.c.name == _NAMED.c.name).subquery("members")
-_OF_MEMBERS = (
-    group_of(delivery) == _MEMBERS.c.group_id,
-    delivery.c.topic_id == bindparam("of_topic"),
-    delivery.c.message_group == _MEMBERS.c.name,
-)
-_HELD = select(delivery.c.message_group).join(_MEMBERS, and_(*_OF_MEMBERS)).where(in_states(delivery.c.state, *TIMED))
-_END_READY = delete(delivery).where(
-    tuple_(group_of(delivery), delivery.c.message_group).in_(select(_MEMBERS.c.group_id, _MEMBERS.c.name)),
-    delivery.c.topic_id == bindparam("of_topic"),
-)
+_MEMBERS = lite_topics_of_groups()
 _END_POSITIONS = delete(behind).where(
     tuple_(behind.c.group_id, behind.c.message_group).in_(select(_MEMBERS.c.group_id, _MEMBERS.c.name)),
     behind.c.queue_id == bindparam("of_queue"),

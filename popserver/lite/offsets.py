@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import BigInteger, Text, bindparam, case, delete, func, insert, literal_column, select, update
+from sqlalchemy import BigInteger, Text, bindparam, case, func, insert, literal_column, select, update
 
-from popserver.database.newest import group_of
 from popserver.database.rows import encode_rows
-from popserver.database.schema import IS_ORIGINAL, delivery, message, progress, queue
+from popserver.database.schema import IS_ORIGINAL, message, progress, queue
 from popserver.database.schema import message_group_progress as behind
+from popserver.delivery import deliveries
 from popserver.delivery.message_groups import MessageGroupKey, open_all, subscriber_of
 from popserver.engine.transaction import Transaction
 from popserver.messages.lite_topics import first_key
@@ -49,7 +49,7 @@ def move(tx: Transaction, group: Group, topic: Topic, lite_topics: Sequence[str]
         offset = _target(tx, member, names, option)
         if offset is None:
             continue
-        tx.conn.execute(_RELEASE, names)
+        deliveries.remove_of_lite_topics(tx.conn, topic.topic_id, [group.group_id], [name])
         if not tx.conn.execute(_MOVE, names | {"to_offset": offset}).rowcount:
             tx.conn.execute(_PLACE, names | {"to_offset": offset})
         open_all(tx, group, encode_rows([(group.group_id, member.queue_id, topic.topic_id, name)]), ())
@@ -96,11 +96,6 @@ _IS_IT = (*_HERE, behind.c.message_group == bindparam("named"))
 _POSITION = select(behind.c.next_offset).where(*_IS_IT).limit(literal_column("1")).scalar_subquery()
 _NOW = select(case((_POSITION.is_not(None), _POSITION), else_=progress.c.next_offset)).where(
     progress.c.group_id == bindparam("for_group"), progress.c.queue_id == bindparam("of_queue")
-)
-_RELEASE = delete(delivery).where(
-    group_of(delivery) == bindparam("for_group"),
-    delivery.c.topic_id == bindparam("of_topic"),
-    delivery.c.message_group == bindparam("named"),
 )
 _MOVE = update(behind).where(*_IS_IT).values(next_offset=bindparam("to_offset"), is_single=0)
 

@@ -15,14 +15,13 @@ from popserver.cluster.sql import forget_servers, newest_heartbeat_ms
 from popserver.database.check import check_unused
 from popserver.database.database import Database
 from popserver.database.rows import encode_rows, rows_parameter
-from popserver.database.schema import delivery, in_states, message, message_group_progress, queue
+from popserver.database.schema import message, message_group_progress, queue
+from popserver.delivery import deliveries
 from popserver.engine.transaction import STEP_ROWS_MAX
-from popserver.engine.upkeep import sooner
 from popserver.maintenance import clock_notes
 from popserver.members import locks
 from popserver.messages import pending_messages
 from popserver.messages.append import newest_stored_at_ms
-from popserver.model.states import State, shown_as
 from popserver.model.topic import message_key
 
 
@@ -58,6 +57,7 @@ def reset(database: Database, conn: Connection, before: ClockState) -> int:
     database.begin(conn)
     for statement in _SHIFTS:
         conn.execute(statement, names)
+    deliveries.turn_back(conn, before.system_ms, before.ahead_ms)
     locks.turn_back(conn, before.system_ms, before.ahead_ms)
     pending_messages.turn_back(conn, before.system_ms, before.ahead_ms)
     forget_servers(conn)
@@ -100,5 +100,4 @@ _SHIFTS = (
     update(message_group_progress)
     .where(message_group_progress.c.open_since_ms > bindparam("now_ms"))
     .values(open_since_ms=bindparam("now_ms")),
-    sooner(delivery.c.visible_at_ms, ready=in_states(delivery.c.state, *shown_as(State.READY))),
 )

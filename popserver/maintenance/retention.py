@@ -12,22 +12,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from sqlalchemy import and_, bindparam, delete, func, select, update
+from sqlalchemy import bindparam, delete, func, select, update
 
 from popserver.catalog import groups, lookup
 from popserver.database.rows import RowStatement
-from popserver.database.schema import KEY_SHIFT, consumer_group, delivery, in_states, message, progress, queue
+from popserver.database.schema import KEY_SHIFT, consumer_group, message, progress, queue
 from popserver.database.schema import topic as topic_table
-from popserver.delivery import history, message_groups
+from popserver.delivery import delivered, deliveries, history, message_groups
 from popserver.delivery.message_groups import MessageGroupKey
 from popserver.engine.transaction import STEP_ROWS_MAX, Phase, Request, Transaction, carries_out
 from popserver.messages import keyed
 from popserver.messages.append import lock_queue
-from popserver.messages.redrives import REDRIVEN_TO
 from popserver.model.errors import PopError
 from popserver.model.group import Mode
 from popserver.model.names import DLQ_PREFIX, Resource
-from popserver.model.states import State, shown_as
 from popserver.model.topic import message_key, offset_of, queue_of
 
 # A step stops after so many statements, about 10 ms on SQLite and 60 ms on Postgres. One queue may need more, because a
@@ -137,15 +135,15 @@ def _trim(tx: Transaction, place: _QueueRow, cutoff_ms: int, left: _Left) -> Rem
     bounds["end"] = keys[-1] + 1
     busy = tx.conn.execute(_BUSY, bounds | {"of_queue": place.queue_id}).scalars().all()
     left.statements -= _OF_A_BUSY_GROUP * len(busy)
-    needed = [_first_needed(tx, bounds | {"for_group": group_id}) for group_id in busy]
+    needed = [delivered.first_needed(tx, group_id, bounds["first"], bounds["end"]) for group_id in busy]
     needed.append(tx.conn.execute(_FIRST_HANDED_BACK, bounds).scalar())
-    needed.append(tx.conn.execute(_FIRST_REDRIVEN, bounds).scalar())
+    needed.append(delivered.first_redriven(tx.conn, bounds["first"], bounds["end"]))
     bounds["end"] = min([bounds["end"], *(key for key in needed if key is not None)])
     rest = keyed.remove(tx, *_INSIDE, names=bounds)
     if rest is not None:
         bounds["end"] = rest  # the others have too many keys for one transaction
     for group_id in busy:
-        _remove_ready(tx, group_id, bounds)
+        _remove_ready(tx, group_id, bounds["first"], bounds["end"])
     newest_ms = tx.conn.execute(_NEWEST, bounds).scalar()
     removed = tx.conn.execute(_REMOVE, bounds).rowcount
     tx.conn.execute(_MOVE_MIN, {"of_queue": place.queue_id, "to_offset": offset_of(bounds["end"])})
@@ -156,18 +154,11 @@ def _trim(tx: Transaction, place: _QueueRow, cutoff_ms: int, left: _Left) -> Rem
     return Removed(Resource(place.namespace, place.name), removed, oldest_ms, newest_ms or oldest_ms)
 
 
-def _first_needed(tx: Transaction, bounds: dict[str, int]) -> int | None:
-    """The key of the first message that must stay for the group: held, waiting for a retry, or being granted now."""
-    ready_again = set(tx.conn.execute(_LOCK_READY_AGAIN, bounds).scalars())
-    return next((key for key in tx.conn.execute(_ALL, bounds).scalars() if key not in ready_again), None)
-
-
-def _remove_ready(tx: Transaction, group_id: int, bounds: dict[str, int]) -> None:
+def _remove_ready(tx: Transaction, group_id: int, first: int, end: int) -> None:
     """Remove the deliveries of messages that are READY again; for their message groups these have ended."""
-    names = bounds | {"for_group": group_id}
-    in_order = tx.conn.execute(_READY_IN_ORDER, names).all()
-    tx.conn.execute(_READY_AGAIN_TOO, names)
-    members = {MessageGroupKey(row.topic_id, queue_of(bounds["first"]), row.message_group) for row in in_order}
+    in_order = delivered.ready_in_order(tx.conn, group_id, first, end)
+    deliveries.remove_ready(tx.conn, group_id, first, end)
+    members = {MessageGroupKey(row.topic_id, queue_of(first), row.message_group) for row in in_order}
     found = groups.groups_by_id(tx.conn, [group_id]) if members else {}
     if group_id in found:
         message_groups.advance_after_removal(tx, found[group_id].group, members)
@@ -206,51 +197,15 @@ _OLD = (
     .order_by(message.c.message_key)
     .limit(bindparam("rows"))
 )
-_DELIVERED_INSIDE = (delivery.c.message_key >= bindparam("first"), delivery.c.message_key < bindparam("end"))
-_OF_GROUP = (delivery.c.group_id == bindparam("for_group"), *_DELIVERED_INSIDE)
-# Most groups have no delivery there, because they have acked all. A scalar: Postgres may read a table for an EXISTS.
+# Most groups have no delivery there, because they have acked all.
 _BUSY = (
     select(progress.c.group_id)
-    .where(
-        progress.c.queue_id == bindparam("of_queue"),
-        select(delivery.c.message_key)
-        .where(delivery.c.group_id == progress.c.group_id, *_DELIVERED_INSIDE)
-        .order_by(delivery.c.message_key)
-        .limit(1)
-        .scalar_subquery()
-        .is_not(None),
-    )
+    .where(progress.c.queue_id == bindparam("of_queue"), delivered.first_inside(progress.c.group_id).is_not(None))
     .order_by(progress.c.group_id)
 )
-_ALL = select(delivery.c.message_key).where(*_OF_GROUP).order_by(delivery.c.message_key)
-_FIRST_HANDED_BACK = (
-    select(func.min(delivery.c.message_key))
-    .select_from(consumer_group)
-    .join(
-        delivery,
-        and_(delivery.c.group_id == consumer_group.c.group_id, *_DELIVERED_INSIDE),
-    )
-    .where(consumer_group.c.mode == Mode.PULL.value, consumer_group.c.deleted_at_ms.is_(None))
+_FIRST_HANDED_BACK = select(func.min(delivered.first_inside(consumer_group.c.group_id))).where(
+    consumer_group.c.mode == Mode.PULL.value, consumer_group.c.deleted_at_ms.is_(None)
 )
-_FIRST_REDRIVEN = (
-    select(func.min(REDRIVEN_TO.c.redriven_key))
-    .join(
-        delivery,
-        and_(delivery.c.group_id == REDRIVEN_TO.c.group_id, delivery.c.message_key == REDRIVEN_TO.c.redriven_key),
-    )
-    .where(REDRIVEN_TO.c.redriven_key >= bindparam("first"), REDRIVEN_TO.c.redriven_key < bindparam("end"))
-)
-_LOCK_READY_AGAIN = (
-    select(delivery.c.message_key)
-    .where(*_OF_GROUP, in_states(delivery.c.state, *shown_as(State.READY)))
-    .with_for_update(skip_locked=True)
-)
-_READY_IN_ORDER = (
-    select(delivery.c.topic_id, delivery.c.message_group)
-    .where(*_OF_GROUP, delivery.c.message_group.is_not(None), in_states(delivery.c.state, *shown_as(State.READY)))
-    .distinct()
-)
-_READY_AGAIN_TOO = delete(delivery).where(*_OF_GROUP, in_states(delivery.c.state, *shown_as(State.READY)))
 _NEWEST = select(message.c.stored_at_ms).where(*_INSIDE).order_by(message.c.message_key.desc()).limit(1)
 _REMOVE = delete(message).where(*_INSIDE)
 _MOVE_MIN = update(queue).where(queue.c.queue_id == bindparam("of_queue")).values(min_offset=bindparam("to_offset"))

@@ -13,11 +13,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
-from sqlalchemy import Integer, bindparam, delete, func, select, update
+from sqlalchemy import Integer, bindparam, func, select, update
 
-from popserver.database.schema import IS_ORIGINAL, delivery, in_states, message, progress
+from popserver.database.schema import IS_ORIGINAL, message, progress
 from popserver.database.schema import message_group_progress as behind
-from popserver.delivery import clear
+from popserver.delivery import delivered, deliveries
 from popserver.delivery.history import FORCED_SKIP, Moved, as_moved, record
 from popserver.delivery.message_groups import GroupQueueKey, MessageGroupKey, advance_after_removal, locks_of
 from popserver.engine.transaction import Locks, Phase, Request, Transaction, carries_out
@@ -69,7 +69,7 @@ def skip(tx: Transaction, requests: Sequence[Skip]) -> list[Skipped | PopError]:
 
 
 def _skip(tx: Transaction, request: Skip) -> Skipped | PopError:
-    if (at := clear.redriven_to(tx.conn, request.group, request.message_key)) is not None:
+    if (at := delivered.redriven_to(tx.conn, request.group, request.message_key)) is not None:
         request = replace(request, message_key=at)
     found = message_facts.of_stored(tx.conn, request.group, request.message_key)
     if request.force and found.state is State.INFLIGHT:
@@ -84,7 +84,7 @@ def _skip(tx: Transaction, request: Skip) -> Skipped | PopError:
 
 def _skip_stored(tx: Transaction, request: Skip) -> bool:
     """Skip a message with a delivery row; its message group may wait for it."""
-    row = tx.conn.execute(_REMOVE, request.names).first()
+    row = deliveries.skip(tx.conn, (request.group.group_id, request.message_key))
     if row is None:
         return False  # another server has just granted it
     record(tx, request.group, Event.SKIP, [as_moved(row)], REASON)
@@ -95,12 +95,12 @@ def _skip_stored(tx: Transaction, request: Skip) -> bool:
 
 def _end_hold(tx: Transaction, request: Skip) -> PopError | None:
     """Skip a held message: INFLIGHT → READY → COMMIT."""
-    if tx.has_other_writers and tx.conn.execute(_LOCK_HELD, request.names).first() is None:
+    row = deliveries.end_hold(tx, (request.group.group_id, request.message_key))
+    if row is None:
         return TooManyRequests(
             f"the message is locked by another transaction, which may be about to ack it in group"
             f" '{request.group.name}'; nothing is skipped, repeat the request"
         )
-    row = tx.conn.execute(_REMOVE_HELD, request.names).one()
     held = as_moved(row)
     record(tx, request.group, Event.RESET, [held], FORCED_SKIP, always=True)
     record(tx, request.group, Event.SKIP, [held._replace(from_state=State.READY)], FORCED_SKIP, always=True)
@@ -145,19 +145,6 @@ def _move_progress(tx: Transaction, request: Skip, names: dict[str, Any]) -> Non
         members_sql.notify(tx, request.group.name, members_sql.RESETS)
 
 
-_ROW = delivery.c.group_id == bindparam("for_group"), delivery.c.message_key == bindparam("for_key")
-_REMOVED = (
-    delivery.c.message_key,
-    delivery.c.topic_id,
-    delivery.c.state,
-    delivery.c.attempt,
-    delivery.c.client_id,
-    delivery.c.message_group,
-)
-_REMOVE = delete(delivery).where(*_ROW, in_states(delivery.c.state, *sources(Event.SKIP))).returning(*_REMOVED)
-_IS_HELD = in_states(delivery.c.state, State.INFLIGHT)
-_LOCK_HELD = select(delivery.c.message_key).where(*_ROW, _IS_HELD).with_for_update(skip_locked=True)
-_REMOVE_HELD = delete(delivery).where(*_ROW, _IS_HELD).returning(*_REMOVED)
 _HERE = progress.c.group_id == bindparam("for_group"), progress.c.queue_id == bindparam("of_queue")
 _AT = select(progress.c.next_offset).where(*_HERE)
 _MOVE_PROGRESS = (

@@ -8,22 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
-from sqlalchemy import bindparam, delete, literal_column, select
+from sqlalchemy import bindparam, delete, select
 
 from popserver.catalog import groups, lookup, pauses
 from popserver.database.notifications import PAUSES, SUBSCRIPTIONS, Invalidation
-from popserver.database.rows import RowStatement, encode_rows, rows_parameter
-from popserver.database.schema import delivery, in_states, progress
-from popserver.delivery import clear
+from popserver.database.rows import encode_rows, rows_parameter
+from popserver.database.schema import progress
+from popserver.delivery import clear, delivered
 from popserver.delivery.clear import GroupInQueue
+from popserver.delivery.delivered import HoldRow
 from popserver.delivery.message_groups import GroupQueueKey, locks_of
 from popserver.engine.transaction import Locks, Phase, Request, Transaction, carries_out
 from popserver.members import sql as members_sql
 from popserver.model.errors import BadRequest, NotFound, PopError, TooManyRequests
 from popserver.model.group import Group
-from popserver.model.states import State
 from popserver.model.times import moment
 from popserver.model.topic import Topic, message_key
 
@@ -63,7 +63,7 @@ def _unsubscribe(tx: Transaction, request: Unsubscribe) -> PopError | None:
             " deleted, repeat the request"
         )
     if not request.ends_holds:
-        hold = _HELD.first(tx.conn, {**names, "of_topic": topic.topic_id, "now_ms": tx.now_ms})
+        hold = delivered.held_in_topic(tx.conn, group.group_id, topic.topic_id, tx.now_ms)
         if hold is not None:
             return _held_elsewhere(tx, request, hold)
     for each in places:
@@ -76,7 +76,7 @@ def _unsubscribe(tx: Transaction, request: Unsubscribe) -> PopError | None:
     return None
 
 
-def _held_elsewhere(tx: Transaction, request: Unsubscribe, hold: _HoldRow) -> BadRequest:
+def _held_elsewhere(tx: Transaction, request: Unsubscribe, hold: HoldRow) -> BadRequest:
     until = moment(hold.visible_at_ms, tx.now_ms)
     return BadRequest(
         f"client '{hold.client_id}' holds a message of topic '{request.topic.name}' for consumer group"
@@ -89,22 +89,6 @@ def not_subscribed(group: Group, topic: Topic) -> NotFound:
     return NotFound(f"consumer group '{group.name}' does not consume topic '{topic.name}'; there is nothing to delete")
 
 
-class _HoldRow(NamedTuple):
-    client_id: str
-    visible_at_ms: int
-
-
-_HELD = RowStatement(
-    _HoldRow,
-    select(delivery.c.client_id, delivery.c.visible_at_ms)
-    .where(
-        delivery.c.group_id == bindparam("for_group"),
-        delivery.c.topic_id == bindparam("of_topic"),
-        in_states(delivery.c.state, State.INFLIGHT),
-        delivery.c.visible_at_ms > bindparam("now_ms"),
-    )
-    .limit(literal_column("1")),
-)
 _IDS = rows_parameter("ids", "queue_id")
 _HERE = progress.c.group_id == bindparam("for_group"), progress.c.queue_id.in_(select(_IDS.c.queue_id))
 _SUBSCRIBED = select(progress.c.queue_id).where(*_HERE).order_by(progress.c.queue_id)

@@ -16,10 +16,10 @@ from typing import ClassVar, NamedTuple, TypeVar
 from sqlalchemy import and_, bindparam, func, select, update
 
 from popserver.catalog import lookup, subscriptions, topics
-from popserver.database.dialect import dialect_of
 from popserver.database.notifications import DUE
 from popserver.database.rows import RowStatement, encode_rows, rows_parameter
-from popserver.database.schema import IS_RETRY, KEY_SHIFT, delivery, message, progress, queue
+from popserver.database.schema import IS_RETRY, KEY_SHIFT, message, progress, queue
+from popserver.delivery import delivered, deliveries
 from popserver.delivery.dead_letter_topic import move_to_dead_letters
 from popserver.delivery.history import Moved, record
 from popserver.delivery.leaving import DeadLetterCandidate, Origin
@@ -179,7 +179,7 @@ def _find(tx: Transaction, group: Group, requests: dict[int, SendBack]) -> _Foun
     died = dead_letters.of_messages(tx.conn, group.group_id, [each.message_key for each in origins.values()])
     dead = {each.origin_key for each in died if each.redrive_state is None}
     # Waiting rows are read before copies: a row that ends in between has left a copy.
-    waiting = set(tx.conn.execute(_WAITING, names).scalars())
+    waiting = delivered.of_these(tx.conn, group.group_id, sorted(requests))
     copies = tx.conn.execute(_COPIES, names | {"retry_topic_id": own_id}).all() if own_id is not None else []
     stale = {row.copy_of for row in copies if retry_origin_of(properties_of(row.properties)).resets < row.resets}
     failures = {key: each.failures for key, each in firsts.items()}
@@ -213,9 +213,7 @@ def _let_wait(tx: Transaction, group: Group, failed: Sequence[_Failed]) -> None:
     if not failed:
         return
     due_ms = [tx.now_ms + _wait_ms(each) for each in failed]
-    dialect_of(tx.conn).insert(
-        tx.conn, delivery, [_row(each, at_ms) for each, at_ms in zip(failed, due_ms, strict=True)]
-    )
+    deliveries.add(tx, [_row(each, at_ms) for each, at_ms in zip(failed, due_ms, strict=True)])
     tx.expect(DUE, min(due_ms))
     moved = (
         Moved(each.request.message_key, State.INFLIGHT, each.failures + 1, each.request.client_id) for each in failed
@@ -274,9 +272,6 @@ _MESSAGES = RowStatement(
     ),
 )
 _TOPICS = select(queue.c.queue_id, queue.c.topic_id).where(queue.c.queue_id.in_(select(_QUEUES.c.queue_id)))
-_WAITING = select(delivery.c.message_key).where(
-    delivery.c.group_id == bindparam("for_group"), delivery.c.message_key.in_(select(_KEYS.c.message_key))
-)
 _COPIES = (
     select(
         message.c.copy_of,

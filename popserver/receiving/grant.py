@@ -94,7 +94,7 @@ def write_grants(tx: Transaction, batch: ReceiveBatch, grants: Sequence[Grant]) 
     if again:
         deliveries.grant_again(tx, _as_holds(again))
     if new:
-        deliveries.grant(tx, _as_rows(new, batch.topic.topic_id))
+        deliveries.add(tx, _as_rows(new, batch.topic.topic_id))
     if grants:
         ends_at_ms = min(grant.receipt.ends_at_ms for grant in grants)
         tx.due[DUE] = min(ends_at_ms, tx.due.get(DUE, ends_at_ms))

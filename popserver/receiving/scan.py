@@ -31,9 +31,10 @@ from sqlalchemy import (
 from popserver.database.dialect import Dialect, PerDialect
 from popserver.database.newest import is_locked
 from popserver.database.rows import encode_rows, rows_parameter
-from popserver.database.schema import delivery, message, progress
+from popserver.database.schema import message, progress
 from popserver.database.schema import message_group_progress as behind
 from popserver.database.statement import Statement
+from popserver.delivery import delivered
 from popserver.delivery.message_groups import MessageGroupKey, subscriber_of
 from popserver.delivery.places import PLACE_QUERIES, QueueToScan
 from popserver.delivery.runs import any_of_run
@@ -145,8 +146,7 @@ def _not_in_hand(tx: Transaction, batch: ReceiveBatch, rows: list[MessageRow]) -
     """Leave out messages that were redriven to the group, if it reads its own topic: they have a delivery already."""
     if not rows or owner_of(batch.topic.name) != batch.group.name:
         return rows
-    names = batch.names | {"keys": encode_rows([(row.message_key,) for row in rows])}
-    in_hand = set(tx.conn.execute(_IN_HAND, names).scalars())
+    in_hand = delivered.of_these(tx.conn, batch.group.group_id, (row.message_key for row in rows))
     return [row for row in rows if row.message_key not in in_hand]
 
 
@@ -216,9 +216,6 @@ def _between(place: QueueToScan, start: int, end: int, limit: int) -> dict[str, 
 
 
 _KEYS = rows_parameter("keys", "message_key")
-_IN_HAND = select(delivery.c.message_key).where(
-    delivery.c.group_id == bindparam("group_id"), delivery.c.message_key.in_(select(_KEYS.c.message_key))
-)
 _READ: dict[str, Any] = {"group_id": bindparam("for_group"), "queue_id": bindparam("for_queue")}
 _MOVE_ON = PerDialect(
     lambda dialect: Statement(
