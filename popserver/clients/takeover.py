@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from popserver.clients.clients import Clients
 from popserver.cluster.servers import Servers
-from popserver.cluster.sql import unattended_push_clients
+from popserver.delivery.holds import unattended_push_clients
 from popserver.engine.reader import Reader
 from popserver.engine.timers import BackgroundTasks
 from popserver.maintenance.flow import Maintenance

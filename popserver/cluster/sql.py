@@ -14,11 +14,11 @@ from sqlalchemy import Connection, bindparam, delete, func, insert, literal_colu
 
 from popserver.database.notifications import EVERYTHING, SERVERS
 from popserver.database.rows import encode_rows, rows_parameter
-from popserver.database.schema import client, delivery, server
+from popserver.database.schema import client, server
 from popserver.engine.transaction import STEP_ROWS_MAX, Phase, Request, Transaction, carries_out
 from popserver.members import sql as members_sql
 from popserver.model.errors import PopError
-from popserver.model.retry import CLIENT_LAPSE_MS, SECOND_MS, Holder
+from popserver.model.retry import CLIENT_LAPSE_MS, SECOND_MS
 
 HEARTBEAT_MS = 1 * SECOND_MS
 LONE_HEARTBEAT_MS = 3 * SECOND_MS  # if there is no other server
@@ -170,9 +170,10 @@ def known(conn: Connection, now_ms: int) -> list[KnownServer]:
     return [each for there in by_address.values() for each in there]
 
 
-def unattended_push_clients(conn: Connection) -> list[str]:
-    """The clients that hold messages as push consumers and that no server has."""
-    return list(conn.execute(_UNATTENDED).scalars())
+def unattended(conn: Connection, clients: Sequence[str]) -> list[str]:
+    """Those of these clients that no server has."""
+    attended = set(conn.execute(_ATTENDED, {"clients": encode_rows([(each,) for each in clients])}).scalars())
+    return [each for each in clients if each not in attended]
 
 
 def _heartbeat(tx: Transaction, request: Heartbeat) -> HeartbeatResult:
@@ -314,11 +315,5 @@ _INSERT = insert(client).from_select(
     ["client_id", "server_id", "last_seen_ms"],
     select(_PAIRS.c.client_id, _PAIRS.c.server_id, bindparam("now_ms", type_=client.c.last_seen_ms.type)),
 )
-_UNATTENDED = (
-    select(delivery.c.client_id)
-    .where(
-        delivery.c.holder == literal_column(f"'{Holder.PUSH}'"),
-        ~select(client.c.client_id).where(client.c.client_id == delivery.c.client_id).exists(),
-    )
-    .distinct()
-)
+_CLIENTS = rows_parameter("clients", text=("client_id",))
+_ATTENDED = select(client.c.client_id).where(client.c.client_id.in_(select(_CLIENTS.c.client_id)))

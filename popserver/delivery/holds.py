@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, FromClause, Select, and_, bindparam, literal_column, select
 
+from popserver.cluster.sql import unattended
 from popserver.database.dialect import Dialect, PerDialect, dialect_of
 from popserver.database.newest import joined, newest, no_index_has
 from popserver.database.rows import RowQuery, RowStatement, encode_rows, rows_parameter
@@ -112,6 +113,11 @@ def by_bulk_attempt(
     return (_LOCK_BULK if locks else _BULK).rows(conn, names)
 
 
+def unattended_push_clients(conn: Connection) -> list[str]:
+    """The clients that hold messages as push consumers and that no server has."""
+    return unattended(conn, conn.execute(_PUSH_CLIENTS).scalars().all())
+
+
 def _keys_of(receipts: Iterable[Receipt]) -> str:
     return encode_rows([(each.group_id, each.message_key) for each in receipts])
 
@@ -181,3 +187,4 @@ _BY_ATTEMPT = RowStatement(AttemptRow, _by_attempt)
 _bulk: Select[Any] = _by_attempt.where(delivery.c.holder == literal_column(f"'{Holder.SIMPLE}'"))
 _BULK = RowQuery(AttemptRow, _bulk)
 _LOCK_BULK = RowQuery(AttemptRow, _bulk.with_for_update(skip_locked=True))
+_PUSH_CLIENTS = select(delivery.c.client_id).where(delivery.c.holder == literal_column(f"'{Holder.PUSH}'")).distinct()

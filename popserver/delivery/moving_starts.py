@@ -13,9 +13,10 @@ from sqlalchemy import Connection, Select, bindparam, delete, func, insert, lite
 from popserver.database.dialect import Dialect, PerDialect
 from popserver.database.newest import is_newest
 from popserver.database.rows import RowStatement, encode_rows, rows_parameter
-from popserver.database.schema import delivery, progress
 from popserver.database.schema import message_group_progress as behind
 from popserver.database.schema import message_group_start as own
+from popserver.database.schema import progress
+from popserver.delivery import runs
 from popserver.delivery.places import QueueToScan
 from popserver.delivery.runs import any_of_run
 from popserver.delivery.start_offsets import own_start, position_of
@@ -167,16 +168,7 @@ def _of_others(found: Select[Any], name: Any) -> Select[Any]:
     return select(one.subquery())
 
 
-_FIRST_DELIVERY = (
-    select((delivery.c.message_key - bindparam("queue_key")).label("first_offset"), delivery.c.message_group)
-    .where(
-        delivery.c.group_id == _GROUP_ID,
-        delivery.c.message_key >= bindparam("from_key"),
-        delivery.c.message_key < bindparam("to_key"),
-        delivery.c.message_group.is_not(None),
-    )
-    .order_by(delivery.c.message_key)
-)
+_FIRST_DELIVERY = runs.first_in_queue(_GROUP_ID, bindparam("queue_key"))
 # The index that it takes has these expressions, and no other one has them.
 _indexed = {each: behind.c[each] * literal_column("1") for each in ("group_id", "queue_id", "next_offset")}
 _FIRST_POSITION = (
@@ -190,9 +182,7 @@ _FIRST_POSITION = (
 )
 _FIRST = RowStatement(
     _First,
-    union_all(
-        _of_others(_FIRST_DELIVERY, delivery.c.message_group), _of_others(_FIRST_POSITION, behind.c.message_group)
-    )
+    union_all(_of_others(_FIRST_DELIVERY, runs.MESSAGE_GROUP), _of_others(_FIRST_POSITION, behind.c.message_group))
     .order_by("first_offset")
     .limit(literal_column("1")),
 )

@@ -24,10 +24,10 @@ from sqlalchemy import (
 from popserver.database.dialect import Dialect, PerDialect
 from popserver.database.newest import group_of, newest, newest_queues
 from popserver.database.rows import RowStatement
-from popserver.database.schema import delivery, in_states, progress, queue
 from popserver.database.schema import message_group_progress as behind
+from popserver.database.schema import progress, queue
+from popserver.delivery import ready
 from popserver.engine.searches import SearchedFrom
-from popserver.model.states import State
 
 
 class QueueToScan(NamedTuple):
@@ -80,24 +80,6 @@ _OPEN_SINCE_MS = (
     .limit(literal_column("1"))
     .scalar_subquery()
 )
-# Without a message group no ack is provisional, so READY is compared alone, as in the index.
-IS_READY_AGAIN = (
-    group_of(delivery) == bindparam("group_id"),
-    delivery.c.topic_id == bindparam("topic_id"),
-    in_states(delivery.c.state, State.READY),
-    delivery.c.message_group.is_(None),
-    delivery.c.visible_at_ms >= bindparam("ready_from"),
-)
-# Not an EXISTS: for that SQLite would read all deliveries of the group. No minimum: with an order, only the index that
-# has it will do.
-READY_SINCE_MS = (
-    select(delivery.c.visible_at_ms)
-    .where(*IS_READY_AGAIN)
-    .order_by(delivery.c.visible_at_ms)
-    .limit(literal_column("1"))
-    .correlate(None)
-    .scalar_subquery()
-)
 _OF_TOPIC: BindParameter[int] = bindparam("topic_id")
 _OF_GROUP: BindParameter[int] = bindparam("group_id")
 
@@ -115,7 +97,7 @@ def _place_queries(dialect: Dialect, *, takes_groups: bool) -> PlaceQueries:
     places = _newest_places if dialect.has_other_writers else _places
     is_behind = places(open_since_ms, is_locked=False)
     any_behind = is_behind.with_only_columns(literal_column("1")).order_by(None).exists()
-    more = [READY_SINCE_MS.is_not(None), any_behind] + ([] if open_since_ms is None else [open_since_ms.is_not(None)])
+    more = [ready.SINCE_MS.is_not(None), any_behind] + ([] if open_since_ms is None else [open_since_ms.is_not(None)])
     return PlaceQueries(
         RowStatement(QueueToScan, places(open_since_ms, is_locked=True)),
         RowStatement(QueueToScan, is_behind),
@@ -132,7 +114,7 @@ def _columns(at: FromClause, queues: FromClause, open_since_ms: Any) -> list[Any
         at.c.start_offset,
         queues.c.min_offset,
         queues.c.next_offset.label("end_offset"),
-        READY_SINCE_MS.label("ready_since_ms"),
+        ready.SINCE_MS.label("ready_since_ms"),
         (null() if open_since_ms is None else open_since_ms).label("open_since_ms"),
     ]
 

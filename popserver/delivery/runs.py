@@ -8,7 +8,7 @@ there before. Only the lock on the progress protects a run; a reader without it 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from sqlalchemy import (
     ColumnElement,
@@ -17,6 +17,7 @@ from sqlalchemy import (
     Select,
     Subquery,
     and_,
+    bindparam,
     func,
     literal_column,
     select,
@@ -27,6 +28,8 @@ from sqlalchemy import (
 from popserver.database.dialect import Dialect
 from popserver.database.newest import group_of, joined
 from popserver.database.schema import KEY_SHIFT, delivery
+
+MESSAGE_GROUP: Final = delivery.c.message_group
 
 
 class GroupRunRow(NamedTuple):
@@ -83,6 +86,29 @@ def any_of_run(dialect: Dialect, **of_group: Any) -> ScalarSelect[int]:
     each = delivery.alias("each_of_run")
     found = select(each.c.message_key).where(_is_in_run(dialect, each, **of_group)).limit(literal_column("1"))
     return (found.order_by(*_order_of_run(each)) if dialect.has_other_writers else found).scalar_subquery()
+
+
+def first_in_queue(group_id: ColumnElement[int], queue_key: ColumnElement[int]) -> Select[Any]:
+    """The offset and the message group of the first delivery of any message group with :from_key <= key < :to_key.
+
+    By the primary key. A caller may add conditions about MESSAGE_GROUP, and limits it to one.
+    """
+    return (
+        select((delivery.c.message_key - queue_key).label("first_offset"), MESSAGE_GROUP)
+        .where(
+            delivery.c.group_id == group_id,
+            delivery.c.message_key >= bindparam("from_key"),
+            delivery.c.message_key < bindparam("to_key"),
+            MESSAGE_GROUP.is_not(None),
+        )
+        .order_by(delivery.c.message_key)
+    )
+
+
+def any_of_lite_topic(group_id: ColumnElement[int], topic_id: ColumnElement[int], name: ColumnElement[Any]) -> Any:
+    """The message of a delivery in a lite topic; NULL if it has none. No EXISTS, as for `any_of_run`."""
+    of_it = group_of(delivery) == group_id, delivery.c.topic_id == topic_id, name == MESSAGE_GROUP
+    return select(delivery.c.message_key).where(*of_it).limit(literal_column("1")).scalar_subquery()
 
 
 def _is_in_run_of(

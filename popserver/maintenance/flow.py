@@ -9,9 +9,9 @@ import asyncio
 
 import structlog
 
-from popserver.cluster.sql import unattended_push_clients
 from popserver.database.notifications import DUE
 from popserver.delivery import due
+from popserver.delivery.holds import unattended_push_clients
 from popserver.engine.clock import Alarm, Clock
 from popserver.engine.reader import Reader
 from popserver.engine.timers import DueTimer

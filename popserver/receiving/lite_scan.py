@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, bindparam, case, insert, literal_column, or_, select, update
 
-from popserver.database.newest import group_of
 from popserver.database.rows import RowQuery, encode_rows, rows_parameter
-from popserver.database.schema import KEY_SHIFT, delivery, message, progress, queue
+from popserver.database.schema import KEY_SHIFT, message, progress, queue
 from popserver.database.schema import message_group_progress as behind
 from popserver.database.statement import Statement
 from popserver.delivery.message_groups import MessageGroupKey
+from popserver.delivery.runs import any_of_lite_topic
 from popserver.engine.transaction import Transaction
 from popserver.members.lite_subscriptions import first_subscriber
 from popserver.messages.lite_topics import first_key_of
@@ -226,16 +226,7 @@ def _rows(tx: Transaction, batch: ReceiveBatch, keys: range, wanted: int) -> tup
 
 
 # Scalar subqueries instead of EXISTS: Postgres would turn EXISTS into a join that reads all deliveries of the group.
-_ANY_DELIVERY = (
-    select(delivery.c.message_key)
-    .where(
-        group_of(delivery) == bindparam("group_id"),
-        delivery.c.topic_id == bindparam("topic_id"),
-        delivery.c.message_group == message.c.message_group,
-    )
-    .limit(literal_column("1"))
-    .scalar_subquery()
-)
+_ANY_DELIVERY = any_of_lite_topic(bindparam("group_id"), bindparam("topic_id"), message.c.message_group)
 _ROW_BEHIND = (
     select(behind.c.queue_id)
     .where(

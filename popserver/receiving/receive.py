@@ -12,16 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from sqlalchemy import bindparam, null, select
-
-from popserver.database.dialect import Dialect, PerDialect
-from popserver.database.rows import RowStatement, encode_rows
-from popserver.database.schema import delivery
-from popserver.delivery import moving_starts
+from popserver.database.rows import encode_rows
+from popserver.delivery import moving_starts, ready
 from popserver.delivery.message_groups import MessageGroupKey
-from popserver.delivery.places import IS_READY_AGAIN, READY_SINCE_MS, OpenFrom, QueueToScan, ReadyFrom, ReadySearch
+from popserver.delivery.places import OpenFrom, QueueToScan, ReadyFrom, ReadySearch
+from popserver.delivery.ready import AgainRow
 from popserver.engine.transaction import STEP_ROWS_MAX, Transaction, carries_out
 from popserver.filters import Filter
 from popserver.messages.read import BY_KEY, DEFERRED, Bodies, stored_messages
@@ -47,14 +44,6 @@ class AttemptResult(NamedTuple):
 
     grants: list[tuple[Receipt, int]]
     more: bool
-
-
-class _AgainRow(NamedTuple):
-    """`first_ms`: since when the first one of them all is READY, also if another transaction has locked that."""
-
-    message_key: int
-    attempt: int
-    first_ms: int | None
 
 
 class _Search(NamedTuple):
@@ -192,7 +181,7 @@ def _find_and_grant(tx: Transaction, batch: ReceiveBatch, several: Sequence[Rece
     is_any_again = not places or places[0].ready_since_ms is not None
     # Messages without a message group that are READY again, the longest waiting first.
     names = batch.names | {"limit": batch.room}
-    ready_again = _READY_AGAIN.of(tx.conn).rows(tx.conn, names) if is_any_again else []
+    ready_again = ready.lock(tx.conn, names) if is_any_again else []
     if ready_again and not places and tx.has_other_writers:
         _saw(tx, batch, ReadyFrom, ready_again[0].first_ms)
     if ready_again or any(place.open_since_ms is not None for place in places):
@@ -246,7 +235,7 @@ def _old_and_new(
     tx: Transaction,
     batch: ReceiveBatch,
     places: Sequence[QueueToScan],
-    ready_again: Sequence[_AgainRow],
+    ready_again: Sequence[AgainRow],
     *,
     heads_only: bool,
 ) -> _Search:
@@ -296,7 +285,7 @@ def _room_for_old(batch: ReceiveBatch, *, new_waits: bool) -> int:
     return batch.room // 2 or batch.rotation % 2
 
 
-def _load(tx: Transaction, batch: ReceiveBatch, ready_again: Sequence[_AgainRow | lite.RedrivenRow]) -> list[Candidate]:
+def _load(tx: Transaction, batch: ReceiveBatch, ready_again: Sequence[AgainRow | lite.RedrivenRow]) -> list[Candidate]:
     if not ready_again:
         return []
     attempts = {row.message_key: row.attempt + 1 for row in ready_again}
@@ -381,13 +370,3 @@ def _answers(tx: Transaction, batch: ReceiveBatch, slots: Sequence[ReceiveSlot],
 
 def _delivery(held: Receipt, stored: StoredMessage, attempt: int) -> Delivery:
     return Delivery(stored, handles.encode_receipt(held, stored.message.message_id), attempt, held.ends_at_ms)
-
-
-def _ready_again(dialect: Dialect) -> RowStatement[_AgainRow]:
-    first_ms: Any = READY_SINCE_MS if dialect.has_other_writers else null()
-    query = select(delivery.c.message_key, delivery.c.attempt, first_ms.label("first_ms")).where(*IS_READY_AGAIN)
-    in_order = query.order_by(delivery.c.visible_at_ms).limit(bindparam("limit"))
-    return RowStatement(_AgainRow, in_order.with_for_update(skip_locked=True))
-
-
-_READY_AGAIN = PerDialect(_ready_again)

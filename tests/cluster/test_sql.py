@@ -7,6 +7,7 @@ import pytest
 from popserver.cluster import sql as cluster_sql
 from popserver.cluster.sql import AdoptClients, AttachClient, DetachClient, Heartbeat, Leave, Server
 from popserver.database.notifications import EVERYTHING, SERVERS
+from popserver.delivery import holds
 from popserver.model.retry import Holder
 from tests.support.open_store import SECOND, OpenStore
 
@@ -150,4 +151,4 @@ def test_holders_that_no_server_answers_for(servers: OpenStore) -> None:
     for client_id in ("c1", "c2"):
         servers.receive(group, topic, 1, holder=Holder.PUSH, client_id=client_id)
     attend(servers, AttachClient("c1", "a"))
-    assert cluster_sql.unattended_push_clients(servers.conn) == ["c2"]
+    assert holds.unattended_push_clients(servers.conn) == ["c2"]

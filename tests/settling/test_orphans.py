@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from popserver.cluster import sql as cluster_sql
+from popserver.delivery import holds
 from popserver.model.errors import InvalidReceiptHandle
 from popserver.model.retry import Holder
 from popserver.model.states import State
@@ -229,7 +229,7 @@ def test_open_push_clients(store: OpenStore) -> None:
     store.send(topic, 4)
     for client_id, holder in (("a", Holder.PUSH), ("a", Holder.PUSH), ("b", Holder.PUSH), ("c", Holder.SIMPLE)):
         store.receive(group, topic, 1, holder=holder, client_id=client_id)
-    assert sorted(cluster_sql.unattended_push_clients(store.conn)) == ["a", "b"]
+    assert sorted(holds.unattended_push_clients(store.conn)) == ["a", "b"]
 
 
 def test_an_ack_beyond_the_handles_end_is_answered_beside_one_that_is_too_late(store: OpenStore) -> None:

@@ -1,0 +1,62 @@
+"""Messages that are READY again in a group and a topic, and in no message group: in the order since when they are.
+
+They are found by the index `delivery_ready`. A look begins at the first time that may have one (`places.ReadyFrom`): a
+user's open transaction keeps the entries of all that were READY since it began.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from sqlalchemy import Connection, bindparam, literal_column, null, select
+
+from popserver.database.dialect import Dialect, PerDialect
+from popserver.database.newest import group_of
+from popserver.database.rows import RowStatement
+from popserver.database.schema import delivery, in_states
+from popserver.model.states import State
+
+
+class AgainRow(NamedTuple):
+    """`first_ms`: since when the first one of them all is READY, also if another transaction has locked that."""
+
+    message_key: int
+    attempt: int
+    first_ms: int | None
+
+
+def lock(conn: Connection, names: Mapping[str, Any]) -> list[AgainRow]:
+    """Lock and return the first `limit` of `group_id` and `topic_id` from `ready_from` on, without those that another
+    transaction has."""
+    return _LOCK.of(conn).rows(conn, names)
+
+
+# Without a message group no ack is provisional, so READY is compared alone, as in the index.
+_IS_READY_AGAIN = (
+    group_of(delivery) == bindparam("group_id"),
+    delivery.c.topic_id == bindparam("topic_id"),
+    in_states(delivery.c.state, State.READY),
+    delivery.c.message_group.is_(None),
+    delivery.c.visible_at_ms >= bindparam("ready_from"),
+)
+# Since when the first one is; NULL if there is none. Not an EXISTS: for that SQLite would read all deliveries of the
+# group. No minimum: with an order, only the index that has it will do.
+SINCE_MS: Final = (
+    select(delivery.c.visible_at_ms)
+    .where(*_IS_READY_AGAIN)
+    .order_by(delivery.c.visible_at_ms)
+    .limit(literal_column("1"))
+    .correlate(None)
+    .scalar_subquery()
+)
+
+
+def _lock(dialect: Dialect) -> RowStatement[AgainRow]:
+    first_ms: Any = SINCE_MS if dialect.has_other_writers else null()
+    query = select(delivery.c.message_key, delivery.c.attempt, first_ms.label("first_ms")).where(*_IS_READY_AGAIN)
+    in_order = query.order_by(delivery.c.visible_at_ms).limit(bindparam("limit"))
+    return RowStatement(AgainRow, in_order.with_for_update(skip_locked=True))
+
+
+_LOCK = PerDialect(_lock)
