@@ -37,7 +37,15 @@ KEEPERS: dict[str, str | tuple[str, ...]] = {
     "message_group_progress": "delivery/positions.py",
     # Searches begin at the starts; receives move them.
     "message_group_start": ("delivery/start_offsets.py", "delivery/moving_starts.py"),
-    "delivery": "delivery/deliveries.py",
+    # What changes rows is in the first one; the others find and lock them.
+    "delivery": (
+        "delivery/deliveries.py",
+        "delivery/holds.py",
+        "delivery/due.py",
+        "delivery/ready.py",
+        "delivery/runs.py",
+        "delivery/delivered.py",
+    ),
     "history": "delivery/history.py",
     "lite_topic": "messages/lite_topics.py",
     "lite_subscription": "members/lite_subscriptions.py",
@@ -72,6 +80,32 @@ def test_only_its_keeper_names_a_table() -> None:
 
 def test_every_table_has_a_keeper() -> None:
     assert set(KEEPERS) == TABLES
+
+
+def test_deliveries_are_changed_in_one_module() -> None:
+    writers = {str(file.relative_to(SERVER)) for file in SERVER.rglob("*.py") if "delivery" in _written_by(file)}
+    assert {each for each in writers if not each.startswith(EVERYWHERE)} == {"delivery/deliveries.py"}
+
+
+def _written_by(file: Path) -> set[str]:
+    """The tables that statements of a module write, by their names in it."""
+    return {
+        argument.id
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Call) and _called(node) in {"insert", "update", "delete", "sooner", "remove_step"}
+        for argument in (each.value if isinstance(each, ast.Attribute) else each for each in _flat(node.args))
+        if isinstance(argument, ast.Name)
+    }
+
+
+def _called(node: ast.Call) -> str:
+    return node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
+
+
+def _flat(arguments: Iterable[ast.expr]) -> Iterator[ast.expr]:
+    """`delivery` of `delete(delivery)`, of `insert(conn, delivery, rows)` and of `sooner(delivery.c.visible_at_ms)`."""
+    for each in arguments:
+        yield each.value if isinstance(each, ast.Attribute) and isinstance(each.value, ast.Attribute) else each
 
 
 def named() -> Iterator[Named]:

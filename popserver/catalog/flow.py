@@ -346,7 +346,7 @@ def check_subscribed(group: Group, topic: Topic) -> None:
 
 def check_gets_messages(kind: ClientKind | None, group: Group, topic: Topic) -> None:
     """Raise `BadRequest` for an ordinary consumer that would never get a message: it names no lite topics."""
-    if group.chooses and topic.is_lite and kind in (ClientKind.PUSH, ClientKind.SIMPLE):
+    if group.lite is not None and group.chooses and topic.is_lite and kind in (ClientKind.PUSH, ClientKind.SIMPLE):
         raise BadRequest(
             f"the clients of consumer group '{group.name}' name the lite topics of '{topic.name}' that they get, and"
             " this consumer names none; use a lite consumer (LitePushConsumer, LiteSimpleConsumer), or another group,"

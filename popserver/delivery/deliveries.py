@@ -28,7 +28,6 @@ from sqlalchemy import (
     BigInteger,
     ColumnElement,
     Connection,
-    Delete,
     Executable,
     FromClause,
     Select,
@@ -150,12 +149,14 @@ def commit(tx: Transaction, group_id: int, holds: Sequence[tuple[int, int]]) -> 
 
     Returns how many were committed. Without RETURNING: SQLite's driver releases the interpreter lock for each row.
     """
-    return _COMMIT.of(tx.conn).execute(tx.conn, _acked(tx, group_id, holds)).rowcount
+    names = {"for_group": group_id, "holds": encode_rows(holds), "now_ms": tx.now_ms}
+    return (_COMMIT_BY_PLACE if tx.has_other_writers else _COMMIT_BY_KEY).execute(tx.conn, names).rowcount
 
 
 def commit_returning(tx: Transaction, group_id: int, holds: Sequence[tuple[int, int]]) -> list[HeldRow]:
     """The same, with the rows that were committed."""
-    return _COMMIT_RETURNING.of(tx.conn).rows(tx.conn, _acked(tx, group_id, holds))
+    names = {"for_group": group_id, "holds": encode_rows(holds), "now_ms": tx.now_ms}
+    return (_COMMITTED_BY_PLACE if tx.has_other_writers else _COMMITTED_BY_KEY).rows(tx.conn, names)
 
 
 def commit_whole_runs(tx: Transaction, holds: Sequence[tuple[int, int, int, int]]) -> EndedRuns:
@@ -286,10 +287,6 @@ def _one(key: Key) -> dict[str, int]:
     return {"for_group": key[0], "for_key": key[1]}
 
 
-def _acked(tx: Transaction, group_id: int, holds: Sequence[tuple[int, int]]) -> dict[str, Any]:
-    return {"for_group": group_id, "holds": encode_rows(holds), "now_ms": tx.now_ms}
-
-
 # Every row names the group: with a constant group SQLite would scan all deliveries of the group.
 _GRANTS = rows_parameter(
     "holds",
@@ -393,24 +390,30 @@ def _is_to_commit(row: FromClause) -> list[ColumnElement[bool]]:
     ]
 
 
-def _commit(dialect: Dialect) -> Delete:
-    if not dialect.has_other_writers:
-        return delete(delivery).where(
-            delivery.c.group_id == bindparam("for_group"),
-            tuple_(delivery.c.message_key, delivery.c.hold_id).in_(select(_ACKED.c.message_key, _ACKED.c.hold_id)),
-            *_is_to_commit(delivery),
-        )
-    # By ctid, not by key: the rows are found already. For a receipt that is not current, ctid is NULL.
-    held = delivery.alias("held")
-    is_held = and_(held.c.hold_id == _ACKED.c.hold_id, *_is_to_commit(held))
-    key = {"group_id": bindparam("for_group"), "message_key": _ACKED.c.message_key}
-    place = newest(held, case((is_held, literal_column("held.ctid"))), **key).with_for_update(skip_locked=True)
-    places = select(place.correlate(_ACKED).scalar_subquery()).select_from(_ACKED).scalar_subquery()
-    return delete(delivery).where(literal_column("delivery.ctid") == any_(func.array(places)))
-
-
-_COMMIT = PerDialect(lambda dialect: Statement(_commit(dialect)))
-_COMMIT_RETURNING = PerDialect(lambda dialect: RowStatement(HeldRow, _commit(dialect).returning(*HELD_COLUMNS)))
+_commit_by_key = delete(delivery).where(
+    delivery.c.group_id == bindparam("for_group"),
+    tuple_(delivery.c.message_key, delivery.c.hold_id).in_(select(_ACKED.c.message_key, _ACKED.c.hold_id)),
+    *_is_to_commit(delivery),
+)
+# For Postgres. By ctid, not by key: the rows are found already. For a receipt that is not current, ctid is NULL.
+_held = delivery.alias("held")
+_place = (
+    newest(
+        _held,
+        case((and_(_held.c.hold_id == _ACKED.c.hold_id, *_is_to_commit(_held)), literal_column("held.ctid"))),
+        group_id=bindparam("for_group"),
+        message_key=_ACKED.c.message_key,
+    )
+    .with_for_update(skip_locked=True)
+    .correlate(_ACKED)
+    .scalar_subquery()
+)
+_commit_by_place = delete(delivery).where(
+    literal_column("delivery.ctid") == any_(func.array(select(_place).select_from(_ACKED).scalar_subquery()))
+)
+_COMMIT_BY_KEY, _COMMIT_BY_PLACE = Statement(_commit_by_key), Statement(_commit_by_place)
+_COMMITTED_BY_KEY = RowStatement(HeldRow, _commit_by_key.returning(*HELD_COLUMNS))
+_COMMITTED_BY_PLACE = RowStatement(HeldRow, _commit_by_place.returning(*HELD_COLUMNS))
 # The rows are found by their keys alone, and all other conditions are checked afterwards: Postgres's statistics of a
 # table whose rows come and go are out of date, so it might start with another condition.
 _RUN_HOLDS = rows_parameter("holds", "group_id", "message_key", "hold_id", "queue_id")
