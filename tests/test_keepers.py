@@ -61,6 +61,7 @@ KEEPERS: dict[str, str | tuple[str, ...]] = {
     "acl_user": "access/sql.py",
     "acl_policy": "access/sql.py",
 }
+WRITING = {"insert", "update", "delete", "sooner", "remove_step"}
 _IN_TEXT = re.compile(rf"\b(FROM|JOIN|INTO|UPDATE|USING)\s+({'|'.join(sorted(TABLES))})\b")
 
 
@@ -88,24 +89,14 @@ def test_deliveries_are_changed_in_one_module() -> None:
 
 
 def _written_by(file: Path) -> set[str]:
-    """The tables that statements of a module write, by their names in it."""
-    return {
-        argument.id
-        for node in ast.walk(ast.parse(file.read_text()))
-        if isinstance(node, ast.Call) and _called(node) in {"insert", "update", "delete", "sooner", "remove_step"}
-        for argument in (each.value if isinstance(each, ast.Attribute) else each for each in _flat(node.args))
-        if isinstance(argument, ast.Name)
-    }
+    """The names of tables that statements of a module insert into, update or delete from."""
+    calls = (node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Call))
+    written = (each for call in calls if _called(call) in WRITING for each in call.args)
+    return {name.id for each in written for name in ast.walk(each) if isinstance(name, ast.Name)}
 
 
 def _called(node: ast.Call) -> str:
     return node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
-
-
-def _flat(arguments: Iterable[ast.expr]) -> Iterator[ast.expr]:
-    """`delivery` of `delete(delivery)`, of `insert(conn, delivery, rows)` and of `sooner(delivery.c.visible_at_ms)`."""
-    for each in arguments:
-        yield each.value if isinstance(each, ast.Attribute) and isinstance(each.value, ast.Attribute) else each
 
 
 def named() -> Iterator[Named]:
