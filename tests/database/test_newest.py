@@ -13,7 +13,8 @@ from popserver.database.newest import are_newest, newest
 from popserver.database.rows import encode_rows, rows_parameter
 from popserver.database.schema import delivery, message_group_progress, metadata, pending, progress, queue
 from popserver.database.states_of import _STATE_OF
-from popserver.delivery.places import IS_OPEN, READY_SINCE_MS
+from popserver.delivery.places import IS_OPEN
+from popserver.delivery.ready import SINCE_MS
 from popserver.delivery.start_offsets import is_position, position_of
 from popserver.messages.pending_messages import _NEXT_CHECKS
 from popserver.model.topic import MessageType, queue_of
@@ -180,7 +181,7 @@ _POSITIONS = """
 @pytest.mark.parametrize(
     ("rows", "is_found", "others", "query"),
     [
-        (_DELIVERIES, "READY", "INFLIGHT", select(READY_SINCE_MS)),
+        (_DELIVERIES, "READY", "INFLIGHT", select(SINCE_MS)),
         (_POSITIONS, f"{ENDED} + n", "NULL", select(message_group_progress.c.open_since_ms).where(*IS_OPEN)),
     ],
     ids=["READY", "open"],

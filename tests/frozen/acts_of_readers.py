@@ -15,6 +15,8 @@ from popserver.catalog import groups, lookup, pauses, topics
 from popserver.cluster import sql as cluster_sql
 from popserver.dead_letters import letters, plan_facts, selecting
 from popserver.dead_letters.rules import LetterSelection
+from popserver.delivery import due
+from popserver.delivery.holds import unattended_push_clients
 from popserver.engine.reader import Reader
 from popserver.engine.wakeups import PollKey
 from popserver.filters import Filter, tags
@@ -38,7 +40,6 @@ from popserver.pulling import commit
 from popserver.pulling.read import QueueRead, ends_of, ends_of_topic, read_queues
 from popserver.rocketmq_admin import search, subscriptions
 from popserver.rocketmq_admin.search import Query
-from popserver.settling import expire
 from tests.frozen.acts import TouredStore, act
 from tests.frozen.seed import World
 from tests.support.builders import in_order
@@ -123,8 +124,8 @@ def look_topics_and_groups_up(store: TouredStore, world: World) -> None:
 
 @act
 def see_what_is_due(store: TouredStore, _world: World) -> None:
-    look_up(store, expire.next_due_ms, pending_messages.first_due_ms)
-    ask(store, cluster_sql.unattended_push_clients, clock_notes.last, append.newest_stored_at_ms)
+    look_up(store, due.next_due_ms, pending_messages.first_due_ms)
+    ask(store, unattended_push_clients, clock_notes.last, append.newest_stored_at_ms)
 
 
 @act
