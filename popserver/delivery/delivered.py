@@ -5,7 +5,7 @@ Ranges are read by the primary key, in the order of messages.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from sqlalchemy import (
@@ -13,7 +13,7 @@ from sqlalchemy import (
     Connection,
     Integer,
     ScalarSelect,
-    Subquery,
+    Select,
     and_,
     bindparam,
     func,
@@ -21,11 +21,12 @@ from sqlalchemy import (
     select,
 )
 
+from popserver.database.dialect import Dialect, PerDialect, dialect_of
 from popserver.database.newest import group_of
 from popserver.database.rows import RowStatement, encode_rows, rows_parameter
 from popserver.database.schema import delivery, in_states
 from popserver.engine.transaction import STEP_ROWS_MAX, Transaction
-from popserver.messages.redrives import REDRIVEN
+from popserver.messages.redrives import REDRIVEN, REDRIVEN_TO
 from popserver.model.group import Group
 from popserver.model.states import TIMED, State, shown_as
 
@@ -127,16 +128,23 @@ def held_in_topic(conn: Connection, group_id: int, topic_id: int, now_ms: int) -
     return _HELD_IN_TOPIC.first(conn, {"for_group": group_id, "of_topic": topic_id, "now_ms": now_ms})
 
 
-def timed_lite_topics(conn: Connection, topic_id: int, groups: Sequence[int], names: Iterable[str]) -> set[str]:
+def of_lite_topics(conn: Connection, group_id: int, topic_id: int, names: Collection[str]) -> list[int]:
+    """The messages of these lite topics that have a delivery in the group, from the index of message groups alone.
+
+    On SQLite one lite topic after the other, because by a list it would read all deliveries of the group.
+    """
+    given: dict[str, Any] = {"for_group": group_id, "of_topic": topic_id}
+    if dialect_of(conn).has_other_writers:
+        each = [given | {"names": encode_rows([(name,) for name in names])}]
+    else:
+        each = [given | {"name": name} for name in names]
+    return [key for one in each for key in conn.execute(_OF_LITE_TOPICS.of(conn), one).scalars()]
+
+
+def timed_lite_topics(conn: Connection, topic_id: int, groups: Iterable[int], names: Collection[str]) -> set[str]:
     """Those of these lite topics with messages that are held or wait for a retry, in any of these groups."""
-    given = {"groups": encode_rows([(each,) for each in groups]), "names": encode_rows([(each,) for each in names])}
-    return set(conn.execute(_TIMED_LITE, given | {"of_topic": topic_id}).scalars())
-
-
-def lite_topics_of_groups() -> Subquery:
-    """Each lite topic in `names` with each group in `groups`: that is how the index of message groups is read."""
-    groups, names = rows_parameter("groups", "group_id"), rows_parameter("names", text=("name",))
-    return select(groups.c.group_id, names.c.name).join(names, names.c.name == names.c.name).subquery("members")
+    found = ((group_id, of_lite_topics(conn, group_id, topic_id, names)) for group_id in groups)
+    return {name for group_id, keys in found for name in conn.execute(_TIMED, _named(group_id, keys)).scalars()}
 
 
 def _named(group_id: int, keys: Iterable[int]) -> dict[str, Any]:
@@ -178,19 +186,18 @@ _HELD_IN_TOPIC = RowStatement(
     )
     .limit(literal_column("1")),
 )
-_LITE_TOPICS = lite_topics_of_groups()
-_TIMED_LITE = (
-    select(delivery.c.message_group)
-    .join(
-        _LITE_TOPICS,
-        and_(
-            group_of(delivery) == _LITE_TOPICS.c.group_id,
-            delivery.c.topic_id == bindparam("of_topic"),
-            delivery.c.message_group == _LITE_TOPICS.c.name,
-        ),
-    )
-    .where(in_states(delivery.c.state, *TIMED))
-)
+_LITE_TOPICS = rows_parameter("names", text=("name",))
+
+
+def _of_lite_topics(dialect: Dialect) -> Select[Any]:
+    name = delivery.c.message_group
+    is_named = name.in_(select(_LITE_TOPICS.c.name)) if dialect.has_other_writers else name == bindparam("name")
+    is_of = group_of(delivery) == bindparam("for_group"), delivery.c.topic_id == bindparam("of_topic")
+    return select(delivery.c.message_key).where(*is_of, is_named)
+
+
+_OF_LITE_TOPICS = PerDialect(_of_lite_topics)
+_TIMED = _THESE.with_only_columns(delivery.c.message_group).where(in_states(delivery.c.state, *TIMED))
 _IS_REDRIVEN = and_(delivery.c.group_id == REDRIVEN.c.group_id, delivery.c.message_key == REDRIVEN.c.redriven_key)
 _REDRIVEN_STATES = RowStatement(
     StateRow,
@@ -212,8 +219,9 @@ _REDRIVEN_TO = (
     .order_by(REDRIVEN.c.dead_letter_id.desc())
     .limit(1)
 )
+_TO = REDRIVEN_TO.c
 _FIRST_REDRIVEN = (
-    select(func.min(REDRIVEN.c.redriven_key))
-    .join(delivery, _IS_REDRIVEN)
-    .where(REDRIVEN.c.redriven_key >= bindparam("first"), REDRIVEN.c.redriven_key < bindparam("end"))
+    select(func.min(_TO.redriven_key))
+    .join(delivery, and_(delivery.c.group_id == _TO.group_id, delivery.c.message_key == _TO.redriven_key))
+    .where(_TO.redriven_key >= bindparam("first"), _TO.redriven_key < bindparam("end"))
 )

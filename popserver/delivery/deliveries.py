@@ -47,11 +47,10 @@ from sqlalchemy import (
 )
 
 from popserver.database.dialect import Dialect, PerDialect, dialect_of
-from popserver.database.newest import are_named, are_newest, group_of, is_locked, joined, newest
+from popserver.database.newest import are_named, are_newest, is_locked, joined, newest
 from popserver.database.rows import RowStatement, encode_rows, rows_as_json, rows_parameter
 from popserver.database.schema import delivery, in_states, still_in
 from popserver.database.statement import Statement
-from popserver.delivery.delivered import lite_topics_of_groups
 from popserver.delivery.holds import GRANTED, HELD_COLUMNS, IS_CURRENT, HeldRow, is_granted_now
 from popserver.delivery.runs import length_of_run
 from popserver.delivery.start_offsets import any_position, start_key
@@ -246,12 +245,6 @@ def end_hold(tx: Transaction, key: Key) -> SkippedRow | None:
 def remove_ready(conn: Connection, group_id: int, first: int, end: int) -> None:
     """Remove rows that are READY, and that `delivered.lock_ready` has locked: first <= key < end."""
     conn.execute(_REMOVE_READY, {"for_group": group_id, "first": first, "end": end})
-
-
-def remove_of_lite_topics(conn: Connection, topic_id: int, groups: Sequence[int], names: Iterable[str]) -> None:
-    """Remove all rows of lite topics in these groups. The progress of the queue is locked for all groups."""
-    given = {"groups": encode_rows([(each,) for each in groups]), "names": encode_rows([(each,) for each in names])}
-    conn.execute(_REMOVE_OF_LITE, given | {"of_topic": topic_id})
 
 
 def turn_back(conn: Connection, now_ms: int, by_ms: int) -> None:
@@ -593,10 +586,5 @@ _REMOVE_READY = delete(delivery).where(
     delivery.c.message_key >= bindparam("first"),
     delivery.c.message_key < bindparam("end"),
     in_states(delivery.c.state, *shown_as(State.READY)),
-)
-_LITE_TOPICS = lite_topics_of_groups()
-_REMOVE_OF_LITE = delete(delivery).where(
-    tuple_(group_of(delivery), delivery.c.message_group).in_(select(_LITE_TOPICS.c.group_id, _LITE_TOPICS.c.name)),
-    delivery.c.topic_id == bindparam("of_topic"),
 )
 _TURN_BACK = sooner(delivery.c.visible_at_ms, ready=in_states(delivery.c.state, *shown_as(State.READY)))

@@ -17,7 +17,6 @@ from popserver.database.rows import encode_rows, rows_parameter
 from popserver.database.schema import message_group_progress as behind
 from popserver.database.schema import queue
 from popserver.delivery import delivered, deliveries
-from popserver.delivery.delivered import lite_topics_of_groups
 from popserver.engine.transaction import Phase, Request, Transaction, carries_out
 from popserver.messages import lite_topics
 from popserver.messages.append import lock_queue
@@ -60,7 +59,9 @@ def _expire_in_queue(tx: Transaction, queue_id: int, found: Sequence[ExpiringLit
     still -= delivered.timed_lite_topics(tx.conn, topic_id, groups, sorted(still))
     if not still:
         return 0
-    deliveries.remove_of_lite_topics(tx.conn, topic_id, groups, sorted(still))
+    for group_id in groups:
+        keys = delivered.of_lite_topics(tx.conn, group_id, topic_id, sorted(still))
+        deliveries.remove(tx.conn, [(group_id, key) for key in keys])
     given = {"groups": encode_rows([(each,) for each in groups]), "names": _encoded(still)}
     names = given | {"of_topic": topic_id, "of_queue": queue_id}
     tx.conn.execute(_END_POSITIONS, names)
@@ -73,7 +74,9 @@ def _encoded(names: Collection[str]) -> str:
 
 
 _NAMED = rows_parameter("names", text=("name",))
-_MEMBERS = lite_topics_of_groups()
+_GROUPS = rows_parameter("groups", "group_id")
+# By rows of group and name, which is how the key of positions is read.
+_MEMBERS = select(_GROUPS.c.group_id, _NAMED.c.name).join(_NAMED, _NAMED.c.name == _NAMED.c.name).subquery("members")
 _END_POSITIONS = delete(behind).where(
     tuple_(behind.c.group_id, behind.c.message_group).in_(select(_MEMBERS.c.group_id, _MEMBERS.c.name)),
     behind.c.queue_id == bindparam("of_queue"),

@@ -12,7 +12,7 @@ from sqlalchemy import BigInteger, Text, bindparam, case, func, insert, literal_
 from popserver.database.rows import encode_rows
 from popserver.database.schema import IS_ORIGINAL, message, progress, queue
 from popserver.database.schema import message_group_progress as behind
-from popserver.delivery import deliveries
+from popserver.delivery import delivered, deliveries
 from popserver.delivery.message_groups import MessageGroupKey, open_all, subscriber_of
 from popserver.engine.transaction import Transaction
 from popserver.messages.lite_topics import first_key
@@ -49,7 +49,8 @@ def move(tx: Transaction, group: Group, topic: Topic, lite_topics: Sequence[str]
         offset = _target(tx, member, names, option)
         if offset is None:
             continue
-        deliveries.remove_of_lite_topics(tx.conn, topic.topic_id, [group.group_id], [name])
+        keys = delivered.of_lite_topics(tx.conn, group.group_id, topic.topic_id, [name])
+        deliveries.remove(tx.conn, [(group.group_id, key) for key in keys])
         if not tx.conn.execute(_MOVE, names | {"to_offset": offset}).rowcount:
             tx.conn.execute(_PLACE, names | {"to_offset": offset})
         open_all(tx, group, encode_rows([(group.group_id, member.queue_id, topic.topic_id, name)]), ())
