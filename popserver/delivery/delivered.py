@@ -24,7 +24,7 @@ from sqlalchemy import (
 from popserver.database.dialect import Dialect, PerDialect, dialect_of
 from popserver.database.newest import group_of
 from popserver.database.rows import RowStatement, encode_rows, rows_parameter
-from popserver.database.schema import delivery, in_states
+from popserver.database.schema import KEY_SHIFT, delivery, in_states
 from popserver.engine.transaction import STEP_ROWS_MAX, Transaction
 from popserver.messages.redrives import REDRIVEN, REDRIVEN_TO
 from popserver.model.group import Group
@@ -52,6 +52,13 @@ class StateRow(NamedTuple):
     state: str
     attempt: int
     client_id: str
+
+
+class FirstRow(NamedTuple):
+    """The first message of a queue that has a delivery."""
+
+    queue_id: int
+    first_key: int
 
 
 def pages(conn: Connection, group_id: int, first: int, end: int) -> Iterator[Sequence[int]]:
@@ -121,6 +128,16 @@ def first_inside(group_id: ColumnElement[int]) -> ScalarSelect[int]:
     """
     found = select(delivery.c.message_key).where(delivery.c.group_id == group_id, *_INSIDE)
     return found.order_by(delivery.c.message_key).limit(1).scalar_subquery()
+
+
+def firsts(conn: Connection, group_id: int) -> list[FirstRow]:
+    """The first message in each queue that has a delivery in the group; reads all of the group."""
+    return _FIRSTS.rows(conn, {"for_group": group_id})
+
+
+def redriven_firsts(conn: Connection, group_id: int) -> list[FirstRow]:
+    """The same for redriven messages, at their first places."""
+    return _REDRIVEN_FIRSTS.rows(conn, {"for_group": group_id})
 
 
 def held_in_topic(conn: Connection, group_id: int, topic_id: int, now_ms: int) -> HoldRow | None:
@@ -224,4 +241,20 @@ _FIRST_REDRIVEN = (
     select(func.min(_TO.redriven_key))
     .join(delivery, and_(delivery.c.group_id == _TO.group_id, delivery.c.message_key == _TO.redriven_key))
     .where(_TO.redriven_key >= bindparam("first"), _TO.redriven_key < bindparam("end"))
+)
+_QUEUE_ID = delivery.c.message_key.op(">>")(KEY_SHIFT)
+_FIRSTS = RowStatement(
+    FirstRow,
+    select(_QUEUE_ID.label("queue_id"), func.min(delivery.c.message_key).label("first_key"))
+    .where(_OF_GROUP)
+    .group_by(_QUEUE_ID),
+)
+_ORIGIN_QUEUE_ID = REDRIVEN.c.origin_key.op(">>")(KEY_SHIFT)
+_REDRIVEN_FIRSTS = RowStatement(
+    FirstRow,
+    select(_ORIGIN_QUEUE_ID.label("queue_id"), func.min(REDRIVEN.c.origin_key).label("first_key"))
+    .select_from(delivery)
+    .join(REDRIVEN, _IS_REDRIVEN)
+    .where(_OF_GROUP)
+    .group_by(_ORIGIN_QUEUE_ID),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Select, bindparam, literal_column, select, union_all
+from sqlalchemy import Connection, Select, bindparam, func, literal_column, select, union_all
 
 from popserver.database.dialect import Dialect, PerDialect
 from popserver.database.newest import joined
@@ -53,6 +53,12 @@ def next_due_ms(conn: Connection, from_ms: int = 0) -> int | None:
     return due_ms
 
 
+def overdue(conn: Connection, now_ms: int) -> tuple[int, int | None]:
+    """How many holds and intervals are over and not ended yet, and when the first of them was."""
+    count, first_ms = conn.execute(_OVERDUE, {"now_ms": now_ms}).one()
+    return count, first_ms
+
+
 def is_acked_by_a_user(conn: Connection) -> bool:
     """Whether a user's own transaction has acked a message; such a row is due at 0 (docs/sql.md)."""
     return conn.execute(_ACKED_BY_USERS).first() is not None
@@ -96,4 +102,7 @@ _NEXT_DUE = (
 )
 _ACKED_BY_USERS: Select[Any] = (
     select(literal_column("1")).where(WITH_TIME, delivery.c.visible_at_ms == literal_column("0")).limit(1)
+)
+_OVERDUE = select(func.count(), func.min(delivery.c.visible_at_ms)).where(
+    WITH_TIME, delivery.c.visible_at_ms <= bindparam("now_ms")
 )

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from sqlalchemy import (
     ColumnElement,
+    Connection,
     FromClause,
     ScalarSelect,
     Select,
@@ -27,7 +28,8 @@ from sqlalchemy import (
 
 from popserver.database.dialect import Dialect
 from popserver.database.newest import group_of, joined
-from popserver.database.schema import KEY_SHIFT, delivery
+from popserver.database.rows import RowStatement
+from popserver.database.schema import KEY_SHIFT, WITH_TIME, delivery
 
 MESSAGE_GROUP: Final = delivery.c.message_group
 
@@ -43,6 +45,32 @@ class GroupRunRow(NamedTuple):
     visible_at_ms: int
     client_id: str
     message_group: str
+
+
+class HeadRow(NamedTuple):
+    """What `why` and the console show of a delivery."""
+
+    message_key: int
+    state: str
+    attempt: int
+    client_id: str
+    visible_at_ms: int
+
+
+def at(conn: Connection, group_id: int, key: int) -> HeadRow | None:
+    """The delivery of a message, in a message group or not."""
+    return _AT.first(conn, {"for_group": group_id, "for_key": key})
+
+
+def head(conn: Connection, group_id: int, topic_id: int, message_group: str, key: int) -> HeadRow | None:
+    """The first delivery of a message group, if it is not after this message."""
+    names = {"for_group": group_id, "of_topic": topic_id, "named": message_group, "for_key": key}
+    return _HEAD.first(conn, names)
+
+
+def locked_counts(conn: Connection) -> dict[int, int]:
+    """By group, how many message groups are locked: of their messages only the first one is held or waits."""
+    return {row[0]: row[1] for row in conn.execute(_LOCKED)}
 
 
 def groups_of(dialect: Dialect, keys: Subquery) -> Subquery:
@@ -140,3 +168,21 @@ def _is_in_run(
 def _order_of_run(each: FromClause) -> Sequence[ColumnElement[Any]]:
     """The order of the index of message groups, in one topic."""
     return each.c.message_group, each.c.message_key
+
+
+_HEADS = select(*(delivery.c[name] for name in HeadRow._fields)).where(delivery.c.group_id == bindparam("for_group"))
+_AT = RowStatement(HeadRow, _HEADS.where(delivery.c.message_key == bindparam("for_key")))
+_HEAD = RowStatement(
+    HeadRow,
+    _HEADS.where(
+        group_of(delivery) == bindparam("for_group"),
+        delivery.c.topic_id == bindparam("of_topic"),
+        bindparam("named") == MESSAGE_GROUP,
+        delivery.c.message_key <= bindparam("for_key"),
+    )
+    .order_by(delivery.c.message_key)
+    .limit(1),
+)
+_LOCKED = (
+    select(delivery.c.group_id, func.count()).where(MESSAGE_GROUP.is_not(None), WITH_TIME).group_by(delivery.c.group_id)
+)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sqlalchemy import Connection, func, select
 
 from popserver.catalog import facts as catalog_facts
 from popserver.catalog import pauses, topics
 from popserver.database import states_of
-from popserver.database.newest import group_of
-from popserver.database.schema import IS_ORIGINAL, delivery, message, progress, queue
+from popserver.database.schema import IS_ORIGINAL, message, progress, queue
 from popserver.database.schema import message_group_progress as behind
-from popserver.delivery import delivered, history
+from popserver.delivery import delivered, history, runs
 from popserver.delivery.history import HistoryStep
 from popserver.delivery.retry_topic import RetryMessage, copies_of, first_place
+from popserver.delivery.runs import HeadRow
 from popserver.engine.clock import Times
 from popserver.inspection.why import (
     DeathFacts,
@@ -123,7 +123,7 @@ def _redriven(conn: Connection, group: Group, origin_key: int) -> RedrivenFacts 
 def _sent_back(conn: Connection, group: Group, origin_key: int, back: RedrivenFacts) -> MessageFacts:
     """The facts about a message that was redriven in mode POP: it has its own delivery, or is done."""
     at = delivered.redriven_to(conn, group, origin_key)
-    hold = None if at is None else _first_hold(conn, group, delivery.c.message_key == at)
+    hold = None if at is None else _hold(conn, runs.at(conn, group.group_id, at))
     return MessageFacts(group, states_of.state_of(conn, group.group_id, origin_key), hold=hold, redriven=back)
 
 
@@ -134,7 +134,7 @@ def of_stored(conn: Connection, group: Group, key: int) -> MessageFacts:
     names = conn.execute(named.where(message.c.message_key == key)).one()
     first_key = first_place(conn, group, key)
     death = _death(conn, group, first_key)
-    hold = _first_hold(conn, group, delivery.c.message_key == key)
+    hold = _hold(conn, runs.at(conn, group.group_id, key))
     state = states_of.state_of(conn, group.group_id, key, first_key)
     pause = _pause(conn, group, names.topic_id, names.message_group)
     is_lite = names.message_type == MessageType.LITE
@@ -151,8 +151,7 @@ def of_stored(conn: Connection, group: Group, key: int) -> MessageFacts:
     if state is State.READY and hold is None and offset_of(key) >= at.next_offset:
         ahead = offset_of(key) - max(at.next_offset, at.min_offset)
     if names.message_group is not None:
-        in_group = delivery.c.topic_id == names.topic_id, delivery.c.message_group == names.message_group
-        head = _first_hold(conn, group, *in_group, group_of(delivery) == group.group_id, delivery.c.message_key <= key)
+        head = _hold(conn, runs.head(conn, group.group_id, names.topic_id, names.message_group, key))
     found = found._replace(ahead=ahead, head=head)
     if not (is_lite and group.chooses):
         return found
@@ -209,13 +208,13 @@ def _stuck_delay(conn: Connection, scheduled: PendingFacts, times: Times) -> str
     return None if broken is None else broken.says
 
 
-def _first_hold(conn: Connection, group: Group, *conditions: Any) -> HoldFacts | None:
-    rows = _HOLDS.where(delivery.c.group_id == group.group_id, *conditions).order_by(delivery.c.message_key).limit(1)
-    row = conn.execute(rows).first()
+def _hold(conn: Connection, row: HeadRow | None) -> HoldFacts | None:
     if row is None:
         return None
-    message_id = id_from_bytes(row.message_id)
-    return HoldFacts(message_id, State(row.state), row.attempt, row.client_id, row.visible_at_ms)
+    message_id = conn.execute(select(message.c.message_id).where(message.c.message_key == row.message_key)).scalar()
+    if message_id is None:
+        return None
+    return HoldFacts(id_from_bytes(message_id), State(row.state), row.attempt, row.client_id, row.visible_at_ms)
 
 
 def _death(conn: Connection, group: Group, key: int) -> DeathFacts | None:
@@ -228,12 +227,3 @@ def _scheduled(conn: Connection, topic_name: Resource | None, message_id: str) -
     if row is None:
         return None
     return PendingFacts(row.due_at_ms, row.kind == PendingKind.HALF, row.checks, row.pending_id)
-
-
-_HOLDS = select(
-    message.c.message_id,
-    delivery.c.state,
-    delivery.c.attempt,
-    delivery.c.client_id,
-    delivery.c.visible_at_ms,
-).join(message, message.c.message_key == delivery.c.message_key)

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from sqlalchemy import Connection, and_, bindparam, func, select, text
+from sqlalchemy import Connection, and_, func, select, text
 
 from popserver.database.dialect import dialect_of
-from popserver.database.schema import KEY_SHIFT, WITH_TIME, consumer_group, delivery, message, queue
+from popserver.database.schema import KEY_SHIFT, consumer_group, message, queue
 from popserver.database.schema import topic as topic_table
+from popserver.delivery import due, runs
 from popserver.model.states import PendingKind, State
 from popserver.producing import pending_facts
 
@@ -114,7 +115,7 @@ def store_facts(conn: Connection, now_ms: int, calendar_ms: int, pairs_max: int)
         delayed=pending_counts[PendingKind.DELAY],
         halves=pending_counts[PendingKind.HALF],
         due_within=_due_within(conn, calendar_ms),
-        overdue_holds=_late(*conn.execute(_OVERDUE_HOLDS, {"now_ms": now_ms}).one()),
+        overdue_holds=_late(*due.overdue(conn, now_ms)),
         overdue_delays=_late(*pending_facts.overdue(conn, calendar_ms)),
         size_bytes=dialect_of(conn).size_bytes(conn),
         oldest_ms=conn.execute(_OLDEST).scalar_one(),
@@ -144,7 +145,7 @@ def _all_states(conn: Connection) -> _OfGroups:
 
 
 def _groups(conn: Connection, states: dict[int, dict[State, int]]) -> list[GroupRow]:
-    locked = {each[0]: each[1] for each in conn.execute(_LOCKED)}
+    locked = runs.locked_counts(conn)
     nothing = dict.fromkeys(_COUNTED, 0)
     return [
         GroupRow(
@@ -187,15 +188,6 @@ _TOPICS = (
 )
 _GROUPS = select(consumer_group.c.group_id, consumer_group.c.namespace, consumer_group.c.name).where(
     consumer_group.c.deleted_at_ms.is_(None)
-)
-# Of the messages of a message group only the first one is held or waits.
-_LOCKED = (
-    select(delivery.c.group_id, func.count())
-    .where(delivery.c.message_group.is_not(None), WITH_TIME)
-    .group_by(delivery.c.group_id)
-)
-_OVERDUE_HOLDS = select(func.count(), func.min(delivery.c.visible_at_ms)).where(
-    WITH_TIME, delivery.c.visible_at_ms <= bindparam("now_ms")
 )
 _OLDEST = select(func.min(message.c.stored_at_ms)).select_from(
     queue.join(

@@ -11,17 +11,17 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sqlalchemy import Connection, and_, bindparam, func, insert, select
+from sqlalchemy import Connection, bindparam, func, insert, select
 
 from popserver.catalog import groups, lookup, topics
-from popserver.database.schema import KEY_SHIFT, delivery, message, progress, queue
+from popserver.database.schema import message, progress, queue
 from popserver.database.schema import message_group_progress as behind
 from popserver.database.schema import topic as topic_table
+from popserver.delivery import delivered
 from popserver.delivery.message_groups import GroupQueueKey, locks_of
 from popserver.delivery.retry_topic import properties_of, retry_origin_of
 from popserver.engine.transaction import STEP_ROWS_MAX, Locks, Phase, Request, Transaction, carries_out
 from popserver.members import sql as members_sql
-from popserver.messages.redrives import REDRIVEN
 from popserver.model.errors import BadRequest, PopError
 from popserver.model.group import Group, Mode
 from popserver.model.names import retry_topic
@@ -117,11 +117,11 @@ def _begins(conn: Connection, source: Group) -> dict[int, int]:
     """By queue id, the lowest offset that the group has not finished."""
     begins = _lowest(conn, source)
     names = {"for_group": source.group_id}
-    held = {row.queue_id: offset_of(row.first_key) for row in conn.execute(_FIRST_HELD, names)}
+    held = {row.queue_id: offset_of(row.first_key) for row in delivered.firsts(conn, source.group_id)}
     left = {row.queue_id: row.first_offset for row in conn.execute(_FIRST_LEFT, names)}
     _lower(begins, held)
     _lower(begins, left)
-    _lower(begins, {row.queue_id: offset_of(row.first_key) for row in conn.execute(_FIRST_REDRIVEN, names)})
+    _lower(begins, {row.queue_id: offset_of(row.first_key) for row in delivered.redriven_firsts(conn, source.group_id)})
     _lower(begins, _handed_back(conn, source, begins))
     return begins
 
@@ -166,23 +166,6 @@ _IN_TOPIC = (
     .join(queue, queue.c.queue_id == progress.c.queue_id)
     .where(progress.c.group_id == bindparam("for_group"), queue.c.topic_id == bindparam("of_topic"))
     .limit(1)
-)
-_QUEUE_ID = delivery.c.message_key.op(">>")(KEY_SHIFT)
-_FIRST_HELD = (
-    select(_QUEUE_ID.label("queue_id"), func.min(delivery.c.message_key).label("first_key"))
-    .where(delivery.c.group_id == bindparam("for_group"))
-    .group_by(_QUEUE_ID)
-)
-_ORIGIN_QUEUE_ID = REDRIVEN.c.origin_key.op(">>")(KEY_SHIFT)
-_FIRST_REDRIVEN = (
-    select(_ORIGIN_QUEUE_ID.label("queue_id"), func.min(REDRIVEN.c.origin_key).label("first_key"))
-    .select_from(delivery)
-    .join(
-        REDRIVEN,
-        and_(REDRIVEN.c.redriven_key == delivery.c.message_key, REDRIVEN.c.group_id == delivery.c.group_id),
-    )
-    .where(delivery.c.group_id == bindparam("for_group"))
-    .group_by(_ORIGIN_QUEUE_ID)
 )
 _COPIES = (
     select(message.c.message_key, message.c.properties)
