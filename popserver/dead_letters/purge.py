@@ -75,12 +75,14 @@ def _unfinished(tx: Transaction, group: Group, letters: Sequence[DeadLetterRow])
     }
     if not key_of:
         return set()
-    busy = delivered.of_these(tx.conn, group.group_id, key_of.values())
+    busy: set[int] = set()
     if group.mode is Mode.PULL:
+        # Before the deliveries: a message that is sent back gets one before the progress passes it.
         queues = encode_rows([(each,) for each in {queue_of(key) for key in key_of.values()}])
         rows = tx.conn.execute(_PROGRESS, {"of_group": group.group_id, "queues": queues})
         read_to = {row.queue_id: row.next_offset for row in rows}
         busy |= {key for key in key_of.values() if offset_of(key) >= read_to.get(queue_of(key), 0)}
+    busy |= delivered.of_these(tx.conn, group.group_id, key_of.values())
     return {dead_letter_id for dead_letter_id, key in key_of.items() if key in busy}
 
 

@@ -13,7 +13,6 @@ from sqlalchemy import (
     Connection,
     Integer,
     ScalarSelect,
-    Select,
     and_,
     bindparam,
     func,
@@ -35,6 +34,13 @@ class MessageGroupOfTopic(NamedTuple):
     """A message group that has deliveries."""
 
     topic_id: int
+    message_group: str
+
+
+class LiteRow(NamedTuple):
+    """A delivery of a lite topic, whose name is `message_group`."""
+
+    message_key: int
     message_group: str
 
 
@@ -145,8 +151,8 @@ def held_in_topic(conn: Connection, group_id: int, topic_id: int, now_ms: int) -
     return _HELD_IN_TOPIC.first(conn, {"for_group": group_id, "of_topic": topic_id, "now_ms": now_ms})
 
 
-def of_lite_topics(conn: Connection, group_id: int, topic_id: int, names: Collection[str]) -> list[int]:
-    """The messages of these lite topics that have a delivery in the group, from the index of message groups alone.
+def of_lite_topics(conn: Connection, group_id: int, topic_id: int, names: Collection[str]) -> list[LiteRow]:
+    """The group's deliveries of these lite topics, from the index of message groups alone.
 
     On SQLite one lite topic after the other, because by a list it would read all deliveries of the group.
     """
@@ -155,13 +161,12 @@ def of_lite_topics(conn: Connection, group_id: int, topic_id: int, names: Collec
         each = [given | {"names": encode_rows([(name,) for name in names])}]
     else:
         each = [given | {"name": name} for name in names]
-    return [key for one in each for key in conn.execute(_OF_LITE_TOPICS.of(conn), one).scalars()]
+    return [row for one in each for row in _OF_LITE_TOPICS.of(conn).rows(conn, one)]
 
 
-def timed_lite_topics(conn: Connection, topic_id: int, groups: Iterable[int], names: Collection[str]) -> set[str]:
-    """Those of these lite topics with messages that are held or wait for a retry, in any of these groups."""
-    found = ((group_id, of_lite_topics(conn, group_id, topic_id, names)) for group_id in groups)
-    return {name for group_id, keys in found for name in conn.execute(_TIMED, _named(group_id, keys)).scalars()}
+def timed_lite_topics(conn: Connection, group_id: int, rows: Iterable[LiteRow]) -> set[str]:
+    """The lite topics of those of these deliveries that are held or wait for a retry."""
+    return set(conn.execute(_TIMED, _named(group_id, (row.message_key for row in rows))).scalars())
 
 
 def _named(group_id: int, keys: Iterable[int]) -> dict[str, Any]:
@@ -206,11 +211,11 @@ _HELD_IN_TOPIC = RowStatement(
 _LITE_TOPICS = rows_parameter("names", text=("name",))
 
 
-def _of_lite_topics(dialect: Dialect) -> Select[Any]:
+def _of_lite_topics(dialect: Dialect) -> RowStatement[LiteRow]:
     name = delivery.c.message_group
     is_named = name.in_(select(_LITE_TOPICS.c.name)) if dialect.has_other_writers else name == bindparam("name")
     is_of = group_of(delivery) == bindparam("for_group"), delivery.c.topic_id == bindparam("of_topic")
-    return select(delivery.c.message_key).where(*is_of, is_named)
+    return RowStatement(LiteRow, select(delivery.c.message_key, name).where(*is_of, is_named))
 
 
 _OF_LITE_TOPICS = PerDialect(_of_lite_topics)

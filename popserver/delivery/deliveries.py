@@ -6,7 +6,7 @@ READY or COMMIT by the group's progress. Its key is the group and the message.
 Three locks protect a row, and each function names its own:
 
 - of the group's progress in the queue, which all rows of message groups there need (`delivery.message_groups.lock`);
-- of the row itself, which a query of `delivery.holds` or `delivery.due` has taken in this transaction;
+- of the row itself, which a query of `holds`, `due`, `ready` or `delivered` has taken in this transaction;
 - none: the statement takes the row if it is still as the caller believes, and skips it while a user's own transaction
   has it (docs/sql.md). The writer never waits for a user.
 
@@ -19,7 +19,7 @@ by its newest version, and by its place (`database.newest`); finding it again by
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from enum import Enum
+from enum import Enum, unique
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -66,8 +66,9 @@ HoldKey = tuple[int, int, int]
 TOPICS_OF_RUNS_MAX = 2  # as many as an answer can name
 
 
+@unique
 class Ending(Enum):
-    """Why a row goes: its states are those in which that may happen."""
+    """Why a row is removed. The value: in which states that may happen."""
 
     COMMIT = sources(Event.ACK) | sources(Event.SETTLE)
     DEAD_LETTER = sources(Event.EXHAUST) & sources(Event.FORWARD_TO_DLQ)
@@ -122,7 +123,7 @@ def grant_again(tx: Transaction, holds: str) -> None:
 def take_back(tx: Transaction, holds: Iterable[HoldKey], holder: Holder, client_id: str, until_ms: int) -> set[int]:
     """Give a client that repeats its receive the holds that ended early because its answer was lost.
 
-    Locks none before: returns the messages whose rows were free.
+    The caller has locked nothing. Returns the messages whose rows were free.
     """
     names = {"holds": encode_rows(list(holds)), "as_holder": holder.value, "by_client": client_id, "until_ms": until_ms}
     return set(tx.conn.execute(_TAKE_BACK, names).scalars())
@@ -137,14 +138,15 @@ def renew(tx: Transaction, holds: Iterable[tuple[int, int, int, int]], until_ms:
 
 
 def change(tx: Transaction, hold: HoldKey, **to: Any) -> None:
-    """Change a hold whose row is locked: `to_state`, `to_attempt`, `uncounted` more, `successor`, `until_ms`."""
+    """Change a hold whose row is locked: `to_state`, `to_attempt`, `successor` (the next hold id) and `until_ms`;
+    `uncounted` is added to the row's number."""
     group_id, message_key, hold_id = hold
     names = {"for_group": group_id, "for_key": message_key, "for_hold": hold_id, "now_ms": tx.now_ms}
     _CHANGE.of(tx.conn).execute(tx.conn, names | to)
 
 
 def commit(tx: Transaction, group_id: int, holds: Sequence[tuple[int, int]]) -> int:
-    """INFLIGHT → COMMIT for current holds outside of message groups (message, hold id). Locks none before.
+    """INFLIGHT → COMMIT for current holds outside of message groups (message, hold id). The caller has locked nothing.
 
     Returns how many were committed. Without RETURNING: SQLite's driver releases the interpreter lock for each row.
     """
@@ -181,7 +183,7 @@ def mark_acked(tx: Transaction, keys: Iterable[Key]) -> None:
 
 
 def abandon_client(conn: Connection, client_id: str, until_ms: int) -> bool:
-    """Let the push holds of a client end then. Locks none before; returns whether all rows were free."""
+    """Let the push holds of a client end then. The caller has locked nothing. Returns whether all rows were free."""
     names = {"of_client": client_id, "until_ms": until_ms}
     conn.execute(_ABANDON_CLIENT, names)
     return not dialect_of(conn).has_skipped(conn, _STILL_HELD, names)
@@ -218,7 +220,7 @@ def end_time(tx: Transaction, event: Event, moves: Iterable[tuple[int, int, int]
 def end(tx: Transaction, ending: Ending, keys: Iterable[Key]) -> None:
     """Remove rows of messages that are COMMIT, a dead letter, or in the group's retry topic from now on.
 
-    The rows are locked, or their progress: or their state is one of message groups alone.
+    One of three is true: the rows are locked; their progress is locked; or only message groups have that state.
     """
     tx.conn.execute(_END[ending].of(tx.conn), {"keys": encode_rows(list(keys))})
 
@@ -243,7 +245,7 @@ def end_hold(tx: Transaction, key: Key) -> SkippedRow | None:
 
 
 def remove_ready(conn: Connection, group_id: int, first: int, end: int) -> None:
-    """Remove rows that are READY, and that `delivered.lock_ready` has locked: first <= key < end."""
+    """Remove the READY rows with first <= key < end. `delivered.first_needed` has locked them."""
     conn.execute(_REMOVE_READY, {"for_group": group_id, "first": first, "end": end})
 
 
@@ -258,7 +260,7 @@ def forget_group(conn: Connection, group_id: int) -> int | None:
 
 
 def forget_topic(conn: Connection, topic_id: int) -> int | None:
-    """The same for a deleted topic; by no index, so it is asked last and once."""
+    """The same for a deleted topic. No index has the topic, so the caller does this last, and once."""
     return _remove_step(conn, delivery.c.topic_id == topic_id)
 
 

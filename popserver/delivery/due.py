@@ -32,14 +32,16 @@ class DueRow(NamedTuple):
 def search(conn: Connection, from_ms: int, now_ms: int, limit: int) -> list[DueRow]:
     """Up to `limit` rows that are due, from that time on, and the first one that is due later. Locks nothing.
 
-    One search for both: beside a user's open transaction it begins with entries that are no longer of use.
+    Beside a user's open transaction each search first reads old entries of the index, so one search does both.
     """
     return _SEEN.rows(conn, {"from_ms": from_ms, "now_ms": now_ms, "limit": limit})
 
 
 def lock(tx: Transaction, rows: Iterable[DueRow]) -> list[DueRow]:
-    """Lock those that are still due and that no other transaction has. Their progress is locked if they are in message
-    groups: a lock on another row would block the transaction that has that row's progress.
+    """Lock those that are still due and that no other transaction has.
+
+    Of message groups, give only rows whose progress you have locked. Otherwise the lock would block the transaction
+    that has the progress.
 
     An ack in the consumer's own transaction locks the delivery's row, but no progress.
     """

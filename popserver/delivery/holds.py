@@ -89,12 +89,15 @@ def lock_present(conn: Connection, receipts: Iterable[Receipt]) -> set[int]:
     return set(conn.execute(_FREE.of(conn), {"keys": _keys_of(receipts)}).scalars())
 
 
-def lock_granted(tx: Transaction, receipts: Sequence[Receipt]) -> tuple[list[GrantedRow], bool]:
-    """Lock the rows of receipts that are current, in the order of their keys. Whether that is all of these."""
-    names = {"grants": encode_rows([each[:3] for each in receipts]), "now_ms": tx.now_ms}
-    rows = _LOCK_GRANTED.of(tx.conn).rows(tx.conn, names)
-    is_all = len(rows) == len(receipts) or not dialect_of(tx.conn).has_skipped(tx.conn, _GRANTED.of(tx.conn), names)
-    return rows, is_all
+def lock_granted(tx: Transaction, receipts: Sequence[Receipt]) -> list[GrantedRow]:
+    """Lock the rows of receipts that are current, in the order of their keys, without those that another transaction
+    has."""
+    return _LOCK_GRANTED.of(tx.conn).rows(tx.conn, _granted_names(tx, receipts))
+
+
+def has_skipped_granted(tx: Transaction, receipts: Sequence[Receipt]) -> bool:
+    """Whether another transaction has the row of a receipt that is current. The others are given back before."""
+    return dialect_of(tx.conn).has_skipped(tx.conn, _GRANTED.of(tx.conn), _granted_names(tx, receipts))
 
 
 def by_attempts(tx: Transaction, group_id: int, topic_id: int, attempt_ids: Sequence[str]) -> list[AttemptRow]:
@@ -116,6 +119,10 @@ def by_bulk_attempt(
 def unattended_push_clients(conn: Connection) -> list[str]:
     """The clients that hold messages as push consumers and that no server has."""
     return unattended(conn, conn.execute(_PUSH_CLIENTS).scalars().all())
+
+
+def _granted_names(tx: Transaction, receipts: Sequence[Receipt]) -> dict[str, Any]:
+    return {"grants": encode_rows([each[:3] for each in receipts]), "now_ms": tx.now_ms}
 
 
 def _keys_of(receipts: Iterable[Receipt]) -> str:

@@ -19,7 +19,7 @@ from popserver.model.states import State
 
 
 class AgainRow(NamedTuple):
-    """`first_ms`: since when the first one of them all is READY, also if another transaction has locked that."""
+    """`first_ms`: since when the oldest READY row waits. Another transaction may have locked that row."""
 
     message_key: int
     attempt: int

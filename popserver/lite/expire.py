@@ -56,16 +56,18 @@ def _expire_in_queue(tx: Transaction, queue_id: int, found: Sequence[ExpiringLit
     # Somebody may have sent to them since they were found.
     still = lite_topics.expired_among(tx.conn, topic_id, {each.name for each in found}, tx.now_ms)
     still -= pauses.paused_among(tx.conn, topic_id, still)
-    still -= delivered.timed_lite_topics(tx.conn, topic_id, groups, sorted(still))
+    names = sorted(still)
+    found_in = {group_id: delivered.of_lite_topics(tx.conn, group_id, topic_id, names) for group_id in groups}
+    for group_id, rows in found_in.items():
+        still -= delivered.timed_lite_topics(tx.conn, group_id, rows) if rows else set()
     if not still:
         return 0
-    for group_id in groups:
-        keys = delivered.of_lite_topics(tx.conn, group_id, topic_id, sorted(still))
-        deliveries.remove(tx.conn, [(group_id, key) for key in keys])
-    given = {"groups": encode_rows([(each,) for each in groups]), "names": _encoded(still)}
-    names = given | {"of_topic": topic_id, "of_queue": queue_id}
-    tx.conn.execute(_END_POSITIONS, names)
-    tx.conn.execute(_MOVE_EXPIRED, names)
+    for group_id, rows in found_in.items():
+        deliveries.remove(tx.conn, [(group_id, row.message_key) for row in rows if row.message_group in still])
+    of_these = {"groups": encode_rows([(each,) for each in groups]), "names": _encoded(still)}
+    given = {"of_topic": topic_id, "of_queue": queue_id, **of_these}
+    tx.conn.execute(_END_POSITIONS, given)
+    tx.conn.execute(_MOVE_EXPIRED, given)
     return lite_topics.end(tx.conn, topic_id, still)
 
 

@@ -49,8 +49,8 @@ def move(tx: Transaction, group: Group, topic: Topic, lite_topics: Sequence[str]
         offset = _target(tx, member, names, option)
         if offset is None:
             continue
-        keys = delivered.of_lite_topics(tx.conn, group.group_id, topic.topic_id, [name])
-        deliveries.remove(tx.conn, [(group.group_id, key) for key in keys])
+        rows = delivered.of_lite_topics(tx.conn, group.group_id, topic.topic_id, [name])
+        deliveries.remove(tx.conn, [(group.group_id, row.message_key) for row in rows])
         if not tx.conn.execute(_MOVE, names | {"to_offset": offset}).rowcount:
             tx.conn.execute(_PLACE, names | {"to_offset": offset})
         open_all(tx, group, encode_rows([(group.group_id, member.queue_id, topic.topic_id, name)]), ())

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from sqlalchemy import Connection, bindparam, delete, func, insert, or_, select, update
 
 from popserver.catalog import groups
-from popserver.database.newest import no_index_has
+from popserver.database.newest import newest, no_index_has
 from popserver.database.rows import RowStatement, encode_rows, rows_parameter
 from popserver.database.schema import dead_letter
 from popserver.engine.transaction import STEP_ROWS_MAX, Transaction
@@ -163,7 +163,16 @@ _OF_IDS = _ROWS.where(_HAS_ID, no_index_has(dead_letter.c.group_id) == bindparam
 _NAMED = RowStatement(DeadLetterRow, _OF_IDS)
 _LOCK = RowStatement(DeadLetterRow, _OF_IDS.with_for_update(skip_locked=True))
 _NEWEST = select(func.max(dead_letter.c.dead_letter_id)).where(_OF_GROUP)
-_OF_MESSAGE = RowStatement(DeadLetterRow, _ROWS.where(_OF_GROUP, dead_letter.c.origin_key == bindparam("for_origin")))
+# By a range, which only the index with both columns has: by equality Postgres may read all dead letters of the group.
+_OF_MESSAGE = RowStatement(
+    DeadLetterRow,
+    newest(
+        dead_letter,
+        *(dead_letter.c[name] for name in DeadLetterRow._fields),
+        group_id=bindparam("for_group"),
+        origin_key=bindparam("for_origin"),
+    ),
+)
 _ORIGINS = rows_parameter("origins", "origin_key")
 _OF_ORIGINS = _ROWS.where(_OF_GROUP, dead_letter.c.origin_key.in_(select(_ORIGINS.c.origin_key)))
 _OF_MESSAGES = RowStatement(DeadLetterRow, _OF_ORIGINS)

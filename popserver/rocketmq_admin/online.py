@@ -125,10 +125,8 @@ class OnlineConsumers:
         offsets, holders = await self._reader.read(
             lambda conn: (_offsets(conn, group_id, ids), locks.holders(conn, group_id, now_ms))
         )
-        return [
-            OwnedQueue(topic, place, offsets.get(place.queue_id), holders.get(place.queue_id) == client_id)
-            for topic, place in shares
-        ]
+        own = {queue_id for queue_id, holder in holders.items() if holder == client_id and queue_id in offsets}
+        return [OwnedQueue(topic, place, offsets.get(place.queue_id), place.queue_id in own) for topic, place in shares]
 
 
 def _offsets(conn: Connection, group_id: int, queue_ids: Sequence[int]) -> dict[int, int]:

@@ -100,12 +100,12 @@ def _abandon_holds(tx: Transaction, receipts: Sequence[Receipt]) -> PopError | N
 
 
 def _cancel_delivery(tx: Transaction, receipts: Sequence[Receipt]) -> PopError | None:
-    rows, is_all = holds.lock_granted(tx, receipts)
+    rows = holds.lock_granted(tx, receipts)
     groups = groups_by_id(tx.conn, {row.group_id for row in rows})
     for group_id, several in groupby(rows, key=lambda row: row.group_id):
         if group_id in groups:
             _give_back_unused(tx, groups[group_id].group, list(several))
-    if is_all:
+    if len(rows) == len(receipts) or not holds.has_skipped_granted(tx, receipts):
         return None
     return TooManyRequests("a message that was not sent is locked by another transaction; repeat the request")
 

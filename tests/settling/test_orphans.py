@@ -212,6 +212,17 @@ def test_a_hold_that_ended_or_was_replaced_is_not_withdrawn(store: OpenStore) ->
     assert store.ack(group, new) == [None]
 
 
+def test_grants_are_withdrawn_beside_one_that_is_acked(store: OpenStore) -> None:
+    """No row is locked, so nothing is refused."""
+    topic = store.topic()
+    group = store.group(meets=[topic])
+    store.send(topic, 3)
+    lost = store.receive(group, topic)
+    assert store.ack(group, lost[1]) == [None]
+    assert store.one(release.cancel_delivery, release.CancelDelivery([receipt_of(each) for each in lost])) is None
+    assert sorted(store.states(group).values()) == [State.COMMIT, State.READY, State.READY]
+
+
 def test_an_orphaned_hold_ends_no_later_than_it_would_have(store: OpenStore) -> None:
     topic = store.topic()
     group = store.group(meets=[topic])
