@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from popclient import ClientConfig
+from popserver import logs
 from popserver.database import migrate
 from popserver.database.database import Database
 from tests.support.config_defaults import defaults_with
@@ -33,6 +34,9 @@ PATIENCE_S = 20.0
 def pytest_configure(config: pytest.Config) -> None:
     ClientConfig.__init__.__defaults__ = defaults_with(request_timeout=PATIENCE_S)
     assert ClientConfig("127.0.0.1:1").request_timeout == PATIENCE_S
+    # As an embedded broker does. Once a test captures its log, structlog counts as configured, and writes to standard
+    # output, where other tests expect the words of commands.
+    logs.configure("info", "console")
     # The many servers and commands that tests start are read compiled, as an installed package is.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     config.pluginmanager.register(ChosenEngine(), "chosen-engine")

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-import structlog
 
 import popserver
-from popserver import EmbeddedBroker
+from popserver import EmbeddedBroker, logs
 from tests.support.builders import START
 from tests.support.shell import Shell
 
@@ -17,7 +16,7 @@ from tests.support.shell import Shell
 def _log_as_before() -> Iterator[None]:
     """What `popmq serve` sets up here writes to a stream that ends with the test."""
     yield
-    structlog.reset_defaults()
+    logs.configure("info", "console")
 
 
 @pytest.fixture
