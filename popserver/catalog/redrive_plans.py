@@ -1,4 +1,5 @@
-"""Redrive plans of operators: which dead letters of a group are sent back, where to, and how far that has come.
+"""Redrive plans of operators. A plan says which dead letters of a group are sent back, and where to; its row counts
+what is done.
 
 What a plan does with each dead letter is in the records of `messages.redrives`.
 """

@@ -61,7 +61,7 @@ class StateRow(NamedTuple):
 
 
 class FirstRow(NamedTuple):
-    """The first message of a queue that has a delivery."""
+    """The first of the messages of a queue that have a delivery."""
 
     queue_id: int
     first_key: int
@@ -92,7 +92,7 @@ def redriven_to(conn: Connection, group: Group, origin_key: int) -> int | None:
 
 
 def first_redriven(conn: Connection, first: int, end: int) -> int | None:
-    """The first place with first <= key < end of a redriven message that has a delivery, of any group."""
+    """Of redriven messages that have a delivery in any group, the first place with first <= key < end."""
     found: int | None = conn.execute(_FIRST_REDRIVEN, {"first": first, "end": end}).scalar()
     return found
 

@@ -125,7 +125,12 @@ def take_back(tx: Transaction, holds: Iterable[HoldKey], holder: Holder, client_
 
     The caller has locked nothing. Returns the messages whose rows were free.
     """
-    names = {"holds": encode_rows(list(holds)), "as_holder": holder.value, "by_client": client_id, "until_ms": until_ms}
+    names = {
+        "grants": encode_rows(list(holds)),
+        "as_holder": holder.value,
+        "by_client": client_id,
+        "until_ms": until_ms,
+    }
     return set(tx.conn.execute(_TAKE_BACK, names).scalars())
 
 
@@ -137,12 +142,13 @@ def renew(tx: Transaction, holds: Iterable[tuple[int, int, int, int]], until_ms:
     tx.conn.execute(_RENEW, {"holds": encode_rows(list(holds)), "until_ms": until_ms})
 
 
-def change(tx: Transaction, hold: HoldKey, **to: Any) -> None:
-    """Change a hold whose row is locked: `to_state`, `to_attempt`, `successor` (the next hold id) and `until_ms`;
-    `uncounted` is added to the row's number."""
-    group_id, message_key, hold_id = hold
-    names = {"for_group": group_id, "for_key": message_key, "for_hold": hold_id, "now_ms": tx.now_ms}
-    _CHANGE.of(tx.conn).execute(tx.conn, names | to)
+def change(
+    tx: Transaction, hold: HoldKey, *, state: State, attempt: int, uncounted: int, successor: int, until_ms: int
+) -> None:
+    """Change a hold whose row is locked. `successor` is the next hold id; `uncounted` is added to the row's number."""
+    names = {"for_group": hold[0], "for_key": hold[1], "for_hold": hold[2], "now_ms": tx.now_ms}
+    to = {"to_state": state.value, "to_attempt": attempt, "uncounted": uncounted}
+    _CHANGE.of(tx.conn).execute(tx.conn, {**names, **to, "successor": successor, "until_ms": until_ms})
 
 
 def commit(tx: Transaction, group_id: int, holds: Sequence[tuple[int, int]]) -> int:
@@ -171,7 +177,8 @@ def commit_whole_runs(tx: Transaction, holds: Sequence[tuple[int, int, int, int]
     assert row is not None, "an aggregate has one row"
     if tx.has_other_writers or not row.are_whole(len(holds)):
         return row
-    return row._replace(ended=tx.conn.execute(_END_HOLDS, names).rowcount)
+    remove(tx.conn, [each[:2] for each in holds])
+    return row._replace(ended=row.held)
 
 
 def mark_acked(tx: Transaction, keys: Iterable[Key]) -> None:
@@ -179,7 +186,7 @@ def mark_acked(tx: Transaction, keys: Iterable[Key]) -> None:
     tx.conn.execute(_MARK_ACKED.of(tx.conn), {"keys": encode_rows(list(keys))})
 
 
-# A hold that nobody has any more.
+# Holds whose consumer is gone.
 
 
 def abandon_client(conn: Connection, client_id: str, until_ms: int) -> bool:
@@ -232,8 +239,9 @@ def remove(conn: Connection, keys: Collection[Key]) -> None:
 
 
 def skip(conn: Connection, key: Key) -> SkippedRow | None:
-    """Remove the row of a message that is READY again or waits for a retry; None if it is not any more. The progress is
-    locked if it is in a message group."""
+    """Remove the row of a message that is READY again or waits for a retry. Returns None if the message has another
+    state now. Of a message group, the caller has locked the progress.
+    """
     return _SKIP.first(conn, _one(key))
 
 
@@ -255,7 +263,7 @@ def turn_back(conn: Connection, now_ms: int, by_ms: int) -> None:
 
 
 def forget_group(conn: Connection, group_id: int) -> int | None:
-    """Remove a step of a deleted group's rows. Returns how many; None if user's transactions have all that are left."""
+    """Remove a step of a deleted group's rows. Returns how many; None if users' transactions have locked all others."""
     return _remove_step(conn, delivery.c.group_id == group_id)
 
 
@@ -309,26 +317,20 @@ _GRANT_AGAIN = PerDialect(
         )
     )
 )
-_HOLDS = rows_parameter("holds", "group_id", "message_key", "hold_id")
-_free_again = (
-    select(delivery.c.group_id, delivery.c.message_key)
-    .select_from(_HOLDS)
-    .join(
-        delivery,
-        and_(
-            delivery.c.group_id == _HOLDS.c.group_id,
-            delivery.c.message_key == _HOLDS.c.message_key,
-            delivery.c.hold_id == _HOLDS.c.hold_id,
-            # After a broken answer a simple consumer's hold keeps its kind, but has no client.
-            or_(
-                delivery.c.holder == literal_column(f"'{Holder.ORPHAN}'"), delivery.c.client_id == literal_column("''")
-            ),
-            still_in(delivery.c.state, State.INFLIGHT),
-            delivery.c.visible_at_ms < bindparam("until_ms"),
-        ),
-    )
-    .with_for_update(of=delivery, skip_locked=True)
-)
+
+
+def _still_held(*conditions: ColumnElement[bool]) -> Select[Any]:
+    """The keys of those holds in GRANTED that are current and fulfil the conditions."""
+    named = (delivery.c[name] == GRANTED.c[name] for name in ("group_id", "message_key", "hold_id"))
+    is_held = and_(*named, still_in(delivery.c.state, State.INFLIGHT), *conditions)
+    return select(delivery.c.group_id, delivery.c.message_key).select_from(GRANTED).join(delivery, is_held)
+
+
+# After a broken answer a simple consumer's hold keeps its kind, but has no client.
+_free_again = _still_held(
+    or_(delivery.c.holder == literal_column(f"'{Holder.ORPHAN}'"), delivery.c.client_id == literal_column("''")),
+    delivery.c.visible_at_ms < bindparam("until_ms"),
+).with_for_update(of=delivery, skip_locked=True)
 _TAKE_BACK = (
     update(delivery)
     .where(tuple_(delivery.c.group_id, delivery.c.message_key).in_(_free_again))
@@ -469,9 +471,6 @@ def _end_runs(dialect: Dialect) -> RowStatement[EndedRuns]:
 
 
 _END_RUNS = PerDialect(_end_runs)
-_END_HOLDS = delete(delivery).where(
-    tuple_(delivery.c.group_id, delivery.c.message_key).in_(select(_RUN_HOLDS.c.group_id, _RUN_HOLDS.c.message_key))
-)
 _KEYS = rows_parameter("keys", "group_id", "message_key")
 _MARK_ACKED = PerDialect(
     lambda dialect: (
@@ -495,20 +494,7 @@ _ABANDON_CLIENT = (
     update(delivery).where(tuple_(delivery.c.group_id, delivery.c.message_key).in_(_free)).values(**_ENDS_SOON)
 )
 _STILL_HELD = select(delivery.c.message_key).where(*_of_client).limit(1)
-_TOO_LONG = (
-    select(delivery.c.group_id, delivery.c.message_key)
-    .select_from(GRANTED)
-    .join(
-        delivery,
-        and_(
-            delivery.c.group_id == GRANTED.c.group_id,
-            delivery.c.message_key == GRANTED.c.message_key,
-            delivery.c.hold_id == GRANTED.c.hold_id,
-            still_in(delivery.c.state, State.INFLIGHT),
-            delivery.c.visible_at_ms > bindparam("until_ms"),
-        ),
-    )
-)
+_TOO_LONG = _still_held(delivery.c.visible_at_ms > bindparam("until_ms"))
 _too_long_free = _TOO_LONG.with_for_update(of=delivery, skip_locked=True)
 _ABANDON = (
     update(delivery)

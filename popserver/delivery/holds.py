@@ -56,6 +56,16 @@ class DeliveryRow(NamedTuple):
     message_group: str | None
 
 
+class ShownRow(NamedTuple):
+    """What `why` and the console show of a delivery."""
+
+    message_key: int
+    state: str
+    attempt: int
+    client_id: str
+    visible_at_ms: int
+
+
 class AttemptRow(NamedTuple):
     """A delivery that a receive holds, by its attempt id."""
 
@@ -71,6 +81,11 @@ class AttemptRow(NamedTuple):
 def row_of(conn: Connection, receipt: Receipt) -> DeliveryRow | None:
     """The row of the receipt's message, whatever its state is."""
     return _ROW.first(conn, {"for_group": receipt.group_id, "for_key": receipt.message_key})
+
+
+def of_message(conn: Connection, group_id: int, key: int) -> ShownRow | None:
+    """The row of a message in the group, whatever its state is."""
+    return _OF_MESSAGE.first(conn, {"for_group": group_id, "for_key": key})
 
 
 def lock(tx: Transaction, receipt: Receipt) -> HeldRow | None:
@@ -96,7 +111,8 @@ def lock_granted(tx: Transaction, receipts: Sequence[Receipt]) -> list[GrantedRo
 
 
 def has_skipped_granted(tx: Transaction, receipts: Sequence[Receipt]) -> bool:
-    """Whether another transaction has the row of a receipt that is current. The others are given back before."""
+    """Whether another transaction has locked the row of a current receipt. The caller has given back the other rows
+    before."""
     return dialect_of(tx.conn).has_skipped(tx.conn, _GRANTED.of(tx.conn), _granted_names(tx, receipts))
 
 
@@ -134,6 +150,12 @@ IS_CURRENT = (delivery.c.hold_id == bindparam("for_hold"), delivery.c.visible_at
 _ROW = RowStatement(
     DeliveryRow,
     select(*(delivery.c[name] for name in DeliveryRow._fields)).where(
+        delivery.c.group_id == bindparam("for_group"), delivery.c.message_key == bindparam("for_key")
+    ),
+)
+_OF_MESSAGE = RowStatement(
+    ShownRow,
+    select(*(delivery.c[name] for name in ShownRow._fields)).where(
         delivery.c.group_id == bindparam("for_group"), delivery.c.message_key == bindparam("for_key")
     ),
 )

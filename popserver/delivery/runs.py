@@ -30,6 +30,7 @@ from popserver.database.dialect import Dialect
 from popserver.database.newest import group_of, joined
 from popserver.database.rows import RowStatement
 from popserver.database.schema import KEY_SHIFT, WITH_TIME, delivery
+from popserver.delivery.holds import ShownRow
 
 MESSAGE_GROUP: Final = delivery.c.message_group
 
@@ -47,22 +48,7 @@ class GroupRunRow(NamedTuple):
     message_group: str
 
 
-class HeadRow(NamedTuple):
-    """What `why` and the console show of a delivery."""
-
-    message_key: int
-    state: str
-    attempt: int
-    client_id: str
-    visible_at_ms: int
-
-
-def at(conn: Connection, group_id: int, key: int) -> HeadRow | None:
-    """The delivery of a message, in a message group or not."""
-    return _AT.first(conn, {"for_group": group_id, "for_key": key})
-
-
-def head(conn: Connection, group_id: int, topic_id: int, message_group: str, key: int) -> HeadRow | None:
+def head(conn: Connection, group_id: int, topic_id: int, message_group: str, key: int) -> ShownRow | None:
     """The first delivery of a message group, if it is not after this message."""
     names = {"for_group": group_id, "of_topic": topic_id, "named": message_group, "for_key": key}
     return _HEAD.first(conn, names)
@@ -135,7 +121,7 @@ def first_in_queue(group_id: ColumnElement[int], queue_key: ColumnElement[int]) 
 
 def any_of_lite_topic(group_id: ColumnElement[int], topic_id: ColumnElement[int], name: ColumnElement[Any]) -> Any:
     """The message of a delivery in a lite topic; NULL if it has none. No EXISTS, as for `any_of_run`."""
-    of_it = group_of(delivery) == group_id, delivery.c.topic_id == topic_id, name == MESSAGE_GROUP
+    of_it = group_of(delivery) == group_id, delivery.c.topic_id == topic_id, delivery.c.message_group == name
     return select(delivery.c.message_key).where(*of_it).limit(literal_column("1")).scalar_subquery()
 
 
@@ -170,14 +156,13 @@ def _order_of_run(each: FromClause) -> Sequence[ColumnElement[Any]]:
     return each.c.message_group, each.c.message_key
 
 
-_HEADS = select(*(delivery.c[name] for name in HeadRow._fields)).where(delivery.c.group_id == bindparam("for_group"))
-_AT = RowStatement(HeadRow, _HEADS.where(delivery.c.message_key == bindparam("for_key")))
 _HEAD = RowStatement(
-    HeadRow,
-    _HEADS.where(
+    ShownRow,
+    select(*(delivery.c[name] for name in ShownRow._fields))
+    .where(
         group_of(delivery) == bindparam("for_group"),
         delivery.c.topic_id == bindparam("of_topic"),
-        bindparam("named") == MESSAGE_GROUP,
+        delivery.c.message_group == bindparam("named"),
         delivery.c.message_key <= bindparam("for_key"),
     )
     .order_by(delivery.c.message_key)

@@ -11,10 +11,10 @@ from popserver.catalog import pauses, topics
 from popserver.database import states_of
 from popserver.database.schema import IS_ORIGINAL, message, progress, queue
 from popserver.database.schema import message_group_progress as behind
-from popserver.delivery import delivered, history, runs
+from popserver.delivery import delivered, history, holds, runs
 from popserver.delivery.history import HistoryStep
+from popserver.delivery.holds import ShownRow
 from popserver.delivery.retry_topic import RetryMessage, copies_of, first_place
-from popserver.delivery.runs import HeadRow
 from popserver.engine.clock import Times
 from popserver.inspection.why import (
     DeathFacts,
@@ -123,7 +123,7 @@ def _redriven(conn: Connection, group: Group, origin_key: int) -> RedrivenFacts 
 def _sent_back(conn: Connection, group: Group, origin_key: int, back: RedrivenFacts) -> MessageFacts:
     """The facts about a message that was redriven in mode POP: it has its own delivery, or is done."""
     at = delivered.redriven_to(conn, group, origin_key)
-    hold = None if at is None else _hold(conn, runs.at(conn, group.group_id, at))
+    hold = None if at is None else _hold(conn, holds.of_message(conn, group.group_id, at))
     return MessageFacts(group, states_of.state_of(conn, group.group_id, origin_key), hold=hold, redriven=back)
 
 
@@ -134,7 +134,7 @@ def of_stored(conn: Connection, group: Group, key: int) -> MessageFacts:
     names = conn.execute(named.where(message.c.message_key == key)).one()
     first_key = first_place(conn, group, key)
     death = _death(conn, group, first_key)
-    hold = _hold(conn, runs.at(conn, group.group_id, key))
+    hold = _hold(conn, holds.of_message(conn, group.group_id, key))
     state = states_of.state_of(conn, group.group_id, key, first_key)
     pause = _pause(conn, group, names.topic_id, names.message_group)
     is_lite = names.message_type == MessageType.LITE
@@ -208,7 +208,7 @@ def _stuck_delay(conn: Connection, scheduled: PendingFacts, times: Times) -> str
     return None if broken is None else broken.says
 
 
-def _hold(conn: Connection, row: HeadRow | None) -> HoldFacts | None:
+def _hold(conn: Connection, row: ShownRow | None) -> HoldFacts | None:
     if row is None:
         return None
     message_id = conn.execute(select(message.c.message_id).where(message.c.message_key == row.message_key)).scalar()

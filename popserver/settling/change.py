@@ -94,8 +94,8 @@ def _change_one(tx: Transaction, request: ChangeInvisible) -> Receipt | PopError
     deliveries.change(
         tx,
         old[:3],
-        to_state=target(event).value,
-        to_attempt=_attempt_after(event, request, row),
+        state=target(event),
+        attempt=_attempt_after(event, request, row),
         uncounted=int(event is Event.GIVE_BACK or request.suspend),
         successor=successor,
         until_ms=end_ms,

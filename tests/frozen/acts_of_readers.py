@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import cast
 
 from sqlalchemy import Connection
 
@@ -19,6 +20,7 @@ from popserver.delivery import due
 from popserver.delivery.holds import unattended_push_clients
 from popserver.engine.reader import Reader
 from popserver.engine.wakeups import PollKey
+from popserver.engine.writer import Writer
 from popserver.filters import Filter, tags
 from popserver.filters import sql as filters_sql
 from popserver.inspection import facts, find, holds, message_facts
@@ -203,7 +205,7 @@ def ask_for_messages(store: TouredStore, world: World) -> None:
 @act
 def find_messages(store: TouredStore, world: World) -> None:
     """By a key, by a filter, of a lite topic; the same by RocketMQ's administration."""
-    reader = Reader(store.database, None)  # type: ignore[arg-type]  # only for a database in memory
+    reader = Reader(store.database, cast("Writer", None))  # it asks the writer of a database in memory only
     lately = store.now_ms - HOUR
     wishes: list[tuple[Topic | None, Wish]] = [
         (None, Wish("k1", None, None, 0, None, PAGE)),
