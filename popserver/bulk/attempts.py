@@ -17,7 +17,7 @@ from sqlalchemy import BigInteger, Connection, bindparam, func, select
 from popserver.bulk.rules import RECEIVE_BYTES_MAX
 from popserver.database.dialect import dialect_of
 from popserver.database.notifications import DUE
-from popserver.database.rows import RowQuery, encode_rows, rows_parameter
+from popserver.database.rows import RowQuery, encode_column, rows_parameter
 from popserver.database.schema import message
 from popserver.delivery import deliveries, holds
 from popserver.delivery.history import Moved, record
@@ -142,7 +142,7 @@ def _lock(tx: Transaction, attempt: Attempt) -> bool:
 
 def _within_bytes(tx: Transaction, keys: Sequence[int]) -> int:
     """How many of the first messages fit into one answer."""
-    named = {"keys": encode_rows([(key,) for key in keys])}
+    named = {"keys": encode_column(keys)}
     sizes = {each.message_key: each.size for each in _SIZES.rows(tx.conn, named)} if keys else {}
     ends = accumulate(sizes[key] for key in keys)
     return max(1, sum(end <= RECEIVE_BYTES_MAX for end in ends))

@@ -17,7 +17,7 @@ from sqlalchemy import Connection, Select, bindparam, func, or_, select
 from popserver.bulk.rules import CHUNK_BYTES_MAX, CHUNK_MESSAGES_MAX, HeldPage, QueuePage, QueueSlice
 from popserver.database.columns import SIZE, ColumnQuery, Columns
 from popserver.database.dialect import dialect_of
-from popserver.database.rows import RowQuery, encode_rows, rows_parameter
+from popserver.database.rows import RowQuery, encode_column, rows_parameter
 from popserver.database.schema import message, queue
 from popserver.filters import SqlFilter
 from popserver.messages.ranges import INSIDE, WITH_TAG, FilterQuery, Work, judge, narrowed, of_tags
@@ -57,13 +57,13 @@ def first_of(
     Messages that were redriven to their group have another place; the page names their first places.
     """
     named = keys[:CHUNK_MESSAGES_MAX]
-    sizes = _BY_KEY.columns(conn, ["size"], {"keys": encode_rows([(key,) for key in named])})
+    sizes = _BY_KEY.columns(conn, ["size"], {"keys": encode_column(named)})
     page_keys = _within_bytes(sizes)
     left = keys[len(named) if len(page_keys) == len(sizes.keys) else named.index(page_keys[-1]) + 1 :]
-    found = _BY_KEY.columns(conn, sources, {"keys": encode_rows([(key,) for key in page_keys])})
+    found = _BY_KEY.columns(conn, sources, {"keys": encode_column(page_keys)})
     found = _at_origins(conn, topic, found)
     queue_ids = set(map(queue_of, found.places))
-    rows = _NUMBERS.rows(conn, {"queues": encode_rows([(each,) for each in queue_ids])})
+    rows = _NUMBERS.rows(conn, {"queues": encode_column(queue_ids)})
     return HeldPage(found, {row.queue_id: row.number for row in rows}), left
 
 
@@ -106,7 +106,7 @@ def _sizes_first(conn: Connection, queue_slice: QueueSlice, names: Mapping[str, 
     keys, end_key = _wanted(conn, queue_slice, names)
     if isinstance(keys, range):
         return _EVERY.columns(conn, queue_slice.sources, {"from_key": keys.start, "to_key": keys.stop}), end_key
-    return _BY_KEY.columns(conn, queue_slice.sources, {"keys": encode_rows([(key,) for key in keys])}), end_key
+    return _BY_KEY.columns(conn, queue_slice.sources, {"keys": encode_column(keys)}), end_key
 
 
 def _wanted(conn: Connection, queue_slice: QueueSlice, names: Mapping[str, int]) -> tuple[Sequence[int], int]:
@@ -119,7 +119,7 @@ def _wanted(conn: Connection, queue_slice: QueueSlice, names: Mapping[str, int])
         return range(names["from_key"], end_key), end_key
     if isinstance(wanted, SqlFilter):
         judged, reached = judge(conn, _JUDGED, wanted, names, Work())
-        sizes = _BY_KEY.columns(conn, ["size"], {"keys": encode_rows([(key,) for key in judged])})
+        sizes = _BY_KEY.columns(conn, ["size"], {"keys": encode_column(judged)})
     else:
         sizes = _TAGGED.columns(conn, ["size"], {**names, **of_tags(wanted)})
         is_full = len(sizes.keys) == names["limit"]

@@ -9,7 +9,7 @@ from sqlalchemy import ColumnElement, Connection, Text, bindparam, insert, selec
 
 from popserver.database.dialect import Dialect, PerDialect, dialect_of
 from popserver.database.newest import newest_queues
-from popserver.database.rows import RowStatement, encode_rows, rows_parameter
+from popserver.database.rows import RowStatement, encode_column, rows_parameter
 from popserver.database.schema import queue
 from popserver.engine.transaction import LockOrder, Locks, Transaction
 from popserver.model.errors import BadRequest, ConsumerGroupNotFound, TopicNotFound
@@ -40,7 +40,7 @@ def queue_rows(conn: Connection, topic_id: int) -> list[QueueRow]:
 
 def queue_rows_of_several(conn: Connection, topic_ids: Collection[int]) -> dict[int, list[QueueRow]]:
     """The queues of several topics, by topic id."""
-    return _by_topic(_QUEUES.of(conn).rows(conn, {"topics": encode_rows([(each,) for each in topic_ids])}))
+    return _by_topic(_QUEUES.of(conn).rows(conn, {"topics": encode_column(topic_ids)}))
 
 
 def all_queue_rows(conn: Connection) -> dict[int, list[QueueRow]]:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, FromClause, ScalarSelect, bindparam, delete, func, insert, select
 
-from popserver.database.rows import RowStatement, encode_rows, rows_parameter
+from popserver.database.rows import RowStatement, encode_column, rows_parameter
 from popserver.database.schema import consumer_group, pause
 from popserver.database.schema import topic as topic_table
 from popserver.model.names import Resource
@@ -46,7 +46,7 @@ class FirstPauses(NamedTuple):
 
 def pauses_of(conn: Connection, group_ids: Collection[int], limit: int) -> dict[int, FirstPauses]:
     """The first `limit` pauses of each of these groups."""
-    names = {"groups": encode_rows([(each,) for each in group_ids]), "limit": limit}
+    names = {"groups": encode_column(group_ids), "limit": limit}
     shown: dict[int, list[GroupPause]] = {each: [] for each in group_ids}
     for row in _FIRST.rows(conn, names):
         shown[row.group_id].append(_pause(row))
@@ -88,7 +88,7 @@ def is_paused(conn: Connection, key: PauseKey) -> bool:
 
 def paused_among(conn: Connection, topic_id: int, message_groups: Collection[str]) -> set[str]:
     """Those of these message groups of the topic that any group has paused."""
-    names = encode_rows([(each,) for each in sorted(message_groups)])
+    names = encode_column(sorted(message_groups))
     return set(conn.execute(_AMONG, {"topic_id": topic_id, "names": names}).scalars())
 
 

@@ -10,7 +10,7 @@ from sqlalchemy import bindparam, insert, select, update
 
 from popserver.catalog.lookup import QueueRow, group_not_found, lock, of_another_mode, queue_rows, topic_not_found
 from popserver.database.notifications import GROUP, Invalidation
-from popserver.database.rows import encode_rows, rows_parameter
+from popserver.database.rows import encode_column, rows_parameter
 from popserver.database.schema import consumer_group, progress, queue
 from popserver.database.schema import topic as topic_table
 from popserver.engine.transaction import Phase, Request, Transaction, carries_out
@@ -59,7 +59,7 @@ def set_modes(tx: Transaction, groups: Iterable[Group], mode: Mode) -> None:
     """
     ids = {each.group_id: each.name for each in groups if each.mode is None}
     if ids:
-        names = {"groups": encode_rows([(each,) for each in sorted(ids)]), "new_mode": mode.value}
+        names = {"groups": encode_column(sorted(ids)), "new_mode": mode.value}
         for group_id in tx.conn.execute(_SET_GROUP_MODES, names).scalars():
             tx.invalidate(Invalidation(GROUP, *ids[group_id]))
 

@@ -13,7 +13,7 @@ from typing import ClassVar, NamedTuple
 from sqlalchemy import Connection, bindparam, delete, func, insert, literal_column, or_, select, text, tuple_, update
 
 from popserver.database.notifications import EVERYTHING, SERVERS
-from popserver.database.rows import encode_rows, rows_parameter
+from popserver.database.rows import encode_column, encode_rows, rows_parameter
 from popserver.database.schema import client, server
 from popserver.engine.transaction import STEP_ROWS_MAX, Phase, Request, Transaction, carries_out
 from popserver.members import sql as members_sql
@@ -172,7 +172,7 @@ def known(conn: Connection, now_ms: int) -> list[KnownServer]:
 
 def unattended(conn: Connection, clients: Sequence[str]) -> list[str]:
     """Those of these clients that no server has."""
-    attended = set(conn.execute(_ATTENDED, {"clients": encode_rows([(each,) for each in clients])}).scalars())
+    attended = set(conn.execute(_ATTENDED, {"clients": encode_column(clients)}).scalars())
     return [each for each in clients if each not in attended]
 
 
@@ -201,7 +201,7 @@ def _left_behind(tx: Transaction) -> tuple[str, ...]:
     unseen = _long_unseen(tx)
     if not unseen:
         return ()
-    listed = {"servers": encode_rows([(each,) for each in sorted(unseen)])}
+    listed = {"servers": encode_column(sorted(unseen))}
     clients = tuple(tx.conn.execute(_CLIENTS_OF, listed).scalars())
     if not clients:
         tx.conn.execute(_FORGET, listed)
@@ -221,7 +221,7 @@ def _lapse_ms(tx: Transaction) -> int:
 def _attended(conn: Connection, client_ids: Collection[str]) -> dict[str, set[str]]:
     """The servers that have each client. The rows are locked until the transaction ends."""
     have: dict[str, set[str]] = {client_id: set() for client_id in client_ids}
-    for row in conn.execute(_LOCK, {"clients": encode_rows([(client_id,) for client_id in client_ids])}):
+    for row in conn.execute(_LOCK, {"clients": encode_column(client_ids)}):
         have[row.client_id].add(row.server_id)
     return have
 

@@ -7,7 +7,7 @@ the array with its own JSON function.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from sqlalchemy import (
@@ -50,6 +50,11 @@ def rows_as_json(*columns: ColumnElement[Any]) -> ColumnElement[str]:
 
 # The value for a `rows_parameter`. Made once, because json.dumps with options makes a new encoder for each call.
 encode_rows: Callable[[Sequence[Sequence[int | str | None]]], str] = json.JSONEncoder(separators=(",", ":")).encode
+
+
+def encode_column(values: Iterable[int | str | None]) -> str:
+    """The value for a `rows_parameter` of one column."""
+    return encode_rows([(each,) for each in values])
 
 
 class _Rows(FunctionElement[Any]):

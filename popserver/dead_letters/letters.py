@@ -10,7 +10,7 @@ from sqlalchemy import Connection, func, select
 
 from popserver.catalog import facts as catalog_facts
 from popserver.catalog import topics
-from popserver.database.rows import encode_rows, rows_parameter
+from popserver.database.rows import encode_column, rows_parameter
 from popserver.database.schema import message, queue
 from popserver.dead_letters import selecting
 from popserver.dead_letters.rules import LetterSelection
@@ -79,8 +79,7 @@ def find_dead_letter(conn: Connection, group_name: Resource, message_id: str) ->
 
 def _within_an_answer(conn: Connection, rows: Sequence[DeadLetterRow]) -> list[DeadLetterRow]:
     sizes = {
-        row.message_key: row.size
-        for row in conn.execute(_SIZES, {"keys": encode_rows([(row.copy_key,) for row in rows])})
+        row.message_key: row.size for row in conn.execute(_SIZES, {"keys": encode_column(row.copy_key for row in rows)})
     }
     kept = set(read.within_a_page((row.copy_key, sizes[row.copy_key]) for row in rows if row.copy_key in sizes))
     return list(takewhile(lambda row: row.copy_key in kept or row.copy_key not in sizes, rows))
@@ -94,7 +93,7 @@ def _dead_letters(
     by_key = {each.message_key: each for each in copies}
     # A dead letter stays after the topic that it came from is deleted.
     names = topics.names_by_id(conn, {row.origin_topic_id for row in rows})
-    queues = {"queues": encode_rows([(queue_of(row.origin_key),) for row in rows])}
+    queues = {"queues": encode_column(queue_of(row.origin_key) for row in rows)}
     numbers = {row.queue_id: row.number for row in conn.execute(_NUMBERS, queues)}
     return [
         DeadLetter(

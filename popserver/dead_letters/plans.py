@@ -14,7 +14,7 @@ from sqlalchemy import select
 
 from popserver.catalog import groups, lookup, redrive_plans, topics
 from popserver.catalog.redrive_plans import PlanRow
-from popserver.database.rows import encode_rows
+from popserver.database.rows import encode_column
 from popserver.database.schema import message
 from popserver.dead_letters.plan_requests import CancelPlan, NewPlan, PlanStep, RedriveCounts, RedriveNow, RunPlan
 from popserver.dead_letters.redrive import NO_COPY, NOT_DEAD, FoundLetters, Plan, find, send, why_not
@@ -106,7 +106,7 @@ def _record_step(tx: Transaction, request: PlanStep) -> None:
 
 def _write_records(tx: Transaction, row: PlanRow, ids: Sequence[int]) -> None:
     names = {"of_plan": row.plan_id, "for_group": row.group_id, "why": row.reason, "target": row.target_topic_id}
-    names["ids"] = encode_rows([(each,) for each in ids])
+    names["ids"] = encode_column(ids)
     written = tx.conn.execute(_RECORD, names, execution_options={"preserve_rowcount": True}).rowcount
     redrive_plans.count_planned(tx, row.plan_id, written)
 

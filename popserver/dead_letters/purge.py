@@ -12,7 +12,7 @@ from typing import ClassVar
 from sqlalchemy import BigInteger, bindparam, delete, func, select, update
 
 from popserver.catalog import topics
-from popserver.database.rows import encode_rows, rows_parameter
+from popserver.database.rows import encode_column, rows_parameter
 from popserver.database.schema import consumer_group, message, progress, queue
 from popserver.delivery import delivered, deliveries
 from popserver.engine.transaction import Phase, Request, Transaction, carries_out
@@ -58,7 +58,7 @@ def _purge_letters(tx: Transaction, request: PurgeLetters) -> int | PopError:
     ids = [letters[key] for key in gone]
     redrives.note_purged(tx, ids)
     dead_letters.remove(tx, ids)
-    tx.conn.execute(_REMOVE, {"keys": encode_rows([(key,) for key in gone])})
+    tx.conn.execute(_REMOVE, {"keys": encode_column(gone)})
     bounds = {"first": message_key(place.queue_id, 0), "end": message_key(place.queue_id + 1, 0)}
     first = tx.conn.execute(_FIRST_LEFT, bounds).scalar()
     tx.conn.execute(_MOVE_UP, {"of_queue": place.queue_id, "first_left": None if first is None else offset_of(first)})
@@ -78,7 +78,7 @@ def _unfinished(tx: Transaction, group: Group, letters: Sequence[DeadLetterRow])
     busy: set[int] = set()
     if group.mode is Mode.PULL:
         # Before the deliveries: a message that is sent back gets one before the progress passes it.
-        queues = encode_rows([(each,) for each in {queue_of(key) for key in key_of.values()}])
+        queues = encode_column({queue_of(key) for key in key_of.values()})
         rows = tx.conn.execute(_PROGRESS, {"of_group": group.group_id, "queues": queues})
         read_to = {row.queue_id: row.next_offset for row in rows}
         busy |= {key for key in key_of.values() if offset_of(key) >= read_to.get(queue_of(key), 0)}

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, and_, bindparam, func, insert, literal_column, null, select, update
 
 from popserver.catalog.topics import ensure_topic, find_topic, topics_by_id
-from popserver.database.rows import RowStatement, encode_rows, rows_parameter
+from popserver.database.rows import RowStatement, encode_column, encode_rows, rows_parameter
 from popserver.database.schema import message, progress, queue
 from popserver.dead_letters.rules import RedriveItem, Repair, message_id_of, with_marks
 from popserver.delivery import deliveries
@@ -92,7 +92,7 @@ def find(tx: Transaction, group: Group, ids: Sequence[int]) -> FoundLetters:
                 f"dead letter {others[0]} of group '{group.name}' is in use by another transaction; nothing was"
                 " redriven, repeat the request"
             )
-    keys = encode_rows([(row.copy_key,) for row in locked.values()])
+    keys = encode_column(row.copy_key for row in locked.values())
     copies = {row.message_key: row for row in _COPIES_OF.rows(tx.conn, {"keys": keys})}
     letters = {dead_letter_id: row for dead_letter_id, row in locked.items() if row.copy_key in copies}
     topics = {row.origin_topic_id for row in letters.values()} | {row.topic_id for row in copies.values()}
@@ -230,13 +230,13 @@ def _redriven(plan: Plan, sent: _Sent) -> Redriven:
 
 def _reads(conn: Connection, group: Group, queue_ids: Collection[int]) -> set[int]:
     """Those of these queues that the group consumes: it gets the messages stored there without a delivery."""
-    names = {"for_group": group.group_id, "queues": encode_rows([(each,) for each in queue_ids])}
+    names = {"for_group": group.group_id, "queues": encode_column(queue_ids)}
     return set(conn.execute(_READ_QUEUES, names).scalars())
 
 
 def _resets(conn: Connection, group: Group, letters: Sequence[tuple[DeadLetterRow, RedriveItem]]) -> dict[int, int]:
     """The group's count of resets in the queues that the dead letters came from."""
-    queues = encode_rows([(each,) for each in sorted({queue_of(letter.origin_key) for letter, _ in letters})])
+    queues = encode_column(sorted({queue_of(letter.origin_key) for letter, _ in letters}))
     rows = conn.execute(_RESETS, {"for_group": group.group_id, "queues": queues})
     return {row.queue_id: row.resets for row in rows}
 

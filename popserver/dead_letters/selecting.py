@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 
 from popserver.catalog import facts as catalog_facts
 from popserver.catalog import lookup, topics
-from popserver.database.rows import encode_rows
+from popserver.database.rows import encode_column
 from popserver.dead_letters.rules import LetterSelection, Selection
 from popserver.delivery.retry_topic import properties_of
 from popserver.engine.transaction import STEP_ROWS_MAX
@@ -113,7 +113,7 @@ def _judged(
     start = 0
     while start < len(rows):
         several = rows[start : start + work.messages(wanted)]
-        keys = encode_rows([(row.copy_key,) for row in several])
+        keys = encode_column(row.copy_key for row in several)
         copies = {row.message_key: row for row in read.BY_KEY.rows(conn, {"keys": keys}, bodies=Bodies.NONE)}
         for row in several:
             start += 1

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from sqlalchemy import BindParameter, Integer, Select, bindparam, delete, select
 
-from popserver.database.rows import encode_rows, rows_parameter
+from popserver.database.rows import encode_column, rows_parameter
 from popserver.database.schema import message_group_progress as behind
 from popserver.delivery import delivered, deliveries, moving_starts
 from popserver.delivery.delivered import StateRow
@@ -79,7 +79,7 @@ def _pages(tx: Transaction, query: Select[T], place: GroupInQueue, after: T) -> 
 
 
 def _execute(tx: Transaction, statement: Any, place: GroupInQueue, keys: Sequence[int | str]) -> None:
-    tx.conn.execute(statement, place.names | {"keys": encode_rows([(key,) for key in keys])})
+    tx.conn.execute(statement, place.names | {"keys": encode_column(keys)})
 
 
 _LIMIT: BindParameter[int] = bindparam("limit", type_=Integer)

@@ -20,7 +20,7 @@ from sqlalchemy import bindparam, case, insert, literal_column, select, text
 
 from popserver.catalog import topics
 from popserver.database.dialect import dialect_of
-from popserver.database.rows import encode_rows, rows_parameter
+from popserver.database.rows import encode_column, encode_rows, rows_parameter
 from popserver.database.schema import message
 from popserver.delivery import deliveries
 from popserver.delivery.deliveries import Ending
@@ -79,7 +79,7 @@ def _with_origins(
     redriven = redrives.of_places_in_group(tx.conn, group.group_id, keys)
     if not redriven:
         return list(candidates)
-    rows = tx.conn.execute(_PROPERTIES, {"keys": encode_rows([(key,) for key in redriven])})
+    rows = tx.conn.execute(_PROPERTIES, {"keys": encode_column(redriven)})
     sent_with = {row.message_key: as_it_was_sent(row.properties) for row in rows}
     origins = {
         key: Origin(each.origin_key, each.origin_topic_id, sent_with[key])

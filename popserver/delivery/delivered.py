@@ -22,7 +22,7 @@ from sqlalchemy import (
 
 from popserver.database.dialect import Dialect, PerDialect, dialect_of
 from popserver.database.newest import group_of
-from popserver.database.rows import RowStatement, encode_rows, rows_parameter
+from popserver.database.rows import RowStatement, encode_column, rows_parameter
 from popserver.database.schema import KEY_SHIFT, delivery, in_states
 from popserver.engine.transaction import STEP_ROWS_MAX, Transaction
 from popserver.messages.redrives import REDRIVEN, REDRIVEN_TO
@@ -158,7 +158,7 @@ def of_lite_topics(conn: Connection, group_id: int, topic_id: int, names: Collec
     """
     given: dict[str, Any] = {"for_group": group_id, "of_topic": topic_id}
     if dialect_of(conn).has_other_writers:
-        each = [given | {"names": encode_rows([(name,) for name in names])}]
+        each = [given | {"names": encode_column(names)}]
     else:
         each = [given | {"name": name} for name in names]
     return [row for one in each for row in _OF_LITE_TOPICS.of(conn).rows(conn, one)]
@@ -170,7 +170,7 @@ def timed_lite_topics(conn: Connection, group_id: int, rows: Iterable[LiteRow]) 
 
 
 def _named(group_id: int, keys: Iterable[int]) -> dict[str, Any]:
-    return {"for_group": group_id, "keys": encode_rows([(key,) for key in keys])}
+    return {"for_group": group_id, "keys": encode_column(keys)}
 
 
 _OF_GROUP = delivery.c.group_id == bindparam("for_group")

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Select, bindparam, delete, func, insert, lite
 
 from popserver.database.dialect import Dialect, PerDialect
 from popserver.database.newest import is_newest
-from popserver.database.rows import RowStatement, encode_rows, rows_parameter
+from popserver.database.rows import RowStatement, encode_column, encode_rows, rows_parameter
 from popserver.database.schema import message_group_progress as behind
 from popserver.database.schema import message_group_start as own
 from popserver.database.schema import progress
@@ -118,7 +118,7 @@ def _move_own(tx: Transaction, place: QueueToScan, names: dict[str, Any]) -> int
     ended = [each for each in starts if each.first_offset is None or each.first_offset >= place.start_offset]
     left = [each for each in starts if each not in ended]
     if ended:
-        tx.conn.execute(_END_OWN, names | {"names": encode_rows([(each.message_group,) for each in ended])})
+        tx.conn.execute(_END_OWN, names | {"names": encode_column(each.message_group for each in ended)})
     moved = [(each.first_offset, each.message_group) for each in left if each.first_offset != each.start_offset]
     if moved:
         tx.conn.execute(_MOVE_OWN, names | {"moved": encode_rows(moved)})

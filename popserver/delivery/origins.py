@@ -12,7 +12,7 @@ from typing import NamedTuple
 from sqlalchemy import Connection, select
 
 from popserver.catalog.topics import names_by_id
-from popserver.database.rows import RowStatement, encode_rows, rows_parameter
+from popserver.database.rows import RowStatement, encode_column, rows_parameter
 from popserver.database.schema import message, queue
 from popserver.database.schema import topic as topic_table
 from popserver.delivery.retry_topic import RetryOrigin, properties_of, retry_origin_of
@@ -48,7 +48,7 @@ def topics_behind(conn: Connection, keys: Sequence[int]) -> set[Resource | None]
 
 def _steps(conn: Connection, keys: Sequence[int]) -> list[tuple[Resource | None, int]]:
     """One step back from each message: the topic and its key there. A message of an ordinary topic has none."""
-    rows = _COPIES.rows(conn, {"keys": encode_rows([(key,) for key in keys])})
+    rows = _COPIES.rows(conn, {"keys": encode_column(keys)})
     retries = {row.message_key: _retry_origin(row) for row in rows if row.name.startswith(RETRY_PREFIX)}
     topics = _topics_of(conn, (each.origin_key for each in retries.values() if each is not None))
     letters = dead_letters.of_copies(conn, {row.message_key for row in rows} - retries.keys())
@@ -81,7 +81,7 @@ def _topics_of(conn: Connection, keys: Iterable[int]) -> dict[int, Resource]:
     queue_ids = {queue_of(key) for key in keys}
     if not queue_ids:
         return {}
-    rows = conn.execute(_TOPICS, {"queues": encode_rows([(each,) for each in queue_ids])})
+    rows = conn.execute(_TOPICS, {"queues": encode_column(queue_ids)})
     return {row.queue_id: Resource(row.namespace, row.name) for row in rows}
 
 

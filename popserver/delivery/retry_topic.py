@@ -14,7 +14,7 @@ from typing import ClassVar, NamedTuple
 from sqlalchemy import Connection, and_, bindparam, func, insert, literal_column, select
 
 from popserver.catalog import topics
-from popserver.database.rows import RowStatement, encode_rows, rows_parameter
+from popserver.database.rows import RowStatement, encode_column, encode_rows, rows_parameter
 from popserver.database.schema import KEY_SHIFT, message, progress
 from popserver.database.schema import topic as topic_table
 from popserver.delivery import deliveries
@@ -63,7 +63,7 @@ class NewRetries:
 
 
 def _write(tx: Transaction, group: Group, rows: Sequence[DueRow]) -> None:
-    names = {"for_group": group.group_id, "keys": encode_rows([(each.message_key,) for each in rows])}
+    names = {"for_group": group.group_id, "keys": encode_column(each.message_key for each in rows)}
     parents = {row.message_key: row for row in _PARENTS.rows(tx.conn, names)}
     # The others are of a deleted topic and go with it.
     kept = [row for row in rows if row.message_key in parents]

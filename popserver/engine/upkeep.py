@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy import Column, ColumnElement, Connection, Text, Update, bindparam, case, delete, select, update
 
-from popserver.database.rows import encode_rows, rows_parameter
+from popserver.database.rows import encode_column, rows_parameter
 from popserver.engine.transaction import STEP_ROWS_MAX
 
 
@@ -20,7 +20,7 @@ def remove_step(conn: Connection, key: Column[Any], *of_what_is_gone: ColumnElem
         return 0
     these = select((_NAMES if isinstance(key.type, Text) else _KEYS).c.key)
     removed = delete(key.table).where(*of_what_is_gone, key.in_(these))
-    return conn.execute(removed, {"keys": encode_rows([(each,) for each in keys])}).rowcount
+    return conn.execute(removed, {"keys": encode_column(keys)}).rowcount
 
 
 def sooner(column: Column[Any], *only: ColumnElement[bool], ready: ColumnElement[bool] | None = None) -> Update:

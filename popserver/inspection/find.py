@@ -16,7 +16,7 @@ from typing import NamedTuple
 from sqlalchemy import Connection, and_, case, select
 
 from popserver.catalog.lookup import QueueRow, queue_rows
-from popserver.database.rows import RowStatement, encode_rows, rows_parameter
+from popserver.database.rows import RowStatement, encode_column, rows_parameter
 from popserver.database.schema import KEY_SHIFT, message, queue
 from popserver.database.schema import topic as topic_table
 from popserver.engine.reader import Reader
@@ -190,7 +190,7 @@ async def _by_key(reader: Reader, topic: Topic | None, key: str, wish: Wish, wan
         while done < len(places) and (done == 0 or units > search.units) and len(found) < wish.limit:
             work.start_again()
             step = places[done : done + min(STEP_ROWS, work.messages(wanted))]
-            names = {"keys": encode_rows([(each.message_key,) for each in step])}
+            names = {"keys": encode_column(each.message_key for each in step)}
             judge = partial(_judge, step, wish=wish, wanted=wanted, work=work, limit=wish.limit - len(found))
             judged, matches = await reader.read_then(partial(_KEYED.rows, names=names), judge)
             units -= work.used

@@ -6,14 +6,14 @@ and so does one that an operator has paused.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from sqlalchemy import bindparam, delete, select, tuple_, update
 
 from popserver.catalog import pauses
-from popserver.database.rows import encode_rows, rows_parameter
+from popserver.database.rows import encode_column, rows_parameter
 from popserver.database.schema import message_group_progress as behind
 from popserver.database.schema import queue
 from popserver.delivery import delivered, deliveries
@@ -64,15 +64,11 @@ def _expire_in_queue(tx: Transaction, queue_id: int, found: Sequence[ExpiringLit
         return 0
     for group_id, rows in found_in.items():
         deliveries.remove(tx.conn, [(group_id, row.message_key) for row in rows if row.message_group in still])
-    of_these = {"groups": encode_rows([(each,) for each in groups]), "names": _encoded(still)}
+    of_these = {"groups": encode_column(groups), "names": encode_column(sorted(still))}
     given = {"of_topic": topic_id, "of_queue": queue_id, **of_these}
     tx.conn.execute(_END_POSITIONS, given)
     tx.conn.execute(_MOVE_EXPIRED, given)
     return lite_topics.end(tx.conn, topic_id, still)
-
-
-def _encoded(names: Collection[str]) -> str:
-    return encode_rows([(each,) for each in sorted(names)])
 
 
 _NAMED = rows_parameter("names", text=("name",))

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, bindparam, select, update
 from popserver.cluster.sql import forget_servers, newest_heartbeat_ms
 from popserver.database.check import check_unused
 from popserver.database.database import Database
-from popserver.database.rows import encode_rows, rows_parameter
+from popserver.database.rows import encode_column, rows_parameter
 from popserver.database.schema import message, message_group_progress, queue
 from popserver.delivery import deliveries
 from popserver.engine.transaction import STEP_ROWS_MAX
@@ -75,7 +75,7 @@ def _reset_queue(database: Database, conn: Connection, queue_id: int, now_ms: in
         if not keys:
             return changed
         database.begin(conn)
-        changed += conn.execute(_NOW, {"these_keys": encode_rows([(key,) for key in keys]), "now_ms": now_ms}).rowcount
+        changed += conn.execute(_NOW, {"these_keys": encode_column(keys), "now_ms": now_ms}).rowcount
         database.commit(conn)
         end = keys[-1]
 

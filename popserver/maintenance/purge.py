@@ -10,7 +10,7 @@ from sqlalchemy import bindparam, delete, func, select
 
 from popserver.catalog import pauses
 from popserver.catalog.lookup import queue_rows
-from popserver.database.rows import encode_rows, rows_parameter
+from popserver.database.rows import encode_column, encode_rows, rows_parameter
 from popserver.database.schema import (
     consumer_group,
     message,
@@ -117,7 +117,7 @@ def _purge_messages(tx: Transaction, first: int, end: int) -> int:
     found = tx.conn.execute(select(key).where(key >= first, key < end).limit(STEP_ROWS_MAX)).scalars().all()
     if not found:
         return 0
-    rest = keyed.remove(tx, key.in_(select(_KEYS.c.key)), names={"keys": encode_rows([(each,) for each in found])})
+    rest = keyed.remove(tx, key.in_(select(_KEYS.c.key)), names={"keys": encode_column(found)})
     these = [(each,) for each in found if rest is None or each < rest]
     return tx.conn.execute(_END_MESSAGES, {"keys": encode_rows(these)}).rowcount
 

@@ -26,7 +26,7 @@ from sqlalchemy import (
 
 from popserver.database.dialect import Dialect, PerDialect
 from popserver.database.notifications import LITE, Invalidation
-from popserver.database.rows import RowStatement, encode_rows, rows_parameter
+from popserver.database.rows import RowStatement, encode_column, rows_parameter
 from popserver.database.schema import lite_client, lite_subscription
 from popserver.engine.transaction import STEP_ROWS_MAX, Transaction
 from popserver.engine.wakeups import PollKey
@@ -186,7 +186,7 @@ def _steps(key: PollKey, lite_topics: Collection[str]) -> Iterator[dict[str, Any
     """The parameters of each step of a statement for these lite topics."""
     names = sorted(lite_topics)
     for start in range(0, len(names), STEP_ROWS_MAX):
-        yield {**_names(key), "names": encode_rows([(name,) for name in names[start : start + STEP_ROWS_MAX]])}
+        yield {**_names(key), "names": encode_column(names[start : start + STEP_ROWS_MAX])}
 
 
 def _of(group_id: ColumnElement[int], topic_id: ColumnElement[int]) -> tuple[ColumnElement[bool], ...]:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from sqlalchemy import BigInteger, Connection, Integer, and_, bindparam, cast, delete, func, or_, select, tuple_
 
 from popserver.database.dialect import Dialect, PerDialect, dialect_of
-from popserver.database.rows import encode_rows, rows_parameter
+from popserver.database.rows import encode_column, encode_rows, rows_parameter
 from popserver.database.schema import consumer_group, queue, queue_lock
 from popserver.engine.transaction import STEP_ROWS_MAX, LockOrder, Locks, Phase, Request, Transaction, carries_out
 from popserver.engine.upkeep import remove_step, sooner
@@ -93,7 +93,7 @@ def _lock_groups(tx: Transaction, group_ids: Iterable[int]) -> None:
     The order of the keys does not prevent deadlocks, because a transaction may free some rows and then take others.
     """
     numbers = sorted({each & _GROUP_MASK for each in group_ids})
-    dialect_of(tx.conn).lock(tx.conn, _ONE_AT_A_TIME, {"groups": encode_rows([(each,) for each in numbers])})
+    dialect_of(tx.conn).lock(tx.conn, _ONE_AT_A_TIME, {"groups": encode_column(numbers)})
 
 
 def holders(conn: Connection, group_id: int, now_ms: int) -> dict[int, str]:

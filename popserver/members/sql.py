@@ -18,7 +18,7 @@ from sqlalchemy import Connection, Select, and_, bindparam, delete, func, insert
 from popserver.catalog.groups import find_group
 from popserver.catalog.lookup import group_not_found
 from popserver.database.notifications import MEMBERS, RESETS, Invalidation
-from popserver.database.rows import RowStatement, encode_rows, rows_parameter
+from popserver.database.rows import RowStatement, encode_column, encode_rows, rows_parameter
 from popserver.database.schema import consumer_group, member, progress
 from popserver.engine.transaction import STEP_ROWS_MAX, Phase, Request, Transaction, carries_out
 from popserver.engine.upkeep import remove_step
@@ -173,7 +173,7 @@ def _place(request: JoinGroup | LeaveGroup) -> _Place:
 
 
 def _groups_there(conn: Connection, group_ids: Collection[int]) -> set[int]:
-    return set(conn.execute(_THERE, {"groups": encode_rows([(each,) for each in sorted(group_ids)])}).scalars())
+    return set(conn.execute(_THERE, {"groups": encode_column(sorted(group_ids))}).scalars())
 
 
 def _rows(conn: Connection, places: Sequence[_Place]) -> dict[_Place, _StoredMember]:
@@ -183,7 +183,7 @@ def _rows(conn: Connection, places: Sequence[_Place]) -> dict[_Place, _StoredMem
 
 def _bytes_of_others(conn: Connection, there: Collection[int], places: Sequence[_Place]) -> dict[int, int]:
     """How many characters the members of each existing group have, without those in `places`."""
-    names = {"groups": encode_rows([(each,) for each in sorted(there)]), "places": encode_rows(places)}
+    names = {"groups": encode_column(sorted(there)), "places": encode_rows(places)}
     return dict.fromkeys(there, 0) | {row.group_id: int(row.size) for row in conn.execute(_BYTES, names)}
 
 

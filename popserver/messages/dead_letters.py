@@ -13,7 +13,7 @@ from sqlalchemy import Connection, bindparam, delete, func, insert, or_, select,
 
 from popserver.catalog import groups
 from popserver.database.newest import newest, no_index_has
-from popserver.database.rows import RowStatement, encode_rows, rows_parameter
+from popserver.database.rows import RowStatement, encode_column, rows_parameter
 from popserver.database.schema import dead_letter
 from popserver.engine.transaction import STEP_ROWS_MAX, Transaction
 from popserver.engine.upkeep import remove_step
@@ -45,7 +45,7 @@ def following(conn: Connection, group_id: int, after_id: int, limit: int) -> lis
 
 def named(conn: Connection, group_id: int, ids: Collection[int]) -> list[DeadLetterRow]:
     """The group's dead letters with these ids, oldest first."""
-    return _NAMED.rows(conn, {"for_group": group_id, "ids": _encoded(ids)})
+    return _NAMED.rows(conn, {"for_group": group_id, "ids": encode_column(ids)})
 
 
 def newest_id(conn: Connection, group_id: int) -> int:
@@ -61,12 +61,12 @@ def of_message(conn: Connection, group_id: int, origin_key: int) -> DeadLetterRo
 
 def of_messages(conn: Connection, group_id: int, origin_keys: Collection[int]) -> list[DeadLetterRow]:
     """The group's dead letters of the messages with these first keys."""
-    return _OF_MESSAGES.rows(conn, {"for_group": group_id, "origins": _encoded(origin_keys)})
+    return _OF_MESSAGES.rows(conn, {"for_group": group_id, "origins": encode_column(origin_keys)})
 
 
 def of_copies(conn: Connection, copy_keys: Collection[int]) -> dict[int, DeadLetterRow]:
     """The dead letters of these messages of dead-letter topics, by the copy's key."""
-    return {row.copy_key: row for row in _OF_COPIES.rows(conn, {"copies": _encoded(copy_keys)})}
+    return {row.copy_key: row for row in _OF_COPIES.rows(conn, {"copies": encode_column(copy_keys)})}
 
 
 def count(conn: Connection) -> int:
@@ -79,12 +79,12 @@ def count(conn: Connection) -> int:
 
 def lock(tx: Transaction, group_id: int, ids: Collection[int]) -> list[DeadLetterRow]:
     """Lock the group's dead letters with these ids, without those that another transaction has locked."""
-    return _LOCK.rows(tx.conn, {"for_group": group_id, "ids": _encoded(ids)})
+    return _LOCK.rows(tx.conn, {"for_group": group_id, "ids": encode_column(ids)})
 
 
 def lock_of_messages(tx: Transaction, group_id: int, origin_keys: Collection[int]) -> dict[int, DeadLetterRow]:
     """Lock the group's dead letters of messages that die again, by first key. Waits for other transactions."""
-    rows = _LOCK_OF_MESSAGES.rows(tx.conn, {"for_group": group_id, "origins": _encoded(origin_keys)})
+    rows = _LOCK_OF_MESSAGES.rows(tx.conn, {"for_group": group_id, "origins": encode_column(origin_keys)})
     return {row.origin_key: row for row in rows}
 
 
@@ -95,12 +95,12 @@ def add(tx: Transaction, letters: Sequence[Mapping[str, int | str]]) -> None:
 
 def remove(tx: Transaction, ids: Collection[int]) -> None:
     """Remove locked dead letters."""
-    tx.conn.execute(_REMOVE, {"ids": _encoded(ids)})
+    tx.conn.execute(_REMOVE, {"ids": encode_column(ids)})
 
 
 def mark_redriven(tx: Transaction, ids: Collection[int], plan_id: str) -> None:
     """The plan has sent these locked dead letters back."""
-    tx.conn.execute(_MARK_REDRIVEN, {"ids": _encoded(ids), "by_plan": plan_id})
+    tx.conn.execute(_MARK_REDRIVEN, {"ids": encode_column(ids), "by_plan": plan_id})
 
 
 def reset(tx: Transaction, group_id: int, first: int, end: int) -> None:
@@ -110,7 +110,7 @@ def reset(tx: Transaction, group_id: int, first: int, end: int) -> None:
     """
     names = {"for_group": group_id, "first": first, "end": end, "limit": STEP_ROWS_MAX, "after": 0}
     while ids := tx.conn.execute(_LOCK_TO_RESET, names).scalars().all():
-        tx.conn.execute(_RESET, {"ids": _encoded(ids)})
+        tx.conn.execute(_RESET, {"ids": encode_column(ids)})
         names["after"] = ids[-1]
 
 
@@ -123,10 +123,6 @@ def forget_copies(conn: Connection, first: int, end: int) -> int:
     """Remove a step of the dead letters whose copies have keys from `first` to before `end`; returns how many."""
     key = dead_letter.c.copy_key
     return remove_step(conn, key, key >= first, key < end)
-
-
-def _encoded(numbers: Collection[int]) -> str:
-    return encode_rows([(each,) for each in numbers])
 
 
 # The index `dead_letter_of_group` has the pages of a group, `dead_letter_once` the dead letter of a message in a group,

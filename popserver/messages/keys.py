@@ -17,7 +17,7 @@ from sqlalchemy import Connection, bindparam, delete, func, select, tuple_
 from sqlalchemy.exc import IntegrityError
 
 from popserver.database.dialect import dialect_of
-from popserver.database.rows import encode_rows, rows_parameter
+from popserver.database.rows import encode_column, rows_parameter
 from popserver.database.schema import idempotency
 from popserver.engine.transaction import (
     STEP_ROWS_MAX,
@@ -142,7 +142,7 @@ class KeyClaims:
             keys = [key for _, key in several]
             stale = {
                 "of_topic": topic_id,
-                "keys": encode_rows([(key,) for key in keys]),
+                "keys": encode_column(keys),
                 "ids": [self.stale[topic_id, key] for key in keys],
             }
             tx.conn.execute(_REMOVE_STALE, stale)
@@ -187,7 +187,7 @@ def _claimed(tx: Transaction, topic: Topic, keys: Sequence[str]) -> dict[str, st
     found: dict[str, str] = {}
     ours = tx.at_end(KeyClaims)
     for start in range(0, len(keys), STEP_ROWS_MAX):
-        some = encode_rows([(key,) for key in keys[start : start + STEP_ROWS_MAX]])
+        some = encode_column(keys[start : start + STEP_ROWS_MAX])
         for row in tx.conn.execute(_CLAIMED, {"of_topic": topic.topic_id, "keys": some}):
             if row.expires_at_ms > tx.aged_ms:
                 found[row.idempotency_key] = id_from_bytes(bytes(row.message_id))

@@ -25,7 +25,7 @@ from sqlalchemy import (
 )
 
 from popserver.database.notifications import LITE_TOPICS
-from popserver.database.rows import RowQuery, RowStatement, encode_rows, rows_parameter
+from popserver.database.rows import RowQuery, RowStatement, encode_column, encode_rows, rows_parameter
 from popserver.database.schema import lite_topic
 from popserver.database.schema import topic as topic_table
 from popserver.engine.transaction import STEP_ROWS_MAX, Outdated, Transaction
@@ -124,7 +124,7 @@ class NewLiteTopics:
     def _find_missing(self, names: Set[str]) -> set[str]:
         if not names:
             return set()
-        named = {"of_topic": self._topic.topic_id, "names": _encoded(names)}
+        named = {"of_topic": self._topic.topic_id, "names": encode_column(sorted(names))}
         return set(self._tx.conn.execute(_MISSING, named).scalars())
 
     def refusal(self, batch: Iterable[Message]) -> LiteTopicQuotaExceeded | None:
@@ -202,12 +202,16 @@ def expiring(conn: Connection, now_ms: int, after: tuple[int, str] = (0, "")) ->
 
 def expired_among(conn: Connection, topic_id: int, names: Collection[str], now_ms: int) -> set[str]:
     """Those of these lite topics that have expired now."""
-    return set(conn.execute(_EXPIRED, {"of_topic": topic_id, "names": _encoded(names), "now_ms": now_ms}).scalars())
+    return set(
+        conn.execute(
+            _EXPIRED, {"of_topic": topic_id, "names": encode_column(sorted(names)), "now_ms": now_ms}
+        ).scalars()
+    )
 
 
 def end(conn: Connection, topic_id: int, names: Collection[str]) -> int:
     """Remove these lite topics and subtract them from the topic's count; returns how many. The topic is locked."""
-    removed = conn.execute(_END, {"of_topic": topic_id, "names": _encoded(names)}).rowcount
+    removed = conn.execute(_END, {"of_topic": topic_id, "names": encode_column(sorted(names))}).rowcount
     conn.execute(_ADD, {"of_topic": topic_id, "added": -removed})
     return removed
 
@@ -220,10 +224,6 @@ def lock_topic_available(conn: Connection, topic_id: int) -> bool:
 def forget_topic(conn: Connection, topic_id: int) -> int:
     """Remove a step of the lite topics of a deleted topic; returns how many."""
     return remove_step(conn, lite_topic.c.name, lite_topic.c.topic_id == topic_id)
-
-
-def _encoded(names: Collection[str]) -> str:
-    return encode_rows([(each,) for each in sorted(names)])
 
 
 _NAMES = rows_parameter("names", text=("name",))

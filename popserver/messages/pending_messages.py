@@ -35,7 +35,7 @@ from sqlalchemy.types import UserDefinedType
 
 from popserver.database.dialect import Dialect, PerDialect, dialect_of
 from popserver.database.newest import are_newest, joined, no_index_has
-from popserver.database.rows import RowStatement, encode_rows, rows_parameter
+from popserver.database.rows import RowStatement, encode_column, encode_rows, rows_parameter
 from popserver.database.schema import IS_DELAYED, IS_HALF, IS_HALF_OF_CLIENT, is_half, pending
 from popserver.engine.transaction import STEP_ROWS_MAX
 from popserver.engine.upkeep import remove_step, sooner
@@ -107,7 +107,7 @@ def first_results(conn: Connection, topic_id: int, message_ids: Sequence[bytes])
 
 def properties_of(conn: Connection, pending_ids: Iterable[int]) -> dict[int, str]:
     """The properties of those of these messages that have any, as JSON."""
-    rows = conn.execute(_PROPERTIES, {"ids": _encoded(pending_ids)})
+    rows = conn.execute(_PROPERTIES, {"ids": encode_column(pending_ids)})
     return {row.pending_id: row.properties for row in rows}
 
 
@@ -115,7 +115,7 @@ def remove(conn: Connection, pending_ids: Iterable[int]) -> None:
     """Remove messages, which this transaction has locked."""
     ids = [*pending_ids]
     if ids:
-        conn.execute(_REMOVE.of(conn), {"ids": _encoded(ids)})
+        conn.execute(_REMOVE.of(conn), {"ids": encode_column(ids)})
 
 
 def due(conn: Connection, from_ms: int, now_ms: int) -> list[PendingRow]:
@@ -145,7 +145,7 @@ def first_missing(
 ) -> dict[tuple[int, str], int]:
     """By topic id and message group: its first message that is before the last one and not one of `pending_ids`."""
     groups = [(topic_id, last_id, name) for (topic_id, name), last_id in last_ids.items()]
-    rows = conn.execute(_FIRST_MISSING, {"groups": encode_rows(groups), "ids": _encoded(pending_ids)})
+    rows = conn.execute(_FIRST_MISSING, {"groups": encode_rows(groups), "ids": encode_column(pending_ids)})
     return {(row.topic_id, row.message_group): row.pending_id for row in rows}
 
 
@@ -175,12 +175,12 @@ def next_checks(conn: Connection, from_ms: Mapping[int, int]) -> dict[int, int |
 
 def count_check(conn: Connection, pending_ids: Iterable[int], next_ms: int) -> None:
     """These half messages are checked now; their next check is due then."""
-    conn.execute(_COUNT, {"ids": _encoded(pending_ids), "at_ms": next_ms})
+    conn.execute(_COUNT, {"ids": encode_column(pending_ids), "at_ms": next_ms})
 
 
 def uncount_check(conn: Connection, pending_ids: Iterable[int], next_ms: int) -> None:
     """The check of these half messages does not count; it is due again then."""
-    conn.execute(_UNCOUNT, {"ids": _encoded(pending_ids), "at_ms": next_ms})
+    conn.execute(_UNCOUNT, {"ids": encode_column(pending_ids), "at_ms": next_ms})
 
 
 def topics_of_sender(conn: Connection, client_id: str) -> set[int]:
@@ -196,10 +196,6 @@ def forget_topic(conn: Connection, topic_id: int) -> int:
 def turn_back(conn: Connection, now_ms: int, by_ms: int) -> None:
     """The server time has gone back by so much, to `now_ms`: checks keep the time that is left."""
     conn.execute(_TURN_BACK, {"now_ms": now_ms, "by_ms": by_ms})
-
-
-def _encoded(pending_ids: Iterable[int]) -> str:
-    return encode_rows([(each,) for each in pending_ids])
 
 
 def _steps(message_ids: Sequence[bytes]) -> list[Sequence[bytes]]:

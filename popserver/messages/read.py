@@ -15,7 +15,7 @@ from sqlalchemy import ColumnElement, Connection, LargeBinary, Select, case, fun
 
 from popserver.catalog import topics
 from popserver.catalog.facts import _queue, _topic
-from popserver.database.rows import RowQuery, encode_rows, rows_parameter
+from popserver.database.rows import RowQuery, encode_column, rows_parameter
 from popserver.database.schema import message
 from popserver.database.schema import topic as topic_table
 from popserver.messages import dead_letters, duplicates, redrives
@@ -90,9 +90,7 @@ def within_a_page(sizes: Iterable[tuple[int, int]], bytes_max: int | None = None
 
 def load(conn: Connection, topic: Topic, keys: Sequence[int], *, bodies: bool = True) -> list[StoredMessage]:
     """Messages of one topic, in the order of `keys`, without those that are not stored."""
-    rows = BY_KEY.rows(
-        conn, {"keys": encode_rows([(key,) for key in keys])}, bodies=Bodies.ALL if bodies else Bodies.NONE
-    )
+    rows = BY_KEY.rows(conn, {"keys": encode_column(keys)}, bodies=Bodies.ALL if bodies else Bodies.NONE)
     by_key = {each.message_key: each for each in stored_messages(conn, rows, topic)}
     return [by_key[key] for key in keys if key in by_key]
 

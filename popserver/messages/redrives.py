@@ -29,7 +29,7 @@ from sqlalchemy.sql.dml import Insert
 
 from popserver.catalog import redrive_plans
 from popserver.database.newest import no_index_has
-from popserver.database.rows import RowStatement, encode_rows, rows_parameter
+from popserver.database.rows import RowStatement, encode_column, encode_rows, rows_parameter
 from popserver.database.schema import redrive
 from popserver.engine.transaction import STEP_ROWS_MAX, Transaction
 from popserver.messages.dead_letters import RECORDED, DeadLetterRow
@@ -62,12 +62,12 @@ class RedriveRow(NamedTuple):
 
 def of_places(conn: Connection, keys: Sequence[int]) -> dict[int, RedriveOrigin]:
     """The origins of the redriven messages at these places, for all groups. For several redrives, the last one."""
-    return {row.redriven_key: row for row in _OF_PLACES.rows(conn, {"keys": _encoded(keys)})}
+    return {row.redriven_key: row for row in _OF_PLACES.rows(conn, {"keys": encode_column(keys)})}
 
 
 def of_places_in_group(conn: Connection, group_id: int, keys: Sequence[int]) -> dict[int, RedriveOrigin]:
     """The same for one group."""
-    names = {"for_group": group_id, "keys": _encoded(keys)}
+    names = {"for_group": group_id, "keys": encode_column(keys)}
     return {row.redriven_key: row for row in _OF_PLACES_IN_GROUP.rows(conn, names)}
 
 
@@ -143,7 +143,7 @@ def next_planned(conn: Connection, plan_id: str, limit: int) -> Sequence[int]:
 
 def ended_among(conn: Connection, plan_id: str, ids: Collection[int]) -> set[int]:
     """Those of these dead letters that the plan has redriven or skipped."""
-    return set(conn.execute(_ENDED_AMONG, {"of_plan": plan_id, "ids": _encoded(ids)}).scalars())
+    return set(conn.execute(_ENDED_AMONG, {"of_plan": plan_id, "ids": encode_column(ids)}).scalars())
 
 
 class Redriven(NamedTuple):
@@ -184,7 +184,7 @@ def note_purged(tx: Transaction, ids: Collection[int]) -> None:
 
     Without the dead letter, the record would look like that of a message that was consumed.
     """
-    died = tx.conn.execute(_DIED_AS, {"ids": _encoded(ids)}).all()
+    died = tx.conn.execute(_DIED_AS, {"ids": encode_column(ids)}).all()
     if died:
         tx.conn.execute(_NOTE, [{"of_plan": row.plan_id, "of_id": row.dead_letter_id} for row in died])
 
@@ -199,10 +199,6 @@ def forget_group(conn: Connection, group_id: int) -> int:
     if ids:
         return conn.execute(_END_RECORDS, of_plan | {"last": ids[-1]}).rowcount
     return redrive_plans.forget(conn, plan_id)
-
-
-def _encoded(numbers: Collection[int]) -> str:
-    return encode_rows([(each,) for each in numbers])
 
 
 _plan_id = bindparam("of_plan", type_=redrive.c.plan_id.type)

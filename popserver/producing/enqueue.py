@@ -17,7 +17,7 @@ from sqlalchemy import ColumnElement, Executable, and_, any_, func, insert, lite
 from popserver.catalog.topics import topics_by_id
 from popserver.database.dialect import Dialect, PerDialect
 from popserver.database.newest import newest, no_index_has
-from popserver.database.rows import encode_rows, rows_parameter
+from popserver.database.rows import encode_column, encode_rows, rows_parameter
 from popserver.database.schema import IS_ORIGINAL, message, queue
 from popserver.engine.searches import SearchedFrom
 from popserver.engine.transaction import STEP_ROWS_MAX, Phase, Request, Transaction, carries_out
@@ -213,7 +213,7 @@ def _in_a_queue_already(tx: Transaction, rows: Sequence[PendingRow]) -> set[int]
     for row in rows:
         first.setdefault((row.topic_id, bytes(row.message_id)), row.pending_id)
     repeats = {row.pending_id for row in rows} - set(first.values())
-    return repeats | set(tx.conn.execute(_KNOWN, {"ids": encode_rows([(row.pending_id,) for row in rows])}).scalars())
+    return repeats | set(tx.conn.execute(_KNOWN, {"ids": encode_column(row.pending_id for row in rows)}).scalars())
 
 
 _is_of = and_(*(message.c[name] == PENDING_BY_ID.c[name] for name in ("message_id", "topic_id")))

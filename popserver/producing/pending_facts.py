@@ -10,7 +10,7 @@ from typing import NamedTuple
 from sqlalchemy import Connection, and_, bindparam, case, func, select, tuple_
 
 from popserver.catalog import lookup, topics
-from popserver.database.rows import RowStatement, encode_rows, rows_parameter
+from popserver.database.rows import RowStatement, encode_column, rows_parameter
 from popserver.database.schema import IS_DELAYED, IS_HALF, pending
 from popserver.messages.read import MessageRow, stored_message
 from popserver.model.message import StoredMessage, id_from_bytes
@@ -57,7 +57,7 @@ def stored_pending(conn: Connection, topic_of: Mapping[int, Topic]) -> dict[int,
     """Pending messages by pending id, as they were sent. Their queue id and offset are 0: they are in no queue yet."""
     if not topic_of:
         return {}
-    rows = conn.execute(_MESSAGES, {"ids": encode_rows([(each,) for each in topic_of])})
+    rows = conn.execute(_MESSAGES, {"ids": encode_column(topic_of)})
     return {
         pending_id: stored_message(MessageRow(0, *rest), topic_of[pending_id], _NO_QUEUE) for pending_id, *rest in rows
     }

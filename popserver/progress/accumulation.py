@@ -8,7 +8,7 @@ from typing import NamedTuple
 from sqlalchemy import Connection, TextClause, bindparam, exists, literal_column, select, text
 
 from popserver.catalog import facts as catalog_facts
-from popserver.database.rows import RowStatement, encode_rows, rows_parameter
+from popserver.database.rows import RowStatement, encode_column, rows_parameter
 from popserver.database.schema import group_lag, progress, queue, topic
 from popserver.lite import facts as lite_facts
 from popserver.model.errors import BadRequest
@@ -86,7 +86,7 @@ def _with_lite_topics(conn: Connection, group_name: Resource, topic_names: Itera
     """The first two topics of type LITE among these, or (none) among those that the group consumes."""
     ids = catalog_facts.topic_ids(conn, topic_names)
     if ids:
-        rows = _LITE_OF_TOPICS.rows(conn, {"ids": encode_rows([(each,) for each in sorted(ids)])})
+        rows = _LITE_OF_TOPICS.rows(conn, {"ids": encode_column(sorted(ids))})
     else:
         rows = _LITE_OF_GROUP.rows(conn, {"for_group": catalog_facts.group(conn, group_name).group_id})
     return [Resource(*row) for row in rows]

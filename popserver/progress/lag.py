@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Select, and_, bindparam, case, func, literal_column, select
 
-from popserver.database.rows import RowStatement, encode_rows, rows_parameter
+from popserver.database.rows import RowStatement, encode_column, rows_parameter
 from popserver.database.schema import IS_ORIGINAL, KEY_SHIFT, delivery, message, progress, queue
 from popserver.database.schema import message_group_progress as behind
 from popserver.database.schema import topic as topic_table
@@ -96,7 +96,7 @@ def queue_lag(
 
 
 def _stored_at(conn: Connection, keys: set[int]) -> dict[int, int]:
-    named = {"keys": encode_rows([(key,) for key in sorted(keys)])}
+    named = {"keys": encode_column(sorted(keys))}
     return {row.message_key: row.stored_at_ms for row in conn.execute(_STORED_AT, named)}
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from sqlalchemy import ColumnElement, Connection, ScalarSelect, Select, bindparam, case, literal_column, or_, select
 
 from popserver.catalog import facts as catalog_facts
-from popserver.database.rows import RowStatement, encode_rows, rows_parameter
+from popserver.database.rows import RowStatement, encode_column, rows_parameter
 from popserver.database.schema import KEY_SHIFT, message, progress, queue
 from popserver.database.schema import topic as topic_table
 from popserver.model.names import Resource, retry_topic
@@ -47,7 +47,7 @@ def time_spans(conn: Connection, group_name: Resource, topic_names: Iterable[Res
     if not ids:
         own = retry_topic(group_name)
         return _OF_ALL.rows(conn, names | {"namespace": own.namespace, "retries": own.name})
-    return _OF_TOPICS.rows(conn, names | {"ids": encode_rows([(each,) for each in sorted(ids)])})
+    return _OF_TOPICS.rows(conn, names | {"ids": encode_column(sorted(ids))})
 
 
 _IDS = rows_parameter("ids", "topic_id")

@@ -14,7 +14,7 @@ from sqlalchemy import bindparam, delete, select
 
 from popserver.catalog import groups, lookup, pauses
 from popserver.database.notifications import PAUSES, SUBSCRIPTIONS, Invalidation
-from popserver.database.rows import encode_rows, rows_parameter
+from popserver.database.rows import encode_column, rows_parameter
 from popserver.database.schema import progress
 from popserver.delivery import clear, delivered
 from popserver.delivery.clear import GroupInQueue
@@ -52,7 +52,7 @@ def _unsubscribe(tx: Transaction, request: Unsubscribe) -> PopError | None:
     known = groups.groups_by_id(tx.conn, [group.group_id]).get(group.group_id)
     if known is None or known.is_deleted:
         return lookup.group_not_found(group.name)
-    names = {"for_group": group.group_id, "ids": encode_rows([(each.queue_id,) for each in topic.queues])}
+    names = {"for_group": group.group_id, "ids": encode_column(each.queue_id for each in topic.queues)}
     queue_ids = tx.conn.execute(_SUBSCRIBED, names).scalars().all()
     if not queue_ids:
         return not_subscribed(group, topic)

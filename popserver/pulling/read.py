@@ -15,7 +15,7 @@ from sqlalchemy import BigInteger, Connection, FromClause, Select, and_, bindpar
 from popserver.catalog.lookup import topic_not_found
 from popserver.database.dialect import Dialect, PerDialect
 from popserver.database.newest import joined, newest_queues
-from popserver.database.rows import RowQuery, RowStatement, encode_rows, rows_parameter
+from popserver.database.rows import RowQuery, RowStatement, encode_column, encode_rows, rows_parameter
 from popserver.database.schema import message, progress, queue
 from popserver.database.schema import topic as topic_table
 from popserver.filters import Filter, SqlFilter
@@ -78,7 +78,7 @@ def read_queues(conn: Connection, pulls: Sequence[QueueRead]) -> list[Pulled | P
     read = iter(_read_on(conn, [(pull, by_queue[pull.queue.queue_id]) for pull in compress(pulls, inside)]))
     reached = [next(read) if is_inside else None for is_inside in inside]
     keys = {key for each in reached if each for key in each.keys}
-    rows = BY_KEY.rows(conn, {"keys": encode_rows([(key,) for key in sorted(keys)])}) if keys else []
+    rows = BY_KEY.rows(conn, {"keys": encode_column(sorted(keys))}) if keys else []
     by_key = {row.message_key: row for row in rows}
     return [_pulled(conn, *each, by_key) for each in zip(pulls, ends, reached, strict=True)]
 
@@ -97,7 +97,7 @@ def ends_of_topic(conn: Connection, topic_id: int) -> list[Ends]:
 
 
 def _each_once(pulls: Sequence[QueueRead]) -> str:
-    return encode_rows([(queue_id,) for queue_id in sorted({each.queue.queue_id for each in pulls})])
+    return encode_column(queue_id for queue_id in sorted({each.queue.queue_id for each in pulls}))
 
 
 def _correction(pull: QueueRead, ends: Ends, *, is_of_this_topic: bool = True) -> int | None:
@@ -181,7 +181,7 @@ def _chosen(conn: Connection, pull: QueueRead, span: Mapping[str, int]) -> tuple
 def _wanted(conn: Connection, wanted: Filter, names: Mapping[str, Any]) -> tuple[list[MessageSize], int]:
     if isinstance(wanted, SqlFilter):
         keys, reached = judge(conn, _JUDGED, wanted, names, Work())
-        return _BY_KEY.rows(conn, {"keys": encode_rows([(key,) for key in keys])}) if keys else [], reached
+        return _BY_KEY.rows(conn, {"keys": encode_column(keys)}) if keys else [], reached
     sizes = _EVERY.rows(conn, names) if wanted.wants_all else _TAGGED.rows(conn, {**names, **of_tags(wanted)})
     is_full = len(sizes) == names["limit"]
     return sizes, sizes[-1].message_key + 1 if is_full else names["to_key"]

@@ -17,7 +17,7 @@ from sqlalchemy import and_, bindparam, func, select, update
 
 from popserver.catalog import lookup, subscriptions, topics
 from popserver.database.notifications import DUE
-from popserver.database.rows import RowStatement, encode_rows, rows_parameter
+from popserver.database.rows import RowStatement, encode_column, rows_parameter
 from popserver.database.schema import IS_RETRY, KEY_SHIFT, message, progress, queue
 from popserver.delivery import delivered, deliveries
 from popserver.delivery.dead_letter_topic import move_to_dead_letters
@@ -130,9 +130,9 @@ def _lock(tx: Transaction, keys: Sequence[int]) -> None:
     if not tx.has_other_writers:
         return
     for step in _steps(sorted({queue_of(key) for key in keys})):
-        tx.conn.execute(_LOCK_QUEUES, {"queues": encode_rows([(each,) for each in step])})
+        tx.conn.execute(_LOCK_QUEUES, {"queues": encode_column(step)})
     for keys_of_step in _steps(keys):
-        tx.conn.execute(_LOCK_MESSAGES, {"keys": encode_rows([(each,) for each in keys_of_step])})
+        tx.conn.execute(_LOCK_MESSAGES, {"keys": encode_column(keys_of_step)})
 
 
 def _hand_back(
@@ -156,7 +156,7 @@ def _hand_back(
 
 
 def _find(tx: Transaction, group: Group, requests: dict[int, SendBack]) -> _Found:
-    names = {"for_group": group.group_id, "keys": encode_rows([(key,) for key in sorted(requests)])}
+    names = {"for_group": group.group_id, "keys": encode_column(sorted(requests))}
     messages = {row.message_key: row for row in _MESSAGES.rows(tx.conn, names)}
     own = topics.find_topic(tx.conn, retry_topic(group.name))
     own_id = None if own is None else own.topic_id
@@ -164,7 +164,7 @@ def _find(tx: Transaction, group: Group, requests: dict[int, SendBack]) -> _Foun
     firsts = {
         key: retry_origin_of(properties_of(row.properties)) for key, row in messages.items() if row.topic_id == own_id
     }
-    queues = encode_rows([(queue_of(each.origin_key),) for each in firsts.values()])
+    queues = encode_column(queue_of(each.origin_key) for each in firsts.values())
     topic_of = {row.queue_id: row.topic_id for row in tx.conn.execute(_TOPICS, {"queues": queues})} if firsts else {}
     origins = {
         key: Origin(
@@ -206,7 +206,7 @@ def _is_stale(failed: _Failed, found: _Found) -> bool:
 def _replace_retries(tx: Transaction, copies: Sequence[int]) -> None:
     """Mark retries from before a reset as replaced: their messages are about to get new ones."""
     if copies:
-        tx.conn.execute(_REPLACE, {"copies": encode_rows([(key,) for key in copies])})
+        tx.conn.execute(_REPLACE, {"copies": encode_column(copies)})
 
 
 def _let_wait(tx: Transaction, group: Group, failed: Sequence[_Failed]) -> None:

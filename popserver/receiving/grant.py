@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 from sqlalchemy import func, select
 
 from popserver.database.notifications import DUE
-from popserver.database.rows import RowQuery, encode_rows, rows_parameter
+from popserver.database.rows import RowQuery, encode_column, encode_rows, rows_parameter
 from popserver.database.schema import message
 from popserver.delivery import deliveries
 from popserver.delivery.history import Moved, record
@@ -168,7 +168,7 @@ def keep_within_bytes(tx: Transaction, slots: Sequence[ReceiveSlot]) -> bool:
 
 
 def _sizes(tx: Transaction, slots: Sequence[ReceiveSlot]) -> dict[int, int]:
-    named = {"keys": encode_rows([(grant.receipt.message_key,) for slot in slots for grant in slot.grants])}
+    named = {"keys": encode_column(grant.receipt.message_key for slot in slots for grant in slot.grants)}
     return {row.message_key: row.size for row in _SIZES.rows(tx.conn, named)}
 
 
@@ -187,7 +187,7 @@ def _fetch_bodies(tx: Transaction, slot: ReceiveSlot) -> None:
     large = [grant.receipt.message_key for grant in slot.grants if grant.found.row.body is DEFERRED]
     if not large:
         return
-    rows = BY_KEY.rows(tx.conn, {"keys": encode_rows([(key,) for key in large])})
+    rows = BY_KEY.rows(tx.conn, {"keys": encode_column(large)})
     bodies = {row.message_key: row.body for row in rows}
     slot.grants = [
         grant._replace(found=grant.found._replace(row=grant.found.row._replace(body=bodies[grant.receipt.message_key])))

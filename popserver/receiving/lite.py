@@ -14,7 +14,7 @@ from sqlalchemy import Select, and_, bindparam, literal_column, or_, select
 
 from popserver.database.dialect import Dialect, PerDialect
 from popserver.database.newest import group_of
-from popserver.database.rows import RowStatement, encode_rows, rows_parameter
+from popserver.database.rows import RowStatement, encode_column, rows_parameter
 from popserver.database.schema import delivery, in_states, message, progress, queue
 from popserver.database.schema import message_group_progress as behind
 from popserver.delivery.message_groups import MessageGroupKey
@@ -115,7 +115,7 @@ def _redriven_to(
 
 
 def _names(batch: ReceiveBatch, clients: Iterable[str]) -> dict[str, Any]:
-    return batch.names | {"subscribers": encode_rows([(each,) for each in sorted(clients)])}
+    return batch.names | {"subscribers": encode_column(sorted(clients))}
 
 
 def _is_hidden(tx: Transaction, names: dict[str, Any]) -> bool:
@@ -171,7 +171,7 @@ def _read(
 def _runs_of_one(tx: Transaction, batch: ReceiveBatch, single: Sequence[Opened]) -> list[GroupRun]:
     """The run of each lite topic with one message; it is empty if retention has removed the message."""
     keys = [message_key(each.queue_id, each.next_offset) for each in single]
-    rows = BY_KEY.rows(tx.conn, {"keys": encode_rows([(key,) for key in keys])}, bodies=batch.bodies)
+    rows = BY_KEY.rows(tx.conn, {"keys": encode_column(keys)}, bodies=batch.bodies)
     by_key = {row.message_key: row for row in rows}
     members = [MessageGroupKey(batch.topic.topic_id, each.queue_id, each.message_group) for each in single]
     message_groups.finish(tx, batch, members)

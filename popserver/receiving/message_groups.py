@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, Select, and_, bindparam, case, delete, func, literal_column, select, tuple_, update
 
 from popserver.database.dialect import Dialect, PerDialect
-from popserver.database.rows import RowQuery, encode_rows, rows_parameter
+from popserver.database.rows import RowQuery, encode_column, encode_rows, rows_parameter
 from popserver.database.schema import IS_ORIGINAL, message
 from popserver.database.schema import message_group_progress as behind
 from popserver.database.statement import Statement
@@ -139,7 +139,7 @@ def rest_of(tx: Transaction, batch: ReceiveBatch, runs: Iterable[GroupRun], limi
     rest = {key: (attempt, run.member) for run in runs if run.found for key, attempt in run.rest[: max(0, limit)]}
     if not rest:
         return []
-    named = {"keys": encode_rows([(key,) for key in rest])}
+    named = {"keys": encode_column(rest)}
     rows = {row.message_key: row for row in BY_KEY.rows(tx.conn, named, bodies=batch.bodies)}
     found = [Candidate(rows[key], attempt, member, has_delivery=True) for key, (attempt, member) in rest.items()]
     return found[:limit]
@@ -192,7 +192,7 @@ def _again(tx: Transaction, batch: ReceiveBatch, opened: Sequence[Opened], share
         rests[member] = [(row.message_key, row.attempt + 1) for row in ready[len(attempts) :]]
         if attempts or not ready:
             keys[member] = attempts
-    named = {"keys": encode_rows([(key,) for attempts in keys.values() for key in attempts])}
+    named = {"keys": encode_column(key for attempts in keys.values() for key in attempts)}
     rows = BY_KEY.rows(tx.conn, named, bodies=batch.bodies)
     by_key = {row.message_key: row for row in rows}
     for member, attempts in keys.items():
@@ -243,7 +243,7 @@ def _parts(
     scanned = _BEHIND_KEYS.rows(tx.conn, names)
     parts = _shared_out(batch, opened, places, scanned, share, limit)
     keys = [key for part in parts for key in part.keys]
-    named = {"keys": encode_rows([(key,) for key in keys])}
+    named = {"keys": encode_column(keys)}
     messages = BY_KEY.rows(tx.conn, named, bodies=batch.bodies) if keys else []
     return parts, {row.message_key: row for row in messages}
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from typing import NamedTuple
 
-from popserver.database.rows import encode_rows
+from popserver.database.rows import encode_column
 from popserver.delivery import moving_starts, ready
 from popserver.delivery.message_groups import MessageGroupKey
 from popserver.delivery.places import OpenFrom, QueueToScan, ReadyFrom, ReadySearch
@@ -289,7 +289,7 @@ def _load(tx: Transaction, batch: ReceiveBatch, ready_again: Sequence[AgainRow |
     if not ready_again:
         return []
     attempts = {row.message_key: row.attempt + 1 for row in ready_again}
-    rows = BY_KEY.rows(tx.conn, {"keys": encode_rows([(key,) for key in attempts])}, bodies=batch.bodies)
+    rows = BY_KEY.rows(tx.conn, {"keys": encode_column(attempts)}, bodies=batch.bodies)
     return [Candidate(row, attempts[row.message_key], has_delivery=True) for row in rows]
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from popserver.database.notifications import DUE
-from popserver.database.rows import encode_rows
+from popserver.database.rows import encode_column
 from popserver.delivery import deliveries, holds
 from popserver.delivery.holds import AttemptRow
 from popserver.engine.transaction import Transaction
@@ -48,7 +48,7 @@ def held_by(tx: Transaction, batch: ReceiveBatch, attempt_ids: Iterable[str]) ->
 
 
 def _loaded(tx: Transaction, batch: ReceiveBatch, rows: Sequence[AttemptRow]) -> list[HeldDelivery]:
-    messages = BY_KEY.rows(tx.conn, {"keys": encode_rows([(row.message_key,) for row in rows])})
+    messages = BY_KEY.rows(tx.conn, {"keys": encode_column(row.message_key for row in rows)})
     by_key = {each.message_key: each for each in messages}
     return [HeldDelivery(by_key[row.message_key], _receipt(batch, row), row.attempt) for row in rows]
 

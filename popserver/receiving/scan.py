@@ -30,7 +30,7 @@ from sqlalchemy import (
 
 from popserver.database.dialect import Dialect, PerDialect
 from popserver.database.newest import is_locked
-from popserver.database.rows import encode_rows, rows_parameter
+from popserver.database.rows import encode_column, encode_rows, rows_parameter
 from popserver.database.schema import message, progress
 from popserver.database.schema import message_group_progress as behind
 from popserver.database.statement import Statement
@@ -201,11 +201,7 @@ def _read_judged(tx: Transaction, batch: ReceiveBatch, names: dict[str, Any]) ->
     if len(keys) > at_once:
         keys, to_key = keys[:at_once], keys[at_once]
     query = (_FREE.of(tx.conn) if batch.keeps_order else _ALL).chosen
-    rows = (
-        query.rows(tx.conn, names | {"keys": encode_rows([(key,) for key in keys])}, bodies=batch.bodies)
-        if keys
-        else []
-    )
+    rows = query.rows(tx.conn, names | {"keys": encode_column(keys)}, bodies=batch.bodies) if keys else []
     reached = rows[-1].message_key + 1 if len(rows) == names["limit"] else to_key
     return rows, reached - names["queue_key"]
 

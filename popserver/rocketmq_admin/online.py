@@ -10,7 +10,7 @@ from sqlalchemy import Connection, bindparam, select
 
 from popserver.catalog.flow import Catalog
 from popserver.clients.clients import Client, Clients
-from popserver.database.rows import encode_rows, rows_parameter
+from popserver.database.rows import encode_column, rows_parameter
 from popserver.database.schema import progress
 from popserver.engine.clock import Clock
 from popserver.engine.reader import Reader
@@ -131,7 +131,7 @@ class OnlineConsumers:
 
 def _offsets(conn: Connection, group_id: int, queue_ids: Sequence[int]) -> dict[int, int]:
     """The group's progress in these queues, by queue id."""
-    names = {"for_group": group_id, "ids": encode_rows([(each,) for each in queue_ids])}
+    names = {"for_group": group_id, "ids": encode_column(queue_ids)}
     return {row.queue_id: row.next_offset for row in conn.execute(_QUEUES, names)}
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, bindparam, func, select
 
-from popserver.database.rows import RowQuery, RowStatement, encode_rows, rows_parameter
+from popserver.database.rows import RowQuery, RowStatement, encode_column, rows_parameter
 from popserver.database.schema import IS_ORIGINAL, message
 from popserver.engine.reader import Reader
 from popserver.filters import TagFilter
@@ -200,7 +200,7 @@ def _fitting(
 ) -> tuple[list[StoredMessage], int | None]:
     """The first of these messages, as many as fit into an answer, and the key of the first that does not."""
     # First by the sizes of bodies alone, so that few are loaded in vain.
-    rows = _SIZES.rows(conn, {"keys": encode_rows([(key,) for key in keys])})
+    rows = _SIZES.rows(conn, {"keys": encode_column(keys)})
     sizes = {row.message_key: row.size for row in rows}
     small = read.within_a_page(((key, sizes.get(key, 0)) for key in keys), PAGE_BYTES_MAX)
     loaded = {each.message_key: each for each in read.load(conn, topic, small)}

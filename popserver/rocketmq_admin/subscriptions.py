@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Select, bindparam, exists, literal_column, se
 
 from popserver.catalog import facts as catalog_facts
 from popserver.catalog.groups import find_group
-from popserver.database.rows import RowStatement, encode_rows, rows_parameter
+from popserver.database.rows import RowStatement, encode_column, rows_parameter
 from popserver.database.schema import consumer_group, progress, queue
 from popserver.database.schema import topic as topic_table
 from popserver.filters.subscription import Role
@@ -109,7 +109,7 @@ def check_known(conn: Connection, group_name: Resource | None, topic_name: Resou
 def _names(conn: Connection, topic_name: Resource) -> dict[str, str]:
     """The queues of the topic: for each group the index of progress leads to them."""
     topic = catalog_facts.topic_facts(conn, topic_name).topic
-    return {"queues": encode_rows([(each.queue_id,) for each in topic.queues])}
+    return {"queues": encode_column(each.queue_id for each in topic.queues)}
 
 
 _QUEUES = rows_parameter("queues", "queue_id")
