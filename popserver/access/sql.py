@@ -11,7 +11,7 @@ from sqlalchemy import Connection, delete, func, insert, select, update
 from popserver.access.rules import POLICIES_OF_USER_MAX, USERS_MAX, Policy, User
 from popserver.database.notifications import USERS
 from popserver.database.schema import acl_policy, acl_user
-from popserver.engine.transaction import Phase, Request, Transaction, carries_out
+from popserver.engine.transaction import Phase, Request, Transaction, carries_out_each
 from popserver.model.acl import Action, Effect, ResourceKind
 from popserver.model.errors import AlreadyExists, BadRequest, NotFound, PopError
 from popserver.model.names import Resource
@@ -75,38 +75,6 @@ class Acl(NamedTuple):
     policies: list[Policy]
 
 
-@carries_out(CreateUser)
-def create_user(tx: Transaction, requests: Sequence[CreateUser]) -> list[User | PopError]:
-    tx.signal(USERS)
-    return [_create_user(tx, request) for request in requests]
-
-
-@carries_out(ChangeUser)
-def change_user(tx: Transaction, requests: Sequence[ChangeUser]) -> list[User | PopError]:
-    tx.signal(USERS)
-    return [_change_user(tx, request) for request in requests]
-
-
-@carries_out(DeleteUser)
-def delete_user(tx: Transaction, requests: Sequence[DeleteUser]) -> list[PopError | None]:
-    """Remove users with their policies."""
-    tx.signal(USERS)
-    return [_delete_user(tx, request) for request in requests]
-
-
-@carries_out(AddPolicy)
-def add_policy(tx: Transaction, requests: Sequence[AddPolicy]) -> list[Policy | PopError]:
-    """Add policies. If a policy with the same user, effect and resource exists, it gets the actions."""
-    tx.signal(USERS)
-    return [_add_policy(tx, request) for request in requests]
-
-
-@carries_out(RemovePolicy)
-def remove_policy(tx: Transaction, requests: Sequence[RemovePolicy]) -> list[Policy | PopError]:
-    tx.signal(USERS)
-    return [_remove_policy(tx, request) for request in requests]
-
-
 def load(conn: Connection) -> Acl:
     users = conn.execute(select(*_USER_COLUMNS).order_by(acl_user.c.access_key))
     policies = conn.execute(select(*_POLICY_COLUMNS).order_by(acl_policy.c.policy_id))
@@ -122,7 +90,9 @@ def user_not_found(access_key: str) -> NotFound:
     return NotFound(f"user '{access_key}' does not exist; create it with: popmq acl user add {access_key}")
 
 
-def _create_user(tx: Transaction, request: CreateUser) -> User | PopError:
+@carries_out_each(CreateUser)
+def create_user(tx: Transaction, request: CreateUser) -> User | PopError:
+    tx.signal(USERS)
     found = find_user(tx.conn, request.access_key)
     if found is not None:
         return found if request.or_find else _exists(found)
@@ -135,7 +105,9 @@ def _create_user(tx: Transaction, request: CreateUser) -> User | PopError:
     return user
 
 
-def _change_user(tx: Transaction, request: ChangeUser) -> User | PopError:
+@carries_out_each(ChangeUser)
+def change_user(tx: Transaction, request: ChangeUser) -> User | PopError:
+    tx.signal(USERS)
     found = find_user(tx.conn, request.access_key)
     if found is None:
         return user_not_found(request.access_key)
@@ -151,7 +123,10 @@ def _change_user(tx: Transaction, request: ChangeUser) -> User | PopError:
     return find_user(tx.conn, found.access_key) or user_not_found(found.access_key)
 
 
-def _delete_user(tx: Transaction, request: DeleteUser) -> PopError | None:
+@carries_out_each(DeleteUser)
+def delete_user(tx: Transaction, request: DeleteUser) -> PopError | None:
+    """Remove users with their policies."""
+    tx.signal(USERS)
     found = find_user(tx.conn, request.access_key)
     if found is None:
         return user_not_found(request.access_key)
@@ -162,7 +137,10 @@ def _delete_user(tx: Transaction, request: DeleteUser) -> PopError | None:
     return None
 
 
-def _add_policy(tx: Transaction, request: AddPolicy) -> Policy | PopError:
+@carries_out_each(AddPolicy)
+def add_policy(tx: Transaction, request: AddPolicy) -> Policy | PopError:
+    """Add policies. If a policy with the same user, effect and resource exists, it gets the actions."""
+    tx.signal(USERS)
     if find_user(tx.conn, request.access_key) is None:
         return user_not_found(request.access_key)
     same = (
@@ -202,7 +180,9 @@ def _widen(tx: Transaction, policy: Policy, actions: Sequence[Action]) -> Policy
     return widened
 
 
-def _remove_policy(tx: Transaction, request: RemovePolicy) -> Policy | PopError:
+@carries_out_each(RemovePolicy)
+def remove_policy(tx: Transaction, request: RemovePolicy) -> Policy | PopError:
+    tx.signal(USERS)
     gone = delete(acl_policy).where(acl_policy.c.policy_id == request.policy_id).returning(*_POLICY_COLUMNS)
     row = tx.conn.execute(gone).first()
     if row is None:

@@ -23,7 +23,7 @@ from popserver.delivery import deliveries, holds
 from popserver.delivery.history import Moved, record
 from popserver.delivery.holds import AttemptRow
 from popserver.delivery.message_groups import GroupQueueKey, lock_available
-from popserver.engine.transaction import Phase, Request, Transaction, carries_out
+from popserver.engine.transaction import Phase, Request, Transaction, carries_out_each
 from popserver.messages.read import MessageSize
 from popserver.model.errors import PopError
 from popserver.model.group import Group
@@ -95,28 +95,13 @@ def receipts_of(conn: Connection, attempt: Attempt, now_ms: int) -> list[Receipt
     return [_receipt(attempt.group, row) for row in _held(conn, attempt, now_ms)]
 
 
-@carries_out(ReceiveAttempt)
-def receive(tx: Transaction, requests: Sequence[ReceiveAttempt]) -> list[Answer | PopError]:
-    """The messages that each request's attempt holds. If it holds none, up to `batch_size` messages are granted to it.
+@carries_out_each(ReceiveAttempt)
+def receive(tx: Transaction, attempted: ReceiveAttempt) -> Answer:
+    """The messages that the request's attempt holds. If it holds none, up to `batch_size` messages are granted to it.
 
     It keeps messages with at most `RECEIVE_BYTES_MAX` of bodies, at least one; the others are given back unused.
     """
-    return [_receive(tx, request.receive) for request in requests]
-
-
-@carries_out(Renew)
-def renew(tx: Transaction, requests: Sequence[Renew]) -> list[int | PopError]:
-    """Restart the time of all holds of each attempt, with new hold ids. Returns how many holds that are."""
-    return [_renew(tx, request) for request in requests]
-
-
-@carries_out(AckAttempt)
-def ack(tx: Transaction, requests: Sequence[AckAttempt]) -> list[AttemptAck | PopError]:
-    """INFLIGHT → COMMIT for all holds of each attempt; provisional after an un-acked message of the message group."""
-    return [_ack(tx, request.attempt) for request in requests]
-
-
-def _receive(tx: Transaction, request: Receive) -> Answer:
+    request = attempted.receive
     assert request.attempt_id, "this receive has an attempt id"
     attempt = Attempt(request.group, request.topic, request.attempt_id)
     if not _lock(tx, attempt):
@@ -148,7 +133,9 @@ def _within_bytes(tx: Transaction, keys: Sequence[int]) -> int:
     return max(1, sum(end <= RECEIVE_BYTES_MAX for end in ends))
 
 
-def _renew(tx: Transaction, request: Renew) -> int:
+@carries_out_each(Renew)
+def renew(tx: Transaction, request: Renew) -> int:
+    """Restart the time of all holds of the attempt, with new hold ids. Returns how many holds that are."""
     group = request.attempt.group
     rows = _held(tx.conn, request.attempt, tx.now_ms, locks=True)
     if not rows:
@@ -162,8 +149,10 @@ def _renew(tx: Transaction, request: Renew) -> int:
     return len(rows)
 
 
-def _ack(tx: Transaction, attempt: Attempt) -> AttemptAck:
-    group = attempt.group
+@carries_out_each(AckAttempt)
+def ack(tx: Transaction, request: AckAttempt) -> AttemptAck:
+    """INFLIGHT → COMMIT for all holds of the attempt; provisional after an un-acked message of the message group."""
+    attempt, group = request.attempt, request.attempt.group
     rows = _held(tx.conn, attempt, tx.now_ms)
     in_order = {
         GroupQueueKey(group.group_id, queue_of(row.message_key)) for row in rows if row.message_group is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -14,7 +14,7 @@ from popserver.catalog.topics import delete_one_topic
 from popserver.database.notifications import GROUP, MEMBERS, Invalidation
 from popserver.database.rows import RowStatement
 from popserver.database.schema import consumer_group
-from popserver.engine.transaction import Phase, Request, Transaction, carries_out
+from popserver.engine.transaction import Phase, Request, Transaction, carries_out_each
 from popserver.model.errors import AlreadyExists, BadRequest, PopError
 from popserver.model.group import ConsumeFrom, Group, HistoryLevel, LiteModel, Mode, NewGroup
 from popserver.model.names import Resource, dead_letter_topic, retry_topic
@@ -69,24 +69,6 @@ class FoundGroup(NamedTuple):
     is_deleted: bool
 
 
-@carries_out(CreateGroup)
-def create_group(tx: Transaction, requests: Sequence[CreateGroup]) -> list[Group | PopError]:
-    lock(tx)
-    return [_create_group(tx, request) for request in requests]
-
-
-@carries_out(UpdateGroup)
-def update_group(tx: Transaction, requests: Sequence[UpdateGroup]) -> list[Group | PopError]:
-    lock(tx)
-    return [_update_group(tx, request) for request in requests]
-
-
-@carries_out(DeleteGroup)
-def delete_group(tx: Transaction, requests: Sequence[DeleteGroup]) -> list[PopError | None]:
-    lock(tx)
-    return [_delete_group(tx, request) for request in requests]
-
-
 def find_group(conn: Connection, name: Resource) -> Group | None:
     row = _GROUP.first(conn, {"in_namespace": name.namespace, "with_name": name.name})
     return None if row is None else _group(row)
@@ -110,7 +92,9 @@ def count_groups(conn: Connection, namespace: str | None) -> int:
     return conn.execute(of_one).scalar_one()
 
 
-def _create_group(tx: Transaction, request: CreateGroup) -> Group | PopError:
+@carries_out_each(CreateGroup)
+def create_group(tx: Transaction, request: CreateGroup) -> Group | PopError:
+    lock(tx)
     new = request.new
     found = find_group(tx.conn, new.name)
     if found is not None:
@@ -137,7 +121,9 @@ def _create_group(tx: Transaction, request: CreateGroup) -> Group | PopError:
     return _group(row)
 
 
-def _update_group(tx: Transaction, request: UpdateGroup) -> Group | PopError:
+@carries_out_each(UpdateGroup)
+def update_group(tx: Transaction, request: UpdateGroup) -> Group | PopError:
+    lock(tx)
     values: dict[str, Any] = {}
     if request.lite is not None:
         found = find_group(tx.conn, request.name)
@@ -167,7 +153,9 @@ def _used(found: Group, wanted: LiteModel) -> BadRequest:
     )
 
 
-def _delete_group(tx: Transaction, request: DeleteGroup) -> PopError | None:
+@carries_out_each(DeleteGroup)
+def delete_group(tx: Transaction, request: DeleteGroup) -> PopError | None:
+    lock(tx)
     named = is_named(consumer_group, request.name)
     gone = tx.conn.execute(update(consumer_group).where(*named).values(deleted_at_ms=tx.now_ms)).rowcount
     if not gone:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -13,7 +13,7 @@ from popserver.database.notifications import GROUP, Invalidation
 from popserver.database.rows import encode_column, rows_parameter
 from popserver.database.schema import consumer_group, progress, queue
 from popserver.database.schema import topic as topic_table
-from popserver.engine.transaction import Phase, Request, Transaction, carries_out
+from popserver.engine.transaction import Phase, Request, Transaction, carries_out_each
 from popserver.model.errors import PopError
 from popserver.model.group import ConsumeFrom, Group, Mode
 from popserver.model.topic import Topic
@@ -38,18 +38,11 @@ class SetGroupMode(Request[None]):
     mode: Mode
 
 
-@carries_out(SetGroupMode)
-def set_group_mode(tx: Transaction, requests: Sequence[SetGroupMode]) -> list[PopError | None]:
+@carries_out_each(SetGroupMode)
+def set_group_mode(tx: Transaction, request: SetGroupMode) -> PopError | None:
     """Set the group's mode if it has none. Refused if the group has the other mode."""
     lock(tx)
-    return [_set_group_mode(tx, request.group, request.mode) for request in requests]
-
-
-@carries_out(Subscribe)
-def subscribe(tx: Transaction, requests: Sequence[Subscribe]) -> list[PopError | None]:
-    """Give the group a progress row for every queue of the topic, beginning at its `consume_from`."""
-    lock(tx)
-    return [_subscribe(tx, request) for request in requests]
+    return _set_group_mode(tx, request.group, request.mode)
 
 
 def set_modes(tx: Transaction, groups: Iterable[Group], mode: Mode) -> None:
@@ -69,7 +62,10 @@ def subscribe_to_new_queues(tx: Transaction, topic_id: int) -> None:
     tx.conn.execute(_SUBSCRIBE_TO_NEW_QUEUES, {"of_topic": topic_id})
 
 
-def _subscribe(tx: Transaction, request: Subscribe) -> PopError | None:
+@carries_out_each(Subscribe)
+def subscribe(tx: Transaction, request: Subscribe) -> PopError | None:
+    """Give the group a progress row for every queue of the topic, beginning at its `consume_from`."""
+    lock(tx)
     group, topic = request.group, request.topic
     if refusal := _set_group_mode(tx, group, request.mode):
         return refusal

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -25,7 +25,7 @@ from popserver.catalog.subscriptions import subscribe_to_new_queues
 from popserver.database.notifications import NEW_TOPIC, TOPIC, Invalidation
 from popserver.database.rows import RowStatement, encode_rows, rows_parameter
 from popserver.database.schema import topic as topic_table
-from popserver.engine.transaction import Phase, Request, Transaction, carries_out
+from popserver.engine.transaction import Phase, Request, Transaction, carries_out_each
 from popserver.model.errors import AlreadyExists, BadRequest, PopError
 from popserver.model.names import Resource
 from popserver.model.topic import MessageType, NewTopic, Topic, check_lite
@@ -65,22 +65,10 @@ class DeleteTopic(Request[None]):
     name: Resource
 
 
-@carries_out(CreateTopic)
-def create_topic(tx: Transaction, requests: Sequence[CreateTopic]) -> list[Topic | PopError]:
+@carries_out_each(DeleteTopic)
+def delete_topic(tx: Transaction, request: DeleteTopic) -> PopError | None:
     lock(tx)
-    return [_create_topic(tx, request) for request in requests]
-
-
-@carries_out(UpdateTopic)
-def update_topic(tx: Transaction, requests: Sequence[UpdateTopic]) -> list[Topic | PopError]:
-    lock(tx)
-    return [_update_topic(tx, request) for request in requests]
-
-
-@carries_out(DeleteTopic)
-def delete_topic(tx: Transaction, requests: Sequence[DeleteTopic]) -> list[PopError | None]:
-    lock(tx)
-    return [delete_one_topic(tx, request.name) for request in requests]
+    return delete_one_topic(tx, request.name)
 
 
 def ensure_topic(tx: Transaction, new: NewTopic) -> Topic:
@@ -134,7 +122,9 @@ def list_topics(conn: Connection) -> list[Topic]:
     return [_topic(row, queues.get(row.topic_id, ())) for row in _ALL_TOPICS.rows(conn, {})]
 
 
-def _create_topic(tx: Transaction, request: CreateTopic) -> Topic | PopError:
+@carries_out_each(CreateTopic)
+def create_topic(tx: Transaction, request: CreateTopic) -> Topic | PopError:
+    lock(tx)
     found = find_topic(tx.conn, request.new.name)
     if found is None:
         return _insert_topic(tx, request.new)
@@ -163,7 +153,9 @@ def _insert_topic(tx: Transaction, new: NewTopic) -> Topic:
     return Topic(topic_id, new.name, queues, new.accepts, tx.now_ms, new.queue_count, new.lite_expires_ms)
 
 
-def _update_topic(tx: Transaction, request: UpdateTopic) -> Topic | PopError:
+@carries_out_each(UpdateTopic)
+def update_topic(tx: Transaction, request: UpdateTopic) -> Topic | PopError:
+    lock(tx)
     found = find_topic(tx.conn, request.name)
     if found is None:
         return topic_not_found(request.name)

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, bindparam, delete, func, insert, literal_colu
 from popserver.database.notifications import EVERYTHING, SERVERS
 from popserver.database.rows import encode_column, encode_rows, rows_parameter
 from popserver.database.schema import client, server
-from popserver.engine.transaction import STEP_ROWS_MAX, Phase, Request, Transaction, carries_out
+from popserver.engine.transaction import STEP_ROWS_MAX, Phase, Request, Transaction, carries_out, carries_out_each
 from popserver.members import sql as members_sql
 from popserver.model.errors import PopError
 from popserver.model.retry import CLIENT_LAPSE_MS, SECOND_MS
@@ -97,24 +97,15 @@ class AdoptClients(Request[None]):
     phase: ClassVar = Phase.ADOPT_CLIENTS
 
 
-@carries_out(Heartbeat)
-def heartbeat(tx: Transaction, requests: Sequence[Heartbeat]) -> list[HeartbeatResult | PopError]:
-    """Write heartbeats. Remove servers that have been gone for long, after their clients were taken over."""
-    return [_heartbeat(tx, request) for request in requests]
+@carries_out_each(Leave)
+def leave(tx: Transaction, request: Leave) -> None:
+    tx.conn.execute(_UNLIST, {"its_id": request.server_id})
+    tx.signal(SERVERS)
 
 
-@carries_out(Leave)
-def leave(tx: Transaction, requests: Sequence[Leave]) -> list[PopError | None]:
-    for request in requests:
-        tx.conn.execute(_UNLIST, {"its_id": request.server_id})
-        tx.signal(SERVERS)
-    return [None] * len(requests)
-
-
-@carries_out(AdoptClients)
-def adopt_clients(tx: Transaction, requests: Sequence[AdoptClients]) -> list[PopError | None]:
+@carries_out_each(AdoptClients)
+def adopt_clients(tx: Transaction, _: AdoptClients) -> None:
     tx.signal(EVERYTHING)
-    return [None] * len(requests)
 
 
 @carries_out(AttachClient, DetachClient)
@@ -176,7 +167,9 @@ def unattended(conn: Connection, clients: Sequence[str]) -> list[str]:
     return [each for each in clients if each not in attended]
 
 
-def _heartbeat(tx: Transaction, request: Heartbeat) -> HeartbeatResult:
+@carries_out_each(Heartbeat)
+def heartbeat(tx: Transaction, request: Heartbeat) -> HeartbeatResult:
+    """Write heartbeats. Remove servers that have been gone for long, after their clients were taken over."""
     names = {"its_id": request.server_id, "at": request.address, "now_ms": tx.now_ms, "ahead": request.ahead_ms}
     is_new = False
     if not tx.conn.execute(_AGAIN, names).rowcount:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from functools import wraps
 from typing import Any, TypeVar
 
 from sqlalchemy import select
@@ -19,7 +20,7 @@ from popserver.database.schema import message
 from popserver.dead_letters.plan_requests import CancelPlan, NewPlan, PlanStep, RedriveCounts, RedriveNow, RunPlan
 from popserver.dead_letters.redrive import NO_COPY, NOT_DEAD, FoundLetters, Plan, find, send, why_not
 from popserver.dead_letters.rules import RedriveItem
-from popserver.engine.transaction import Transaction, carries_out
+from popserver.engine.transaction import Transaction, carries_out_each
 from popserver.messages import redrives
 from popserver.messages.dead_letters import RECORDED
 from popserver.model.errors import BadRequest, MessageNotFound, NotFound, PopError, TooLate, TopicNotFound
@@ -31,53 +32,31 @@ R = TypeVar("R")
 S = TypeVar("S")
 
 
-@carries_out(NewPlan)
-def create_plan(tx: Transaction, requests: Sequence[NewPlan]) -> list[PopError | None]:
-    """Make plans. An existing plan stays; it must have the same group, selection and target."""
-    return [_under_savepoint(_create_plan, tx, request) for request in requests]
-
-
-@carries_out(PlanStep)
-def record_step(tx: Transaction, requests: Sequence[PlanStep]) -> list[PopError | None]:
-    """Record matches for a DRAFT. Nothing happens if another call has recorded them meanwhile."""
-    return [_under_savepoint(_record_step, tx, request) for request in requests]
-
-
-@carries_out(RunPlan)
-def run_plan(tx: Transaction, requests: Sequence[RunPlan]) -> list[RedriveCounts | PopError]:
-    """Redrive the next messages of plans. Refused if a plan is a DRAFT or cancelled."""
-    return [_under_savepoint(_run_plan, tx, request) for request in requests]
-
-
-@carries_out(CancelPlan)
-def cancel_plan(tx: Transaction, requests: Sequence[CancelPlan]) -> list[PopError | None]:
-    """Cancel plans: they redrive no further messages. Refused if a plan is done."""
-    return [_under_savepoint(_cancel_plan, tx, request) for request in requests]
-
-
-@carries_out(RedriveNow)
-def redrive_now(tx: Transaction, requests: Sequence[RedriveNow]) -> list[RedriveCounts | PopError]:
-    """Redrive the named dead letters, except those that the plan has redriven already."""
-    return [_under_savepoint(_redrive_now, tx, request) for request in requests]
-
-
 def no_such_plan(plan_id: str) -> NotFound:
     return NotFound(f"redrive plan '{plan_id}' does not exist; list them with: popmq dlq plans")
 
 
-def _under_savepoint(verb: Callable[[Transaction, R], S], tx: Transaction, request: R) -> S | PopError:
-    """Run one request under a savepoint: a refusal undoes its changes, and the other requests continue."""
-    tx.conn.exec_driver_sql("SAVEPOINT redrive")
-    try:
-        answer: S | PopError = verb(tx, request)
-    except PopError as refusal:
-        tx.conn.exec_driver_sql("ROLLBACK TO SAVEPOINT redrive")
-        answer = refusal
-    tx.conn.exec_driver_sql("RELEASE SAVEPOINT redrive")
-    return answer
+def _under_savepoint(verb: Callable[[Transaction, R], S]) -> Callable[[Transaction, R], S | PopError]:
+    """Run each request under a savepoint: a refusal undoes its changes, and the other requests continue."""
+
+    @wraps(verb)
+    def run(tx: Transaction, request: R) -> S | PopError:
+        tx.conn.exec_driver_sql("SAVEPOINT redrive")
+        try:
+            answer: S | PopError = verb(tx, request)
+        except PopError as refusal:
+            tx.conn.exec_driver_sql("ROLLBACK TO SAVEPOINT redrive")
+            answer = refusal
+        tx.conn.exec_driver_sql("RELEASE SAVEPOINT redrive")
+        return answer
+
+    return run
 
 
-def _create_plan(tx: Transaction, request: NewPlan) -> None:
+@carries_out_each(NewPlan)
+@_under_savepoint
+def create_plan(tx: Transaction, request: NewPlan) -> None:
+    """Make the plan. An existing plan stays; it must have the same group, selection and target."""
     _existing_group(tx, request)
     found = redrive_plans.find(tx.conn, request.plan_id)
     if found is None:
@@ -96,7 +75,10 @@ def _without_reach(selection: str) -> dict[str, Any]:
     return {name: value for name, value in json.loads(selection).items() if name != "up_to_id"}
 
 
-def _record_step(tx: Transaction, request: PlanStep) -> None:
+@carries_out_each(PlanStep)
+@_under_savepoint
+def record_step(tx: Transaction, request: PlanStep) -> None:
+    """Record matches for a DRAFT. Nothing happens if another call has recorded them meanwhile."""
     state = PlanState.PLANNED if request.is_last else PlanState.DRAFT
     if redrive_plans.reach(tx, request.plan_id, request.after_id, request.up_to_id, state) and request.ids:
         row = redrive_plans.find(tx.conn, request.plan_id)
@@ -111,7 +93,10 @@ def _write_records(tx: Transaction, row: PlanRow, ids: Sequence[int]) -> None:
     redrive_plans.count_planned(tx, row.plan_id, written)
 
 
-def _run_plan(tx: Transaction, request: RunPlan) -> RedriveCounts:
+@carries_out_each(RunPlan)
+@_under_savepoint
+def run_plan(tx: Transaction, request: RunPlan) -> RedriveCounts:
+    """Redrive the next messages of the plan. Refused if it is a DRAFT or cancelled."""
     row, group = _existing(tx, request.plan_id)
     if row.state == PlanState.DRAFT:
         raise TooLate(
@@ -130,7 +115,10 @@ def _finish_step(tx: Transaction, plan_id: str) -> None:
     redrive_plans.finish_step(tx, plan_id, is_left=bool(redrives.next_planned(tx.conn, plan_id, 1)))
 
 
-def _cancel_plan(tx: Transaction, request: CancelPlan) -> None:
+@carries_out_each(CancelPlan)
+@_under_savepoint
+def cancel_plan(tx: Transaction, request: CancelPlan) -> None:
+    """Cancel the plan: it redrives no further messages. Refused if it is done."""
     row, _ = _existing(tx, request.plan_id)
     if row.state == PlanState.DONE:
         raise TooLate(f"redrive plan '{request.plan_id}' is done; there is nothing left to cancel")
@@ -138,7 +126,10 @@ def _cancel_plan(tx: Transaction, request: CancelPlan) -> None:
         redrive_plans.cancel(tx, request.plan_id)
 
 
-def _redrive_now(tx: Transaction, request: RedriveNow) -> RedriveCounts:
+@carries_out_each(RedriveNow)
+@_under_savepoint
+def redrive_now(tx: Transaction, request: RedriveNow) -> RedriveCounts:
+    """Redrive the named dead letters, except those that the plan has redriven already."""
     new = request.new
     group = _existing_group(tx, new)
     row = redrive_plans.find(tx.conn, new.plan_id)

@@ -15,7 +15,7 @@ from popserver.catalog import topics
 from popserver.database.rows import encode_column, rows_parameter
 from popserver.database.schema import consumer_group, message, progress, queue
 from popserver.delivery import delivered, deliveries
-from popserver.engine.transaction import Phase, Request, Transaction, carries_out
+from popserver.engine.transaction import Phase, Request, Transaction, carries_out_each
 from popserver.messages import dead_letters, redrives
 from popserver.messages.append import lock_queue
 from popserver.messages.dead_letters import DeadLetterRow
@@ -35,13 +35,9 @@ class PurgeLetters(Request[int]):
     ids: Sequence[int]
 
 
-@carries_out(PurgeLetters)
-def purge_letters(tx: Transaction, requests: Sequence[PurgeLetters]) -> list[int | PopError]:
+@carries_out_each(PurgeLetters)
+def purge_letters(tx: Transaction, request: PurgeLetters) -> int | PopError:
     """Remove dead letters. Returns how many. Refused with `TooManyRequests` while another server uses their queue."""
-    return [_purge_letters(tx, request) for request in requests]
-
-
-def _purge_letters(tx: Transaction, request: PurgeLetters) -> int | PopError:
     group = request.group
     topic = topics.find_topic(tx.conn, dead_letter_topic(group.name))
     if topic is None or not request.ids:

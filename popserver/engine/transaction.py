@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, auto
+from functools import wraps
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, cast
 
 from sqlalchemy import Connection
@@ -157,6 +158,22 @@ def carries_out(*kinds: type[Request[S]]) -> Callable[[Operation[R, S]], Operati
     return bind
 
 
+def carries_out_each(
+    *kinds: type[Request[S]],
+) -> Callable[[Callable[[Transaction, R], S | PopError]], Operation[R, S]]:
+    """Make a function the operation of these kinds. It carries out one request; the operation calls it for each."""
+
+    def bind(carry_out: Callable[[Transaction, R], S | PopError]) -> Operation[R, S]:
+        @carries_out(*kinds)
+        @wraps(carry_out)
+        def operation(tx: Transaction, requests: Sequence[R]) -> list[S | PopError]:
+            return [carry_out(tx, request) for request in requests]
+
+        return operation
+
+    return bind
+
+
 class FinishOrder(IntEnum):
     """The order of the finishers at the end of a transaction."""
 
@@ -291,14 +308,10 @@ class Read(Request[T]):
     query: Callable[[Connection], T]
 
 
-@carries_out(Read)
-def read(tx: Transaction, requests: Sequence[Read[T]]) -> list[T | PopError]:
-    """The result of each query. A `PopError` that a query raises is its result; the others still run."""
-    return [_read(tx.conn, request.query) for request in requests]
-
-
-def _read(conn: Connection, query: Callable[[Connection], T]) -> T | PopError:
+@carries_out_each(Read)
+def read(tx: Transaction, request: Read[T]) -> T | PopError:
+    """The result of the query. A `PopError` that it raises is its result; the others still run."""
     try:
-        return query(conn)
+        return request.query(tx.conn)
     except PopError as error:
         return error

@@ -6,7 +6,7 @@ and so does one that an operator has paused.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -17,7 +17,7 @@ from popserver.database.rows import encode_column, rows_parameter
 from popserver.database.schema import message_group_progress as behind
 from popserver.database.schema import queue
 from popserver.delivery import delivered, deliveries
-from popserver.engine.transaction import Phase, Request, Transaction, carries_out
+from popserver.engine.transaction import Phase, Request, Transaction, carries_out_each
 from popserver.messages import lite_topics
 from popserver.messages.append import lock_queue
 from popserver.messages.lite_topics import ExpiringLiteTopic
@@ -32,15 +32,11 @@ class ExpireLite(Request[int]):
     lite_topics: Sequence[ExpiringLiteTopic]
 
 
-@carries_out(ExpireLite)
-def expire(tx: Transaction, requests: Sequence[ExpireLite]) -> list[int]:
+@carries_out_each(ExpireLite)
+def expire(tx: Transaction, request: ExpireLite) -> int:
     """One step; lite topics in queues that another server uses stay until the next look."""
-    return [_expire(tx, request.lite_topics) for request in requests]
-
-
-def _expire(tx: Transaction, found: Iterable[ExpiringLiteTopic]) -> int:
     by_queue: dict[int, list[ExpiringLiteTopic]] = {}
-    for each in found:
+    for each in request.lite_topics:
         by_queue.setdefault(queue_of(each.first_key), []).append(each)
     return sum(_expire_in_queue(tx, queue_id, of_queue) for queue_id, of_queue in sorted(by_queue.items()))
 

@@ -19,7 +19,7 @@ from popserver.database.schema import consumer_group
 from popserver.database.schema import message_group_progress as behind
 from popserver.database.schema import topic as topic_table
 from popserver.delivery.message_groups import GroupQueueKey, locks_of, subscriber_of
-from popserver.engine.transaction import STEP_ROWS_MAX, Locks, Phase, Request, Transaction, carries_out
+from popserver.engine.transaction import STEP_ROWS_MAX, Locks, Phase, Request, Transaction, carries_out_each
 from popserver.engine.wakeups import PollKey
 from popserver.lite.offsets import OffsetOption, move
 from popserver.members import lite_subscriptions as subscribers
@@ -86,25 +86,15 @@ class TouchLite(Request[bool]):
     key: PollKey
 
 
-@carries_out(SyncLite)
-def sync(tx: Transaction, requests: Sequence[SyncLite]) -> list[Synced | PopError]:
-    """Change the subscriptions of each request, in sequence."""
-    return [_sync(tx, request) for request in requests]
+@carries_out_each(TouchLite)
+def touch(tx: Transaction, request: TouchLite) -> bool:
+    """Note that the client is there."""
+    return subscribers.sync_again(tx.conn, request.key, tx.now_ms)
 
 
-@carries_out(TouchLite)
-def touch(tx: Transaction, requests: Sequence[TouchLite]) -> list[bool]:
-    """Note that the clients are there."""
-    return [subscribers.sync_again(tx.conn, each.key, tx.now_ms) for each in requests]
-
-
-@carries_out(LeaveLite)
-def leave(tx: Transaction, requests: Sequence[LeaveLite]) -> list[bool]:
+@carries_out_each(LeaveLite)
+def leave(tx: Transaction, request: LeaveLite) -> bool:
     """Remove the subscriptions of clients that are gone."""
-    return [_leave(tx, request) for request in requests]
-
-
-def _leave(tx: Transaction, request: LeaveLite) -> bool:
     key = _key(request)
     if request.unless_synced_after_ms is not None:
         synced_ms = subscribers.synced_at_ms(tx.conn, key)
@@ -115,7 +105,9 @@ def _leave(tx: Transaction, request: LeaveLite) -> bool:
     return True
 
 
-def _sync(tx: Transaction, request: SyncLite) -> Synced | PopError:
+@carries_out_each(SyncLite)
+def sync(tx: Transaction, request: SyncLite) -> Synced | PopError:
+    """Change the subscriptions of each request, in sequence."""
     if refusal := _gone(tx, request):
         return refusal
     key, named = _key(request), set(request.add) | set(request.remove)

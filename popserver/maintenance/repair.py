@@ -31,8 +31,7 @@ from popserver.database.schema import topic as topic_table
 from popserver.delivery.message_groups import GroupQueueKey, locks_of
 from popserver.engine.clock import Times
 from popserver.engine.meters import now_s
-from popserver.engine.transaction import Locks, Phase, Request, Transaction, carries_out
-from popserver.model.errors import PopError
+from popserver.engine.transaction import Locks, Phase, Request, Transaction, carries_out_each
 from popserver.model.names import Resource
 from popserver.model.topic import offset_of, queue_of
 
@@ -78,12 +77,6 @@ class RepairRow(Request[bool]):
     def locks(self) -> Iterable[Locks]:
         row = self.broken.row
         return (*locks_of([GroupQueueKey(row.group_id, row.queue_id)]), CATALOG_LOCK)
-
-
-@carries_out(RepairRow)
-def repair(tx: Transaction, requests: Sequence[RepairRow]) -> list[bool | PopError]:
-    """Repair the rows, one after the other: the repair of one may be that of others too."""
-    return [_repair(tx, *request.broken) for request in requests]
 
 
 def broken_in_page(
@@ -163,7 +156,10 @@ def broken_delay(conn: Connection, pending_id: int, times: Times) -> Stuck | Non
     return next((each for each in _OF[StuckIn.DELAYED] if found(conn, each.one(), names)), None)
 
 
-def _repair(tx: Transaction, stuck: Stuck, row: StuckRow) -> bool:
+@carries_out_each(RepairRow)
+def repair(tx: Transaction, request: RepairRow) -> bool:
+    """Repair the row, if no other repair has done so. Rows are repaired one after the other."""
+    stuck, row = request.broken
     moments = Moments(tx.now_ms, tx.calendar_ms).names
     if not _is_free(tx, stuck, row):
         return False

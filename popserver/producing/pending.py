@@ -17,7 +17,7 @@ from sqlalchemy import bindparam, select
 from popserver.database.notifications import CHECKS, PENDING
 from popserver.database.schema import IS_ORIGINAL, message
 from popserver.database.schema import topic as topic_table
-from popserver.engine.transaction import Phase, Request, Transaction, carries_out
+from popserver.engine.transaction import Phase, Request, Transaction, carries_out, carries_out_each
 from popserver.messages import keys, pending_messages
 from popserver.messages.append import content
 from popserver.model.errors import MessageNotFound, MessagePropertyConflictWithType, PopError, TooLate, TopicNotFound
@@ -72,18 +72,6 @@ def store_pending(tx: Transaction, requests: Sequence[StorePending]) -> list[lis
     return [answers[index] for index in range(len(requests))]
 
 
-@carries_out(RecallPending)
-def recall_pending(tx: Transaction, requests: Sequence[RecallPending]) -> list[PopError | None]:
-    """Take delayed messages back, each by its handle. A refused request changes nothing."""
-    return [_recall_pending(tx, request) for request in requests]
-
-
-@carries_out(CancelPending)
-def cancel_pending(tx: Transaction, requests: Sequence[CancelPending]) -> list[list[str] | PopError]:
-    """Remove pending messages, at most 1,000 per request. Returns the ids of those that were pending."""
-    return [_cancel_pending(tx, request) for request in requests]
-
-
 def _store_in_topic(tx: Transaction, requests: Sequence[StorePending]) -> list[list[SendResult] | PopError]:
     topic = requests[0].topic
     if tx.conn.execute(_EXISTS, {"topic_id": topic.topic_id}).first() is None:
@@ -130,7 +118,9 @@ def _row(tx: Transaction, request: StorePending, each: Message) -> tuple[Any, ..
     )
 
 
-def _recall_pending(tx: Transaction, request: RecallPending) -> PopError | None:
+@carries_out_each(RecallPending)
+def recall_pending(tx: Transaction, request: RecallPending) -> PopError | None:
+    """Take delayed messages back, each by its handle. A refused request changes nothing."""
     message_id = id_to_bytes(request.message_id)
     rows = pending_messages.lock(tx.conn, request.topic.topic_id, [message_id]).get(message_id, [])
     delayed = [row for row in rows if row.kind != PendingKind.HALF]
@@ -161,7 +151,9 @@ def _not_delayed(request: RecallPending) -> PopError:
     )
 
 
-def _cancel_pending(tx: Transaction, request: CancelPending) -> list[str]:
+@carries_out_each(CancelPending)
+def cancel_pending(tx: Transaction, request: CancelPending) -> list[str]:
+    """Remove pending messages, at most 1,000 per request. Returns the ids of those that were pending."""
     rows = pending_messages.lock(tx.conn, request.topic.topic_id, set(map(id_to_bytes, request.message_ids)))
     pending_messages.remove(tx.conn, (row.pending_id for several in rows.values() for row in several))
     return [each for each in dict.fromkeys(request.message_ids) if id_to_bytes(each) in rows]

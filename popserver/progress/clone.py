@@ -20,7 +20,7 @@ from popserver.database.schema import topic as topic_table
 from popserver.delivery import delivered
 from popserver.delivery.message_groups import GroupQueueKey, locks_of
 from popserver.delivery.retry_topic import properties_of, retry_origin_of
-from popserver.engine.transaction import STEP_ROWS_MAX, Locks, Phase, Request, Transaction, carries_out
+from popserver.engine.transaction import STEP_ROWS_MAX, Locks, Phase, Request, Transaction, carries_out_each
 from popserver.members import sql as members_sql
 from popserver.model.errors import BadRequest, PopError
 from popserver.model.group import Group, Mode
@@ -48,12 +48,6 @@ class Clone(Request[list[MovedOffset]]):
         )
 
 
-@carries_out(Clone)
-def clone(tx: Transaction, requests: Sequence[Clone]) -> list[list[MovedOffset] | PopError]:
-    """Make the progress rows. A request is done as a whole, or refused."""
-    return [_clone(tx, request) for request in requests]
-
-
 def topic_ids(conn: Connection, group: Group) -> set[int]:
     """The topics in which the group has progress."""
     return set(conn.execute(_TOPICS, {"for_group": group.group_id}).scalars())
@@ -65,7 +59,9 @@ def consumes(conn: Connection, group: Group, topic: Topic) -> bool:
     return conn.execute(_IN_TOPIC, names).first() is not None
 
 
-def _clone(tx: Transaction, request: Clone) -> list[MovedOffset] | PopError:
+@carries_out_each(Clone)
+def clone(tx: Transaction, request: Clone) -> list[MovedOffset] | PopError:
+    """Make the progress rows. A request is done as a whole, or refused."""
     known = groups.groups_by_id(tx.conn, [request.source.group_id, request.group.group_id])
     for group in (request.source, request.group):
         if group.group_id not in known or known[group.group_id].is_deleted:

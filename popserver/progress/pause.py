@@ -17,7 +17,7 @@ from popserver.catalog.pauses import EVERY_TOPIC, WHOLE, PauseKey
 from popserver.database.notifications import PAUSES, Invalidation
 from popserver.database.schema import progress
 from popserver.delivery.message_groups import GroupQueueKey, MessageGroupKey, lock_paused, locks_of, unlock_resumed
-from popserver.engine.transaction import Locks, Phase, Request, Transaction, carries_out
+from popserver.engine.transaction import Locks, Phase, Request, Transaction, carries_out_each
 from popserver.model.errors import BadRequest, PopError
 from popserver.model.group import Group
 from popserver.model.topic import Topic, queue_of_group
@@ -54,13 +54,9 @@ class SetPause(Request[None]):
         return locks_of(GroupQueueKey(self.group.group_id, each.queue_id) for each in self.members)
 
 
-@carries_out(SetPause)
-def set_pause(tx: Transaction, requests: Sequence[SetPause]) -> list[PopError | None]:
+@carries_out_each(SetPause)
+def set_pause(tx: Transaction, request: SetPause) -> PopError | None:
     """Store or remove the pauses of each request."""
-    return [_set_pause(tx, request) for request in requests]
-
-
-def _set_pause(tx: Transaction, request: SetPause) -> PopError | None:
     group = request.group
     found = groups.groups_by_id(tx.conn, [group.group_id]).get(group.group_id)
     if found is None or found.is_deleted:

@@ -21,7 +21,7 @@ from popserver.delivery import clear
 from popserver.delivery.clear import GroupInQueue
 from popserver.delivery.history import Moved, as_moved, record
 from popserver.delivery.message_groups import GroupQueueKey, lock_paused_again, locks_of
-from popserver.engine.transaction import STEP_ROWS_MAX, Locks, Phase, Request, Transaction, carries_out
+from popserver.engine.transaction import STEP_ROWS_MAX, Locks, Phase, Request, Transaction, carries_out_each
 from popserver.members import sql as members_sql
 from popserver.messages import dead_letters, seek
 from popserver.model.errors import BadRequest, PopError, TooManyRequests
@@ -66,12 +66,6 @@ class _Move(NamedTuple):
     to_offset: int
 
 
-@carries_out(Reset)
-def reset(tx: Transaction, requests: Sequence[Reset]) -> list[list[MovedOffset] | PopError]:
-    """Move progress. A request is done as a whole, or refused."""
-    return [_reset(tx, request) for request in requests]
-
-
 def plan(conn: Connection, request: Reset) -> list[MovedOffset]:
     """What the reset would do now. Raises the `PopError` that it would be refused with."""
     return [_moved(each) for each in _moves(conn, request)]
@@ -85,7 +79,9 @@ def check(conn: Connection, goals: Sequence[Goal]) -> None:
         _to_offset(conn, goal, ends)
 
 
-def _reset(tx: Transaction, request: Reset) -> list[MovedOffset] | PopError:
+@carries_out_each(Reset)
+def reset(tx: Transaction, request: Reset) -> list[MovedOffset] | PopError:
+    """Move progress. A request is done as a whole, or refused."""
     group = request.group
     try:
         moves = _moves(tx.conn, request)

@@ -9,7 +9,7 @@ of its message group, or in the group's progress. A message in the middle of unr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
@@ -20,7 +20,7 @@ from popserver.database.schema import message_group_progress as behind
 from popserver.delivery import delivered, deliveries
 from popserver.delivery.history import FORCED_SKIP, Moved, as_moved, record
 from popserver.delivery.message_groups import GroupQueueKey, MessageGroupKey, advance_after_removal, locks_of
-from popserver.engine.transaction import Locks, Phase, Request, Transaction, carries_out
+from popserver.engine.transaction import Locks, Phase, Request, Transaction, carries_out_each
 from popserver.inspection import message_facts
 from popserver.inspection.why import MessageFacts
 from popserver.members import sql as members_sql
@@ -61,14 +61,10 @@ class Skip(Request[Skipped]):
         return locks_of([GroupQueueKey(self.group.group_id, self.queue_id)])
 
 
-@carries_out(Skip)
-def skip(tx: Transaction, requests: Sequence[Skip]) -> list[Skipped | PopError]:
+@carries_out_each(Skip)
+def skip(tx: Transaction, request: Skip) -> Skipped | PopError:
     """READY or WAITING_RETRY → COMMIT, if it can be stored; with `force` also INFLIGHT. A refused request changes
     nothing. Refused with `TooManyRequests` for a held message that a user's own transaction has locked."""
-    return [_skip(tx, request) for request in requests]
-
-
-def _skip(tx: Transaction, request: Skip) -> Skipped | PopError:
     if (at := delivered.redriven_to(tx.conn, request.group, request.message_key)) is not None:
         request = replace(request, message_key=at)
     found = message_facts.of_stored(tx.conn, request.group, request.message_key)

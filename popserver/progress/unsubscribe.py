@@ -6,7 +6,7 @@ begins there as in a topic that it has never read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -20,7 +20,7 @@ from popserver.delivery import clear, delivered
 from popserver.delivery.clear import GroupInQueue
 from popserver.delivery.delivered import HoldRow
 from popserver.delivery.message_groups import GroupQueueKey, locks_of
-from popserver.engine.transaction import Locks, Phase, Request, Transaction, carries_out
+from popserver.engine.transaction import Locks, Phase, Request, Transaction, carries_out_each
 from popserver.members import sql as members_sql
 from popserver.model.errors import BadRequest, NotFound, PopError, TooManyRequests
 from popserver.model.group import Group
@@ -41,13 +41,9 @@ class Unsubscribe(Request[None]):
         return locks_of(GroupQueueKey(self.group.group_id, each.queue_id) for each in self.topic.queues)
 
 
-@carries_out(Unsubscribe)
-def unsubscribe(tx: Transaction, requests: Sequence[Unsubscribe]) -> list[PopError | None]:
+@carries_out_each(Unsubscribe)
+def unsubscribe(tx: Transaction, request: Unsubscribe) -> PopError | None:
     """Each request is done as a whole, or refused."""
-    return [_unsubscribe(tx, request) for request in requests]
-
-
-def _unsubscribe(tx: Transaction, request: Unsubscribe) -> PopError | None:
     group, topic = request.group, request.topic
     known = groups.groups_by_id(tx.conn, [group.group_id]).get(group.group_id)
     if known is None or known.is_deleted:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -14,7 +14,7 @@ from popserver.delivery.history import record
 from popserver.delivery.holds import HeldRow
 from popserver.delivery.leaving import DeadLetterCandidate
 from popserver.delivery.message_groups import MessageGroupKey, advance_groups, by_member, runs_of
-from popserver.engine.transaction import Locks, Phase, Request, Transaction, carries_out
+from popserver.engine.transaction import Locks, Phase, Request, Transaction, carries_out_each
 from popserver.model.errors import PopError
 from popserver.model.group import Group
 from popserver.model.handles import Receipt
@@ -63,19 +63,9 @@ class Forward(Request[None]):
         return locks_in_order([self.receipt])
 
 
-@carries_out(ChangeInvisible)
-def change_invisible(tx: Transaction, requests: Sequence[ChangeInvisible]) -> list[Receipt | PopError]:
+@carries_out_each(ChangeInvisible)
+def change_invisible(tx: Transaction, request: ChangeInvisible) -> Receipt | PopError:
     """Restart each hold's time; the answer is the receipt that now counts."""
-    return [_change_one(tx, request) for request in requests]
-
-
-@carries_out(Forward)
-def forward(tx: Transaction, requests: Sequence[Forward]) -> list[PopError | None]:
-    """INFLIGHT → DLQ. A message that is a dead letter or committed already is no error."""
-    return [_forward_one(tx, request) for request in requests]
-
-
-def _change_one(tx: Transaction, request: ChangeInvisible) -> Receipt | PopError:
     group, old = request.group, request.receipt
     successor = _successor(old.hold_id, request.duration_ms)
     row = _held(tx, old)
@@ -146,7 +136,9 @@ def _successor(hold_id: int, duration_ms: int) -> int:
     return int.from_bytes(hashlib.blake2b(seed, digest_size=8).digest(), "big") >> 1
 
 
-def _forward_one(tx: Transaction, request: Forward) -> PopError | None:
+@carries_out_each(Forward)
+def forward(tx: Transaction, request: Forward) -> PopError | None:
+    """INFLIGHT → DLQ. A message that is a dead letter or committed already is no error."""
     row = _held(tx, request.receipt)
     if row is not None:
         why = _said("forwarded by its consumer", request.reason)

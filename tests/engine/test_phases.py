@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, get_args, get_origin, get_type_hints
 
 import pytest
@@ -35,7 +35,9 @@ def kinds() -> set[type[Request[Any]]]:
 def test_every_request_is_carried_out_by_an_operation_that_takes_it(kinds: set[type[Request[Any]]]) -> None:
     assert {each.__qualname__ for each in subclasses(Request)} == {each.__qualname__ for each in kinds}
     for kind in kinds:
-        (taken,) = get_args(get_type_hints(kind.operation)["requests"])
+        # A sequence of requests, or one request where the operation takes each by itself.
+        _, asked, *_ = get_type_hints(kind.operation).values()
+        (taken,) = get_args(asked) if get_origin(asked) is Sequence else (asked,)
         operands = (taken, get_origin(taken), *get_args(taken))
         assert any(isinstance(each, type) and issubclass(kind, each) for each in operands)
 
