@@ -9,10 +9,11 @@ from functools import cache
 from sqlalchemy import Connection
 
 from benchmarks.filling import new_messages
+from popserver.catalog.queue_offsets import Ends
 from popserver.model.message import StoredMessage
 from popserver.model.topic import MessageQueue, Topic, message_key
 from popserver.pulling.commit import Commit
-from popserver.pulling.read import Ends, QueueRead
+from popserver.pulling.read import QueueRead
 from popserver.pulling.rules import BATCH_SIZE_MAX, Committed, Pulled, PullStatus, QueueProgress
 
 END_OFFSET = 1_000_000

@@ -26,7 +26,7 @@ EVERYWHERE = ("database/",)
 # Two modules where two needs of one noun are two subjects.
 KEEPERS: dict[str, str | tuple[str, ...]] = {
     "topic": "catalog/topics.py",
-    "queue": "catalog/queues.py",
+    "queue": ("catalog/queues.py", "catalog/queue_offsets.py"),
     "consumer_group": "catalog/groups.py",
     "pause": "catalog/pauses.py",
     "message": "messages/stored.py",

@@ -10,30 +10,27 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any
 
 from sqlalchemy import Connection, Select, bindparam, func, or_, select
 
 from popserver.bulk.rules import CHUNK_BYTES_MAX, CHUNK_MESSAGES_MAX, HeldPage, QueuePage, QueueSlice
+from popserver.catalog.queue_offsets import Ends
+from popserver.catalog.queues import queues_by_id
 from popserver.database.columns import SIZE, ColumnQuery, Columns
 from popserver.database.dialect import dialect_of
-from popserver.database.rows import RowQuery, encode_column, rows_parameter
-from popserver.database.schema import message, queue
+from popserver.database.rows import encode_column, rows_parameter
+from popserver.database.schema import message
 from popserver.filters import SqlFilter
 from popserver.messages.ranges import INSIDE, WITH_TAG, FilterQuery, Work, judge, narrowed, of_tags
 from popserver.messages.redrives import of_places
 from popserver.model.message import REDRIVE_PLAN
 from popserver.model.topic import Topic, message_key, queue_of
-from popserver.pulling.read import Ends, ends_of
+from popserver.pulling.read import ends_of
 from popserver.pulling.rules import correction
 
 # How many offsets a page with a filter reads at most.
 _WINDOW_OFFSETS = 4 * CHUNK_MESSAGES_MAX
-
-
-class _QueueNumber(NamedTuple):
-    queue_id: int
-    number: int
 
 
 def page(conn: Connection, queue_slice: QueueSlice) -> QueuePage:
@@ -62,9 +59,8 @@ def first_of(
     left = keys[len(named) if len(page_keys) == len(sizes.keys) else named.index(page_keys[-1]) + 1 :]
     found = _BY_KEY.columns(conn, sources, {"keys": encode_column(page_keys)})
     found = _at_origins(conn, topic, found)
-    queue_ids = set(map(queue_of, found.places))
-    rows = _NUMBERS.rows(conn, {"queues": encode_column(queue_ids)})
-    return HeldPage(found, {row.queue_id: row.number for row in rows}), left
+    numbers = {each.queue_id: each.number for each in queues_by_id(conn, map(queue_of, found.places)).values()}
+    return HeldPage(found, numbers), left
 
 
 def _at_origins(conn: Connection, topic: Topic, found: Columns) -> Columns:
@@ -155,9 +151,4 @@ _JUDGED = FilterQuery(narrowed())
 _KEYS = rows_parameter("keys", "message_key")
 _BY_KEY = ColumnQuery(
     lambda every: every.where(message.c.message_key.in_(select(_KEYS.c.message_key))).order_by(message.c.message_key)
-)
-_QUEUES = rows_parameter("queues", "queue_id")
-_NUMBERS = RowQuery(
-    _QueueNumber,
-    select(queue.c.queue_id, queue.c.number).where(queue.c.queue_id.in_(select(_QUEUES.c.queue_id))),
 )

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, select
 from popserver.catalog import groups as catalog_groups
 from popserver.catalog import lookup
 from popserver.catalog import topics as catalog_topics
-from popserver.database.schema import queue
+from popserver.catalog.queues import QueueRow, queue_rows
 from popserver.database.schema import topic as topic_table
 from popserver.model.errors import BadRequest
 from popserver.model.group import Group
@@ -41,7 +41,7 @@ class TopicFacts(NamedTuple):
 def topic_facts(conn: Connection, name: Resource) -> TopicFacts:
     """One topic. Raises `TopicNotFound`."""
     topic = _topic(conn, name)
-    return TopicFacts(topic, _ranges(conn, [topic]).get(topic.topic_id, ()), _lite_topics(conn, topic))
+    return TopicFacts(topic, _ranges(queue_rows(conn, topic.topic_id)), _lite_topics(conn, topic))
 
 
 def list_topics(
@@ -50,10 +50,7 @@ def list_topics(
     """The next `limit` topics after this one, by namespace and name, and how many there are in all; in one namespace,
     or in all of them (None)."""
     page = catalog_topics.page_of_topics(conn, namespace, after, limit)
-    found = [
-        TopicFacts(topic, tuple(QueueRange(*row[2:]) for row in queues), _lite_topics(conn, topic))
-        for topic, queues in page
-    ]
+    found = [TopicFacts(topic, _ranges(queues), _lite_topics(conn, topic)) for topic, queues in page]
     return found, catalog_topics.count_topics(conn, namespace)
 
 
@@ -109,10 +106,5 @@ def _queue(topic: Topic, number: int) -> MessageQueue:
     raise BadRequest(f"topic '{topic.name}' has the queues 0 to {len(topic.queues) - 1}, not {number}")
 
 
-def _ranges(conn: Connection, topics: Iterable[Topic]) -> dict[int, tuple[QueueRange, ...]]:
-    columns = queue.c.topic_id, queue.c.number, queue.c.min_offset, queue.c.next_offset
-    ids = [each.topic_id for each in topics]
-    ranges: dict[int, tuple[QueueRange, ...]] = {}
-    for row in conn.execute(select(*columns).where(queue.c.topic_id.in_(ids)).order_by(queue.c.number)):
-        ranges[row.topic_id] = (*ranges.get(row.topic_id, ()), QueueRange(row.number, row.min_offset, row.next_offset))
-    return ranges
+def _ranges(queues: Iterable[QueueRow]) -> tuple[QueueRange, ...]:
+    return tuple(QueueRange(*row[2:]) for row in queues)

@@ -1,78 +1,16 @@
-"""Message queues of topics, the lock on the catalog, and the refusals for missing topics and groups."""
+"""The lock on the catalog, the names of topics and groups in queries, and the refusals for missing ones."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Text, bindparam, insert, select, text, tuple_
+from sqlalchemy import ColumnElement, Text, bindparam, text, tuple_
 
-from popserver.database.dialect import Dialect, PerDialect, dialect_of
-from popserver.database.newest import newest_queues
-from popserver.database.rows import RowStatement, encode_column, rows_parameter
-from popserver.database.schema import queue
+from popserver.database.dialect import dialect_of
 from popserver.engine.transaction import LockOrder, Locks, Transaction
 from popserver.model.errors import BadRequest, ConsumerGroupNotFound, TopicNotFound
 from popserver.model.group import Mode
 from popserver.model.names import Resource
-from popserver.model.topic import MessageQueue
-
-
-class QueueRow(NamedTuple):
-    """A queue of a topic, with its offsets."""
-
-    topic_id: int
-    queue_id: int
-    number: int
-    min_offset: int
-    next_offset: int
-
-
-def insert_queues(tx: Transaction, topic_id: int, numbers: Iterable[int]) -> None:
-    rows = [{"topic_id": topic_id, "number": number, "min_offset": 0, "next_offset": 0} for number in numbers]
-    tx.conn.execute(insert(queue), rows)
-
-
-def queue_rows(conn: Connection, topic_id: int) -> list[QueueRow]:
-    """The topic's queues, sorted by number."""
-    return queue_rows_of_several(conn, [topic_id]).get(topic_id, [])
-
-
-def queue_rows_of_several(conn: Connection, topic_ids: Collection[int]) -> dict[int, list[QueueRow]]:
-    """The queues of several topics, by topic id."""
-    return _by_topic(_QUEUES.of(conn).rows(conn, {"topics": encode_column(topic_ids)}))
-
-
-def all_queue_rows(conn: Connection) -> dict[int, list[QueueRow]]:
-    """The queues of every topic, including deleted ones, by topic id."""
-    return _by_topic(_ALL_QUEUES.rows(conn, {}))
-
-
-def message_queues(rows: Iterable[QueueRow]) -> tuple[MessageQueue, ...]:
-    return tuple(MessageQueue(row.queue_id, row.number) for row in rows)
-
-
-def _by_topic(rows: Iterable[QueueRow]) -> dict[int, list[QueueRow]]:
-    queues: dict[int, list[QueueRow]] = {}
-    for row in rows:
-        queues.setdefault(row.topic_id, []).append(row)
-    return queues
-
-
-_TOPICS = rows_parameter("topics", "topic_id")
-_EVERY = select(*(queue.c[name] for name in QueueRow._fields)).order_by(queue.c.number)
-
-
-def _queues(dialect: Dialect) -> RowStatement[QueueRow]:
-    if not dialect.has_other_writers:
-        return RowStatement(QueueRow, _EVERY.where(queue.c.topic_id.in_(select(_TOPICS.c.topic_id))))
-    found = newest_queues(_TOPICS, QueueRow._fields)
-    return RowStatement(QueueRow, select(*(found.c[name] for name in QueueRow._fields)).order_by(found.c.number))
-
-
-_QUEUES = PerDialect(_queues)
-_ALL_QUEUES = RowStatement(QueueRow, _EVERY)
-
 
 # Only one server at a time may change the catalog.
 

@@ -8,10 +8,11 @@ from typing import ClassVar
 
 from sqlalchemy import bindparam, insert, select, update
 
-from popserver.catalog.lookup import QueueRow, group_not_found, lock, of_another_mode, queue_rows, topic_not_found
+from popserver.catalog.lookup import group_not_found, lock, of_another_mode, topic_not_found
+from popserver.catalog.queues import STORED, QueueRow, queue_rows
 from popserver.database.notifications import GROUP, Invalidation
 from popserver.database.rows import encode_column, rows_parameter
-from popserver.database.schema import consumer_group, progress, queue
+from popserver.database.schema import consumer_group, progress
 from popserver.database.schema import topic as topic_table
 from popserver.engine.transaction import Phase, Request, Transaction, carries_out_each
 from popserver.model.errors import PopError
@@ -111,24 +112,24 @@ _IS_THERE = select(topic_table.c.topic_id).where(
 )
 _SUBSCRIBED = (
     select(progress.c.queue_id)
-    .join(queue, queue.c.queue_id == progress.c.queue_id)
-    .where(progress.c.group_id == bindparam("for_group"), queue.c.topic_id == bindparam("of_topic"))
+    .join(STORED, STORED.c.queue_id == progress.c.queue_id)
+    .where(progress.c.group_id == bindparam("for_group"), STORED.c.topic_id == bindparam("of_topic"))
 )
 _GROUPS_OF_TOPIC = (
     select(progress.c.group_id)
-    .join(queue, queue.c.queue_id == progress.c.queue_id)
-    .where(queue.c.topic_id == bindparam("of_topic"))
+    .join(STORED, STORED.c.queue_id == progress.c.queue_id)
+    .where(STORED.c.topic_id == bindparam("of_topic"))
     .distinct()
     .subquery()
 )
 _HAS_PROGRESS = (
     select(progress.c.queue_id)
-    .where(progress.c.group_id == _GROUPS_OF_TOPIC.c.group_id, progress.c.queue_id == queue.c.queue_id)
+    .where(progress.c.group_id == _GROUPS_OF_TOPIC.c.group_id, progress.c.queue_id == STORED.c.queue_id)
     .exists()
 )
 _SUBSCRIBE_TO_NEW_QUEUES = insert(progress).from_select(
     ["group_id", "queue_id", "next_offset"],
-    select(_GROUPS_OF_TOPIC.c.group_id, queue.c.queue_id, queue.c.min_offset)
-    .join(queue, queue.c.topic_id == bindparam("of_topic"))
+    select(_GROUPS_OF_TOPIC.c.group_id, STORED.c.queue_id, STORED.c.min_offset)
+    .join(STORED, STORED.c.topic_id == bindparam("of_topic"))
     .where(~_HAS_PROGRESS),
 )

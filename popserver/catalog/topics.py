@@ -6,20 +6,16 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from sqlalchemy import Connection, and_, bindparam, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Exists, and_, bindparam, exists, func, insert, select, update
 
-from popserver.catalog.lookup import (
+from popserver.catalog.lookup import follows, is_named, lock, page_names, topic_not_found
+from popserver.catalog.queues import (
     QueueRow,
     all_queue_rows,
-    follows,
     insert_queues,
-    is_named,
-    lock,
     message_queues,
-    page_names,
     queue_rows,
     queue_rows_of_several,
-    topic_not_found,
 )
 from popserver.catalog.subscriptions import subscribe_to_new_queues
 from popserver.database.notifications import NEW_TOPIC, TOPIC, Invalidation
@@ -214,6 +210,11 @@ def _topic(row: _TopicRow, queues: Iterable[QueueRow]) -> Topic:
     name = Resource(row.namespace, row.name)
     queues_of = message_queues(queues)
     return Topic(row.topic_id, name, queues_of, accepts, row.created_at_ms, row.fifo_queues, row.lite_expires_ms)
+
+
+def exists_with(topic_id: ColumnElement[int]) -> Exists:
+    """The condition that a topic has this id and is not deleted."""
+    return exists().where(topic_table.c.topic_id == topic_id, topic_table.c.deleted_at_ms.is_(None))
 
 
 _existing = select(*(topic_table.c[name] for name in _TopicRow._fields)).where(topic_table.c.deleted_at_ms.is_(None))

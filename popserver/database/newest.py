@@ -7,11 +7,9 @@ version first. A range that has one key can be read backward, so the newest vers
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import (
-    CTE,
     BigInteger,
     ColumnElement,
     FromClause,
@@ -28,7 +26,6 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 
 from popserver.database.dialect import Dialect
-from popserver.database.schema import queue
 from popserver.postgres.sessions import BY_INDEX, settings_text
 
 # How a transaction of a reader begins; the second one reads by index. Postgres plans some statements once, when the
@@ -130,26 +127,3 @@ def are_named(dialect: Dialect, table: Table, rows: FromClause, *key: str) -> Co
         return are_newest(dialect, table, rows, *key)
     # In this order SQLite uses the whole key.
     return tuple_(*(table.c[name] for name in key)).in_(select(*(rows.c[name] for name in key)))
-
-
-def newest_queues(topics: FromClause, names: Sequence[str]) -> CTE:
-    """These columns of the newest version of each queue of the topics (`topic_id`): from the last number to the first,
-    which takes one lookup for each queue. The names must include `topic_id` and `number`."""
-    last = (
-        select(*(queue.c[each] for each in names))
-        .where(queue.c.topic_id == topics.c.topic_id)
-        .order_by(queue.c.number.desc())
-        .limit(literal_column("1"))
-        .correlate(topics)
-        .lateral("last")
-    )
-    found = select(last).select_from(topics.join(last, true())).cte("queues", recursive=True)
-    below = queue.alias("below")
-    one_below = (
-        select(*(below.c[each] for each in names))
-        .where(below.c.topic_id == found.c.topic_id, below.c.number < found.c.number)
-        .order_by(below.c.number.desc())
-        .limit(literal_column("1"))
-        .lateral("one_below")
-    )
-    return found.union_all(select(one_below).select_from(found.join(one_below, true())))

@@ -10,8 +10,9 @@ from sqlalchemy import Connection, func, select
 
 from popserver.catalog import facts as catalog_facts
 from popserver.catalog import topics
+from popserver.catalog.queues import queues_by_id
 from popserver.database.rows import encode_column, rows_parameter
-from popserver.database.schema import message, queue
+from popserver.database.schema import message
 from popserver.dead_letters import selecting
 from popserver.dead_letters.rules import LetterSelection
 from popserver.messages import dead_letters, read
@@ -93,8 +94,8 @@ def _dead_letters(
     by_key = {each.message_key: each for each in copies}
     # A dead letter stays after the topic that it came from is deleted.
     names = topics.names_by_id(conn, {row.origin_topic_id for row in rows})
-    queues = {"queues": encode_column(queue_of(row.origin_key) for row in rows)}
-    numbers = {row.queue_id: row.number for row in conn.execute(_NUMBERS, queues)}
+    origins = queues_by_id(conn, (queue_of(row.origin_key) for row in rows))
+    numbers = {each.queue_id: each.number for each in origins.values()}
     return [
         DeadLetter(
             row.dead_letter_id,
@@ -117,5 +118,3 @@ _KEYS = rows_parameter("keys", "message_key")
 _SIZES = select(message.c.message_key, func.length(message.c.body).label("size")).where(
     message.c.message_key.in_(select(_KEYS.c.message_key))
 )
-_QUEUES = rows_parameter("queues", "queue_id")
-_NUMBERS = select(queue.c.queue_id, queue.c.number).where(queue.c.queue_id.in_(select(_QUEUES.c.queue_id)))

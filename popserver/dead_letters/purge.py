@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sqlalchemy import BigInteger, bindparam, delete, func, select, update
+from sqlalchemy import bindparam, delete, func, select
 
-from popserver.catalog import topics
+from popserver.catalog import queue_offsets, topics
 from popserver.database.rows import encode_column, rows_parameter
-from popserver.database.schema import consumer_group, message, progress, queue
+from popserver.database.schema import consumer_group, message, progress
 from popserver.delivery import delivered, deliveries
 from popserver.engine.transaction import Phase, Request, Transaction, carries_out_each
 from popserver.messages import dead_letters, redrives
@@ -57,7 +57,7 @@ def purge_letters(tx: Transaction, request: PurgeLetters) -> int | PopError:
     tx.conn.execute(_REMOVE, {"keys": encode_column(gone)})
     bounds = {"first": message_key(place.queue_id, 0), "end": message_key(place.queue_id + 1, 0)}
     first = tx.conn.execute(_FIRST_LEFT, bounds).scalar()
-    tx.conn.execute(_MOVE_UP, {"of_queue": place.queue_id, "first_left": None if first is None else offset_of(first)})
+    queue_offsets.begin_at(tx.conn, place.queue_id, None if first is None else offset_of(first))
     return len(gone)
 
 
@@ -109,9 +109,4 @@ _GROUPS_THERE = (
 _REMOVE = delete(message).where(message.c.message_key.in_(select(_KEYS.c.message_key)))
 _FIRST_LEFT = select(func.min(message.c.message_key)).where(
     message.c.message_key >= bindparam("first"), message.c.message_key < bindparam("end")
-)
-_MOVE_UP = (
-    update(queue)
-    .where(queue.c.queue_id == bindparam("of_queue"))
-    .values(min_offset=func.coalesce(bindparam("first_left", type_=BigInteger), queue.c.next_offset))
 )

@@ -17,9 +17,10 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, and_, bindparam, func, insert, literal_column, null, select, update
 
+from popserver.catalog import queue_offsets
 from popserver.catalog.topics import ensure_topic, find_topic, topics_by_id
 from popserver.database.rows import RowStatement, encode_column, encode_rows, rows_parameter
-from popserver.database.schema import message, progress, queue
+from popserver.database.schema import message, progress
 from popserver.dead_letters.rules import RedriveItem, Repair, message_id_of, with_marks
 from popserver.delivery import deliveries
 from popserver.delivery.history import Moved, record
@@ -27,7 +28,6 @@ from popserver.delivery.retry_topic import RetryOrigin, marked, properties_of
 from popserver.engine.transaction import Transaction
 from popserver.filters import tag_hash
 from popserver.messages import dead_letters, redrives
-from popserver.messages.append import take_offsets
 from popserver.messages.dead_letters import DeadLetterRow
 from popserver.messages.redrives import Redriven
 from popserver.messages.spread import in_order_of_use, spread
@@ -167,9 +167,7 @@ def _make_messages(
 ) -> list[_Sent]:
     """Append the new messages to queues of the topic that no other transaction has locked."""
     queues, enough = in_order_of_use(tx, topic, len(letters))
-    ranks = [(each.queue_id, rank) for rank, each in enumerate(queues)]
-    names = {"ranks": encode_rows(ranks), "enough": enough}
-    free = set(tx.conn.execute(_FREE_QUEUES, names).scalars())
+    free = queue_offsets.lock_available(tx.conn, [each.queue_id for each in queues], enough)
     if not free:
         raise TooManyRequests(
             f"other transactions use every queue of topic '{topic.name}'; nothing was redriven, repeat the request"
@@ -177,7 +175,7 @@ def _make_messages(
     resets = _resets(tx.conn, plan.group, letters)
     sent: list[_Sent] = []
     for place, run in spread(tx, topic, letters, free):
-        taken = take_offsets(tx, place, len(run))
+        taken = queue_offsets.take(tx, place.queue_id, len(run))
         assert taken is not None, "its row is locked"
         first_key = message_key(place.queue_id, taken.first)
         here = [_Sent(letter, order, key, is_new=True) for key, (letter, order) in enumerate(run, start=first_key)]
@@ -264,14 +262,6 @@ _COPIES_OF = RowStatement(
     select(*(message.c[name] for name in _CopyRow._fields)).where(
         message.c.message_key.in_(select(_KEYS.c.message_key))
     ),
-)
-_RANKS = rows_parameter("ranks", "queue_id", "rank")
-_FREE_QUEUES = (
-    select(queue.c.queue_id)
-    .join(_RANKS, _RANKS.c.queue_id == queue.c.queue_id)
-    .order_by(_RANKS.c.rank)
-    .limit(bindparam("enough"))
-    .with_for_update(of=queue, skip_locked=True)
 )
 _QUEUES = rows_parameter("queues", "queue_id")
 _READ_QUEUES = select(progress.c.queue_id).where(

@@ -18,7 +18,7 @@ from typing import ClassVar
 
 from sqlalchemy import bindparam, case, insert, literal_column, select, text
 
-from popserver.catalog import topics
+from popserver.catalog import queue_offsets, topics
 from popserver.database.dialect import dialect_of
 from popserver.database.rows import encode_column, encode_rows, rows_parameter
 from popserver.database.schema import message
@@ -29,7 +29,6 @@ from popserver.delivery.leaving import DeadLetterCandidate, NewDeadLetter, Origi
 from popserver.delivery.retry_topic import as_it_was_sent
 from popserver.engine.transaction import STEP_ROWS_MAX, FinishOrder, Transaction
 from popserver.messages import dead_letters, redrives
-from popserver.messages.append import take_offsets
 from popserver.model.group import Group
 from popserver.model.names import dead_letter_topic
 from popserver.model.states import CopyKind, Event, State
@@ -117,7 +116,7 @@ def _copy_messages(tx: Transaction, group: Group, candidates: Sequence[DeadLette
     """Append copies to the group's dead-letter topic. Returns their message keys, in the order of `candidates`."""
     topic = topics.ensure_topic(tx, NewTopic(dead_letter_topic(group.name), SYSTEM_QUEUES))
     place = topic.queues[0]
-    taken = take_offsets(tx, place, len(candidates))
+    taken = queue_offsets.take(tx, place.queue_id, len(candidates))
     assert taken is not None, "the topic was found or made in this transaction"
     copies = [message_key(place.queue_id, taken.first + index) for index in range(len(candidates))]
     places = encode_rows(

@@ -11,9 +11,10 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, select
 
+from popserver.catalog.queues import queues_by_id
 from popserver.catalog.topics import names_by_id
 from popserver.database.rows import RowStatement, encode_column, rows_parameter
-from popserver.database.schema import message, queue
+from popserver.database.schema import message
 from popserver.database.schema import topic as topic_table
 from popserver.delivery.retry_topic import RetryOrigin, properties_of, retry_origin_of
 from popserver.engine.reader import Reader
@@ -78,15 +79,12 @@ def _first_place(row: _MessageOfTopicRow, lineage: RetryOrigin, topics: dict[int
 
 
 def _topics_of(conn: Connection, keys: Iterable[int]) -> dict[int, Resource]:
-    queue_ids = {queue_of(key) for key in keys}
-    if not queue_ids:
-        return {}
-    rows = conn.execute(_TOPICS, {"queues": encode_column(queue_ids)})
-    return {row.queue_id: Resource(row.namespace, row.name) for row in rows}
+    queues = queues_by_id(conn, map(queue_of, keys))
+    names = names_by_id(conn, {each.topic_id for each in queues.values()})
+    return {each.queue_id: names[each.topic_id] for each in queues.values() if each.topic_id in names}
 
 
 _KEYS = rows_parameter("keys", "message_key")
-_QUEUES = rows_parameter("queues", "queue_id")
 _COPIES = RowStatement(
     _MessageOfTopicRow,
     select(
@@ -98,12 +96,6 @@ _COPIES = RowStatement(
     .select_from(_KEYS)
     .join(message, message.c.message_key == _KEYS.c.message_key)
     .join(topic_table, topic_table.c.topic_id == message.c.topic_id),
-)
-_TOPICS = (
-    select(queue.c.queue_id, topic_table.c.namespace, topic_table.c.name)
-    .select_from(_QUEUES)
-    .join(queue, queue.c.queue_id == _QUEUES.c.queue_id)
-    .join(topic_table, topic_table.c.topic_id == queue.c.topic_id)
 )
 
 

@@ -21,11 +21,12 @@ from sqlalchemy import (
     true,
 )
 
+from popserver.catalog.queues import STORED, newest_queues
 from popserver.database.dialect import Dialect, PerDialect
-from popserver.database.newest import group_of, newest, newest_queues
+from popserver.database.newest import group_of, newest
 from popserver.database.rows import RowStatement
 from popserver.database.schema import message_group_progress as behind
-from popserver.database.schema import progress, queue
+from popserver.database.schema import progress
 from popserver.delivery import ready
 from popserver.engine.searches import SearchedFrom
 
@@ -127,14 +128,16 @@ def _is_to_read(at: FromClause, queues: FromClause, open_since_ms: Any) -> Any:
 def _places(open_since_ms: Any, *, is_locked: bool) -> Select[Any]:
     """By plain joins."""
     query = (
-        select(*_columns(progress, queue, open_since_ms))
-        .select_from(queue)
-        .join(progress, progress.c.queue_id == queue.c.queue_id)
+        select(*_columns(progress, STORED, open_since_ms))
+        .select_from(STORED)
+        .join(progress, progress.c.queue_id == STORED.c.queue_id)
         .where(
-            queue.c.topic_id == _OF_TOPIC, progress.c.group_id == _OF_GROUP, _is_to_read(progress, queue, open_since_ms)
+            STORED.c.topic_id == _OF_TOPIC,
+            progress.c.group_id == _OF_GROUP,
+            _is_to_read(progress, STORED, open_since_ms),
         )
         # The order of the index on the topic's queues, so that no other topic's queues are read.
-        .order_by(queue.c.number)
+        .order_by(STORED.c.number)
     )
     return query.with_for_update(of=progress, skip_locked=True) if is_locked else query
 
@@ -142,7 +145,7 @@ def _places(open_since_ms: Any, *, is_locked: bool) -> Select[Any]:
 def _newest_places(open_since_ms: Any, *, is_locked: bool) -> Select[Any]:
     """By the newest version of each queue and of the group's progress in it (`database.newest`)."""
     topics = select(_OF_TOPIC.label("topic_id")).subquery("topics")
-    queues = newest_queues(topics, ["topic_id", "queue_id", "number", "min_offset", "next_offset"])
+    queues = newest_queues(topics)
     row = progress.alias("row_of_queue")
     at = newest(row, *_progress_of(row), group_id=_OF_GROUP, queue_id=queues.c.queue_id).lateral("at")
     found = queues.join(at, true())

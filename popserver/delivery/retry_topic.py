@@ -13,7 +13,7 @@ from typing import ClassVar, NamedTuple
 
 from sqlalchemy import Connection, and_, bindparam, func, insert, literal_column, select
 
-from popserver.catalog import topics
+from popserver.catalog import queue_offsets, topics
 from popserver.database.rows import RowStatement, encode_column, encode_rows, rows_parameter
 from popserver.database.schema import KEY_SHIFT, message, progress
 from popserver.database.schema import topic as topic_table
@@ -23,7 +23,6 @@ from popserver.delivery.due import DueRow
 from popserver.delivery.history import as_moved, record
 from popserver.delivery.leaving import DueRetry
 from popserver.engine.transaction import FinishOrder, Transaction
-from popserver.messages.append import take_offsets
 from popserver.model.group import Group
 from popserver.model.message import RECONSUME_TIME
 from popserver.model.names import retry_topic
@@ -119,7 +118,7 @@ def _copy(tx: Transaction, group: Group, rows: Sequence[DueRow], parents: dict[i
     name = retry_topic(group.name)
     topic = topics.ensure_topic(tx, NewTopic(name, SYSTEM_QUEUES))
     place = topic.queues[0]
-    taken = take_offsets(tx, place, len(rows))
+    taken = queue_offsets.take(tx, place.queue_id, len(rows))
     assert taken is not None, "the topic was found or made in this transaction"
     first_key = message_key(place.queue_id, taken.first)
     copies = [

@@ -9,14 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, TextClause, and_, bindparam, func, not_, or_, select, text
+from sqlalchemy import Connection, TextClause, and_, bindparam, func, literal_column, not_, or_, select, text
 
 from popserver.catalog.facts import _topic
+from popserver.catalog.lookup import follows
+from popserver.catalog.queues import NUMBERED, TOTALS, Totals, totals
 from popserver.cluster import sql
 from popserver.cluster.sql import KnownServer
 from popserver.database import schema
 from popserver.database.dialect import dialect_of
-from popserver.database.schema import consumer_group, queue
+from popserver.database.schema import consumer_group, progress
 from popserver.database.schema import topic as topic_table
 from popserver.delivery import due
 from popserver.delivery.history import HistoryStep, steps
@@ -88,10 +90,12 @@ def group_lag(conn: Connection, group_id: int | None, limit: int) -> list[Lag]:
         last, left = groups[-1], limit - len(rows)
         topics = conn.execute(_FIRST_TOPICS, {"for_group": last, "limit": left}).scalars().all()
         rows += conn.execute(_LAG_IN_TOPICS, {"groups": [last], "topics": topics, "limit": left})
-    return [_lag(row) for row in rows]
+    # For the topics of the page alone.
+    of_topics = totals(conn, (row.topic_id for row in rows))
+    return [_lag(row, of_topics[row.topic_id]) for row in rows]
 
 
-def _lag(row: Any) -> Lag:
+def _lag(row: Any, of_topic: Totals) -> Lag:
     return Lag(
         Resource(row.group_namespace, row.consumer_group),
         Resource(row.topic_namespace, row.topic),
@@ -102,7 +106,7 @@ def _lag(row: Any) -> Lag:
         int(row.dead_letters),
         row.oldest_ready_ms,
         int(row.stored),
-        int(row.appended),
+        of_topic.appended,
     )
 
 
@@ -171,28 +175,45 @@ _IN_ORDER = "ORDER BY group_namespace, consumer_group, topic_namespace, topic"
 
 
 def _lag_query(of_topics: str = "") -> TextClause:
-    # First the page: what its topics ever stored is added up for these topics alone.
     lag = schema.group_lag(of_groups="IN :groups", of_topics=of_topics)
-    return text(
-        "SELECT p.*, (SELECT SUM(q.next_offset) FROM queue q WHERE q.topic_id = p.topic_id) AS appended"  # noqa: S608
-        f" FROM (SELECT l.* FROM ({lag}) l {_IN_ORDER} LIMIT :limit) p {_IN_ORDER}"
-    ).bindparams(bindparam("groups", expanding=True))
+    page = f"SELECT l.* FROM ({lag}) l {_IN_ORDER} LIMIT :limit"  # noqa: S608
+    return text(page).bindparams(bindparam("groups", expanding=True))
 
 
 _LAG = _lag_query()
 _LAG_IN_TOPICS = _lag_query("IN :topics").bindparams(bindparam("topics", expanding=True))
-_FIRST_TOPICS = text(
-    "SELECT t.topic_id FROM topic t WHERE t.deleted_at_ms IS NULL AND t.topic_id IN"
-    " (SELECT q.topic_id FROM progress p JOIN queue q ON q.queue_id = p.queue_id WHERE p.group_id = :for_group)"
-    " ORDER BY t.namespace, t.name LIMIT :limit"
+_consumed = select(NUMBERED.c.topic_id).join(progress, progress.c.queue_id == NUMBERED.c.queue_id)
+_FIRST_TOPICS = (
+    select(topic_table.c.topic_id)
+    .where(
+        topic_table.c.deleted_at_ms.is_(None),
+        topic_table.c.topic_id.in_(_consumed.where(progress.c.group_id == bindparam("for_group"))),
+    )
+    .order_by(topic_table.c.namespace, topic_table.c.name)
+    .limit(bindparam("limit"))
 )
 # Each topic has a queue with the number 0, in which nearly every group that consumes it has progress.
-_TOPICS_OF_GROUPS = text(
-    "SELECT g.group_id, g.namespace, g.name, (SELECT COUNT(*) FROM (SELECT 1 FROM progress p"
-    " JOIN queue q ON q.queue_id = p.queue_id JOIN topic t ON t.topic_id = q.topic_id"
-    " WHERE p.group_id = g.group_id AND q.number = 0 AND t.deleted_at_ms IS NULL LIMIT :limit) x) AS topics"
-    " FROM consumer_group g WHERE g.deleted_at_ms IS NULL"
-    " AND (g.namespace, g.name) > (:after_namespace, :after_name) ORDER BY g.namespace, g.name LIMIT :limit"
+_first_queues = (
+    _consumed.join(topic_table, topic_table.c.topic_id == NUMBERED.c.topic_id)
+    .where(
+        progress.c.group_id == consumer_group.c.group_id,
+        NUMBERED.c.number == literal_column("0"),
+        topic_table.c.deleted_at_ms.is_(None),
+    )
+    .limit(bindparam("limit"))
+    .correlate(consumer_group)
+    .subquery("first_queues")
+)
+_TOPICS_OF_GROUPS = (
+    select(
+        consumer_group.c.group_id,
+        consumer_group.c.namespace,
+        consumer_group.c.name,
+        select(func.count()).select_from(_first_queues).scalar_subquery().label("topics"),
+    )
+    .where(consumer_group.c.deleted_at_ms.is_(None), follows(consumer_group))
+    .order_by(consumer_group.c.namespace, consumer_group.c.name)
+    .limit(bindparam("limit"))
 )
 _MESSAGE_STATES = text(
     "SELECT group_namespace, consumer_group, state, attempt, visible_at_ms, client_id FROM message_state"
@@ -202,20 +223,11 @@ _IS_OF_A_GROUP = or_(*(func.substr(topic_table.c.name, 1, len(each)) == each for
 _IS_COUNTED = and_(topic_table.c.deleted_at_ms.is_(None), not_(_IS_OF_A_GROUP))
 _COUNT_TOPICS = select(func.count()).select_from(topic_table).where(_IS_COUNTED)
 _COUNT_GROUPS = select(func.count()).select_from(consumer_group).where(consumer_group.c.deleted_at_ms.is_(None))
-_OF_TOPIC = (
-    select(
-        queue.c.topic_id,
-        func.sum(queue.c.next_offset - queue.c.min_offset).label("stored"),
-        func.sum(queue.c.next_offset).label("appended"),
-    )
-    .group_by(queue.c.topic_id)
-    .subquery()
-)
 _COUNT_MESSAGES = (
     select(
-        func.coalesce(func.sum(_OF_TOPIC.c.stored), 0).label("stored"),
-        func.coalesce(func.sum(_OF_TOPIC.c.appended), 0).label("appended"),
+        func.coalesce(func.sum(TOTALS.c.stored), 0).label("stored"),
+        func.coalesce(func.sum(TOTALS.c.appended), 0).label("appended"),
     )
-    .join(topic_table, topic_table.c.topic_id == _OF_TOPIC.c.topic_id)
+    .join(topic_table, topic_table.c.topic_id == TOTALS.c.topic_id)
     .where(_IS_COUNTED)
 )

@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, and_, case, select
 
-from popserver.catalog.lookup import QueueRow, queue_rows
+from popserver.catalog.queues import NUMBERED, QueueRow, queue_rows
 from popserver.database.rows import RowStatement, encode_column, rows_parameter
-from popserver.database.schema import KEY_SHIFT, message, queue
+from popserver.database.schema import KEY_SHIFT, message
 from popserver.database.schema import topic as topic_table
 from popserver.engine.reader import Reader
 from popserver.filters import SqlFilter
@@ -284,10 +284,10 @@ _KEYED = RowStatement(
         case((message.c.message_type == MessageType.LITE, message.c.message_group)).label("lite_topic"),
         topic_table.c.namespace,
         topic_table.c.name,
-        queue.c.number,
+        NUMBERED.c.number,
     )
     .select_from(message)
-    .join(queue, queue.c.queue_id == message.c.message_key.op(">>")(KEY_SHIFT))
-    .join(topic_table, and_(topic_table.c.topic_id == queue.c.topic_id, topic_table.c.deleted_at_ms.is_(None)))
+    .join(NUMBERED, NUMBERED.c.queue_id == message.c.message_key.op(">>")(KEY_SHIFT))
+    .join(topic_table, and_(topic_table.c.topic_id == NUMBERED.c.topic_id, topic_table.c.deleted_at_ms.is_(None)))
     .where(message.c.message_key.in_(select(_KEYS.c.message_key))),
 )

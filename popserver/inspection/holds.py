@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, and_, func, select
 
 from popserver.catalog import facts as catalog_facts
+from popserver.catalog.queues import NUMBERED
 from popserver.database.newest import group_of
-from popserver.database.schema import IS_ORIGINAL, KEY_SHIFT, WITH_TIME, delivery, message, queue
+from popserver.database.schema import IS_ORIGINAL, KEY_SHIFT, WITH_TIME, delivery, message
 from popserver.database.schema import topic as topic_table
 from popserver.model.message import id_from_bytes
 from popserver.model.names import Resource
@@ -127,7 +128,7 @@ _HOLDS = (
         topic_table.c.name,
         message.c.message_id,
         message.c.stored_at_ms,
-        queue.c.number,
+        NUMBERED.c.number,
         delivery.c.message_key,
         delivery.c.state,
         delivery.c.attempt,
@@ -140,9 +141,10 @@ _HOLDS = (
     .join(message, message.c.message_key == delivery.c.message_key)
     .join(topic_table, topic_table.c.topic_id == delivery.c.topic_id)
     .join(
-        queue,
+        NUMBERED,
         and_(
-            queue.c.topic_id == message.c.topic_id, queue.c.queue_id == message.c.message_key.bitwise_rshift(KEY_SHIFT)
+            NUMBERED.c.topic_id == message.c.topic_id,
+            NUMBERED.c.queue_id == message.c.message_key.bitwise_rshift(KEY_SHIFT),
         ),
     )
 )

@@ -8,8 +8,9 @@ from sqlalchemy import Connection, func, select
 
 from popserver.catalog import facts as catalog_facts
 from popserver.catalog import pauses, topics
+from popserver.catalog.queues import STORED
 from popserver.database import states_of
-from popserver.database.schema import IS_ORIGINAL, message, progress, queue
+from popserver.database.schema import IS_ORIGINAL, message, progress
 from popserver.database.schema import message_group_progress as behind
 from popserver.delivery import delivered, history, holds, runs
 from popserver.delivery.history import HistoryStep
@@ -189,8 +190,8 @@ def _pause(conn: Connection, group: Group, topic_id: int, message_group: str | N
 
 def _at(conn: Connection, group: Group, key: int) -> _AtRow | None:
     of_queue = progress.c.group_id == group.group_id, progress.c.queue_id == queue_of(key)
-    places = select(progress.c.next_offset, progress.c.resets, queue.c.min_offset)
-    row = conn.execute(places.join(queue, queue.c.queue_id == progress.c.queue_id).where(*of_queue)).first()
+    places = select(progress.c.next_offset, progress.c.resets, STORED.c.min_offset)
+    row = conn.execute(places.join(STORED, STORED.c.queue_id == progress.c.queue_id).where(*of_queue)).first()
     return None if row is None else _AtRow._make(row)
 
 

@@ -10,12 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sqlalchemy import bindparam, delete, select, tuple_, update
+from sqlalchemy import bindparam, delete, select, tuple_
 
-from popserver.catalog import pauses
+from popserver.catalog import pauses, queue_offsets
 from popserver.database.rows import encode_column, rows_parameter
 from popserver.database.schema import message_group_progress as behind
-from popserver.database.schema import queue
 from popserver.delivery import delivered, deliveries
 from popserver.engine.transaction import Phase, Request, Transaction, carries_out_each
 from popserver.messages import lite_topics
@@ -61,9 +60,8 @@ def _expire_in_queue(tx: Transaction, queue_id: int, found: Sequence[ExpiringLit
     for group_id, rows in found_in.items():
         deliveries.remove(tx.conn, [(group_id, row.message_key) for row in rows if row.message_group in still])
     of_these = {"groups": encode_column(groups), "names": encode_column(sorted(still))}
-    given = {"of_topic": topic_id, "of_queue": queue_id, **of_these}
-    tx.conn.execute(_END_POSITIONS, given)
-    tx.conn.execute(_MOVE_EXPIRED, given)
+    tx.conn.execute(_END_POSITIONS, {"of_queue": queue_id, **of_these})
+    queue_offsets.expire_lite_topics(tx.conn, queue_id)
     return lite_topics.end(tx.conn, topic_id, still)
 
 
@@ -74,7 +72,4 @@ _MEMBERS = select(_GROUPS.c.group_id, _NAMED.c.name).join(_NAMED, _NAMED.c.name 
 _END_POSITIONS = delete(behind).where(
     tuple_(behind.c.group_id, behind.c.message_group).in_(select(_MEMBERS.c.group_id, _MEMBERS.c.name)),
     behind.c.queue_id == bindparam("of_queue"),
-)
-_MOVE_EXPIRED = (
-    update(queue).where(queue.c.queue_id == bindparam("of_queue")).values(lite_expired_offset=queue.c.next_offset)
 )

@@ -9,8 +9,9 @@ from typing import Any
 
 from sqlalchemy import BigInteger, Text, bindparam, case, func, insert, literal_column, select, update
 
+from popserver.catalog import queue_offsets
 from popserver.database.rows import encode_rows
-from popserver.database.schema import IS_ORIGINAL, message, progress, queue
+from popserver.database.schema import IS_ORIGINAL, message, progress
 from popserver.database.schema import message_group_progress as behind
 from popserver.delivery import delivered, deliveries
 from popserver.delivery.message_groups import MessageGroupKey, open_all, subscriber_of
@@ -59,9 +60,10 @@ def move(tx: Transaction, group: Group, topic: Topic, lite_topics: Sequence[str]
 def _target(tx: Transaction, member: MessageGroupKey, names: dict[str, Any], option: OffsetOption) -> int | None:
     """The offset to move to; None if the group does not move. Messages of an expired lite topic never come again."""
     begin_key = first_key(tx.conn, member.topic_id, member.message_group)
-    end_offset: int | None = tx.conn.execute(_END_OFFSET, names).scalar()
-    if begin_key is None or end_offset is None:
+    ends = queue_offsets.ends(tx.conn, [member.queue_id]).get(member.queue_id)
+    if begin_key is None or ends is None:
         return None
+    end_offset = ends.end_offset
     first_offset = offset_of(begin_key)
     bounds = {"first": begin_key, "end": message_key(member.queue_id + 1, 0)}
     if option.policy is OffsetPolicy.MIN:
@@ -87,7 +89,6 @@ _OF_LITE_TOPIC = (
     message.c.message_key >= bindparam("first"),
     message.c.message_key < bindparam("end"),
 )
-_END_OFFSET = select(queue.c.next_offset).where(queue.c.queue_id == bindparam("of_queue"))
 _SINCE = select(func.min(message.c.message_key)).where(*_OF_LITE_TOPIC, message.c.stored_at_ms >= bindparam("since_ms"))
 _last = select(message.c.message_key).where(*_OF_LITE_TOPIC).order_by(message.c.message_key.desc())
 _BACK = select(func.min(_last.limit(bindparam("limit")).subquery("last").c.message_key))

@@ -11,11 +11,12 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, bindparam, select, update
 
+from popserver.catalog import queue_offsets
 from popserver.cluster.sql import forget_servers, newest_heartbeat_ms
 from popserver.database.check import check_unused
 from popserver.database.database import Database
 from popserver.database.rows import encode_column, rows_parameter
-from popserver.database.schema import message, message_group_progress, queue
+from popserver.database.schema import message, message_group_progress
 from popserver.delivery import deliveries
 from popserver.engine.transaction import STEP_ROWS_MAX
 from popserver.maintenance import clock_notes
@@ -49,14 +50,13 @@ def reset(database: Database, conn: Connection, before: ClockState) -> int:
     Raises `StoreUnavailable` while a server uses the database. It may be interrupted and repeated.
     """
     check_unused(database, conn)
-    names = {"now_ms": before.system_ms, "by_ms": before.ahead_ms}
     messages = 0
     # In steps, from the last message to the first: after an interruption, no time goes back within a queue.
-    for queue_id in conn.execute(_AHEAD, names).scalars().all():
+    for queue_id in queue_offsets.ahead_of(conn, before.system_ms):
         messages += _reset_queue(database, conn, queue_id, before.system_ms)
     database.begin(conn)
-    for statement in _SHIFTS:
-        conn.execute(statement, names)
+    conn.execute(_TURN_BACK, {"now_ms": before.system_ms})
+    queue_offsets.turn_back(conn, before.system_ms)
     deliveries.turn_back(conn, before.system_ms, before.ahead_ms)
     locks.turn_back(conn, before.system_ms, before.ahead_ms)
     pending_messages.turn_back(conn, before.system_ms, before.ahead_ms)
@@ -80,7 +80,6 @@ def _reset_queue(database: Database, conn: Connection, queue_id: int, now_ms: in
         end = keys[-1]
 
 
-_AHEAD = select(queue.c.queue_id).where(queue.c.newest_stored_at_ms > bindparam("now_ms")).order_by(queue.c.queue_id)
 _LAST = (
     select(message.c.message_key, message.c.stored_at_ms)
     .where(message.c.message_key >= bindparam("first"), message.c.message_key < bindparam("end"))
@@ -93,11 +92,8 @@ _NOW = (
     .where(message.c.message_key.in_(select(_KEYS.c.message_key)))
     .values(stored_at_ms=bindparam("now_ms"))
 )
-_SHIFTS = (
-    update(queue)
-    .where(queue.c.newest_stored_at_ms > bindparam("now_ms"))
-    .values(newest_stored_at_ms=bindparam("now_ms")),
+_TURN_BACK = (
     update(message_group_progress)
     .where(message_group_progress.c.open_since_ms > bindparam("now_ms"))
-    .values(open_since_ms=bindparam("now_ms")),
+    .values(open_since_ms=bindparam("now_ms"))
 )

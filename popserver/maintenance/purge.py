@@ -8,15 +8,13 @@ from typing import ClassVar
 
 from sqlalchemy import bindparam, delete, func, select
 
-from popserver.catalog import pauses
-from popserver.catalog.lookup import queue_rows
+from popserver.catalog import pauses, queues
 from popserver.database.rows import encode_column, encode_rows, rows_parameter
 from popserver.database.schema import (
     consumer_group,
     message,
     message_group_progress,
     progress,
-    queue,
 )
 from popserver.database.schema import topic as topic_table
 from popserver.delivery import deliveries, history, moving_starts
@@ -79,11 +77,11 @@ def _purge_topics(tx: Transaction) -> int:
     removed = removed or lite_topics.forget_topic(tx.conn, topic_id)
     if removed:
         return removed
-    for each in queue_rows(tx.conn, topic_id):
+    for each in queues.queue_rows(tx.conn, topic_id):
         removed = _purge_queue(tx, each.queue_id)
         if removed:
             return removed
-        return tx.conn.execute(delete(queue).where(queue.c.queue_id == each.queue_id)).rowcount
+        return queues.forget(tx.conn, each.queue_id)
     # The delivery of a redriven message is at a place in another topic; it is looked up once, at the end.
     if removed := _or_refuse(deliveries.forget_topic(tx.conn, topic_id)):
         return removed

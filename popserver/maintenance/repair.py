@@ -13,6 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 from sqlalchemy import Connection, Table, select
 
 from popserver.catalog.lookup import CATALOG_LOCK
+from popserver.catalog.queues import queues_by_id
 from popserver.database.dialect import dialect_of
 from popserver.database.invariants.queries import (
     Moments,
@@ -26,7 +27,7 @@ from popserver.database.invariants.queries import (
 )
 from popserver.database.invariants.stuck import STUCK
 from popserver.database.notifications import DUE, PENDING
-from popserver.database.schema import consumer_group, queue
+from popserver.database.schema import consumer_group
 from popserver.database.schema import topic as topic_table
 from popserver.delivery.message_groups import GroupQueueKey, locks_of
 from popserver.engine.clock import Times
@@ -117,8 +118,8 @@ def places_of(conn: Connection, rows: Sequence[Broken]) -> list[StuckPlace]:
     """Where each row is, in the words of operators."""
     tables = ((topic_table, "topic_id"), (consumer_group, "group_id"))
     topics, groups = ({each[0]: Resource(*each[1:]) for each in _named(conn, *table, rows)} for table in tables)
-    queue_ids = {each.row.queue_id for each in rows}
-    numbers = dict(conn.execute(select(queue.c.queue_id, queue.c.number).where(queue.c.queue_id.in_(queue_ids))).all())
+    queues = queues_by_id(conn, (each.row.queue_id for each in rows))
+    numbers = {each.queue_id: each.number for each in queues.values()}
     return [
         StuckPlace(
             groups.get(row.group_id),

@@ -12,11 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from sqlalchemy import bindparam, delete, func, select, update
+from sqlalchemy import bindparam, delete, func, select
 
-from popserver.catalog import groups, lookup
+from popserver.catalog import groups, lookup, queue_offsets
+from popserver.catalog.queues import STORED, end_key, first_key
 from popserver.database.rows import RowStatement
-from popserver.database.schema import KEY_SHIFT, consumer_group, message, progress, queue
+from popserver.database.schema import consumer_group, message, progress
 from popserver.database.schema import topic as topic_table
 from popserver.delivery import delivered, deliveries, history, message_groups
 from popserver.delivery.message_groups import MessageGroupKey
@@ -146,7 +147,7 @@ def _trim(tx: Transaction, place: _QueueRow, cutoff_ms: int, left: _Left) -> Rem
         _remove_ready(tx, group_id, bounds["first"], bounds["end"])
     newest_ms = tx.conn.execute(_NEWEST, bounds).scalar()
     removed = tx.conn.execute(_REMOVE, bounds).rowcount
-    tx.conn.execute(_MOVE_MIN, {"of_queue": place.queue_id, "to_offset": offset_of(bounds["end"])})
+    queue_offsets.begin_at(tx.conn, place.queue_id, offset_of(bounds["end"]))
     left.rows = 0 if rest is not None else left.rows - removed
     if not removed:
         return None
@@ -164,30 +165,28 @@ def _remove_ready(tx: Transaction, group_id: int, first: int, end: int) -> None:
         message_groups.advance_after_removal(tx, found[group_id].group, members)
 
 
-_FIRST_KEY = queue.c.queue_id.op("<<")(KEY_SHIFT).op("|")(queue.c.min_offset)
-_END_KEY = (queue.c.queue_id + 1).op("<<")(KEY_SHIFT)
 _OLDEST = RowStatement(
     _QueueRow,
     select(
-        queue.c.queue_id,
-        queue.c.min_offset,
+        STORED.c.queue_id,
+        STORED.c.min_offset,
         topic_table.c.namespace,
         topic_table.c.name,
         select(message.c.stored_at_ms)
-        .where(message.c.message_key >= _FIRST_KEY, message.c.message_key < _END_KEY)
+        .where(message.c.message_key >= first_key(STORED), message.c.message_key < end_key(STORED))
         .order_by(message.c.message_key)
         .limit(1)
         .scalar_subquery()
         .label("oldest_ms"),
     )
-    .join(topic_table, topic_table.c.topic_id == queue.c.topic_id)
+    .join(topic_table, topic_table.c.topic_id == STORED.c.topic_id)
     .where(
         topic_table.c.deleted_at_ms.is_(None),
         func.substr(topic_table.c.name, 1, len(DLQ_PREFIX)) != DLQ_PREFIX,
-        queue.c.min_offset < queue.c.next_offset,
-        queue.c.queue_id >= bindparam("from_queue"),
+        STORED.c.min_offset < STORED.c.next_offset,
+        STORED.c.queue_id >= bindparam("from_queue"),
     )
-    .order_by(queue.c.queue_id)
+    .order_by(STORED.c.queue_id)
     .limit(bindparam("looks")),
 )
 _INSIDE = (message.c.message_key >= bindparam("first"), message.c.message_key < bindparam("end"))
@@ -208,4 +207,3 @@ _FIRST_HANDED_BACK = select(func.min(delivered.first_inside(consumer_group.c.gro
 )
 _NEWEST = select(message.c.stored_at_ms).where(*_INSIDE).order_by(message.c.message_key.desc()).limit(1)
 _REMOVE = delete(message).where(*_INSIDE)
-_MOVE_MIN = update(queue).where(queue.c.queue_id == bindparam("of_queue")).values(min_offset=bindparam("to_offset"))

@@ -12,9 +12,10 @@ from typing import Any, ClassVar
 
 from sqlalchemy import BigInteger, Connection, Integer, and_, bindparam, cast, delete, func, or_, select, tuple_
 
+from popserver.catalog.queues import NUMBERED
 from popserver.database.dialect import Dialect, PerDialect, dialect_of
 from popserver.database.rows import encode_column, encode_rows, rows_parameter
-from popserver.database.schema import consumer_group, queue, queue_lock
+from popserver.database.schema import consumer_group, queue_lock
 from popserver.engine.transaction import STEP_ROWS_MAX, LockOrder, Locks, Phase, Request, Transaction, carries_out
 from popserver.engine.upkeep import remove_step, sooner
 from popserver.model.errors import PopError
@@ -146,7 +147,7 @@ _LOCKS = rows_parameter("locks", "group_id", "queue_id", text=("client_id",))
 _WANTED = (
     select(_LOCKS.c.group_id, _LOCKS.c.queue_id, _LOCKS.c.client_id, bindparam("until_ms", type_=BigInteger))
     .join(consumer_group, consumer_group.c.group_id == _LOCKS.c.group_id)
-    .join(queue, queue.c.queue_id == _LOCKS.c.queue_id)
+    .join(NUMBERED, NUMBERED.c.queue_id == _LOCKS.c.queue_id)
     .where(consumer_group.c.deleted_at_ms.is_(None), consumer_group.c.mode == Mode.PULL.value)
     .order_by(_LOCKS.c.group_id, _LOCKS.c.queue_id)
 )

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from itertools import chain, groupby
 from typing import Any, ClassVar, NamedTuple
 
-from sqlalchemy import BigInteger, Connection, any_, bindparam, case, exists, func, literal_column, select, true, update
+from sqlalchemy import Connection, bindparam, func, select
 
+from popserver.catalog import queue_offsets
+from popserver.catalog.queue_offsets import SentTo, TakeToSend
+from popserver.catalog.queues import STORED
 from popserver.database.dialect import dialect_of
-from popserver.database.newest import is_newest, newest
-from popserver.database.rows import RowStatement, encode_rows, rows_parameter
-from popserver.database.schema import KEY_SHIFT, message, progress, queue
-from popserver.database.schema import topic as topic_table
+from popserver.database.schema import KEY_SHIFT, message, progress
 from popserver.engine.transaction import Phase, RepeatedId, Request, Transaction, carries_out
 from popserver.filters import tag_hash
 from popserver.messages import duplicates, keys
@@ -37,28 +37,11 @@ class Append(Request[list[SendResult]]):
     key_window_ms: int = WINDOW_MS
 
 
-class TakenOffsets(NamedTuple):
-    """Offsets of a queue, from `first` on, and the `stored_at_ms` of the messages there."""
-
-    first: int
-    stored_at_ms: int
-
-
-class _Taken(NamedTuple):
-    """What a queue says when offsets are taken: `next_offset` is the first one behind them."""
-
-    queue_id: int
-    next_offset: int
-    stored_at_ms: int
-    lite_expired_offset: int
-    has_pending: int
-
-
 class _Placed(NamedTuple):
     """Messages of one queue, and the offsets and keys that they get, from the first ones on."""
 
     chosen: MessageQueue
-    taken: _Taken
+    taken: SentTo
     first_offset: int
     first_key: int
     messages: Sequence[Message]
@@ -149,35 +132,18 @@ def _store_lite_topics(tx: Transaction, topic: Topic, lite_topics: NewLiteTopics
     tx.make_ready(topic.topic_id, first_keys)
 
 
-def take_offsets(tx: Transaction, chosen: MessageQueue, count: int) -> TakenOffsets | None:
-    """Take `count` offsets in one statement; None if the queue does not exist."""
-    names = {"chosen": chosen.queue_id, "count": count, "now_ms": tx.now_ms}
-    row = tx.conn.execute(_TAKE_OFFSETS_OF_NEWEST, names).first() if tx.has_other_writers else None
-    row = row or tx.conn.execute(_TAKE_OFFSETS, names).first()
-    return None if row is None else TakenOffsets(row.next_offset - count, row.newest_stored_at_ms)
-
-
 def _place(tx: Transaction, topic: Topic, chosen: Mapping[MessageQueue, Sequence[Message]]) -> list[_Placed]:
     """Take offsets for the messages, with one statement for all queues. Nothing is placed if the topic is gone.
 
     The statement also says whether a message may be pending already: on Postgres one of these, else any of the topic.
     """
-    names: dict[str, Any] = {"now_ms": tx.now_ms, "of_topic": topic.topic_id}
+    names: dict[str, Any] = {}
     if tx.has_other_writers:
         names["ids"] = [id_to_bytes(each.message_id) for messages in chosen.values() for each in messages]
     counts = {place.queue_id: len(messages) for place, messages in chosen.items()}
-    taken: list[_Taken] = []
-    # Another server may be changing a queue whose newest version is wanted: then it is looked for by its key.
-    for one, several in (_OF_NEWEST, _BY_KEY) if tx.has_other_writers else (_ALONE,):
-        if len(counts) == 1:
-            ((queue_id, count),) = counts.items()
-            taken += one.rows(tx.conn, names | {"chosen": queue_id, "count": count})
-        elif counts:
-            taken += several.rows(tx.conn, names | {"counts": encode_rows(sorted(counts.items()))})
-        counts = {queue_id: counts[queue_id] for queue_id in counts.keys() - {row.queue_id for row in taken}}
     by_id = {place.queue_id: (place, messages) for place, messages in chosen.items()}
     placed: list[_Placed] = []
-    for row in taken:
+    for row in _TAKE.rows(tx, topic.topic_id, counts, names):
         place, messages = by_id[row.queue_id]
         first_offset = row.next_offset - len(messages)
         placed.append(_Placed(place, row, first_offset, row.queue_id << OFFSET_BITS | first_offset, messages))
@@ -224,68 +190,12 @@ def _as_object(properties: Mapping[str, str]) -> str:
     return f"{{{', '.join([f'{_quoted(name)}: {_quoted(value)}' for name, value in properties.items()])}}}"
 
 
-_NOW = bindparam("now_ms", type_=BigInteger)
-# The `stored_at_ms` of new messages: now, but not before the latest message in the queue. Servers read their time
-# before they have locked the queue, so another server with a later time may have been first.
-STORED_AT_MS = case((queue.c.newest_stored_at_ms > _NOW, queue.c.newest_stored_at_ms), else_=_NOW)
-_TAKE = (
-    update(queue)
-    .values(next_offset=queue.c.next_offset + bindparam("count"), newest_stored_at_ms=STORED_AT_MS)
-    .returning(queue.c.next_offset, queue.c.newest_stored_at_ms)
-)
-_TAKE_OFFSETS = _TAKE.where(queue.c.queue_id == bindparam("chosen"))
-_TAKE_OFFSETS_OF_NEWEST = _TAKE.where(is_newest(queue, queue_id=bindparam("chosen")))
-# Not for a deleted topic: a server that does not know about the deletion would store messages that are never read.
-_IS_THERE = exists().where(topic_table.c.topic_id == bindparam("of_topic"), topic_table.c.deleted_at_ms.is_(None))
-_COUNTS = rows_parameter("counts", "queue_id", "count")
-
-
-def _take(count: Any, *conditions: Any, of_pending: Any = ANY_OF_IDS) -> RowStatement[_Taken]:
-    return RowStatement(
-        _Taken,
-        update(queue)
-        .where(*conditions, _IS_THERE)
-        .values(next_offset=queue.c.next_offset + count, newest_stored_at_ms=STORED_AT_MS)
-        .returning(
-            queue.c.queue_id,
-            queue.c.next_offset,
-            queue.c.newest_stored_at_ms.label("stored_at_ms"),
-            queue.c.lite_expired_offset,
-            func.coalesce(of_pending, literal_column("0")).label("has_pending"),
-        ),
-    )
-
-
-_OF_CHOSEN: tuple[Any, Any] = bindparam("count"), queue.c.queue_id == bindparam("chosen")
-# In one order, so that servers do not deadlock.
-_LOCKED = (
-    select(queue.c.queue_id)
-    .where(queue.c.queue_id.in_(select(_COUNTS.c.queue_id)))
-    .order_by(queue.c.queue_id)
-    .with_for_update()
-    .cte("locked")
-)
-_IS_COUNTED = queue.c.queue_id == _COUNTS.c.queue_id
-_OF_SEVERAL = _COUNTS.c.count, _IS_COUNTED, queue.c.queue_id.in_(select(_LOCKED.c.queue_id))
-# The counts are in the order of the queues.
-_locked = (
-    newest(queue.alias("newest"), literal_column("newest.ctid").label("place"), queue_id=_COUNTS.c.queue_id)
-    .with_for_update()
-    .lateral("locked")
-)
-_PLACES = select(_locked.c.place).select_from(_COUNTS.join(_locked, true())).correlate(None).scalar_subquery()
-# For one queue, and for several.
-_ALONE = _take(*_OF_CHOSEN, of_pending=ANY_OF_TOPIC), _take(*_OF_SEVERAL, of_pending=ANY_OF_TOPIC)
-_BY_KEY = _take(*_OF_CHOSEN), _take(*_OF_SEVERAL)
-_OF_NEWEST = (
-    _take(bindparam("count"), is_newest(queue, queue_id=bindparam("chosen"))),
-    _take(_COUNTS.c.count, _IS_COUNTED, literal_column("queue.ctid") == any_(func.array(_PLACES))),
-)
+_TAKE = TakeToSend(ANY_OF_TOPIC, ANY_OF_IDS)
 _NEWEST = (
     select(func.max(message.c.stored_at_ms))
-    .select_from(queue)
-    .join(message, message.c.message_key == queue.c.queue_id.op("<<")(KEY_SHIFT).op("|")(queue.c.next_offset - 1))
-    .where(queue.c.next_offset > 0)
+    .select_from(STORED)
+    .join(message, message.c.message_key == STORED.c.queue_id.op("<<")(KEY_SHIFT).op("|")(STORED.c.next_offset - 1))
+    .where(STORED.c.next_offset > 0)
 )
 
 
@@ -294,16 +204,13 @@ def lock_queue(tx: Transaction, queue_id: int) -> Sequence[int] | None:
 
     It never waits, so it may come last in a transaction. The caller tries a queue that is in use again in a minute.
     """
-    of_queue = {"of_queue": queue_id}
-    if tx.conn.execute(_LOCK_QUEUE, of_queue).first() is None:
+    if not queue_offsets.lock_available(tx.conn, [queue_id]):
         return None
+    of_queue = {"of_queue": queue_id}
     groups = tx.conn.execute(_LOCK_PROGRESS, of_queue).scalars().all()
     return groups if len(groups) == tx.conn.execute(_COUNT_PROGRESS, of_queue).scalar_one() else None
 
 
-_LOCK_QUEUE = (
-    select(queue.c.queue_id).where(queue.c.queue_id == bindparam("of_queue")).with_for_update(skip_locked=True)
-)
 _LOCK_PROGRESS = (
     select(progress.c.group_id)
     .where(progress.c.queue_id == bindparam("of_queue"))

@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, bindparam, select
 
+from popserver.catalog.queues import queue_rows
 from popserver.database.rows import RowStatement
-from popserver.database.schema import IS_ORIGINAL, message, queue
+from popserver.database.schema import IS_ORIGINAL, message
 from popserver.engine.transaction import STEP_ROWS_MAX
 from popserver.messages import pending_messages
 from popserver.model.handles import transaction_id_of
@@ -52,7 +53,7 @@ def queue_numbers(conn: Connection, topic: Topic, needed: set[int]) -> dict[int,
     at_hand = {each.queue_id: each.number for each in topic.queues}
     if needed <= at_hand.keys():
         return at_hand
-    return {row.queue_id: row.number for row in conn.execute(_QUEUE_NUMBERS, {"of_topic": topic.topic_id})}
+    return {row.queue_id: row.number for row in queue_rows(conn, topic.topic_id)}
 
 
 def _in_a_queue_of_ids(
@@ -88,4 +89,3 @@ _IN_A_QUEUE = RowStatement(
         message.c.message_id.in_(bindparam("ids", expanding=True)),
     ),
 )
-_QUEUE_NUMBERS = select(queue.c.queue_id, queue.c.number).where(queue.c.topic_id == bindparam("of_topic"))

@@ -12,15 +12,15 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import count, islice
+from itertools import chain, count, islice
 from typing import Any, ClassVar, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, Integer, and_, bindparam, delete, literal_column, select, tuple_
+from sqlalchemy import ColumnElement, Connection, Integer, and_, bindparam, delete, select, tuple_
 
-from popserver.catalog.lookup import QueueRow
+from popserver.catalog.queues import QueueRow, all_queue_rows
 from popserver.database.dialect import dialect_of
-from popserver.database.rows import RowStatement, encode_rows, rows_parameter
-from popserver.database.schema import KEY_SHIFT, keyed_message, message, queue
+from popserver.database.rows import encode_rows, rows_parameter
+from popserver.database.schema import keyed_message, message
 from popserver.engine.transaction import FinishOrder, Transaction
 from popserver.model.topic import message_key
 
@@ -121,7 +121,7 @@ def spans_of(queues: Iterable[QueueRow]) -> list[Span]:
 
 def spans_of_all(conn: Connection) -> list[Span]:
     """The blocks of all queues, also of deleted topics: the messages there tell that their topic is deleted."""
-    return _SPANS.rows(conn, {})
+    return spans_of(chain.from_iterable(all_queue_rows(conn).values()))
 
 
 def blocks_of(spans: list[Span], start: IndexPlace | None = None) -> Iterator[IndexPlace]:
@@ -192,17 +192,6 @@ _REMOVE = delete(keyed_message).where(
     tuple_(keyed_message.c.block, keyed_message.c.key_hash, keyed_message.c.slot).in_(
         select(_ROWS.c.block, _ROWS.c.key_hash, _ROWS.c.slot)
     )
-)
-_BLOCK_SHIFT: ColumnElement[int] = literal_column(str(SLOT_BITS))
-_FIRST_KEY = queue.c.queue_id.op("<<")(KEY_SHIFT)
-_SPANS = RowStatement(
-    Span,
-    select(
-        _FIRST_KEY.op("|")(queue.c.next_offset - 1).op(">>")(_BLOCK_SHIFT).label("last"),
-        _FIRST_KEY.op("|")(queue.c.min_offset).op(">>")(_BLOCK_SHIFT).label("first"),
-    )
-    .where(queue.c.min_offset < queue.c.next_offset)
-    .order_by(queue.c.queue_id),
 )
 _BLOCKS = rows_parameter("blocks", "distance", "block", "before_slot")
 _WITH_KEY = (

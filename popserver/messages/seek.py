@@ -1,4 +1,4 @@
-"""Seeks: the offset for a time. Within a queue `stored_at_ms` never decreases (`messages.append.STORED_AT_MS`)."""
+"""Seeks: the offset for a time. Within a queue `stored_at_ms` never decreases (`catalog.queue_offsets`)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from sqlalchemy import BigInteger, ColumnElement, Connection, ScalarSelect, Sele
 from sqlalchemy import true as always
 
 from popserver.catalog.lookup import topic_not_found
+from popserver.catalog.queues import STORED, end_key, first_key
 from popserver.database.rows import RowStatement
-from popserver.database.schema import IS_ORIGINAL, KEY_SHIFT, message, queue
+from popserver.database.schema import IS_ORIGINAL, KEY_SHIFT, message
 from popserver.database.schema import topic as topic_table
 from popserver.model.topic import MessageQueue, Topic, message_key, offset_of
 
@@ -109,15 +110,14 @@ def _number(name: str) -> ColumnElement[int]:
 
 
 _FIRST_STORED_AT = _first_stored_at()
-_FIRST_KEY = queue.c.queue_id.op("<<")(KEY_SHIFT)
 _TIMES = RowStatement(
     _Times,
     select(
-        queue.c.min_offset,
-        queue.c.next_offset,
-        queue.c.newest_stored_at_ms,
-        _stored_at(_FIRST_KEY.op("|")(queue.c.min_offset), _FIRST_KEY.op("|")(queue.c.next_offset)).label("oldest_ms"),
+        STORED.c.min_offset,
+        STORED.c.next_offset,
+        STORED.c.newest_stored_at_ms,
+        _stored_at(first_key(STORED), end_key(STORED)).label("oldest_ms"),
     )
-    .join(topic_table, topic_table.c.topic_id == queue.c.topic_id)
-    .where(topic_table.c.deleted_at_ms.is_(None), queue.c.queue_id == bindparam("of_queue")),
+    .join(topic_table, topic_table.c.topic_id == STORED.c.topic_id)
+    .where(topic_table.c.deleted_at_ms.is_(None), STORED.c.queue_id == bindparam("of_queue")),
 )

@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, and_, func, select, text
 
+from popserver.catalog.queues import STORED, TOTALS, first_key
 from popserver.database.dialect import dialect_of
-from popserver.database.schema import KEY_SHIFT, consumer_group, message, queue
+from popserver.database.schema import consumer_group, message
 from popserver.database.schema import topic as topic_table
 from popserver.delivery import due, runs
 from popserver.model.states import PendingKind, State
@@ -179,22 +180,15 @@ _TOPICS = (
         topic_table.c.topic_id,
         topic_table.c.namespace,
         topic_table.c.name,
-        func.sum(queue.c.next_offset - queue.c.min_offset).label("stored"),
-        func.sum(queue.c.next_offset).label("appended"),
+        TOTALS.c.stored,
+        TOTALS.c.appended,
     )
-    .join(queue, queue.c.topic_id == topic_table.c.topic_id)
+    .join(TOTALS, TOTALS.c.topic_id == topic_table.c.topic_id)
     .where(topic_table.c.deleted_at_ms.is_(None))
-    .group_by(topic_table.c.topic_id, topic_table.c.namespace, topic_table.c.name)
 )
 _GROUPS = select(consumer_group.c.group_id, consumer_group.c.namespace, consumer_group.c.name).where(
     consumer_group.c.deleted_at_ms.is_(None)
 )
 _OLDEST = select(func.min(message.c.stored_at_ms)).select_from(
-    queue.join(
-        message,
-        and_(
-            queue.c.min_offset < queue.c.next_offset,
-            message.c.message_key == queue.c.queue_id.op("<<")(KEY_SHIFT).op("|")(queue.c.min_offset),
-        ),
-    )
+    STORED.join(message, and_(STORED.c.min_offset < STORED.c.next_offset, message.c.message_key == first_key(STORED)))
 )

@@ -12,18 +12,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
-from sqlalchemy import ColumnElement, Executable, and_, any_, func, insert, literal_column, null, select, true, update
+from sqlalchemy import ColumnElement, Executable, and_, insert, null, select
 
+from popserver.catalog import queue_offsets
 from popserver.catalog.topics import topics_by_id
 from popserver.database.dialect import Dialect, PerDialect
-from popserver.database.newest import newest, no_index_has
 from popserver.database.rows import encode_column, encode_rows, rows_parameter
-from popserver.database.schema import IS_ORIGINAL, message, queue
+from popserver.database.schema import IS_ORIGINAL, message
 from popserver.engine.searches import SearchedFrom
 from popserver.engine.transaction import STEP_ROWS_MAX, Phase, Request, Transaction, carries_out
 from popserver.filters import tag_hash
 from popserver.messages import keys, pending_messages
-from popserver.messages.append import STORED_AT_MS
 from popserver.messages.keyed import KeyedMessages
 from popserver.messages.pending_messages import PENDING_BY_ID, PendingRow
 from popserver.messages.spread import by_queue
@@ -170,14 +169,12 @@ def _placed(
         for topic_id, its in by_topic.items()
         for queue, several in by_queue(tx, topics[topic_id], its).items()
     }
-    counts = encode_rows([(queue_id, len(several)) for queue_id, several in chosen.items()])
-    names = {"counts": counts, "now_ms": tx.now_ms}
-    for queue_id, next_offset, stored_at_ms in tx.conn.execute(_TAKE_OFFSETS.of(tx.conn), names):
+    counts = {queue_id: len(several) for queue_id, several in chosen.items()}
+    for queue_id, taken in queue_offsets.take_available(tx, counts).items():
         several = chosen[queue_id]
         tx.ready_topics.add(several[0].topic_id)
-        first_key = message_key(queue_id, next_offset - len(several))
-        for key, row in enumerate(several, start=first_key):
-            yield row.pending_id, key, stored_at_ms, tag_hash(row.tag)
+        for key, row in enumerate(several, start=message_key(queue_id, taken.first)):
+            yield row.pending_id, key, taken.stored_at_ms, tag_hash(row.tag)
 
 
 def _in_order(tx: Transaction, rows: Sequence[PendingRow]) -> list[PendingRow]:
@@ -218,29 +215,6 @@ def _in_a_queue_already(tx: Transaction, rows: Sequence[PendingRow]) -> set[int]
 
 _is_of = and_(*(message.c[name] == PENDING_BY_ID.c[name] for name in ("message_id", "topic_id")))
 _KNOWN = select(PENDING_BY_ID.c.pending_id).join(message, _is_of).where(IS_ORIGINAL)
-_COUNTS = rows_parameter("counts", "queue_id", "count")
-
-
-def _take_offsets(dialect: Dialect) -> Executable:
-    """Of the queues that no other server has locked."""
-    if dialect.has_other_writers:
-        place: ColumnElement[Any] = literal_column("newest.ctid").label("place")
-        row = newest(queue.alias("newest"), place, queue_id=_COUNTS.c.queue_id)
-        free = row.with_for_update(skip_locked=True).lateral("free")
-        places = select(free.c.place).select_from(_COUNTS.join(free, true())).correlate(None).scalar_subquery()
-        is_free = literal_column("queue.ctid") == any_(func.array(places))
-        is_taken = and_(is_free, no_index_has(queue.c.queue_id) == _COUNTS.c.queue_id)
-    else:
-        is_taken = queue.c.queue_id == _COUNTS.c.queue_id
-    return (
-        update(queue)
-        .where(is_taken)
-        .values(next_offset=queue.c.next_offset + _COUNTS.c.count, newest_stored_at_ms=STORED_AT_MS)
-        .returning(queue.c.queue_id, queue.c.next_offset, queue.c.newest_stored_at_ms)
-    )
-
-
-_TAKE_OFFSETS = PerDialect(_take_offsets)
 _PLACES = rows_parameter("places", "pending_id", "message_key", "stored_at_ms", "tag_hash")
 
 

@@ -14,7 +14,8 @@ from typing import ClassVar
 from sqlalchemy import Connection, bindparam, func, insert, select
 
 from popserver.catalog import groups, lookup, topics
-from popserver.database.schema import message, progress, queue
+from popserver.catalog.queues import STORED
+from popserver.database.schema import message, progress
 from popserver.database.schema import message_group_progress as behind
 from popserver.database.schema import topic as topic_table
 from popserver.delivery import delivered
@@ -146,21 +147,21 @@ def _handed_back(conn: Connection, source: Group, begins: dict[int, int]) -> dic
 
 
 _PROGRESS = (
-    select(progress.c.queue_id, progress.c.next_offset, queue.c.min_offset)
-    .join(queue, queue.c.queue_id == progress.c.queue_id)
+    select(progress.c.queue_id, progress.c.next_offset, STORED.c.min_offset)
+    .join(STORED, STORED.c.queue_id == progress.c.queue_id)
     .where(progress.c.group_id == bindparam("for_group"))
 )
 _TOPICS = (
-    select(queue.c.topic_id)
-    .join(progress, progress.c.queue_id == queue.c.queue_id)
-    .join(topic_table, topic_table.c.topic_id == queue.c.topic_id)
+    select(STORED.c.topic_id)
+    .join(progress, progress.c.queue_id == STORED.c.queue_id)
+    .join(topic_table, topic_table.c.topic_id == STORED.c.topic_id)
     .where(progress.c.group_id == bindparam("for_group"), topic_table.c.deleted_at_ms.is_(None))
     .distinct()
 )
 _IN_TOPIC = (
     select(progress.c.queue_id)
-    .join(queue, queue.c.queue_id == progress.c.queue_id)
-    .where(progress.c.group_id == bindparam("for_group"), queue.c.topic_id == bindparam("of_topic"))
+    .join(STORED, STORED.c.queue_id == progress.c.queue_id)
+    .where(progress.c.group_id == bindparam("for_group"), STORED.c.topic_id == bindparam("of_topic"))
     .limit(1)
 )
 _COPIES = (

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Select, and_, bindparam, case, func, literal_column, select
 
+from popserver.catalog.queues import STORED
 from popserver.database.rows import RowStatement, encode_column, rows_parameter
-from popserver.database.schema import IS_ORIGINAL, KEY_SHIFT, delivery, message, progress, queue
+from popserver.database.schema import IS_ORIGINAL, KEY_SHIFT, delivery, message, progress
 from popserver.database.schema import message_group_progress as behind
 from popserver.database.schema import topic as topic_table
 from popserver.members import locks
@@ -123,18 +124,18 @@ _STORED_AT = select(message.c.message_key, message.c.stored_at_ms).where(
 )
 _OWN = (
     select(
-        queue.c.queue_id,
-        queue.c.topic_id,
+        STORED.c.queue_id,
+        STORED.c.topic_id,
         topic_table.c.namespace,
         topic_table.c.name,
-        queue.c.number,
-        queue.c.min_offset,
-        queue.c.next_offset.label("end_offset"),
+        STORED.c.number,
+        STORED.c.min_offset,
+        STORED.c.next_offset.label("end_offset"),
         progress.c.next_offset,
     )
     .select_from(progress)
-    .join(queue, queue.c.queue_id == progress.c.queue_id)
-    .join(topic_table, topic_table.c.topic_id == queue.c.topic_id)
+    .join(STORED, STORED.c.queue_id == progress.c.queue_id)
+    .join(topic_table, topic_table.c.topic_id == STORED.c.topic_id)
     .where(progress.c.group_id == bindparam("for_group"), topic_table.c.deleted_at_ms.is_(None))
 )
 _COUNT = select(func.count()).select_from(_OWN.subquery("own"))
@@ -142,7 +143,7 @@ _COUNT = select(func.count()).select_from(_OWN.subquery("own"))
 
 def _places(own: Select[Any]) -> RowStatement[_PlaceRow]:
     # First the page: messages are looked for only in its queues.
-    order = topic_table.c.namespace, topic_table.c.name, queue.c.number
+    order = topic_table.c.namespace, topic_table.c.name, STORED.c.number
     page = own.order_by(*order).limit(bindparam("limit")).subquery("page")
     # Looked for only where something is unread: most queues of most groups are read to their ends.
     first_unread = case(
@@ -164,7 +165,7 @@ def _places(own: Select[Any]) -> RowStatement[_PlaceRow]:
 
 
 _PLACES = _places(_OWN)
-_PLACES_OF_TOPIC = _places(_OWN.where(queue.c.topic_id == bindparam("of_topic")))
+_PLACES_OF_TOPIC = _places(_OWN.where(STORED.c.topic_id == bindparam("of_topic")))
 _QUEUE_ID = delivery.c.message_key.op(">>")(KEY_SHIFT)
 _REACHED = progress.c.queue_id.op("<<")(KEY_SHIFT).op("|")(progress.c.next_offset)
 _STATES = (
@@ -185,7 +186,7 @@ _STATES = (
 _ELSEWHERE = (
     select(delivery.c.message_key, delivery.c.state, REDRIVEN.c.origin_key)
     .select_from(delivery)
-    .join(queue, and_(queue.c.queue_id == _QUEUE_ID, queue.c.topic_id != delivery.c.topic_id))
+    .join(STORED, and_(STORED.c.queue_id == _QUEUE_ID, STORED.c.topic_id != delivery.c.topic_id))
     .join(
         REDRIVEN,
         and_(REDRIVEN.c.redriven_key == delivery.c.message_key, REDRIVEN.c.group_id == delivery.c.group_id),

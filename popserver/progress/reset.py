@@ -14,7 +14,8 @@ from typing import Any, ClassVar, NamedTuple
 
 from sqlalchemy import Connection, bindparam, insert, select, text, update
 
-from popserver.catalog import groups, lookup
+from popserver.catalog import groups, lookup, queue_offsets
+from popserver.catalog.queue_offsets import Ends
 from popserver.database.rows import RowStatement
 from popserver.database.schema import message, progress
 from popserver.delivery import clear
@@ -29,8 +30,6 @@ from popserver.model.group import Group, Mode
 from popserver.model.states import Event, State, target
 from popserver.model.topic import message_key, offset_of
 from popserver.progress.rules import Edge, Goal, MovedOffset, Since, check_offset, events
-from popserver.pulling import read
-from popserver.pulling.read import Ends
 from popserver.pulling.rules import NO_OFFSET
 
 # A reset writes history rows for at most this many messages.
@@ -120,7 +119,7 @@ def _check_once(goals: Iterable[Goal]) -> None:
 def _ends(conn: Connection, goals: Sequence[Goal]) -> dict[int, Ends]:
     """The ends by queue, without queues of deleted topics."""
     topic_ids = {goal.topic.topic_id for goal in goals}
-    return {each.queue_id: each for topic_id in topic_ids for each in read.ends_of_topic(conn, topic_id)}
+    return {each.queue_id: each for topic_id in topic_ids for each in queue_offsets.ends_of_topic(conn, topic_id)}
 
 
 def _planned(conn: Connection, group: Group, goal: Goal, ends: dict[int, Ends]) -> _Move:

@@ -8,8 +8,9 @@ from typing import NamedTuple
 from sqlalchemy import ColumnElement, Connection, ScalarSelect, Select, bindparam, case, literal_column, or_, select
 
 from popserver.catalog import facts as catalog_facts
+from popserver.catalog.queues import STORED
 from popserver.database.rows import RowStatement, encode_column, rows_parameter
-from popserver.database.schema import KEY_SHIFT, message, progress, queue
+from popserver.database.schema import KEY_SHIFT, message, progress
 from popserver.database.schema import topic as topic_table
 from popserver.model.names import Resource, retry_topic
 
@@ -59,22 +60,22 @@ def _spans(*, of_topics: bool) -> Select[tuple[str, str, int, int, int, int, int
         select(
             topic_table.c.namespace,
             topic_table.c.name,
-            queue.c.number,
-            queue.c.queue_id,
-            queue.c.min_offset,
-            queue.c.next_offset,
-            queue.c.newest_stored_at_ms,
+            STORED.c.number,
+            STORED.c.queue_id,
+            STORED.c.min_offset,
+            STORED.c.next_offset,
+            STORED.c.newest_stored_at_ms,
             progress.c.next_offset.label("progress"),
         )
         .select_from(progress)
-        .join(queue, queue.c.queue_id == progress.c.queue_id)
-        .join(topic_table, topic_table.c.topic_id == queue.c.topic_id)
+        .join(STORED, STORED.c.queue_id == progress.c.queue_id)
+        .join(topic_table, topic_table.c.topic_id == STORED.c.topic_id)
         .where(progress.c.group_id == bindparam("for_group"), topic_table.c.deleted_at_ms.is_(None))
-        .order_by(topic_table.c.namespace, topic_table.c.name, queue.c.number)
+        .order_by(topic_table.c.namespace, topic_table.c.name, STORED.c.number)
         .limit(bindparam("limit"))
     )
     if of_topics:
-        page = page.where(queue.c.topic_id.in_(select(_IDS.c.topic_id)))
+        page = page.where(STORED.c.topic_id.in_(select(_IDS.c.topic_id)))
     else:
         elsewhere = topic_table.c.namespace != bindparam("namespace")
         page = page.where(or_(elsewhere, topic_table.c.name != bindparam("retries")))

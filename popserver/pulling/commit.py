@@ -11,15 +11,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
-from sqlalchemy import Connection, Select, exists, insert, select, update
+from sqlalchemy import Connection, Select, insert, select, update
 
+from popserver.catalog import queue_offsets
 from popserver.catalog.lookup import CATALOG_LOCK, group_not_found, of_another_mode, topic_not_found
+from popserver.catalog.queue_offsets import Ends
 from popserver.catalog.subscriptions import set_modes
 from popserver.database.dialect import Dialect, PerDialect
 from popserver.database.newest import are_newest, joined
 from popserver.database.rows import encode_rows, rows_parameter
-from popserver.database.schema import consumer_group, progress, queue
-from popserver.database.schema import topic as topic_table
+from popserver.database.schema import consumer_group, progress
 from popserver.delivery.message_groups import GroupQueueKey, locks_of
 from popserver.engine.transaction import STEP_ROWS_MAX, Locks, Phase, Request, Transaction, carries_out
 from popserver.model.errors import IllegalOffset, PopError, TooLate
@@ -56,7 +57,7 @@ def commit(tx: Transaction, requests: Sequence[Commit]) -> list[list[Committed] 
     places = sorted({place for each in good for place in each.places()})
     before = _lock(tx, places)
     # After the lock, so that the ends include all messages that the members have seen.
-    ends = _ends(tx.conn, {place.queue_id for place in places})
+    ends = queue_offsets.ends(tx.conn, {place.queue_id for place in places})
     now = dict(before)
     judged = [[_judge(offset, place, now, ends, begins=each.begins) for offset, place in _pairs(each)] for each in good]
     _write(tx, before, now)
@@ -100,26 +101,19 @@ def _lock(tx: Transaction, places: Sequence[GroupQueueKey]) -> dict[GroupQueueKe
     return {GroupQueueKey(row.group_id, row.queue_id): QueueProgress(row.next_offset, row.resets) for row in rows}
 
 
-def _ends(conn: Connection, queue_ids: Collection[int]) -> dict[int, int]:
-    """The end offsets of the queues, without queues of deleted topics."""
-    steps = _steps([(each,) for each in sorted(queue_ids)])
-    rows = (row for step in steps for row in conn.execute(_ENDS.of(conn), {"queues": encode_rows(step)}))
-    return {row.queue_id: row.next_offset for row in rows}
-
-
 def _judge(
     request: QueueOffset,
     place: GroupQueueKey,
     now: dict[GroupQueueKey, QueueProgress],
-    ends: dict[int, int],
+    ends: dict[int, Ends],
     *,
     begins: bool,
 ) -> PopError | None:
     """Move `now` to the offset, or return why the offset is refused."""
     stored = now.get(place, NO_PROGRESS)
-    end_offset = ends.get(place.queue_id)
-    if end_offset is None:
+    if place.queue_id not in ends:
         return topic_not_found(request.topic.name)
+    end_offset = ends[place.queue_id].end_offset
     named = f"queue {request.queue.number} of topic '{request.topic.name}'"
     if not 0 <= request.offset <= end_offset:
         return IllegalOffset(
@@ -155,7 +149,6 @@ def _steps(rows: Sequence[tuple[int, ...]]) -> Iterator[Sequence[tuple[int, ...]
 
 _GROUPS = rows_parameter("groups", "group_id")
 _PLACES = rows_parameter("places", "group_id", "queue_id")
-_QUEUES = rows_parameter("queues", "queue_id")
 _OFFSETS = rows_parameter("offsets", "group_id", "queue_id", "next_offset", "resets")
 _MODES = (
     select(consumer_group.c.group_id, consumer_group.c.mode)
@@ -170,15 +163,8 @@ def _stored(dialect: Dialect, *, locks: bool) -> Select[Any]:
     return select(row.c.group_id, row.c.queue_id, row.c.next_offset, row.c.resets).select_from(found)
 
 
-def _ends_of(dialect: Dialect) -> Select[Any]:
-    found, row = joined(dialect, _QUEUES, queue, "queue_id")
-    is_there = exists().where(topic_table.c.topic_id == row.c.topic_id, topic_table.c.deleted_at_ms.is_(None))
-    return select(row.c.queue_id, row.c.next_offset).select_from(found).where(is_there)
-
-
 _STORED = PerDialect(partial(_stored, locks=False))
 _LOCK = PerDialect(partial(_stored, locks=True))
-_ENDS = PerDialect(_ends_of)
 # `_LOCK` has locked the rows.
 _GROW = PerDialect(
     lambda dialect: (

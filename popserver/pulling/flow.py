@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import structlog
 
-from popserver.catalog import lookup
+from popserver.catalog import lookup, queue_offsets
 from popserver.catalog.flow import Catalog
 from popserver.catalog.paused import PausedGroups
 from popserver.catalog.waits import Waits
@@ -146,7 +146,7 @@ class Pulls:
 
     async def _recreated(self, topic: Topic, queue_number: int) -> Pulled:
         """The answer to a pull with offsets of an earlier topic of this name. The new topic may have fewer queues."""
-        ends = await self._reader.look_up(lambda conn: pulling_read.ends_of_topic(conn, topic.topic_id))
+        ends = await self._reader.look_up(lambda conn: queue_offsets.ends_of_topic(conn, topic.topic_id))
         begin, end = next(((each.min_offset, each.end_offset) for each in ends if each.number == queue_number), (0, 0))
         return Pulled(PullStatus.RECREATED, [], begin, begin, end, topic.generation)
 
@@ -248,7 +248,7 @@ class Pulls:
         return pulled
 
     async def _ends_of(self, topic_id: int) -> dict[int, int]:
-        ends = await self._reader.look_up(lambda conn: pulling_read.ends_of_topic(conn, topic_id))
+        ends = await self._reader.look_up(lambda conn: queue_offsets.ends_of_topic(conn, topic_id))
         return {each.queue_id: each.end_offset for each in ends}
 
     def _check_room(self, key: PollKey, group: Group, request: pulling_read.QueueRead) -> None:

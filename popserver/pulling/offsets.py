@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from popserver.catalog import lookup
 from popserver.catalog.flow import Catalog
+from popserver.catalog.queue_offsets import Ends
 from popserver.engine.reader import Reader
 from popserver.engine.writer import Writer
 from popserver.messages import seek
@@ -81,7 +82,7 @@ class Offsets:
         )
         return [each._replace(generation=topic.generation) for each, (topic, _) in zip(stored, found, strict=True)]
 
-    async def ends(self, name: QueueName) -> read.Ends:
+    async def ends(self, name: QueueName) -> Ends:
         """Where the queue begins and ends."""
         topic, place = await self._queue(name)
         return await self._reader.look_up(lambda conn: read.ends_of(conn, topic, place))

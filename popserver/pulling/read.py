@@ -10,14 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import compress
 from typing import Any, NamedTuple
 
-from sqlalchemy import BigInteger, Connection, FromClause, Select, and_, bindparam, exists, func, select
+from sqlalchemy import Connection, Select, and_, bindparam, func, select
 
+from popserver.catalog import queue_offsets
 from popserver.catalog.lookup import topic_not_found
-from popserver.database.dialect import Dialect, PerDialect
-from popserver.database.newest import joined, newest_queues
-from popserver.database.rows import RowQuery, RowStatement, encode_column, encode_rows, rows_parameter
-from popserver.database.schema import message, progress, queue
-from popserver.database.schema import topic as topic_table
+from popserver.catalog.queue_offsets import Ends
+from popserver.database.rows import RowQuery, encode_column, encode_rows, rows_parameter
+from popserver.database.schema import message, progress
 from popserver.filters import Filter, SqlFilter
 from popserver.messages.ranges import WINDOW_OFFSETS, WITH_TAG, FilterQuery, Work, judge, narrowed, of_tags
 from popserver.messages.read import BY_KEY, MessageRow, MessageSize, stored_messages
@@ -43,15 +42,6 @@ class QueueRead(NamedTuple):
     max_bytes: int = BATCH_BYTES_MAX
 
 
-class Ends(NamedTuple):
-    """The offsets that a queue stores: from `min_offset` up to, but not including, `end_offset`."""
-
-    queue_id: int
-    number: int
-    min_offset: int
-    end_offset: int
-
-
 class _SizedRange(NamedTuple):
     """The messages between two keys: how many, and how many bytes."""
 
@@ -72,7 +62,7 @@ def read_queues(conn: Connection, pulls: Sequence[QueueRead]) -> list[Pulled | P
 
     Several pulls cost little more than one: queue ends, sizes and messages need one statement each.
     """
-    by_queue = {each.queue_id: each for each in _ENDS_OF_QUEUES.of(conn).rows(conn, {"queues": _each_once(pulls)})}
+    by_queue = queue_offsets.ends(conn, {each.queue.queue_id for each in pulls})
     ends = [by_queue.get(each.queue.queue_id) for each in pulls]
     inside = [own is not None and _correction(pull, own) is None for pull, own in zip(pulls, ends, strict=True)]
     read = iter(_read_on(conn, [(pull, by_queue[pull.queue.queue_id]) for pull in compress(pulls, inside)]))
@@ -85,19 +75,10 @@ def read_queues(conn: Connection, pulls: Sequence[QueueRead]) -> list[Pulled | P
 
 def ends_of(conn: Connection, topic: Topic, place: MessageQueue) -> Ends:
     """The offsets where one queue begins and ends. Raises `TopicNotFound`."""
-    ends = _ENDS_OF_QUEUES.of(conn).first(conn, {"queues": encode_rows([(place.queue_id,)])})
-    if ends is None:
+    ends = queue_offsets.ends(conn, [place.queue_id])
+    if not ends:
         raise topic_not_found(topic.name)
-    return ends
-
-
-def ends_of_topic(conn: Connection, topic_id: int) -> list[Ends]:
-    """The same for all queues of a topic, by number; empty if the topic is gone."""
-    return _ENDS_OF_TOPIC.of(conn).rows(conn, {"of_topic": topic_id})
-
-
-def _each_once(pulls: Sequence[QueueRead]) -> str:
-    return encode_column(queue_id for queue_id in sorted({each.queue.queue_id for each in pulls}))
+    return ends[place.queue_id]
 
 
 def _correction(pull: QueueRead, ends: Ends, *, is_of_this_topic: bool = True) -> int | None:
@@ -222,26 +203,6 @@ _KEYS = rows_parameter("keys", "message_key")
 _BY_KEY = _sized(
     lambda every: every.where(message.c.message_key.in_(select(_KEYS.c.message_key))).order_by(message.c.message_key)
 )
-_QUEUES = rows_parameter("queues", "queue_id")
-
-
-def _ends_of(found: FromClause, queues: FromClause) -> Select[Any]:
-    is_there = exists().where(topic_table.c.topic_id == queues.c.topic_id, topic_table.c.deleted_at_ms.is_(None))
-    columns = queues.c.queue_id, queues.c.number, queues.c.min_offset, queues.c.next_offset.label("end_offset")
-    return select(*columns).select_from(found).where(is_there)
-
-
-def _ends_of_topic(dialect: Dialect) -> RowStatement[Ends]:
-    queues: FromClause = queue
-    if dialect.has_other_writers:
-        topics = select(bindparam("of_topic", type_=BigInteger).label("topic_id")).subquery("topics")
-        queues = newest_queues(topics, ["topic_id", "queue_id", "number", "min_offset", "next_offset"])
-    of_topic = queues.c.topic_id == bindparam("of_topic")
-    return RowStatement(Ends, _ends_of(queues, queues).where(of_topic).order_by(queues.c.number))
-
-
-_ENDS_OF_TOPIC = PerDialect(_ends_of_topic)
-_ENDS_OF_QUEUES = PerDialect(lambda dialect: RowStatement(Ends, _ends_of(*joined(dialect, _QUEUES, queue, "queue_id"))))
 _HAS_PROGRESS = select(progress.c.queue_id).where(
     progress.c.group_id == bindparam("for_group"), progress.c.queue_id == bindparam("of_queue")
 )

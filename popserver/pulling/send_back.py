@@ -15,10 +15,11 @@ from typing import ClassVar, NamedTuple, TypeVar
 
 from sqlalchemy import and_, bindparam, func, select, update
 
-from popserver.catalog import lookup, subscriptions, topics
+from popserver.catalog import lookup, queue_offsets, subscriptions, topics
+from popserver.catalog.queues import queues_by_id
 from popserver.database.notifications import DUE
 from popserver.database.rows import RowStatement, encode_column, rows_parameter
-from popserver.database.schema import IS_RETRY, KEY_SHIFT, message, progress, queue
+from popserver.database.schema import IS_RETRY, KEY_SHIFT, message, progress
 from popserver.delivery import delivered, deliveries
 from popserver.delivery.dead_letter_topic import move_to_dead_letters
 from popserver.delivery.history import Moved, record
@@ -130,7 +131,7 @@ def _lock(tx: Transaction, keys: Sequence[int]) -> None:
     if not tx.has_other_writers:
         return
     for step in _steps(sorted({queue_of(key) for key in keys})):
-        tx.conn.execute(_LOCK_QUEUES, {"queues": encode_column(step)})
+        queue_offsets.keep(tx.conn, step)
     for keys_of_step in _steps(keys):
         tx.conn.execute(_LOCK_MESSAGES, {"keys": encode_column(keys_of_step)})
 
@@ -164,8 +165,8 @@ def _find(tx: Transaction, group: Group, requests: dict[int, SendBack]) -> _Foun
     firsts = {
         key: retry_origin_of(properties_of(row.properties)) for key, row in messages.items() if row.topic_id == own_id
     }
-    queues = encode_column(queue_of(each.origin_key) for each in firsts.values())
-    topic_of = {row.queue_id: row.topic_id for row in tx.conn.execute(_TOPICS, {"queues": queues})} if firsts else {}
+    queues = queues_by_id(tx.conn, (queue_of(each.origin_key) for each in firsts.values())) if firsts else {}
+    topic_of = {each.queue_id: each.topic_id for each in queues.values()}
     origins = {
         key: Origin(
             firsts[key].origin_key,
@@ -251,14 +252,6 @@ def _not_stored(request: SendBack) -> MessageNotFound:
 
 
 _KEYS = rows_parameter("keys", "message_key")
-_QUEUES = rows_parameter("queues", "queue_id")
-# FOR KEY SHARE does not block sends to the queue.
-_LOCK_QUEUES = (
-    select(queue.c.queue_id)
-    .where(queue.c.queue_id.in_(select(_QUEUES.c.queue_id)))
-    .order_by(queue.c.queue_id)
-    .with_for_update(read=True, key_share=True)
-)
 _LOCK_MESSAGES = (
     select(message.c.message_key)
     .where(message.c.message_key.in_(select(_KEYS.c.message_key)))
@@ -271,7 +264,6 @@ _MESSAGES = RowStatement(
         message.c.message_key.in_(select(_KEYS.c.message_key))
     ),
 )
-_TOPICS = select(queue.c.queue_id, queue.c.topic_id).where(queue.c.queue_id.in_(select(_QUEUES.c.queue_id)))
 _COPIES = (
     select(
         message.c.copy_of,

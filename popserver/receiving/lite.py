@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Select, and_, bindparam, literal_column, or_, select
 
+from popserver.catalog.queues import STORED
 from popserver.database.dialect import Dialect, PerDialect
 from popserver.database.newest import group_of
 from popserver.database.rows import RowStatement, encode_column, rows_parameter
-from popserver.database.schema import delivery, in_states, message, progress, queue
+from popserver.database.schema import delivery, in_states, message, progress
 from popserver.database.schema import message_group_progress as behind
 from popserver.delivery.message_groups import MessageGroupKey
 from popserver.delivery.places import QueueToScan
@@ -235,16 +236,16 @@ _READY_SINCE_MS = (
     .limit(literal_column("1"))
     .scalar_subquery()
 )
-_IS_BEHIND = progress.c.next_offset < queue.c.next_offset
+_IS_BEHIND = progress.c.next_offset < STORED.c.next_offset
 
 
 def _places(*columns: Any) -> Select[Any]:
     return (
         select(*columns)
-        .select_from(queue)
-        .join(progress, progress.c.queue_id == queue.c.queue_id)
-        .where(queue.c.topic_id == bindparam("topic_id"), progress.c.group_id == bindparam("group_id"))
-        .order_by(queue.c.number)
+        .select_from(STORED)
+        .join(progress, progress.c.queue_id == STORED.c.queue_id)
+        .where(STORED.c.topic_id == bindparam("topic_id"), progress.c.group_id == bindparam("group_id"))
+        .order_by(STORED.c.number)
     )
 
 
@@ -255,8 +256,8 @@ _PLACES = RowStatement(
         progress.c.queue_id,
         progress.c.next_offset,
         progress.c.start_offset,
-        queue.c.min_offset,
-        queue.c.next_offset.label("end_offset"),
+        STORED.c.min_offset,
+        STORED.c.next_offset.label("end_offset"),
         _READY_SINCE_MS.label("ready_since_ms"),
         literal_column("0").label("open_since_ms"),
     ).with_for_update(of=progress, skip_locked=True),

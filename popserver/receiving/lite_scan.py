@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, bindparam, case, insert, literal_column, or_, select, update
 
+from popserver.catalog.queue_offsets import lite_expired_key
 from popserver.database.rows import RowQuery, encode_rows, rows_parameter
-from popserver.database.schema import KEY_SHIFT, message, progress, queue
+from popserver.database.schema import KEY_SHIFT, message, progress
 from popserver.database.schema import message_group_progress as behind
 from popserver.database.statement import Statement
 from popserver.delivery.message_groups import MessageGroupKey
@@ -238,12 +239,7 @@ _ROW_BEHIND = (
     .scalar_subquery()
 )
 _FIRST_KEY = first_key_of(bindparam("topic_id"), message.c.message_group)
-_IS_BEHIND_EXPIRED = (
-    message.c.message_key
-    >= select(queue.c.queue_id.op("<<")(KEY_SHIFT) + queue.c.lite_expired_offset)
-    .where(queue.c.queue_id == bindparam("of_queue"))
-    .scalar_subquery()
-)
+_IS_BEHIND_EXPIRED = message.c.message_key >= lite_expired_key()
 _SUBSCRIBER = first_subscriber(bindparam("group_id"), bindparam("topic_id"), message.c.message_group)
 
 

@@ -13,8 +13,9 @@ from sqlalchemy import Connection, Select, bindparam, exists, literal_column, se
 
 from popserver.catalog import facts as catalog_facts
 from popserver.catalog.groups import find_group
+from popserver.catalog.queues import NUMBERED
 from popserver.database.rows import RowStatement, encode_column, rows_parameter
-from popserver.database.schema import consumer_group, progress, queue
+from popserver.database.schema import consumer_group, progress
 from popserver.database.schema import topic as topic_table
 from popserver.filters.subscription import Role
 from popserver.model.group import Mode
@@ -136,8 +137,8 @@ _GROUPS = RowStatement(
     .limit(bindparam("limit")),
 )
 _OWN = (
-    select(queue.c.topic_id)
-    .join(progress, progress.c.queue_id == queue.c.queue_id)
+    select(NUMBERED.c.topic_id)
+    .join(progress, progress.c.queue_id == NUMBERED.c.queue_id)
     .where(progress.c.group_id == bindparam("for_group"))
 )
 _TOPICS = RowStatement(

@@ -12,7 +12,7 @@ from popserver.bulk import attempts, pages
 from popserver.bulk.attempts import Attempt
 from popserver.bulk.rules import QueueSlice, columns_named, sources_of
 from popserver.catalog import facts as catalog_facts
-from popserver.catalog import groups, lookup, pauses, topics
+from popserver.catalog import groups, pauses, queue_offsets, queues, topics
 from popserver.cluster import sql as cluster_sql
 from popserver.dead_letters import letters, plan_facts, selecting
 from popserver.dead_letters.rules import LetterSelection
@@ -39,7 +39,7 @@ from popserver.producing.pending_facts import After
 from popserver.progress import accumulation, clone, lag, reset, time_span
 from popserver.progress.rules import Edge, Goal, Since
 from popserver.pulling import commit
-from popserver.pulling.read import QueueRead, ends_of, ends_of_topic, read_queues
+from popserver.pulling.read import QueueRead, ends_of, read_queues
 from popserver.rocketmq_admin import search, subscriptions
 from popserver.rocketmq_admin.search import Query
 from tests.frozen.acts import TouredStore, act
@@ -80,7 +80,7 @@ def pull(store: TouredStore, world: World) -> None:
         *(lambda conn, each=each: read_queues(conn, [each]) for each in (*reads, unsure, few_bytes)),
         lambda conn: read_queues(conn, reads),
         lambda conn: ends_of(conn, world.topic, first),
-        lambda conn: ends_of_topic(conn, world.topic.topic_id),
+        lambda conn: queue_offsets.ends_of_topic(conn, world.topic.topic_id),
         lambda conn: commit.fetch(conn, world.pulling, world.topic.queues),
     )
     ask(store, lambda conn: seek.offset_at(conn, world.topic, first, store.now_ms))
@@ -116,7 +116,7 @@ def look_topics_and_groups_up(store: TouredStore, world: World) -> None:
         lambda conn: catalog_facts.list_groups(conn, None, group, PAGE),
         lambda conn: catalog_facts.list_groups(conn, "", None, PAGE),
         topics.list_topics,
-        lookup.all_queue_rows,
+        queues.all_queue_rows,
         lambda conn: pauses.pauses_of(conn, [world.group.group_id], PAGE),
         lambda conn: pauses.pause_of_topic(conn, world.group.group_id, world.topic.topic_id, "m1"),
         pauses.paused_topics,

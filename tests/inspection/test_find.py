@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 
 from popproto.v2 import definition_pb2 as pb
 from popserver.catalog import topics
-from popserver.catalog.lookup import queue_rows
+from popserver.catalog.queues import queue_rows
 from popserver.filters import SqlFilter
 from popserver.inspection import filter_trial
 from popserver.inspection import find as inspection_find

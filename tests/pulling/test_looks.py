@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 import pytest
 from sqlalchemy import delete, update
 
-from popserver.catalog import topics
+from popserver.catalog import queue_offsets, topics
 from popserver.database.schema import message, queue
 from popserver.filters import Filter, tags
 from popserver.filters import sql as filters_sql
@@ -145,14 +145,14 @@ def test_a_topic_that_is_gone_is_named(store: OpenStore) -> None:
     store.one(topics.delete_topic, topics.DeleteTopic(TOPIC))
     with pytest.raises(TopicNotFound, match="'orders'"):
         look(store, topic)
-    assert pulling_read.ends_of_topic(store.conn, topic.topic_id) == []
+    assert queue_offsets.ends_of_topic(store.conn, topic.topic_id) == []
 
 
 def test_the_ends_of_all_queues(store: OpenStore) -> None:
     topic = store.topic(queues=3)
     for count, number in ((4, 0), (2, 2)):
         store.send(topic, count, queue=number)
-    ends = pulling_read.ends_of_topic(store.conn, topic.topic_id)
+    ends = queue_offsets.ends_of_topic(store.conn, topic.topic_id)
     assert [(each.number, each.min_offset, each.end_offset) for each in ends] == [(0, 0, 4), (1, 0, 0), (2, 0, 2)]
 
 

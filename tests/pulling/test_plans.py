@@ -8,13 +8,13 @@ from functools import partial
 import pytest
 
 from popserver.catalog import subscriptions
+from popserver.catalog.queue_offsets import ends_of_topic
 from popserver.filters import sql as filters_sql
 from popserver.filters import tags
 from popserver.messages import seek
 from popserver.model.group import Group, Mode
 from popserver.model.topic import Topic
 from popserver.pulling import commit
-from popserver.pulling.read import ends_of_topic
 from popserver.pulling.rules import QueueOffset
 from tests.support.open_store import OpenStore
 from tests.support.plans import POSTGRES, SQLITE, Plans, assert_found_by_index, fill_with_others

@@ -7,6 +7,7 @@ from statistics import median
 
 import pytest
 
+from popserver.catalog.queue_offsets import ends_of_topic
 from popserver.database.database import Database
 from popserver.delivery import due
 from popserver.delivery.moving_starts import LOOK_AGAIN_MS
@@ -14,7 +15,7 @@ from popserver.model.topic import MessageType
 from popserver.producing import half_messages
 from popserver.producing.rules import Resolution
 from popserver.pulling import commit
-from popserver.pulling.read import ends_of, ends_of_topic
+from popserver.pulling.read import ends_of
 from popserver.pulling.rules import QueueOffset
 from popserver.settling import expire, release
 from tests.support.builders import in_order

@@ -1,0 +1,272 @@
+"""Keeper of the counters of queues: where each begins and ends, and how sends take offsets.
+
+A counter changes with each send. On Postgres its newest version is found at once (`database.newest`), because a user's
+open transaction keeps all of them. What may come last in a transaction never waits for a counter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Executable,
+    FromClause,
+    ScalarSelect,
+    Select,
+    and_,
+    any_,
+    bindparam,
+    case,
+    func,
+    literal_column,
+    select,
+    true,
+    update,
+)
+
+from popserver.catalog.queues import STORED, newest_queues
+from popserver.catalog.topics import exists_with
+from popserver.database.dialect import Dialect, PerDialect
+from popserver.database.newest import is_newest, joined, newest, no_index_has
+from popserver.database.rows import RowStatement, encode_column, encode_rows, rows_parameter
+from popserver.database.schema import KEY_SHIFT, queue
+from popserver.engine.transaction import Transaction
+
+
+class Ends(NamedTuple):
+    """The offsets that a queue stores: from `min_offset` up to, but not including, `end_offset`."""
+
+    queue_id: int
+    number: int
+    min_offset: int
+    end_offset: int
+
+
+class TakenOffsets(NamedTuple):
+    """Offsets of a queue, from `first` on, and the `stored_at_ms` of the messages there."""
+
+    first: int
+    stored_at_ms: int
+
+
+class SentTo(NamedTuple):
+    """What a queue says when a send takes offsets: `next_offset` is the first one behind them."""
+
+    queue_id: int
+    next_offset: int
+    stored_at_ms: int
+    lite_expired_offset: int
+    has_pending: int
+
+
+def ends(conn: Connection, queue_ids: Collection[int]) -> dict[int, Ends]:
+    """Where these queues begin and end, by queue id; without those of deleted topics."""
+    rows = _ENDS.of(conn).rows(conn, {"queues": encode_column(sorted(queue_ids))})
+    return {row.queue_id: row for row in rows}
+
+
+def ends_of_topic(conn: Connection, topic_id: int) -> list[Ends]:
+    """The same for all queues of a topic, by number; empty if the topic is gone."""
+    return _ENDS_OF_TOPIC.of(conn).rows(conn, {"of_topic": topic_id})
+
+
+def take(tx: Transaction, queue_id: int, count: int) -> TakenOffsets | None:
+    """Take `count` offsets in one statement; None if the queue does not exist."""
+    names = {"chosen": queue_id, "count": count, "now_ms": tx.now_ms}
+    row = tx.conn.execute(_TAKE_OF_NEWEST, names).first() if tx.has_other_writers else None
+    row = row or tx.conn.execute(_TAKE, names).first()
+    return None if row is None else TakenOffsets(row.next_offset - count, row.newest_stored_at_ms)
+
+
+def take_available(tx: Transaction, counts: Mapping[int, int]) -> dict[int, TakenOffsets]:
+    """Take so many offsets of each of these queues that no other server has locked; by queue id."""
+    names = {"counts": encode_rows(list(counts.items())), "now_ms": tx.now_ms}
+    rows = tx.conn.execute(_TAKE_AVAILABLE.of(tx.conn), names)
+    return {row[0]: TakenOffsets(row.next_offset - counts[row[0]], row.newest_stored_at_ms) for row in rows}
+
+
+class TakeToSend:
+    """Takes offsets of queues of an existing topic, with one statement for all of them.
+
+    The statement also says whether a message may be pending already. `any_of_topic` and `any_of_ids` are subqueries for
+    that, with a row if there is one: of the topic (`of_topic`); and, on Postgres, of the caller's messages.
+    """
+
+    def __init__(self, any_of_topic: ColumnElement[Any], any_of_ids: ColumnElement[Any]) -> None:
+        chosen: tuple[Any, Any] = bindparam("count"), queue.c.queue_id == bindparam("chosen")
+        of_several = _COUNTS.c.count, _IS_COUNTED, queue.c.queue_id.in_(select(_LOCKED.c.queue_id))
+        is_newest_chosen = is_newest(queue, queue_id=bindparam("chosen"))
+        # For one queue, and for several.
+        self._alone = _take_to_send(any_of_topic, *chosen), _take_to_send(any_of_topic, *of_several)
+        self._beside_others = (
+            (
+                _take_to_send(any_of_ids, bindparam("count"), is_newest_chosen),
+                _take_to_send(any_of_ids, _COUNTS.c.count, _IS_COUNTED, _is_at(_locked_newest(skip_locked=False))),
+            ),
+            # Another server may be changing a queue whose newest version is wanted: then it is looked for by its key.
+            (_take_to_send(any_of_ids, *chosen), _take_to_send(any_of_ids, *of_several)),
+        )
+
+    def rows(self, tx: Transaction, topic_id: int, counts: Mapping[int, int], names: Mapping[str, Any]) -> list[SentTo]:
+        """So many offsets of each queue, by queue id. `names`: the parameters of the subqueries."""
+        names = {**names, "now_ms": tx.now_ms, "of_topic": topic_id}
+        taken: list[SentTo] = []
+        for one, several in self._beside_others if tx.has_other_writers else (self._alone,):
+            if len(counts) == 1:
+                ((queue_id, count),) = counts.items()
+                taken += one.rows(tx.conn, names | {"chosen": queue_id, "count": count})
+            elif counts:
+                taken += several.rows(tx.conn, names | {"counts": encode_rows(sorted(counts.items()))})
+            counts = {queue_id: counts[queue_id] for queue_id in counts.keys() - {row.queue_id for row in taken}}
+        return taken
+
+
+def lock_available(conn: Connection, queue_ids: Sequence[int], count: int = 1) -> set[int]:
+    """Lock the first `count` of these queues that no other transaction has locked, without waiting; returns them."""
+    ranks = [(queue_id, rank) for rank, queue_id in enumerate(queue_ids)]
+    return set(conn.execute(_LOCK_AVAILABLE, {"ranks": encode_rows(ranks), "count": count}).scalars())
+
+
+def keep(conn: Connection, queue_ids: Collection[int]) -> None:
+    """Keep retention and the removal of the topic away from these queues. It does not block sends to them."""
+    conn.execute(_KEEP, {"queues": encode_column(sorted(queue_ids))})
+
+
+def begin_at(conn: Connection, queue_id: int, offset: int | None) -> None:
+    """The queue begins at this offset, because messages were removed; None: at its end. The caller has locked it."""
+    conn.execute(_BEGIN_AT, {"of_queue": queue_id, "to_offset": offset})
+
+
+def expire_lite_topics(conn: Connection, queue_id: int) -> None:
+    """All messages of expired lite topics are before the queue's end. The caller has locked it."""
+    conn.execute(_EXPIRE_LITE, {"of_queue": queue_id})
+
+
+def ahead_of(conn: Connection, now_ms: int) -> Sequence[int]:
+    """The queues whose latest message was stored after `now_ms`."""
+    return conn.execute(_AHEAD, {"now_ms": now_ms}).scalars().all()
+
+
+def turn_back(conn: Connection, now_ms: int) -> None:
+    """The server time has gone back to `now_ms`: no queue has a later message any more."""
+    conn.execute(_TURN_BACK, {"now_ms": now_ms})
+
+
+def lite_expired_key() -> ScalarSelect[int]:
+    """The key before which all messages of expired lite topics are; of the queue `of_queue`."""
+    key: ColumnElement[int] = queue.c.queue_id.op("<<")(KEY_SHIFT) + queue.c.lite_expired_offset
+    return select(key).where(_IS_IT).scalar_subquery()
+
+
+_IS_IT = queue.c.queue_id == bindparam("of_queue")
+_QUEUES = rows_parameter("queues", "queue_id")
+_COUNTS = rows_parameter("counts", "queue_id", "count")
+_RANKS = rows_parameter("ranks", "queue_id", "rank")
+_NOW = bindparam("now_ms", type_=BigInteger)
+
+
+def _ends_of(found: FromClause, queues: FromClause) -> Select[Any]:
+    columns = queues.c.queue_id, queues.c.number, queues.c.min_offset, queues.c.next_offset.label("end_offset")
+    return select(*columns).select_from(found).where(exists_with(queues.c.topic_id))
+
+
+def _ends_of_topic(dialect: Dialect) -> RowStatement[Ends]:
+    queues: FromClause = STORED
+    if dialect.has_other_writers:
+        topics = select(bindparam("of_topic", type_=BigInteger).label("topic_id")).subquery("topics")
+        queues = newest_queues(topics)
+    of_topic = queues.c.topic_id == bindparam("of_topic")
+    return RowStatement(Ends, _ends_of(queues, queues).where(of_topic).order_by(queues.c.number))
+
+
+_ENDS = PerDialect(lambda dialect: RowStatement(Ends, _ends_of(*joined(dialect, _QUEUES, queue, "queue_id"))))
+_ENDS_OF_TOPIC = PerDialect(_ends_of_topic)
+
+
+# The `stored_at_ms` of new messages: now, but not before the latest message in the queue. Servers read their time
+# before they have locked the queue, so another server with a later time may have been first.
+_STORED_AT_MS = case((queue.c.newest_stored_at_ms > _NOW, queue.c.newest_stored_at_ms), else_=_NOW)
+
+
+def _taking(count: ColumnElement[int]) -> Any:
+    return update(queue).values(next_offset=queue.c.next_offset + count, newest_stored_at_ms=_STORED_AT_MS)
+
+
+_TAKEN = queue.c.queue_id, queue.c.next_offset, queue.c.newest_stored_at_ms
+_take = _taking(bindparam("count")).returning(*_TAKEN)
+_TAKE = _take.where(queue.c.queue_id == bindparam("chosen"))
+_TAKE_OF_NEWEST = _take.where(is_newest(queue, queue_id=bindparam("chosen")))
+_IS_COUNTED = queue.c.queue_id == _COUNTS.c.queue_id
+# In one order, so that servers do not deadlock.
+_LOCKED = (
+    select(queue.c.queue_id)
+    .where(queue.c.queue_id.in_(select(_COUNTS.c.queue_id)))
+    .order_by(queue.c.queue_id)
+    .with_for_update()
+    .cte("locked")
+)
+
+
+def _take_to_send(has_pending: ColumnElement[Any], count: Any, *these: ColumnElement[bool]) -> RowStatement[SentTo]:
+    """Not for a deleted topic: a server that does not know about the deletion would store messages that are never
+    read."""
+    taken = _taking(count).where(*these, exists_with(bindparam("of_topic")))
+    return RowStatement(
+        SentTo,
+        taken.returning(
+            queue.c.queue_id,
+            queue.c.next_offset,
+            queue.c.newest_stored_at_ms.label("stored_at_ms"),
+            queue.c.lite_expired_offset,
+            func.coalesce(has_pending, literal_column("0")).label("has_pending"),
+        ),
+    )
+
+
+def _locked_newest(*, skip_locked: bool) -> ScalarSelect[Any]:
+    """Where the newest versions of the counted queues are, each locked; on Postgres. In the order of the counts."""
+    row = newest(queue.alias("newest"), literal_column("newest.ctid").label("place"), queue_id=_COUNTS.c.queue_id)
+    locked = row.with_for_update(skip_locked=skip_locked).lateral("locked")
+    return select(locked.c.place).select_from(_COUNTS.join(locked, true())).correlate(None).scalar_subquery()
+
+
+def _is_at(places: ScalarSelect[Any]) -> ColumnElement[bool]:
+    return literal_column("queue.ctid") == any_(func.array(places))
+
+
+def _take_available(dialect: Dialect) -> Executable:
+    is_taken: ColumnElement[bool] = _IS_COUNTED
+    if dialect.has_other_writers:
+        is_counted = no_index_has(queue.c.queue_id) == _COUNTS.c.queue_id
+        is_taken = and_(_is_at(_locked_newest(skip_locked=True)), is_counted)
+    taken: Executable = _taking(_COUNTS.c.count).where(is_taken).returning(*_TAKEN)
+    return taken
+
+
+_TAKE_AVAILABLE = PerDialect(_take_available)
+_LOCK_AVAILABLE = (
+    select(queue.c.queue_id)
+    .join(_RANKS, _RANKS.c.queue_id == queue.c.queue_id)
+    .order_by(_RANKS.c.rank)
+    .limit(bindparam("count"))
+    .with_for_update(of=queue, skip_locked=True)
+)
+_KEEP = (
+    select(queue.c.queue_id)
+    .where(queue.c.queue_id.in_(select(_QUEUES.c.queue_id)))
+    .order_by(queue.c.queue_id)
+    .with_for_update(read=True, key_share=True)
+)
+_BEGIN_AT = (
+    update(queue)
+    .where(_IS_IT)
+    .values(min_offset=func.coalesce(bindparam("to_offset", type_=BigInteger), queue.c.next_offset))
+)
+_EXPIRE_LITE = update(queue).where(_IS_IT).values(lite_expired_offset=queue.c.next_offset)
+_IS_AHEAD = queue.c.newest_stored_at_ms > _NOW
+_AHEAD = select(queue.c.queue_id).where(_IS_AHEAD).order_by(queue.c.queue_id)
+_TURN_BACK = update(queue).where(_IS_AHEAD).values(newest_stored_at_ms=_NOW)
