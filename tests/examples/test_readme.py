@@ -28,6 +28,7 @@ ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 FIRST_PAGES = README + (ROOT / "docs" / "tour.md").read_text()
 OPERATING = (ROOT / "docs" / "operating.md").read_text()
+MANAGING = (ROOT / "docs" / "managing.md").read_text()
 FIRST_ADDRESS = "127.0.0.1:8081"
 
 
@@ -229,9 +230,9 @@ def shown_by_sqlite(path: Path) -> list[str]:
     return ["|".join("" if value is None else str(value) for value in row) for row in found]
 
 
-def test_commands_of_operating(endpoint: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_of_managing(endpoint: str, capsys: pytest.CaptureFixture[str]) -> None:
     # Those that need no users and no TLS; they have tests of their own.
-    sections = [part for part in OPERATING.split("\n## ") if part.startswith(("Topics and groups", "Looking"))]
+    sections = [part for part in MANAGING.split("\n## ") if part.startswith(("Topics and groups", "Searching"))]
     lines = [line for part in sections for block in blocks(part, "sh") for line in block.splitlines()]
     assert len(lines) >= 6
     for line in lines:
