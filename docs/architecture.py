@@ -20,7 +20,7 @@ START, END = "<!-- The picture: python docs/architecture.py -->\n", "<!-- End of
 STOREYS: dict[str, tuple[str, ...]] = {
     "words": ("model", "filters"),
     "machine": ("postgres", "sqlite", "database", "engine", "front", "transport", "http2", "grpcio"),
-    "what is stored": ("access", "catalog", "messages", "members", "cluster", "delivery", "lite"),
+    "what is stored": ("access", "catalog", "messages", "members", "cluster", "fifo", "delivery", "lite"),
     "what happens to messages": ("producing", "settling", "pulling", "maintenance", "clients", "receiving", "bulk"),
     "what operators ask for": ("dead_letters", "inspection", "rocketmq_admin", "progress", "metrics", "web"),
 }

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from popserver.bulk.flow import Bulk
 from popserver.catalog.flow import Catalog
 from popserver.catalog.paused import PausedGroups
-from popserver.catalog.waits import Waits
 from popserver.clients.clients import Clients
 from popserver.clients.commands import Commands
 from popserver.clients.takeover import Takeover
+from popserver.clients.waits import Waits
 from popserver.cluster.servers import ServerEvents, Servers
 from popserver.database.database import Database
 from popserver.database.notifications import (

@@ -33,17 +33,17 @@ KEEPERS: dict[str, str | tuple[str, ...]] = {
     "keyed_message": "messages/keyed.py",
     "pending": ("messages/pending_messages.py", "producing/pending_facts.py"),
     "idempotency": "messages/keys.py",
-    "progress": "delivery/progress.py",
-    "message_group_progress": "delivery/positions.py",
-    # Searches begin at the starts; receives move them.
-    "message_group_start": ("delivery/start_offsets.py", "delivery/moving_starts.py"),
+    "progress": "catalog/progress.py",
+    # Here and below, searches have a module and changes another one.
+    "message_group_progress": ("fifo/positions.py", "fifo/moving_positions.py"),
+    "message_group_start": ("fifo/start_offsets.py", "fifo/moving_starts.py"),
     # What changes rows is in the first one; the others find and lock them.
     "delivery": (
         "delivery/deliveries.py",
         "delivery/holds.py",
         "delivery/due.py",
         "delivery/ready.py",
-        "delivery/runs.py",
+        "fifo/runs.py",
         "delivery/delivered.py",
     ),
     "history": "delivery/history.py",

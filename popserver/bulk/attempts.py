@@ -15,6 +15,7 @@ from typing import ClassVar, NamedTuple
 from sqlalchemy import BigInteger, Connection, bindparam, func, select
 
 from popserver.bulk.rules import RECEIVE_BYTES_MAX
+from popserver.catalog.progress import GroupQueueKey, lock_available
 from popserver.database.dialect import dialect_of
 from popserver.database.notifications import DUE
 from popserver.database.rows import RowQuery, encode_column, rows_parameter
@@ -22,7 +23,6 @@ from popserver.database.schema import message
 from popserver.delivery import deliveries, holds
 from popserver.delivery.history import Moved, record
 from popserver.delivery.holds import AttemptRow
-from popserver.delivery.message_groups import GroupQueueKey, lock_available
 from popserver.engine.transaction import Phase, Request, Transaction, carries_out_each
 from popserver.messages.read import MessageSize
 from popserver.model.errors import PopError

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
-from sqlalchemy import Connection, bindparam, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, bindparam, func, insert, literal_column, select, update
 
 from popserver.catalog.lookup import follows, group_not_found, is_named, lock, page_names
 from popserver.catalog.topics import delete_one_topic
@@ -16,7 +16,7 @@ from popserver.database.rows import RowStatement
 from popserver.database.schema import consumer_group
 from popserver.engine.transaction import Phase, Request, Transaction, carries_out_each
 from popserver.model.errors import AlreadyExists, BadRequest, PopError
-from popserver.model.group import ConsumeFrom, Group, HistoryLevel, LiteModel, Mode, NewGroup
+from popserver.model.group import CHOOSING, ConsumeFrom, Group, HistoryLevel, LiteModel, Mode, NewGroup
 from popserver.model.names import Resource, dead_letter_topic, retry_topic
 from popserver.model.retry import Exponential, Intervals, RetryPolicy
 
@@ -90,6 +90,12 @@ def count_groups(conn: Connection, namespace: str | None) -> int:
     counted = select(func.count()).select_from(consumer_group).where(consumer_group.c.deleted_at_ms.is_(None))
     of_one = counted if namespace is None else counted.where(consumer_group.c.namespace == namespace)
     return conn.execute(of_one).scalar_one()
+
+
+def chooses(group_id: ColumnElement[int]) -> ColumnElement[bool]:
+    """Whether each client of the group subscribes to its own lite topics."""
+    is_chosen = consumer_group.c.lite.in_([literal_column(f"'{each}'") for each in CHOOSING])
+    return select(literal_column("1")).where(consumer_group.c.group_id == group_id, is_chosen).exists()
 
 
 @carries_out_each(CreateGroup)

@@ -92,6 +92,11 @@ def paused_among(conn: Connection, topic_id: int, message_groups: Collection[str
     return set(conn.execute(_AMONG, {"topic_id": topic_id, "names": names}).scalars())
 
 
+def message_groups_in(conn: Connection, group_id: int, queue_id: int) -> list[tuple[int, str]]:
+    """The message groups of the queue that are paused: topic id and name."""
+    return [(row[0], row[1]) for row in conn.execute(_IN_QUEUE, {"for_group": group_id, "of_queue": queue_id})]
+
+
 def paused_at(rows: FromClause) -> ScalarSelect[int]:
     """When the message group was paused that a row of `rows` names (`group_id`, `topic_id`, `message_group`); NULL if
     it is not."""
@@ -124,10 +129,6 @@ def forget_topic(conn: Connection, topic_id: int) -> None:
     conn.execute(delete(pause).where(pause.c.topic_id == topic_id))
 
 
-# For joins by the group's id and the queue's.
-PAUSED_MESSAGE_GROUPS = select(pause.c.group_id, pause.c.queue_id, pause.c.topic_id, pause.c.message_group).subquery(
-    "paused"
-)
 _OF_GROUP_AND_TOPIC = (pause.c.group_id == bindparam("group_id"), pause.c.topic_id == bindparam("topic_id"))
 _ONE = (*_OF_GROUP_AND_TOPIC, pause.c.message_group == bindparam("message_group"))
 _FIND = select(pause.c.topic_id).where(*_ONE)
@@ -135,6 +136,9 @@ _ADD = insert(pause)
 _NAMES = rows_parameter("names", text=("name",))
 _AMONG = select(pause.c.message_group).where(
     pause.c.topic_id == bindparam("topic_id"), pause.c.message_group.in_(select(_NAMES.c.name))
+)
+_IN_QUEUE = select(pause.c.topic_id, pause.c.message_group).where(
+    pause.c.group_id == bindparam("for_group"), pause.c.queue_id == bindparam("of_queue")
 )
 _END = delete(pause).where(*_ONE)
 _END_ALL = delete(pause).where(*_OF_GROUP_AND_TOPIC)

@@ -309,7 +309,7 @@ progress = Table(
     # How often an operator has moved it. A member's commit with an older count is refused.
     Column("resets", Integer, nullable=False, server_default="0"),
     # Where the messages of message groups begin that are not done: no message before it has a delivery in a message
-    # group without a start of its own, or gets one without a reset. It may be too low: `delivery.moving_starts` moves
+    # group without a start of its own, or gets one without a reset. It may be too low: `fifo.moving_starts` moves
     # it on now and then.
     Column("start_offset", BigInteger, nullable=False, server_default="0"),
     PrimaryKeyConstraint("group_id", "queue_id", name="progress_pk"),
@@ -340,7 +340,7 @@ message_group_progress = Table(
 # On Postgres the offset is part of the key (docs/design/0024), because a new version is compared with all that have its
 # key, and a user's open transaction keeps them. The lock on the progress keeps positions unique (`database.check`).
 _have_key_on_postgres(message_group_progress, "group_id, queue_id, message_group, next_offset")
-# For the first position in a queue (`delivery.moving_starts`). Other looks have none of its expressions;
+# For the first position in a queue (`fifo.moving_starts`). Other looks have none of its expressions;
 # those by `newest.group_of` have another one.
 Index(
     "message_group_first",

@@ -52,10 +52,11 @@ from popserver.database.rows import RowStatement, encode_rows, rows_as_json, row
 from popserver.database.schema import delivery, in_states, still_in
 from popserver.database.statement import Statement
 from popserver.delivery.holds import GRANTED, HELD_COLUMNS, IS_CURRENT, HeldRow, is_granted_now
-from popserver.delivery.runs import length_of_run
-from popserver.delivery.start_offsets import any_position, start_key
 from popserver.engine.transaction import STEP_ROWS_MAX, Transaction
 from popserver.engine.upkeep import sooner
+from popserver.fifo.positions import any_position
+from popserver.fifo.runs import length_of_run
+from popserver.fifo.start_offsets import start_key
 from popserver.model.handles import NO_HOLD
 from popserver.model.retry import Holder
 from popserver.model.states import Event, State, shown_as, sources, target

@@ -13,7 +13,7 @@ from sqlalchemy import ColumnElement, Connection, FromClause, Select, and_, bind
 
 from popserver.cluster.sql import unattended
 from popserver.database.dialect import Dialect, PerDialect, dialect_of
-from popserver.database.newest import joined, newest, no_index_has
+from popserver.database.newest import group_of, joined, newest, no_index_has
 from popserver.database.rows import RowQuery, RowStatement, encode_rows, rows_parameter
 from popserver.database.schema import delivery, still_in
 from popserver.engine.transaction import Transaction
@@ -86,6 +86,12 @@ def row_of(conn: Connection, receipt: Receipt) -> DeliveryRow | None:
 def of_message(conn: Connection, group_id: int, key: int) -> ShownRow | None:
     """The row of a message in the group, whatever its state is."""
     return _OF_MESSAGE.first(conn, {"for_group": group_id, "for_key": key})
+
+
+def head_of_group(conn: Connection, group_id: int, topic_id: int, message_group: str, key: int) -> ShownRow | None:
+    """The first delivery of a message group, if it is not after this message."""
+    names = {"for_group": group_id, "of_topic": topic_id, "named": message_group, "for_key": key}
+    return _HEAD.first(conn, names)
 
 
 def lock(tx: Transaction, receipt: Receipt) -> HeldRow | None:
@@ -217,3 +223,15 @@ _bulk: Select[Any] = _by_attempt.where(delivery.c.holder == literal_column(f"'{H
 _BULK = RowQuery(AttemptRow, _bulk)
 _LOCK_BULK = RowQuery(AttemptRow, _bulk.with_for_update(skip_locked=True))
 _PUSH_CLIENTS = select(delivery.c.client_id).where(delivery.c.holder == literal_column(f"'{Holder.PUSH}'")).distinct()
+_HEAD = RowStatement(
+    ShownRow,
+    select(*(delivery.c[name] for name in ShownRow._fields))
+    .where(
+        group_of(delivery) == bindparam("for_group"),
+        delivery.c.topic_id == bindparam("of_topic"),
+        delivery.c.message_group == bindparam("named"),
+        delivery.c.message_key <= bindparam("for_key"),
+    )
+    .order_by(delivery.c.message_key)
+    .limit(1),
+)

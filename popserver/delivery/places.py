@@ -21,31 +21,15 @@ from sqlalchemy import (
     true,
 )
 
+from popserver.catalog.progress import QueueToScan
 from popserver.catalog.queues import STORED, newest_queues
 from popserver.database.dialect import Dialect, PerDialect
-from popserver.database.newest import group_of, newest
+from popserver.database.newest import newest
 from popserver.database.rows import RowStatement
-from popserver.database.schema import message_group_progress as behind
 from popserver.database.schema import progress
 from popserver.delivery import ready
 from popserver.engine.searches import SearchedFrom
-
-
-class QueueToScan(NamedTuple):
-    """A queue and a group's progress in it. For `start_offset` see `delivery.start_offsets`.
-
-    `ready_since_ms` and `open_since_ms` are about all queues of the topic: the first message that is READY again, and
-    the message group that opened first.
-    """
-
-    group_id: int
-    queue_id: int
-    next_offset: int
-    start_offset: int
-    min_offset: int
-    end_offset: int
-    ready_since_ms: int | None
-    open_since_ms: int | None
+from popserver.fifo.positions import OPEN_SINCE_MS
 
 
 class ReadySearch(NamedTuple):
@@ -67,20 +51,6 @@ class OpenFrom(SearchedFrom[ReadySearch]):
     slack_ms: ClassVar = 2_000
 
 
-IS_OPEN = (
-    group_of(behind) == bindparam("group_id"),
-    behind.c.topic_id == bindparam("topic_id"),
-    behind.c.subscriber == literal_column("''"),
-    behind.c.open_since_ms >= bindparam("open_from"),
-)
-# For the whole topic, because that is one lookup; for each queue it would scan all open groups.
-_OPEN_SINCE_MS = (
-    select(behind.c.open_since_ms)
-    .where(*IS_OPEN)
-    .order_by(behind.c.open_since_ms)
-    .limit(literal_column("1"))
-    .scalar_subquery()
-)
 _OF_TOPIC: BindParameter[int] = bindparam("topic_id")
 _OF_GROUP: BindParameter[int] = bindparam("group_id")
 
@@ -94,7 +64,7 @@ class PlaceQueries(NamedTuple):
 
 
 def _place_queries(dialect: Dialect, *, takes_groups: bool) -> PlaceQueries:
-    open_since_ms = _OPEN_SINCE_MS if takes_groups else None
+    open_since_ms = OPEN_SINCE_MS if takes_groups else None
     places = _newest_places if dialect.has_other_writers else _places
     is_behind = places(open_since_ms, is_locked=False)
     any_behind = is_behind.with_only_columns(literal_column("1")).order_by(None).exists()

@@ -11,12 +11,12 @@ from popserver.catalog import pauses, topics
 from popserver.catalog.queues import STORED
 from popserver.database import states_of
 from popserver.database.schema import IS_ORIGINAL, message, progress
-from popserver.database.schema import message_group_progress as behind
-from popserver.delivery import delivered, history, holds, runs
+from popserver.delivery import delivered, history, holds
 from popserver.delivery.history import HistoryStep
 from popserver.delivery.holds import ShownRow
 from popserver.delivery.retry_topic import RetryMessage, copies_of, first_place
 from popserver.engine.clock import Times
+from popserver.fifo import positions
 from popserver.inspection.why import (
     DeathFacts,
     HoldFacts,
@@ -152,7 +152,7 @@ def of_stored(conn: Connection, group: Group, key: int) -> MessageFacts:
     if state is State.READY and hold is None and offset_of(key) >= at.next_offset:
         ahead = offset_of(key) - max(at.next_offset, at.min_offset)
     if names.message_group is not None:
-        head = _hold(conn, runs.head(conn, group.group_id, names.topic_id, names.message_group, key))
+        head = _hold(conn, holds.head_of_group(conn, group.group_id, names.topic_id, names.message_group, key))
     found = found._replace(ahead=ahead, head=head)
     if not (is_lite and group.chooses):
         return found
@@ -170,8 +170,7 @@ def _subscribers(conn: Connection, group: Group, topic_id: int, name: str) -> Su
 
 def _ahead_in_lite_topic(conn: Connection, group: Group, key: int, name: str, at: _AtRow, first_key: int) -> int:
     """How many messages of the lite topic, from this key on, the group reads before this one, up to 1,000."""
-    of_group = behind.c.group_id == group.group_id, behind.c.queue_id == queue_of(key)
-    position = conn.execute(select(behind.c.next_offset).where(*of_group, behind.c.message_group == name)).scalar()
+    position = positions.next_offset(conn, group.group_id, queue_of(key), name)
     first = message_key(queue_of(key), max(at.next_offset if position is None else position, at.min_offset))
     before = select(message.c.message_key).where(
         IS_ORIGINAL,

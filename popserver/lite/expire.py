@@ -10,13 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sqlalchemy import bindparam, delete, select, tuple_
-
 from popserver.catalog import pauses, queue_offsets
-from popserver.database.rows import encode_column, rows_parameter
-from popserver.database.schema import message_group_progress as behind
 from popserver.delivery import delivered, deliveries
 from popserver.engine.transaction import Phase, Request, Transaction, carries_out_each
+from popserver.fifo import moving_positions
 from popserver.messages import lite_topics
 from popserver.messages.append import lock_queue
 from popserver.messages.lite_topics import ExpiringLiteTopic
@@ -59,17 +56,7 @@ def _expire_in_queue(tx: Transaction, queue_id: int, found: Sequence[ExpiringLit
         return 0
     for group_id, rows in found_in.items():
         deliveries.remove(tx.conn, [(group_id, row.message_key) for row in rows if row.message_group in still])
-    of_these = {"groups": encode_column(groups), "names": encode_column(sorted(still))}
-    tx.conn.execute(_END_POSITIONS, {"of_queue": queue_id, **of_these})
+    ended = sorted(still)
+    moving_positions.end(tx.conn, [(group_id, queue_id, name) for group_id in groups for name in ended])
     queue_offsets.expire_lite_topics(tx.conn, queue_id)
     return lite_topics.end(tx.conn, topic_id, still)
-
-
-_NAMED = rows_parameter("names", text=("name",))
-_GROUPS = rows_parameter("groups", "group_id")
-# By rows of group and name, which is how the key of positions is read.
-_MEMBERS = select(_GROUPS.c.group_id, _NAMED.c.name).join(_NAMED, _NAMED.c.name == _NAMED.c.name).subquery("members")
-_END_POSITIONS = delete(behind).where(
-    tuple_(behind.c.group_id, behind.c.message_group).in_(select(_MEMBERS.c.group_id, _MEMBERS.c.name)),
-    behind.c.queue_id == bindparam("of_queue"),
-)

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
-from sqlalchemy import BigInteger, Text, bindparam, case, func, insert, literal_column, select, update
+from sqlalchemy import bindparam, func, select
 
-from popserver.catalog import queue_offsets
-from popserver.database.rows import encode_rows
-from popserver.database.schema import IS_ORIGINAL, message, progress
-from popserver.database.schema import message_group_progress as behind
+from popserver.catalog import progress, queue_offsets
+from popserver.database.schema import IS_ORIGINAL, message
 from popserver.delivery import delivered, deliveries
-from popserver.delivery.message_groups import MessageGroupKey, open_all, subscriber_of
+from popserver.delivery.message_groups import open_all
 from popserver.engine.transaction import Transaction
+from popserver.fifo import moving_positions, positions
+from popserver.fifo.moving_positions import encode_members
+from popserver.fifo.positions import MessageGroupKey
 from popserver.messages.lite_topics import first_key
 from popserver.model.group import Group
 from popserver.model.topic import Topic, message_key, offset_of, queue_of_group
@@ -46,18 +46,17 @@ def move(tx: Transaction, group: Group, topic: Topic, lite_topics: Sequence[str]
         return
     for name in lite_topics:
         member = MessageGroupKey(topic.topic_id, queue_of_group(topic, name).queue_id, name)
-        names = {"for_group": group.group_id, "of_topic": topic.topic_id, "of_queue": member.queue_id, "named": name}
-        offset = _target(tx, member, names, option)
+        offset = _target(tx, group, member, option)
         if offset is None:
             continue
         rows = delivered.of_lite_topics(tx.conn, group.group_id, topic.topic_id, [name])
         deliveries.remove(tx.conn, [(group.group_id, row.message_key) for row in rows])
-        if not tx.conn.execute(_MOVE, names | {"to_offset": offset}).rowcount:
-            tx.conn.execute(_PLACE, names | {"to_offset": offset})
-        open_all(tx, group, encode_rows([(group.group_id, member.queue_id, topic.topic_id, name)]), ())
+        if not moving_positions.move(tx.conn, [(group.group_id, member.queue_id, offset, 1, name)]):
+            moving_positions.add_at(tx.conn, group.group_id, topic.topic_id, [(member.queue_id, offset, name)])
+        open_all(tx, group, encode_members(group.group_id, [member]), ())
 
 
-def _target(tx: Transaction, member: MessageGroupKey, names: dict[str, Any], option: OffsetOption) -> int | None:
+def _target(tx: Transaction, group: Group, member: MessageGroupKey, option: OffsetOption) -> int | None:
     """The offset to move to; None if the group does not move. Messages of an expired lite topic never come again."""
     begin_key = first_key(tx.conn, member.topic_id, member.message_group)
     ends = queue_offsets.ends(tx.conn, [member.queue_id]).get(member.queue_id)
@@ -65,7 +64,7 @@ def _target(tx: Transaction, member: MessageGroupKey, names: dict[str, Any], opt
         return None
     end_offset = ends.end_offset
     first_offset = offset_of(begin_key)
-    bounds = {"first": begin_key, "end": message_key(member.queue_id + 1, 0)}
+    names = {"named": member.message_group, "first": begin_key, "end": message_key(member.queue_id + 1, 0)}
     if option.policy is OffsetPolicy.MIN:
         return first_offset
     if option.policy is OffsetPolicy.MAX:
@@ -73,13 +72,16 @@ def _target(tx: Transaction, member: MessageGroupKey, names: dict[str, Any], opt
     if option.policy is OffsetPolicy.OFFSET:
         return max(first_offset, min(option.number, end_offset))
     if option.policy is OffsetPolicy.TIMESTAMP:
-        since = tx.conn.execute(_SINCE, names | bounds | {"since_ms": option.number}).scalar()
+        since = tx.conn.execute(_SINCE, names | {"since_ms": option.number}).scalar()
         return end_offset if since is None else offset_of(since)
-    now = tx.conn.execute(_NOW, names).scalar()
+    # At its own position, or, without one, at the scan's.
+    now = positions.next_offset(tx.conn, group.group_id, member.queue_id, member.message_group)
+    if now is None:
+        now = progress.next_offset(tx.conn, group.group_id, member.queue_id)
     if now is None or option.number <= 0:
         return None
-    bounds["end"] = message_key(member.queue_id, now)
-    back = tx.conn.execute(_BACK, names | bounds | {"limit": option.number}).scalar()
+    names |= {"end": message_key(member.queue_id, now), "limit": option.number}
+    back = tx.conn.execute(_BACK, names).scalar()
     return None if back is None else offset_of(back)
 
 
@@ -92,25 +94,3 @@ _OF_LITE_TOPIC = (
 _SINCE = select(func.min(message.c.message_key)).where(*_OF_LITE_TOPIC, message.c.stored_at_ms >= bindparam("since_ms"))
 _last = select(message.c.message_key).where(*_OF_LITE_TOPIC).order_by(message.c.message_key.desc())
 _BACK = select(func.min(_last.limit(bindparam("limit")).subquery("last").c.message_key))
-_HERE = behind.c.group_id == bindparam("for_group"), behind.c.queue_id == bindparam("of_queue")
-_IS_IT = (*_HERE, behind.c.message_group == bindparam("named"))
-# Where the group is in a lite topic: at its own position, or, without one, at the scan's.
-_POSITION = select(behind.c.next_offset).where(*_IS_IT).limit(literal_column("1")).scalar_subquery()
-_NOW = select(case((_POSITION.is_not(None), _POSITION), else_=progress.c.next_offset)).where(
-    progress.c.group_id == bindparam("for_group"), progress.c.queue_id == bindparam("of_queue")
-)
-_MOVE = update(behind).where(*_IS_IT).values(next_offset=bindparam("to_offset"), is_single=0)
-
-_GROUP_ID, _TOPIC_ID = bindparam("for_group", type_=BigInteger), bindparam("of_topic", type_=BigInteger)
-_NAMED = bindparam("named", type_=Text)
-_PLACE = insert(behind).from_select(
-    ["group_id", "queue_id", "message_group", "topic_id", "next_offset", "subscriber"],
-    select(
-        _GROUP_ID,
-        bindparam("of_queue", type_=BigInteger),
-        _NAMED,
-        _TOPIC_ID,
-        bindparam("to_offset", type_=BigInteger),
-        subscriber_of(_GROUP_ID, _TOPIC_ID, _NAMED),
-    ),
-)

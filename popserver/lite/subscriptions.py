@@ -10,17 +10,16 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from sqlalchemy import bindparam, select, tuple_, update
+from sqlalchemy import bindparam, select
 
 from popserver.catalog.lookup import group_not_found, topic_not_found
+from popserver.catalog.progress import GroupQueueKey, locks_of
 from popserver.database.notifications import LITE, LITE_CLIENTS, LITE_LOST, LITE_SHARED, Invalidation
-from popserver.database.rows import encode_rows, rows_parameter
 from popserver.database.schema import consumer_group
-from popserver.database.schema import message_group_progress as behind
 from popserver.database.schema import topic as topic_table
-from popserver.delivery.message_groups import GroupQueueKey, locks_of, subscriber_of
-from popserver.engine.transaction import STEP_ROWS_MAX, Locks, Phase, Request, Transaction, carries_out_each
+from popserver.engine.transaction import Locks, Phase, Request, Transaction, carries_out_each
 from popserver.engine.wakeups import PollKey
+from popserver.fifo import moving_positions
 from popserver.lite.offsets import OffsetOption, move
 from popserver.members import lite_subscriptions as subscribers
 from popserver.members.lite_subscriptions import Subscriber
@@ -194,8 +193,7 @@ def _name_again(tx: Transaction, request: SyncLite | LeaveLite, lite_topics: Col
     rows = [
         (request.group.group_id, queue_of_group(request.topic, name).queue_id, name) for name in sorted(lite_topics)
     ]
-    for start in range(0, len(rows), STEP_ROWS_MAX):
-        tx.conn.execute(_NAME_AGAIN, {"changed": encode_rows(rows[start : start + STEP_ROWS_MAX])})
+    moving_positions.set_subscribers(tx.conn, rows)
     tx.make_ready(request.topic.topic_id, lite_topics)
 
 
@@ -212,15 +210,4 @@ _THERE = select(
     .where(topic_table.c.topic_id == bindparam("for_topic"), topic_table.c.deleted_at_ms.is_(None))
     .exists()
     .label("topic_is_there"),
-)
-
-_CHANGED = rows_parameter("changed", "group_id", "queue_id", text=("message_group",))
-_NAME_AGAIN = (
-    update(behind)
-    .where(
-        tuple_(behind.c.group_id, behind.c.queue_id, behind.c.message_group).in_(
-            select(_CHANGED.c.group_id, _CHANGED.c.queue_id, _CHANGED.c.message_group)
-        )
-    )
-    .values(subscriber=subscriber_of(behind.c.group_id, behind.c.topic_id, behind.c.message_group).element)
 )

@@ -16,9 +16,10 @@ from popserver.cluster.sql import forget_servers, newest_heartbeat_ms
 from popserver.database.check import check_unused
 from popserver.database.database import Database
 from popserver.database.rows import encode_column, rows_parameter
-from popserver.database.schema import message, message_group_progress
+from popserver.database.schema import message
 from popserver.delivery import deliveries
 from popserver.engine.transaction import STEP_ROWS_MAX
+from popserver.fifo import moving_positions
 from popserver.maintenance import clock_notes
 from popserver.members import locks
 from popserver.messages import pending_messages
@@ -55,7 +56,7 @@ def reset(database: Database, conn: Connection, before: ClockState) -> int:
     for queue_id in queue_offsets.ahead_of(conn, before.system_ms):
         messages += _reset_queue(database, conn, queue_id, before.system_ms)
     database.begin(conn)
-    conn.execute(_TURN_BACK, {"now_ms": before.system_ms})
+    moving_positions.turn_back(conn, before.system_ms)
     queue_offsets.turn_back(conn, before.system_ms)
     deliveries.turn_back(conn, before.system_ms, before.ahead_ms)
     locks.turn_back(conn, before.system_ms, before.ahead_ms)
@@ -91,9 +92,4 @@ _NOW = (
     update(message)
     .where(message.c.message_key.in_(select(_KEYS.c.message_key)))
     .values(stored_at_ms=bindparam("now_ms"))
-)
-_TURN_BACK = (
-    update(message_group_progress)
-    .where(message_group_progress.c.open_since_ms > bindparam("now_ms"))
-    .values(open_since_ms=bindparam("now_ms"))
 )

@@ -13,13 +13,12 @@ from popserver.database.rows import encode_column, encode_rows, rows_parameter
 from popserver.database.schema import (
     consumer_group,
     message,
-    message_group_progress,
     progress,
 )
 from popserver.database.schema import topic as topic_table
-from popserver.delivery import deliveries, history, moving_starts
+from popserver.delivery import deliveries, history
 from popserver.engine.transaction import STEP_ROWS_MAX, Phase, Request, Transaction, carries_out
-from popserver.engine.upkeep import remove_step
+from popserver.fifo import moving_positions, moving_starts
 from popserver.members import lite_subscriptions, locks
 from popserver.members import sql as members
 from popserver.messages import dead_letters, keyed, keys, lite_topics, pending_messages, redrives
@@ -59,9 +58,7 @@ def _purge_groups(tx: Transaction) -> int:
         return removed
     if removed := dead_letters.forget_group(tx.conn, group_id) or redrives.forget_group(tx.conn, group_id):
         return removed
-    of_group = message_group_progress.c.group_id == group_id
-    removed = remove_step(tx.conn, message_group_progress.c.message_group, of_group)
-    removed = removed or moving_starts.forget_group(tx.conn, group_id)
+    removed = moving_positions.forget_group(tx.conn, group_id) or moving_starts.forget_group(tx.conn, group_id)
     removed = removed or members.forget_group(tx.conn, group_id) or locks.forget_group(tx.conn, group_id)
     if removed := removed or lite_subscriptions.forget_group(tx, group_id):
         return removed
@@ -96,9 +93,7 @@ def _purge_queue(tx: Transaction, queue_id: int) -> int:
     tx.conn.execute(_END_PROGRESS, {"of_queue": queue_id})
     if left := tx.conn.execute(_COUNT_PROGRESS, {"of_queue": queue_id}).scalar_one():
         return int(left)  # another server's transaction uses them for a moment
-    of_queue = message_group_progress.c.queue_id == queue_id
-    removed = remove_step(tx.conn, message_group_progress.c.message_group, of_queue)
-    if removed := removed or moving_starts.forget_queue(tx.conn, queue_id):
+    if removed := moving_positions.forget_queue(tx.conn, queue_id) or moving_starts.forget_queue(tx.conn, queue_id):
         return removed
     locks.forget_queue(tx.conn, queue_id)
     first, end = message_key(queue_id, 0), message_key(queue_id + 1, 0)

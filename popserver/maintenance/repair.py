@@ -13,6 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 from sqlalchemy import Connection, Table, select
 
 from popserver.catalog.lookup import CATALOG_LOCK
+from popserver.catalog.progress import GroupQueueKey, locks_of
 from popserver.catalog.queues import queues_by_id
 from popserver.database.dialect import dialect_of
 from popserver.database.invariants.queries import (
@@ -29,7 +30,6 @@ from popserver.database.invariants.stuck import STUCK
 from popserver.database.notifications import DUE, PENDING
 from popserver.database.schema import consumer_group
 from popserver.database.schema import topic as topic_table
-from popserver.delivery.message_groups import GroupQueueKey, locks_of
 from popserver.engine.clock import Times
 from popserver.engine.meters import now_s
 from popserver.engine.transaction import Locks, Phase, Request, Transaction, carries_out_each

@@ -20,8 +20,8 @@ from popserver.database.rows import RowStatement
 from popserver.database.schema import consumer_group, message, progress
 from popserver.database.schema import topic as topic_table
 from popserver.delivery import delivered, deliveries, history, message_groups
-from popserver.delivery.message_groups import MessageGroupKey
 from popserver.engine.transaction import STEP_ROWS_MAX, Phase, Request, Transaction, carries_out
+from popserver.fifo.positions import MessageGroupKey
 from popserver.messages import keyed
 from popserver.messages.append import lock_queue
 from popserver.model.errors import PopError

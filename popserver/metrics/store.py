@@ -15,7 +15,8 @@ from popserver.catalog.queues import STORED, TOTALS, first_key
 from popserver.database.dialect import dialect_of
 from popserver.database.schema import consumer_group, message
 from popserver.database.schema import topic as topic_table
-from popserver.delivery import due, runs
+from popserver.delivery import due
+from popserver.fifo import runs
 from popserver.model.states import PendingKind, State
 from popserver.producing import pending_facts
 

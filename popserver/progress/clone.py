@@ -11,17 +11,17 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sqlalchemy import Connection, bindparam, func, insert, select
+from sqlalchemy import Connection, bindparam, insert, select
 
 from popserver.catalog import groups, lookup, topics
+from popserver.catalog.progress import GroupQueueKey, locks_of
 from popserver.catalog.queues import STORED
 from popserver.database.schema import message, progress
-from popserver.database.schema import message_group_progress as behind
 from popserver.database.schema import topic as topic_table
 from popserver.delivery import delivered
-from popserver.delivery.message_groups import GroupQueueKey, locks_of
 from popserver.delivery.retry_topic import properties_of, retry_origin_of
 from popserver.engine.transaction import STEP_ROWS_MAX, Locks, Phase, Request, Transaction, carries_out_each
+from popserver.fifo import positions
 from popserver.members import sql as members_sql
 from popserver.model.errors import BadRequest, PopError
 from popserver.model.group import Group, Mode
@@ -113,11 +113,9 @@ def _lowest(conn: Connection, group: Group) -> dict[int, int]:
 def _begins(conn: Connection, source: Group) -> dict[int, int]:
     """By queue id, the lowest offset that the group has not finished."""
     begins = _lowest(conn, source)
-    names = {"for_group": source.group_id}
     held = {row.queue_id: offset_of(row.first_key) for row in delivered.firsts(conn, source.group_id)}
-    left = {row.queue_id: row.first_offset for row in conn.execute(_FIRST_LEFT, names)}
     _lower(begins, held)
-    _lower(begins, left)
+    _lower(begins, positions.first_offsets(conn, source.group_id))
     _lower(begins, {row.queue_id: offset_of(row.first_key) for row in delivered.redriven_firsts(conn, source.group_id)})
     _lower(begins, _handed_back(conn, source, begins))
     return begins
@@ -169,9 +167,4 @@ _COPIES = (
     .where(message.c.message_key > bindparam("after"), message.c.message_key < bindparam("end"))
     .order_by(message.c.message_key)
     .limit(bindparam("limit"))
-)
-_FIRST_LEFT = (
-    select(behind.c.queue_id, func.min(behind.c.next_offset).label("first_offset"))
-    .where(behind.c.group_id == bindparam("for_group"))
-    .group_by(behind.c.queue_id)
 )

@@ -13,8 +13,8 @@ from sqlalchemy import Connection, Select, and_, bindparam, case, func, literal_
 from popserver.catalog.queues import STORED
 from popserver.database.rows import RowStatement, encode_column, rows_parameter
 from popserver.database.schema import IS_ORIGINAL, KEY_SHIFT, delivery, message, progress
-from popserver.database.schema import message_group_progress as behind
 from popserver.database.schema import topic as topic_table
+from popserver.fifo.positions import LEFT_BEHIND
 from popserver.members import locks
 from popserver.messages.redrives import REDRIVEN
 from popserver.model.group import Group
@@ -202,20 +202,17 @@ _STATES_ELSEWHERE = select(
     func.count().label("deliveries"),
     func.min(_ELSEWHERE.c.message_key).label("first_key"),
 ).group_by(_ORIGIN_QUEUE_ID, _ELSEWHERE.c.state)
-_FIRST_KEY = behind.c.queue_id.op("<<")(KEY_SHIFT)
 # Messages of message groups that are behind the scan.
 _LEFT: Select[tuple[int, int, int]] = (
-    select(behind.c.queue_id, func.count().label("messages"), func.min(message.c.message_key).label("first_key"))
-    .join(progress, and_(progress.c.group_id == behind.c.group_id, progress.c.queue_id == behind.c.queue_id))
+    select(LEFT_BEHIND.c.queue_id, func.count().label("messages"), func.min(message.c.message_key).label("first_key"))
     .join(
         message,
         and_(
-            message.c.message_group == behind.c.message_group,
+            message.c.message_group == LEFT_BEHIND.c.message_group,
             IS_ORIGINAL,
-            message.c.message_key >= _FIRST_KEY.op("|")(behind.c.next_offset),
-            message.c.message_key < _FIRST_KEY.op("|")(progress.c.next_offset),
+            message.c.message_key >= LEFT_BEHIND.c.from_key,
+            message.c.message_key < LEFT_BEHIND.c.to_key,
         ),
     )
-    .where(behind.c.group_id == bindparam("for_group"))
-    .group_by(behind.c.queue_id)
+    .group_by(LEFT_BEHIND.c.queue_id)
 )

@@ -14,10 +14,12 @@ from sqlalchemy import bindparam, select
 
 from popserver.catalog import groups, lookup, pauses
 from popserver.catalog.pauses import EVERY_TOPIC, WHOLE, PauseKey
+from popserver.catalog.progress import GroupQueueKey, locks_of
 from popserver.database.notifications import PAUSES, Invalidation
 from popserver.database.schema import progress
-from popserver.delivery.message_groups import GroupQueueKey, MessageGroupKey, lock_paused, locks_of, unlock_resumed
+from popserver.delivery.message_groups import lock_paused, unlock_resumed
 from popserver.engine.transaction import Locks, Phase, Request, Transaction, carries_out_each
+from popserver.fifo.positions import MessageGroupKey
 from popserver.model.errors import BadRequest, PopError
 from popserver.model.group import Group
 from popserver.model.topic import Topic, queue_of_group
@@ -78,7 +80,7 @@ def set_pause(tx: Transaction, request: SetPause) -> PopError | None:
         one = queues.get(topic_id)
         pauses.add(tx.conn, key, None if one is None else one.queue_id, tx.now_ms, request.paused_by)
         if one is not None:
-            lock_paused(tx, group.group_id, one)
+            lock_paused(tx, group.group_id, [one])
     if changed:
         tx.invalidate(Invalidation(PAUSES, *group.name))
         if request.paused_by is None:

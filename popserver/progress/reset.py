@@ -14,15 +14,17 @@ from typing import Any, ClassVar, NamedTuple
 
 from sqlalchemy import Connection, bindparam, insert, select, text, update
 
-from popserver.catalog import groups, lookup, queue_offsets
+from popserver.catalog import groups, lookup, pauses, queue_offsets
+from popserver.catalog.progress import GroupQueueKey, locks_of
 from popserver.catalog.queue_offsets import Ends
 from popserver.database.rows import RowStatement
 from popserver.database.schema import message, progress
 from popserver.delivery import clear
 from popserver.delivery.clear import GroupInQueue
 from popserver.delivery.history import Moved, as_moved, record
-from popserver.delivery.message_groups import GroupQueueKey, lock_paused_again, locks_of
+from popserver.delivery.message_groups import lock_paused
 from popserver.engine.transaction import STEP_ROWS_MAX, Locks, Phase, Request, Transaction, carries_out_each
+from popserver.fifo.positions import MessageGroupKey
 from popserver.members import sql as members_sql
 from popserver.messages import dead_letters, seek
 from popserver.model.errors import BadRequest, PopError, TooManyRequests
@@ -210,7 +212,8 @@ def _move(tx: Transaction, group: Group, move: _Move) -> None:
         # If another server inserts the same row now, the primary key refuses this one, and the batch runs again.
         row = {"group_id": group.group_id, "queue_id": move.goal.queue.queue_id, "next_offset": move.to_offset}
         tx.conn.execute(insert(progress), row | {"resets": 1})
-    lock_paused_again(tx, group.group_id, place.queue_id)
+    paused = pauses.message_groups_in(tx.conn, group.group_id, place.queue_id)
+    lock_paused(tx, group.group_id, [MessageGroupKey(topic_id, place.queue_id, name) for topic_id, name in paused])
     tx.ready_topics.add(move.goal.topic.topic_id)
 
 

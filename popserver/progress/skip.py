@@ -15,12 +15,14 @@ from typing import Any, ClassVar, NamedTuple
 
 from sqlalchemy import Integer, bindparam, func, select, update
 
+from popserver.catalog.progress import GroupQueueKey, locks_of
 from popserver.database.schema import IS_ORIGINAL, message, progress
-from popserver.database.schema import message_group_progress as behind
 from popserver.delivery import delivered, deliveries
 from popserver.delivery.history import FORCED_SKIP, Moved, as_moved, record
-from popserver.delivery.message_groups import GroupQueueKey, MessageGroupKey, advance_after_removal, locks_of
+from popserver.delivery.message_groups import advance_after_removal
 from popserver.engine.transaction import Locks, Phase, Request, Transaction, carries_out_each
+from popserver.fifo import moving_positions, positions
+from popserver.fifo.positions import MessageGroupKey
 from popserver.inspection import message_facts
 from popserver.inspection.why import MessageFacts
 from popserver.members import sql as members_sql
@@ -109,17 +111,17 @@ def _end_hold(tx: Transaction, request: Skip) -> PopError | None:
 def _skip_unread(tx: Transaction, request: Skip, found: MessageFacts) -> bool:
     """Skip a message without a delivery row. It must be the next one: of its message group, if that has a position, or
     of the queue, if the group has not reached it yet."""
-    names = request.names | {"of_message_group": found.message_group}
+    names = request.names
     progress_at = tx.conn.execute(_AT, names).scalar_one()
-    group_at = tx.conn.execute(_GROUP_AT, names).scalar()
+    group_at = positions.next_offset(tx.conn, request.group.group_id, request.queue_id, found.message_group)
     is_unread = offset_of(request.message_key) >= progress_at
     if group_at is not None and not _is_first(tx, request, group_at, found.message_group):
         return False
     if is_unread and not _is_first(tx, request, progress_at):
         return False
-    names["beyond"] = offset_of(request.message_key) + 1
-    if group_at is not None:
-        tx.conn.execute(_MOVE_GROUP, names)
+    names["beyond"] = beyond = offset_of(request.message_key) + 1
+    if group_at is not None and found.message_group is not None:
+        moving_positions.move(tx.conn, [(request.group.group_id, request.queue_id, beyond, 1, found.message_group)])
     if is_unread:
         _move_progress(tx, request, names)
     record(tx, request.group, Event.SKIP, [Moved(request.message_key, State.READY, 0, "")], REASON)
@@ -148,13 +150,6 @@ _MOVE_PROGRESS = (
     .where(*_HERE)
     .values(next_offset=bindparam("beyond"), resets=progress.c.resets + bindparam("more_resets", type_=Integer))
 )
-_GROUP_HERE = (
-    behind.c.group_id == bindparam("for_group"),
-    behind.c.queue_id == bindparam("of_queue"),
-    behind.c.message_group == bindparam("of_message_group"),
-)
-_GROUP_AT = select(behind.c.next_offset).where(*_GROUP_HERE)
-_MOVE_GROUP = update(behind).where(*_GROUP_HERE).values(next_offset=bindparam("beyond"), is_single=0)
 _FIRST = select(func.min(message.c.message_key)).where(
     message.c.message_key >= bindparam("first"), message.c.message_key <= bindparam("last")
 )

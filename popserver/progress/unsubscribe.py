@@ -13,13 +13,13 @@ from typing import ClassVar
 from sqlalchemy import bindparam, delete, select
 
 from popserver.catalog import groups, lookup, pauses
+from popserver.catalog.progress import GroupQueueKey, locks_of
 from popserver.database.notifications import PAUSES, SUBSCRIPTIONS, Invalidation
 from popserver.database.rows import encode_column, rows_parameter
 from popserver.database.schema import progress
 from popserver.delivery import clear, delivered
 from popserver.delivery.clear import GroupInQueue
 from popserver.delivery.delivered import HoldRow
-from popserver.delivery.message_groups import GroupQueueKey, locks_of
 from popserver.engine.transaction import Locks, Phase, Request, Transaction, carries_out_each
 from popserver.members import sql as members_sql
 from popserver.model.errors import BadRequest, NotFound, PopError, TooManyRequests

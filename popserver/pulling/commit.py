@@ -15,13 +15,13 @@ from sqlalchemy import Connection, Select, insert, select, update
 
 from popserver.catalog import queue_offsets
 from popserver.catalog.lookup import CATALOG_LOCK, group_not_found, of_another_mode, topic_not_found
+from popserver.catalog.progress import GroupQueueKey, locks_of
 from popserver.catalog.queue_offsets import Ends
 from popserver.catalog.subscriptions import set_modes
 from popserver.database.dialect import Dialect, PerDialect
 from popserver.database.newest import are_newest, joined
 from popserver.database.rows import encode_rows, rows_parameter
 from popserver.database.schema import consumer_group, progress
-from popserver.delivery.message_groups import GroupQueueKey, locks_of
 from popserver.engine.transaction import STEP_ROWS_MAX, Locks, Phase, Request, Transaction, carries_out
 from popserver.model.errors import IllegalOffset, PopError, TooLate
 from popserver.model.group import Group, Mode

@@ -18,7 +18,7 @@ import structlog
 from popserver.catalog import lookup, queue_offsets
 from popserver.catalog.flow import Catalog
 from popserver.catalog.paused import PausedGroups
-from popserver.catalog.waits import Waits
+from popserver.clients.waits import Waits
 from popserver.database.notifications import GROUP
 from popserver.engine.clock import Clock
 from popserver.engine.meters import Delivered, Tallies

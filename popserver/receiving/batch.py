@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from popserver.delivery.message_groups import MessageGroupKey
+from popserver.fifo.positions import MessageGroupKey
 from popserver.filters import Filter
 from popserver.messages.read import Bodies, MessageRow
 from popserver.model.group import Group
@@ -63,16 +63,6 @@ class ReceiveBatch(NamedTuple):
     names: dict[str, int]  # of group and topic, for the search's statements
     bodies: Bodies = Bodies.SMALL
     judged: Judged = NOTHING_JUDGED
-
-
-class Opened(NamedTuple):
-    """An open message group."""
-
-    queue_id: int
-    message_group: str
-    next_offset: int
-    has_run: int  # some of its messages were granted before
-    is_single: int  # only the message at `next_offset` is READY
 
 
 class Candidate(NamedTuple):

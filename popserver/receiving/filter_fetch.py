@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, and_
 
+from popserver.catalog.progress import QueueToScan
 from popserver.database.rows import encode_rows, rows_parameter
 from popserver.database.schema import message
-from popserver.delivery.places import QueueToScan
 from popserver.filters import SqlFilter
 from popserver.messages.ranges import FilterQuery, Unjudged, Work
 from popserver.model.topic import message_key, queue_of

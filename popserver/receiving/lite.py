@@ -10,24 +10,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import Select, and_, bindparam, literal_column, or_, select
+from sqlalchemy import Select, bindparam, literal_column, or_, select
 
+from popserver.catalog.progress import QueueToScan
 from popserver.catalog.queues import STORED
-from popserver.database.dialect import Dialect, PerDialect
 from popserver.database.newest import group_of
 from popserver.database.rows import RowStatement, encode_column, rows_parameter
 from popserver.database.schema import delivery, in_states, message, progress
-from popserver.database.schema import message_group_progress as behind
-from popserver.delivery.message_groups import MessageGroupKey
-from popserver.delivery.places import QueueToScan
-from popserver.delivery.start_offsets import has_run
 from popserver.engine.transaction import Transaction
+from popserver.fifo import positions
+from popserver.fifo.positions import MessageGroupKey, Opened
 from popserver.members.lite_subscriptions import subscriptions
 from popserver.messages.read import BY_KEY
 from popserver.model.states import State
 from popserver.model.topic import message_key
 from popserver.receiving import message_groups
-from popserver.receiving.batch import Candidate, Opened, ReceiveBatch
+from popserver.receiving.batch import Candidate, ReceiveBatch
 from popserver.receiving.grant import Receive
 from popserver.receiving.message_groups import SHARE_MIN, GroupRun
 
@@ -80,9 +78,8 @@ def find(tx: Transaction, batch: ReceiveBatch, clients: dict[str, list[Receive]]
     left_over = bool(again)
     for client_id, several in clients.items():
         room = rooms[client_id]
-        names["subscriber"], names["limit"] = client_id, room
-        queries = _OPENED_OF_ALL if any(each.shares for each in several) else _OPENED
-        rows = queries.of(tx.conn).rows(tx.conn, names)
+        shares = any(each.shares for each in several)
+        rows = positions.opened_of_client(tx.conn, names, client_id, room, shares=shares)
         # Another server reads the other queues now.
         opened[client_id] = [row for row in rows if row.queue_id in by_queue]
         left_over = left_over or len(rows) == room or len(opened[client_id]) < len(rows)
@@ -201,28 +198,7 @@ def _share(several: Sequence[Receive], room: int, opened: int) -> int:
 
 
 _SUBSCRIBERS = rows_parameter("subscribers", text=("client_id",))
-_OF_GROUP = group_of(behind) == bindparam("group_id"), behind.c.topic_id == bindparam("topic_id")
-_IS_OPEN = behind.c.open_since_ms.is_not(None)
-_HAS_OPEN = (
-    select(behind.c.queue_id)
-    .where(*_OF_GROUP, _IS_OPEN, behind.c.subscriber.in_(select(_SUBSCRIBERS.c.client_id)))
-    .exists()
-)
-# A lite topic of several clients may have a row that names another one.
 _SUBSCRIBED = subscriptions(bindparam("group_id"), bindparam("topic_id"))
-_OPEN_OF_CLIENT = (
-    select(behind.c.queue_id)
-    .select_from(_SUBSCRIBED)
-    .join(
-        behind,
-        and_(
-            behind.c.group_id == _SUBSCRIBED.c.group_id,
-            behind.c.queue_id == _SUBSCRIBED.c.queue_id,
-            behind.c.message_group == _SUBSCRIBED.c.lite_topic,
-        ),
-    )
-    .where(_SUBSCRIBED.c.client_id == bindparam("subscriber"), _IS_OPEN)
-)
 _IS_READY_AGAIN = (
     group_of(delivery) == bindparam("group_id"),
     delivery.c.topic_id == bindparam("topic_id"),
@@ -264,28 +240,13 @@ _PLACES = RowStatement(
 )
 _IS_MORE: Select[Any] = select(literal_column("1")).where(
     or_(
-        _HAS_OPEN,
+        positions.any_open_of(select(_SUBSCRIBERS.c.client_id)),
         _READY_SINCE_MS.is_not(None),
         _places(progress.c.queue_id).where(_IS_BEHIND).order_by(None).exists(),
     )
 )
 
 
-def _opened(dialect: Dialect, found: Select[Any]) -> RowStatement[Opened]:
-    columns = [
-        behind.c.queue_id,
-        behind.c.message_group,
-        behind.c.next_offset,
-        has_run(dialect, behind).label("has_run"),
-        behind.c.is_single,
-    ]
-    in_order = found.with_only_columns(*columns).order_by(behind.c.open_since_ms)
-    return RowStatement(Opened, in_order.limit(bindparam("limit")))
-
-
-_OPEN_OF_ONE = select(behind.c.queue_id).where(*_OF_GROUP, behind.c.subscriber == bindparam("subscriber"), _IS_OPEN)
-_OPENED = PerDialect(lambda dialect: _opened(dialect, _OPEN_OF_ONE))
-_OPENED_OF_ALL = PerDialect(lambda dialect: _opened(dialect, _OPEN_OF_CLIENT))
 _redriven = (
     select(delivery.c.message_key, delivery.c.attempt)
     .where(*_IS_READY_AGAIN)

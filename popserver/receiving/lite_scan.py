@@ -10,16 +10,17 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, bindparam, case, insert, literal_column, or_, select, update
+from sqlalchemy import BigInteger, ColumnElement, bindparam, case, literal_column, or_, select, update
 
 from popserver.catalog.queue_offsets import lite_expired_key
+from popserver.database.dialect import Dialect, PerDialect
 from popserver.database.rows import RowQuery, encode_rows, rows_parameter
 from popserver.database.schema import KEY_SHIFT, message, progress
-from popserver.database.schema import message_group_progress as behind
 from popserver.database.statement import Statement
-from popserver.delivery.message_groups import MessageGroupKey
-from popserver.delivery.runs import any_of_lite_topic
 from popserver.engine.transaction import Transaction
+from popserver.fifo import moving_positions
+from popserver.fifo.positions import MessageGroupKey, any_position_from
+from popserver.fifo.runs import any_of_lite_topic
 from popserver.members.lite_subscriptions import first_subscriber
 from popserver.messages.lite_topics import first_key_of
 from popserver.messages.ranges import INSIDE, WINDOW_OFFSETS
@@ -136,10 +137,10 @@ def store_waiting(
             )
             for member, each in fresh.waiting.items()
         ]
-        _STORE.execute(tx.conn, {"waiting": encode_rows(rows)})
+        moving_positions.add_waiting(tx.conn, rows)
     if fresh.with_row:
         several = [(group_id, each.queue_id, each.message_group) for each in fresh.with_row]
-        _HAS_MORE.execute(tx.conn, {"members": encode_rows(several)})
+        moving_positions.note_more(tx.conn, several)
 
 
 class _LiteSearch:
@@ -222,30 +223,22 @@ def _rows(tx: Transaction, batch: ReceiveBatch, keys: range, wanted: int) -> tup
         "to_key": keys.stop,
         "limit": limit,
     }
-    rows = (_NEW_OF_CLIENTS if batch.group.chooses else _NEW).rows(tx.conn, names)
+    rows = (_NEW_OF_CLIENTS if batch.group.chooses else _NEW).of(tx.conn).rows(tx.conn, names)
     return rows, len(rows) < limit
 
 
 # Scalar subqueries instead of EXISTS: Postgres would turn EXISTS into a join that reads all deliveries of the group.
 _ANY_DELIVERY = any_of_lite_topic(bindparam("group_id"), bindparam("topic_id"), message.c.message_group)
-_ROW_BEHIND = (
-    select(behind.c.queue_id)
-    .where(
-        behind.c.group_id == bindparam("group_id"),
-        behind.c.queue_id == message.c.message_key.op(">>")(KEY_SHIFT),
-        behind.c.message_group == message.c.message_group,
-    )
-    .limit(literal_column("1"))
-    .scalar_subquery()
-)
 _FIRST_KEY = first_key_of(bindparam("topic_id"), message.c.message_group)
 _IS_BEHIND_EXPIRED = message.c.message_key >= lite_expired_key()
 _SUBSCRIBER = first_subscriber(bindparam("group_id"), bindparam("topic_id"), message.c.message_group)
 
 
-def _new(client_id: ColumnElement[Any]) -> RowQuery[_NewRow]:
+def _new(dialect: Dialect, client_id: ColumnElement[Any]) -> RowQuery[_NewRow]:
+    queue_id = message.c.message_key.op(">>")(KEY_SHIFT)
+    key = bindparam("group_id", type_=BigInteger), queue_id, message.c.message_group
     if_there = case(
-        (_ROW_BEHIND.is_not(None), literal_column(str(_HAS_ROW))),
+        (any_position_from(dialect, key, literal_column("0")).is_not(None), literal_column(str(_HAS_ROW))),
         (_ANY_DELIVERY.is_not(None), literal_column(str(_IS_HELD))),
         else_=literal_column(str(_FREE)),
     )
@@ -263,32 +256,11 @@ def _new(client_id: ColumnElement[Any]) -> RowQuery[_NewRow]:
     )
 
 
-_NEW = _new(literal_column(f"'{EVERY_CLIENT}'"))
-_NEW_OF_CLIENTS = _new(_SUBSCRIBER)
+_NEW = PerDialect(lambda dialect: _new(dialect, literal_column(f"'{EVERY_CLIENT}'")))
+_NEW_OF_CLIENTS = PerDialect(lambda dialect: _new(dialect, _SUBSCRIBER))
 _MOVED = rows_parameter("moved", "queue_id", "next_offset")
 _MOVE_ON = Statement(
     update(progress)
     .where(progress.c.group_id == bindparam("for_group"), progress.c.queue_id == _MOVED.c.queue_id)
     .values(next_offset=_MOVED.c.next_offset)
-)
-_WAITING = rows_parameter(
-    "waiting",
-    "group_id",
-    "queue_id",
-    "topic_id",
-    "next_offset",
-    "open_since_ms",
-    "is_single",
-    text=("message_group", "subscriber"),
-)
-_STORE = Statement(insert(behind).from_select([each.name for each in _WAITING.c], select(_WAITING)))
-_MEMBERS = rows_parameter("members", "group_id", "queue_id", text=("message_group",))
-_HAS_MORE = Statement(
-    update(behind)
-    .where(
-        behind.c.group_id == _MEMBERS.c.group_id,
-        behind.c.queue_id == _MEMBERS.c.queue_id,
-        behind.c.message_group == _MEMBERS.c.message_group,
-    )
-    .values(is_single=literal_column("0"))
 )

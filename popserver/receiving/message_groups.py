@@ -11,28 +11,23 @@ from collections.abc import Collection, Iterable, Sequence
 from itertools import takewhile
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Select, and_, bindparam, case, delete, func, literal_column, select, tuple_, update
+from sqlalchemy import Connection, Select, and_, bindparam, func, select
 
-from popserver.database.dialect import Dialect, PerDialect
+from popserver.catalog.progress import QueueToScan
 from popserver.database.rows import RowQuery, encode_column, encode_rows, rows_parameter
 from popserver.database.schema import IS_ORIGINAL, message
-from popserver.database.schema import message_group_progress as behind
-from popserver.database.statement import Statement
-from popserver.delivery import fifo
-from popserver.delivery.message_groups import MessageGroupKey, by_member, runs_of
-from popserver.delivery.places import IS_OPEN, QueueToScan
-from popserver.delivery.start_offsets import has_run, is_position
+from popserver.delivery.message_groups import by_member, runs_of
 from popserver.engine.transaction import Transaction
+from popserver.fifo import moving_positions, order, positions
+from popserver.fifo.positions import MessageGroupKey, Opened
 from popserver.filters import SqlFilter
 from popserver.messages.ranges import FilterQuery, Unjudged
 from popserver.messages.read import BY_KEY, MessageQuery, MessageRow
 from popserver.model.topic import message_key, offset_of, queue_of
-from popserver.receiving.batch import Candidate, Opened, ReceiveBatch
+from popserver.receiving.batch import Candidate, ReceiveBatch
 
 # A group gets at least this many messages together, if it has them: a group's cost does not depend on their number.
 SHARE_MIN = 8
-# A look skips at most this many open groups in queues that another server is reading.
-_OF_OTHERS_MAX = 1_000
 # A look reads this many messages for each one that it needs, because the filter may refuse some.
 _JUDGED_PER_WANTED = 8
 
@@ -86,8 +81,7 @@ def open_groups(
     with_open = {place.queue_id: place for place in places if place.open_since_ms is not None}
     if not with_open or limit <= 0:
         return OpenGroups([], is_all=not with_open)
-    names: dict[str, Any] = {"queues": sorted(with_open), "limit": limit, "looked_at": limit + _OF_OTHERS_MAX}
-    opened = _OPENED.of(tx.conn).rows(tx.conn, batch.names | names)
+    opened = positions.opened(tx.conn, batch.names, sorted(with_open), limit)
     share = 1 if heads_only else max(SHARE_MIN, limit // max(1, len(opened)))
     runs = runs_of_opened(tx, batch, opened, with_open, share=share, limit=limit, for_again=for_again)
     return OpenGroups(runs, is_all=len(runs) == len(opened) < limit)
@@ -124,8 +118,7 @@ def to_judge(
     Messages that were granted before are left out: the filter accepted them.
     """
     with_open = {place.queue_id: place for place in places if place.open_since_ms is not None}
-    names: dict[str, Any] = {"queues": sorted(with_open), "limit": batch.room, "looked_at": batch.room + _OF_OTHERS_MAX}
-    opened = _OPENED.of(conn).rows(conn, batch.names | names) if with_open else []
+    opened = positions.opened(conn, batch.names, sorted(with_open), batch.room) if with_open else []
     bounds = [_bounds(number, each, with_open[each.queue_id]) for number, each in enumerate(opened) if not each.has_run]
     if not bounds:
         return Unjudged([], 0)
@@ -158,15 +151,13 @@ def advance(tx: Transaction, runs: Sequence[GroupRun], group_id: int, granted: C
         next_offset = _next_offset(run, run.next_offset, granted)
         moved.append((group_id, run.member.queue_id, next_offset, int(is_open), run.member.message_group))
     if moved:
-        tx.conn.execute(_MOVE.of(tx.conn), {"moves": encode_rows(moved)})
+        moving_positions.move(tx.conn, moved)
     return still_open
 
 
 def finish(tx: Transaction, batch: ReceiveBatch, members: Iterable[MessageGroupKey]) -> None:
-    """Remove the rows of these message groups."""
-    finished = [(batch.group.group_id, each.queue_id, each.message_group) for each in members]
-    if finished:
-        _FINISH.of(tx.conn).execute(tx.conn, {"finished": encode_rows(finished)})
+    """Remove the positions of these message groups."""
+    moving_positions.end(tx.conn, [(batch.group.group_id, each.queue_id, each.message_group) for each in members])
 
 
 def _next_offset(run: GroupRun, beyond: int, granted: Collection[int]) -> int:
@@ -187,7 +178,7 @@ def _again(tx: Transaction, batch: ReceiveBatch, opened: Sequence[Opened], share
     keys: dict[MessageGroupKey, dict[int, int]] = {}
     rests: dict[MessageGroupKey, list[tuple[int, int]]] = {}
     for member in next_offsets:
-        ready = fifo.redeliverable(held[member], batch.group.retry.max_attempts)
+        ready = order.redeliverable(held[member], batch.group.retry.max_attempts)
         attempts = {row.message_key: row.attempt + 1 for row, _ in zip(ready[:share], room, strict=False)}
         rests[member] = [(row.message_key, row.attempt + 1) for row in ready[len(attempts) :]]
         if attempts or not ready:
@@ -315,28 +306,6 @@ def _is_wanted(batch: ReceiveBatch, row: MessageRow | _GroupBehindScan) -> bool 
     return batch.wanted.wants_all or row.tag in batch.wanted.tags
 
 
-_OLDEST = (
-    select(behind.c.queue_id, behind.c.message_group, behind.c.next_offset, behind.c.open_since_ms)
-    .where(*IS_OPEN)
-    .order_by(behind.c.open_since_ms)
-    .limit(bindparam("looked_at"))
-    .subquery("oldest")
-)
-_OPENED = PerDialect(
-    lambda dialect: RowQuery(
-        Opened,
-        select(
-            _OLDEST.c.queue_id,
-            _OLDEST.c.message_group,
-            _OLDEST.c.next_offset,
-            has_run(dialect, _OLDEST, from_start=True).label("has_run"),
-            literal_column("0").label("is_single"),
-        )
-        .where(_OLDEST.c.queue_id.in_(bindparam("queues", expanding=True)))
-        .order_by(_OLDEST.c.open_since_ms)
-        .limit(bindparam("limit")),
-    )
-)
 _BOUNDS = rows_parameter("bounds", "number", "from_key", "to_key", text=("message_group",))
 _other = message.alias("other")
 # The message after the group's share: the messages before it are the share.
@@ -370,26 +339,3 @@ def _shares(every: Select[Any]) -> Select[Any]:
 _BEHIND = MessageQuery(_shares)
 _BEHIND_KEYS = RowQuery(_GroupBehindScan, _shares(select(*(message.c[name] for name in _GroupBehindScan._fields))))
 _TO_JUDGE = FilterQuery(_shares)
-_MOVES = rows_parameter("moves", "group_id", "queue_id", "next_offset", "is_open", text=("message_group",))
-_MOVE = PerDialect(
-    lambda dialect: (
-        update(behind)
-        .where(is_position(dialect, _MOVES))
-        .values(
-            next_offset=_MOVES.c.next_offset,
-            is_single=0,
-            open_since_ms=case((_MOVES.c.is_open == 1, behind.c.open_since_ms), else_=None),
-        )
-    )
-)
-_FINISHED = rows_parameter("finished", "group_id", "queue_id", text=("message_group",))
-
-
-def _finish(dialect: Dialect) -> Statement:
-    key = "group_id", "queue_id", "message_group"
-    named = tuple_(*(behind.c[name] for name in key)).in_(select(*(_FINISHED.c[name] for name in key)))
-    # SQLite has no DELETE with a join.
-    return Statement(delete(behind).where(is_position(dialect, _FINISHED) if dialect.has_other_writers else named))
-
-
-_FINISH = PerDialect(_finish)

@@ -14,12 +14,14 @@ from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from typing import NamedTuple
 
+from popserver.catalog.progress import QueueToScan
 from popserver.database.rows import encode_column
-from popserver.delivery import moving_starts, ready
-from popserver.delivery.message_groups import MessageGroupKey
-from popserver.delivery.places import OpenFrom, QueueToScan, ReadyFrom, ReadySearch
+from popserver.delivery import ready
+from popserver.delivery.places import OpenFrom, ReadyFrom, ReadySearch
 from popserver.delivery.ready import AgainRow
 from popserver.engine.transaction import STEP_ROWS_MAX, Transaction, carries_out
+from popserver.fifo import moving_starts
+from popserver.fifo.positions import MessageGroupKey
 from popserver.filters import Filter
 from popserver.messages.read import BY_KEY, DEFERRED, Bodies, stored_messages
 from popserver.model import handles

@@ -21,25 +21,25 @@ from sqlalchemy import (
     and_,
     bindparam,
     func,
-    insert,
     literal_column,
     or_,
     select,
     update,
 )
 
+from popserver.catalog.progress import QueueToScan
 from popserver.database.dialect import Dialect, PerDialect
 from popserver.database.newest import is_locked
-from popserver.database.rows import encode_column, encode_rows, rows_parameter
+from popserver.database.rows import encode_column, rows_parameter
 from popserver.database.schema import message, progress
-from popserver.database.schema import message_group_progress as behind
 from popserver.database.statement import Statement
 from popserver.delivery import delivered
-from popserver.delivery.message_groups import MessageGroupKey, subscriber_of
-from popserver.delivery.places import PLACE_QUERIES, QueueToScan
-from popserver.delivery.runs import any_of_run
-from popserver.delivery.start_offsets import any_position_from, own_start
+from popserver.delivery.places import PLACE_QUERIES
 from popserver.engine.transaction import Transaction
+from popserver.fifo import moving_positions
+from popserver.fifo.positions import MessageGroupKey, any_position_from
+from popserver.fifo.runs import any_of_run
+from popserver.fifo.start_offsets import own_start
 from popserver.filters import SqlFilter, TagFilter
 from popserver.filters.tags import EVERYTHING
 from popserver.messages.ranges import INSIDE, WINDOW_OFFSETS, WITH_TAG, narrowed, of_tags
@@ -138,8 +138,8 @@ def store_left_over(tx: Transaction, batch: ReceiveBatch, left: Iterable[Candida
         if each.member is not None:
             first.setdefault(each.member, offset_of(each.row.message_key))
     if first:
-        rows = encode_rows([(each.queue_id, offset, each.message_group) for each, offset in first.items()])
-        tx.conn.execute(_STORE_LEFT_OVER, batch.names | {"left": rows})
+        rows = [(each.queue_id, offset, each.message_group) for each, offset in first.items()]
+        moving_positions.add_at(tx.conn, batch.group.group_id, batch.topic.topic_id, rows)
 
 
 def _not_in_hand(tx: Transaction, batch: ReceiveBatch, rows: list[MessageRow]) -> list[MessageRow]:
@@ -274,7 +274,6 @@ def _queries(*conditions: Any) -> _Queries:
 _ALL = _queries()
 _FREE = PerDialect(lambda dialect: _queries(_is_free(dialect)))
 _NEXT = _ALL.every
-_BEHIND_COLUMNS = ["group_id", "queue_id", "message_group", "topic_id", "next_offset"]
 
 
 def _store_locked(dialect: Dialect) -> Executable:
@@ -292,20 +291,7 @@ def _store_locked(dialect: Dialect) -> Executable:
         _any_delivery(dialect).is_not(None),
         _any_row_behind(dialect).is_(None),
     )
-    return insert(behind).from_select(_BEHIND_COLUMNS, skipped.group_by(message.c.message_group))
+    return moving_positions.adding(skipped.group_by(message.c.message_group))
 
 
 _STORE_LOCKED = PerDialect(_store_locked)
-_LEFT = rows_parameter("left", "queue_id", "next_offset", text=("message_group",))
-_GROUP_ID, _TOPIC_ID = bindparam("group_id", type_=BigInteger), bindparam("topic_id", type_=BigInteger)
-_STORE_LEFT_OVER = insert(behind).from_select(
-    [*_BEHIND_COLUMNS, "subscriber"],
-    select(
-        _GROUP_ID,
-        _LEFT.c.queue_id,
-        _LEFT.c.message_group,
-        _TOPIC_ID,
-        _LEFT.c.next_offset,
-        subscriber_of(_GROUP_ID, _TOPIC_ID, _LEFT.c.message_group),
-    ),
-)

@@ -13,8 +13,9 @@ from popserver.delivery.dead_letter_topic import move_to_dead_letters
 from popserver.delivery.history import record
 from popserver.delivery.holds import HeldRow
 from popserver.delivery.leaving import DeadLetterCandidate
-from popserver.delivery.message_groups import MessageGroupKey, advance_groups, by_member, runs_of
+from popserver.delivery.message_groups import advance_groups, by_member, runs_of
 from popserver.engine.transaction import Locks, Phase, Request, Transaction, carries_out_each
+from popserver.fifo.positions import MessageGroupKey
 from popserver.model.errors import PopError
 from popserver.model.group import Group
 from popserver.model.handles import Receipt

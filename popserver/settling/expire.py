@@ -11,23 +11,18 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from popserver.catalog.groups import FoundGroup, groups_by_id
+from popserver.catalog.progress import GroupQueueKey, lock_available
 from popserver.delivery import deliveries, due
 from popserver.delivery.dead_letter_topic import move_to_dead_letters
 from popserver.delivery.due import DueRow
 from popserver.delivery.history import as_moved, record
 from popserver.delivery.leaving import DeadLetterCandidate
-from popserver.delivery.message_groups import (
-    GroupQueueKey,
-    MessageGroupKey,
-    advance_groups,
-    by_member,
-    lock_available,
-    runs_of,
-)
+from popserver.delivery.message_groups import advance_groups, by_member, runs_of
 from popserver.delivery.places import ReadyFrom
 from popserver.delivery.retry_topic import requeue
 from popserver.engine.searches import SearchedFrom
 from popserver.engine.transaction import STEP_ROWS_MAX, Phase, Request, Transaction, carries_out
+from popserver.fifo.positions import MessageGroupKey
 from popserver.model.errors import PopError
 from popserver.model.group import Group, Mode
 from popserver.model.retry import Holder, interval_ms, when_hold_ends

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from popserver.catalog.progress import GroupQueueKey, locks_of
 from popserver.database import states_of
 from popserver.delivery import holds
 from popserver.delivery.dead_letter_topic import NewDeadLetters
 from popserver.delivery.history import Moved, skipped_while_held_ms
 from popserver.delivery.holds import DeliveryRow, GrantedRow, HeldRow
-from popserver.delivery.message_groups import GroupQueueKey, locks_of
-from popserver.delivery.runs import GroupRunRow
 from popserver.engine.transaction import Locks, Transaction
+from popserver.fifo.runs import GroupRunRow
 from popserver.messages import redrives
 from popserver.model.errors import InvalidReceiptHandle, PopError, TooManyRequests
 from popserver.model.group import Group

@@ -12,8 +12,9 @@ from popserver.database.notifications import DUE
 from popserver.delivery import deliveries, holds
 from popserver.delivery.history import record
 from popserver.delivery.holds import GrantedRow
-from popserver.delivery.message_groups import MessageGroupKey, advance_groups, by_member, runs_of
+from popserver.delivery.message_groups import advance_groups, by_member, runs_of
 from popserver.engine.transaction import Locks, Phase, Request, Transaction, carries_out
+from popserver.fifo.positions import MessageGroupKey
 from popserver.model.errors import PopError, TooManyRequests
 from popserver.model.group import Group
 from popserver.model.handles import Receipt

@@ -35,9 +35,7 @@ ROOMS: dict[str, MutatedRoom] = {
         is_core=True,
         options=PURE,
     ),
-    "fifo": MutatedRoom(
-        ("popserver/delivery/fifo.py",), ("tests/fifo/test_order_rules.py",), is_core=True, options=PURE
-    ),
+    "fifo": MutatedRoom(("popserver/fifo/order.py",), ("tests/fifo/test_order_rules.py",), is_core=True, options=PURE),
     "progress": MutatedRoom(
         ("popserver/progress/rules.py", "popserver/pulling/rules.py"),
         ("tests/progress/test_rules.py", "tests/pulling/test_rules.py"),

@@ -11,11 +11,10 @@ from sqlalchemy.dialects import postgresql
 from popserver.database.dialect import Postgres
 from popserver.database.newest import are_newest, newest
 from popserver.database.rows import encode_rows, rows_parameter
-from popserver.database.schema import delivery, message_group_progress, metadata, pending, progress, queue
+from popserver.database.schema import delivery, metadata, pending, progress, queue
 from popserver.database.states_of import _STATE_OF
-from popserver.delivery.places import IS_OPEN
 from popserver.delivery.ready import SINCE_MS
-from popserver.delivery.start_offsets import is_position, position_of
+from popserver.fifo.positions import OPEN_SINCE_MS, is_position, offset_of_position
 from popserver.messages.pending_messages import _NEXT_CHECKS
 from popserver.model.topic import MessageType, queue_of
 from tests.support.open_store import OpenStore
@@ -88,8 +87,7 @@ def test_a_position_is_found_by_its_key_whatever_postgres_believes(store: OpenSt
     if store.database.is_sqlite:
         pytest.skip("SQLite has one version of a row in its tables")
     rows = rows_parameter("rows", "group_id", "queue_id", text=("message_group",))
-    one = message_group_progress.alias("one_position")
-    found = select(position_of(one, rows, one.c.next_offset).correlate(rows).scalar_subquery()).select_from(rows)
+    found = select(offset_of_position(rows)).select_from(rows)
     query = found.params(rows=encode_rows([(1, 2, LONG_NAME)])).compile(
         dialect=POSTGRES, compile_kwargs={"literal_binds": True}
     )
@@ -182,7 +180,7 @@ _POSITIONS = """
     ("rows", "is_found", "others", "query"),
     [
         (_DELIVERIES, "READY", "INFLIGHT", select(SINCE_MS)),
-        (_POSITIONS, f"{ENDED} + n", "NULL", select(message_group_progress.c.open_since_ms).where(*IS_OPEN)),
+        (_POSITIONS, f"{ENDED} + n", "NULL", select(OPEN_SINCE_MS)),
     ],
     ids=["READY", "open"],
 )

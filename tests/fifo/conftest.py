@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from popserver.delivery import moving_starts
+from popserver.fifo import moving_starts
 from popserver.model.group import Group
 from popserver.model.topic import MessageType, Topic
 from tests.support.open_store import OpenStore

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pytest
 
-from popserver.delivery.fifo import Settled, advance, redeliverable
+from popserver.fifo.order import Settled, advance, redeliverable
 from popserver.model.states import ACKED, STORED, Event, State, sources
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from popserver.database.database import Database
-from popserver.delivery import moving_starts
+from popserver.fifo import moving_starts
 from popserver.model.group import Group
 from popserver.model.topic import MessageType, Topic
 from popserver.progress.rules import Edge

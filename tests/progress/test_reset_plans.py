@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from popserver.delivery import clear
+from popserver.delivery import delivered
 from popserver.messages import dead_letters, redrives
 from popserver.progress.rules import Edge
 from tests.support.builders import in_order
@@ -16,7 +16,7 @@ from tests.support.redrive import die, run, write_plan
 
 def test_no_look_with_a_limit_is_repeated_for_each_row(store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps of two: what is redriven, held, behind and dead, of each more than one step."""
-    for each in (clear, dead_letters, redrives):
+    for each in (delivered, dead_letters, redrives):
         monkeypatch.setattr(each, "STEP_ROWS_MAX", 2)
     topic, group = store.topic(accepts=ORDERED), store.group()
     store.meet(group, topic)

@@ -95,7 +95,7 @@ def test_tables_lose_entries_and_states_are_exchanged() -> None:
 
 
 def test_type_variables_are_left_out() -> None:
-    assert [each.change for each in mutants_of("popserver/delivery/fifo.py", ROOT) if not each.function] == []
+    assert [each.change for each in mutants_of("popserver/fifo/order.py", ROOT) if not each.function] == []
 
 
 @pytest.mark.parametrize("part", [["--only", "decode"], ["--sample", "3"], ["--functions"], ["--source", "a.py"]])

@@ -10,7 +10,7 @@ import pytest
 from popserver.catalog.queue_offsets import ends_of_topic
 from popserver.database.database import Database
 from popserver.delivery import due
-from popserver.delivery.moving_starts import LOOK_AGAIN_MS
+from popserver.fifo.moving_starts import LOOK_AGAIN_MS
 from popserver.model.topic import MessageType
 from popserver.producing import half_messages
 from popserver.producing.rules import Resolution

@@ -1,4 +1,4 @@
-"""Moves the start offsets of a consumer group's queues on, see `delivery.start_offsets`.
+"""Moves the start offsets of a consumer group's queues on, see `fifo.start_offsets`.
 
 On Postgres alone, now and then, by a receive that has locked the progress.
 """
@@ -10,18 +10,16 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Select, bindparam, delete, func, insert, literal_column, select, union_all, update
 
+from popserver.catalog import progress
+from popserver.catalog.progress import QueueToScan
 from popserver.database.dialect import Dialect, PerDialect
-from popserver.database.newest import is_newest
 from popserver.database.rows import RowStatement, encode_column, encode_rows, rows_parameter
-from popserver.database.schema import message_group_progress as behind
 from popserver.database.schema import message_group_start as own
-from popserver.database.schema import progress
-from popserver.delivery import runs
-from popserver.delivery.places import QueueToScan
-from popserver.delivery.runs import any_of_run
-from popserver.delivery.start_offsets import own_start, position_of
 from popserver.engine.transaction import Transaction
 from popserver.engine.upkeep import remove_step
+from popserver.fifo import positions, runs
+from popserver.fifo.runs import any_of_run
+from popserver.fifo.start_offsets import own_start
 from popserver.model.topic import OFFSET_BITS
 
 # Until the next look others read what ended since this one.
@@ -109,7 +107,7 @@ def _advance(tx: Transaction, topic_id: int, place: QueueToScan, slow_before: in
         tx.conn.execute(_INSERT_OWN, names | {"name": first.message_group, "first_offset": start_offset})
         room -= 1
     if start_offset > place.start_offset:
-        tx.conn.execute(_MOVE, names | {"start_offset": start_offset})
+        progress.move_start(tx.conn, place.group_id, place.queue_id, start_offset)
 
 
 def _move_own(tx: Transaction, place: QueueToScan, names: dict[str, Any]) -> int:
@@ -140,10 +138,8 @@ def _own(dialect: Dialect) -> RowStatement[_OwnStart]:
         message_group=own.c.message_group,
         from_key=own.c.start_offset + bindparam("queue_key"),
     )
-    one = behind.alias("one_position")
-    position = position_of(one, own, one.c.next_offset).correlate(own).scalar_subquery()
     # LEAST leaves NULL out.
-    first_offset = func.least(first - bindparam("queue_key"), position).label("first_offset")
+    first_offset = func.least(first - bindparam("queue_key"), positions.offset_of_position(own)).label("first_offset")
     return RowStatement(_OwnStart, select(own.c.message_group, own.c.start_offset, first_offset).where(*_OWN_HERE))
 
 
@@ -169,25 +165,10 @@ def _of_others(found: Select[Any], name: Any) -> Select[Any]:
 
 
 _FIRST_DELIVERY = runs.first_in_queue(_GROUP_ID, bindparam("queue_key"))
-# The index that it takes has these expressions, and no other one has them.
-_indexed = {each: behind.c[each] * literal_column("1") for each in ("group_id", "queue_id", "next_offset")}
-_FIRST_POSITION = (
-    select(behind.c.next_offset.label("first_offset"), behind.c.message_group)
-    .where(
-        _indexed["group_id"] == _GROUP_ID,
-        _indexed["queue_id"] == _QUEUE_ID,
-        _indexed["next_offset"] >= bindparam("from_offset"),
-    )
-    .order_by(_indexed["next_offset"])
-)
+_FIRST_POSITION = positions.first_in_queue(_GROUP_ID, _QUEUE_ID)
 _FIRST = RowStatement(
     _First,
-    union_all(_of_others(_FIRST_DELIVERY, runs.MESSAGE_GROUP), _of_others(_FIRST_POSITION, behind.c.message_group))
+    union_all(_of_others(_FIRST_DELIVERY, runs.MESSAGE_GROUP), _of_others(_FIRST_POSITION, positions.MESSAGE_GROUP))
     .order_by("first_offset")
     .limit(literal_column("1")),
-)
-_MOVE = (
-    update(progress)
-    .where(is_newest(progress, group_id=_GROUP_ID, queue_id=_QUEUE_ID))
-    .values(start_offset=bindparam("start_offset"))
 )

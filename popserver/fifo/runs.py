@@ -1,7 +1,7 @@
 """The runs of message groups: the deliveries of one message group in a consumer group, in order.
 
 They are found by the index `delivery_of_group`, in whose order they stand. On Postgres a search begins at the start
-offset of the message group (`delivery.start_offsets`): a user's open transaction keeps the entries of all that were
+offset of the message group (`fifo.start_offsets`): a user's open transaction keeps the entries of all that were
 there before. Only the lock on the progress protects a run; a reader without it sees what was committed.
 """
 
@@ -28,9 +28,7 @@ from sqlalchemy import (
 
 from popserver.database.dialect import Dialect
 from popserver.database.newest import group_of, joined
-from popserver.database.rows import RowStatement
 from popserver.database.schema import KEY_SHIFT, WITH_TIME, delivery
-from popserver.delivery.holds import ShownRow
 
 MESSAGE_GROUP: Final = delivery.c.message_group
 
@@ -46,12 +44,6 @@ class GroupRunRow(NamedTuple):
     visible_at_ms: int
     client_id: str
     message_group: str
-
-
-def head(conn: Connection, group_id: int, topic_id: int, message_group: str, key: int) -> ShownRow | None:
-    """The first delivery of a message group, if it is not after this message."""
-    names = {"for_group": group_id, "of_topic": topic_id, "named": message_group, "for_key": key}
-    return _HEAD.first(conn, names)
 
 
 def locked_counts(conn: Connection) -> dict[int, int]:
@@ -156,18 +148,6 @@ def _order_of_run(each: FromClause) -> Sequence[ColumnElement[Any]]:
     return each.c.message_group, each.c.message_key
 
 
-_HEAD = RowStatement(
-    ShownRow,
-    select(*(delivery.c[name] for name in ShownRow._fields))
-    .where(
-        group_of(delivery) == bindparam("for_group"),
-        delivery.c.topic_id == bindparam("of_topic"),
-        delivery.c.message_group == bindparam("named"),
-        delivery.c.message_key <= bindparam("for_key"),
-    )
-    .order_by(delivery.c.message_key)
-    .limit(1),
-)
 _LOCKED = (
     select(delivery.c.group_id, func.count()).where(MESSAGE_GROUP.is_not(None), WITH_TIME).group_by(delivery.c.group_id)
 )
