@@ -12,7 +12,7 @@ import grpc
 
 from popclient._session.routes import Routes
 from popclient._session.statuses import translated
-from popclient._session.stream import may_break
+from popclient._session.stream import MayBreak
 from popclient._session.transport import Transport
 from popclient._version import log
 from popclient.errors import PopError
@@ -64,7 +64,9 @@ class Heartbeats:
             try:
                 await self._ask()
             except PopError as failure:
-                return failure
+                # It is kept, and its frames would keep the stream, and so the connection of a closed client.
+                failure.__context__ = None
+                return failure.with_traceback(None)
         return translated(code, details)
 
     async def _ask(self) -> rpc.HeartbeatResponse:
@@ -91,6 +93,6 @@ async def say_goodbye(
         await transport.unary(lambda link: link.messaging.NotifyClientTermination, request, patience)
     if stream is not None:
         # gRPC waits for the write without end, such as behind a connection that takes no more bytes.
-        with may_break(), contextlib.suppress(TimeoutError):
+        with MayBreak(), contextlib.suppress(TimeoutError):
             async with asyncio.timeout(patience):
                 await stream.done_writing()

@@ -24,12 +24,12 @@ from popclient._session.heartbeats import Heartbeats, say_goodbye
 from popclient._session.repeating import is_final
 from popclient._session.routes import Routes
 from popclient._session.stream import (
+    MayBreak,
     Refused,
     StreamLeft,
     call_back,
     changed_notices,
     is_cancelled,
-    may_break,
     named,
     no_trial,
     stack_traces,
@@ -304,7 +304,7 @@ class Session:
 
     async def _say(self, command: rpc.TelemetryCommand) -> None:
         if self._stream is not None:
-            with may_break():
+            with MayBreak():
                 await self._stream.write(command)
 
     async def _obey(self, command: rpc.TelemetryCommand) -> None:

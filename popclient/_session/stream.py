@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final
 
 import grpc
@@ -45,16 +44,21 @@ def is_cancelled() -> bool:
     return task is None or task.cancelling() > 0
 
 
-@contextlib.contextmanager
-def may_break() -> Iterator[None]:
-    """The task that reads a broken stream opens a new one and sends the settings."""
-    try:
-        yield
-    except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-        pass
-    except asyncio.CancelledError:
-        if is_cancelled():
-            raise
+class MayBreak:
+    """The task that reads a broken stream opens a new one and sends the settings.
+
+    No generator: gRPC's error would be in a cycle with the frame of its end, and keep the stream and the connection of
+    a closed client until a garbage collection.
+    """
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
+        if kind is None:
+            return False
+        if issubclass(kind, asyncio.CancelledError):
+            return not is_cancelled()
+        return issubclass(kind, grpc.aio.AioRpcError | asyncio.InvalidStateError)
 
 
 def stack_traces(nonce: str) -> rpc.TelemetryCommand:

@@ -26,11 +26,13 @@ class StatusProxy:
         self.status = status
         self.paths: list[str] = []
         self.endpoint = ""
+        self.connections = 0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connection = h2.connection.H2Connection(h2.config.H2Configuration(client_side=False))
         connection.initiate_connection()
         writer.write(connection.data_to_send())
+        self.connections += 1
         try:
             while data := await reader.read(65_536):
                 for event in connection.receive_data(data):
@@ -43,6 +45,7 @@ class StatusProxy:
         except (ConnectionError, asyncio.CancelledError):  # asyncio logs a task of a connection that is cancelled
             pass
         finally:
+            self.connections -= 1
             writer.close()
 
 
