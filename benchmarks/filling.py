@@ -16,7 +16,7 @@ from popserver.database import migrate
 from popserver.database.database import Database
 from popserver.engine.transaction import STEP_ROWS_MAX, Transaction
 from popserver.filters import tags
-from popserver.messages import append
+from popserver.messages.stored import Append, append
 from popserver.model.group import Group, Mode, NewGroup
 from popserver.model.message import Message
 from popserver.model.names import Resource
@@ -172,7 +172,7 @@ def append_all(
             tx = Transaction.at(conn, begun_ms + span_ms * (step + 1) // transactions)
             topic = topic or topics.ensure_topic(tx, NewTopic(name, accepts=accepts))
             batch = list(itertools.islice(made, per_transaction))
-            append.append(tx, [append.Append(topic, batch)])
+            append(tx, [Append(topic, batch)])
             conn.exec_driver_sql("COMMIT")
         settle(database, conn)
 

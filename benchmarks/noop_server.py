@@ -21,7 +21,7 @@ from popserver.engine.clock import Clock
 from popserver.engine.meters import Meters
 from popserver.engine.transaction import Transaction
 from popserver.engine.wakeups import Effects
-from popserver.messages import append
+from popserver.messages.stored import Append
 from popserver.model import handles
 from popserver.model.errors import PopError
 from popserver.model.handles import Receipt
@@ -65,7 +65,7 @@ class InstantWriter:
         self._canned: dict[tuple[int, int], list[Delivery]] = {}
         self._sent: defaultdict[int, list[Message]] = defaultdict(list)
         self._instant: dict[Any, Callable[[Any], Any]] = {
-            append.Append: self._append,
+            Append: self._append,
             grant.Receive: self._receive,
             ack.Ack: self._ack,
             ack.PlainAck: self._ack,
@@ -92,7 +92,7 @@ class InstantWriter:
     async def close(self) -> None:
         return
 
-    def _append(self, wish: append.Append) -> list[SendResult]:
+    def _append(self, wish: Append) -> list[SendResult]:
         if wish.topic.name.name.startswith(ECHO_TOPIC):
             self._sent[wish.topic.topic_id] += wish.messages
             self._loop.call_soon(self.effects.ready, [wish.topic.topic_id])

@@ -28,7 +28,7 @@ from popserver.database.database import Database
 from popserver.database.dialect import inserted_columns
 from popserver.database.schema import message
 from popserver.engine.transaction import Transaction
-from popserver.messages import append
+from popserver.messages import stored
 from popserver.model.names import Resource
 from popserver.model.topic import NewTopic, message_key
 
@@ -62,7 +62,7 @@ def _measure(database_url: str, per_transaction: int, seconds: float) -> float:
         insert = _insert_many_values if database.is_sqlite else _copy
         begin = "BEGIN IMMEDIATE" if database.is_sqlite else "BEGIN"
         while spent < seconds:
-            rows = append._rows(now_ms, topic, first + count, list(itertools.islice(made, per_transaction)))
+            rows = stored._rows(now_ms, topic, first + count, list(itertools.islice(made, per_transaction)))
             begun = time.perf_counter()
             cursor.execute(begin)
             insert(cursor, rows)

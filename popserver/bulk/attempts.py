@@ -7,9 +7,7 @@ still held, renew the holds, and ack them. They are holds of a simple consumer; 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import ClassVar, NamedTuple
 
 from sqlalchemy import BigInteger, Connection, bindparam, func, select
@@ -18,13 +16,12 @@ from popserver.bulk.rules import RECEIVE_BYTES_MAX
 from popserver.catalog.progress import GroupQueueKey, lock_available
 from popserver.database.dialect import dialect_of
 from popserver.database.notifications import DUE
-from popserver.database.rows import RowQuery, encode_column, rows_parameter
-from popserver.database.schema import message
 from popserver.delivery import deliveries, holds
 from popserver.delivery.history import Moved, record
 from popserver.delivery.holds import AttemptRow
 from popserver.engine.transaction import Phase, Request, Transaction, carries_out_each
-from popserver.messages.read import MessageSize
+from popserver.messages import by_key
+from popserver.messages.read import within_a_page
 from popserver.model.errors import PopError
 from popserver.model.group import Group
 from popserver.model.handles import Receipt
@@ -110,7 +107,9 @@ def receive(tx: Transaction, attempted: ReceiveAttempt) -> Answer:
     if held:
         return Answer(held, is_final=True)
     grants, more = grant_to_attempt(tx, request)
-    kept = grants[: _within_bytes(tx, [receipt.message_key for receipt, _ in grants])]
+    keys = [receipt.message_key for receipt, _ in grants]
+    sizes = by_key.sizes(tx.conn, keys)
+    kept = grants[: len(within_a_page(((key, sizes[key]) for key in keys), RECEIVE_BYTES_MAX))]
     excess = [receipt for receipt, _ in grants[len(kept) :]]
     if excess:
         release.cancel_delivery(tx, [release.CancelDelivery(excess)])
@@ -123,14 +122,6 @@ def _lock(tx: Transaction, attempt: Attempt) -> bool:
     name = f"{attempt.group.group_id}/{attempt.topic.topic_id}/{attempt.attempt_id}"
     key = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big", signed=True)
     return dialect_of(tx.conn).try_lock(tx.conn, _LOCK, {"key": key})
-
-
-def _within_bytes(tx: Transaction, keys: Sequence[int]) -> int:
-    """How many of the first messages fit into one answer."""
-    named = {"keys": encode_column(keys)}
-    sizes = {each.message_key: each.size for each in _SIZES.rows(tx.conn, named)} if keys else {}
-    ends = accumulate(sizes[key] for key in keys)
-    return max(1, sum(end <= RECEIVE_BYTES_MAX for end in ends))
 
 
 @carries_out_each(Renew)
@@ -183,10 +174,3 @@ def _held(conn: Connection, attempt: Attempt, now_ms: int, *, locks: bool = Fals
 
 
 _LOCK = select(func.pg_try_advisory_xact_lock(bindparam("key", type_=BigInteger)))
-_KEYS = rows_parameter("keys", "message_key")
-_SIZES = RowQuery(
-    MessageSize,
-    select(message.c.message_key, func.length(message.c.body).label("size")).where(
-        message.c.message_key.in_(select(_KEYS.c.message_key))
-    ),
-)

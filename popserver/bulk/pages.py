@@ -8,21 +8,20 @@ statement reads lengths and page.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
-from typing import Any
 
-from sqlalchemy import Connection, Select, bindparam, func, or_, select
+from sqlalchemy import Connection
 
 from popserver.bulk.rules import CHUNK_BYTES_MAX, CHUNK_MESSAGES_MAX, HeldPage, QueuePage, QueueSlice
 from popserver.catalog.queue_offsets import Ends
 from popserver.catalog.queues import queues_by_id
-from popserver.database.columns import SIZE, ColumnQuery, Columns
+from popserver.database.columns import ColumnQuery, Columns
 from popserver.database.dialect import dialect_of
-from popserver.database.rows import encode_column, rows_parameter
-from popserver.database.schema import message
+from popserver.database.rows import encode_column
 from popserver.filters import SqlFilter
-from popserver.messages.ranges import INSIDE, WITH_TAG, FilterQuery, Work, judge, narrowed, of_tags
+from popserver.messages.by_key import in_order
+from popserver.messages.ranges import WITH_TAG, FilterQuery, Work, inside, judge, narrowed, of_tags, within_room
 from popserver.messages.redrives import of_places
 from popserver.model.message import REDRIVE_PLAN
 from popserver.model.topic import Topic, message_key, queue_of
@@ -130,25 +129,9 @@ def _within_bytes(sizes: Columns) -> Sequence[int]:
     return sizes.keys[: max(1, count)]
 
 
-def _within_room(*conditions: Any) -> Callable[[Select[Any]], Select[Any]]:
-    """A narrowing like `narrowed`: to the first messages that fit into a page, at least one."""
-    upto = func.sum(SIZE).over(order_by=message.c.message_key)
-
-    def narrow(found: Select[Any]) -> Select[Any]:
-        names = found.selected_columns.keys()
-        every = narrowed(*conditions)(found.add_columns(SIZE.label("own"), upto.label("upto"))).subquery()
-        has_room = or_(every.c.upto <= bindparam("room"), every.c.upto == every.c.own)
-        return select(*(every.c[name] for name in names)).where(has_room).order_by(every.c.message_key)
-
-    return narrow
-
-
-_FIRST_OF_EVERY = ColumnQuery(_within_room())
-_FIRST_OF_TAGGED = ColumnQuery(_within_room(*WITH_TAG))
-_EVERY = ColumnQuery(lambda every: every.where(*INSIDE).order_by(message.c.message_key))
+_FIRST_OF_EVERY = ColumnQuery(within_room())
+_FIRST_OF_TAGGED = ColumnQuery(within_room(*WITH_TAG))
+_EVERY = ColumnQuery(inside)
 _TAGGED = ColumnQuery(narrowed(*WITH_TAG))
 _JUDGED = FilterQuery(narrowed())
-_KEYS = rows_parameter("keys", "message_key")
-_BY_KEY = ColumnQuery(
-    lambda every: every.where(message.c.message_key.in_(select(_KEYS.c.message_key))).order_by(message.c.message_key)
-)
+_BY_KEY = ColumnQuery(in_order)

@@ -6,16 +6,14 @@ from collections.abc import Sequence
 from itertools import takewhile
 from typing import NamedTuple
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection
 
 from popserver.catalog import facts as catalog_facts
 from popserver.catalog import topics
 from popserver.catalog.queues import queues_by_id
-from popserver.database.rows import encode_column, rows_parameter
-from popserver.database.schema import message
 from popserver.dead_letters import selecting
 from popserver.dead_letters.rules import LetterSelection
-from popserver.messages import dead_letters, read
+from popserver.messages import by_key, dead_letters, read
 from popserver.messages.dead_letters import DeadLetterRow
 from popserver.model.errors import MessageNotFound
 from popserver.model.group import Group
@@ -67,8 +65,8 @@ def list_dead_letters(
 def find_dead_letter(conn: Connection, group_name: Resource, message_id: str) -> DeadLetter:
     """A group's newest dead letter with this message id (several topics may have had it). Raises `MessageNotFound`."""
     group = catalog_facts.group(conn, group_name)
-    copies = select(message.c.message_key).where(message.c.message_id == id_to_bytes(message_id))
-    found = dead_letters.of_copies(conn, conn.execute(copies).scalars().all()).values()
+    copies = by_key.with_id(conn, id_to_bytes(message_id))
+    found = dead_letters.of_copies(conn, [row.message_key for row in copies]).values()
     newest = max((each for each in found if each.group_id == group.group_id), default=None)
     if newest is None:
         raise MessageNotFound(
@@ -79,9 +77,7 @@ def find_dead_letter(conn: Connection, group_name: Resource, message_id: str) ->
 
 
 def _within_an_answer(conn: Connection, rows: Sequence[DeadLetterRow]) -> list[DeadLetterRow]:
-    sizes = {
-        row.message_key: row.size for row in conn.execute(_SIZES, {"keys": encode_column(row.copy_key for row in rows)})
-    }
+    sizes = by_key.sizes(conn, [row.copy_key for row in rows])
     kept = set(read.within_a_page((row.copy_key, sizes[row.copy_key]) for row in rows if row.copy_key in sizes))
     return list(takewhile(lambda row: row.copy_key in kept or row.copy_key not in sizes, rows))
 
@@ -91,7 +87,7 @@ def _dead_letters(
 ) -> list[DeadLetter]:
     topic = topics.find_topic(conn, dead_letter_topic(group.name))
     copies = read.load(conn, topic, [row.copy_key for row in rows], bodies=bodies) if topic else []
-    by_key = {each.message_key: each for each in copies}
+    copy_of = {each.message_key: each for each in copies}
     # A dead letter stays after the topic that it came from is deleted.
     names = topics.names_by_id(conn, {row.origin_topic_id for row in rows})
     origins = queues_by_id(conn, (queue_of(row.origin_key) for row in rows))
@@ -101,7 +97,7 @@ def _dead_letters(
             row.dead_letter_id,
             group.name,
             names.get(row.origin_topic_id),
-            by_key.get(row.copy_key),
+            copy_of.get(row.copy_key),
             row.attempt,
             row.reason,
             row.dead_at_ms,
@@ -112,9 +108,3 @@ def _dead_letters(
         )
         for row in rows
     ]
-
-
-_KEYS = rows_parameter("keys", "message_key")
-_SIZES = select(message.c.message_key, func.length(message.c.body).label("size")).where(
-    message.c.message_key.in_(select(_KEYS.c.message_key))
-)

@@ -16,12 +16,12 @@ from sqlalchemy import select
 from popserver.catalog import groups, lookup, redrive_plans, topics
 from popserver.catalog.redrive_plans import PlanRow
 from popserver.database.rows import encode_column
-from popserver.database.schema import message
 from popserver.dead_letters.plan_requests import CancelPlan, NewPlan, PlanStep, RedriveCounts, RedriveNow, RunPlan
 from popserver.dead_letters.redrive import NO_COPY, NOT_DEAD, FoundLetters, Plan, find, send, why_not
 from popserver.dead_letters.rules import RedriveItem
 from popserver.engine.transaction import Transaction, carries_out_each
 from popserver.messages import redrives
+from popserver.messages.by_key import HEADS
 from popserver.messages.dead_letters import RECORDED
 from popserver.model.errors import BadRequest, MessageNotFound, NotFound, PopError, TooLate, TopicNotFound
 from popserver.model.group import Group
@@ -258,5 +258,5 @@ def _insert(tx: Transaction, new: NewPlan) -> None:
 
 
 _RECORD = redrives.recording(
-    select(RECORDED, message.c.message_id).join(message, message.c.message_key == RECORDED.c.copy_key).subquery()
+    select(RECORDED, HEADS.c.message_id).join(HEADS, HEADS.c.message_key == RECORDED.c.copy_key).subquery()
 )

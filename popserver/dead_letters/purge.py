@@ -9,16 +9,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sqlalchemy import bindparam, delete, func, select
+from sqlalchemy import bindparam, select
 
 from popserver.catalog import queue_offsets, topics
 from popserver.database.rows import encode_column, rows_parameter
-from popserver.database.schema import consumer_group, message, progress
+from popserver.database.schema import consumer_group, progress
 from popserver.delivery import delivered, deliveries
 from popserver.engine.transaction import Phase, Request, Transaction, carries_out_each
-from popserver.messages import dead_letters, redrives
-from popserver.messages.append import lock_queue
+from popserver.messages import dead_letters, parts, redrives, stored
 from popserver.messages.dead_letters import DeadLetterRow
+from popserver.messages.stored import lock_queue
 from popserver.model.errors import PopError, TooManyRequests
 from popserver.model.group import Group, Mode
 from popserver.model.names import dead_letter_topic
@@ -54,9 +54,8 @@ def purge_letters(tx: Transaction, request: PurgeLetters) -> int | PopError:
     ids = [letters[key] for key in gone]
     redrives.note_purged(tx, ids)
     dead_letters.remove(tx, ids)
-    tx.conn.execute(_REMOVE, {"keys": encode_column(gone)})
-    bounds = {"first": message_key(place.queue_id, 0), "end": message_key(place.queue_id + 1, 0)}
-    first = tx.conn.execute(_FIRST_LEFT, bounds).scalar()
+    stored.remove(tx, gone)
+    first = parts.first_key(tx.conn, message_key(place.queue_id, 0), message_key(place.queue_id + 1, 0))
     queue_offsets.begin_at(tx.conn, place.queue_id, None if first is None else offset_of(first))
     return len(gone)
 
@@ -100,13 +99,8 @@ _QUEUES = rows_parameter("queues", "queue_id")
 _PROGRESS = select(progress.c.queue_id, progress.c.next_offset).where(
     progress.c.group_id == bindparam("of_group"), progress.c.queue_id.in_(select(_QUEUES.c.queue_id))
 )
-_KEYS = rows_parameter("keys", "message_key")
 _GROUPS_THERE = (
     select(consumer_group.c.group_id)
     .where(delivered.first_inside(consumer_group.c.group_id).is_not(None))
     .order_by(consumer_group.c.group_id)
-)
-_REMOVE = delete(message).where(message.c.message_key.in_(select(_KEYS.c.message_key)))
-_FIRST_LEFT = select(func.min(message.c.message_key)).where(
-    message.c.message_key >= bindparam("first"), message.c.message_key < bindparam("end")
 )

@@ -11,49 +11,38 @@ creates the group's retry topic at the same moment.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from sqlalchemy import Connection, and_, bindparam, func, insert, literal_column, null, select, update
+from sqlalchemy import Connection, and_, bindparam, func, select
 
 from popserver.catalog import queue_offsets
 from popserver.catalog.topics import ensure_topic, find_topic, topics_by_id
-from popserver.database.rows import RowStatement, encode_column, encode_rows, rows_parameter
-from popserver.database.schema import message, progress
+from popserver.database.rows import encode_column, rows_parameter
+from popserver.database.schema import progress
 from popserver.dead_letters.rules import RedriveItem, Repair, message_id_of, with_marks
 from popserver.delivery import deliveries
 from popserver.delivery.history import Moved, record
-from popserver.delivery.retry_topic import RetryOrigin, marked, properties_of
+from popserver.delivery.retry_topic import RetryOrigin, as_stored, marked, properties_of
 from popserver.engine.transaction import Transaction
 from popserver.filters import tag_hash
-from popserver.messages import dead_letters, redrives
+from popserver.messages import by_key, dead_letters, redrives, stored
+from popserver.messages.by_key import HeadRow
 from popserver.messages.dead_letters import DeadLetterRow
 from popserver.messages.redrives import Redriven
 from popserver.messages.spread import in_order_of_use, spread
 from popserver.model.errors import TooManyRequests
 from popserver.model.group import Group, Mode
 from popserver.model.handles import NO_HOLD
-from popserver.model.message import BodyEncoding, id_from_bytes, id_to_bytes
+from popserver.model.message import id_from_bytes, id_to_bytes
 from popserver.model.names import retry_topic
 from popserver.model.retry import Holder
-from popserver.model.states import CopyKind, Event, State, target
-from popserver.model.topic import SYSTEM_QUEUES, MessageType, NewTopic, Topic, message_key, queue_of
+from popserver.model.states import Event, State, target
+from popserver.model.topic import SYSTEM_QUEUES, NewTopic, Topic, message_key, queue_of
 
 NOT_DEAD = "it was no dead letter any more when its turn came"
 NO_COPY = "its group's dead-letter topic is deleted, and the message with it"
 NO_TOPIC = "the topic it came from is deleted; make a plan with a target topic"
-
-
-class _CopyRow(NamedTuple):
-    """A dead letter's message."""
-
-    message_key: int
-    topic_id: int
-    message_id: bytes
-    tag: str | None
-    keys: str | None
-    properties: str | None
 
 
 class Plan(NamedTuple):
@@ -69,7 +58,7 @@ class FoundLetters(NamedTuple):
     """The locked dead letters by id, their copies by key, and the existing topics of their originals and copies."""
 
     letters: dict[int, DeadLetterRow]
-    copies: dict[int, _CopyRow]
+    copies: dict[int, HeadRow]
     topics: dict[int, Topic]
 
 
@@ -92,8 +81,7 @@ def find(tx: Transaction, group: Group, ids: Sequence[int]) -> FoundLetters:
                 f"dead letter {others[0]} of group '{group.name}' is in use by another transaction; nothing was"
                 " redriven, repeat the request"
             )
-    keys = encode_column(row.copy_key for row in locked.values())
-    copies = {row.message_key: row for row in _COPIES_OF.rows(tx.conn, {"keys": keys})}
+    copies = by_key.heads(tx.conn, [row.copy_key for row in locked.values()])
     letters = {dead_letter_id: row for dead_letter_id, row in locked.items() if row.copy_key in copies}
     topics = {row.origin_topic_id for row in letters.values()} | {row.topic_id for row in copies.values()}
     return FoundLetters(letters, copies, topics_by_id(tx.conn, topics))
@@ -179,19 +167,13 @@ def _make_messages(
         assert taken is not None, "its row is locked"
         first_key = message_key(place.queue_id, taken.first)
         here = [_Sent(letter, order, key, is_new=True) for key, (letter, order) in enumerate(run, start=first_key)]
-        copies = encode_rows([_copy(plan, found, each, resets) for each in here])
-        copying = {"copies": copies, "in_topic": topic.topic_id, "copy_stored_at_ms": taken.stored_at_ms}
-        tx.conn.execute(_COPY_ANEW if plan.target is not None else _COPY, copying)
+        copies = [_copy(plan, found, each, resets) for each in here]
+        stored.copy_redriven(tx, topic.topic_id, taken.stored_at_ms, copies, anew=plan.target is not None)
         sent += here
-    bodies = [
-        _body(each.key, each.order.repair.body)
-        for each in sent
-        if each.order.repair is not None and each.order.repair.body is not None
-    ]
-    if bodies:
-        tx.conn.execute(_SET_BODY, bodies)
+    repairs = ((each.key, each.order.repair) for each in sent if each.order.repair is not None)
+    stored.set_bodies(tx, ((key, repair.body) for key, repair in repairs if repair.body is not None))
     if plan.target is not None:
-        tx.conn.execute(_SET_ID, [{"of_key": each.key, "new_id": _new_id(plan, each)} for each in sent])
+        stored.make_original(tx, ((each.key, _new_id(plan, each)) for each in sent))
     return sent
 
 
@@ -199,22 +181,14 @@ def _copy(plan: Plan, found: FoundLetters, sent: _Sent, resets: Mapping[int, int
     letter, repair = sent.letter, sent.order.repair or Repair()
     copy = found.copies[letter.copy_key]
     tag = copy.tag if repair.tag is None else repair.tag or None
-    keys = copy.keys if repair.keys is None else _stored(list(repair.keys))
+    keys = copy.keys if repair.keys is None else as_stored(repair.keys)
     sent_with = properties_of(copy.properties) if repair.properties is None else dict(repair.properties)
     properties = with_marks(sent_with, plan.plan_id, id_from_bytes(copy.message_id))
     if plan.target is None:
         topic_name = found.topics[letter.origin_topic_id].name.name
         lineage = RetryOrigin(topic_name, 0, letter.origin_key, resets.get(queue_of(letter.origin_key), 0))
         properties = marked(properties, lineage)
-    return letter.copy_key, sent.key, tag_hash(tag), tag, keys, _stored(properties)
-
-
-def _stored(value: Any) -> str | None:
-    return json.dumps(value, ensure_ascii=False) if value else None
-
-
-def _body(key: int, body: bytes) -> dict[str, Any]:
-    return {"of_key": key, "new_body": body, "plain": BodyEncoding.IDENTITY.value}
+    return letter.copy_key, sent.key, tag_hash(tag), tag, keys, as_stored(properties)
 
 
 def _new_id(plan: Plan, sent: _Sent) -> bytes:
@@ -256,13 +230,6 @@ def _delivery(tx: Transaction, group: Group, sent: _Sent) -> tuple[int | str | N
     )
 
 
-_KEYS = rows_parameter("keys", "message_key")
-_COPIES_OF = RowStatement(
-    _CopyRow,
-    select(*(message.c[name] for name in _CopyRow._fields)).where(
-        message.c.message_key.in_(select(_KEYS.c.message_key))
-    ),
-)
 _QUEUES = rows_parameter("queues", "queue_id")
 _READ_QUEUES = select(progress.c.queue_id).where(
     progress.c.group_id == bindparam("for_group"), progress.c.queue_id.in_(select(_QUEUES.c.queue_id))
@@ -271,48 +238,4 @@ _RESETS = (
     select(progress.c.queue_id, func.coalesce(progress.c.resets, 0).label("resets"))
     .select_from(_QUEUES)
     .join(progress, and_(progress.c.group_id == bindparam("for_group"), progress.c.queue_id == _QUEUES.c.queue_id))
-)
-_COPIES = rows_parameter("copies", "source_key", "copy_key", "tag_hash", text=("tag", "keys", "properties"))
-# All other columns are as they were sent. If two plans redrive a dead letter, the two messages have the same id.
-_BECOMES: dict[str, Any] = {
-    "message_key": _COPIES.c.copy_key,
-    "topic_id": bindparam("in_topic", type_=message.c.topic_id.type),
-    "copy_of": _COPIES.c.source_key,
-    "copy_kind": literal_column(f"'{CopyKind.REDRIVEN}'"),
-    "stored_at_ms": bindparam("copy_stored_at_ms", type_=message.c.stored_at_ms.type),
-    "tag_hash": _COPIES.c.tag_hash,
-    "tag": _COPIES.c.tag,
-    "keys": _COPIES.c["keys"],
-    "properties": _COPIES.c.properties,
-}
-# In a target topic it is an ordinary message: `_SET_ID` makes it an original.
-_BECOMES_ANEW: dict[str, Any] = {
-    **_BECOMES,
-    "message_group": null(),
-    "priority": null(),
-    "deliver_at_ms": null(),
-    "message_type": literal_column(f"'{MessageType.NORMAL}'"),
-}
-
-
-def _copying(becomes: Mapping[str, Any]) -> Any:
-    return insert(message).from_select(
-        [column.name for column in message.columns],
-        select(*[becomes.get(column.name, column) for column in message.columns])
-        .select_from(_COPIES)
-        .join(message, message.c.message_key == _COPIES.c.source_key),
-    )
-
-
-_COPY = _copying(_BECOMES)
-_COPY_ANEW = _copying(_BECOMES_ANEW)
-_SET_BODY = (
-    update(message)
-    .where(message.c.message_key == bindparam("of_key"))
-    .values(body=bindparam("new_body"), body_encoding=bindparam("plain"))
-)
-_SET_ID = (
-    update(message)
-    .where(message.c.message_key == bindparam("of_key"))
-    .values(message_id=bindparam("new_id"), copy_of=null(), copy_kind=null())
 )

@@ -12,16 +12,15 @@ from sqlalchemy import Connection
 
 from popserver.catalog import facts as catalog_facts
 from popserver.catalog import lookup, topics
-from popserver.database.rows import encode_column
 from popserver.dead_letters.rules import LetterSelection, Selection
 from popserver.delivery.retry_topic import properties_of
 from popserver.engine.transaction import STEP_ROWS_MAX
 from popserver.filters import SqlFilter
 from popserver.filters import sql as filters_sql
-from popserver.messages import dead_letters, read
+from popserver.messages import by_key, dead_letters
+from popserver.messages.by_key import HeadRow
 from popserver.messages.dead_letters import DeadLetterRow
 from popserver.messages.ranges import Work
-from popserver.messages.read import Bodies, MessageRow
 from popserver.model.errors import MessagePropertyConflictWithType
 from popserver.model.group import Group
 from popserver.model.message import id_from_bytes
@@ -113,8 +112,7 @@ def _judged(
     start = 0
     while start < len(rows):
         several = rows[start : start + work.messages(wanted)]
-        keys = encode_column(row.copy_key for row in several)
-        copies = {row.message_key: row for row in read.BY_KEY.rows(conn, {"keys": keys}, bodies=Bodies.NONE)}
+        copies = by_key.heads(conn, [row.copy_key for row in several])
         for row in several:
             start += 1
             copy = copies.get(row.copy_key)
@@ -129,7 +127,7 @@ def _judged(
     return fitting, None
 
 
-def _facts(row: DeadLetterRow, copy: MessageRow, topic: Resource | None) -> Mapping[str, str | None]:
+def _facts(row: DeadLetterRow, copy: HeadRow, topic: Resource | None) -> Mapping[str, str | None]:
     return {
         **properties_of(copy.properties),
         "REASON": row.reason,

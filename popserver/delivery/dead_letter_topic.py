@@ -16,22 +16,20 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import ClassVar
 
-from sqlalchemy import bindparam, case, insert, literal_column, select, text
+from sqlalchemy import text
 
 from popserver.catalog import queue_offsets, topics
 from popserver.database.dialect import dialect_of
-from popserver.database.rows import encode_column, encode_rows, rows_parameter
-from popserver.database.schema import message
 from popserver.delivery import deliveries
 from popserver.delivery.deliveries import Ending
 from popserver.delivery.history import Moved, record
 from popserver.delivery.leaving import DeadLetterCandidate, NewDeadLetter, Origin
 from popserver.delivery.retry_topic import as_it_was_sent
 from popserver.engine.transaction import STEP_ROWS_MAX, FinishOrder, Transaction
-from popserver.messages import dead_letters, redrives
+from popserver.messages import by_key, dead_letters, redrives, stored
 from popserver.model.group import Group
 from popserver.model.names import dead_letter_topic
-from popserver.model.states import CopyKind, Event, State
+from popserver.model.states import Event, State
 from popserver.model.topic import SYSTEM_QUEUES, NewTopic, message_key
 
 # An arbitrary number, the same for all servers.
@@ -78,8 +76,7 @@ def _with_origins(
     redriven = redrives.of_places_in_group(tx.conn, group.group_id, keys)
     if not redriven:
         return list(candidates)
-    rows = tx.conn.execute(_PROPERTIES, {"keys": encode_column(redriven)})
-    sent_with = {row.message_key: as_it_was_sent(row.properties) for row in rows}
+    sent_with = {key: as_it_was_sent(row.properties) for key, row in by_key.heads(tx.conn, redriven).items()}
     origins = {
         key: Origin(each.origin_key, each.origin_topic_id, sent_with[key])
         for key, each in redriven.items()
@@ -119,39 +116,10 @@ def _copy_messages(tx: Transaction, group: Group, candidates: Sequence[DeadLette
     taken = queue_offsets.take(tx, place.queue_id, len(candidates))
     assert taken is not None, "the topic was found or made in this transaction"
     copies = [message_key(place.queue_id, taken.first + index) for index in range(len(candidates))]
-    places = encode_rows(
-        [
-            (
-                each.message_key,
-                copy,
-                int(each.origin is not None),
-                each.origin.properties if each.origin else None,
-            )
-            for each, copy in zip(candidates, copies, strict=True)
-        ]
-    )
-    tx.conn.execute(_COPY, {"places": places, "dlq_topic_id": topic.topic_id, "copy_stored_at_ms": taken.stored_at_ms})
+    places = [
+        (each.message_key, copy, int(each.origin is not None), each.origin.properties if each.origin else None)
+        for each, copy in zip(candidates, copies, strict=True)
+    ]
+    stored.copy_to_dead_letter_topic(tx, topic.topic_id, taken.stored_at_ms, places)
     tx.ready_topics.add(topic.topic_id)
     return copies
-
-
-_KEYS = rows_parameter("keys", "message_key")
-_PROPERTIES = select(message.c.message_key, message.c.properties).where(
-    message.c.message_key.in_(select(_KEYS.c.message_key))
-)
-_PLACES = rows_parameter("places", "source_key", "copy_key", "is_retry", text=("properties",))
-# All columns but the place are those of the origin: id, body, properties, born-at time.
-_BECOMES = {
-    "message_key": _PLACES.c.copy_key,
-    "topic_id": bindparam("dlq_topic_id", type_=message.c.topic_id.type),
-    "copy_of": _PLACES.c.source_key,
-    "copy_kind": literal_column(f"'{CopyKind.DEAD_LETTER}'"),
-    "stored_at_ms": bindparam("copy_stored_at_ms", type_=message.c.stored_at_ms.type),
-    "properties": case((_PLACES.c.is_retry == literal_column("1"), _PLACES.c.properties), else_=message.c.properties),
-}
-_COPY = insert(message).from_select(
-    [column.name for column in message.columns],
-    select(*[_BECOMES.get(column.name, column) for column in message.columns])
-    .select_from(_PLACES)
-    .join(message, message.c.message_key == _PLACES.c.source_key),
-)

@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import ClassVar, NamedTuple
 
-from sqlalchemy import Connection, and_, bindparam, func, insert, literal_column, select
+from sqlalchemy import Connection, and_, bindparam, func, select
 
 from popserver.catalog import queue_offsets, topics
-from popserver.database.rows import RowStatement, encode_column, encode_rows, rows_parameter
-from popserver.database.schema import KEY_SHIFT, message, progress
+from popserver.database.rows import RowStatement, encode_column, rows_parameter
+from popserver.database.schema import KEY_SHIFT, progress
 from popserver.database.schema import topic as topic_table
 from popserver.delivery import deliveries
 from popserver.delivery.deliveries import Ending
@@ -23,10 +23,12 @@ from popserver.delivery.due import DueRow
 from popserver.delivery.history import as_moved, record
 from popserver.delivery.leaving import DueRetry
 from popserver.engine.transaction import FinishOrder, Transaction
+from popserver.messages import by_key, stored
+from popserver.messages.by_key import HEADS
 from popserver.model.group import Group
 from popserver.model.message import RECONSUME_TIME
 from popserver.model.names import retry_topic
-from popserver.model.states import CopyKind, Event
+from popserver.model.states import Event
 from popserver.model.topic import SYSTEM_QUEUES, NewTopic, Topic, message_key
 
 
@@ -81,13 +83,15 @@ class RetryMessage(NamedTuple):
 
 def copies_of(conn: Connection, group: Group, key: int) -> list[RetryMessage]:
     """The retry messages that replaced this message in the group, oldest first."""
-    origin_key = first_place(conn, group, key)
-    name = retry_topic(group.name)
-    rows = conn.execute(_SAME_ID, {"for_key": key, "in_namespace": name.namespace, "with_name": name.name})
+    own_id = _topic_id(conn, group)
+    if own_id is None:
+        return []
+    origin_key = _first_place(conn, own_id, key)
+    rows = by_key.namesakes(conn, key, own_id)
     found = [(row.message_key, retry_origin_of(properties_of(row.properties))) for row in rows]
     is_copy = key != origin_key
     return [
-        RetryMessage(copy_key, name.name, lineage)
+        RetryMessage(copy_key, retry_topic(group.name).name, lineage)
         for copy_key, lineage in found
         if lineage.origin_key == origin_key and not (is_copy and copy_key <= key)
     ]
@@ -95,10 +99,20 @@ def copies_of(conn: Connection, group: Group, key: int) -> list[RetryMessage]:
 
 def first_place(conn: Connection, group: Group, key: int) -> int:
     """A message's first key: for a message in the group's own retry topic that of its origin, else its own."""
+    own_id = _topic_id(conn, group)
+    return key if own_id is None else _first_place(conn, own_id, key)
+
+
+def _first_place(conn: Connection, own_id: int, key: int) -> int:
+    head = by_key.head(conn, key)
+    if head is None or head.topic_id != own_id:
+        return key
+    return retry_origin_of(properties_of(head.properties)).origin_key
+
+
+def _topic_id(conn: Connection, group: Group) -> int | None:
     name = retry_topic(group.name)
-    names = {"for_key": key, "in_namespace": name.namespace, "with_name": name.name}
-    row = conn.execute(_IN_RETRY_TOPIC, names).first()
-    return key if row is None else retry_origin_of(properties_of(row.properties)).origin_key
+    return topics.topic_ids_of(conn, [name]).get(name)
 
 
 def properties_of(stored: str | None) -> dict[str, str]:
@@ -107,11 +121,12 @@ def properties_of(stored: str | None) -> dict[str, str]:
 
 def as_it_was_sent(stored: str | None) -> str | None:
     """The stored properties of a copy without the server's own, as in the message it comes from."""
-    return _stored(unmarked(properties_of(stored)))
+    return as_stored(unmarked(properties_of(stored)))
 
 
-def _stored(properties: dict[str, str]) -> str | None:
-    return json.dumps(properties, ensure_ascii=False) if properties else None
+def as_stored(value: Sequence[str] | Mapping[str, str]) -> str | None:
+    """Keys or properties as a message's row has them."""
+    return json.dumps(value, ensure_ascii=False) if value else None
 
 
 def _copy(tx: Transaction, group: Group, rows: Sequence[DueRow], parents: dict[int, _ParentRow]) -> None:
@@ -125,8 +140,7 @@ def _copy(tx: Transaction, group: Group, rows: Sequence[DueRow], parents: dict[i
         (row.message_key, key, _properties(row, parents[row.message_key], topic))
         for key, row in enumerate(rows, start=first_key)
     ]
-    names = {"copies": encode_rows(copies), "retry_topic_id": topic.topic_id, "copy_stored_at_ms": taken.stored_at_ms}
-    tx.conn.execute(_INSERT, names)
+    stored.copy_to_retry_topic(tx, topic.topic_id, taken.stored_at_ms, copies)
     tx.ready_topics.add(topic.topic_id)
 
 
@@ -134,22 +148,22 @@ def _properties(row: DueRow, parent: _ParentRow, topic: Topic) -> str | None:
     properties = properties_of(parent.properties)
     if row.topic_id == topic.topic_id:
         before = retry_origin_of(properties)
-        return _stored(marked(properties, before._replace(failures=row.attempt, resets=parent.resets)))
-    return _stored(marked(properties, RetryOrigin(parent.topic_name, row.attempt, row.message_key, parent.resets)))
+        return as_stored(marked(properties, before._replace(failures=row.attempt, resets=parent.resets)))
+    return as_stored(marked(properties, RetryOrigin(parent.topic_name, row.attempt, row.message_key, parent.resets)))
 
 
 _KEYS = rows_parameter("keys", "message_key")
 _PARENTS = RowStatement(
     _ParentRow,
     select(
-        message.c.message_key,
-        message.c.properties,
+        HEADS.c.message_key,
+        HEADS.c.properties,
         topic_table.c.name.label("topic_name"),
         func.coalesce(progress.c.resets, 0).label("resets"),
     )
     .select_from(_KEYS)
-    .join(message, message.c.message_key == _KEYS.c.message_key)
-    .join(topic_table, and_(topic_table.c.topic_id == message.c.topic_id, topic_table.c.deleted_at_ms.is_(None)))
+    .join(HEADS, HEADS.c.message_key == _KEYS.c.message_key)
+    .join(topic_table, and_(topic_table.c.topic_id == HEADS.c.topic_id, topic_table.c.deleted_at_ms.is_(None)))
     .outerjoin(
         progress,
         and_(
@@ -157,38 +171,6 @@ _PARENTS = RowStatement(
             progress.c.queue_id == _KEYS.c.message_key.op(">>")(KEY_SHIFT),
         ),
     ),
-)
-_COPIES = rows_parameter("copies", "parent_key", "copy_key", text=("properties",))
-# All columns but the place and the lineage are those of the message: id, tag, keys, body, born-at time.
-_BECOMES = {
-    "message_key": _COPIES.c.copy_key,
-    "topic_id": bindparam("retry_topic_id", type_=message.c.topic_id.type),
-    "copy_of": _COPIES.c.parent_key,
-    "copy_kind": literal_column(f"'{CopyKind.RETRY}'"),
-    "stored_at_ms": bindparam("copy_stored_at_ms", type_=message.c.stored_at_ms.type),
-    "properties": _COPIES.c.properties,
-}
-_INSERT = insert(message).from_select(
-    [column.name for column in message.columns],
-    select(*[_BECOMES.get(column.name, column) for column in message.columns])
-    .select_from(_COPIES)
-    .join(message, message.c.message_key == _COPIES.c.parent_key),
-)
-_of_its_topic = and_(
-    topic_table.c.topic_id == message.c.topic_id,
-    topic_table.c.namespace == bindparam("in_namespace"),
-    topic_table.c.name == bindparam("with_name"),
-    topic_table.c.deleted_at_ms.is_(None),
-)
-_IN_RETRY_TOPIC = (
-    select(message.c.properties).join(topic_table, _of_its_topic).where(message.c.message_key == bindparam("for_key"))
-)
-_of_id = select(message.c.message_id).where(message.c.message_key == bindparam("for_key")).correlate(None)
-_SAME_ID = (
-    select(message.c.message_key, message.c.properties)
-    .join(topic_table, _of_its_topic)
-    .where(message.c.message_id == _of_id.scalar_subquery())
-    .order_by(message.c.message_key)
 )
 
 

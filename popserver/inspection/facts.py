@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, TextClause, and_, bindparam, func, literal_column, not_, or_, select, text
 
-from popserver.catalog.facts import _topic
 from popserver.catalog.lookup import follows
 from popserver.catalog.queues import NUMBERED, TOTALS, Totals, totals
 from popserver.cluster import sql
@@ -132,11 +131,10 @@ def find_message(conn: Connection, topic_name: Resource | None, message_id: str)
 
     The message itself is preferred to its dead letters and retries. Raises `BadRequest` if several topics have the id.
     """
-    place = find_place(conn, topic_name, message_id)
-    topic = _topic(conn, Resource(place.namespace, place.name))
-    (stored,) = load(conn, topic, [place.message_key])
-    keys = {place.message_key, *redrives.places_of(conn, place.message_key)}
-    return FoundMessage(stored, _message_states(conn, place.message_key), steps(conn, keys))
+    topic, key = find_place(conn, topic_name, message_id)
+    (stored,) = load(conn, topic, [key])
+    keys = {key, *redrives.places_of(conn, key)}
+    return FoundMessage(stored, _message_states(conn, key), steps(conn, keys))
 
 
 def counts(conn: Connection, now_ms: int) -> Counts:

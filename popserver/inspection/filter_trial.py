@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from functools import partial
 from typing import NamedTuple
 
-from sqlalchemy import Connection, bindparam, select
+from sqlalchemy import Connection
 
-from popserver.database.schema import IS_ORIGINAL, message
 from popserver.engine.reader import Reader
 from popserver.filters import SqlFilter
+from popserver.messages import parts
+from popserver.messages.by_key import HeadRow
 from popserver.messages.ranges import Work
 from popserver.model.message import id_from_bytes
 from popserver.model.topic import MessageQueue, Topic, message_key, offset_of
@@ -144,6 +146,12 @@ class Match(NamedTuple):
     properties: dict[str, str]
 
 
+def match_of(head: HeadRow, queue_number: int, keys: Iterable[str], properties: dict[str, str]) -> Match:
+    """A message that matches, with its keys and properties decoded."""
+    message_id, offset = id_from_bytes(head.message_id), offset_of(head.message_key)
+    return Match(message_id, queue_number, offset, head.stored_at_ms, head.tag, tuple(keys), properties)
+
+
 class TrialStep(NamedTuple):
     """The outcome of one step.
 
@@ -183,11 +191,8 @@ def trial_step(
     before `enough_ms`. It tries at least one message, unless that one was stored before these times.
     """
     limit = min(limit, work.messages(wanted))
-    names = {"from_key": message_key(queue.queue_id, 0), "end_key": end_key, "limit": limit}
-    if lite_topic is None:
-        rows = conn.execute(_BACKWARDS, names).all()
-    else:
-        rows = conn.execute(_BACKWARDS_IN_LITE_TOPIC, {**names, "named": lite_topic}).all()
+    first = message_key(queue.queue_id, 0)
+    rows = parts.page(conn, first, end_key, limit, message_group=lite_topic, newest_first=True)
     # Stored times in a queue never go back: messages before an old one are older.
     recent = [row for row in rows if row.stored_at_ms >= since_ms]
     tried = [row for row in recent if row.stored_at_ms >= enough_ms]
@@ -197,9 +202,7 @@ def trial_step(
         verdict = wanted.verdict(row.tag, properties)
         incomparable += verdict is None
         if verdict:
-            message_id, offset = id_from_bytes(row.message_id), offset_of(row.message_key)
-            keys = tuple(json.loads(row.keys)) if row.keys else ()
-            matches.append(Match(message_id, queue.number, offset, row.stored_at_ms, row.tag, keys, properties))
+            matches.append(match_of(row, queue.number, json.loads(row.keys) if row.keys else (), properties))
         work.spend(wanted.cost(row.tag, properties))
         if work.is_done or len(matches) == matches_max:
             break
@@ -207,19 +210,3 @@ def trial_step(
     next_key, last_ms = (rows[examined - 1].message_key, rows[examined - 1].stored_at_ms) if examined else (end_key, 0)
     is_enough = examined == len(tried) < len(recent)
     return TrialStep(examined, incomparable, matches, next_key if has_more else None, last_ms, is_enough)
-
-
-_BACKWARDS = (
-    select(
-        message.c.message_key,
-        message.c.message_id,
-        message.c.stored_at_ms,
-        message.c.tag,
-        message.c["keys"],
-        message.c.properties,
-    )
-    .where(message.c.message_key >= bindparam("from_key"), message.c.message_key < bindparam("end_key"))
-    .order_by(message.c.message_key.desc())
-    .limit(bindparam("limit"))
-)
-_BACKWARDS_IN_LITE_TOPIC = _BACKWARDS.where(IS_ORIGINAL, message.c.message_group == bindparam("named"))

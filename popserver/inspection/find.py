@@ -9,28 +9,28 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from sqlalchemy import Connection, and_, case, select
+from sqlalchemy import Connection
 
-from popserver.catalog.queues import NUMBERED, QueueRow, queue_rows
-from popserver.database.rows import RowStatement, encode_column, rows_parameter
-from popserver.database.schema import KEY_SHIFT, message
-from popserver.database.schema import topic as topic_table
+from popserver.catalog import topics
+from popserver.catalog.queues import QueueRow, queue_rows
 from popserver.engine.reader import Reader
 from popserver.filters import SqlFilter
 from popserver.filters import sql as filters_sql
 from popserver.inspection import filter_trial
 from popserver.inspection.filter_trial import UNITS_MAX, Match, QueueShare
+from popserver.messages import by_key
+from popserver.messages.by_key import HeadRow
 from popserver.messages.keyed import IndexPlace, KeySearch, spans_of, spans_of_all
 from popserver.messages.ranges import Work
 from popserver.messages.seek import offset_at
 from popserver.model.errors import BadRequest
-from popserver.model.message import check_lite_topic, id_from_bytes
+from popserver.model.message import check_lite_topic
 from popserver.model.names import Resource
-from popserver.model.topic import MessageQueue, MessageType, Topic, message_key, offset_of, queue_of_group
+from popserver.model.topic import MessageQueue, MessageType, Topic, message_key, queue_of, queue_of_group
 
 EXAMINED_MAX = 10_000
 STEP_ROWS = 500
@@ -75,17 +75,12 @@ class _TopicPlace(NamedTuple):
     offset: int
 
 
-class _KeyedRow(NamedTuple):
-    message_key: int
-    message_id: bytes
-    stored_at_ms: int
-    tag: str | None
-    keys: str
-    properties: str | None
-    lite_topic: str | None
-    namespace: str
-    name: str
-    number: int
+class _Keyed(NamedTuple):
+    """A message of an existing topic, without its body."""
+
+    head: HeadRow
+    topic: Resource
+    queue_number: int
 
 
 def filter_of(wish: Wish) -> SqlFilter:
@@ -190,9 +185,8 @@ async def _by_key(reader: Reader, topic: Topic | None, key: str, wish: Wish, wan
         while done < len(places) and (done == 0 or units > search.units) and len(found) < wish.limit:
             work.start_again()
             step = places[done : done + min(STEP_ROWS, work.messages(wanted))]
-            names = {"keys": encode_column(each.message_key for each in step)}
             judge = partial(_judge, step, wish=wish, wanted=wanted, work=work, limit=wish.limit - len(found))
-            judged, matches = await reader.read_then(partial(_KEYED.rows, names=names), judge)
+            judged, matches = await reader.read_then(partial(_keyed, places=step), judge)
             units -= work.used
             done += judged
             found += matches
@@ -210,24 +204,34 @@ def _search(conn: Connection, topic: Topic | None, key: str, wish: Wish, start: 
     return KeySearch(key, spans_of_all(conn), start)
 
 
+def _keyed(conn: Connection, places: Sequence[IndexPlace]) -> dict[int, _Keyed]:
+    """The messages at these places, by key, without those that are gone."""
+    heads = by_key.heads(conn, [each.message_key for each in places])
+    known = topics.topics_by_id(conn, {head.topic_id for head in heads.values()})
+    queues = {each.queue_id: (topic.name, each.number) for topic in known.values() for each in topic.queues}
+    return {key: _Keyed(head, *queues[queue_of(key)]) for key, head in heads.items() if queue_of(key) in queues}
+
+
 def _judge(
-    places: Sequence[IndexPlace], rows: Sequence[_KeyedRow], wish: Wish, wanted: SqlFilter, work: Work, limit: int
+    places: Sequence[IndexPlace], stored: Mapping[int, _Keyed], wish: Wish, wanted: SqlFilter, work: Work, limit: int
 ) -> tuple[int, list[tuple[Resource, Match]]]:
     """How many messages were examined, and those of them that match.
 
     It ends early if the allowed work is done, and after `limit` matches.
     """
     found = []
-    stored = {row.message_key: row for row in rows}
     for examined, place in enumerate(places, start=1):
-        row = stored.get(place.message_key)  # None: of a deleted topic, or removed a moment ago
-        if row is not None and _is_in_time(row.stored_at_ms, wish):
-            keys, properties = json.loads(row.keys), json.loads(row.properties) if row.properties else {}
-            is_named = wish.lite_topic in (None, row.lite_topic)
-            if is_named and wish.key in keys and wanted.verdict(row.tag, properties):
-                found.append(_match(row, keys, properties))
-            characters = len(row.keys) + len(row.properties or "")
-            work.spend(wanted.cost(row.tag, properties) + characters // _CHARACTERS_PER_UNIT)
+        keyed = stored.get(place.message_key)  # None: of a deleted topic, or removed a moment ago
+        if keyed is not None and _is_in_time(keyed.head.stored_at_ms, wish):
+            head = keyed.head
+            keys, properties = json.loads(head.keys or "[]"), json.loads(head.properties or "{}")
+            lite_topic = head.message_group if head.message_type == MessageType.LITE else None
+            is_named = wish.lite_topic in (None, lite_topic)
+            if is_named and wish.key in keys and wanted.verdict(head.tag, properties):
+                match = filter_trial.match_of(head, keyed.queue_number, keys, properties)
+                found.append((keyed.topic, match))
+            characters = len(head.keys or "") + len(head.properties or "")
+            work.spend(wanted.cost(head.tag, properties) + characters // _CHARACTERS_PER_UNIT)
             if work.is_done or len(found) == limit:
                 return examined, found
     return len(places), found
@@ -235,12 +239,6 @@ def _judge(
 
 def _is_in_time(stored_at_ms: int, wish: Wish) -> bool:
     return wish.since_ms <= stored_at_ms and (wish.until_ms is None or stored_at_ms < wish.until_ms)
-
-
-def _match(row: _KeyedRow, keys: Sequence[str], properties: dict[str, str]) -> tuple[Resource, Match]:
-    message_id, offset = id_from_bytes(bytes(row.message_id)), offset_of(row.message_key)
-    match = Match(message_id, row.number, offset, row.stored_at_ms, row.tag, tuple(keys), properties)
-    return Resource(row.namespace, row.name), match
 
 
 def _age(found: tuple[Resource, Match]) -> tuple[int, int]:
@@ -269,25 +267,3 @@ def _no_page(page: str, kind: str) -> BadRequest:
         f"'{page[:64]}' is not a page of a search {kind}; give the page that the answer before named, with the same"
         " key, or none to begin"
     )
-
-
-_KEYS = rows_parameter("keys", "message_key")
-_KEYED = RowStatement(
-    _KeyedRow,
-    select(
-        message.c.message_key,
-        message.c.message_id,
-        message.c.stored_at_ms,
-        message.c.tag,
-        message.c["keys"],
-        message.c.properties,
-        case((message.c.message_type == MessageType.LITE, message.c.message_group)).label("lite_topic"),
-        topic_table.c.namespace,
-        topic_table.c.name,
-        NUMBERED.c.number,
-    )
-    .select_from(message)
-    .join(NUMBERED, NUMBERED.c.queue_id == message.c.message_key.op(">>")(KEY_SHIFT))
-    .join(topic_table, and_(topic_table.c.topic_id == NUMBERED.c.topic_id, topic_table.c.deleted_at_ms.is_(None)))
-    .where(message.c.message_key.in_(select(_KEYS.c.message_key))),
-)

@@ -9,8 +9,10 @@ from sqlalchemy import Connection, and_, func, select
 from popserver.catalog import facts as catalog_facts
 from popserver.catalog.queues import NUMBERED
 from popserver.database.newest import group_of
-from popserver.database.schema import IS_ORIGINAL, KEY_SHIFT, WITH_TIME, delivery, message
+from popserver.database.schema import KEY_SHIFT, WITH_TIME, delivery
 from popserver.database.schema import topic as topic_table
+from popserver.messages import parts
+from popserver.messages.by_key import HEADS
 from popserver.model.message import id_from_bytes
 from popserver.model.names import Resource
 from popserver.model.states import State
@@ -112,22 +114,15 @@ def _hold(row: Any) -> Hold:
 
 def _behind(conn: Connection, first: Hold) -> int:
     end = message_key(queue_of(first.message_key) + 1, 0)
-    behind = select(message.c.message_key).where(
-        message.c.message_group == first.message_group,
-        IS_ORIGINAL,
-        message.c.message_key > first.message_key,
-        message.c.message_key < end,
-    )
-    found: int = conn.execute(select(func.count()).select_from(behind.limit(BEHIND_MAX).subquery())).scalar_one()
-    return found
+    return parts.count(conn, first.message_key + 1, end, first.message_group or "", BEHIND_MAX)
 
 
 _HOLDS = (
     select(
         topic_table.c.namespace,
         topic_table.c.name,
-        message.c.message_id,
-        message.c.stored_at_ms,
+        HEADS.c.message_id,
+        HEADS.c.stored_at_ms,
         NUMBERED.c.number,
         delivery.c.message_key,
         delivery.c.state,
@@ -138,13 +133,13 @@ _HOLDS = (
         delivery.c.holder,
     )
     .select_from(delivery)
-    .join(message, message.c.message_key == delivery.c.message_key)
+    .join(HEADS, HEADS.c.message_key == delivery.c.message_key)
     .join(topic_table, topic_table.c.topic_id == delivery.c.topic_id)
     .join(
         NUMBERED,
         and_(
-            NUMBERED.c.topic_id == message.c.topic_id,
-            NUMBERED.c.queue_id == message.c.message_key.bitwise_rshift(KEY_SHIFT),
+            NUMBERED.c.topic_id == HEADS.c.topic_id,
+            NUMBERED.c.queue_id == HEADS.c.message_key.bitwise_rshift(KEY_SHIFT),
         ),
     )
 )

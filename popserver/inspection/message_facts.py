@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, select
 
 from popserver.catalog import facts as catalog_facts
 from popserver.catalog import pauses, topics
 from popserver.catalog.queues import STORED
 from popserver.database import states_of
-from popserver.database.schema import IS_ORIGINAL, message, progress
+from popserver.database.schema import progress
 from popserver.delivery import delivered, history, holds
 from popserver.delivery.history import HistoryStep
 from popserver.delivery.holds import ShownRow
@@ -29,7 +29,7 @@ from popserver.inspection.why import (
 )
 from popserver.maintenance.repair import broken_around, broken_delay
 from popserver.members.lite_subscriptions import clients_of
-from popserver.messages import dead_letters, lite_topics, read, redrives
+from popserver.messages import by_key, dead_letters, lite_topics, parts, read, redrives
 from popserver.model.errors import MessageNotFound
 from popserver.model.group import Group, Mode
 from popserver.model.message import id_from_bytes, id_to_bytes
@@ -60,15 +60,15 @@ def message_facts(
     group = catalog_facts.group(conn, group_name)
     scheduled = _scheduled(conn, topic_name, message_id)
     try:
-        place = read.find_place(conn, topic_name, message_id)
+        _, key = read.find_place(conn, topic_name, message_id)
     except MessageNotFound:
         if scheduled is None:
             raise
         return MessageFacts(group, None, scheduled=scheduled, stuck=_stuck_delay(conn, scheduled, times)), []
-    copies = _copies(conn, group, place.message_key)
-    origin_key = _first_place(conn, group, place.message_key)
+    copies = _copies(conn, group, key)
+    origin_key = _first_place(conn, group, key)
     back = _redriven(conn, group, origin_key)
-    keys = [place.message_key, *(each.message_key for each in copies)]
+    keys = [key, *(each.message_key for each in copies)]
     places = {*keys, origin_key, *redrives.places_of(conn, origin_key)}
     steps = [each for each in history.steps(conn, places) if each.group == group.name]
     reason = next((each.reason for each in reversed(steps) if each.reason), "")
@@ -131,18 +131,17 @@ def _sent_back(conn: Connection, group: Group, origin_key: int, back: RedrivenFa
 def of_stored(conn: Connection, group: Group, key: int) -> MessageFacts:
     """The facts about a message that is in a queue."""
     at = _at(conn, group, key)
-    named = select(message.c.message_group, message.c.topic_id, message.c.message_type, message.c.copy_of)
-    names = conn.execute(named.where(message.c.message_key == key)).one()
+    names = by_key.heads(conn, [key])[key]
     first_key = first_place(conn, group, key)
     death = _death(conn, group, first_key)
     hold = _hold(conn, holds.of_message(conn, group.group_id, key))
     state = states_of.state_of(conn, group.group_id, key, first_key)
     pause = _pause(conn, group, names.topic_id, names.message_group)
-    is_lite = names.message_type == MessageType.LITE
+    is_lite, lite_topic = names.message_type == MessageType.LITE, names.message_group or ""
     found = MessageFacts(
         group, state, hold=hold, death=death, message_group=names.message_group, pause=pause, is_lite=is_lite
     )
-    first_of_lite_topic = lite_topics.first_key(conn, names.topic_id, names.message_group) if is_lite else None
+    first_of_lite_topic = lite_topics.first_key(conn, names.topic_id, lite_topic) if is_lite else None
     if is_lite and group.mode is not Mode.PULL and names.copy_of is None and hold is None and death is None:
         found = found._replace(is_expired=first_of_lite_topic is None or key < first_of_lite_topic)
     if at is None or found.is_expired:
@@ -158,8 +157,8 @@ def of_stored(conn: Connection, group: Group, key: int) -> MessageFacts:
         return found
     if state is State.READY and hold is None:
         first = first_of_lite_topic or 0
-        found = found._replace(ahead=_ahead_in_lite_topic(conn, group, key, names.message_group, at, first))
-    return found._replace(subscribers=_subscribers(conn, group, names.topic_id, names.message_group))
+        found = found._replace(ahead=_ahead_in_lite_topic(conn, group, key, lite_topic, at, first))
+    return found._replace(subscribers=_subscribers(conn, group, names.topic_id, lite_topic))
 
 
 def _subscribers(conn: Connection, group: Group, topic_id: int, name: str) -> SubscriberFacts:
@@ -172,14 +171,7 @@ def _ahead_in_lite_topic(conn: Connection, group: Group, key: int, name: str, at
     """How many messages of the lite topic, from this key on, the group reads before this one, up to 1,000."""
     position = positions.next_offset(conn, group.group_id, queue_of(key), name)
     first = message_key(queue_of(key), max(at.next_offset if position is None else position, at.min_offset))
-    before = select(message.c.message_key).where(
-        IS_ORIGINAL,
-        message.c.message_group == name,
-        message.c.message_key >= max(first, first_key),
-        message.c.message_key < key,
-    )
-    counted = select(func.count()).select_from(before.limit(AHEAD_MAX).subquery())
-    return int(conn.execute(counted).scalar_one())
+    return parts.count(conn, max(first, first_key), key, name, AHEAD_MAX)
 
 
 def _pause(conn: Connection, group: Group, topic_id: int, message_group: str | None) -> PauseFacts | None:
@@ -198,7 +190,7 @@ def _stuck(conn: Connection, group: Group, key: int, found: MessageFacts, times:
     """Why the message, which the group is not done with, is never delivered to it; None if nothing keeps it back."""
     if found.state in (State.COMMIT, State.DLQ) or found.is_expired:
         return None
-    topic_id = conn.execute(select(message.c.topic_id).where(message.c.message_key == key)).scalar_one()
+    topic_id = by_key.heads(conn, [key])[key].topic_id
     broken = broken_around(conn, group.group_id, topic_id, key, found.message_group, times)
     return None if broken is None else broken.says
 
@@ -211,10 +203,10 @@ def _stuck_delay(conn: Connection, scheduled: PendingFacts, times: Times) -> str
 def _hold(conn: Connection, row: ShownRow | None) -> HoldFacts | None:
     if row is None:
         return None
-    message_id = conn.execute(select(message.c.message_id).where(message.c.message_key == row.message_key)).scalar()
-    if message_id is None:
+    head = by_key.head(conn, row.message_key)
+    if head is None:
         return None
-    return HoldFacts(id_from_bytes(message_id), State(row.state), row.attempt, row.client_id, row.visible_at_ms)
+    return HoldFacts(id_from_bytes(head.message_id), State(row.state), row.attempt, row.client_id, row.visible_at_ms)
 
 
 def _death(conn: Connection, group: Group, key: int) -> DeathFacts | None:

@@ -15,8 +15,8 @@ from popserver.delivery import delivered, deliveries
 from popserver.engine.transaction import Phase, Request, Transaction, carries_out_each
 from popserver.fifo import moving_positions
 from popserver.messages import lite_topics
-from popserver.messages.append import lock_queue
 from popserver.messages.lite_topics import ExpiringLiteTopic
+from popserver.messages.stored import lock_queue
 from popserver.model.topic import queue_of
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, bindparam, select, text
+from sqlalchemy import Connection, bindparam, column, func, select, table
 
 from popserver.catalog import facts as catalog_facts
 from popserver.catalog import groups
@@ -15,6 +15,7 @@ from popserver.members import lite_subscriptions
 from popserver.members.lite_subscriptions import clients_of
 from popserver.messages import lite_topics
 from popserver.messages.lite_topics import LiteTopic
+from popserver.messages.parts import NEWEST_OF_GROUP
 from popserver.model.errors import BadRequest, NotFound
 from popserver.model.group import Group
 from popserver.model.names import Resource
@@ -122,7 +123,7 @@ def _found(conn: Connection, topic: Topic, name: str) -> LiteTopic:
 
 def _bounds(found: LiteTopic) -> dict[str, Any]:
     end = message_key(queue_of(found.first_key) + 1, 0)
-    return {"named": found.name, "first": found.first_key, "end": end, "limit": COUNTED_MAX}
+    return {"of_group": found.name, "first": found.first_key, "end": end, "limit": COUNTED_MAX}
 
 
 def _bind_topic(conn: Connection, name: Resource) -> Topic:
@@ -142,12 +143,12 @@ def _counts(conn: Connection, group: Group, bounds: dict[str, Any]) -> LiteCount
 
 
 _GROUPS = select(progress.c.group_id).where(progress.c.queue_id == bindparam("of_queue"))
-# The newest messages of the lite topic, through the view that says a message's state.
-_COUNTS = text("""
-    SELECT s.state, COUNT(*) AS messages, MIN(m.stored_at_ms) AS oldest_ms FROM (
-        SELECT m.message_key, m.stored_at_ms FROM message m
-        WHERE m.message_group = :named AND m.copy_of IS NULL AND m.message_key >= :first AND m.message_key < :end
-        ORDER BY m.message_key DESC LIMIT :limit) m
-    JOIN message_state s ON s.message_key = m.message_key
-    WHERE s.group_namespace = :group_namespace AND s.consumer_group = :group_name
-    GROUP BY s.state""")
+# The newest messages of the lite topic, with the view that says a message's state.
+_STATE = table("message_state", *map(column, ("message_key", "group_namespace", "consumer_group", "state")))
+_COUNTS = (
+    select(_STATE.c.state, func.count().label("messages"), func.min(NEWEST_OF_GROUP.c.stored_at_ms).label("oldest_ms"))
+    .select_from(NEWEST_OF_GROUP)
+    .join(_STATE, _STATE.c.message_key == NEWEST_OF_GROUP.c.message_key)
+    .where(_STATE.c.group_namespace == bindparam("group_namespace"), _STATE.c.consumer_group == bindparam("group_name"))
+    .group_by(_STATE.c.state)
+)

@@ -6,16 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from sqlalchemy import bindparam, func, select
-
 from popserver.catalog import progress, queue_offsets
-from popserver.database.schema import IS_ORIGINAL, message
 from popserver.delivery import delivered, deliveries
 from popserver.delivery.message_groups import open_all
 from popserver.engine.transaction import Transaction
 from popserver.fifo import moving_positions, positions
 from popserver.fifo.moving_positions import encode_members
 from popserver.fifo.positions import MessageGroupKey
+from popserver.messages import parts
 from popserver.messages.lite_topics import first_key
 from popserver.model.group import Group
 from popserver.model.topic import Topic, message_key, offset_of, queue_of_group
@@ -64,7 +62,6 @@ def _target(tx: Transaction, group: Group, member: MessageGroupKey, option: Offs
         return None
     end_offset = ends.end_offset
     first_offset = offset_of(begin_key)
-    names = {"named": member.message_group, "first": begin_key, "end": message_key(member.queue_id + 1, 0)}
     if option.policy is OffsetPolicy.MIN:
         return first_offset
     if option.policy is OffsetPolicy.MAX:
@@ -72,7 +69,8 @@ def _target(tx: Transaction, group: Group, member: MessageGroupKey, option: Offs
     if option.policy is OffsetPolicy.OFFSET:
         return max(first_offset, min(option.number, end_offset))
     if option.policy is OffsetPolicy.TIMESTAMP:
-        since = tx.conn.execute(_SINCE, names | {"since_ms": option.number}).scalar()
+        end = message_key(member.queue_id + 1, 0)
+        since = parts.first_key_since(tx.conn, begin_key, end, member.message_group, option.number)
         return end_offset if since is None else offset_of(since)
     # At its own position, or, without one, at the scan's.
     now = positions.next_offset(tx.conn, group.group_id, member.queue_id, member.message_group)
@@ -80,17 +78,6 @@ def _target(tx: Transaction, group: Group, member: MessageGroupKey, option: Offs
         now = progress.next_offset(tx.conn, group.group_id, member.queue_id)
     if now is None or option.number <= 0:
         return None
-    names |= {"end": message_key(member.queue_id, now), "limit": option.number}
-    back = tx.conn.execute(_BACK, names).scalar()
+    end = message_key(member.queue_id, now)
+    back = parts.first_key_of_last(tx.conn, begin_key, end, member.message_group, option.number)
     return None if back is None else offset_of(back)
-
-
-_OF_LITE_TOPIC = (
-    IS_ORIGINAL,
-    message.c.message_group == bindparam("named"),
-    message.c.message_key >= bindparam("first"),
-    message.c.message_key < bindparam("end"),
-)
-_SINCE = select(func.min(message.c.message_key)).where(*_OF_LITE_TOPIC, message.c.stored_at_ms >= bindparam("since_ms"))
-_last = select(message.c.message_key).where(*_OF_LITE_TOPIC).order_by(message.c.message_key.desc())
-_BACK = select(func.min(_last.limit(bindparam("limit")).subquery("last").c.message_key))

@@ -9,21 +9,19 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from sqlalchemy import Connection, bindparam, select, update
+from sqlalchemy import Connection
 
 from popserver.catalog import queue_offsets
 from popserver.cluster.sql import forget_servers, newest_heartbeat_ms
 from popserver.database.check import check_unused
 from popserver.database.database import Database
-from popserver.database.rows import encode_column, rows_parameter
-from popserver.database.schema import message
 from popserver.delivery import deliveries
 from popserver.engine.transaction import STEP_ROWS_MAX
 from popserver.fifo import moving_positions
 from popserver.maintenance import clock_notes
 from popserver.members import locks
-from popserver.messages import pending_messages
-from popserver.messages.append import newest_stored_at_ms
+from popserver.messages import parts, pending_messages, stored
+from popserver.messages.seek import newest_stored_at_ms
 from popserver.model.topic import message_key
 
 
@@ -70,26 +68,11 @@ def reset(database: Database, conn: Connection, before: ClockState) -> int:
 def _reset_queue(database: Database, conn: Connection, queue_id: int, now_ms: int) -> int:
     end, changed = message_key(queue_id + 1, 0), 0
     while True:
-        names = {"first": message_key(queue_id, 0), "end": end}
-        rows = conn.execute(_LAST, names).all()
+        rows = parts.page(conn, message_key(queue_id, 0), end, STEP_ROWS_MAX, newest_first=True)
         keys = [row.message_key for row in rows if row.stored_at_ms > now_ms]
         if not keys:
             return changed
         database.begin(conn)
-        changed += conn.execute(_NOW, {"these_keys": encode_column(keys), "now_ms": now_ms}).rowcount
+        changed += stored.set_stored_at(conn, keys, now_ms)
         database.commit(conn)
         end = keys[-1]
-
-
-_LAST = (
-    select(message.c.message_key, message.c.stored_at_ms)
-    .where(message.c.message_key >= bindparam("first"), message.c.message_key < bindparam("end"))
-    .order_by(message.c.message_key.desc())
-    .limit(STEP_ROWS_MAX)
-)
-_KEYS = rows_parameter("these_keys", "message_key")
-_NOW = (
-    update(message)
-    .where(message.c.message_key.in_(select(_KEYS.c.message_key)))
-    .values(stored_at_ms=bindparam("now_ms"))
-)

@@ -9,10 +9,8 @@ from typing import ClassVar
 from sqlalchemy import bindparam, delete, func, select
 
 from popserver.catalog import pauses, queues
-from popserver.database.rows import encode_column, encode_rows, rows_parameter
 from popserver.database.schema import (
     consumer_group,
-    message,
     progress,
 )
 from popserver.database.schema import topic as topic_table
@@ -21,7 +19,7 @@ from popserver.engine.transaction import STEP_ROWS_MAX, Phase, Request, Transact
 from popserver.fifo import moving_positions, moving_starts
 from popserver.members import lite_subscriptions, locks
 from popserver.members import sql as members
-from popserver.messages import dead_letters, keyed, keys, lite_topics, pending_messages, redrives
+from popserver.messages import dead_letters, keyed, keys, lite_topics, parts, pending_messages, redrives, stored
 from popserver.model.errors import PopError, TooManyRequests
 from popserver.model.topic import message_key
 
@@ -106,13 +104,12 @@ def _purge_queue(tx: Transaction, queue_id: int) -> int:
 
 def _purge_messages(tx: Transaction, first: int, end: int) -> int:
     """Remove a step of messages, and before them their rows in the index of keys, which may be too many for a step."""
-    key = message.c.message_key
-    found = tx.conn.execute(select(key).where(key >= first, key < end).limit(STEP_ROWS_MAX)).scalars().all()
+    found = parts.keys(tx.conn, first, end, STEP_ROWS_MAX)
     if not found:
         return 0
-    rest = keyed.remove(tx, key.in_(select(_KEYS.c.key)), names={"keys": encode_column(found)})
-    these = [(each,) for each in found if rest is None or each < rest]
-    return tx.conn.execute(_END_MESSAGES, {"keys": encode_rows(these)}).rowcount
+    end = found[-1] + 1
+    rest = keyed.remove(tx, first, end)
+    return stored.remove_range(tx, first, end if rest is None else rest)
 
 
 def _or_refuse(removed: int | None) -> int:
@@ -124,8 +121,6 @@ def _or_refuse(removed: int | None) -> int:
     return removed
 
 
-_KEYS = rows_parameter("keys", "key")
-_END_MESSAGES = delete(message).where(message.c.message_key.in_(select(_KEYS.c.key)))
 # SKIP LOCKED, so that each row is removed by one server.
 _A_DELETED_GROUP = (
     select(consumer_group.c.group_id)

@@ -12,18 +12,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from sqlalchemy import bindparam, delete, func, select
+from sqlalchemy import bindparam, func, select
 
 from popserver.catalog import groups, lookup, queue_offsets
 from popserver.catalog.queues import STORED, end_key, first_key
 from popserver.database.rows import RowStatement
-from popserver.database.schema import consumer_group, message, progress
+from popserver.database.schema import consumer_group, progress
 from popserver.database.schema import topic as topic_table
 from popserver.delivery import delivered, deliveries, history, message_groups
 from popserver.engine.transaction import STEP_ROWS_MAX, Phase, Request, Transaction, carries_out
 from popserver.fifo.positions import MessageGroupKey
-from popserver.messages import keyed
-from popserver.messages.append import lock_queue
+from popserver.messages import keyed, parts, stored
+from popserver.messages.seek import stored_at
+from popserver.messages.stored import lock_queue
 from popserver.model.errors import PopError
 from popserver.model.group import Mode
 from popserver.model.names import DLQ_PREFIX, Resource
@@ -129,30 +130,30 @@ def _trim(tx: Transaction, place: _QueueRow, cutoff_ms: int, left: _Left) -> Rem
     left.statements -= _OF_A_QUEUE
     if lock_queue(tx, place.queue_id) is None:
         return None
-    bounds = {"first": message_key(place.queue_id, place.min_offset), "end": message_key(place.queue_id + 1, 0)}
-    keys = tx.conn.execute(_OLD, bounds | {"cutoff_ms": cutoff_ms, "rows": left.rows}).scalars().all()
+    first, end = message_key(place.queue_id, place.min_offset), message_key(place.queue_id + 1, 0)
+    keys = parts.keys(tx.conn, first, end, left.rows, before_ms=cutoff_ms)
     if not keys:
         return None
-    bounds["end"] = keys[-1] + 1
+    bounds = {"first": first, "end": keys[-1] + 1}
     busy = tx.conn.execute(_BUSY, bounds | {"of_queue": place.queue_id}).scalars().all()
     left.statements -= _OF_A_BUSY_GROUP * len(busy)
-    needed = [delivered.first_needed(tx, group_id, bounds["first"], bounds["end"]) for group_id in busy]
+    needed = [delivered.first_needed(tx, group_id, first, bounds["end"]) for group_id in busy]
     needed.append(tx.conn.execute(_FIRST_HANDED_BACK, bounds).scalar())
-    needed.append(delivered.first_redriven(tx.conn, bounds["first"], bounds["end"]))
-    bounds["end"] = min([bounds["end"], *(key for key in needed if key is not None)])
-    rest = keyed.remove(tx, *_INSIDE, names=bounds)
+    needed.append(delivered.first_redriven(tx.conn, first, bounds["end"]))
+    end = min([bounds["end"], *(key for key in needed if key is not None)])
+    rest = keyed.remove(tx, first, end)
     if rest is not None:
-        bounds["end"] = rest  # the others have too many keys for one transaction
+        end = rest  # the others have too many keys for one transaction
     for group_id in busy:
-        _remove_ready(tx, group_id, bounds["first"], bounds["end"])
-    newest_ms = tx.conn.execute(_NEWEST, bounds).scalar()
-    removed = tx.conn.execute(_REMOVE, bounds).rowcount
-    queue_offsets.begin_at(tx.conn, place.queue_id, offset_of(bounds["end"]))
+        _remove_ready(tx, group_id, first, end)
+    newest = parts.page(tx.conn, first, end, 1, newest_first=True)
+    removed = stored.remove_range(tx, first, end)
+    queue_offsets.begin_at(tx.conn, place.queue_id, offset_of(end))
     left.rows = 0 if rest is not None else left.rows - removed
     if not removed:
         return None
     oldest_ms = place.oldest_ms or 0
-    return Removed(Resource(place.namespace, place.name), removed, oldest_ms, newest_ms or oldest_ms)
+    return Removed(Resource(place.namespace, place.name), removed, oldest_ms, newest[0].stored_at_ms)
 
 
 def _remove_ready(tx: Transaction, group_id: int, first: int, end: int) -> None:
@@ -172,12 +173,7 @@ _OLDEST = RowStatement(
         STORED.c.min_offset,
         topic_table.c.namespace,
         topic_table.c.name,
-        select(message.c.stored_at_ms)
-        .where(message.c.message_key >= first_key(STORED), message.c.message_key < end_key(STORED))
-        .order_by(message.c.message_key)
-        .limit(1)
-        .scalar_subquery()
-        .label("oldest_ms"),
+        stored_at(first_key(STORED), end_key(STORED)).label("oldest_ms"),
     )
     .join(topic_table, topic_table.c.topic_id == STORED.c.topic_id)
     .where(
@@ -189,13 +185,6 @@ _OLDEST = RowStatement(
     .order_by(STORED.c.queue_id)
     .limit(bindparam("looks")),
 )
-_INSIDE = (message.c.message_key >= bindparam("first"), message.c.message_key < bindparam("end"))
-_OLD = (
-    select(message.c.message_key)
-    .where(*_INSIDE, message.c.stored_at_ms < bindparam("cutoff_ms"))
-    .order_by(message.c.message_key)
-    .limit(bindparam("rows"))
-)
 # Most groups have no delivery there, because they have acked all.
 _BUSY = (
     select(progress.c.group_id)
@@ -205,5 +194,3 @@ _BUSY = (
 _FIRST_HANDED_BACK = select(func.min(delivered.first_inside(consumer_group.c.group_id))).where(
     consumer_group.c.mode == Mode.PULL.value, consumer_group.c.deleted_at_ms.is_(None)
 )
-_NEWEST = select(message.c.stored_at_ms).where(*_INSIDE).order_by(message.c.message_key.desc()).limit(1)
-_REMOVE = delete(message).where(*_INSIDE)

@@ -21,7 +21,7 @@ from popserver.engine.writer import Writer
 from popserver.maintenance import clock_notes
 from popserver.maintenance.clock_notes import DOUBT_MS, Note, Reading
 from popserver.members.locks import newest_lock_ms
-from popserver.messages.append import newest_stored_at_ms
+from popserver.messages.seek import newest_stored_at_ms
 from popserver.model.errors import PopError
 from popserver.model.retry import HOUR_MS, MINUTE_MS, SECOND_MS
 from popserver.model.times import span, utc

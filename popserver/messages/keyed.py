@@ -13,15 +13,16 @@ import json
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, count, islice
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, Integer, and_, bindparam, delete, select, tuple_
+from sqlalchemy import Connection, Integer, and_, bindparam, delete, select, tuple_
 
 from popserver.catalog.queues import QueueRow, all_queue_rows
 from popserver.database.dialect import dialect_of
 from popserver.database.rows import encode_rows, rows_parameter
-from popserver.database.schema import keyed_message, message
+from popserver.database.schema import keyed_message
 from popserver.engine.transaction import FinishOrder, Transaction
+from popserver.messages import parts
 from popserver.model.topic import message_key
 
 SLOT_BITS = 12
@@ -63,15 +64,15 @@ class KeyedMessages:
         dialect_of(tx.conn).insert(tx.conn, keyed_message, sorted(self._rows))
 
 
-def remove(tx: Transaction, *these: ColumnElement[bool], names: dict[str, Any]) -> int | None:
-    """Remove the rows of these messages, which are removed next; of the first of them if they have many keys.
+def remove(tx: Transaction, first: int, end: int) -> int | None:
+    """Remove the rows of the messages from `first` to before `end`, which are removed next; of the first of them if
+    they have many keys.
 
     Returns the key of the first message whose rows stay for the next transaction; None if none stay.
     """
-    with_keys = select(message.c.message_key, message.c["keys"]).where(*these, message.c["keys"].is_not(None))
     rows: set[tuple[int, int, int]] = set()
     rest = None
-    for key, keys in tx.conn.execute(with_keys.order_by(message.c.message_key), names).all():
+    for key, keys in parts.keys_as_sent(tx.conn, first, end):
         # All keys, because a store of an earlier version may have a row for each.
         its = _rows_of(key, json.loads(keys))
         if rows and len(rows) + len(its) > REMOVED_MAX:

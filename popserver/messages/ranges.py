@@ -1,5 +1,8 @@
 """Queries for the messages in a range of a queue, with a limit for the work of one query.
 
+A range goes from one message key to before another one. The primary key finds its messages, in their order. Those of a
+message group are found by `message_of_group`, which has the originals.
+
 The limit counts offsets, and the cost of evaluating a SQL filter. That cost is computed from the filter and the
 messages (`SqlFilter.cost`), not measured, so the same query ends at the same message on every server.
 """
@@ -9,16 +12,18 @@ from __future__ import annotations
 import json
 import math
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Select, bindparam, func, select
+from sqlalchemy import Connection, Select, and_, bindparam, func, or_, select
 
-from popserver.database.columns import column_as_one_value, json_text
+from popserver.database.columns import SIZE, column_as_one_value, json_text
 from popserver.database.dialect import PerDialect, dialect_of
-from popserver.database.schema import message
+from popserver.database.rows import RowQuery, encode_rows, rows_parameter
+from popserver.database.schema import IS_ORIGINAL, message
 from popserver.filters import SqlFilter, TagFilter
 from popserver.filters.sql import TAG_PROPERTY
+from popserver.messages.by_key import Narrowing
 
 # How many offsets one query reads in one queue.
 WINDOW_OFFSETS = 1_000
@@ -132,7 +137,7 @@ class Unjudged(NamedTuple):
 class FilterQuery:
     """A query for messages: `narrow` adds conditions, order and limit to a select."""
 
-    def __init__(self, narrow: Callable[[Select[Any]], Select[Any]]) -> None:
+    def __init__(self, narrow: Narrowing) -> None:
         found = narrow(select(*(message.c[name] for name in _SOURCES))).subquery()
         self._whole = PerDialect(
             lambda dialect: select(*(column_as_one_value(dialect, name, found.c[name]) for name in _SOURCES))
@@ -171,8 +176,7 @@ def _picks(named: Sequence[str]) -> dict[str, str]:
 # match, times a margin.
 _ASKED_PER_WANTED = 8
 _AND_MORE = 1.25
-
-INSIDE = message.c.message_key >= bindparam("from_key"), message.c.message_key < bindparam("to_key")
+_INSIDE = message.c.message_key >= bindparam("from_key"), message.c.message_key < bindparam("to_key")
 # The hash first: comparing integers decides nearly every row without reading its text.
 WITH_TAG = (
     message.c.tag_hash.in_(bindparam("hashes", expanding=True)),
@@ -180,13 +184,98 @@ WITH_TAG = (
 )
 
 
-def narrowed(*conditions: Any) -> Callable[[Select[Any]], Select[Any]]:
+_BOUNDS = rows_parameter("bounds", "number", "from_key", "to_key")
+_OF_GROUPS = rows_parameter("bounds", "number", "from_key", "to_key", text=("message_group",))
+_other = message.alias("other")
+# The message after the message group's share: the messages before it are the share.
+_END_OF_SHARE = (
+    select(_other.c.message_key)
+    .where(
+        _other.c.message_group == _OF_GROUPS.c.message_group,
+        _other.c.copy_of.is_(None),
+        _other.c.message_key >= _OF_GROUPS.c.from_key,
+        _other.c.message_key < _OF_GROUPS.c.to_key,
+    )
+    .order_by(_other.c.message_key)
+    .limit(1)
+    .offset(bindparam("share"))
+    .correlate(_OF_GROUPS)
+    .scalar_subquery()
+)
+# The keys and message groups of the messages from `from_key` to before `to_key`. It has no further condition: with
+# those of the index of message groups, Postgres might read all of that index.
+PASSED = select(message.c.message_key, message.c.message_group).where(*_INSIDE).subquery("passed")
+
+
+def narrowed(*conditions: Any) -> Narrowing:
     """Narrow a query to the first `limit` messages from `from_key` to before `to_key` that meet the conditions."""
 
     def narrow(found: Select[Any]) -> Select[Any]:
-        return found.where(*INSIDE, *conditions).order_by(message.c.message_key).limit(bindparam("limit"))
+        return found.where(*_INSIDE, *conditions).order_by(message.c.message_key).limit(bindparam("limit"))
 
     return narrow
+
+
+def inside(found: Select[Any]) -> Select[Any]:
+    """Narrow a query to all messages from `from_key` to before `to_key`."""
+    return found.where(*_INSIDE).order_by(message.c.message_key)
+
+
+def within_room(*conditions: Any) -> Narrowing:
+    """A narrowing like `narrowed`: to the first messages that have together at most the size `room`, at least one."""
+    upto = func.sum(SIZE).over(order_by=message.c.message_key)
+
+    def narrow(found: Select[Any]) -> Select[Any]:
+        names = found.selected_columns.keys()
+        every = narrowed(*conditions)(found.add_columns(SIZE.label("own"), upto.label("upto"))).subquery()
+        has_room = or_(every.c.upto <= bindparam("room"), every.c.upto == every.c.own)
+        return select(*(every.c[name] for name in names)).where(has_room).order_by(every.c.message_key)
+
+    return narrow
+
+
+def in_bounds(found: Select[Any]) -> Select[Any]:
+    """Narrow a query to the messages in any of the ranges `bounds` (number, from_key, to_key)."""
+    is_inside = and_(message.c.message_key >= _BOUNDS.c.from_key, message.c.message_key < _BOUNDS.c.to_key)
+    return found.select_from(_BOUNDS).join(message, is_inside)
+
+
+class RangeTotal(NamedTuple):
+    """How many messages a range has, and how many bytes their bodies."""
+
+    number: int
+    messages: int
+    size: int
+
+
+def totals(conn: Connection, bounds: Sequence[tuple[int, int, int]]) -> list[RangeTotal]:
+    """The totals of these ranges (number, from_key, to_key), without those that have no messages."""
+    return _TOTALS.rows(conn, {"bounds": encode_rows(bounds)}) if bounds else []
+
+
+_TOTALS = RowQuery(
+    RangeTotal,
+    in_bounds(
+        select(
+            _BOUNDS.c.number,
+            func.count(message.c.message_key).label("messages"),
+            func.sum(func.length(message.c.body)).label("size"),
+        )
+    ).group_by(_BOUNDS.c.number),
+)
+
+
+def shares(found: Select[Any]) -> Select[Any]:
+    """Narrow a query to the first `share` messages of each message group in `bounds` (number, from_key, to_key,
+    message_group), in that order, and to `limit` messages together."""
+    is_in_share = and_(
+        message.c.message_group == _OF_GROUPS.c.message_group,
+        IS_ORIGINAL,
+        message.c.message_key >= _OF_GROUPS.c.from_key,
+        message.c.message_key < func.coalesce(_END_OF_SHARE, _OF_GROUPS.c.to_key),
+    )
+    joined = found.select_from(_OF_GROUPS).join(message, is_in_share)
+    return joined.order_by(_OF_GROUPS.c.number, message.c.message_key).limit(bindparam("limit"))
 
 
 def of_tags(wanted: TagFilter) -> dict[str, Any]:

@@ -1,11 +1,27 @@
-"""Seeks: the offset for a time. Within a queue `stored_at_ms` never decreases (`catalog.queue_offsets`)."""
+"""Times of messages: the offset for a time, and when the oldest and the newest ones were stored.
+
+Within a queue `stored_at_ms` never decreases (`catalog.queue_offsets`).
+"""
 
 from __future__ import annotations
 
 import math
 from typing import Any, NamedTuple
 
-from sqlalchemy import BigInteger, ColumnElement, Connection, ScalarSelect, Select, and_, bindparam, case, func, select
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    FromClause,
+    ScalarSelect,
+    Select,
+    and_,
+    bindparam,
+    case,
+    func,
+    literal_column,
+    select,
+)
 from sqlalchemy import true as always
 
 from popserver.catalog.lookup import topic_not_found
@@ -55,6 +71,18 @@ def offset_at(conn: Connection, topic: Topic, place: MessageQueue, at_ms: int) -
     return offset_of(conn.execute(_FIRST_STORED_AT, names).scalar_one())
 
 
+def newest_stored_at_ms(conn: Connection) -> int:
+    """The latest `stored_at_ms`; 0 for an empty store. A server's clock must not start behind it."""
+    newest: int | None = conn.execute(_NEWEST).scalar()
+    return newest or 0
+
+
+def oldest_stored_at_ms(conn: Connection) -> int | None:
+    """When the oldest message was stored that is the first of its queue; None for an empty store."""
+    oldest: int | None = conn.execute(_OLDEST).scalar()
+    return oldest
+
+
 def newest_in_message_group_ms(message_group: ColumnElement[Any], first_key: ColumnElement[int]) -> ScalarSelect[int]:
     """When the last message of a message group was stored, of those from the key to the end of its queue; NULL if there
     is none."""
@@ -77,10 +105,11 @@ def _likely(row: _Times, oldest_ms: int, at_ms: int) -> _OffsetRange:
     return _OffsetRange(min(max(evenly - spread, row.min_offset + 1), row.next_offset - 2 * spread + 1), spread)
 
 
-def _stored_at(key: ColumnElement[int], end_key: ColumnElement[int]) -> ScalarSelect[int]:
-    """The `stored_at_ms` of the first message from `key` on."""
-    first = select(message.c.stored_at_ms).where(message.c.message_key >= key, message.c.message_key < end_key)
-    return first.order_by(message.c.message_key).limit(1).scalar_subquery()
+def stored_at(first: ColumnElement[int], end: ColumnElement[int], *, is_last: bool = False) -> ScalarSelect[int]:
+    """The `stored_at_ms` of the first or the last message from one key to before another one; NULL if there is none."""
+    key = message.c.message_key
+    found = select(message.c.stored_at_ms).where(key >= first, key < end)
+    return found.order_by(key.desc() if is_last else key).limit(literal_column("1")).scalar_subquery()
 
 
 def _first_stored_at() -> Select[Any]:
@@ -92,15 +121,15 @@ def _first_stored_at() -> Select[Any]:
     at_ms, end_key, likely_key, likely_step = map(_number, ("at_ms", "to_key", "likely_key", "likely_step"))
     is_likely = and_(
         likely_step > 0,
-        _stored_at(likely_key - 1, end_key) < at_ms,
-        func.coalesce(_stored_at(likely_key + 2 * likely_step - 1, end_key) >= at_ms, always()),
+        stored_at(likely_key - 1, end_key) < at_ms,
+        func.coalesce(stored_at(likely_key + 2 * likely_step - 1, end_key) >= at_ms, always()),
     )
     begin = select(
         case((is_likely, likely_key), else_=_number("from_key")).label("message_key"),
         case((is_likely, likely_step), else_=_number("step")).label("step"),
     )
     way = begin.cte("way", recursive=True)
-    leap = case((_stored_at(way.c.message_key + way.c.step - 1, end_key) < at_ms, way.c.step), else_=0)
+    leap = case((stored_at(way.c.message_key + way.c.step - 1, end_key) < at_ms, way.c.step), else_=0)
     every = way.union_all(select(way.c.message_key + leap, way.c.step // 2).where(way.c.step > 0))
     return select(every.c.message_key).where(every.c.step == 0)
 
@@ -116,8 +145,17 @@ _TIMES = RowStatement(
         STORED.c.min_offset,
         STORED.c.next_offset,
         STORED.c.newest_stored_at_ms,
-        _stored_at(first_key(STORED), end_key(STORED)).label("oldest_ms"),
+        stored_at(first_key(STORED), end_key(STORED)).label("oldest_ms"),
     )
     .join(topic_table, topic_table.c.topic_id == STORED.c.topic_id)
     .where(topic_table.c.deleted_at_ms.is_(None), STORED.c.queue_id == bindparam("of_queue")),
 )
+
+
+def _at(key: ColumnElement[int]) -> FromClause:
+    """Queues that have messages, each with its message at this key."""
+    return STORED.join(message, and_(STORED.c.min_offset < STORED.c.next_offset, message.c.message_key == key))
+
+
+_NEWEST = select(func.max(message.c.stored_at_ms)).select_from(_at(end_key(STORED) - 1))
+_OLDEST = select(func.min(message.c.stored_at_ms)).select_from(_at(first_key(STORED)))

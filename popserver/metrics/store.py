@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from sqlalchemy import Connection, and_, func, select, text
+from sqlalchemy import Connection, select, text
 
-from popserver.catalog.queues import STORED, TOTALS, first_key
+from popserver.catalog.queues import TOTALS
 from popserver.database.dialect import dialect_of
-from popserver.database.schema import consumer_group, message
+from popserver.database.schema import consumer_group
 from popserver.database.schema import topic as topic_table
 from popserver.delivery import due
 from popserver.fifo import runs
+from popserver.messages.seek import oldest_stored_at_ms
 from popserver.model.states import PendingKind, State
 from popserver.producing import pending_facts
 
@@ -120,7 +121,7 @@ def store_facts(conn: Connection, now_ms: int, calendar_ms: int, pairs_max: int)
         overdue_holds=_late(*due.overdue(conn, now_ms)),
         overdue_delays=_late(*pending_facts.overdue(conn, calendar_ms)),
         size_bytes=dialect_of(conn).size_bytes(conn),
-        oldest_ms=conn.execute(_OLDEST).scalar_one(),
+        oldest_ms=oldest_stored_at_ms(conn),
     )
 
 
@@ -189,7 +190,4 @@ _TOPICS = (
 )
 _GROUPS = select(consumer_group.c.group_id, consumer_group.c.namespace, consumer_group.c.name).where(
     consumer_group.c.deleted_at_ms.is_(None)
-)
-_OLDEST = select(func.min(message.c.stored_at_ms)).select_from(
-    STORED.join(message, and_(STORED.c.min_offset < STORED.c.next_offset, message.c.message_key == first_key(STORED)))
 )

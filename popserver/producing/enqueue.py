@@ -10,21 +10,21 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
+from typing import ClassVar, NamedTuple
 
-from sqlalchemy import ColumnElement, Executable, and_, insert, null, select
+from sqlalchemy import and_, select
 
 from popserver.catalog import queue_offsets
 from popserver.catalog.topics import topics_by_id
-from popserver.database.dialect import Dialect, PerDialect
-from popserver.database.rows import encode_column, encode_rows, rows_parameter
-from popserver.database.schema import IS_ORIGINAL, message
+from popserver.database.rows import encode_column
 from popserver.engine.searches import SearchedFrom
 from popserver.engine.transaction import STEP_ROWS_MAX, Phase, Request, Transaction, carries_out
 from popserver.filters import tag_hash
-from popserver.messages import keys, pending_messages
+from popserver.messages import keys, pending_messages, stored
+from popserver.messages.by_key import ORIGINALS
 from popserver.messages.keyed import KeyedMessages
 from popserver.messages.pending_messages import PENDING_BY_ID, PendingRow
+from popserver.messages.read import within_a_page
 from popserver.messages.spread import by_queue
 from popserver.model.errors import PopError
 from popserver.model.message import WINDOW_MS
@@ -34,14 +34,6 @@ from popserver.model.topic import Topic, message_key
 STEP_BYTES_MAX = 32 * 1024 * 1024
 # How late a user's transaction may store a message without waiting for one of the rare looks back.
 LATE_MS = 5_000
-
-
-class _HasSize(Protocol):
-    @property
-    def size(self) -> int: ...
-
-
-Sized = TypeVar("Sized", bound=_HasSize)
 
 
 class EnqueuedDue(NamedTuple):
@@ -78,7 +70,7 @@ def enqueue_due(tx: Transaction, requests: Sequence[EnqueueDue]) -> list[Enqueue
     due = pending_messages.due(tx.conn, from_ms, tx.calendar_ms)
     first_ms = due[0].due_at_ms if due else None
     tx.after_commit.append(tx.remembered(DelayedFrom).saw(None, first_ms, tx.calendar_ms))
-    rows = _in_order(tx, within_a_step(due, STEP_BYTES_MAX))
+    rows = _in_order(tx, within_a_page(((row, row.size) for row in due), STEP_BYTES_MAX))
     done = enqueue(tx, rows, requests[0].key_window_ms) if rows else EnqueuedRows((), ())
     entered = len(rows) - len(done.left)
     answer = EnqueuedDue(entered, *_next_due(tx, entered, len(due)))
@@ -128,7 +120,7 @@ def enqueue(tx: Transaction, rows: Sequence[PendingRow], key_window_ms: int = WI
     live = [row for row in rows if row.topic_id in topics and row.pending_id not in known]
     placed = list(_placed(tx, topics, live))
     if placed:
-        tx.conn.execute(_ENQUEUE.of(tx.conn), {"places": encode_rows(placed)})
+        stored.enqueue(tx, placed)
         _index_keys(tx, live, placed)
         pending_messages.remove(tx.conn, (pending_id for pending_id, *_ in placed))
     ids = {pending_id for pending_id, *_ in placed}
@@ -143,18 +135,6 @@ def _index_keys(tx: Transaction, rows: Sequence[PendingRow], placed: Iterable[tu
         keyed = tx.at_end(KeyedMessages)
         for pending_id, key, *_ in placed:
             keyed.add(key, keys_of.get(pending_id, ()))
-
-
-def within_a_step(rows: Iterable[Sized], bytes_max: int) -> list[Sized]:
-    """The leading rows whose bodies have at most `bytes_max` bytes together; at least one row."""
-    found: list[Sized] = []
-    size = 0
-    for row in rows:
-        size += row.size
-        if found and size > bytes_max:
-            break
-        found.append(row)
-    return found
 
 
 def _placed(
@@ -213,22 +193,5 @@ def _in_a_queue_already(tx: Transaction, rows: Sequence[PendingRow]) -> set[int]
     return repeats | set(tx.conn.execute(_KNOWN, {"ids": encode_column(row.pending_id for row in rows)}).scalars())
 
 
-_is_of = and_(*(message.c[name] == PENDING_BY_ID.c[name] for name in ("message_id", "topic_id")))
-_KNOWN = select(PENDING_BY_ID.c.pending_id).join(message, _is_of).where(IS_ORIGINAL)
-_PLACES = rows_parameter("places", "pending_id", "message_key", "stored_at_ms", "tag_hash")
-
-
-def _enqueue(dialect: Dialect) -> Executable:
-    becomes: dict[str, ColumnElement[Any]] = {
-        "message_key": _PLACES.c.message_key,
-        "copy_of": null(),
-        "copy_kind": null(),
-        "stored_at_ms": _PLACES.c.stored_at_ms,
-        "tag_hash": _PLACES.c.tag_hash,
-    }
-    names = [column.name for column in message.columns]
-    stored = pending_messages.as_messages(dialect, _PLACES, names, becomes)
-    return insert(message).from_select(names, stored.order_by(_PLACES.c.message_key))
-
-
-_ENQUEUE = PerDialect(_enqueue)
+_is_of = and_(*(ORIGINALS.c[name] == PENDING_BY_ID.c[name] for name in ("message_id", "topic_id")))
+_KNOWN = select(PENDING_BY_ID.c.pending_id).join(ORIGINALS, _is_of)

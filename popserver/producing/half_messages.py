@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import ClassVar, NamedTuple
 
-from sqlalchemy import Connection, bindparam, select
+from sqlalchemy import Connection
 
 from popserver.catalog.topics import topics_by_id
-from popserver.database.schema import IS_ORIGINAL, message
 from popserver.engine.searches import SearchedFrom
 from popserver.engine.transaction import Phase, Request, Transaction, carries_out
-from popserver.messages import pending_messages
+from popserver.messages import by_key, pending_messages, read
 from popserver.messages.pending_messages import DueCheck, PendingRow
 from popserver.model.errors import InvalidTransactionId, PopError
 from popserver.model.handles import is_transaction_of
@@ -24,7 +23,7 @@ from popserver.model.message import StoredMessage, id_from_bytes, id_to_bytes
 from popserver.model.names import Resource
 from popserver.model.states import PendingKind
 from popserver.model.topic import Topic
-from popserver.producing.enqueue import enqueue, within_a_step
+from popserver.producing.enqueue import enqueue
 from popserver.producing.pending_facts import stored_pending
 from popserver.producing.rules import CheckPolicy, Resolution
 
@@ -118,7 +117,7 @@ def claim_checks(tx: Transaction, requests: Sequence[ClaimChecks]) -> list[Claim
     policy = requests[0].policy
     from_ms = _checks_from(tx, frozenset[int]().union(*(each.topic_ids for each in requests)))
     found = pending_messages.due_checks(tx.conn, from_ms, tx.now_ms, CHECKS_PER_STEP_MAX)
-    due = within_a_step(found, CHECKED_BYTES_MAX)
+    due = read.within_a_page(((row, row.size) for row in found), CHECKED_BYTES_MAX)
     names = topics_by_id(tx.conn, {row.topic_id for row in due}) if due else {}
     discarded = [row for row in due if row.checks >= policy.checks_max]
     pending_messages.remove(tx.conn, (row.pending_id for row in discarded))
@@ -199,16 +198,12 @@ def _decide(
     if not is_given and not is_transaction_of(request.transaction_id, request.topic.topic_id, message_id):
         return _unknown(request)
     first = decided.get(message_id)
-    if first is None and _is_stored(tx, request.topic, message_id):
+    if first is None and by_key.original(tx.conn, request.topic.topic_id, message_id) is not None:
         first = Resolution.COMMIT
     if first is Resolution.COMMIT and request.resolution is Resolution.ROLLBACK:
         return _committed(request)
     # A half message that is neither pending nor in a queue was rolled back or given up.
     return Decision(is_made=True) if request.resolution in (first, Resolution.ROLLBACK) else _unknown(request)
-
-
-def _is_stored(tx: Transaction, topic: Topic, message_id: bytes) -> bool:
-    return tx.conn.execute(_STORED, {"topic_id": topic.topic_id, "message_id": message_id}).first() is not None
 
 
 def _committed(request: EndTransaction) -> InvalidTransactionId:
@@ -236,10 +231,3 @@ def _checks(conn: Connection, asked: Sequence[DueCheck], topics: dict[int, Topic
 
 def _expired(row: DueCheck, topics: dict[int, Topic]) -> ExpiredHalf:
     return ExpiredHalf(topics[row.topic_id].name, id_from_bytes(bytes(row.message_id)), row.checks)
-
-
-_STORED = select(message.c.message_key).where(
-    message.c.topic_id == bindparam("topic_id"),
-    message.c.message_id == bindparam("message_id"),
-    IS_ORIGINAL,
-)

@@ -1,7 +1,7 @@
 """Requests that store pending messages and take them back.
 
 Who locks a pending message has locked no delivery and waits for no queue's counter (`producing.enqueue`). So these
-phases come after `messages.append` and before all phases that lock deliveries, and servers cannot deadlock.
+phases come after `messages.stored` and before all phases that lock deliveries, and servers cannot deadlock.
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ from typing import Any, ClassVar
 from sqlalchemy import bindparam, select
 
 from popserver.database.notifications import CHECKS, PENDING
-from popserver.database.schema import IS_ORIGINAL, message
 from popserver.database.schema import topic as topic_table
 from popserver.engine.transaction import Phase, Request, Transaction, carries_out, carries_out_each
-from popserver.messages import keys, pending_messages
-from popserver.messages.append import content
+from popserver.messages import by_key, keys, pending_messages
+from popserver.messages.stored import content
 from popserver.model.errors import MessageNotFound, MessagePropertyConflictWithType, PopError, TooLate, TopicNotFound
 from popserver.model.handles import transaction_id_of
 from popserver.model.message import WINDOW_MS, Message, SendResult, id_to_bytes
@@ -129,8 +128,7 @@ def recall_pending(tx: Transaction, request: RecallPending) -> PopError | None:
     if any(row.deliver_at_ms == request.deliver_at_ms for row in delayed):
         pending_messages.remove(tx.conn, (row.pending_id for row in delayed))
         return None
-    names = {"topic_id": request.topic.topic_id, "message_id": message_id}
-    entered = None if rows else tx.conn.execute(_ENQUEUED, names).first()
+    entered = None if rows else by_key.original(tx.conn, request.topic.topic_id, message_id)
     if entered is None:
         return MessageNotFound(
             f"topic '{request.topic.name}' has no delayed message '{request.message_id[:64]}' with the handle's time,"
@@ -161,9 +159,4 @@ def cancel_pending(tx: Transaction, request: CancelPending) -> list[str]:
 
 _EXISTS = select(topic_table.c.topic_id).where(
     topic_table.c.topic_id == bindparam("topic_id"), topic_table.c.deleted_at_ms.is_(None)
-)
-_ENQUEUED = select(message.c.stored_at_ms, message.c.deliver_at_ms).where(
-    message.c.topic_id == bindparam("topic_id"),
-    message.c.message_id == bindparam("message_id"),
-    IS_ORIGINAL,
 )

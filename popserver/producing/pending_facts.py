@@ -12,14 +12,13 @@ from sqlalchemy import Connection, and_, bindparam, case, func, select, tuple_
 from popserver.catalog import lookup, topics
 from popserver.database.rows import RowStatement, encode_column, rows_parameter
 from popserver.database.schema import IS_DELAYED, IS_HALF, pending
-from popserver.messages.read import MessageRow, stored_message
+from popserver.messages.by_key import MessageRow, stored_message
+from popserver.messages.read import within_a_page
 from popserver.model.message import StoredMessage, id_from_bytes
 from popserver.model.names import Resource
 from popserver.model.states import PendingKind
 from popserver.model.topic import Topic
-from popserver.producing.enqueue import within_a_step
 
-PAGE_BYTES_MAX = 16 * 1024 * 1024
 KEY_MATCHES_MAX = 1_000
 
 
@@ -67,7 +66,7 @@ def scheduled(conn: Connection, name: Resource, after: After, limit: int) -> lis
     """A page of a topic's pending messages by due time, with at most 16 MiB of bodies. Raises `TopicNotFound`."""
     topic = _topic(conn, name)
     names = {"of_topic": topic.topic_id, "after_due": after.due_at_ms, "after_id": after.pending_id, "limit": limit}
-    page = within_a_step(_SCHEDULE.rows(conn, names), PAGE_BYTES_MAX)
+    page = within_a_page((row, row.size) for row in _SCHEDULE.rows(conn, names))
     stored = stored_pending(conn, {row.pending_id: topic for row in page})
     return [
         ScheduledMessage(

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from popserver.catalog.flow import Catalog
 from popserver.engine.clock import Clock
 from popserver.engine.writer import Writer
-from popserver.messages import append
 from popserver.messages.keyed import BYTES_OF_KEY
+from popserver.messages.stored import Append
 from popserver.model.errors import MessagePropertyConflictWithType, PopError, TopicNotFound
 from popserver.model.message import Message, SendResult, check
 from popserver.model.names import Resource
@@ -130,7 +130,7 @@ class Sending:
     async def _append(self, topic: Topic, batch: list[Message]) -> list[SendResult]:
         sizes = [len(message.body) for message in batch]
         of_keys = BYTES_OF_KEY * sum([len(message.keys) for message in batch])
-        request = append.Append(topic, batch, self._key_window_ms)
+        request = Append(topic, batch, self._key_window_ms)
         try:
             stored = await self._writer.submit(request, size=sum(sizes) + of_keys)
             sent = self._writer.meters.sent

@@ -16,13 +16,14 @@ from sqlalchemy import Connection, bindparam, insert, select
 from popserver.catalog import groups, lookup, topics
 from popserver.catalog.progress import GroupQueueKey, locks_of
 from popserver.catalog.queues import STORED
-from popserver.database.schema import message, progress
+from popserver.database.schema import progress
 from popserver.database.schema import topic as topic_table
 from popserver.delivery import delivered
 from popserver.delivery.retry_topic import properties_of, retry_origin_of
 from popserver.engine.transaction import STEP_ROWS_MAX, Locks, Phase, Request, Transaction, carries_out_each
 from popserver.fifo import positions
 from popserver.members import sql as members_sql
+from popserver.messages import parts
 from popserver.model.errors import BadRequest, PopError
 from popserver.model.group import Group, Mode
 from popserver.model.names import retry_topic
@@ -133,14 +134,13 @@ def _handed_back(conn: Connection, source: Group, begins: dict[int, int]) -> dic
     first: dict[int, int] = {}
     for place in topic.queues if topic else ():
         # Messages of the retry topic that wait for their next retry are in `begins`.
-        after = message_key(place.queue_id, begins.get(place.queue_id, 0)) - 1
-        names = {"end": message_key(place.queue_id + 1, 0), "limit": STEP_ROWS_MAX}
-        while page := conn.execute(_COPIES, names | {"after": after}).all():
+        start, end = message_key(place.queue_id, begins.get(place.queue_id, 0)), message_key(place.queue_id + 1, 0)
+        while page := parts.page(conn, start, end, STEP_ROWS_MAX):
             for row in page:
                 origin_key = retry_origin_of(properties_of(row.properties)).origin_key
                 queue_id, offset = queue_of(origin_key), offset_of(origin_key)
                 first[queue_id] = min(offset, first.get(queue_id, offset))
-            after = page[-1].message_key
+            start = page[-1].message_key + 1
     return first
 
 
@@ -161,10 +161,4 @@ _IN_TOPIC = (
     .join(STORED, STORED.c.queue_id == progress.c.queue_id)
     .where(progress.c.group_id == bindparam("for_group"), STORED.c.topic_id == bindparam("of_topic"))
     .limit(1)
-)
-_COPIES = (
-    select(message.c.message_key, message.c.properties)
-    .where(message.c.message_key > bindparam("after"), message.c.message_key < bindparam("end"))
-    .order_by(message.c.message_key)
-    .limit(bindparam("limit"))
 )

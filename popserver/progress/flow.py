@@ -234,9 +234,8 @@ class GroupProgress:
 
         def query(conn: Connection) -> Skip:
             group = catalog_facts.group(conn, group_name)
-            place = read.find_place(conn, topic_name, message_id)
-            topic = _topic(conn, Resource(place.namespace, place.name))
-            return Skip(group, topic.topic_id, place.message_key, force)
+            topic, key = read.find_place(conn, topic_name, message_id)
+            return Skip(group, topic.topic_id, key, force)
 
         request = await self._reader.read(query)
         done = await self._writer.submit(request)

@@ -8,14 +8,17 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Select, and_, bindparam, case, func, literal_column, select
+from sqlalchemy import Connection, Select, and_, bindparam, case, func, select
 
 from popserver.catalog.queues import STORED
-from popserver.database.rows import RowStatement, encode_column, rows_parameter
-from popserver.database.schema import IS_ORIGINAL, KEY_SHIFT, delivery, message, progress
+from popserver.database.rows import RowStatement
+from popserver.database.schema import KEY_SHIFT, delivery, progress
 from popserver.database.schema import topic as topic_table
 from popserver.fifo.positions import LEFT_BEHIND
 from popserver.members import locks
+from popserver.messages import parts
+from popserver.messages.by_key import heads
+from popserver.messages.parts import IN_GROUPS
 from popserver.messages.redrives import REDRIVEN
 from popserver.model.group import Group
 from popserver.model.names import Resource
@@ -82,7 +85,7 @@ def queue_lag(
     for row in conn.execute(_LEFT, names):
         left[row.queue_id] = row.messages
         firsts.setdefault(row.queue_id, []).append(row.first_key)
-    stored_at = _stored_at(conn, {key for keys in firsts.values() for key in keys})
+    stored = heads(conn, {key for keys in firsts.values() for key in keys})
     holders = locks.holders(conn, group.group_id, now_ms)
     return [
         _lag(
@@ -90,15 +93,10 @@ def queue_lag(
             states[each.queue_id],
             left.get(each.queue_id, 0) - ahead[each.queue_id],
             holders.get(each.queue_id, ""),
-            min((stored_at[key] for key in firsts[each.queue_id] if key in stored_at), default=None),
+            min((stored[key].stored_at_ms for key in firsts[each.queue_id] if key in stored), default=None),
         )
         for each in places
     ], count
-
-
-def _stored_at(conn: Connection, keys: set[int]) -> dict[int, int]:
-    named = {"keys": encode_column(sorted(keys))}
-    return {row.message_key: row.stored_at_ms for row in conn.execute(_STORED_AT, named)}
 
 
 def _lag(place: _PlaceRow, states: Counter[State], more: int, holder: str, oldest_ready_ms: int | None) -> QueueLag:
@@ -118,10 +116,6 @@ def _lag(place: _PlaceRow, states: Counter[State], more: int, holder: str, oldes
     )
 
 
-_KEYS = rows_parameter("keys", "message_key")
-_STORED_AT = select(message.c.message_key, message.c.stored_at_ms).where(
-    message.c.message_key.in_(select(_KEYS.c.message_key))
-)
 _OWN = (
     select(
         STORED.c.queue_id,
@@ -149,15 +143,10 @@ def _places(own: Select[Any]) -> RowStatement[_PlaceRow]:
     first_unread = case(
         (
             and_(page.c.next_offset < page.c.end_offset, page.c.min_offset < page.c.end_offset),
-            select(message.c.message_key)
-            .where(
-                message.c.message_key >= page.c.queue_id.op("<<")(KEY_SHIFT).op("|")(page.c.next_offset),
-                message.c.message_key < (page.c.queue_id + 1).op("<<")(KEY_SHIFT),
-            )
-            .order_by(message.c.message_key)
-            .limit(literal_column("1"))
-            .correlate(page)
-            .scalar_subquery(),
+            parts.first_key_in(
+                page.c.queue_id.op("<<")(KEY_SHIFT).op("|")(page.c.next_offset),
+                (page.c.queue_id + 1).op("<<")(KEY_SHIFT),
+            ),
         )
     )
     found = select(*page.c, first_unread.label("first_key"))
@@ -204,14 +193,13 @@ _STATES_ELSEWHERE = select(
 ).group_by(_ORIGIN_QUEUE_ID, _ELSEWHERE.c.state)
 # Messages of message groups that are behind the scan.
 _LEFT: Select[tuple[int, int, int]] = (
-    select(LEFT_BEHIND.c.queue_id, func.count().label("messages"), func.min(message.c.message_key).label("first_key"))
+    select(LEFT_BEHIND.c.queue_id, func.count().label("messages"), func.min(IN_GROUPS.c.message_key).label("first_key"))
     .join(
-        message,
+        IN_GROUPS,
         and_(
-            message.c.message_group == LEFT_BEHIND.c.message_group,
-            IS_ORIGINAL,
-            message.c.message_key >= LEFT_BEHIND.c.from_key,
-            message.c.message_key < LEFT_BEHIND.c.to_key,
+            IN_GROUPS.c.message_group == LEFT_BEHIND.c.message_group,
+            IN_GROUPS.c.message_key >= LEFT_BEHIND.c.from_key,
+            IN_GROUPS.c.message_key < LEFT_BEHIND.c.to_key,
         ),
     )
     .group_by(LEFT_BEHIND.c.queue_id)

@@ -18,7 +18,7 @@ from popserver.catalog import groups, lookup, pauses, queue_offsets
 from popserver.catalog.progress import GroupQueueKey, locks_of
 from popserver.catalog.queue_offsets import Ends
 from popserver.database.rows import RowStatement
-from popserver.database.schema import message, progress
+from popserver.database.schema import progress
 from popserver.delivery import clear
 from popserver.delivery.clear import GroupInQueue
 from popserver.delivery.history import Moved, as_moved, record
@@ -26,7 +26,7 @@ from popserver.delivery.message_groups import lock_paused
 from popserver.engine.transaction import STEP_ROWS_MAX, Locks, Phase, Request, Transaction, carries_out_each
 from popserver.fifo.positions import MessageGroupKey
 from popserver.members import sql as members_sql
-from popserver.messages import dead_letters, seek
+from popserver.messages import dead_letters, parts, seek
 from popserver.model.errors import BadRequest, PopError, TooManyRequests
 from popserver.model.group import Group, Mode
 from popserver.model.states import Event, State, target
@@ -166,8 +166,9 @@ def _invalidate(tx: Transaction, group: Group, moves: Sequence[_Move]) -> None:
     for move in moves:
         held = clear.held(tx, _place(group, move), room)
         # The first messages of the range are enough: all that have a delivery row are `held`, or there is no room left.
+        # Without an end behind them Postgres joins the whole range before it takes the first.
         names = _range_names(group, move)
-        behind = tx.conn.execute(_BEHIND_FIRST, _bounds(move) | {"count": room}).scalar()
+        behind = parts.key_after(tx.conn, names["from_key"], names["to_key"], room)
         if behind is not None:
             names["to_key"] = behind
         of_range = _STATES.rows(tx.conn, names | {"limit": room - len(held)})
@@ -227,14 +228,6 @@ _SET = (
     update(progress)
     .where(*_HERE)
     .values(next_offset=bindparam("to_offset"), resets=progress.c.resets + 1, start_offset=0)
-)
-# The key behind the first messages of a range. Without it Postgres joins the whole range before it takes the first.
-_BEHIND_FIRST = (
-    select(message.c.message_key)
-    .where(message.c.message_key >= bindparam("from_key"), message.c.message_key < bindparam("to_key"))
-    .order_by(message.c.message_key)
-    .offset(bindparam("count"))
-    .limit(1)
 )
 # Messages without a delivery row.
 _STATES = RowStatement(

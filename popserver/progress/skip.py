@@ -13,10 +13,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
-from sqlalchemy import Integer, bindparam, func, select, update
+from sqlalchemy import Integer, bindparam, select, update
 
 from popserver.catalog.progress import GroupQueueKey, locks_of
-from popserver.database.schema import IS_ORIGINAL, message, progress
+from popserver.database.schema import progress
 from popserver.delivery import delivered, deliveries
 from popserver.delivery.history import FORCED_SKIP, Moved, as_moved, record
 from popserver.delivery.message_groups import advance_after_removal
@@ -26,6 +26,7 @@ from popserver.fifo.positions import MessageGroupKey
 from popserver.inspection import message_facts
 from popserver.inspection.why import MessageFacts
 from popserver.members import sql as members_sql
+from popserver.messages import parts
 from popserver.model.errors import PopError, TooManyRequests
 from popserver.model.group import Group, Mode
 from popserver.model.states import Event, State, sources
@@ -130,9 +131,8 @@ def _skip_unread(tx: Transaction, request: Skip, found: MessageFacts) -> bool:
 
 def _is_first(tx: Transaction, request: Skip, from_offset: int, message_group: str | None = None) -> bool:
     """Whether no message is stored between that offset and this one, of its message group or (None) of any."""
-    query = _FIRST if message_group is None else _FIRST_OF_GROUP
-    bounds = {"first": message_key(request.queue_id, from_offset), "last": request.message_key}
-    return tx.conn.execute(query, bounds | {"of_message_group": message_group}).scalar() == request.message_key
+    first, end = message_key(request.queue_id, from_offset), request.message_key + 1
+    return parts.first_key(tx.conn, first, end, message_group=message_group) == request.message_key
 
 
 def _move_progress(tx: Transaction, request: Skip, names: dict[str, Any]) -> None:
@@ -150,7 +150,3 @@ _MOVE_PROGRESS = (
     .where(*_HERE)
     .values(next_offset=bindparam("beyond"), resets=progress.c.resets + bindparam("more_resets", type_=Integer))
 )
-_FIRST = select(func.min(message.c.message_key)).where(
-    message.c.message_key >= bindparam("first"), message.c.message_key <= bindparam("last")
-)
-_FIRST_OF_GROUP = _FIRST.where(message.c.message_group == bindparam("of_message_group"), IS_ORIGINAL)

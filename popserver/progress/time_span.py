@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, ScalarSelect, Select, bindparam, case, literal_column, or_, select
+from sqlalchemy import Connection, Select, bindparam, case, or_, select
 
 from popserver.catalog import facts as catalog_facts
 from popserver.catalog.queues import STORED
 from popserver.database.rows import RowStatement, encode_column, rows_parameter
-from popserver.database.schema import KEY_SHIFT, message, progress
+from popserver.database.schema import KEY_SHIFT, progress
 from popserver.database.schema import topic as topic_table
+from popserver.messages.seek import stored_at
 from popserver.model.names import Resource, retry_topic
 
 QUEUES_MAX = 4_096  # in one answer; each costs four looks into an index
@@ -86,18 +87,11 @@ def _spans(*, of_topics: bool) -> Select[tuple[str, str, int, int, int, int, int
         at.c.namespace,
         at.c.name,
         at.c.number,
-        _stored_at(first_key, end_key).label("oldest_ms"),
+        stored_at(first_key, end_key).label("oldest_ms"),
         case((at.c.min_offset < at.c.next_offset, at.c.newest_stored_at_ms)).label("newest_ms"),
-        _stored_at(first_key, progress_key, is_last=True).label("passed_ms"),
-        _stored_at(progress_key, end_key).label("next_ms"),
+        stored_at(first_key, progress_key, is_last=True).label("passed_ms"),
+        stored_at(progress_key, end_key).label("next_ms"),
     ).order_by(at.c.namespace, at.c.name, at.c.number)
-
-
-def _stored_at(first: ColumnElement[int], end: ColumnElement[int], *, is_last: bool = False) -> ScalarSelect[int]:
-    """The time of the first or the last message of a range of message keys."""
-    key = message.c.message_key
-    found = select(message.c.stored_at_ms).where(key >= first, key < end)
-    return found.order_by(key.desc() if is_last else key).limit(literal_column("1")).scalar_subquery()
 
 
 _OF_ALL = RowStatement(QueueTimeSpan, _spans(of_topics=False))

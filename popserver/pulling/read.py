@@ -6,20 +6,20 @@ queue may have holes where dead letters were removed; they are skipped like mess
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import compress
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Select, and_, bindparam, func, select
+from sqlalchemy import Connection, bindparam, select
 
 from popserver.catalog import queue_offsets
 from popserver.catalog.lookup import topic_not_found
 from popserver.catalog.queue_offsets import Ends
-from popserver.database.rows import RowQuery, encode_column, encode_rows, rows_parameter
-from popserver.database.schema import message, progress
+from popserver.database.schema import progress
 from popserver.filters import Filter, SqlFilter
-from popserver.messages.ranges import WINDOW_OFFSETS, WITH_TAG, FilterQuery, Work, judge, narrowed, of_tags
-from popserver.messages.read import BY_KEY, MessageRow, MessageSize, stored_messages
+from popserver.messages.by_key import MessageRow, by_keys, size_query, sizes, stored_messages
+from popserver.messages.ranges import WINDOW_OFFSETS, WITH_TAG, FilterQuery, Work, judge, narrowed, of_tags, totals
+from popserver.messages.read import within_a_page
 from popserver.model.errors import PopError
 from popserver.model.topic import MessageQueue, Topic, message_key
 from popserver.pulling.rules import BATCH_BYTES_MAX, Pulled, PullStatus, correction
@@ -42,14 +42,6 @@ class QueueRead(NamedTuple):
     max_bytes: int = BATCH_BYTES_MAX
 
 
-class _SizedRange(NamedTuple):
-    """The messages between two keys: how many, and how many bytes."""
-
-    number: int
-    messages: int
-    size: int
-
-
 class _Reached(NamedTuple):
     """The messages of a pull, and where to continue."""
 
@@ -68,9 +60,8 @@ def read_queues(conn: Connection, pulls: Sequence[QueueRead]) -> list[Pulled | P
     read = iter(_read_on(conn, [(pull, by_queue[pull.queue.queue_id]) for pull in compress(pulls, inside)]))
     reached = [next(read) if is_inside else None for is_inside in inside]
     keys = {key for each in reached if each for key in each.keys}
-    rows = BY_KEY.rows(conn, {"keys": encode_column(sorted(keys))}) if keys else []
-    by_key = {row.message_key: row for row in rows}
-    return [_pulled(conn, *each, by_key) for each in zip(pulls, ends, reached, strict=True)]
+    rows = by_keys(conn, sorted(keys))
+    return [_pulled(conn, *each, rows) for each in zip(pulls, ends, reached, strict=True)]
 
 
 def ends_of(conn: Connection, topic: Topic, place: MessageQueue) -> Ends:
@@ -139,8 +130,7 @@ def _whole(conn: Connection, spans: Sequence[Mapping[str, int]], limits: Sequenc
     """
     bounds = [(number, *_bounds(span)) for number, span in enumerate(spans) if limits[number] is not None]
     counts = {number: to_key - from_key for number, from_key, to_key in bounds}
-    found = _SIZED_RANGES.rows(conn, {"bounds": encode_rows(bounds)}) if bounds else []
-    full = [each for each in found if each.messages == counts[each.number]]
+    full = [each for each in totals(conn, bounds) if each.messages == counts[each.number]]
     return {each.number for each in full if each.size <= (limits[each.number] or 0)}
 
 
@@ -154,55 +144,25 @@ def _all_of(span: Mapping[str, int]) -> tuple[Sequence[int], int]:
 
 
 def _chosen(conn: Connection, pull: QueueRead, span: Mapping[str, int]) -> tuple[Sequence[int], int]:
-    sizes, end_key = _wanted(conn, pull.wanted, span)
-    keys = _within_bytes(sizes, pull.max_bytes)
-    return keys, end_key if len(keys) == len(sizes) else keys[-1] + 1
+    found, end_key = _wanted(conn, pull.wanted, span)
+    keys = within_a_page(found, pull.max_bytes)
+    return keys, end_key if len(keys) == len(found) else keys[-1] + 1
 
 
-def _wanted(conn: Connection, wanted: Filter, names: Mapping[str, Any]) -> tuple[list[MessageSize], int]:
+def _wanted(conn: Connection, wanted: Filter, names: Mapping[str, Any]) -> tuple[Sequence[tuple[int, int]], int]:
+    """Keys and sizes of messages, and the key at which to go on."""
     if isinstance(wanted, SqlFilter):
         keys, reached = judge(conn, _JUDGED, wanted, names, Work())
-        return _BY_KEY.rows(conn, {"keys": encode_column(keys)}) if keys else [], reached
-    sizes = _EVERY.rows(conn, names) if wanted.wants_all else _TAGGED.rows(conn, {**names, **of_tags(wanted)})
-    is_full = len(sizes) == names["limit"]
-    return sizes, sizes[-1].message_key + 1 if is_full else names["to_key"]
+        known = sizes(conn, keys)
+        return [(key, known[key]) for key in keys if key in known], reached
+    found = _EVERY.rows(conn, names) if wanted.wants_all else _TAGGED.rows(conn, {**names, **of_tags(wanted)})
+    is_full = len(found) == names["limit"]
+    return found, found[-1].message_key + 1 if is_full else names["to_key"]
 
 
-def _within_bytes(sizes: Sequence[MessageSize], room: int) -> list[int]:
-    """The keys of the first messages that fit into `room` bytes; at least one."""
-    keys: list[int] = []
-    for each in sizes:
-        room -= each.size
-        if keys and room < 0:
-            break
-        keys.append(each.message_key)
-    return keys
-
-
-def _sized(narrow: Callable[[Select[Any]], Select[Any]]) -> RowQuery[MessageSize]:
-    # The database knows the length of a body without reading it.
-    return RowQuery(MessageSize, narrow(select(message.c.message_key, func.length(message.c.body).label("size"))))
-
-
-_EVERY = _sized(narrowed())
-_BOUNDS = rows_parameter("bounds", "number", "from_key", "to_key")
-_SIZED_RANGES = RowQuery(
-    _SizedRange,
-    select(
-        _BOUNDS.c.number,
-        func.count(message.c.message_key).label("messages"),
-        func.sum(func.length(message.c.body)).label("size"),
-    )
-    .select_from(_BOUNDS)
-    .join(message, and_(message.c.message_key >= _BOUNDS.c.from_key, message.c.message_key < _BOUNDS.c.to_key))
-    .group_by(_BOUNDS.c.number),
-)
-_TAGGED = _sized(narrowed(*WITH_TAG))
+_EVERY = size_query(narrowed())
+_TAGGED = size_query(narrowed(*WITH_TAG))
 _JUDGED = FilterQuery(narrowed())
-_KEYS = rows_parameter("keys", "message_key")
-_BY_KEY = _sized(
-    lambda every: every.where(message.c.message_key.in_(select(_KEYS.c.message_key))).order_by(message.c.message_key)
-)
 _HAS_PROGRESS = select(progress.c.queue_id).where(
     progress.c.group_id == bindparam("for_group"), progress.c.queue_id == bindparam("of_queue")
 )

@@ -13,26 +13,27 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import ClassVar, NamedTuple, TypeVar
 
-from sqlalchemy import and_, bindparam, func, select, update
+from sqlalchemy import and_, bindparam, func, select
 
 from popserver.catalog import lookup, queue_offsets, subscriptions, topics
 from popserver.catalog.queues import queues_by_id
 from popserver.database.notifications import DUE
-from popserver.database.rows import RowStatement, encode_column, rows_parameter
-from popserver.database.schema import IS_RETRY, KEY_SHIFT, message, progress
+from popserver.database.rows import encode_column, rows_parameter
+from popserver.database.schema import KEY_SHIFT, progress
 from popserver.delivery import delivered, deliveries
 from popserver.delivery.dead_letter_topic import move_to_dead_letters
 from popserver.delivery.history import Moved, record
 from popserver.delivery.leaving import DeadLetterCandidate, Origin
 from popserver.delivery.retry_topic import as_it_was_sent, properties_of, retry_origin_of
 from popserver.engine.transaction import STEP_ROWS_MAX, Locks, Phase, Request, Transaction, carries_out
-from popserver.messages import dead_letters
+from popserver.messages import by_key, dead_letters, stored
+from popserver.messages.by_key import RETRIES, HeadRow
 from popserver.model.errors import MessageNotFound, PopError
 from popserver.model.group import Group, Mode
 from popserver.model.handles import NO_HOLD
 from popserver.model.names import retry_topic
 from popserver.model.retry import Holder, handed_back_interval_ms, when_handed_back
-from popserver.model.states import CopyKind, Event, State, target
+from popserver.model.states import Event, State, target
 from popserver.model.topic import MessageQueue, Topic, queue_of
 from popserver.model.topic import message_key as topic_message_key
 from popserver.pulling import commit
@@ -84,16 +85,10 @@ class _Failed(NamedTuple):
         )
 
 
-class _MessageRow(NamedTuple):
-    message_key: int
-    topic_id: int
-    properties: str | None
-
-
 class _Found(NamedTuple):
     """The stored facts about the messages of one step, by message key."""
 
-    messages: dict[int, _MessageRow]
+    messages: dict[int, HeadRow]
     origins: dict[int, Origin]
     failures: dict[int, int]
     dead: set[int]  # first places
@@ -133,7 +128,7 @@ def _lock(tx: Transaction, keys: Sequence[int]) -> None:
     for step in _steps(sorted({queue_of(key) for key in keys})):
         queue_offsets.keep(tx.conn, step)
     for keys_of_step in _steps(keys):
-        tx.conn.execute(_LOCK_MESSAGES, {"keys": encode_column(keys_of_step)})
+        stored.lock(tx, keys_of_step)
 
 
 def _hand_back(
@@ -158,7 +153,7 @@ def _hand_back(
 
 def _find(tx: Transaction, group: Group, requests: dict[int, SendBack]) -> _Found:
     names = {"for_group": group.group_id, "keys": encode_column(sorted(requests))}
-    messages = {row.message_key: row for row in _MESSAGES.rows(tx.conn, names)}
+    messages = by_key.heads(tx.conn, requests)
     own = topics.find_topic(tx.conn, retry_topic(group.name))
     own_id = None if own is None else own.topic_id
     # A dead letter names the topic of its first place; 0 if that topic is deleted.
@@ -207,7 +202,7 @@ def _is_stale(failed: _Failed, found: _Found) -> bool:
 def _replace_retries(tx: Transaction, copies: Sequence[int]) -> None:
     """Mark retries from before a reset as replaced: their messages are about to get new ones."""
     if copies:
-        tx.conn.execute(_REPLACE, {"copies": encode_column(copies)})
+        stored.replace_retries(tx, copies)
 
 
 def _let_wait(tx: Transaction, group: Group, failed: Sequence[_Failed]) -> None:
@@ -252,29 +247,17 @@ def _not_stored(request: SendBack) -> MessageNotFound:
 
 
 _KEYS = rows_parameter("keys", "message_key")
-_LOCK_MESSAGES = (
-    select(message.c.message_key)
-    .where(message.c.message_key.in_(select(_KEYS.c.message_key)))
-    .order_by(message.c.message_key)
-    .with_for_update(key_share=True)
-)
-_MESSAGES = RowStatement(
-    _MessageRow,
-    select(message.c.message_key, message.c.topic_id, message.c.properties).where(
-        message.c.message_key.in_(select(_KEYS.c.message_key))
-    ),
-)
 _COPIES = (
     select(
-        message.c.copy_of,
-        message.c.message_key,
-        message.c.properties,
+        RETRIES.c.copy_of,
+        RETRIES.c.message_key,
+        RETRIES.c.properties,
         func.coalesce(progress.c.resets, 0).label("resets"),
     )
     .select_from(_KEYS)
     .join(
-        message,
-        and_(message.c.copy_of == _KEYS.c.message_key, message.c.topic_id == bindparam("retry_topic_id"), IS_RETRY),
+        RETRIES,
+        and_(RETRIES.c.copy_of == _KEYS.c.message_key, RETRIES.c.topic_id == bindparam("retry_topic_id")),
     )
     .outerjoin(
         progress,
@@ -283,10 +266,4 @@ _COPIES = (
             progress.c.queue_id == _KEYS.c.message_key.op(">>")(KEY_SHIFT),
         ),
     )
-)
-_REPLACED = rows_parameter("copies", "message_key")
-_REPLACE = (
-    update(message)
-    .where(message.c.message_key.in_(select(_REPLACED.c.message_key)))
-    .values(copy_kind=CopyKind.REPLACED_RETRY.value)
 )

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from popserver.fifo.positions import MessageGroupKey
 from popserver.filters import Filter
-from popserver.messages.read import Bodies, MessageRow
+from popserver.messages.by_key import Bodies, MessageRow
 from popserver.model.group import Group
 from popserver.model.topic import Topic
 

@@ -12,13 +12,12 @@ from itertools import groupby
 from operator import itemgetter
 from typing import NamedTuple
 
-from sqlalchemy import Connection, and_
+from sqlalchemy import Connection
 
 from popserver.catalog.progress import QueueToScan
-from popserver.database.rows import encode_rows, rows_parameter
-from popserver.database.schema import message
+from popserver.database.rows import encode_rows
 from popserver.filters import SqlFilter
-from popserver.messages.ranges import FilterQuery, Unjudged, Work
+from popserver.messages.ranges import FilterQuery, Unjudged, Work, in_bounds
 from popserver.model.topic import message_key, queue_of
 from popserver.receiving import message_groups, receive, scan
 from popserver.receiving.batch import Judged, KeyRange
@@ -59,7 +58,7 @@ def fetch(conn: Connection, request: Receive, known: Judged, enough: int, work: 
     else:
         is_short = sum(len(each.wanted) for each in ranges.values()) < enough
     asked = _to_ask(places, ranges, work.messages(wanted), enough) if is_short else []
-    bounds = encode_rows([(each.from_key, each.to_key) for each in asked])
+    bounds = encode_rows([(number, each.from_key, each.to_key) for number, each in enumerate(asked)])
     ahead = _BETWEEN.rows(conn, wanted, {"bounds": bounds}) if asked else Unjudged([], 0)
     is_all = sum(each.to_key - each.from_key for each in asked) == _left(places, ranges)
     return FetchedMessages(wanted, ranges, asked, ahead, dict(known.behind), behind, is_all)
@@ -138,9 +137,4 @@ def _left(places: Iterable[QueueToScan], ranges: dict[int, KeyRange]) -> int:
     return sum(max(0, ends[queue_id] - each.to_key) for queue_id, each in ranges.items())
 
 
-_BOUNDS = rows_parameter("bounds", "from_key", "to_key")
-_BETWEEN = FilterQuery(
-    lambda every: every.select_from(_BOUNDS).join(
-        message, and_(message.c.message_key >= _BOUNDS.c.from_key, message.c.message_key < _BOUNDS.c.to_key)
-    )
-)
+_BETWEEN = FilterQuery(in_bounds)

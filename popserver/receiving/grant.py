@@ -9,16 +9,14 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, ClassVar, NamedTuple
 
-from sqlalchemy import func, select
-
 from popserver.database.notifications import DUE
-from popserver.database.rows import RowQuery, encode_column, encode_rows, rows_parameter
-from popserver.database.schema import message
+from popserver.database.rows import encode_rows
 from popserver.delivery import deliveries
 from popserver.delivery.history import Moved, record
 from popserver.engine.transaction import Phase, Request, Transaction
 from popserver.filters import Filter
-from popserver.messages.read import BY_KEY, DEFERRED, MessageSize
+from popserver.messages import by_key
+from popserver.messages.by_key import DEFERRED, by_keys
 from popserver.model.group import Group
 from popserver.model.handles import Receipt
 from popserver.model.message import Delivery
@@ -155,7 +153,7 @@ def keep_within_bytes(tx: Transaction, slots: Sequence[ReceiveSlot]) -> bool:
     Returns whether any were given back. An answer has at least one message while this transaction may grant any.
     """
     excess: list[Receipt] = []
-    sizes = _sizes(tx, slots)
+    sizes = by_key.sizes(tx.conn, [grant.receipt.message_key for slot in slots for grant in slot.grants])
     for slot in slots:
         kept = _fitting(tx, [sizes[grant.receipt.message_key] for grant in slot.grants])
         excess += [grant.receipt for grant in slot.grants[kept:]]
@@ -165,11 +163,6 @@ def keep_within_bytes(tx: Transaction, slots: Sequence[ReceiveSlot]) -> bool:
     for slot in slots:
         _fetch_bodies(tx, slot)
     return bool(excess)
-
-
-def _sizes(tx: Transaction, slots: Sequence[ReceiveSlot]) -> dict[int, int]:
-    named = {"keys": encode_column(grant.receipt.message_key for slot in slots for grant in slot.grants)}
-    return {row.message_key: row.size for row in _SIZES.rows(tx.conn, named)}
 
 
 def _fitting(tx: Transaction, sizes: Sequence[int]) -> int:
@@ -187,20 +180,10 @@ def _fetch_bodies(tx: Transaction, slot: ReceiveSlot) -> None:
     large = [grant.receipt.message_key for grant in slot.grants if grant.found.row.body is DEFERRED]
     if not large:
         return
-    rows = BY_KEY.rows(tx.conn, {"keys": encode_column(large)})
-    bodies = {row.message_key: row.body for row in rows}
+    bodies = {key: row.body for key, row in by_keys(tx.conn, large).items()}
     slot.grants = [
         grant._replace(found=grant.found._replace(row=grant.found.row._replace(body=bodies[grant.receipt.message_key])))
         if grant.receipt.message_key in bodies
         else grant
         for grant in slot.grants
     ]
-
-
-_KEYS = rows_parameter("keys", "message_key")
-_SIZES = RowQuery(
-    MessageSize,
-    select(message.c.message_key, func.length(message.c.body).label("size")).where(
-        message.c.message_key.in_(select(_KEYS.c.message_key))
-    ),
-)

@@ -16,12 +16,12 @@ from popserver.catalog.progress import QueueToScan
 from popserver.catalog.queues import STORED
 from popserver.database.newest import group_of
 from popserver.database.rows import RowStatement, encode_column, rows_parameter
-from popserver.database.schema import delivery, in_states, message, progress
+from popserver.database.schema import delivery, in_states, progress
 from popserver.engine.transaction import Transaction
 from popserver.fifo import positions
 from popserver.fifo.positions import MessageGroupKey, Opened
 from popserver.members.lite_subscriptions import subscriptions
-from popserver.messages.read import BY_KEY
+from popserver.messages.by_key import HEADS, by_keys
 from popserver.model.states import State
 from popserver.model.topic import message_key
 from popserver.receiving import message_groups
@@ -169,8 +169,7 @@ def _read(
 def _runs_of_one(tx: Transaction, batch: ReceiveBatch, single: Sequence[Opened]) -> list[GroupRun]:
     """The run of each lite topic with one message; it is empty if retention has removed the message."""
     keys = [message_key(each.queue_id, each.next_offset) for each in single]
-    rows = BY_KEY.rows(tx.conn, {"keys": encode_column(keys)}, bodies=batch.bodies)
-    by_key = {row.message_key: row for row in rows}
+    by_key = by_keys(tx.conn, keys, batch.bodies)
     members = [MessageGroupKey(batch.topic.topic_id, each.queue_id, each.message_group) for each in single]
     message_groups.finish(tx, batch, members)
     return [
@@ -258,7 +257,7 @@ _REDRIVEN = RowStatement(RedrivenRow, _redriven.add_columns(literal_column("''")
 _REDRIVEN_TO_CLIENTS = RowStatement(
     RedrivenRow,
     _redriven.add_columns(_SUBSCRIBED.c.client_id)
-    .join(message, message.c.message_key == delivery.c.message_key)
-    .join(_SUBSCRIBED, _SUBSCRIBED.c.lite_topic == message.c.message_group)
+    .join(HEADS, HEADS.c.message_key == delivery.c.message_key)
+    .join(_SUBSCRIBED, _SUBSCRIBED.c.lite_topic == HEADS.c.message_group)
     .where(_SUBSCRIBED.c.client_id.in_(select(_SUBSCRIBERS.c.client_id))),
 )

@@ -15,16 +15,16 @@ from sqlalchemy import BigInteger, ColumnElement, bindparam, case, literal_colum
 from popserver.catalog.queue_offsets import lite_expired_key
 from popserver.database.dialect import Dialect, PerDialect
 from popserver.database.rows import RowQuery, encode_rows, rows_parameter
-from popserver.database.schema import KEY_SHIFT, message, progress
+from popserver.database.schema import KEY_SHIFT, progress
 from popserver.database.statement import Statement
 from popserver.engine.transaction import Transaction
 from popserver.fifo import moving_positions
 from popserver.fifo.positions import MessageGroupKey, any_position_from
 from popserver.fifo.runs import any_of_lite_topic
 from popserver.members.lite_subscriptions import first_subscriber
+from popserver.messages.by_key import by_keys
 from popserver.messages.lite_topics import first_key_of
-from popserver.messages.ranges import INSIDE, WINDOW_OFFSETS
-from popserver.messages.read import BY_KEY
+from popserver.messages.ranges import PASSED, WINDOW_OFFSETS
 from popserver.model.topic import message_key, offset_of, queue_of
 from popserver.receiving.batch import Candidate, ReceiveBatch
 from popserver.receiving.grant import Receive
@@ -203,11 +203,8 @@ class _LiteSearch:
 
     def candidates(self, tx: Transaction) -> dict[str, list[Candidate]]:
         """The messages of each client."""
-        keys = [(key,) for several in self._keys.values() for key, _ in several]
-        if not keys:
-            return {}
-        rows = BY_KEY.rows(tx.conn, {"keys": encode_rows(keys)}, bodies=self._batch.bodies)
-        by_key = {row.message_key: row for row in rows}
+        keys = [key for several in self._keys.values() for key, _ in several]
+        by_key = by_keys(tx.conn, keys, self._batch.bodies)
         return {
             client_id: [Candidate(by_key[key], 1, member) for key, member in several if key in by_key]
             for client_id, several in self._keys.items()
@@ -228,30 +225,28 @@ def _rows(tx: Transaction, batch: ReceiveBatch, keys: range, wanted: int) -> tup
 
 
 # Scalar subqueries instead of EXISTS: Postgres would turn EXISTS into a join that reads all deliveries of the group.
-_ANY_DELIVERY = any_of_lite_topic(bindparam("group_id"), bindparam("topic_id"), message.c.message_group)
-_FIRST_KEY = first_key_of(bindparam("topic_id"), message.c.message_group)
-_IS_BEHIND_EXPIRED = message.c.message_key >= lite_expired_key()
-_SUBSCRIBER = first_subscriber(bindparam("group_id"), bindparam("topic_id"), message.c.message_group)
+_ANY_DELIVERY = any_of_lite_topic(bindparam("group_id"), bindparam("topic_id"), PASSED.c.message_group)
+_FIRST_KEY = first_key_of(bindparam("topic_id"), PASSED.c.message_group)
+_IS_BEHIND_EXPIRED = PASSED.c.message_key >= lite_expired_key()
+_SUBSCRIBER = first_subscriber(bindparam("group_id"), bindparam("topic_id"), PASSED.c.message_group)
 
 
 def _new(dialect: Dialect, client_id: ColumnElement[Any]) -> RowQuery[_NewRow]:
-    queue_id = message.c.message_key.op(">>")(KEY_SHIFT)
-    key = bindparam("group_id", type_=BigInteger), queue_id, message.c.message_group
+    queue_id = PASSED.c.message_key.op(">>")(KEY_SHIFT)
+    key = bindparam("group_id", type_=BigInteger), queue_id, PASSED.c.message_group
     if_there = case(
         (any_position_from(dialect, key, literal_column("0")).is_not(None), literal_column(str(_HAS_ROW))),
         (_ANY_DELIVERY.is_not(None), literal_column(str(_IS_HELD))),
         else_=literal_column(str(_FREE)),
     )
     is_taken = case(
-        (or_(_IS_BEHIND_EXPIRED, message.c.message_key >= _FIRST_KEY), if_there),
+        (or_(_IS_BEHIND_EXPIRED, PASSED.c.message_key >= _FIRST_KEY), if_there),
         else_=literal_column(str(_HAS_EXPIRED)),
     )
     return RowQuery(
         _NewRow,
-        # No further condition: with those of the index of message groups, Postgres might read all of that index.
-        select(message.c.message_key, message.c.message_group, client_id.label("client_id"), is_taken.label("is_taken"))
-        .where(*INSIDE)
-        .order_by(message.c.message_key)
+        select(PASSED.c.message_key, PASSED.c.message_group, client_id.label("client_id"), is_taken.label("is_taken"))
+        .order_by(PASSED.c.message_key)
         .limit(bindparam("limit")),
     )
 

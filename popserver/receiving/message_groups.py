@@ -9,20 +9,19 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from itertools import takewhile
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from sqlalchemy import Connection, Select, and_, bindparam, func, select
+from sqlalchemy import Connection
 
 from popserver.catalog.progress import QueueToScan
-from popserver.database.rows import RowQuery, encode_column, encode_rows, rows_parameter
-from popserver.database.schema import IS_ORIGINAL, message
+from popserver.database.rows import encode_rows
 from popserver.delivery.message_groups import by_member, runs_of
 from popserver.engine.transaction import Transaction
 from popserver.fifo import moving_positions, order, positions
 from popserver.fifo.positions import MessageGroupKey, Opened
 from popserver.filters import SqlFilter
-from popserver.messages.ranges import FilterQuery, Unjudged
-from popserver.messages.read import BY_KEY, MessageQuery, MessageRow
+from popserver.messages.by_key import MessageQuery, MessageRow, by_keys, row_query
+from popserver.messages.ranges import FilterQuery, Unjudged, shares
 from popserver.model.topic import message_key, offset_of, queue_of
 from popserver.receiving.batch import Candidate, ReceiveBatch
 
@@ -130,10 +129,7 @@ def to_judge(
 def rest_of(tx: Transaction, batch: ReceiveBatch, runs: Iterable[GroupRun], limit: int) -> list[Candidate]:
     """Further messages of the runs that are READY again, in order; at most `limit` messages."""
     rest = {key: (attempt, run.member) for run in runs if run.found for key, attempt in run.rest[: max(0, limit)]}
-    if not rest:
-        return []
-    named = {"keys": encode_column(rest)}
-    rows = {row.message_key: row for row in BY_KEY.rows(tx.conn, named, bodies=batch.bodies)}
+    rows = by_keys(tx.conn, rest, batch.bodies)
     found = [Candidate(rows[key], attempt, member, has_delivery=True) for key, (attempt, member) in rest.items()]
     return found[:limit]
 
@@ -183,9 +179,7 @@ def _again(tx: Transaction, batch: ReceiveBatch, opened: Sequence[Opened], share
         rests[member] = [(row.message_key, row.attempt + 1) for row in ready[len(attempts) :]]
         if attempts or not ready:
             keys[member] = attempts
-    named = {"keys": encode_column(key for attempts in keys.values() for key in attempts)}
-    rows = BY_KEY.rows(tx.conn, named, bodies=batch.bodies)
-    by_key = {row.message_key: row for row in rows}
+    by_key = by_keys(tx.conn, [key for attempts in keys.values() for key in attempts], batch.bodies)
     for member, attempts in keys.items():
         found = [Candidate(by_key[key], attempt, member, has_delivery=True) for key, attempt in attempts.items()]
         runs.append(GroupRun(member, found, next_offsets[member], stays_open=False, rest=rests[member]))
@@ -233,10 +227,7 @@ def _parts(
         return _shared_out(batch, opened, places, messages, share, limit), {row.message_key: row for row in messages}
     scanned = _BEHIND_KEYS.rows(tx.conn, names)
     parts = _shared_out(batch, opened, places, scanned, share, limit)
-    keys = [key for part in parts for key in part.keys]
-    named = {"keys": encode_column(keys)}
-    messages = BY_KEY.rows(tx.conn, named, bodies=batch.bodies) if keys else []
-    return parts, {row.message_key: row for row in messages}
+    return parts, by_keys(tx.conn, [key for part in parts for key in part.keys], batch.bodies)
 
 
 def _shared_out(
@@ -306,36 +297,6 @@ def _is_wanted(batch: ReceiveBatch, row: MessageRow | _GroupBehindScan) -> bool 
     return batch.wanted.wants_all or row.tag in batch.wanted.tags
 
 
-_BOUNDS = rows_parameter("bounds", "number", "from_key", "to_key", text=("message_group",))
-_other = message.alias("other")
-# The message after the group's share: the messages before it are the share.
-_END_OF_SHARE = (
-    select(_other.c.message_key)
-    .where(
-        _other.c.message_group == _BOUNDS.c.message_group,
-        _other.c.copy_of.is_(None),
-        _other.c.message_key >= _BOUNDS.c.from_key,
-        _other.c.message_key < _BOUNDS.c.to_key,
-    )
-    .order_by(_other.c.message_key)
-    .limit(1)
-    .offset(bindparam("share"))
-    .correlate(_BOUNDS)
-    .scalar_subquery()
-)
-
-
-def _shares(every: Select[Any]) -> Select[Any]:
-    inside = and_(
-        message.c.message_group == _BOUNDS.c.message_group,
-        IS_ORIGINAL,
-        message.c.message_key >= _BOUNDS.c.from_key,
-        message.c.message_key < func.coalesce(_END_OF_SHARE, _BOUNDS.c.to_key),
-    )
-    in_order = every.select_from(_BOUNDS).join(message, inside).order_by(_BOUNDS.c.number, message.c.message_key)
-    return in_order.limit(bindparam("limit"))
-
-
-_BEHIND = MessageQuery(_shares)
-_BEHIND_KEYS = RowQuery(_GroupBehindScan, _shares(select(*(message.c[name] for name in _GroupBehindScan._fields))))
-_TO_JUDGE = FilterQuery(_shares)
+_BEHIND = MessageQuery(shares)
+_BEHIND_KEYS = row_query(_GroupBehindScan, shares)
+_TO_JUDGE = FilterQuery(shares)

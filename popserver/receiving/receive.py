@@ -15,7 +15,6 @@ from itertools import zip_longest
 from typing import NamedTuple
 
 from popserver.catalog.progress import QueueToScan
-from popserver.database.rows import encode_column
 from popserver.delivery import ready
 from popserver.delivery.places import OpenFrom, ReadyFrom, ReadySearch
 from popserver.delivery.ready import AgainRow
@@ -23,7 +22,7 @@ from popserver.engine.transaction import STEP_ROWS_MAX, Transaction, carries_out
 from popserver.fifo import moving_starts
 from popserver.fifo.positions import MessageGroupKey
 from popserver.filters import Filter
-from popserver.messages.read import BY_KEY, DEFERRED, Bodies, stored_messages
+from popserver.messages.by_key import DEFERRED, Bodies, by_keys, stored_messages
 from popserver.model import handles
 from popserver.model.errors import PopError
 from popserver.model.handles import Receipt
@@ -288,11 +287,9 @@ def _room_for_old(batch: ReceiveBatch, *, new_waits: bool) -> int:
 
 
 def _load(tx: Transaction, batch: ReceiveBatch, ready_again: Sequence[AgainRow | lite.RedrivenRow]) -> list[Candidate]:
-    if not ready_again:
-        return []
     attempts = {row.message_key: row.attempt + 1 for row in ready_again}
-    rows = BY_KEY.rows(tx.conn, {"keys": encode_column(attempts)}, bodies=batch.bodies)
-    return [Candidate(row, attempts[row.message_key], has_delivery=True) for row in rows]
+    found = by_keys(tx.conn, attempts, batch.bodies)
+    return [Candidate(row, attempts[key], has_delivery=True) for key, row in found.items()]
 
 
 def _distribute(

@@ -11,11 +11,10 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from popserver.database.notifications import DUE
-from popserver.database.rows import encode_column
 from popserver.delivery import deliveries, holds
 from popserver.delivery.holds import AttemptRow
 from popserver.engine.transaction import Transaction
-from popserver.messages.read import BY_KEY, MessageRow
+from popserver.messages.by_key import MessageRow, by_keys
 from popserver.model.handles import Receipt
 from popserver.model.retry import Holder
 from popserver.receiving.batch import ReceiveBatch
@@ -48,8 +47,7 @@ def held_by(tx: Transaction, batch: ReceiveBatch, attempt_ids: Iterable[str]) ->
 
 
 def _loaded(tx: Transaction, batch: ReceiveBatch, rows: Sequence[AttemptRow]) -> list[HeldDelivery]:
-    messages = BY_KEY.rows(tx.conn, {"keys": encode_column(row.message_key for row in rows)})
-    by_key = {each.message_key: each for each in messages}
+    by_key = by_keys(tx.conn, [row.message_key for row in rows])
     return [HeldDelivery(by_key[row.message_key], _receipt(batch, row), row.attempt) for row in rows]
 
 

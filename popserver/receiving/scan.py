@@ -18,6 +18,7 @@ from sqlalchemy import (
     Connection,
     Executable,
     ScalarSelect,
+    Select,
     and_,
     bindparam,
     func,
@@ -30,8 +31,8 @@ from sqlalchemy import (
 from popserver.catalog.progress import QueueToScan
 from popserver.database.dialect import Dialect, PerDialect
 from popserver.database.newest import is_locked
-from popserver.database.rows import encode_column, rows_parameter
-from popserver.database.schema import message, progress
+from popserver.database.rows import encode_column
+from popserver.database.schema import progress
 from popserver.database.statement import Statement
 from popserver.delivery import delivered
 from popserver.delivery.places import PLACE_QUERIES
@@ -42,8 +43,8 @@ from popserver.fifo.runs import any_of_run
 from popserver.fifo.start_offsets import own_start
 from popserver.filters import SqlFilter, TagFilter
 from popserver.filters.tags import EVERYTHING
-from popserver.messages.ranges import INSIDE, WINDOW_OFFSETS, WITH_TAG, narrowed, of_tags
-from popserver.messages.read import MessageQuery, MessageRow
+from popserver.messages.by_key import MessageQuery, MessageRow, Narrowing, in_order
+from popserver.messages.ranges import PASSED, WINDOW_OFFSETS, WITH_TAG, narrowed, of_tags
 from popserver.model.names import owner_of
 from popserver.model.topic import OFFSET_BITS, offset_of
 from popserver.receiving.batch import Candidate, ReceiveBatch
@@ -211,7 +212,6 @@ def _between(place: QueueToScan, start: int, end: int, limit: int) -> dict[str, 
     return {"from_key": queue_key + start, "to_key": queue_key + end, "limit": limit}
 
 
-_KEYS = rows_parameter("keys", "message_key")
 _READ: dict[str, Any] = {"group_id": bindparam("for_group"), "queue_id": bindparam("for_queue")}
 _MOVE_ON = PerDialect(
     lambda dialect: Statement(
@@ -220,35 +220,41 @@ _MOVE_ON = PerDialect(
 )
 
 
-def _start(dialect: Dialect, of_queue: str) -> ColumnElement[int]:
-    """Where to look for the message's group: `start_key` or `start_offset` of its queue, or its own."""
+def _start(dialect: Dialect, message_group: Any, of_queue: str) -> ColumnElement[int]:
+    """Where to look for the message group: `start_key` or `start_offset` of its queue, or its own."""
     start: ColumnElement[int] = bindparam(of_queue, type_=BigInteger)
     if not dialect.has_other_writers:
         return start
-    found = own_start(bindparam("group_id"), bindparam("for_queue"), message.c.message_group).correlate(message)
+    found = own_start(bindparam("group_id"), bindparam("for_queue"), message_group).correlate(message_group.table)
     first = bindparam("queue_key", type_=BigInteger) if of_queue == "start_key" else literal_column("0")
     return func.coalesce(first + found, start)
 
 
-def _any_delivery(dialect: Dialect) -> ScalarSelect[int]:
+def _any_delivery(dialect: Dialect, message_group: Any) -> ScalarSelect[int]:
     return any_of_run(
         dialect,
         group_id=bindparam("group_id"),
         topic_id=bindparam("topic_id"),
-        message_group=message.c.message_group,
-        from_key=_start(dialect, "start_key"),
+        message_group=message_group,
+        from_key=_start(dialect, message_group, "start_key"),
     )
 
 
-def _any_row_behind(dialect: Dialect) -> ScalarSelect[int]:
+def _any_row_behind(dialect: Dialect, message_group: Any) -> ScalarSelect[int]:
     group_id, queue_id = (bindparam(name, type_=BigInteger) for name in ("group_id", "for_queue"))
-    key = group_id, queue_id, message.c.message_group
-    return any_position_from(dialect, key, _start(dialect, "start_offset"))
+    key = group_id, queue_id, message_group
+    return any_position_from(dialect, key, _start(dialect, message_group, "start_offset"))
 
 
-def _is_free(dialect: Dialect) -> ColumnElement[bool]:
-    is_nowhere = and_(_any_delivery(dialect).is_(None), _any_row_behind(dialect).is_(None))
-    return or_(message.c.message_group.is_(None), is_nowhere)
+def _only_free(dialect: Dialect) -> Narrowing:
+    """Narrow a query to messages without a message group, and to those of groups that are not locked."""
+
+    def narrow(found: Select[Any]) -> Select[Any]:
+        message_group = found.selected_columns.message_group
+        is_nowhere = _any_delivery(dialect, message_group).is_(None), _any_row_behind(dialect, message_group).is_(None)
+        return found.where(or_(message_group.is_(None), and_(*is_nowhere)))
+
+    return narrow
 
 
 class _Queries(NamedTuple):
@@ -259,39 +265,36 @@ class _Queries(NamedTuple):
     chosen: MessageQuery  # among `keys`
 
 
-def _queries(*conditions: Any) -> _Queries:
-    every = narrowed(*conditions)
-    among = message.c.message_key.in_(select(_KEYS.c.message_key))
+def _queries(only: Narrowing) -> _Queries:
+    every, tagged = narrowed(), narrowed(*WITH_TAG)
     return _Queries(
-        MessageQuery(every),
-        MessageQuery(narrowed(*conditions, *WITH_TAG)),
-        MessageQuery(
-            lambda found: found.where(among, *conditions).order_by(message.c.message_key).limit(bindparam("limit"))
-        ),
+        MessageQuery(lambda found: only(every(found))),
+        MessageQuery(lambda found: tagged(only(found))),
+        MessageQuery(lambda found: only(in_order(found)).limit(bindparam("limit"))),
     )
 
 
-_ALL = _queries()
-_FREE = PerDialect(lambda dialect: _queries(_is_free(dialect)))
+_ALL = _queries(lambda found: found)
+_FREE = PerDialect(lambda dialect: _queries(_only_free(dialect)))
 _NEXT = _ALL.every
 
 
 def _store_locked(dialect: Dialect) -> Executable:
     """A row for each message group with held messages that has none yet; it continues at the first message that was
     skipped."""
+    message_group: Any = PASSED.c.message_group
     skipped = select(
         bindparam("group_id", type_=BigInteger),
         bindparam("for_queue", type_=BigInteger),
-        message.c.message_group,
+        message_group,
         bindparam("topic_id", type_=BigInteger),
-        func.min(message.c.message_key) - bindparam("queue_key", type_=BigInteger),
+        func.min(PASSED.c.message_key) - bindparam("queue_key", type_=BigInteger),
     ).where(
-        *INSIDE,
-        message.c.message_group.is_not(None),
-        _any_delivery(dialect).is_not(None),
-        _any_row_behind(dialect).is_(None),
+        message_group.is_not(None),
+        _any_delivery(dialect, message_group).is_not(None),
+        _any_row_behind(dialect, message_group).is_(None),
     )
-    return moving_positions.adding(skipped.group_by(message.c.message_group))
+    return moving_positions.adding(skipped.group_by(message_group))
 
 
 _STORE_LOCKED = PerDialect(_store_locked)

@@ -10,16 +10,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from sqlalchemy import Connection, bindparam, func, select
+from sqlalchemy import Connection
 
-from popserver.database.rows import RowQuery, RowStatement, encode_column, rows_parameter
-from popserver.database.schema import IS_ORIGINAL, message
 from popserver.engine.reader import Reader
 from popserver.filters import TagFilter
 from popserver.inspection import find
 from popserver.inspection.find import Wish
-from popserver.messages import read, seek
-from popserver.messages.read import MessageSize
+from popserver.messages import by_key, parts, read, seek
+from popserver.messages.by_key import HeadRow
 from popserver.model.errors import BadRequest
 from popserver.model.message import StoredMessage
 from popserver.model.topic import (
@@ -74,12 +72,6 @@ class _Place(NamedTuple):
 
     number: int
     offset: int
-
-
-class _ScannedRow(NamedTuple):
-    message_key: int
-    stored_at_ms: int
-    tag: str | None
 
 
 # How many bytes of an answer a message needs.
@@ -164,7 +156,7 @@ class _Scanned:
         self.examined = 0
         self.to_skip = query.skip
 
-    def take(self, row: _ScannedRow) -> bool:
+    def take(self, row: HeadRow) -> bool:
         """Examine a message. False if it belongs to the next page, because this one is full."""
         wanted = self.query.tags
         if wanted.wants_all or row.tag in wanted.tags:
@@ -200,8 +192,7 @@ def _fitting(
 ) -> tuple[list[StoredMessage], int | None]:
     """The first of these messages, as many as fit into an answer, and the key of the first that does not."""
     # First by the sizes of bodies alone, so that few are loaded in vain.
-    rows = _SIZES.rows(conn, {"keys": encode_column(keys)})
-    sizes = {row.message_key: row.size for row in rows}
+    sizes = by_key.sizes(conn, keys)
     small = read.within_a_page(((key, sizes.get(key, 0)) for key in keys), PAGE_BYTES_MAX)
     loaded = {each.message_key: each for each in read.load(conn, topic, small)}
     whole = ((key, size_of(each) + _FRAME_BYTES) for key, each in loaded.items())
@@ -216,11 +207,9 @@ def _begin(conn: Connection, topic: Topic, queue: MessageQueue, query: Query, pl
     return max(offset, seek.offset_at(conn, topic, queue, query.begin_ms))
 
 
-def _step(conn: Connection, queue: MessageQueue, from_offset: int, lite_topic: str | None) -> list[_ScannedRow]:
-    names = {"first": message_key(queue.queue_id, from_offset), "end": message_key(queue.queue_id + 1, 0)}
-    if lite_topic is not None:
-        return _FORWARDS_OF_LITE_TOPIC.rows(conn, names | {"limit": STEP_MESSAGES, "named": lite_topic})
-    return _FORWARDS.rows(conn, names | {"limit": STEP_MESSAGES})
+def _step(conn: Connection, queue: MessageQueue, from_offset: int, lite_topic: str | None) -> list[HeadRow]:
+    first, end = message_key(queue.queue_id, from_offset), message_key(queue.queue_id + 1, 0)
+    return parts.page(conn, first, end, STEP_MESSAGES, message_group=lite_topic)
 
 
 def _page_of_key(scroll_id: str) -> str:
@@ -244,22 +233,3 @@ def _place(scroll_id: str) -> _Place:
 
 def _foreign(scroll_id: str) -> BadRequest:
     return BadRequest(f"scroll id '{scroll_id[:64]}' is not of an answer to such a request; begin without one")
-
-
-_KEYS = rows_parameter("keys", "message_key")
-_SIZES = RowQuery(
-    MessageSize,
-    select(message.c.message_key, func.length(message.c.body).label("size")).where(
-        message.c.message_key.in_(select(_KEYS.c.message_key))
-    ),
-)
-_forwards = (
-    select(message.c.message_key, message.c.stored_at_ms, message.c.tag)
-    .where(message.c.message_key >= bindparam("first"), message.c.message_key < bindparam("end"))
-    .order_by(message.c.message_key)
-    .limit(bindparam("limit"))
-)
-_FORWARDS = RowStatement(_ScannedRow, _forwards)
-_FORWARDS_OF_LITE_TOPIC = RowStatement(
-    _ScannedRow, _forwards.where(IS_ORIGINAL, message.c.message_group == bindparam("named"))
-)

@@ -126,7 +126,7 @@ def _first_again() -> None:
 
 @_fault("a body loses its first byte", Scene.PLAIN, "I1", "I2")
 def _body_changed() -> None:
-    append = _module("popserver.messages.append")
+    append = _module("popserver.messages.stored")
 
     rows, calls = append._rows, itertools.count(1)
 

@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 
 from popserver.filters.tags import parse
-from popserver.messages import append
+from popserver.messages.stored import Append, append
 from popserver.model.group import Group
 from popserver.model.handles import Receipt
 from popserver.model.retry import Holder
@@ -25,7 +25,7 @@ Act = Callable[[OpenStore, Group, Topic], object]
 ACTS: dict[str, tuple[Act, set[str]]] = {
     "send": (lambda store, _, topic: store.send(topic, 3), {"queue_pk"}),
     "send carefully": (
-        lambda store, _, topic: store.do(append.append, append.Append(topic, messages_of(3)), careful=True),
+        lambda store, _, topic: store.do(append, Append(topic, messages_of(3)), careful=True),
         {"message_id"},
     ),
     "receive": (

@@ -11,7 +11,7 @@ from sqlalchemy.exc import OperationalError
 
 from popserver.engine import writer
 from popserver.engine.transaction import Read
-from popserver.messages import append
+from popserver.messages.stored import Append
 from popserver.model.errors import Internal, PopError, StoreUnavailable
 from tests.support.builders import GROUP, TOPIC, a_message, messages_of
 from tests.support.open_store import a_receive
@@ -83,7 +83,7 @@ async def test_within_a_batch_the_house_order_rules(broker: RunningBroker) -> No
     group, topic = await broker.broker.catalog.subscription(GROUP, TOPIC)
     sent = messages_of(1)
     received = broker.broker.writer.submit(a_receive(group, topic))
-    broker.broker.writer.submit(append.Append(topic, sent))
+    broker.broker.writer.submit(Append(topic, sent))
     assert ids((await received).deliveries) == [sent[0].message_id]
 
 
@@ -252,7 +252,7 @@ async def test_closing_does_what_was_asked_on_the_answer_to_the_last(sqlite_url:
         await broker.send()
         writer, later = broker.broker.writer, []
         group, topic = await broker.broker.catalog.subscription(GROUP, TOPIC)
-        last = writer.submit(append.Append(topic, messages_of(1)))
+        last = writer.submit(Append(topic, messages_of(1)))
         last.add_done_callback(lambda _: later.append(writer.submit(a_receive(group, topic))))
         await writer.close()
         assert [len(each.result().deliveries) for each in later] == [2]

@@ -10,8 +10,7 @@ from sqlalchemy.exc import IntegrityError
 
 from popserver.database.database import Database
 from popserver.engine.transaction import RepeatedId, Transaction
-from popserver.messages import append
-from popserver.messages.append import Append
+from popserver.messages.stored import Append, append
 from popserver.model.message import Message, SendResult
 from popserver.model.topic import Topic
 from tests.frozen.catching import NOT_CAUGHT
@@ -47,9 +46,9 @@ class TouredStore(OpenStore):
     def sent(self, topic: Topic, *batch: Message) -> list[SendResult]:
         """As the writer sends: first without a look, and carefully when that meets something."""
         try:
-            return self.one(append.append, Append(topic, batch))
+            return self.one(append, Append(topic, batch))
         except (RepeatedId, IntegrityError):
-            (results,) = self.do(append.append, Append(topic, batch), careful=True)
+            (results,) = self.do(append, Append(topic, batch), careful=True)
             assert isinstance(results, list)
             return results
 

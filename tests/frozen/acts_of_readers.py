@@ -30,7 +30,7 @@ from popserver.lite import facts as lite_facts
 from popserver.maintenance import clock_notes
 from popserver.members import lite_subscriptions
 from popserver.members import sql as members_sql
-from popserver.messages import append, lite_topics, pending_messages, read, seek
+from popserver.messages import lite_topics, pending_messages, read, seek
 from popserver.metrics.store import store_facts
 from popserver.model.group import Group
 from popserver.model.topic import Topic, message_key
@@ -127,7 +127,7 @@ def look_topics_and_groups_up(store: TouredStore, world: World) -> None:
 @act
 def see_what_is_due(store: TouredStore, _world: World) -> None:
     look_up(store, due.next_due_ms, pending_messages.first_due_ms)
-    ask(store, unattended_push_clients, clock_notes.last, append.newest_stored_at_ms)
+    ask(store, unattended_push_clients, clock_notes.last, seek.newest_stored_at_ms)
 
 
 @act
@@ -187,10 +187,10 @@ def ask_for_messages(store: TouredStore, world: World) -> None:
         lambda conn: read.peek(conn, world.topic.name, None, None, PAGE),
         lambda conn: read.peek(conn, world.topic.name, number, offset, PAGE),
         *(
-            lambda conn, each=each: message_facts.message_facts(
-                conn, world.group.name, world.topic.name, each.message_id, store.times
+            lambda conn, group=group, each=each: message_facts.message_facts(
+                conn, group.name, world.topic.name, each.message_id, store.times
             )
-            for each in (in_group, plain)
+            for group, each in ((world.group, in_group), (world.group, plain), (world.pulling, plain))
         ),
         *(
             lambda conn, each=each: facts.find_message(conn, each, plain.message_id)

@@ -10,8 +10,8 @@ from sqlalchemy.exc import IntegrityError
 
 from popserver.catalog import topics
 from popserver.filters import tag_hash
-from popserver.messages import append
-from popserver.messages.append import Append, newest_stored_at_ms
+from popserver.messages.seek import newest_stored_at_ms
+from popserver.messages.stored import Append, append
 from popserver.model.errors import TopicNotFound
 from popserver.model.message import BodyEncoding, SendResult
 from popserver.model.topic import message_key
@@ -72,7 +72,7 @@ def test_many_messages_in_one_request_keep_their_order(store: OpenStore) -> None
 def test_requests_of_several_topics_in_one_call(store: OpenStore) -> None:
     one, other = store.topic("one"), store.topic("other")
     wishes = [Append(topic, messages_of(2, topic.name)) for topic in (other, one, other)]
-    results = store.do(append.append, *wishes)
+    results = store.do(append, *wishes)
     assert [[each.offset for each in result] for result in results if isinstance(result, list)] == [
         [0, 1],
         [0, 1],
@@ -106,7 +106,7 @@ def test_a_repeated_id_gets_the_first_result_and_stores_nothing(store: OpenStore
     first = store.send(topic, [sent])
     before = store.digest()
     again = Append(topic, [sent._replace(body=b"second", tag="other")])
-    assert list(store.do(append.append, again, careful=True)) == [first]
+    assert list(store.do(append, again, careful=True)) == [first]
     assert store.digest() == before
     assert store.rings == set()
 
@@ -117,7 +117,7 @@ def test_an_id_repeated_within_a_batch_and_across_requests_is_stored_once(store:
     twice = [a_message(message_id=message_id, body=body) for body in (b"1", b"2")]
     other = a_message()
     one, two = store.do(
-        append.append,
+        append,
         Append(topic, [twice[0], other, twice[1]]),
         Append(topic, [twice[1]]),
         careful=True,
@@ -164,7 +164,7 @@ def test_repeated_ids_are_looked_up_in_steps(store: OpenStore) -> None:
     """A database takes only so many parameters in one statement."""
     topic = store.topic()
     batch = messages_of(2_500)
-    (first,) = store.do(append.append, append.Append(topic, batch))
+    (first,) = store.do(append, Append(topic, batch))
     sizes: list[int] = []
 
     def count(_conn: object, _cursor: object, statement: str, parameters: Any, *_: object) -> None:
@@ -172,7 +172,7 @@ def test_repeated_ids_are_looked_up_in_steps(store: OpenStore) -> None:
             sizes.append(len(parameters))
 
     event.listen(store.conn, "before_cursor_execute", count)
-    (again,) = store.do(append.append, append.Append(topic, batch), careful=True)
+    (again,) = store.do(append, Append(topic, batch), careful=True)
     event.remove(store.conn, "before_cursor_execute", count)
     assert again == first
     assert len(sizes) == 6  # three steps in each of the two tables

@@ -9,9 +9,9 @@ from sqlalchemy.exc import IntegrityError
 
 from popserver.catalog import topics
 from popserver.engine.transaction import STEP_ROWS_MAX, RepeatedId
-from popserver.messages import append, keys
-from popserver.messages.append import Append
+from popserver.messages import keys
 from popserver.messages.keys import Expire, Expired
+from popserver.messages.stored import Append, append
 from popserver.model.message import PROPERTY, WINDOW_MS, Message, SendResult
 from popserver.model.topic import Topic
 from tests.support.builders import a_message
@@ -26,9 +26,9 @@ def keyed(key: str, topic: Topic, **more: Any) -> Message:
 def sent(store: OpenStore, topic: Topic, *batch: Message) -> list[SendResult]:
     """As the writer sends: first without a look, and carefully when that meets something."""
     try:
-        (results,) = store.do(append.append, Append(topic, batch))
+        (results,) = store.do(append, Append(topic, batch))
     except (RepeatedId, IntegrityError):
-        (results,) = store.do(append.append, Append(topic, batch), careful=True)
+        (results,) = store.do(append, Append(topic, batch), careful=True)
     assert isinstance(results, list)
     return results
 
@@ -42,7 +42,7 @@ def test_a_repeat_under_another_id_gets_the_first_result_and_stores_nothing(stor
     before = store.digest()
     store.now_ms += WINDOW_MS - 1
     with pytest.raises(RepeatedId):
-        store.do(append.append, Append(topic, [keyed("order-42", topic)]))
+        store.do(append, Append(topic, [keyed("order-42", topic)]))
     assert sent(store, topic, keyed("order-42", topic), keyed("order-42", topic)) == [result, result]
     assert sent(store, topic, first._replace(body=b"again")) == [result]
     assert store.digest() == before
@@ -66,8 +66,8 @@ def test_requests_of_one_transaction_share_their_keys(store: OpenStore) -> None:
     batches = [[keyed("k", topic)], [keyed("k", topic)], [keyed("k", other)]]
     wishes = [Append(of, batch) for of, batch in zip((topic, topic, other), batches, strict=True)]
     with pytest.raises(RepeatedId):
-        store.do(append.append, *wishes)
-    one, two, three = store.do(append.append, *wishes, careful=True)
+        store.do(append, *wishes)
+    one, two, three = store.do(append, *wishes, careful=True)
     place = SendResult(batches[0][0].message_id, 0, 0)
     assert (one, two, three) == ([place], [place], [SendResult(batches[2][0].message_id, 0, 0)])
 
@@ -93,7 +93,7 @@ def test_after_the_window_a_key_is_free_again(store: OpenStore) -> None:
 def test_without_a_window_keys_are_not_heeded(store: OpenStore) -> None:
     topic = store.topic()
     for _ in range(2):
-        store.do(append.append, Append(topic, [keyed("k", topic)], key_window_ms=0))
+        store.do(append, Append(topic, [keyed("k", topic)], key_window_ms=0))
     assert store.one_value("SELECT COUNT(*) FROM message") == 2
     assert store.one_value("SELECT COUNT(*) FROM idempotency") == 0
 

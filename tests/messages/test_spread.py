@@ -11,8 +11,8 @@ from popclient import Message, Producer
 from popclient.admin import Admin
 from popserver import embedded
 from popserver.catalog import topics
-from popserver.messages import append
 from popserver.messages.spread import RUN
+from popserver.messages.stored import Append, append
 from popserver.model.topic import MessageType, Topic
 from popserver.producing import half_messages
 from popserver.producing.rules import Resolution
@@ -54,7 +54,7 @@ def in_batches(store: OpenStore, topic: Topic) -> int:
 
 def several_together(store: OpenStore, topic: Topic) -> int:
     for count in (1, 9, 40):
-        store.do(append.append, *(append.Append(topic, messages_of(32)) for _ in range(count)))
+        store.do(append, *(Append(topic, messages_of(32)) for _ in range(count)))
     return 50 * 32
 
 
@@ -66,7 +66,7 @@ def with_repeats(store: OpenStore, topic: Topic) -> int:
         batch = [a_message(), first]
         with pytest.raises(IntegrityError):
             store.send(topic, batch, queue=None)
-        store.do(append.append, append.Append(topic, batch), careful=True)
+        store.do(append, Append(topic, batch), careful=True)
     return 1 + 6 * QUEUES
 
 

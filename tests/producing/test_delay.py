@@ -12,8 +12,8 @@ from popserver.database import schema
 from popserver.engine.transaction import STEP_ROWS_MAX, RepeatedId, Transaction
 from popserver.filters.tags import parse
 from popserver.maintenance import retention
-from popserver.messages import append
 from popserver.messages.pending_messages import _COLUMNS
+from popserver.messages.stored import Append, append
 from popserver.model.errors import MessageNotFound, MessagePropertyConflictWithType, TooLate, TopicNotFound
 from popserver.model.message import Message, id_to_bytes
 from popserver.model.states import PendingKind, State
@@ -113,7 +113,7 @@ def test_an_id_is_once_in_either_table(store: OpenStore) -> None:
     again, other = late._replace(message_type=MessageType.NORMAL), a_message()
     with pytest.raises(RepeatedId):
         store.send(topic, [again, other])
-    ((known, _),) = store.do(append.append, append.Append(topic, [again, other]), careful=True)
+    ((known, _),) = store.do(append, Append(topic, [again, other]), careful=True)
     assert known.deliver_at_ms == late.deliver_at_ms
     assert ids_in(store, "message") == [stored.message_id, other.message_id]
 

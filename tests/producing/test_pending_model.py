@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule
 
 from popserver.engine.transaction import RepeatedId
-from popserver.messages import append
+from popserver.messages.stored import Append, append
 from popserver.model.errors import InvalidTransactionId, MessageNotFound, PopError, TooLate
 from popserver.model.handles import is_transaction_of
 from popserver.model.message import Message, SendResult, id_to_bytes
@@ -180,12 +180,12 @@ class PendingAgainstModel(RuleBasedStateMachine):
 
     def _append(self, message: Message) -> Any:
         """As the writer does: at once, and looking first where that meets a repeated id."""
-        request = append.Append(self.topic, [message])
+        request = Append(self.topic, [message])
         try:
-            outcome: PopError | list[SendResult] = self.store.do(append.append, request)[0]
+            outcome: PopError | list[SendResult] = self.store.do(append, request)[0]
         except Exception as error:  # noqa: BLE001 - of the database's own or ours, whichever saw it first
             assert isinstance(error, RepeatedId) or "message_id" in str(error)
-            outcome = self.store.do(append.append, request, careful=True)[0]
+            outcome = self.store.do(append, request, careful=True)[0]
         assert isinstance(outcome, list)
         return outcome
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from popserver.engine.transaction import Transaction
-from popserver.messages import append
+from popserver.messages.stored import Append, append
 from popserver.model.errors import BadRequest
 from popserver.model.names import Resource
 from popserver.model.topic import QueueName
@@ -82,7 +82,7 @@ async def test_a_search_by_time_passes_over_nothing_though_who_began_first_comes
     await a.send()
     with database.writing.connect() as conn:
         database.begin(conn)
-        append.append(Transaction.at(conn, start_ms + 20), [append.Append(topic, messages_of(1))])
+        append(Transaction.at(conn, start_ms + 20), [Append(topic, messages_of(1))])
         waiting = asyncio.create_task(a.send(2))
         async with asyncio.timeout(60):
             while not (await a.query(WAITING_FOR_A_LOCK))[0].number:  # noqa: ASYNC110 - it is in the database

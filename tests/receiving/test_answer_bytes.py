@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from popserver.engine.transaction import ANSWER_BYTES_MAX
-from popserver.messages.read import SMALL_BODY_BYTES
+from popserver.messages.by_key import SMALL_BODY_BYTES
 from popserver.model.topic import MessageType
 from popserver.receiving import grant, receive
 from tests.support.builders import a_message, in_order

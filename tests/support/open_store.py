@@ -20,8 +20,8 @@ from popserver.engine.clock import Times
 from popserver.engine.transaction import ANSWER_BYTES_MAX, STEP_ROWS_MAX, Outdated, Transaction, lock
 from popserver.filters import SqlFilter, TagFilter
 from popserver.maintenance import purge as maintenance_purge
-from popserver.messages import append
 from popserver.messages.ranges import JUDGED_UNITS, Work
+from popserver.messages.stored import Append, append
 from popserver.model import handles
 from popserver.model.errors import PopError
 from popserver.model.group import Group, Mode
@@ -149,7 +149,7 @@ class OpenStore:
             and MessageType.PRIORITY not in topic.accepts
         ):
             topic = topic._replace(queues=(topic.queues[queue % len(topic.queues)],))
-        return self.one(append.append, append.Append(topic, listed))
+        return self.one(append, Append(topic, listed))
 
     def receive(self, group: Group, topic: Topic, batch_size: int = 32, **more: Any) -> list[Delivery]:
         return self.one(receiving_receive.receive, a_receive(group, topic, batch_size, **more)).deliveries

@@ -8,7 +8,7 @@ import pytest
 
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
-from popserver.messages import append
+from popserver.messages import stored
 from tests.support.door import Door, a_message
 
 SECRET = "planted-7f3a9c"
@@ -24,7 +24,7 @@ async def test_a_failure_is_logged_without_bodies_or_properties(
     if where == "door":
         monkeypatch.setattr(door.broker.sending, "send", fail)
     else:
-        monkeypatch.setattr(append, "_append_to_topic", fail)
+        monkeypatch.setattr(stored, "_append_to_topic", fail)
     sent = a_message("m1", body=SECRET.encode())
     sent.user_properties["card"] = SECRET
     (status,) = await door.statuses("SendMessage", wire.SendMessageRequest(messages=[sent]))

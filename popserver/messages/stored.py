@@ -1,29 +1,54 @@
-"""Appends messages to their queues, and gives out offsets."""
+"""What changes the table `message`: messages are appended, copied and removed. No other module writes it.
+
+A message never changes, with three exceptions: what a redrive repairs before others can see it, a retry message that a
+newer one replaces, and times at a reset of the clock. Others find messages: `messages.by_key` by key and by id,
+`messages.parts` and `messages.ranges` in a part of a queue, and `messages.seek` by time.
+
+A new message gets a key that no other transaction has, because its transaction has taken the offset from the queue's
+row. What changes or removes messages finds them by the primary key. A removal has locked the queue's row before
+(`lock_queue`), except for deleted topics, which get no message any more.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby
 from typing import Any, ClassVar, NamedTuple
 
-from sqlalchemy import Connection, bindparam, func, select
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Executable,
+    Insert,
+    Subquery,
+    bindparam,
+    case,
+    delete,
+    func,
+    insert,
+    literal_column,
+    null,
+    select,
+    update,
+)
 
 from popserver.catalog import queue_offsets
 from popserver.catalog.queue_offsets import SentTo, TakeToSend
-from popserver.catalog.queues import STORED
-from popserver.database.dialect import dialect_of
-from popserver.database.schema import KEY_SHIFT, message, progress
+from popserver.database.dialect import Dialect, PerDialect, dialect_of
+from popserver.database.rows import encode_column, encode_rows, rows_parameter
+from popserver.database.schema import message, progress
 from popserver.engine.transaction import Phase, RepeatedId, Request, Transaction, carries_out
 from popserver.filters import tag_hash
-from popserver.messages import duplicates, keys
+from popserver.messages import duplicates, keys, pending_messages
 from popserver.messages.keyed import KeyedMessages
 from popserver.messages.lite_topics import NewLiteTopics
 from popserver.messages.pending_messages import ANY_OF_IDS, ANY_OF_TOPIC
 from popserver.messages.spread import by_queue
 from popserver.model.errors import PopError, TopicNotFound
-from popserver.model.message import WINDOW_MS, Message, SendResult, id_to_bytes
+from popserver.model.message import WINDOW_MS, BodyEncoding, Message, SendResult, id_to_bytes
+from popserver.model.states import CopyKind
 from popserver.model.topic import OFFSET_BITS, MessageQueue, MessageType, Topic
 
 
@@ -63,19 +88,13 @@ def append(tx: Transaction, requests: Sequence[Append]) -> list[list[SendResult]
     return [answers[index] for index in range(len(requests))]
 
 
-def newest_stored_at_ms(conn: Connection) -> int:
-    """The latest `stored_at_ms`; 0 for an empty store. A server's clock must not start behind it."""
-    newest: int | None = conn.execute(_NEWEST).scalar()
-    return newest or 0
-
-
 def _append_to_lite_topics(tx: Transaction, requests: Sequence[Append]) -> list[list[SendResult] | PopError]:
     """Append to a bind topic: a request whose new lite topics are too many is refused."""
     lite_topics = NewLiteTopics(tx, requests[0].topic, [request.messages for request in requests])
     refusals = [lite_topics.refusal(request.messages) for request in requests]
     allowed = [request for request, refusal in zip(requests, refusals, strict=True) if refusal is None]
-    stored = iter(_append_to_topic(tx, allowed, lite_topics) if allowed else ())
-    return [next(stored) if refusal is None else refusal for refusal in refusals]
+    done = iter(_append_to_topic(tx, allowed, lite_topics) if allowed else ())
+    return [next(done) if refusal is None else refusal for refusal in refusals]
 
 
 def _append_to_topic(
@@ -191,12 +210,6 @@ def _as_object(properties: Mapping[str, str]) -> str:
 
 
 _TAKE = TakeToSend(ANY_OF_TOPIC, ANY_OF_IDS)
-_NEWEST = (
-    select(func.max(message.c.stored_at_ms))
-    .select_from(STORED)
-    .join(message, message.c.message_key == STORED.c.queue_id.op("<<")(KEY_SHIFT).op("|")(STORED.c.next_offset - 1))
-    .where(STORED.c.next_offset > 0)
-)
 
 
 def lock_queue(tx: Transaction, queue_id: int) -> Sequence[int] | None:
@@ -218,3 +231,144 @@ _LOCK_PROGRESS = (
     .with_for_update(skip_locked=True)
 )
 _COUNT_PROGRESS = select(func.count()).select_from(progress).where(progress.c.queue_id == bindparam("of_queue"))
+
+
+# Other new messages, and changes of stored ones.
+
+
+def enqueue(tx: Transaction, placed: Sequence[tuple[int, int, int, int]]) -> None:
+    """Store pending messages: (pending id, message key, stored-at time, tag hash) of each. Their bodies stay in the
+    database."""
+    tx.conn.execute(_ENQUEUE.of(tx.conn), {"places": encode_rows(placed)})
+
+
+def copy_to_retry_topic(
+    tx: Transaction, topic_id: int, stored_at_ms: int, copies: Sequence[tuple[int, int, str | None]]
+) -> None:
+    """Copy messages: (key, key of the copy, properties of the copy). All else is as in the message."""
+    tx.conn.execute(_RETRY, _copies(topic_id, stored_at_ms, copies))
+
+
+def copy_to_dead_letter_topic(
+    tx: Transaction, topic_id: int, stored_at_ms: int, copies: Sequence[tuple[int, int, int, str | None]]
+) -> None:
+    """The same: (key, key of the copy, 1 if it gets these properties and 0 if its own, properties)."""
+    tx.conn.execute(_DEAD_LETTER, _copies(topic_id, stored_at_ms, copies))
+
+
+def copy_redriven(
+    tx: Transaction, topic_id: int, stored_at_ms: int, copies: Sequence[tuple[int | str | None, ...]], *, anew: bool
+) -> None:
+    """The same: (key, key of the copy, tag hash, tag, keys, properties). `anew`: as an ordinary message of another
+    topic, which `make_original` makes an original. If two plans redrive a dead letter, the two copies have one id."""
+    tx.conn.execute(_REDRIVEN_ANEW if anew else _REDRIVEN, _copies(topic_id, stored_at_ms, copies))
+
+
+def set_bodies(tx: Transaction, bodies: Iterable[tuple[int, bytes]]) -> None:
+    """Give messages that this transaction has stored other bodies, which are not packed."""
+    plain = BodyEncoding.IDENTITY.value
+    rows = [{"of_key": key, "new_body": body, "plain": plain} for key, body in bodies]
+    if rows:
+        tx.conn.execute(_SET_BODY, rows)
+
+
+def make_original(tx: Transaction, ids: Iterable[tuple[int, bytes]]) -> None:
+    """Turn copies that this transaction has stored into originals with these message ids."""
+    tx.conn.execute(_MAKE_ORIGINAL, [{"of_key": key, "new_id": new_id} for key, new_id in ids])
+
+
+def lock(tx: Transaction, keys: Collection[int]) -> None:
+    """Lock messages in one order: others that lock them wait, and they cannot be removed."""
+    tx.conn.execute(_LOCK, {"these": encode_column(keys)})
+
+
+def replace_retries(tx: Transaction, keys: Collection[int]) -> None:
+    """Their parents are about to get new retry messages; a message has one."""
+    tx.conn.execute(_REPLACE, {"these": encode_column(keys)})
+
+
+def remove(tx: Transaction, keys: Collection[int]) -> None:
+    tx.conn.execute(_REMOVE, {"these": encode_column(keys)})
+
+
+def remove_range(tx: Transaction, first: int, end: int) -> int:
+    """Remove the messages from one key to before another one; returns how many."""
+    return tx.conn.execute(_REMOVE_RANGE, {"first": first, "end": end}).rowcount
+
+
+def set_stored_at(conn: Connection, keys: Collection[int], stored_at_ms: int) -> int:
+    """The server time was wrong: these messages were stored then. Returns how many there are."""
+    return conn.execute(_SET_STORED_AT, {"these": encode_column(keys), "now_ms": stored_at_ms}).rowcount
+
+
+def _copies(topic_id: int, stored_at_ms: int, copies: Sequence[Sequence[int | str | None]]) -> dict[str, Any]:
+    return {"copies": encode_rows(copies), "in_topic": topic_id, "copy_stored_at_ms": stored_at_ms}
+
+
+def _copying(kind: CopyKind, copies: Subquery, **becomes: ColumnElement[Any]) -> Insert:
+    """A statement that copies the messages of `copies`. A copy has the columns of its message, except the key, the
+    topic, the time, the lineage, and what it `becomes`."""
+    changed = {
+        "message_key": copies.c.copy_key,
+        "topic_id": bindparam("in_topic", type_=message.c.topic_id.type),
+        "copy_of": copies.c.source_key,
+        "copy_kind": literal_column(f"'{kind}'"),
+        "stored_at_ms": bindparam("copy_stored_at_ms", type_=message.c.stored_at_ms.type),
+        **becomes,
+    }
+    return insert(message).from_select(
+        [column.name for column in message.columns],
+        select(*(changed.get(column.name, column) for column in message.columns))
+        .select_from(copies)
+        .join(message, message.c.message_key == copies.c.source_key),
+    )
+
+
+def _enqueue(dialect: Dialect) -> Executable:
+    becomes: dict[str, ColumnElement[Any]] = {
+        "message_key": _PLACES.c.message_key,
+        "copy_of": null(),
+        "copy_kind": null(),
+        "stored_at_ms": _PLACES.c.stored_at_ms,
+        "tag_hash": _PLACES.c.tag_hash,
+    }
+    names = [column.name for column in message.columns]
+    stored = pending_messages.as_messages(dialect, _PLACES, names, becomes)
+    return insert(message).from_select(names, stored.order_by(_PLACES.c.message_key))
+
+
+_PLACES = rows_parameter("places", "pending_id", "message_key", "stored_at_ms", "tag_hash")
+_ENQUEUE = PerDialect(_enqueue)
+_retries = rows_parameter("copies", "source_key", "copy_key", text=("properties",))
+_RETRY = _copying(CopyKind.RETRY, _retries, properties=_retries.c.properties)
+_dead = rows_parameter("copies", "source_key", "copy_key", "is_retry", text=("properties",))
+_DEAD_LETTER = _copying(
+    CopyKind.DEAD_LETTER,
+    _dead,
+    properties=case((_dead.c.is_retry == literal_column("1"), _dead.c.properties), else_=message.c.properties),
+)
+_redriven = rows_parameter("copies", "source_key", "copy_key", "tag_hash", text=("tag", "keys", "properties"))
+_repaired = {name: _redriven.c[name] for name in ("tag_hash", "tag", "keys", "properties")}
+_REDRIVEN = _copying(CopyKind.REDRIVEN, _redriven, **_repaired)
+_REDRIVEN_ANEW = _copying(
+    CopyKind.REDRIVEN,
+    _redriven,
+    **_repaired,
+    message_group=null(),
+    priority=null(),
+    deliver_at_ms=null(),
+    message_type=literal_column(f"'{MessageType.NORMAL}'"),
+)
+_OF_KEY = update(message).where(message.c.message_key == bindparam("of_key"))
+_SET_BODY = _OF_KEY.values(body=bindparam("new_body"), body_encoding=bindparam("plain"))
+_MAKE_ORIGINAL = _OF_KEY.values(message_id=bindparam("new_id"), copy_of=null(), copy_kind=null())
+# Not "keys": for an UPDATE that would be the column.
+_THESE = rows_parameter("these", "message_key")
+_IS_ONE = message.c.message_key.in_(select(_THESE.c.message_key))
+_LOCK = select(message.c.message_key).where(_IS_ONE).order_by(message.c.message_key).with_for_update(key_share=True)
+_REPLACE = update(message).where(_IS_ONE).values(copy_kind=CopyKind.REPLACED_RETRY.value)
+_REMOVE = delete(message).where(_IS_ONE)
+_REMOVE_RANGE = delete(message).where(
+    message.c.message_key >= bindparam("first"), message.c.message_key < bindparam("end")
+)
+_SET_STORED_AT = update(message).where(_IS_ONE).values(stored_at_ms=bindparam("now_ms"))
