@@ -60,7 +60,8 @@ class AcceptingPort:
             await self._serve(reader, writer)
 
     def _break(self, task: asyncio.Task[None]) -> None:
-        self._served_now.pop(task).transport.abort()
+        writer = self._served_now.pop(task)  # named: from Python 3.13 on, a writer that is collected first warns
+        writer.transport.abort()
 
 
 @asynccontextmanager

@@ -76,11 +76,10 @@ class QueueServer(ScriptedServer):
             if frame is not None:
                 yield frame
                 continue
-            async with self.filled:
-                await self.filled.wait()
+            async with self.filled:  # from Python 3.13 on, a waiter that is cancelled wakes another one
+                await self.filled.wait_for(lambda: None not in self._pulled(request))
             for late in self._pulled(request):
-                if late is not None:
-                    yield late
+                yield late
 
     async def PullBatch(self, request: legacy.PullBatchRequest, context: Any) -> Any:  # noqa: N802
         scripted = await self._answer("PullBatch", request, context)
