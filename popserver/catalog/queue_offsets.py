@@ -34,6 +34,7 @@ from popserver.database.dialect import Dialect, PerDialect
 from popserver.database.newest import is_newest, joined, newest, no_index_has
 from popserver.database.rows import RowStatement, encode_column, encode_rows, rows_parameter
 from popserver.database.schema import KEY_SHIFT, queue
+from popserver.database.statement import Statement
 from popserver.engine.transaction import Transaction
 
 
@@ -116,11 +117,14 @@ class TakeToSend:
         names = {**names, "now_ms": tx.now_ms, "of_topic": topic_id}
         taken: list[SentTo] = []
         for one, several in self._beside_others if tx.has_other_writers else (self._alone,):
+            if not counts:
+                break
             if len(counts) == 1:
                 ((queue_id, count),) = counts.items()
-                taken += one.rows(tx.conn, names | {"chosen": queue_id, "count": count})
-            elif counts:
-                taken += several.rows(tx.conn, names | {"counts": encode_rows(sorted(counts.items()))})
+                found = one.execute(tx.conn, names | {"chosen": queue_id, "count": count})
+            else:
+                found = several.execute(tx.conn, names | {"counts": encode_rows(sorted(counts.items()))})
+            taken += map(SentTo._make, found.fetchall())
             counts = {queue_id: counts[queue_id] for queue_id in counts.keys() - {row.queue_id for row in taken}}
         return taken
 
@@ -211,19 +215,18 @@ _LOCKED = (
 )
 
 
-def _take_to_send(has_pending: ColumnElement[Any], count: Any, *these: ColumnElement[bool]) -> RowStatement[SentTo]:
-    """Not for a deleted topic: a server that does not know about the deletion would store messages that are never
-    read."""
+def _take_to_send(has_pending: ColumnElement[Any], count: Any, *these: ColumnElement[bool]) -> Statement:
+    """It returns what `SentTo` has. Not for a deleted topic: a server that does not know about the deletion would store
+    messages that are never read."""
     taken = _taking(count).where(*these, exists_with(bindparam("of_topic")))
-    return RowStatement(
-        SentTo,
+    return Statement(
         taken.returning(
             queue.c.queue_id,
             queue.c.next_offset,
             queue.c.newest_stored_at_ms.label("stored_at_ms"),
             queue.c.lite_expired_offset,
             func.coalesce(has_pending, literal_column("0")).label("has_pending"),
-        ),
+        )
     )
 
 
