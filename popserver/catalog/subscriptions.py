@@ -6,13 +6,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sqlalchemy import bindparam, insert, select, update
+from sqlalchemy import bindparam, select, update
 
+from popserver.catalog import progress
 from popserver.catalog.lookup import group_not_found, lock, of_another_mode, topic_not_found
-from popserver.catalog.queues import STORED, QueueRow, queue_rows
+from popserver.catalog.queues import QueueRow, queue_rows
 from popserver.database.notifications import GROUP, Invalidation
 from popserver.database.rows import encode_column, rows_parameter
-from popserver.database.schema import consumer_group, progress
+from popserver.database.schema import consumer_group
 from popserver.database.schema import topic as topic_table
 from popserver.engine.transaction import Phase, Request, Transaction, carries_out_each
 from popserver.model.errors import PopError
@@ -58,11 +59,6 @@ def set_modes(tx: Transaction, groups: Iterable[Group], mode: Mode) -> None:
             tx.invalidate(Invalidation(GROUP, *ids[group_id]))
 
 
-def subscribe_to_new_queues(tx: Transaction, topic_id: int) -> None:
-    """Give each group that consumes the topic progress rows for its new queues, from their beginning."""
-    tx.conn.execute(_SUBSCRIBE_TO_NEW_QUEUES, {"of_topic": topic_id})
-
-
 @carries_out_each(Subscribe)
 def subscribe(tx: Transaction, request: Subscribe) -> PopError | None:
     """Give the group a progress row for every queue of the topic, beginning at its `consume_from`."""
@@ -72,14 +68,9 @@ def subscribe(tx: Transaction, request: Subscribe) -> PopError | None:
         return refusal
     if tx.conn.execute(_IS_THERE, {"of_topic": topic.topic_id}).first() is None:
         return topic_not_found(topic.name)
-    known = set(tx.conn.execute(_SUBSCRIBED, {"for_group": group.group_id, "of_topic": topic.topic_id}).scalars())
-    rows = [
-        {"group_id": group.group_id, "queue_id": each.queue_id, "next_offset": _start(group, each)}
-        for each in queue_rows(tx.conn, topic.topic_id)
-        if each.queue_id not in known
-    ]
-    if rows:
-        tx.conn.execute(insert(progress), rows)
+    known = progress.queues_in_topic(tx.conn, group.group_id, topic.topic_id)
+    new = [each for each in queue_rows(tx.conn, topic.topic_id) if each.queue_id not in known]
+    progress.begin(tx.conn, [(group.group_id, each.queue_id, _start(group, each), 0) for each in new])
     return None
 
 
@@ -109,27 +100,4 @@ _SET_GROUP_MODES = (
 )
 _IS_THERE = select(topic_table.c.topic_id).where(
     topic_table.c.topic_id == bindparam("of_topic"), topic_table.c.deleted_at_ms.is_(None)
-)
-_SUBSCRIBED = (
-    select(progress.c.queue_id)
-    .join(STORED, STORED.c.queue_id == progress.c.queue_id)
-    .where(progress.c.group_id == bindparam("for_group"), STORED.c.topic_id == bindparam("of_topic"))
-)
-_GROUPS_OF_TOPIC = (
-    select(progress.c.group_id)
-    .join(STORED, STORED.c.queue_id == progress.c.queue_id)
-    .where(STORED.c.topic_id == bindparam("of_topic"))
-    .distinct()
-    .subquery()
-)
-_HAS_PROGRESS = (
-    select(progress.c.queue_id)
-    .where(progress.c.group_id == _GROUPS_OF_TOPIC.c.group_id, progress.c.queue_id == STORED.c.queue_id)
-    .exists()
-)
-_SUBSCRIBE_TO_NEW_QUEUES = insert(progress).from_select(
-    ["group_id", "queue_id", "next_offset"],
-    select(_GROUPS_OF_TOPIC.c.group_id, STORED.c.queue_id, STORED.c.min_offset)
-    .join(STORED, STORED.c.topic_id == bindparam("of_topic"))
-    .where(~_HAS_PROGRESS),
 )

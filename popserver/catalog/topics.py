@@ -8,6 +8,7 @@ from typing import ClassVar, NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, Exists, and_, bindparam, exists, func, insert, select, update
 
+from popserver.catalog import progress
 from popserver.catalog.lookup import follows, is_named, lock, page_names, topic_not_found
 from popserver.catalog.queues import (
     QueueRow,
@@ -17,7 +18,6 @@ from popserver.catalog.queues import (
     queue_rows,
     queue_rows_of_several,
 )
-from popserver.catalog.subscriptions import subscribe_to_new_queues
 from popserver.database.notifications import NEW_TOPIC, TOPIC, Invalidation
 from popserver.database.rows import RowStatement, encode_rows, rows_parameter
 from popserver.database.schema import topic as topic_table
@@ -160,7 +160,7 @@ def update_topic(tx: Transaction, request: UpdateTopic) -> Topic | PopError:
     have = len(found.queues)
     if request.queue_count is not None and request.queue_count > have:
         insert_queues(tx, found.topic_id, range(have, request.queue_count))
-        subscribe_to_new_queues(tx, found.topic_id)
+        progress.begin_in_new_queues(tx.conn, found.topic_id)
     values: dict[str, object] = {}
     if request.accepts is not None:
         values["accepts"] = ",".join(request.accepts)

@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sqlalchemy import bindparam, select
+from sqlalchemy import select
 
-from popserver.catalog import queue_offsets, topics
-from popserver.database.rows import encode_column, rows_parameter
-from popserver.database.schema import consumer_group, progress
+from popserver.catalog import progress, queue_offsets, topics
+from popserver.database.schema import consumer_group
 from popserver.delivery import delivered, deliveries
 from popserver.engine.transaction import Phase, Request, Transaction, carries_out_each
 from popserver.messages import dead_letters, parts, redrives, stored
@@ -73,9 +72,8 @@ def _unfinished(tx: Transaction, group: Group, letters: Sequence[DeadLetterRow])
     busy: set[int] = set()
     if group.mode is Mode.PULL:
         # Before the deliveries: a message that is sent back gets one before the progress passes it.
-        queues = encode_column({queue_of(key) for key in key_of.values()})
-        rows = tx.conn.execute(_PROGRESS, {"of_group": group.group_id, "queues": queues})
-        read_to = {row.queue_id: row.next_offset for row in rows}
+        read = progress.of_queues(tx.conn, group.group_id, map(queue_of, key_of.values()))
+        read_to = {queue_id: each.next_offset for queue_id, each in read.items()}
         busy |= {key for key in key_of.values() if offset_of(key) >= read_to.get(queue_of(key), 0)}
     busy |= delivered.of_these(tx.conn, group.group_id, key_of.values())
     return {dead_letter_id for dead_letter_id, key in key_of.items() if key in busy}
@@ -95,10 +93,6 @@ def _not_held(tx: Transaction, keys: Sequence[int]) -> list[int]:
     return [key for key in keys if key not in held]
 
 
-_QUEUES = rows_parameter("queues", "queue_id")
-_PROGRESS = select(progress.c.queue_id, progress.c.next_offset).where(
-    progress.c.group_id == bindparam("of_group"), progress.c.queue_id.in_(select(_QUEUES.c.queue_id))
-)
 _GROUPS_THERE = (
     select(consumer_group.c.group_id)
     .where(delivered.first_inside(consumer_group.c.group_id).is_not(None))

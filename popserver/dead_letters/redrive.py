@@ -11,15 +11,11 @@ creates the group's retry topic at the same moment.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from sqlalchemy import Connection, and_, bindparam, func, select
-
-from popserver.catalog import queue_offsets
+from popserver.catalog import progress, queue_offsets
 from popserver.catalog.topics import ensure_topic, find_topic, topics_by_id
-from popserver.database.rows import encode_column, rows_parameter
-from popserver.database.schema import progress
 from popserver.dead_letters.rules import RedriveItem, Repair, message_id_of, with_marks
 from popserver.delivery import deliveries
 from popserver.delivery.history import Moved, record
@@ -126,10 +122,10 @@ def _place(tx: Transaction, plan: Plan, found: FoundLetters, orders: Sequence[Re
     group, retries = plan.group, find_topic(tx.conn, retry_topic(plan.group.name))
     # A group that reads its retry topic finds new messages there: it must not get a delivery too.
     reads_retries = group.mode is Mode.PULL or (
-        retries is not None and bool(_reads(tx.conn, group, {retries.queues[0].queue_id}))
+        retries is not None and bool(progress.of_queues(tx.conn, group.group_id, [retries.queues[0].queue_id]))
     )
     # A group that consumes its own dead letters may have a delivery at the copy's place already.
-    own_copies = _reads(tx.conn, group, {queue_of(letter.copy_key) for letter, _ in letters})
+    own_copies = progress.of_queues(tx.conn, group.group_id, (queue_of(letter.copy_key) for letter, _ in letters))
     as_it_is = [
         _Sent(letter, order, letter.copy_key, is_new=False)
         for letter, order in letters
@@ -160,7 +156,8 @@ def _make_messages(
         raise TooManyRequests(
             f"other transactions use every queue of topic '{topic.name}'; nothing was redriven, repeat the request"
         )
-    resets = _resets(tx.conn, plan.group, letters)
+    read = progress.of_queues(tx.conn, plan.group.group_id, (queue_of(letter.origin_key) for letter, _ in letters))
+    resets = {queue_id: each.resets for queue_id, each in read.items()}
     sent: list[_Sent] = []
     for place, run in spread(tx, topic, letters, free):
         taken = queue_offsets.take(tx, place.queue_id, len(run))
@@ -200,19 +197,6 @@ def _redriven(plan: Plan, sent: _Sent) -> Redriven:
     return Redriven(sent.letter.dead_letter_id, sent.order.change, sent.order.reason, sent.key, new_id)
 
 
-def _reads(conn: Connection, group: Group, queue_ids: Collection[int]) -> set[int]:
-    """Those of these queues that the group consumes: it gets the messages stored there without a delivery."""
-    names = {"for_group": group.group_id, "queues": encode_column(queue_ids)}
-    return set(conn.execute(_READ_QUEUES, names).scalars())
-
-
-def _resets(conn: Connection, group: Group, letters: Sequence[tuple[DeadLetterRow, RedriveItem]]) -> dict[int, int]:
-    """The group's count of resets in the queues that the dead letters came from."""
-    queues = encode_column(sorted({queue_of(letter.origin_key) for letter, _ in letters}))
-    rows = conn.execute(_RESETS, {"for_group": group.group_id, "queues": queues})
-    return {row.queue_id: row.resets for row in rows}
-
-
 def _delivery(tx: Transaction, group: Group, sent: _Sent) -> tuple[int | str | None, ...]:
     """The delivery row, in the order of the table's columns. It has no message group, and its attempts start anew."""
     return (
@@ -228,14 +212,3 @@ def _delivery(tx: Transaction, group: Group, sent: _Sent) -> tuple[int | str | N
         None,
         None,
     )
-
-
-_QUEUES = rows_parameter("queues", "queue_id")
-_READ_QUEUES = select(progress.c.queue_id).where(
-    progress.c.group_id == bindparam("for_group"), progress.c.queue_id.in_(select(_QUEUES.c.queue_id))
-)
-_RESETS = (
-    select(progress.c.queue_id, func.coalesce(progress.c.resets, 0).label("resets"))
-    .select_from(_QUEUES)
-    .join(progress, and_(progress.c.group_id == bindparam("for_group"), progress.c.queue_id == _QUEUES.c.queue_id))
-)

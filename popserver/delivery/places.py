@@ -21,12 +21,10 @@ from sqlalchemy import (
     true,
 )
 
-from popserver.catalog.progress import QueueToScan
+from popserver.catalog.progress import REACHED, QueueToScan, newest_of
 from popserver.catalog.queues import STORED, newest_queues
 from popserver.database.dialect import Dialect, PerDialect
-from popserver.database.newest import newest
 from popserver.database.rows import RowStatement
-from popserver.database.schema import progress
 from popserver.delivery import ready
 from popserver.engine.searches import SearchedFrom
 from popserver.fifo.positions import OPEN_SINCE_MS
@@ -65,13 +63,15 @@ class PlaceQueries(NamedTuple):
 
 def _place_queries(dialect: Dialect, *, takes_groups: bool) -> PlaceQueries:
     open_since_ms = OPEN_SINCE_MS if takes_groups else None
-    places = _newest_places if dialect.has_other_writers else _places
-    is_behind = places(open_since_ms, is_locked=False)
-    any_behind = is_behind.with_only_columns(literal_column("1")).order_by(None).exists()
+    if dialect.has_other_writers:
+        seen, locked = (_newest_places(open_since_ms, is_locked=is_locked) for is_locked in (False, True))
+    else:
+        seen = locked = _places(open_since_ms)
+    any_behind = seen.with_only_columns(literal_column("1")).order_by(None).exists()
     more = [ready.SINCE_MS.is_not(None), any_behind] + ([] if open_since_ms is None else [open_since_ms.is_not(None)])
     return PlaceQueries(
-        RowStatement(QueueToScan, places(open_since_ms, is_locked=True)),
-        RowStatement(QueueToScan, is_behind),
+        RowStatement(QueueToScan, locked),
+        RowStatement(QueueToScan, seen),
         select(literal_column("1")).where(or_(*more)),
     )
 
@@ -95,35 +95,32 @@ def _is_to_read(at: FromClause, queues: FromClause, open_since_ms: Any) -> Any:
     return is_behind if open_since_ms is None else or_(is_behind, open_since_ms.is_not(None))
 
 
-def _places(open_since_ms: Any, *, is_locked: bool) -> Select[Any]:
-    """By plain joins."""
-    query = (
-        select(*_columns(progress, STORED, open_since_ms))
+def _places(open_since_ms: Any) -> Select[Any]:
+    """By plain joins, on SQLite, which has one writer."""
+    return (
+        select(*_columns(REACHED, STORED, open_since_ms))
         .select_from(STORED)
-        .join(progress, progress.c.queue_id == STORED.c.queue_id)
+        .join(REACHED, REACHED.c.queue_id == STORED.c.queue_id)
         .where(
             STORED.c.topic_id == _OF_TOPIC,
-            progress.c.group_id == _OF_GROUP,
-            _is_to_read(progress, STORED, open_since_ms),
+            REACHED.c.group_id == _OF_GROUP,
+            _is_to_read(REACHED, STORED, open_since_ms),
         )
         # The order of the index on the topic's queues, so that no other topic's queues are read.
         .order_by(STORED.c.number)
     )
-    return query.with_for_update(of=progress, skip_locked=True) if is_locked else query
 
 
 def _newest_places(open_since_ms: Any, *, is_locked: bool) -> Select[Any]:
     """By the newest version of each queue and of the group's progress in it (`database.newest`)."""
     topics = select(_OF_TOPIC.label("topic_id")).subquery("topics")
     queues = newest_queues(topics)
-    row = progress.alias("row_of_queue")
-    at = newest(row, *_progress_of(row), group_id=_OF_GROUP, queue_id=queues.c.queue_id).lateral("at")
+    at = newest_of("row_of_queue", _OF_GROUP, queues.c.queue_id).lateral("at")
     found = queues.join(at, true())
     if is_locked:
-        again = progress.alias("row_to_lock")
         # It is locked only if it is to be read: other servers skip it then.
         locked = (
-            newest(again, *_progress_of(again), group_id=_OF_GROUP, queue_id=at.c.queue_id)
+            newest_of("row_to_lock", _OF_GROUP, at.c.queue_id)
             .where(_is_to_read(at, queues, open_since_ms))
             .with_for_update(skip_locked=True)
             .lateral("locked")
@@ -131,10 +128,6 @@ def _newest_places(open_since_ms: Any, *, is_locked: bool) -> Select[Any]:
         found, at = found.join(locked, true()), locked
     query = select(*_columns(at, queues, open_since_ms)).select_from(found).order_by(queues.c.number)
     return query if is_locked else query.where(_is_to_read(at, queues, open_since_ms))
-
-
-def _progress_of(row: FromClause) -> list[Any]:
-    return [row.c.group_id, row.c.queue_id, row.c.next_offset, row.c.start_offset]
 
 
 # By whether open message groups count, too.

@@ -14,8 +14,9 @@ from typing import ClassVar, NamedTuple
 from sqlalchemy import Connection, and_, bindparam, func, select
 
 from popserver.catalog import queue_offsets, topics
+from popserver.catalog.progress import REACHED
 from popserver.database.rows import RowStatement, encode_column, rows_parameter
-from popserver.database.schema import KEY_SHIFT, progress
+from popserver.database.schema import KEY_SHIFT
 from popserver.database.schema import topic as topic_table
 from popserver.delivery import deliveries
 from popserver.delivery.deliveries import Ending
@@ -159,16 +160,16 @@ _PARENTS = RowStatement(
         HEADS.c.message_key,
         HEADS.c.properties,
         topic_table.c.name.label("topic_name"),
-        func.coalesce(progress.c.resets, 0).label("resets"),
+        func.coalesce(REACHED.c.resets, 0).label("resets"),
     )
     .select_from(_KEYS)
     .join(HEADS, HEADS.c.message_key == _KEYS.c.message_key)
     .join(topic_table, and_(topic_table.c.topic_id == HEADS.c.topic_id, topic_table.c.deleted_at_ms.is_(None)))
     .outerjoin(
-        progress,
+        REACHED,
         and_(
-            progress.c.group_id == bindparam("for_group"),
-            progress.c.queue_id == _KEYS.c.message_key.op(">>")(KEY_SHIFT),
+            REACHED.c.group_id == bindparam("for_group"),
+            REACHED.c.queue_id == _KEYS.c.message_key.op(">>")(KEY_SHIFT),
         ),
     ),
 )

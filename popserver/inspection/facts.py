@@ -12,12 +12,13 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, TextClause, and_, bindparam, func, literal_column, not_, or_, select, text
 
 from popserver.catalog.lookup import follows
-from popserver.catalog.queues import NUMBERED, TOTALS, Totals, totals
+from popserver.catalog.progress import CONSUMED
+from popserver.catalog.queues import TOTALS, Totals, totals
 from popserver.cluster import sql
 from popserver.cluster.sql import KnownServer
 from popserver.database import schema
 from popserver.database.dialect import dialect_of
-from popserver.database.schema import consumer_group, progress
+from popserver.database.schema import consumer_group
 from popserver.database.schema import topic as topic_table
 from popserver.delivery import due
 from popserver.delivery.history import HistoryStep, steps
@@ -180,22 +181,22 @@ def _lag_query(of_topics: str = "") -> TextClause:
 
 _LAG = _lag_query()
 _LAG_IN_TOPICS = _lag_query("IN :topics").bindparams(bindparam("topics", expanding=True))
-_consumed = select(NUMBERED.c.topic_id).join(progress, progress.c.queue_id == NUMBERED.c.queue_id)
+_consumed = select(CONSUMED.c.topic_id)
 _FIRST_TOPICS = (
     select(topic_table.c.topic_id)
     .where(
         topic_table.c.deleted_at_ms.is_(None),
-        topic_table.c.topic_id.in_(_consumed.where(progress.c.group_id == bindparam("for_group"))),
+        topic_table.c.topic_id.in_(_consumed.where(CONSUMED.c.group_id == bindparam("for_group"))),
     )
     .order_by(topic_table.c.namespace, topic_table.c.name)
     .limit(bindparam("limit"))
 )
 # Each topic has a queue with the number 0, in which nearly every group that consumes it has progress.
 _first_queues = (
-    _consumed.join(topic_table, topic_table.c.topic_id == NUMBERED.c.topic_id)
+    _consumed.join(topic_table, topic_table.c.topic_id == CONSUMED.c.topic_id)
     .where(
-        progress.c.group_id == consumer_group.c.group_id,
-        NUMBERED.c.number == literal_column("0"),
+        CONSUMED.c.group_id == consumer_group.c.group_id,
+        CONSUMED.c.number == literal_column("0"),
         topic_table.c.deleted_at_ms.is_(None),
     )
     .limit(bindparam("limit"))

@@ -8,9 +8,9 @@ from sqlalchemy import Connection, select
 
 from popserver.catalog import facts as catalog_facts
 from popserver.catalog import pauses, topics
+from popserver.catalog.progress import REACHED
 from popserver.catalog.queues import STORED
 from popserver.database import states_of
-from popserver.database.schema import progress
 from popserver.delivery import delivered, history, holds
 from popserver.delivery.history import HistoryStep
 from popserver.delivery.holds import ShownRow
@@ -180,9 +180,9 @@ def _pause(conn: Connection, group: Group, topic_id: int, message_group: str | N
 
 
 def _at(conn: Connection, group: Group, key: int) -> _AtRow | None:
-    of_queue = progress.c.group_id == group.group_id, progress.c.queue_id == queue_of(key)
-    places = select(progress.c.next_offset, progress.c.resets, STORED.c.min_offset)
-    row = conn.execute(places.join(STORED, STORED.c.queue_id == progress.c.queue_id).where(*of_queue)).first()
+    of_queue = REACHED.c.group_id == group.group_id, REACHED.c.queue_id == queue_of(key)
+    places = select(REACHED.c.next_offset, REACHED.c.resets, STORED.c.min_offset)
+    row = conn.execute(places.join(STORED, STORED.c.queue_id == REACHED.c.queue_id).where(*of_queue)).first()
     return None if row is None else _AtRow._make(row)
 
 

@@ -7,10 +7,9 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, bindparam, column, func, select, table
 
 from popserver.catalog import facts as catalog_facts
-from popserver.catalog import groups
+from popserver.catalog import groups, progress
 from popserver.catalog.lookup import as_typed, topic_not_found
 from popserver.catalog.topics import find_topic
-from popserver.database.schema import progress
 from popserver.members import lite_subscriptions
 from popserver.members.lite_subscriptions import clients_of
 from popserver.messages import lite_topics
@@ -62,7 +61,7 @@ def lite_topic_facts(conn: Connection, topic_name: Resource, name: str) -> LiteT
     topic = _bind_topic(conn, topic_name)
     found = _found(conn, topic, name)
     queue_id, bounds = queue_of(found.first_key), _bounds(found)
-    group_ids = conn.execute(_GROUPS, {"of_queue": queue_id}).scalars().all()
+    group_ids = progress.groups_of_queue(conn, queue_id)
     known = groups.groups_by_id(conn, group_ids)
     number = next((each.number for each in topic.queues if each.queue_id == queue_id), 0)
     return LiteTopicFacts(
@@ -142,7 +141,6 @@ def _counts(conn: Connection, group: Group, bounds: dict[str, Any]) -> LiteCount
     return LiteCounts({state: row.messages for state, row in rows.items()}, None if ready is None else ready.oldest_ms)
 
 
-_GROUPS = select(progress.c.group_id).where(progress.c.queue_id == bindparam("of_queue"))
 # The newest messages of the lite topic, with the view that says a message's state.
 _STATE = table("message_state", *map(column, ("message_key", "group_namespace", "consumer_group", "state")))
 _COUNTS = (

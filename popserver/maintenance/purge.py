@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sqlalchemy import bindparam, delete, func, select
+from sqlalchemy import delete, select
 
-from popserver.catalog import pauses, queues
+from popserver.catalog import pauses, progress, queues
 from popserver.database.schema import (
     consumer_group,
-    progress,
 )
 from popserver.database.schema import topic as topic_table
 from popserver.delivery import deliveries, history
@@ -48,9 +47,8 @@ def _purge_groups(tx: Transaction) -> int:
     if group_id is None:
         return 0
     # Progress first, as for a queue: another server may still grant messages to the group.
-    tx.conn.execute(_END_PROGRESS_OF_GROUP, {"of_group": group_id})
-    if left := tx.conn.execute(_COUNT_PROGRESS_OF_GROUP, {"of_group": group_id}).scalar_one():
-        return int(left)  # another server's transaction uses them for a moment
+    if left := progress.forget_group(tx.conn, group_id):
+        return left  # another server's transaction uses them for a moment
     removed = _or_refuse(deliveries.forget_group(tx.conn, group_id))
     if removed:
         return removed
@@ -88,9 +86,8 @@ def _purge_topics(tx: Transaction) -> int:
 
 def _purge_queue(tx: Transaction, queue_id: int) -> int:
     """Progress first, so that no message is granted any more. Rows that refer to a message go before the message."""
-    tx.conn.execute(_END_PROGRESS, {"of_queue": queue_id})
-    if left := tx.conn.execute(_COUNT_PROGRESS, {"of_queue": queue_id}).scalar_one():
-        return int(left)  # another server's transaction uses them for a moment
+    if left := progress.forget_queue(tx.conn, queue_id):
+        return left  # another server's transaction uses them for a moment
     if removed := moving_positions.forget_queue(tx.conn, queue_id) or moving_starts.forget_queue(tx.conn, queue_id):
         return removed
     locks.forget_queue(tx.conn, queue_id)
@@ -134,12 +131,3 @@ _A_DELETED_TOPIC = (
     .limit(1)
     .with_for_update(skip_locked=True)
 )
-# Without waiting: a transaction that uses one may wait for a lock of this transaction.
-_IN_QUEUE = progress.c.queue_id == bindparam("of_queue")
-_FREE = select(progress.c.group_id).where(_IN_QUEUE).with_for_update(skip_locked=True).correlate(None)
-_END_PROGRESS = delete(progress).where(_IN_QUEUE, progress.c.group_id.in_(_FREE))
-_COUNT_PROGRESS = select(func.count()).select_from(progress).where(_IN_QUEUE)
-_OF_GROUP = progress.c.group_id == bindparam("of_group")
-_FREE_OF_GROUP = select(progress.c.queue_id).where(_OF_GROUP).with_for_update(skip_locked=True).correlate(None)
-_END_PROGRESS_OF_GROUP = delete(progress).where(_OF_GROUP, progress.c.queue_id.in_(_FREE_OF_GROUP))
-_COUNT_PROGRESS_OF_GROUP = select(func.count()).select_from(progress).where(_OF_GROUP)

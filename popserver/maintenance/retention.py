@@ -15,9 +15,10 @@ from typing import ClassVar, NamedTuple
 from sqlalchemy import bindparam, func, select
 
 from popserver.catalog import groups, lookup, queue_offsets
+from popserver.catalog.progress import REACHED
 from popserver.catalog.queues import STORED, end_key, first_key
 from popserver.database.rows import RowStatement
-from popserver.database.schema import consumer_group, progress
+from popserver.database.schema import consumer_group
 from popserver.database.schema import topic as topic_table
 from popserver.delivery import delivered, deliveries, history, message_groups
 from popserver.engine.transaction import STEP_ROWS_MAX, Phase, Request, Transaction, carries_out
@@ -187,9 +188,9 @@ _OLDEST = RowStatement(
 )
 # Most groups have no delivery there, because they have acked all.
 _BUSY = (
-    select(progress.c.group_id)
-    .where(progress.c.queue_id == bindparam("of_queue"), delivered.first_inside(progress.c.group_id).is_not(None))
-    .order_by(progress.c.group_id)
+    select(REACHED.c.group_id)
+    .where(REACHED.c.queue_id == bindparam("of_queue"), delivered.first_inside(REACHED.c.group_id).is_not(None))
+    .order_by(REACHED.c.group_id)
 )
 _FIRST_HANDED_BACK = select(func.min(delivered.first_inside(consumer_group.c.group_id))).where(
     consumer_group.c.mode == Mode.PULL.value, consumer_group.c.deleted_at_ms.is_(None)

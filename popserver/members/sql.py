@@ -15,11 +15,12 @@ from typing import ClassVar, NamedTuple
 
 from sqlalchemy import Connection, Select, and_, bindparam, delete, func, insert, literal_column, select, tuple_, update
 
+from popserver.catalog import progress
 from popserver.catalog.groups import find_group
 from popserver.catalog.lookup import group_not_found
 from popserver.database.notifications import MEMBERS, RESETS, Invalidation
 from popserver.database.rows import RowStatement, encode_column, encode_rows, rows_parameter
-from popserver.database.schema import consumer_group, member, progress
+from popserver.database.schema import consumer_group, member
 from popserver.engine.transaction import STEP_ROWS_MAX, Phase, Request, Transaction, carries_out
 from popserver.engine.upkeep import remove_step
 from popserver.filters.subscription import TopicFilter
@@ -164,8 +165,8 @@ def group_view_of(conn: Connection, name: Resource) -> GroupView | None:
     seen = sorted(
         (row.client_id, row.model, row.subscription) for row in _MEMBERS.rows(conn, {"of_group": found.group_id})
     )
-    resets = conn.execute(_RESETS, {"of_group": found.group_id}).scalar_one()
-    return GroupView(zlib.crc32(json.dumps([found.group_id, seen]).encode()), int(resets))
+    resets = progress.all_resets(conn, found.group_id)
+    return GroupView(zlib.crc32(json.dumps([found.group_id, seen]).encode()), resets)
 
 
 def _place(request: JoinGroup | LeaveGroup) -> _Place:
@@ -286,4 +287,3 @@ _MEMBERS = RowStatement(
     select(*(member.c[name] for name in _MemberRow._fields)).where(member.c.group_id == bindparam("of_group")),
 )
 _LISTED = select(member.c.client_id).where(member.c.group_id == bindparam("of_group"))
-_RESETS = select(func.coalesce(func.sum(progress.c.resets), 0)).where(progress.c.group_id == bindparam("of_group"))

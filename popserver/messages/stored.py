@@ -26,7 +26,6 @@ from sqlalchemy import (
     bindparam,
     case,
     delete,
-    func,
     insert,
     literal_column,
     null,
@@ -34,11 +33,11 @@ from sqlalchemy import (
     update,
 )
 
-from popserver.catalog import queue_offsets
+from popserver.catalog import progress, queue_offsets
 from popserver.catalog.queue_offsets import SentTo, TakeToSend
 from popserver.database.dialect import Dialect, PerDialect, dialect_of
 from popserver.database.rows import encode_column, encode_rows, rows_parameter
-from popserver.database.schema import message, progress
+from popserver.database.schema import message
 from popserver.engine.transaction import Phase, RepeatedId, Request, Transaction, carries_out
 from popserver.filters import tag_hash
 from popserver.messages import duplicates, keys, pending_messages
@@ -219,18 +218,7 @@ def lock_queue(tx: Transaction, queue_id: int) -> Sequence[int] | None:
     """
     if not queue_offsets.lock_available(tx.conn, [queue_id]):
         return None
-    of_queue = {"of_queue": queue_id}
-    groups = tx.conn.execute(_LOCK_PROGRESS, of_queue).scalars().all()
-    return groups if len(groups) == tx.conn.execute(_COUNT_PROGRESS, of_queue).scalar_one() else None
-
-
-_LOCK_PROGRESS = (
-    select(progress.c.group_id)
-    .where(progress.c.queue_id == bindparam("of_queue"))
-    .order_by(progress.c.group_id)
-    .with_for_update(skip_locked=True)
-)
-_COUNT_PROGRESS = select(func.count()).select_from(progress).where(progress.c.queue_id == bindparam("of_queue"))
+    return progress.lock_of_queue(tx.conn, queue_id)
 
 
 # Other new messages, and changes of stored ones.

@@ -8,9 +8,9 @@ from typing import NamedTuple
 from sqlalchemy import Connection, TextClause, bindparam, exists, literal_column, select, text
 
 from popserver.catalog import facts as catalog_facts
-from popserver.catalog.queues import NUMBERED
+from popserver.catalog.progress import CONSUMED
 from popserver.database.rows import RowStatement, encode_column, rows_parameter
-from popserver.database.schema import group_lag, progress, topic
+from popserver.database.schema import group_lag, topic
 from popserver.lite import facts as lite_facts
 from popserver.model.errors import BadRequest
 from popserver.model.names import Resource, retry_topic
@@ -128,10 +128,9 @@ _LITE_OF_GROUP = RowStatement(
     _NameRow,
     _LITE.where(
         exists(
-            select(literal_column("1"))
-            .select_from(NUMBERED)
-            .join(progress, progress.c.queue_id == NUMBERED.c.queue_id)
-            .where(NUMBERED.c.topic_id == topic.c.topic_id, progress.c.group_id == bindparam("for_group"))
+            select(literal_column("1")).where(
+                CONSUMED.c.topic_id == topic.c.topic_id, CONSUMED.c.group_id == bindparam("for_group")
+            )
         )
     ),
 )

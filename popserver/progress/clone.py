@@ -11,12 +11,11 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sqlalchemy import Connection, bindparam, insert, select
+from sqlalchemy import Connection, bindparam, select
 
-from popserver.catalog import groups, lookup, topics
-from popserver.catalog.progress import GroupQueueKey, locks_of
+from popserver.catalog import groups, lookup, progress, topics
+from popserver.catalog.progress import CONSUMED, REACHED, GroupQueueKey, locks_of
 from popserver.catalog.queues import STORED
-from popserver.database.schema import progress
 from popserver.database.schema import topic as topic_table
 from popserver.delivery import delivered
 from popserver.delivery.retry_topic import properties_of, retry_origin_of
@@ -57,8 +56,7 @@ def topic_ids(conn: Connection, group: Group) -> set[int]:
 
 def consumes(conn: Connection, group: Group, topic: Topic) -> bool:
     """Whether the group has progress in the topic."""
-    names = {"for_group": group.group_id, "of_topic": topic.topic_id}
-    return conn.execute(_IN_TOPIC, names).first() is not None
+    return bool(progress.queues_in_topic(conn, group.group_id, topic.topic_id))
 
 
 @carries_out_each(Clone)
@@ -88,14 +86,13 @@ def clone(tx: Transaction, request: Clone) -> list[MovedOffset] | PopError:
 
 def _write(tx: Transaction, request: Clone, begins: dict[int, int]) -> None:
     rows = [
-        {"group_id": request.group.group_id, "queue_id": place.queue_id, "next_offset": begins[place.queue_id]}
+        (request.group.group_id, place.queue_id, begins[place.queue_id], 1)
         for topic in request.topics
         for place in topic.queues
         if place.queue_id in begins
     ]
-    for start in range(0, len(rows), STEP_ROWS_MAX):
-        # This counts as a reset, so that a member that has begun elsewhere meanwhile cannot overwrite it.
-        tx.conn.execute(insert(progress).values(resets=1), rows[start : start + STEP_ROWS_MAX])
+    # This counts as a reset, so that a member that has begun elsewhere meanwhile cannot overwrite it.
+    progress.begin(tx.conn, rows)
     for topic in request.topics:
         tx.ready_topics.add(topic.topic_id)
     members_sql.notify(tx, request.group.name, members_sql.RESETS)
@@ -145,20 +142,13 @@ def _handed_back(conn: Connection, source: Group, begins: dict[int, int]) -> dic
 
 
 _PROGRESS = (
-    select(progress.c.queue_id, progress.c.next_offset, STORED.c.min_offset)
-    .join(STORED, STORED.c.queue_id == progress.c.queue_id)
-    .where(progress.c.group_id == bindparam("for_group"))
+    select(REACHED.c.queue_id, REACHED.c.next_offset, STORED.c.min_offset)
+    .join(STORED, STORED.c.queue_id == REACHED.c.queue_id)
+    .where(REACHED.c.group_id == bindparam("for_group"))
 )
 _TOPICS = (
-    select(STORED.c.topic_id)
-    .join(progress, progress.c.queue_id == STORED.c.queue_id)
-    .join(topic_table, topic_table.c.topic_id == STORED.c.topic_id)
-    .where(progress.c.group_id == bindparam("for_group"), topic_table.c.deleted_at_ms.is_(None))
+    select(CONSUMED.c.topic_id)
+    .join(topic_table, topic_table.c.topic_id == CONSUMED.c.topic_id)
+    .where(CONSUMED.c.group_id == bindparam("for_group"), topic_table.c.deleted_at_ms.is_(None))
     .distinct()
-)
-_IN_TOPIC = (
-    select(progress.c.queue_id)
-    .join(STORED, STORED.c.queue_id == progress.c.queue_id)
-    .where(progress.c.group_id == bindparam("for_group"), STORED.c.topic_id == bindparam("of_topic"))
-    .limit(1)
 )

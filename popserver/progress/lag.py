@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Select, and_, bindparam, case, func, select
 
+from popserver.catalog.progress import REACHED
 from popserver.catalog.queues import STORED
 from popserver.database.rows import RowStatement
-from popserver.database.schema import KEY_SHIFT, delivery, progress
+from popserver.database.schema import KEY_SHIFT, delivery
 from popserver.database.schema import topic as topic_table
 from popserver.fifo.positions import LEFT_BEHIND
 from popserver.members import locks
@@ -125,12 +126,12 @@ _OWN = (
         STORED.c.number,
         STORED.c.min_offset,
         STORED.c.next_offset.label("end_offset"),
-        progress.c.next_offset,
+        REACHED.c.next_offset,
     )
-    .select_from(progress)
-    .join(STORED, STORED.c.queue_id == progress.c.queue_id)
+    .select_from(REACHED)
+    .join(STORED, STORED.c.queue_id == REACHED.c.queue_id)
     .join(topic_table, topic_table.c.topic_id == STORED.c.topic_id)
-    .where(progress.c.group_id == bindparam("for_group"), topic_table.c.deleted_at_ms.is_(None))
+    .where(REACHED.c.group_id == bindparam("for_group"), topic_table.c.deleted_at_ms.is_(None))
 )
 _COUNT = select(func.count()).select_from(_OWN.subquery("own"))
 
@@ -156,7 +157,7 @@ def _places(own: Select[Any]) -> RowStatement[_PlaceRow]:
 _PLACES = _places(_OWN)
 _PLACES_OF_TOPIC = _places(_OWN.where(STORED.c.topic_id == bindparam("of_topic")))
 _QUEUE_ID = delivery.c.message_key.op(">>")(KEY_SHIFT)
-_REACHED = progress.c.queue_id.op("<<")(KEY_SHIFT).op("|")(progress.c.next_offset)
+_REACHED = REACHED.c.queue_id.op("<<")(KEY_SHIFT).op("|")(REACHED.c.next_offset)
 _STATES = (
     select(
         _QUEUE_ID.label("queue_id"),
@@ -167,7 +168,7 @@ _STATES = (
         func.min(delivery.c.message_key).label("first_key"),
     )
     .select_from(delivery)
-    .outerjoin(progress, and_(progress.c.group_id == delivery.c.group_id, progress.c.queue_id == _QUEUE_ID))
+    .outerjoin(REACHED, and_(REACHED.c.group_id == delivery.c.group_id, REACHED.c.queue_id == _QUEUE_ID))
     .where(delivery.c.group_id == bindparam("for_group"))
     .group_by(_QUEUE_ID, delivery.c.state)
 )

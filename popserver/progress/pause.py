@@ -10,13 +10,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sqlalchemy import bindparam, select
-
-from popserver.catalog import groups, lookup, pauses
+from popserver.catalog import groups, lookup, pauses, progress
 from popserver.catalog.pauses import EVERY_TOPIC, WHOLE, PauseKey
 from popserver.catalog.progress import GroupQueueKey, locks_of
 from popserver.database.notifications import PAUSES, Invalidation
-from popserver.database.schema import progress
 from popserver.delivery.message_groups import lock_paused, unlock_resumed
 from popserver.engine.transaction import Locks, Phase, Request, Transaction, carries_out_each
 from popserver.fifo.positions import MessageGroupKey
@@ -65,7 +62,7 @@ def set_pause(tx: Transaction, request: SetPause) -> PopError | None:
         return lookup.group_not_found(group.name)
     queues = {each.topic_id: each for each in request.members}
     for member in request.members:
-        if tx.conn.execute(_PROGRESS, {"for_group": group.group_id, "of_queue": member.queue_id}).first() is None:
+        if progress.next_offset(tx.conn, group.group_id, member.queue_id) is None:
             return _unread(request, member.topic_id)
     changed = False
     message_group = WHOLE if request.message_group is None else request.message_group
@@ -94,8 +91,3 @@ def _unread(request: SetPause, topic_id: int) -> BadRequest:
         f"consumer group '{request.group.name}' has not received from topic '{name}' yet, so no message group of it can"
         " be paused; pause the group in the topic instead: leave out the message group"
     )
-
-
-_PROGRESS = select(progress.c.queue_id).where(
-    progress.c.group_id == bindparam("for_group"), progress.c.queue_id == bindparam("of_queue")
-)

@@ -12,13 +12,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
-from sqlalchemy import Connection, bindparam, insert, select, text, update
+from sqlalchemy import Connection, text
 
-from popserver.catalog import groups, lookup, pauses, queue_offsets
+from popserver.catalog import groups, lookup, pauses, progress, queue_offsets
 from popserver.catalog.progress import GroupQueueKey, locks_of
 from popserver.catalog.queue_offsets import Ends
 from popserver.database.rows import RowStatement
-from popserver.database.schema import progress
 from popserver.delivery import clear
 from popserver.delivery.clear import GroupInQueue
 from popserver.delivery.history import Moved, as_moved, record
@@ -126,7 +125,7 @@ def _ends(conn: Connection, goals: Sequence[Goal]) -> dict[int, Ends]:
 
 def _planned(conn: Connection, group: Group, goal: Goal, ends: dict[int, Ends]) -> _Move:
     queue_id = goal.queue.queue_id
-    stored: int | None = conn.execute(_STORED, {"for_group": group.group_id, "of_queue": queue_id}).scalar()
+    stored = progress.next_offset(conn, group.group_id, queue_id)
     keys = message_key(queue_id, 0), message_key(queue_id + 1, 0)
     return _Move(goal, *keys, NO_OFFSET if stored is None else stored, _to_offset(conn, goal, ends))
 
@@ -208,11 +207,7 @@ def _move(tx: Transaction, group: Group, move: _Move) -> None:
     place = _place(group, move)
     clear.clear(tx, place)
     dead_letters.reset(tx, place.group_id, move.first + move.to_offset, place.end)
-    names = {"for_group": group.group_id, "of_queue": place.queue_id, "to_offset": move.to_offset}
-    if not tx.conn.execute(_SET, names).rowcount:
-        # If another server inserts the same row now, the primary key refuses this one, and the batch runs again.
-        row = {"group_id": group.group_id, "queue_id": move.goal.queue.queue_id, "next_offset": move.to_offset}
-        tx.conn.execute(insert(progress), row | {"resets": 1})
+    progress.reset(tx.conn, group.group_id, place.queue_id, move.to_offset)
     paused = pauses.message_groups_in(tx.conn, group.group_id, place.queue_id)
     lock_paused(tx, group.group_id, [MessageGroupKey(topic_id, place.queue_id, name) for topic_id, name in paused])
     tx.ready_topics.add(move.goal.topic.topic_id)
@@ -222,13 +217,6 @@ def _place(group: Group, move: _Move) -> GroupInQueue:
     return GroupInQueue(group.group_id, move.goal.queue.queue_id, move.first, move.end)
 
 
-_HERE = progress.c.group_id == bindparam("for_group"), progress.c.queue_id == bindparam("of_queue")
-_STORED = select(progress.c.next_offset).where(*_HERE)
-_SET = (
-    update(progress)
-    .where(*_HERE)
-    .values(next_offset=bindparam("to_offset"), resets=progress.c.resets + 1, start_offset=0)
-)
 # Messages without a delivery row.
 _STATES = RowStatement(
     _StateRow,

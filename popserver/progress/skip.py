@@ -11,12 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
-from sqlalchemy import Integer, bindparam, select, update
-
+from popserver.catalog import progress
 from popserver.catalog.progress import GroupQueueKey, locks_of
-from popserver.database.schema import progress
 from popserver.delivery import delivered, deliveries
 from popserver.delivery.history import FORCED_SKIP, Moved, as_moved, record
 from popserver.delivery.message_groups import advance_after_removal
@@ -55,10 +53,6 @@ class Skip(Request[Skipped]):
     @property
     def queue_id(self) -> int:
         return queue_of(self.message_key)
-
-    @property
-    def names(self) -> dict[str, Any]:
-        return {"for_group": self.group.group_id, "of_queue": self.queue_id, "for_key": self.message_key}
 
     def locks(self) -> Iterable[Locks]:
         return locks_of([GroupQueueKey(self.group.group_id, self.queue_id)])
@@ -112,19 +106,19 @@ def _end_hold(tx: Transaction, request: Skip) -> PopError | None:
 def _skip_unread(tx: Transaction, request: Skip, found: MessageFacts) -> bool:
     """Skip a message without a delivery row. It must be the next one: of its message group, if that has a position, or
     of the queue, if the group has not reached it yet."""
-    names = request.names
-    progress_at = tx.conn.execute(_AT, names).scalar_one()
+    progress_at = progress.next_offset(tx.conn, request.group.group_id, request.queue_id)
+    assert progress_at is not None, "READY messages are in queues that the group reads"
     group_at = positions.next_offset(tx.conn, request.group.group_id, request.queue_id, found.message_group)
     is_unread = offset_of(request.message_key) >= progress_at
     if group_at is not None and not _is_first(tx, request, group_at, found.message_group):
         return False
     if is_unread and not _is_first(tx, request, progress_at):
         return False
-    names["beyond"] = beyond = offset_of(request.message_key) + 1
+    beyond = offset_of(request.message_key) + 1
     if group_at is not None and found.message_group is not None:
         moving_positions.move(tx.conn, [(request.group.group_id, request.queue_id, beyond, 1, found.message_group)])
     if is_unread:
-        _move_progress(tx, request, names)
+        _move_progress(tx, request, beyond)
     record(tx, request.group, Event.SKIP, [Moved(request.message_key, State.READY, 0, "")], REASON)
     return True
 
@@ -135,18 +129,9 @@ def _is_first(tx: Transaction, request: Skip, from_offset: int, message_group: s
     return parts.first_key(tx.conn, first, end, message_group=message_group) == request.message_key
 
 
-def _move_progress(tx: Transaction, request: Skip, names: dict[str, Any]) -> None:
+def _move_progress(tx: Transaction, request: Skip, beyond: int) -> None:
     """Move the progress, and notify the members of a group that owns whole queues: one may be stuck at the message."""
     has_members = request.group.mode is Mode.PULL
-    tx.conn.execute(_MOVE_PROGRESS, names | {"more_resets": int(has_members)})
+    progress.skip_to(tx.conn, request.group.group_id, request.queue_id, beyond, is_reset=has_members)
     if has_members:
         members_sql.notify(tx, request.group.name, members_sql.RESETS)
-
-
-_HERE = progress.c.group_id == bindparam("for_group"), progress.c.queue_id == bindparam("of_queue")
-_AT = select(progress.c.next_offset).where(*_HERE)
-_MOVE_PROGRESS = (
-    update(progress)
-    .where(*_HERE)
-    .values(next_offset=bindparam("beyond"), resets=progress.c.resets + bindparam("more_resets", type_=Integer))
-)

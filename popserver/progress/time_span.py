@@ -8,9 +8,10 @@ from typing import NamedTuple
 from sqlalchemy import Connection, Select, bindparam, case, or_, select
 
 from popserver.catalog import facts as catalog_facts
+from popserver.catalog.progress import REACHED
 from popserver.catalog.queues import STORED
 from popserver.database.rows import RowStatement, encode_column, rows_parameter
-from popserver.database.schema import KEY_SHIFT, progress
+from popserver.database.schema import KEY_SHIFT
 from popserver.database.schema import topic as topic_table
 from popserver.messages.seek import stored_at
 from popserver.model.names import Resource, retry_topic
@@ -66,12 +67,12 @@ def _spans(*, of_topics: bool) -> Select[tuple[str, str, int, int, int, int, int
             STORED.c.min_offset,
             STORED.c.next_offset,
             STORED.c.newest_stored_at_ms,
-            progress.c.next_offset.label("progress"),
+            REACHED.c.next_offset.label("progress"),
         )
-        .select_from(progress)
-        .join(STORED, STORED.c.queue_id == progress.c.queue_id)
+        .select_from(REACHED)
+        .join(STORED, STORED.c.queue_id == REACHED.c.queue_id)
         .join(topic_table, topic_table.c.topic_id == STORED.c.topic_id)
-        .where(progress.c.group_id == bindparam("for_group"), topic_table.c.deleted_at_ms.is_(None))
+        .where(REACHED.c.group_id == bindparam("for_group"), topic_table.c.deleted_at_ms.is_(None))
         .order_by(topic_table.c.namespace, topic_table.c.name, STORED.c.number)
         .limit(bindparam("limit"))
     )

@@ -10,13 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sqlalchemy import bindparam, delete, select
-
-from popserver.catalog import groups, lookup, pauses
+from popserver.catalog import groups, lookup, pauses, progress
 from popserver.catalog.progress import GroupQueueKey, locks_of
 from popserver.database.notifications import PAUSES, SUBSCRIPTIONS, Invalidation
-from popserver.database.rows import encode_column, rows_parameter
-from popserver.database.schema import progress
 from popserver.delivery import clear, delivered
 from popserver.delivery.clear import GroupInQueue
 from popserver.delivery.delivered import HoldRow
@@ -48,8 +44,7 @@ def unsubscribe(tx: Transaction, request: Unsubscribe) -> PopError | None:
     known = groups.groups_by_id(tx.conn, [group.group_id]).get(group.group_id)
     if known is None or known.is_deleted:
         return lookup.group_not_found(group.name)
-    names = {"for_group": group.group_id, "ids": encode_column(each.queue_id for each in topic.queues)}
-    queue_ids = tx.conn.execute(_SUBSCRIBED, names).scalars().all()
+    queue_ids = progress.of_queues(tx.conn, group.group_id, (each.queue_id for each in topic.queues))
     if not queue_ids:
         return not_subscribed(group, topic)
     places = [GroupInQueue(group.group_id, each, message_key(each, 0), message_key(each + 1, 0)) for each in queue_ids]
@@ -64,7 +59,7 @@ def unsubscribe(tx: Transaction, request: Unsubscribe) -> PopError | None:
             return _held_elsewhere(tx, request, hold)
     for each in places:
         clear.clear(tx, each)
-    tx.conn.execute(_REMOVE, names)
+    progress.end(tx.conn, group.group_id, queue_ids)
     if pauses.end_all(tx.conn, group.group_id, topic.topic_id):
         tx.invalidate(Invalidation(PAUSES, *group.name))
     tx.invalidate(Invalidation(SUBSCRIPTIONS, *group.name))
@@ -83,9 +78,3 @@ def _held_elsewhere(tx: Transaction, request: Unsubscribe, hold: HoldRow) -> Bad
 
 def not_subscribed(group: Group, topic: Topic) -> NotFound:
     return NotFound(f"consumer group '{group.name}' does not consume topic '{topic.name}'; there is nothing to delete")
-
-
-_IDS = rows_parameter("ids", "queue_id")
-_HERE = progress.c.group_id == bindparam("for_group"), progress.c.queue_id.in_(select(_IDS.c.queue_id))
-_SUBSCRIBED = select(progress.c.queue_id).where(*_HERE).order_by(progress.c.queue_id)
-_REMOVE = delete(progress).where(*_HERE)

@@ -8,21 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from sqlalchemy import Connection, Select, insert, select, update
+from sqlalchemy import Connection, select
 
-from popserver.catalog import queue_offsets
+from popserver.catalog import progress, queue_offsets
 from popserver.catalog.lookup import CATALOG_LOCK, group_not_found, of_another_mode, topic_not_found
 from popserver.catalog.progress import GroupQueueKey, locks_of
 from popserver.catalog.queue_offsets import Ends
 from popserver.catalog.subscriptions import set_modes
-from popserver.database.dialect import Dialect, PerDialect
-from popserver.database.newest import are_newest, joined
-from popserver.database.rows import encode_rows, rows_parameter
-from popserver.database.schema import consumer_group, progress
-from popserver.engine.transaction import STEP_ROWS_MAX, Locks, Phase, Request, Transaction, carries_out
+from popserver.database.rows import encode_column, rows_parameter
+from popserver.database.schema import consumer_group
+from popserver.engine.transaction import Locks, Phase, Request, Transaction, carries_out
 from popserver.model.errors import IllegalOffset, PopError, TooLate
 from popserver.model.group import Group, Mode
 from popserver.model.topic import MessageQueue
@@ -55,7 +52,8 @@ def commit(tx: Transaction, requests: Sequence[Commit]) -> list[list[Committed] 
     denied = refusals(tx.conn, {each.group for each in requests})
     good = [each for each in requests if each.group not in denied]
     places = sorted({place for each in good for place in each.places()})
-    before = _lock(tx, places)
+    # Rows that were made after the transaction locked its places are locked too.
+    before = {place: QueueProgress(*each) for place, each in progress.lock_reading(tx, places).items()}
     # After the lock, so that the ends include all messages that the members have seen.
     ends = queue_offsets.ends(tx.conn, {place.queue_id for place in places})
     now = dict(before)
@@ -73,18 +71,13 @@ def fetch(conn: Connection, group: Group, places: Sequence[MessageQueue]) -> lis
     """The group's progress in each queue. Raises a `PopError` if the group is gone or consumes message by message."""
     for refusal in refusals(conn, {group}).values():
         raise refusal
-    names = {"places": encode_rows([(group.group_id, each.queue_id) for each in places])}
-    found = {row.queue_id: QueueProgress(row.next_offset, row.resets) for row in conn.execute(_STORED.of(conn), names)}
-    return [found.get(each.queue_id, NO_PROGRESS) for each in places]
+    read = progress.of_queues(conn, group.group_id, (each.queue_id for each in places))
+    return [QueueProgress(*read[each.queue_id]) if each.queue_id in read else NO_PROGRESS for each in places]
 
 
 def refusals(conn: Connection, groups: Collection[Group]) -> dict[Group, PopError]:
     """The groups without such progress, and why: they are gone, or they consume message by message."""
-    rows = (
-        row
-        for step in _steps([(each.group_id,) for each in groups])
-        for row in conn.execute(_MODES, {"groups": encode_rows(step)})
-    )
+    rows = conn.execute(_MODES, {"groups": encode_column(each.group_id for each in groups)})
     modes = {row.group_id: row.mode for row in rows}
     gone = {each: group_not_found(each.name) for each in groups if each.group_id not in modes}
     popping = [each for each in groups if modes.get(each.group_id) == Mode.POP]
@@ -93,12 +86,6 @@ def refusals(conn: Connection, groups: Collection[Group]) -> dict[Group, PopErro
 
 def _pairs(request: Commit) -> Iterable[tuple[QueueOffset, GroupQueueKey]]:
     return zip(request.offsets, request.places(), strict=True)
-
-
-def _lock(tx: Transaction, places: Sequence[GroupQueueKey]) -> dict[GroupQueueKey, QueueProgress]:
-    """The current progress. Rows that were made after the transaction locked its places are locked too."""
-    rows = (row for step in _steps(places) for row in tx.conn.execute(_LOCK.of(tx.conn), {"places": encode_rows(step)}))
-    return {GroupQueueKey(row.group_id, row.queue_id): QueueProgress(row.next_offset, row.resets) for row in rows}
 
 
 def _judge(
@@ -133,50 +120,16 @@ def _judge(
 def _write(
     tx: Transaction, before: dict[GroupQueueKey, QueueProgress], now: dict[GroupQueueKey, QueueProgress]
 ) -> None:
-    grown = [(*place, *now[place]) for place in sorted(now) if place in before and now[place] != before[place]]
-    new = [(*place, *now[place]) for place in sorted(now) if place not in before]
-    for step in _steps(grown):
-        tx.conn.execute(_GROW.of(tx.conn), {"offsets": encode_rows(step)})
-    # If another server inserts the same row now, the primary key refuses this one, and the batch runs again.
-    for step in _steps(new):
-        tx.conn.execute(_BEGIN, {"offsets": encode_rows(step)})
-
-
-def _steps(rows: Sequence[tuple[int, ...]]) -> Iterator[Sequence[tuple[int, ...]]]:
-    for start in range(0, len(rows), STEP_ROWS_MAX):
-        yield rows[start : start + STEP_ROWS_MAX]
+    moved = [place for place in sorted(now) if place in before and now[place] != before[place]]
+    progress.grow(tx.conn, [(*place, now[place].offset) for place in moved])
+    new = [place for place in sorted(now) if place not in before]
+    progress.begin(tx.conn, [(*place, now[place].offset, now[place].resets) for place in new])
 
 
 _GROUPS = rows_parameter("groups", "group_id")
-_PLACES = rows_parameter("places", "group_id", "queue_id")
-_OFFSETS = rows_parameter("offsets", "group_id", "queue_id", "next_offset", "resets")
 _MODES = (
     select(consumer_group.c.group_id, consumer_group.c.mode)
     .select_from(_GROUPS)
     .join(consumer_group, consumer_group.c.group_id == _GROUPS.c.group_id)
     .where(consumer_group.c.deleted_at_ms.is_(None))
-)
-
-
-def _stored(dialect: Dialect, *, locks: bool) -> Select[Any]:
-    found, row = joined(dialect, _PLACES, progress, "group_id", "queue_id", locks=locks)
-    return select(row.c.group_id, row.c.queue_id, row.c.next_offset, row.c.resets).select_from(found)
-
-
-_STORED = PerDialect(partial(_stored, locks=False))
-_LOCK = PerDialect(partial(_stored, locks=True))
-# `_LOCK` has locked the rows.
-_GROW = PerDialect(
-    lambda dialect: (
-        update(progress)
-        .where(
-            are_newest(dialect, progress, _OFFSETS, "group_id", "queue_id"),
-            progress.c.next_offset < _OFFSETS.c.next_offset,
-        )
-        .values(next_offset=_OFFSETS.c.next_offset)
-    )
-)
-_BEGIN = insert(progress).from_select(
-    ["group_id", "queue_id", "next_offset", "resets"],
-    select(_OFFSETS.c.group_id, _OFFSETS.c.queue_id, _OFFSETS.c.next_offset, _OFFSETS.c.resets),
 )

@@ -10,12 +10,11 @@ from collections.abc import Mapping, Sequence
 from itertools import compress
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, bindparam, select
+from sqlalchemy import Connection
 
-from popserver.catalog import queue_offsets
+from popserver.catalog import progress, queue_offsets
 from popserver.catalog.lookup import topic_not_found
 from popserver.catalog.queue_offsets import Ends
-from popserver.database.schema import progress
 from popserver.filters import Filter, SqlFilter
 from popserver.messages.by_key import MessageRow, by_keys, size_query, sizes, stored_messages
 from popserver.messages.ranges import WINDOW_OFFSETS, WITH_TAG, FilterQuery, Work, judge, narrowed, of_tags, totals
@@ -94,8 +93,7 @@ def _pulled(
 def _is_of_this_topic(conn: Connection, pull: QueueRead) -> bool:
     if pull.unsure_of is None:
         return True
-    names = {"for_group": pull.unsure_of, "of_queue": pull.queue.queue_id}
-    return conn.execute(_HAS_PROGRESS, names).first() is not None
+    return progress.next_offset(conn, pull.unsure_of, pull.queue.queue_id) is not None
 
 
 def _status(pull: QueueRead, found: Sequence[object], next_offset: int) -> PullStatus:
@@ -163,6 +161,3 @@ def _wanted(conn: Connection, wanted: Filter, names: Mapping[str, Any]) -> tuple
 _EVERY = size_query(narrowed())
 _TAGGED = size_query(narrowed(*WITH_TAG))
 _JUDGED = FilterQuery(narrowed())
-_HAS_PROGRESS = select(progress.c.queue_id).where(
-    progress.c.group_id == bindparam("for_group"), progress.c.queue_id == bindparam("of_queue")
-)

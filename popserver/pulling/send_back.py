@@ -16,10 +16,11 @@ from typing import ClassVar, NamedTuple, TypeVar
 from sqlalchemy import and_, bindparam, func, select
 
 from popserver.catalog import lookup, queue_offsets, subscriptions, topics
+from popserver.catalog.progress import REACHED
 from popserver.catalog.queues import queues_by_id
 from popserver.database.notifications import DUE
 from popserver.database.rows import encode_column, rows_parameter
-from popserver.database.schema import KEY_SHIFT, progress
+from popserver.database.schema import KEY_SHIFT
 from popserver.delivery import delivered, deliveries
 from popserver.delivery.dead_letter_topic import move_to_dead_letters
 from popserver.delivery.history import Moved, record
@@ -252,7 +253,7 @@ _COPIES = (
         RETRIES.c.copy_of,
         RETRIES.c.message_key,
         RETRIES.c.properties,
-        func.coalesce(progress.c.resets, 0).label("resets"),
+        func.coalesce(REACHED.c.resets, 0).label("resets"),
     )
     .select_from(_KEYS)
     .join(
@@ -260,10 +261,10 @@ _COPIES = (
         and_(RETRIES.c.copy_of == _KEYS.c.message_key, RETRIES.c.topic_id == bindparam("retry_topic_id")),
     )
     .outerjoin(
-        progress,
+        REACHED,
         and_(
-            progress.c.group_id == bindparam("for_group"),
-            progress.c.queue_id == _KEYS.c.message_key.op(">>")(KEY_SHIFT),
+            REACHED.c.group_id == bindparam("for_group"),
+            REACHED.c.queue_id == _KEYS.c.message_key.op(">>")(KEY_SHIFT),
         ),
     )
 )

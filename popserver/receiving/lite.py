@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Select, bindparam, literal_column, or_, select
 
-from popserver.catalog.progress import QueueToScan
+from popserver.catalog.progress import REACHED, QueueToScan
 from popserver.catalog.queues import STORED
 from popserver.database.newest import group_of
 from popserver.database.rows import RowStatement, encode_column, rows_parameter
-from popserver.database.schema import delivery, in_states, progress
+from popserver.database.schema import delivery, in_states
 from popserver.engine.transaction import Transaction
 from popserver.fifo import positions
 from popserver.fifo.positions import MessageGroupKey, Opened
@@ -211,15 +211,15 @@ _READY_SINCE_MS = (
     .limit(literal_column("1"))
     .scalar_subquery()
 )
-_IS_BEHIND = progress.c.next_offset < STORED.c.next_offset
+_IS_BEHIND = REACHED.c.next_offset < STORED.c.next_offset
 
 
 def _places(*columns: Any) -> Select[Any]:
     return (
         select(*columns)
         .select_from(STORED)
-        .join(progress, progress.c.queue_id == STORED.c.queue_id)
-        .where(STORED.c.topic_id == bindparam("topic_id"), progress.c.group_id == bindparam("group_id"))
+        .join(REACHED, REACHED.c.queue_id == STORED.c.queue_id)
+        .where(STORED.c.topic_id == bindparam("topic_id"), REACHED.c.group_id == bindparam("group_id"))
         .order_by(STORED.c.number)
     )
 
@@ -227,21 +227,21 @@ def _places(*columns: Any) -> Select[Any]:
 _PLACES = RowStatement(
     QueueToScan,
     _places(
-        progress.c.group_id,
-        progress.c.queue_id,
-        progress.c.next_offset,
-        progress.c.start_offset,
+        REACHED.c.group_id,
+        REACHED.c.queue_id,
+        REACHED.c.next_offset,
+        REACHED.c.start_offset,
         STORED.c.min_offset,
         STORED.c.next_offset.label("end_offset"),
         _READY_SINCE_MS.label("ready_since_ms"),
         literal_column("0").label("open_since_ms"),
-    ).with_for_update(of=progress, skip_locked=True),
+    ).with_for_update(of=REACHED, skip_locked=True),
 )
 _IS_MORE: Select[Any] = select(literal_column("1")).where(
     or_(
         positions.any_open_of(select(_SUBSCRIBERS.c.client_id)),
         _READY_SINCE_MS.is_not(None),
-        _places(progress.c.queue_id).where(_IS_BEHIND).order_by(None).exists(),
+        _places(REACHED.c.queue_id).where(_IS_BEHIND).order_by(None).exists(),
     )
 )
 

@@ -10,13 +10,13 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from sqlalchemy import BigInteger, ColumnElement, bindparam, case, literal_column, or_, select, update
+from sqlalchemy import BigInteger, ColumnElement, bindparam, case, literal_column, or_, select
 
+from popserver.catalog import progress
 from popserver.catalog.queue_offsets import lite_expired_key
 from popserver.database.dialect import Dialect, PerDialect
-from popserver.database.rows import RowQuery, encode_rows, rows_parameter
-from popserver.database.schema import KEY_SHIFT, progress
-from popserver.database.statement import Statement
+from popserver.database.rows import RowQuery
+from popserver.database.schema import KEY_SHIFT
 from popserver.engine.transaction import Transaction
 from popserver.fifo import moving_positions
 from popserver.fifo.positions import MessageGroupKey, any_position_from
@@ -78,7 +78,7 @@ class Fresh(NamedTuple):
 def read_on(tx: Transaction, batch: ReceiveBatch, clients: dict[str, list[Receive]], passed: LiteFound) -> Fresh:
     """Read on in each queue until the clients have as many as they ask for. The group's progress moves on."""
     search = _LiteSearch(batch, clients, passed)
-    moved: list[tuple[int, int]] = []
+    moved: list[tuple[int, int, int]] = []
     read, left_over = 0, False
     start = batch.rotation % len(passed.places) if passed.places else 0
     for place in (*passed.places[start:], *passed.places[:start]):
@@ -95,10 +95,10 @@ def read_on(tx: Transaction, batch: ReceiveBatch, clients: dict[str, list[Receiv
         taken = search.take(place.queue_id, rows)
         read += taken
         reached = end if is_all and taken == len(rows) else offset_of(rows[taken - 1].message_key) + 1
-        moved.append((place.queue_id, reached))
+        moved.append((place.group_id, place.queue_id, reached))
         left_over = left_over or reached < place.end_offset
     if moved:
-        _MOVE_ON.execute(tx.conn, {"for_group": batch.group.group_id, "moved": encode_rows(moved)})
+        progress.grow(tx.conn, moved)
     # A client that shares lite topics finds those whose rows name another client when it asks again.
     shares = bool(search.waiting) and any(each.shares for several in clients.values() for each in several)
     return Fresh(search.candidates(tx), search.waiting, search.with_row, left_over or shares)
@@ -253,9 +253,3 @@ def _new(dialect: Dialect, client_id: ColumnElement[Any]) -> RowQuery[_NewRow]:
 
 _NEW = PerDialect(lambda dialect: _new(dialect, literal_column(f"'{EVERY_CLIENT}'")))
 _NEW_OF_CLIENTS = PerDialect(lambda dialect: _new(dialect, _SUBSCRIBER))
-_MOVED = rows_parameter("moved", "queue_id", "next_offset")
-_MOVE_ON = Statement(
-    update(progress)
-    .where(progress.c.group_id == bindparam("for_group"), progress.c.queue_id == _MOVED.c.queue_id)
-    .values(next_offset=_MOVED.c.next_offset)
-)

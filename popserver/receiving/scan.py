@@ -25,15 +25,12 @@ from sqlalchemy import (
     literal_column,
     or_,
     select,
-    update,
 )
 
+from popserver.catalog import progress
 from popserver.catalog.progress import QueueToScan
 from popserver.database.dialect import Dialect, PerDialect
-from popserver.database.newest import is_locked
 from popserver.database.rows import encode_column
-from popserver.database.schema import progress
-from popserver.database.statement import Statement
 from popserver.delivery import delivered
 from popserver.delivery.places import PLACE_QUERIES
 from popserver.engine.transaction import Transaction
@@ -127,8 +124,7 @@ def read_on(
         ]
         left_over = left_over or next_offset < place.end_offset
         if next_offset > place.next_offset:
-            names = {"for_group": batch.group.group_id, "for_queue": place.queue_id, "reached": next_offset}
-            _MOVE_ON.of(tx.conn).execute(tx.conn, names)
+            progress.move_on(tx.conn, batch.group.group_id, place.queue_id, next_offset)
     return Scanned(found, left_over)
 
 
@@ -210,14 +206,6 @@ def _read_judged(tx: Transaction, batch: ReceiveBatch, names: dict[str, Any]) ->
 def _between(place: QueueToScan, start: int, end: int, limit: int) -> dict[str, Any]:
     queue_key = place.queue_id << OFFSET_BITS
     return {"from_key": queue_key + start, "to_key": queue_key + end, "limit": limit}
-
-
-_READ: dict[str, Any] = {"group_id": bindparam("for_group"), "queue_id": bindparam("for_queue")}
-_MOVE_ON = PerDialect(
-    lambda dialect: Statement(
-        update(progress).where(is_locked(dialect, progress, **_READ)).values(next_offset=bindparam("reached"))
-    )
-)
 
 
 def _start(dialect: Dialect, message_group: Any, of_queue: str) -> ColumnElement[int]:

@@ -6,12 +6,9 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from sqlalchemy import Connection, bindparam, select
-
+from popserver.catalog import progress
 from popserver.catalog.flow import Catalog
 from popserver.clients.clients import Client, Clients
-from popserver.database.rows import encode_column, rows_parameter
-from popserver.database.schema import progress
 from popserver.engine.clock import Clock
 from popserver.engine.reader import Reader
 from popserver.filters import Filter
@@ -122,20 +119,9 @@ class OnlineConsumers:
             return [OwnedQueue(topic, place, None, False) for topic, place in shares]
         ids, now_ms = [place.queue_id for _, place in shares], self._clock.now_ms()
         group_id, client_id = membership.group.group_id, consumer.client.client_id
-        offsets, holders = await self._reader.read(
-            lambda conn: (_offsets(conn, group_id, ids), locks.holders(conn, group_id, now_ms))
+        read, holders = await self._reader.read(
+            lambda conn: (progress.of_queues(conn, group_id, ids), locks.holders(conn, group_id, now_ms))
         )
-        own = {queue_id for queue_id, holder in holders.items() if holder == client_id and queue_id in offsets}
+        own = {queue_id for queue_id, holder in holders.items() if holder == client_id and queue_id in read}
+        offsets = {queue_id: each.next_offset for queue_id, each in read.items()}
         return [OwnedQueue(topic, place, offsets.get(place.queue_id), place.queue_id in own) for topic, place in shares]
-
-
-def _offsets(conn: Connection, group_id: int, queue_ids: Sequence[int]) -> dict[int, int]:
-    """The group's progress in these queues, by queue id."""
-    names = {"for_group": group_id, "ids": encode_column(queue_ids)}
-    return {row.queue_id: row.next_offset for row in conn.execute(_QUEUES, names)}
-
-
-_IDS = rows_parameter("ids", "queue_id")
-_QUEUES = select(progress.c.queue_id, progress.c.next_offset).where(
-    progress.c.group_id == bindparam("for_group"), progress.c.queue_id.in_(select(_IDS.c.queue_id))
-)

@@ -12,10 +12,11 @@ from typing import NamedTuple
 from sqlalchemy import Connection, Select, bindparam, exists, literal_column, select
 
 from popserver.catalog import facts as catalog_facts
+from popserver.catalog import progress
 from popserver.catalog.groups import find_group
-from popserver.catalog.queues import NUMBERED
+from popserver.catalog.progress import CONSUMED, REACHED
 from popserver.database.rows import RowStatement, encode_column, rows_parameter
-from popserver.database.schema import consumer_group, progress
+from popserver.database.schema import consumer_group
 from popserver.database.schema import topic as topic_table
 from popserver.filters.subscription import Role
 from popserver.model.group import Mode
@@ -73,7 +74,7 @@ def of_group(
     if topic_name is None:
         rows = _TOPICS.rows(conn, {"for_group": group.group_id, "limit": _LIMIT})
         topics |= {Resource(*row) for row in rows} - {retry_topic(group_name)}
-    elif _IS_SUBSCRIBED.first(conn, _names(conn, topic_name) | {"for_group": group.group_id}) is not None:
+    elif progress.of_queues(conn, group.group_id, _queues(conn, topic_name)):
         topics.add(topic_name)
     return [
         Subscribed(group_name, each, group.mode, group.lite is not None) for each in sorted(topics)[: LISTED_MAX + 1]
@@ -85,7 +86,7 @@ def of_topic(conn: Connection, topic_name: Resource, declared: Iterable[Resource
 
     At most one more than `LISTED_MAX`. Raises `TopicNotFound`.
     """
-    stored = _GROUPS.rows(conn, _names(conn, topic_name) | {"limit": _LIMIT})
+    stored = _GROUPS.rows(conn, {"queues": encode_column(_queues(conn, topic_name)), "limit": _LIMIT})
     known = {
         name: Subscribed(name, topic_name, None if row.mode is None else Mode(row.mode), row.lite is not None)
         for row in stored
@@ -107,40 +108,26 @@ def check_known(conn: Connection, group_name: Resource | None, topic_name: Resou
         catalog_facts.topic_facts(conn, topic_name)
 
 
-def _names(conn: Connection, topic_name: Resource) -> dict[str, str]:
+def _queues(conn: Connection, topic_name: Resource) -> list[int]:
     """The queues of the topic: for each group the index of progress leads to them."""
-    topic = catalog_facts.topic_facts(conn, topic_name).topic
-    return {"queues": encode_column(each.queue_id for each in topic.queues)}
+    return [each.queue_id for each in catalog_facts.topic_facts(conn, topic_name).topic.queues]
 
 
 _QUEUES = rows_parameter("queues", "queue_id")
-_PROGRESS: Select[tuple[int]] = select(literal_column("1").label("one")).where(
-    progress.c.queue_id.in_(select(_QUEUES.c.queue_id))
-)
-
-
-class _One(NamedTuple):
-    one: int
-
-
-_IS_SUBSCRIBED = RowStatement(
-    _One, _PROGRESS.where(progress.c.group_id == bindparam("for_group")).limit(literal_column("1"))
+_READS: Select[tuple[int]] = select(literal_column("1")).where(
+    REACHED.c.group_id == consumer_group.c.group_id, REACHED.c.queue_id.in_(select(_QUEUES.c.queue_id))
 )
 _GROUPS = RowStatement(
     _ConsumingRow,
     select(consumer_group.c.namespace, consumer_group.c.name, consumer_group.c.mode, consumer_group.c.lite)
     .where(
         consumer_group.c.deleted_at_ms.is_(None),
-        exists(_PROGRESS.where(progress.c.group_id == consumer_group.c.group_id)),
+        exists(_READS),
     )
     .order_by(consumer_group.c.namespace, consumer_group.c.name)
     .limit(bindparam("limit")),
 )
-_OWN = (
-    select(NUMBERED.c.topic_id)
-    .join(progress, progress.c.queue_id == NUMBERED.c.queue_id)
-    .where(progress.c.group_id == bindparam("for_group"))
-)
+_OWN = select(CONSUMED.c.topic_id).where(CONSUMED.c.group_id == bindparam("for_group"))
 _TOPICS = RowStatement(
     _ConsumedRow,
     select(topic_table.c.namespace, topic_table.c.name)
