@@ -3,16 +3,33 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, bindparam, func, insert, literal_column, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    bindparam,
+    delete,
+    exists,
+    func,
+    insert,
+    literal_column,
+    select,
+    update,
+)
 
-from popserver.catalog.lookup import follows, group_not_found, is_named, lock, page_names
-from popserver.catalog.topics import delete_one_topic
+from popserver.catalog import topics
+from popserver.catalog.lookup import (
+    follows,
+    group_not_found,
+    is_named,
+    lock,
+    page_names,
+)
 from popserver.database.notifications import GROUP, MEMBERS, Invalidation
-from popserver.database.rows import RowStatement
+from popserver.database.rows import RowStatement, encode_column, rows_parameter
 from popserver.database.schema import consumer_group
 from popserver.engine.transaction import Phase, Request, Transaction, carries_out_each
 from popserver.model.errors import AlreadyExists, BadRequest, PopError
@@ -77,6 +94,22 @@ def find_group(conn: Connection, name: Resource) -> Group | None:
 def groups_by_id(conn: Connection, group_ids: Collection[int]) -> dict[int, FoundGroup]:
     rows = _GROUPS_BY_ID.rows(conn, {"group_ids": list(group_ids)})
     return {row.group_id: FoundGroup(_group(row), row.deleted_at_ms is not None) for row in rows}
+
+
+def modes(conn: Connection, group_ids: Iterable[int]) -> dict[int, str | None]:
+    """The modes of those of these groups that exist, by id; None without one."""
+    rows = conn.execute(_MODES, {"groups": encode_column(sorted(group_ids))})
+    return {row.group_id: row.mode for row in rows}
+
+
+def lock_a_deleted_one(conn: Connection) -> int | None:
+    """A deleted group whose rows are to be removed; None if there is none, or another server removes them."""
+    return conn.execute(_A_DELETED_ONE).scalar()
+
+
+def forget(conn: Connection, group_id: int) -> int:
+    """Remove a deleted group, after all its rows; returns how many."""
+    return conn.execute(delete(consumer_group).where(consumer_group.c.group_id == group_id)).rowcount
 
 
 def page_of_groups(conn: Connection, namespace: str | None, after: Resource | None, limit: int) -> list[Group]:
@@ -168,8 +201,8 @@ def delete_group(tx: Transaction, request: DeleteGroup) -> PopError | None:
         return group_not_found(request.name)
     tx.invalidate(Invalidation(GROUP, *request.name))
     # Its dead letters and retries are deleted too, because they cannot be used without the group.
-    delete_one_topic(tx, dead_letter_topic(request.name))
-    delete_one_topic(tx, retry_topic(request.name))
+    topics.delete_one_topic(tx, dead_letter_topic(request.name))
+    topics.delete_one_topic(tx, retry_topic(request.name))
     return None
 
 
@@ -195,11 +228,32 @@ def _from_json(text: str) -> Intervals:
     return Exponential(**intervals) if isinstance(intervals, dict) else tuple(intervals)
 
 
-# The groups that are not deleted, for keepers of what has a group's id.
+# The groups that are not deleted, for keepers of what has a group's id; and the ids of all, whose rows are still there.
 EXISTING = (
-    select(consumer_group.c.group_id, consumer_group.c.namespace, consumer_group.c.name)
+    select(*(consumer_group.c[name] for name in ("group_id", "namespace", "name", "mode", "lite")))
     .where(consumer_group.c.deleted_at_ms.is_(None))
     .subquery("existing_group")
+)
+EVERY = select(consumer_group.c.group_id).subquery("every_group")
+
+
+def exists_with(group_id: ColumnElement[int]) -> ColumnElement[bool]:
+    """The condition that a group has this id and is not deleted."""
+    return exists().where(consumer_group.c.group_id == group_id, consumer_group.c.deleted_at_ms.is_(None))
+
+
+_GROUPS = rows_parameter("groups", "group_id")
+_MODES = (
+    select(EXISTING.c.group_id, EXISTING.c.mode)
+    .select_from(_GROUPS)
+    .join(EXISTING, EXISTING.c.group_id == _GROUPS.c.group_id)
+)
+# SKIP LOCKED, so that each is removed by one server.
+_A_DELETED_ONE = (
+    select(consumer_group.c.group_id)
+    .where(consumer_group.c.deleted_at_ms.is_not(None))
+    .limit(1)
+    .with_for_update(skip_locked=True)
 )
 _COLUMNS = [consumer_group.c[name] for name in _GroupRow._fields]
 _existing = select(*_COLUMNS).where(consumer_group.c.deleted_at_ms.is_(None))

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, FromClause, ScalarSelect, bindparam, delete, func, insert, select
 
+from popserver.catalog import groups, topics
 from popserver.database.rows import RowStatement, encode_column, rows_parameter
-from popserver.database.schema import consumer_group, pause
-from popserver.database.schema import topic as topic_table
+from popserver.database.schema import pause
 from popserver.model.names import Resource
 
 EVERY_TOPIC = 0  # as a topic's id: the group is paused in all topics
@@ -146,17 +146,16 @@ _COLUMNS = (
     pause.c.group_id,
     pause.c.topic_id,
     pause.c.message_group,
-    topic_table.c.namespace,
-    topic_table.c.name,
+    topics.EXISTING.c.namespace,
+    topics.EXISTING.c.name,
     pause.c.paused_at_ms,
     pause.c.paused_by,
 )
 _PAUSES = (
     select(*_COLUMNS)
-    .join(consumer_group, consumer_group.c.group_id == pause.c.group_id)
-    .outerjoin(topic_table, topic_table.c.topic_id == pause.c.topic_id)
-    .where(consumer_group.c.deleted_at_ms.is_(None))
-    .where((pause.c.topic_id == EVERY_TOPIC) | topic_table.c.deleted_at_ms.is_(None))
+    .join(groups.EXISTING, groups.EXISTING.c.group_id == pause.c.group_id)
+    .outerjoin(topics.EXISTING, topics.EXISTING.c.topic_id == pause.c.topic_id)
+    .where((pause.c.topic_id == EVERY_TOPIC) | topics.EXISTING.c.topic_id.is_not(None))
 )
 _GROUPS = rows_parameter("groups", "group_id")
 _OF_GROUPS = _PAUSES.where(pause.c.group_id.in_(select(_GROUPS.c.group_id)))

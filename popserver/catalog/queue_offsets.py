@@ -9,24 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import (
-    BigInteger,
-    ColumnElement,
-    Connection,
-    Executable,
-    FromClause,
-    ScalarSelect,
-    Select,
-    and_,
-    any_,
-    bindparam,
-    case,
-    func,
-    literal_column,
-    select,
-    true,
-    update,
-)
+from sqlalchemy import BigInteger, Connection, any_, bindparam, case, func, literal_column, select, true, update
 
 from popserver.catalog.queues import STORED, newest_queues
 from popserver.catalog.topics import exists_with
@@ -97,7 +80,7 @@ class TakeToSend:
     that, with a row if there is one: of the topic (`of_topic`); and, on Postgres, of the caller's messages.
     """
 
-    def __init__(self, any_of_topic: ColumnElement[Any], any_of_ids: ColumnElement[Any]) -> None:
+    def __init__(self, any_of_topic: Any, any_of_ids: Any) -> None:
         chosen: tuple[Any, Any] = bindparam("count"), queue.c.queue_id == bindparam("chosen")
         of_several = _COUNTS.c.count, _IS_COUNTED, queue.c.queue_id.in_(select(_LOCKED.c.queue_id))
         is_newest_chosen = is_newest(queue, queue_id=bindparam("chosen"))
@@ -106,7 +89,7 @@ class TakeToSend:
         self._beside_others = (
             (
                 _take_to_send(any_of_ids, bindparam("count"), is_newest_chosen),
-                _take_to_send(any_of_ids, _COUNTS.c.count, _IS_COUNTED, _is_at(_locked_newest(skip_locked=False))),
+                _take_to_send(any_of_ids, _COUNTS.c.count, _IS_COUNTED, _is_newest_counted(skip_locked=False)),
             ),
             # Another server may be changing a queue whose newest version is wanted: then it is looked for by its key.
             (_take_to_send(any_of_ids, *chosen), _take_to_send(any_of_ids, *of_several)),
@@ -147,22 +130,23 @@ def begin_at(conn: Connection, queue_id: int, offset: int | None) -> None:
 
 def expire_lite_topics(conn: Connection, queue_id: int) -> None:
     """All messages of expired lite topics are before the queue's end. The caller has locked it."""
-    conn.execute(_EXPIRE_LITE, {"of_queue": queue_id})
+    conn.execute(update(queue).where(queue.c.queue_id == queue_id).values(lite_expired_offset=queue.c.next_offset))
 
 
 def ahead_of(conn: Connection, now_ms: int) -> Sequence[int]:
     """The queues whose latest message was stored after `now_ms`."""
-    return conn.execute(_AHEAD, {"now_ms": now_ms}).scalars().all()
+    ahead = select(queue.c.queue_id).where(queue.c.newest_stored_at_ms > now_ms).order_by(queue.c.queue_id)
+    return conn.execute(ahead).scalars().all()
 
 
 def turn_back(conn: Connection, now_ms: int) -> None:
     """The server time has gone back to `now_ms`: no queue has a later message any more."""
-    conn.execute(_TURN_BACK, {"now_ms": now_ms})
+    conn.execute(update(queue).where(queue.c.newest_stored_at_ms > now_ms).values(newest_stored_at_ms=now_ms))
 
 
-def lite_expired_key() -> ScalarSelect[int]:
+def lite_expired_key() -> Any:
     """The key before which all messages of expired lite topics are; of the queue `of_queue`."""
-    key: ColumnElement[int] = queue.c.queue_id.op("<<")(KEY_SHIFT) + queue.c.lite_expired_offset
+    key: Any = queue.c.queue_id.op("<<")(KEY_SHIFT) + queue.c.lite_expired_offset
     return select(key).where(_IS_IT).scalar_subquery()
 
 
@@ -173,13 +157,13 @@ _RANKS = rows_parameter("ranks", "queue_id", "rank")
 _NOW = bindparam("now_ms", type_=BigInteger)
 
 
-def _ends_of(found: FromClause, queues: FromClause) -> Select[Any]:
+def _ends_of(found: Any, queues: Any) -> Any:
     columns = queues.c.queue_id, queues.c.number, queues.c.min_offset, queues.c.next_offset.label("end_offset")
     return select(*columns).select_from(found).where(exists_with(queues.c.topic_id))
 
 
 def _ends_of_topic(dialect: Dialect) -> RowStatement[Ends]:
-    queues: FromClause = STORED
+    queues: Any = STORED
     if dialect.has_other_writers:
         topics = select(bindparam("of_topic", type_=BigInteger).label("topic_id")).subquery("topics")
         queues = newest_queues(topics)
@@ -196,7 +180,7 @@ _ENDS_OF_TOPIC = PerDialect(_ends_of_topic)
 _STORED_AT_MS = case((queue.c.newest_stored_at_ms > _NOW, queue.c.newest_stored_at_ms), else_=_NOW)
 
 
-def _taking(count: ColumnElement[int]) -> Any:
+def _taking(count: Any) -> Any:
     return update(queue).values(next_offset=queue.c.next_offset + count, newest_stored_at_ms=_STORED_AT_MS)
 
 
@@ -215,7 +199,7 @@ _LOCKED = (
 )
 
 
-def _take_to_send(has_pending: ColumnElement[Any], count: Any, *these: ColumnElement[bool]) -> Statement:
+def _take_to_send(has_pending: Any, count: Any, *these: Any) -> Statement:
     """It returns what `SentTo` has. Not for a deleted topic: a server that does not know about the deletion would store
     messages that are never read."""
     taken = _taking(count).where(*these, exists_with(bindparam("of_topic")))
@@ -230,24 +214,19 @@ def _take_to_send(has_pending: ColumnElement[Any], count: Any, *these: ColumnEle
     )
 
 
-def _locked_newest(*, skip_locked: bool) -> ScalarSelect[Any]:
-    """Where the newest versions of the counted queues are, each locked; on Postgres. In the order of the counts."""
+def _is_newest_counted(*, skip_locked: bool) -> Any:
+    """The condition that a row is the newest version of a counted queue. It locks each, in the order of the counts."""
     row = newest(queue.alias("newest"), literal_column("newest.ctid").label("place"), queue_id=_COUNTS.c.queue_id)
     locked = row.with_for_update(skip_locked=skip_locked).lateral("locked")
-    return select(locked.c.place).select_from(_COUNTS.join(locked, true())).correlate(None).scalar_subquery()
-
-
-def _is_at(places: ScalarSelect[Any]) -> ColumnElement[bool]:
+    places = select(locked.c.place).select_from(_COUNTS.join(locked, true())).correlate(None).scalar_subquery()
     return literal_column("queue.ctid") == any_(func.array(places))
 
 
-def _take_available(dialect: Dialect) -> Executable:
-    is_taken: ColumnElement[bool] = _IS_COUNTED
-    if dialect.has_other_writers:
-        is_counted = no_index_has(queue.c.queue_id) == _COUNTS.c.queue_id
-        is_taken = and_(_is_at(_locked_newest(skip_locked=True)), is_counted)
-    taken: Executable = _taking(_COUNTS.c.count).where(is_taken).returning(*_TAKEN)
-    return taken
+def _take_available(dialect: Dialect) -> Any:
+    taken = _taking(_COUNTS.c.count).returning(*_TAKEN)
+    if not dialect.has_other_writers:
+        return taken.where(_IS_COUNTED)
+    return taken.where(_is_newest_counted(skip_locked=True), no_index_has(queue.c.queue_id) == _COUNTS.c.queue_id)
 
 
 _TAKE_AVAILABLE = PerDialect(_take_available)
@@ -269,7 +248,3 @@ _BEGIN_AT = (
     .where(_IS_IT)
     .values(min_offset=func.coalesce(bindparam("to_offset", type_=BigInteger), queue.c.next_offset))
 )
-_EXPIRE_LITE = update(queue).where(_IS_IT).values(lite_expired_offset=queue.c.next_offset)
-_IS_AHEAD = queue.c.newest_stored_at_ms > _NOW
-_AHEAD = select(queue.c.queue_id).where(_IS_AHEAD).order_by(queue.c.queue_id)
-_TURN_BACK = update(queue).where(_IS_AHEAD).values(newest_stored_at_ms=_NOW)

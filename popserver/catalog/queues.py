@@ -24,14 +24,6 @@ class QueueRow(NamedTuple):
     next_offset: int
 
 
-class NumberedQueue(NamedTuple):
-    """Which queue of which topic it is."""
-
-    queue_id: int
-    topic_id: int
-    number: int
-
-
 class Totals(NamedTuple):
     """How many messages a topic stores, and how many it ever stored."""
 
@@ -57,15 +49,18 @@ def queue_rows(conn: Connection, topic_id: int) -> list[QueueRow]:
 
 def queue_rows_of_several(conn: Connection, topic_ids: Collection[int]) -> dict[int, list[QueueRow]]:
     """The queues of several topics, by topic id."""
-    return _by_topic(_OF_TOPICS.of(conn).rows(conn, {"topics": encode_column(topic_ids)}))
+    queues: dict[int, list[QueueRow]] = {}
+    for row in _OF_TOPICS.of(conn).rows(conn, {"topics": encode_column(topic_ids)}):
+        queues.setdefault(row.topic_id, []).append(row)
+    return queues
 
 
-def all_queue_rows(conn: Connection) -> dict[int, list[QueueRow]]:
-    """The queues of every topic, including deleted ones, by topic id."""
-    return _by_topic(_EVERY.rows(conn, {}))
+def all_queue_rows(conn: Connection) -> list[QueueRow]:
+    """The queues of every topic, including deleted ones."""
+    return _EVERY.rows(conn, {})
 
 
-def queues_by_id(conn: Connection, queue_ids: Iterable[int]) -> dict[int, NumberedQueue]:
+def queues_by_id(conn: Connection, queue_ids: Iterable[int]) -> dict[int, QueueRow]:
     """Those of these queues that exist, by id; also of deleted topics whose rows are still there."""
     return {row.queue_id: row for row in _BY_ID.rows(conn, {"queues": encode_column(sorted(set(queue_ids)))})}
 
@@ -81,15 +76,8 @@ def message_queues(rows: Iterable[QueueRow]) -> tuple[MessageQueue, ...]:
     return tuple(MessageQueue(row.queue_id, row.number) for row in rows)
 
 
-def _by_topic(rows: Iterable[QueueRow]) -> dict[int, list[QueueRow]]:
-    queues: dict[int, list[QueueRow]] = {}
-    for row in rows:
-        queues.setdefault(row.topic_id, []).append(row)
-    return queues
-
-
-# For joins: which queue it is, which never changes, and what it stores. By `queue_id`, or by `topic_id` and `number`.
-NUMBERED = select(*(queue.c[name] for name in NumberedQueue._fields)).subquery("numbered_queue")
+# For joins: which queue of which topic it is, and what it stores. By `queue_id`, or by `topic_id` and `number`.
+NUMBERED = select(queue.c.queue_id, queue.c.topic_id, queue.c.number).subquery("numbered_queue")
 STORED = select(*(queue.c[name] for name in QueueRow._fields), queue.c.newest_stored_at_ms).subquery("stored_queue")
 # What topics store and have ever stored, by `topic_id`.
 _OF_TOPIC = (
@@ -135,15 +123,17 @@ def newest_queues(topics: FromClause) -> CTE:
 
 _TOPICS = rows_parameter("topics", "topic_id")
 _QUEUES = rows_parameter("queues", "queue_id")
-_every = select(*(queue.c[name] for name in QueueRow._fields)).order_by(queue.c.number)
-_EVERY = RowStatement(QueueRow, _every)
-_BY_ID = RowStatement(NumberedQueue, select(NUMBERED).where(NUMBERED.c.queue_id.in_(select(_QUEUES.c.queue_id))))
+_all = select(*(queue.c[name] for name in QueueRow._fields))
+_EVERY = RowStatement(QueueRow, _all)
+_BY_ID = RowStatement(QueueRow, _all.where(queue.c.queue_id.in_(select(_QUEUES.c.queue_id))))
 _TOTALS = select(*_OF_TOPIC).where(queue.c.topic_id.in_(select(_TOPICS.c.topic_id))).group_by(queue.c.topic_id)
 
 
 def _of_topics(dialect: Dialect) -> RowStatement[QueueRow]:
     if not dialect.has_other_writers:
-        return RowStatement(QueueRow, _every.where(queue.c.topic_id.in_(select(_TOPICS.c.topic_id))))
+        return RowStatement(
+            QueueRow, _all.where(queue.c.topic_id.in_(select(_TOPICS.c.topic_id))).order_by(queue.c.number)
+        )
     found = newest_queues(_TOPICS)
     return RowStatement(QueueRow, select(*(found.c[name] for name in QueueRow._fields)).order_by(found.c.number))
 

@@ -6,13 +6,12 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, Exists, and_, bindparam, exists, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, and_, bindparam, delete, exists, func, insert, select, update
 
 from popserver.catalog import progress
 from popserver.catalog.lookup import follows, is_named, lock, page_names, topic_not_found
 from popserver.catalog.queues import (
     QueueRow,
-    all_queue_rows,
     insert_queues,
     message_queues,
     queue_rows,
@@ -113,9 +112,39 @@ def topic_ids_of(conn: Connection, names: Collection[Resource]) -> dict[Resource
     return {Resource(row.namespace, row.name): row.topic_id for row in rows}
 
 
-def list_topics(conn: Connection) -> list[Topic]:
-    queues = all_queue_rows(conn)
-    return [_topic(row, queues.get(row.topic_id, ())) for row in _ALL_TOPICS.rows(conn, {})]
+def is_there(conn: Connection, topic_id: int) -> bool:
+    """Whether there is a topic with this id that is not deleted."""
+    return bool(conn.execute(_IS_THERE, {"topic_id": topic_id}).scalar())
+
+
+def lock_a_deleted_one(conn: Connection) -> int | None:
+    """A deleted topic whose rows are to be removed; None if there is none, or another server removes them."""
+    return conn.execute(_A_DELETED_ONE).scalar()
+
+
+def forget(conn: Connection, topic_id: int) -> int:
+    """Remove a deleted topic, after all its rows; returns how many."""
+    return conn.execute(delete(topic_table).where(topic_table.c.topic_id == topic_id)).rowcount
+
+
+def lock_lite_topics(conn: Connection, topic_id: int) -> None:
+    """Wait until no other transaction gives the topic lite topics, or ends some."""
+    conn.execute(_LOCK, {"of_topic": topic_id})
+
+
+def lock_lite_topics_available(conn: Connection, topic_id: int) -> bool:
+    """The same without waiting. False if another transaction has locked it."""
+    return conn.execute(_LOCK_AVAILABLE, {"of_topic": topic_id}).first() is not None
+
+
+def count_lite_topics(conn: Connection, topic_id: int) -> int:
+    """How many lite topics it has."""
+    return conn.execute(_LITE_TOPICS, {"of_topic": topic_id}).scalar() or 0
+
+
+def add_lite_topics(conn: Connection, topic_id: int, count: int) -> None:
+    """It has so many more, or (negative) fewer. The caller has locked it."""
+    conn.execute(_ADD_LITE_TOPICS, {"of_topic": topic_id, "added": count})
 
 
 @carries_out_each(CreateTopic)
@@ -212,11 +241,32 @@ def _topic(row: _TopicRow, queues: Iterable[QueueRow]) -> Topic:
     return Topic(row.topic_id, name, queues_of, accepts, row.created_at_ms, row.fifo_queues, row.lite_expires_ms)
 
 
-def exists_with(topic_id: ColumnElement[int]) -> Exists:
+# The topics that are not deleted, for those who have their ids.
+EXISTING = (
+    select(*(topic_table.c[name] for name in ("topic_id", "namespace", "name", "accepts", "lite_expires_ms")))
+    .where(topic_table.c.deleted_at_ms.is_(None))
+    .subquery("existing_topic")
+)
+# SKIP LOCKED, so that each is removed by one server.
+_A_DELETED_ONE = (
+    select(topic_table.c.topic_id)
+    .where(topic_table.c.deleted_at_ms.is_not(None))
+    .limit(1)
+    .with_for_update(skip_locked=True)
+)
+
+
+def exists_with(topic_id: ColumnElement[int]) -> ColumnElement[bool]:
     """The condition that a topic has this id and is not deleted."""
     return exists().where(topic_table.c.topic_id == topic_id, topic_table.c.deleted_at_ms.is_(None))
 
 
+_IS_THERE = select(exists_with(bindparam("topic_id")))
+_IS_IT = topic_table.c.topic_id == bindparam("of_topic")
+_LOCK = select(topic_table.c.topic_id).where(_IS_IT).with_for_update()
+_LOCK_AVAILABLE = select(topic_table.c.topic_id).where(_IS_IT).with_for_update(skip_locked=True)
+_LITE_TOPICS = select(topic_table.c.lite_topics).where(_IS_IT)
+_ADD_LITE_TOPICS = update(topic_table).where(_IS_IT).values(lite_topics=topic_table.c.lite_topics + bindparam("added"))
 _existing = select(*(topic_table.c[name] for name in _TopicRow._fields)).where(topic_table.c.deleted_at_ms.is_(None))
 _TOPIC = RowStatement(
     _TopicRow,
@@ -228,7 +278,6 @@ _TOPICS_BY_ID = RowStatement(
 _NAMES_BY_ID = select(topic_table.c.topic_id, topic_table.c.namespace, topic_table.c.name).where(
     topic_table.c.topic_id.in_(bindparam("topic_ids", expanding=True))
 )
-_ALL_TOPICS = RowStatement(_TopicRow, _existing.order_by(topic_table.c.name))
 _in_order = _existing.order_by(topic_table.c.namespace, topic_table.c.name)
 _paged = _in_order.where(follows(topic_table)).limit(bindparam("limit"))
 _PAGE = RowStatement(_TopicRow, _paged)

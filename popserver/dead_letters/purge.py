@@ -11,8 +11,7 @@ from typing import ClassVar
 
 from sqlalchemy import select
 
-from popserver.catalog import progress, queue_offsets, topics
-from popserver.database.schema import consumer_group
+from popserver.catalog import groups, progress, queue_offsets, topics
 from popserver.delivery import delivered, deliveries
 from popserver.engine.transaction import Phase, Request, Transaction, carries_out_each
 from popserver.messages import dead_letters, parts, redrives, stored
@@ -94,7 +93,7 @@ def _not_held(tx: Transaction, keys: Sequence[int]) -> list[int]:
 
 
 _GROUPS_THERE = (
-    select(consumer_group.c.group_id)
-    .where(delivered.first_inside(consumer_group.c.group_id).is_not(None))
-    .order_by(consumer_group.c.group_id)
+    select(groups.EVERY.c.group_id)
+    .where(delivered.first_inside(groups.EVERY.c.group_id).is_not(None))
+    .order_by(groups.EVERY.c.group_id)
 )

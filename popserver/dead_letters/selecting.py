@@ -11,7 +11,7 @@ from typing import NamedTuple
 from sqlalchemy import Connection
 
 from popserver.catalog import facts as catalog_facts
-from popserver.catalog import lookup, topics
+from popserver.catalog import topics
 from popserver.dead_letters.rules import LetterSelection, Selection
 from popserver.delivery.retry_topic import properties_of
 from popserver.engine.transaction import STEP_ROWS_MAX
@@ -71,7 +71,7 @@ def plan_start(conn: Connection, of: LetterSelection, target_name: Resource | No
 
 def resolve(conn: Connection, of: LetterSelection) -> tuple[Group, Selection]:
     group = catalog_facts.group(conn, of.group)
-    topic_id = None if of.topic is None else catalog_facts.topic_facts(conn, of.topic).topic.topic_id
+    topic_id = None if of.topic is None else catalog_facts.topic(conn, of.topic).topic_id
     return group, Selection(topic_id, of.dead_from_ms, of.dead_until_ms, of.where, of.ids, of.redriven_too)
 
 
@@ -83,9 +83,7 @@ def page_of(conn: Connection, of: LetterSelection, after_id: int, limit: int) ->
 def find_target(conn: Connection, name: Resource | None) -> Topic | None:
     if name is None:
         return None
-    topic = topics.find_topic(conn, name)
-    if topic is None:
-        raise lookup.topic_not_found(name)
+    topic = catalog_facts.topic(conn, name)
     if MessageType.NORMAL not in topic.accepts:
         raise MessagePropertyConflictWithType(
             f"topic '{name}' takes {', '.join(topic.accepts)} messages; a message that is redriven to a topic is NORMAL"

@@ -25,7 +25,7 @@ from popserver.delivery.deliveries import Ending
 from popserver.delivery.history import Moved, record
 from popserver.delivery.leaving import DeadLetterCandidate, NewDeadLetter, Origin
 from popserver.delivery.retry_topic import as_it_was_sent
-from popserver.engine.transaction import STEP_ROWS_MAX, FinishOrder, Transaction
+from popserver.engine.transaction import FinishOrder, Transaction, in_steps
 from popserver.messages import by_key, dead_letters, redrives, stored
 from popserver.model.group import Group
 from popserver.model.names import dead_letter_topic
@@ -63,9 +63,8 @@ class NewDeadLetters:
         if self.letters:
             dialect_of(tx.conn).lock(tx.conn, _IN_ORDER_OF_IDS)
         for _, several in groupby(sorted(self.letters), key=lambda each: each[0]):
-            listed = [self.letters[each] for each in several]
-            for start in range(0, len(listed), STEP_ROWS_MAX):
-                _write(tx, listed[start : start + STEP_ROWS_MAX])
+            for step in in_steps([self.letters[each] for each in several]):
+                _write(tx, step)
 
 
 def _with_origins(

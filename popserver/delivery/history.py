@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import BigInteger, Connection, bindparam, delete, insert, literal_column, select
 
-from popserver.database.schema import consumer_group, history
+from popserver.catalog.groups import EXISTING
+from popserver.database.schema import history
 from popserver.engine.transaction import Transaction
 from popserver.engine.upkeep import remove_step
 from popserver.messages import dead_letters, redrives
@@ -128,9 +129,8 @@ _LAST = (
     .limit(literal_column("1"))
 )
 _STEPS = (
-    select(history, consumer_group.c.namespace, consumer_group.c.name)
-    .join(consumer_group, consumer_group.c.group_id == history.c.group_id)
-    .where(consumer_group.c.deleted_at_ms.is_(None))
+    select(history, EXISTING.c.namespace, EXISTING.c.name)
+    .join(EXISTING, EXISTING.c.group_id == history.c.group_id)
     .order_by(history.c.history_id)
     .limit(_HISTORY_MAX)
 )

@@ -7,7 +7,7 @@ database do not deadlock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, auto
 from functools import wraps
@@ -27,6 +27,11 @@ R = TypeVar("R")
 S = TypeVar("S")
 S_co = TypeVar("S_co", covariant=True)
 F = TypeVar("F", bound="Finisher")
+
+
+def in_steps(rows: Sequence[S]) -> Iterator[Sequence[S]]:
+    """The rows in steps of at most `STEP_ROWS_MAX`."""
+    return (rows[start : start + STEP_ROWS_MAX] for start in range(0, len(rows), STEP_ROWS_MAX))
 
 
 class Phase(IntEnum):

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, and_, func, select
 
 from popserver.catalog import facts as catalog_facts
-from popserver.catalog.queues import NUMBERED
+from popserver.catalog.queues import STORED
 from popserver.database.newest import group_of
 from popserver.database.schema import KEY_SHIFT, WITH_TIME, delivery
 from popserver.database.schema import topic as topic_table
@@ -52,7 +52,7 @@ def holds(conn: Connection, group_name: Resource, topic_name: Resource | None, l
     group = catalog_facts.group(conn, group_name)
     of_topic: list[Any] = []
     if topic_name is not None:
-        of_topic = [delivery.c.topic_id == catalog_facts.topic_facts(conn, topic_name).topic.topic_id]
+        of_topic = [delivery.c.topic_id == catalog_facts.topic(conn, topic_name).topic_id]
     wanted = _HOLDS.where(delivery.c.group_id == group.group_id, WITH_TIME, *of_topic)
     rows = conn.execute(wanted.order_by(delivery.c.visible_at_ms.desc(), delivery.c.message_key).limit(limit))
     return [_hold(row) for row in rows]
@@ -123,7 +123,7 @@ _HOLDS = (
         topic_table.c.name,
         HEADS.c.message_id,
         HEADS.c.stored_at_ms,
-        NUMBERED.c.number,
+        STORED.c.number,
         delivery.c.message_key,
         delivery.c.state,
         delivery.c.attempt,
@@ -136,10 +136,10 @@ _HOLDS = (
     .join(HEADS, HEADS.c.message_key == delivery.c.message_key)
     .join(topic_table, topic_table.c.topic_id == delivery.c.topic_id)
     .join(
-        NUMBERED,
+        STORED,
         and_(
-            NUMBERED.c.topic_id == HEADS.c.topic_id,
-            NUMBERED.c.queue_id == HEADS.c.message_key.bitwise_rshift(KEY_SHIFT),
+            STORED.c.topic_id == HEADS.c.topic_id,
+            STORED.c.queue_id == HEADS.c.message_key.bitwise_rshift(KEY_SHIFT),
         ),
     )
 )

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from popserver.catalog import pauses, queue_offsets
+from popserver.catalog import pauses, queue_offsets, topics
 from popserver.delivery import delivered, deliveries
 from popserver.engine.transaction import Phase, Request, Transaction, carries_out_each
 from popserver.fifo import moving_positions
@@ -40,7 +40,7 @@ def expire(tx: Transaction, request: ExpireLite) -> int:
 def _expire_in_queue(tx: Transaction, queue_id: int, found: Sequence[ExpiringLiteTopic]) -> int:
     topic_id = found[0].topic_id
     # Without waiting, as for the queue: a send that creates lite topics locks the topic, and then waits for the queue.
-    if not lite_topics.lock_topic_available(tx.conn, topic_id):
+    if not topics.lock_lite_topics_available(tx.conn, topic_id):
         return 0
     groups = lock_queue(tx, queue_id)
     if groups is None:

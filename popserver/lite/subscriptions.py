@@ -12,11 +12,10 @@ from typing import ClassVar, NamedTuple
 
 from sqlalchemy import bindparam, select
 
+from popserver.catalog import groups, topics
 from popserver.catalog.lookup import group_not_found, topic_not_found
 from popserver.catalog.progress import GroupQueueKey, locks_of
 from popserver.database.notifications import LITE, LITE_CLIENTS, LITE_LOST, LITE_SHARED, Invalidation
-from popserver.database.schema import consumer_group
-from popserver.database.schema import topic as topic_table
 from popserver.engine.transaction import Locks, Phase, Request, Transaction, carries_out_each
 from popserver.engine.wakeups import PollKey
 from popserver.fifo import moving_positions
@@ -202,12 +201,6 @@ def _key(request: SyncLite | LeaveLite) -> PollKey:
 
 
 _THERE = select(
-    select(consumer_group.c.group_id)
-    .where(consumer_group.c.group_id == bindparam("for_group"), consumer_group.c.deleted_at_ms.is_(None))
-    .exists()
-    .label("group_is_there"),
-    select(topic_table.c.topic_id)
-    .where(topic_table.c.topic_id == bindparam("for_topic"), topic_table.c.deleted_at_ms.is_(None))
-    .exists()
-    .label("topic_is_there"),
+    groups.exists_with(bindparam("for_group")).label("group_is_there"),
+    topics.exists_with(bindparam("for_topic")).label("topic_is_there"),
 )

@@ -6,13 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sqlalchemy import delete, select
-
-from popserver.catalog import pauses, progress, queues
-from popserver.database.schema import (
-    consumer_group,
-)
-from popserver.database.schema import topic as topic_table
+from popserver.catalog import groups, pauses, progress, queues, topics
 from popserver.delivery import deliveries, history
 from popserver.engine.transaction import STEP_ROWS_MAX, Phase, Request, Transaction, carries_out
 from popserver.fifo import moving_positions, moving_starts
@@ -43,7 +37,7 @@ def purge(tx: Transaction, requests: Sequence[PurgeDeleted]) -> list[int | PopEr
 
 
 def _purge_groups(tx: Transaction) -> int:
-    group_id = tx.conn.execute(_A_DELETED_GROUP).scalar()
+    group_id = groups.lock_a_deleted_one(tx.conn)
     if group_id is None:
         return 0
     # Progress first, as for a queue: another server may still grant messages to the group.
@@ -59,11 +53,11 @@ def _purge_groups(tx: Transaction) -> int:
     if removed := removed or lite_subscriptions.forget_group(tx, group_id):
         return removed
     pauses.forget_group(tx.conn, group_id)
-    return tx.conn.execute(delete(consumer_group).where(consumer_group.c.group_id == group_id)).rowcount
+    return groups.forget(tx.conn, group_id)
 
 
 def _purge_topics(tx: Transaction) -> int:
-    topic_id = tx.conn.execute(_A_DELETED_TOPIC).scalar()
+    topic_id = topics.lock_a_deleted_one(tx.conn)
     if topic_id is None:
         return 0
     removed = pending_messages.forget_topic(tx.conn, topic_id) or keys.forget_topic(tx.conn, topic_id)
@@ -81,7 +75,7 @@ def _purge_topics(tx: Transaction) -> int:
     if removed := lite_subscriptions.forget_topic(tx, topic_id):
         return removed
     pauses.forget_topic(tx.conn, topic_id)
-    return tx.conn.execute(delete(topic_table).where(topic_table.c.topic_id == topic_id)).rowcount
+    return topics.forget(tx.conn, topic_id)
 
 
 def _purge_queue(tx: Transaction, queue_id: int) -> int:
@@ -116,18 +110,3 @@ def _or_refuse(removed: int | None) -> int:
             "a delivery of a deleted topic or group is locked by another transaction; repeat the request"
         )
     return removed
-
-
-# SKIP LOCKED, so that each row is removed by one server.
-_A_DELETED_GROUP = (
-    select(consumer_group.c.group_id)
-    .where(consumer_group.c.deleted_at_ms.is_not(None))
-    .limit(1)
-    .with_for_update(skip_locked=True)
-)
-_A_DELETED_TOPIC = (
-    select(topic_table.c.topic_id)
-    .where(topic_table.c.deleted_at_ms.is_not(None))
-    .limit(1)
-    .with_for_update(skip_locked=True)
-)

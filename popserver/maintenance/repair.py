@@ -10,11 +10,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
-from sqlalchemy import Connection, Table, select
+from sqlalchemy import Connection
 
+from popserver.catalog.groups import groups_by_id
 from popserver.catalog.lookup import CATALOG_LOCK
 from popserver.catalog.progress import GroupQueueKey, locks_of
 from popserver.catalog.queues import queues_by_id
+from popserver.catalog.topics import names_by_id
 from popserver.database.dialect import dialect_of
 from popserver.database.invariants.queries import (
     Moments,
@@ -28,8 +30,6 @@ from popserver.database.invariants.queries import (
 )
 from popserver.database.invariants.stuck import STUCK
 from popserver.database.notifications import DUE, PENDING
-from popserver.database.schema import consumer_group
-from popserver.database.schema import topic as topic_table
 from popserver.engine.clock import Times
 from popserver.engine.meters import now_s
 from popserver.engine.transaction import Locks, Phase, Request, Transaction, carries_out_each
@@ -116,8 +116,8 @@ def look_on(
 
 def places_of(conn: Connection, rows: Sequence[Broken]) -> list[StuckPlace]:
     """Where each row is, in the words of operators."""
-    tables = ((topic_table, "topic_id"), (consumer_group, "group_id"))
-    topics, groups = ({each[0]: Resource(*each[1:]) for each in _named(conn, *table, rows)} for table in tables)
+    topics = names_by_id(conn, {each.row.topic_id for each in rows})
+    groups = {key: each.group.name for key, each in groups_by_id(conn, {each.row.group_id for each in rows}).items()}
     queues = queues_by_id(conn, (each.row.queue_id for each in rows))
     numbers = {each.queue_id: each.number for each in queues.values()}
     return [
@@ -130,11 +130,6 @@ def places_of(conn: Connection, rows: Sequence[Broken]) -> list[StuckPlace]:
         )
         for stuck, row in rows
     ]
-
-
-def _named(conn: Connection, table: Table, key: str, rows: Sequence[Broken]) -> Sequence[Any]:
-    ids = {getattr(each.row, key) for each in rows}
-    return conn.execute(select(table.c[key], table.c.namespace, table.c.name).where(table.c[key].in_(ids))).all()
 
 
 def broken_around(

@@ -14,12 +14,10 @@ from typing import ClassVar, NamedTuple
 
 from sqlalchemy import bindparam, func, select
 
-from popserver.catalog import groups, lookup, queue_offsets
+from popserver.catalog import groups, lookup, queue_offsets, topics
 from popserver.catalog.progress import REACHED
 from popserver.catalog.queues import STORED, end_key, first_key
 from popserver.database.rows import RowStatement
-from popserver.database.schema import consumer_group
-from popserver.database.schema import topic as topic_table
 from popserver.delivery import delivered, deliveries, history, message_groups
 from popserver.engine.transaction import STEP_ROWS_MAX, Phase, Request, Transaction, carries_out
 from popserver.fifo.positions import MessageGroupKey
@@ -172,14 +170,13 @@ _OLDEST = RowStatement(
     select(
         STORED.c.queue_id,
         STORED.c.min_offset,
-        topic_table.c.namespace,
-        topic_table.c.name,
+        topics.EXISTING.c.namespace,
+        topics.EXISTING.c.name,
         stored_at(first_key(STORED), end_key(STORED)).label("oldest_ms"),
     )
-    .join(topic_table, topic_table.c.topic_id == STORED.c.topic_id)
+    .join(topics.EXISTING, topics.EXISTING.c.topic_id == STORED.c.topic_id)
     .where(
-        topic_table.c.deleted_at_ms.is_(None),
-        func.substr(topic_table.c.name, 1, len(DLQ_PREFIX)) != DLQ_PREFIX,
+        func.substr(topics.EXISTING.c.name, 1, len(DLQ_PREFIX)) != DLQ_PREFIX,
         STORED.c.min_offset < STORED.c.next_offset,
         STORED.c.queue_id >= bindparam("from_queue"),
     )
@@ -192,6 +189,6 @@ _BUSY = (
     .where(REACHED.c.queue_id == bindparam("of_queue"), delivered.first_inside(REACHED.c.group_id).is_not(None))
     .order_by(REACHED.c.group_id)
 )
-_FIRST_HANDED_BACK = select(func.min(delivered.first_inside(consumer_group.c.group_id))).where(
-    consumer_group.c.mode == Mode.PULL.value, consumer_group.c.deleted_at_ms.is_(None)
+_FIRST_HANDED_BACK = select(func.min(delivered.first_inside(groups.EXISTING.c.group_id))).where(
+    groups.EXISTING.c.mode == Mode.PULL.value
 )

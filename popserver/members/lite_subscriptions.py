@@ -28,7 +28,7 @@ from popserver.database.dialect import Dialect, PerDialect
 from popserver.database.notifications import LITE, Invalidation
 from popserver.database.rows import RowStatement, encode_column, rows_parameter
 from popserver.database.schema import lite_client, lite_subscription
-from popserver.engine.transaction import STEP_ROWS_MAX, Transaction
+from popserver.engine.transaction import STEP_ROWS_MAX, Transaction, in_steps
 from popserver.engine.wakeups import PollKey
 
 
@@ -103,8 +103,8 @@ def subscriptions(group_id: ColumnElement[int], topic_id: ColumnElement[int]) ->
 def add(conn: Connection, key: PollKey, queue_ids: Mapping[str, int]) -> None:
     """The client subscribes to these lite topics, which it has not; each has the id of its queue."""
     new = [{**key._asdict(), "lite_topic": name, "queue_id": queue_ids[name]} for name in sorted(queue_ids)]
-    for start in range(0, len(new), STEP_ROWS_MAX):
-        conn.execute(insert(lite_subscription), new[start : start + STEP_ROWS_MAX])
+    for step in in_steps(new):
+        conn.execute(insert(lite_subscription), step)
 
 
 def remove(conn: Connection, key: PollKey, lite_topics: Collection[str]) -> None:
@@ -184,9 +184,7 @@ def _names(key: PollKey) -> dict[str, Any]:
 
 def _steps(key: PollKey, lite_topics: Collection[str]) -> Iterator[dict[str, Any]]:
     """The parameters of each step of a statement for these lite topics."""
-    names = sorted(lite_topics)
-    for start in range(0, len(names), STEP_ROWS_MAX):
-        yield {**_names(key), "names": encode_column(names[start : start + STEP_ROWS_MAX])}
+    return ({**_names(key), "names": encode_column(step)} for step in in_steps(sorted(lite_topics)))
 
 
 def _of(group_id: ColumnElement[int], topic_id: ColumnElement[int]) -> tuple[ColumnElement[bool], ...]:

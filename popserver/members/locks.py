@@ -12,11 +12,12 @@ from typing import Any, ClassVar
 
 from sqlalchemy import BigInteger, Connection, Integer, and_, bindparam, cast, delete, func, or_, select, tuple_
 
-from popserver.catalog.queues import NUMBERED
+from popserver.catalog.groups import EXISTING
+from popserver.catalog.queues import STORED
 from popserver.database.dialect import Dialect, PerDialect, dialect_of
 from popserver.database.rows import encode_column, encode_rows, rows_parameter
-from popserver.database.schema import consumer_group, queue_lock
-from popserver.engine.transaction import STEP_ROWS_MAX, LockOrder, Locks, Phase, Request, Transaction, carries_out
+from popserver.database.schema import queue_lock
+from popserver.engine.transaction import LockOrder, Locks, Phase, Request, Transaction, carries_out, in_steps
 from popserver.engine.upkeep import remove_step, sooner
 from popserver.model.errors import PopError
 from popserver.model.group import Group, Mode
@@ -65,8 +66,7 @@ def lock(tx: Transaction, requests: Sequence[Lock]) -> list[list[MessageQueue] |
     taken: list[set[_Place]] = [set() for _ in requests]
     for turn in _turns(requests):
         names = {place: (*place, requests[index].client_id) for place, index in turn.items()}
-        for start in range(0, len(turn), STEP_ROWS_MAX):
-            step = [names[place] for place in sorted(turn)[start : start + STEP_ROWS_MAX]]
+        for step in in_steps([names[place] for place in sorted(turn)]):
             for row in tx.conn.execute(_TAKE.of(tx.conn), _parameters(tx, step)):
                 place = (row.group_id, row.queue_id)
                 taken[turn[place]].add(place)
@@ -83,8 +83,8 @@ def unlock(tx: Transaction, requests: Sequence[Unlock]) -> list[PopError | None]
     Runs before `lock` in a transaction, so that it cannot free a lock that the client takes again in the same batch.
     """
     rows = sorted({(each.group.group_id, place.queue_id, each.client_id) for each in requests for place in each.queues})
-    for start in range(0, len(rows), STEP_ROWS_MAX):
-        tx.conn.execute(_GIVE_UP, {"locks": encode_rows(rows[start : start + STEP_ROWS_MAX])})
+    for step in in_steps(rows):
+        tx.conn.execute(_GIVE_UP, {"locks": encode_rows(step)})
     return [None] * len(requests)
 
 
@@ -146,9 +146,9 @@ _LOCKS = rows_parameter("locks", "group_id", "queue_id", text=("client_id",))
 # Joined with group and queue, so that a deleted group or queue gets no row.
 _WANTED = (
     select(_LOCKS.c.group_id, _LOCKS.c.queue_id, _LOCKS.c.client_id, bindparam("until_ms", type_=BigInteger))
-    .join(consumer_group, consumer_group.c.group_id == _LOCKS.c.group_id)
-    .join(NUMBERED, NUMBERED.c.queue_id == _LOCKS.c.queue_id)
-    .where(consumer_group.c.deleted_at_ms.is_(None), consumer_group.c.mode == Mode.PULL.value)
+    .join(EXISTING, EXISTING.c.group_id == _LOCKS.c.group_id)
+    .join(STORED, STORED.c.queue_id == _LOCKS.c.queue_id)
+    .where(EXISTING.c.mode == Mode.PULL.value)
     .order_by(_LOCKS.c.group_id, _LOCKS.c.queue_id)
 )
 

@@ -16,11 +16,11 @@ from typing import ClassVar, NamedTuple
 from sqlalchemy import Connection, Select, and_, bindparam, delete, func, insert, literal_column, select, tuple_, update
 
 from popserver.catalog import progress
-from popserver.catalog.groups import find_group
+from popserver.catalog.groups import find_group, groups_by_id, modes
 from popserver.catalog.lookup import group_not_found
 from popserver.database.notifications import MEMBERS, RESETS, Invalidation
 from popserver.database.rows import RowStatement, encode_column, encode_rows, rows_parameter
-from popserver.database.schema import consumer_group, member
+from popserver.database.schema import member
 from popserver.engine.transaction import STEP_ROWS_MAX, Phase, Request, Transaction, carries_out
 from popserver.engine.upkeep import remove_step
 from popserver.filters.subscription import TopicFilter
@@ -108,7 +108,7 @@ def notify(tx: Transaction, group: Resource, what: str) -> None:
 def attend(tx: Transaction, requests: Sequence[JoinGroup | LeaveGroup]) -> list[PopError | None]:
     """Carry out joins and leaves in order. All rows are locked first, in one order."""
     places = sorted({_place(each) for each in requests})
-    there = _groups_there(tx.conn, {each.group.group_id for each in requests})
+    there = modes(tx.conn, {each.group.group_id for each in requests})
     before = _rows(tx.conn, places)
     after = dict(before)
     others = _bytes_of_others(tx.conn, there, places)
@@ -138,8 +138,8 @@ def forget_unseen(tx: Transaction, seen: Select[tuple[str]]) -> None:
     ended = delete(member).where(tuple_(member.c.group_id, member.c.client_id).in_(unseen))
     gone = set(tx.conn.execute(ended.returning(member.c.group_id)).scalars())
     if gone:
-        for row in tx.conn.execute(select(consumer_group).where(consumer_group.c.group_id.in_(gone))):
-            notify(tx, Resource(row.namespace, row.name), MEMBERS)
+        for each in groups_by_id(tx.conn, gone).values():
+            notify(tx, each.group.name, MEMBERS)
 
 
 def members_of(conn: Connection, name: Resource) -> list[Member]:
@@ -171,10 +171,6 @@ def group_view_of(conn: Connection, name: Resource) -> GroupView | None:
 
 def _place(request: JoinGroup | LeaveGroup) -> _Place:
     return request.group.group_id, request.client_id
-
-
-def _groups_there(conn: Connection, group_ids: Collection[int]) -> set[int]:
-    return set(conn.execute(_THERE, {"groups": encode_column(sorted(group_ids))}).scalars())
 
 
 def _rows(conn: Connection, places: Sequence[_Place]) -> dict[_Place, _StoredMember]:
@@ -243,9 +239,6 @@ def _member(row: _MemberRow) -> Member:
 _GROUPS = rows_parameter("groups", "group_id")
 _PLACES = rows_parameter("places", "group_id", text=("client_id",))
 _ROWS = rows_parameter("rows", "group_id", text=("client_id", "server_id", "model", "subscription"))
-_THERE = select(consumer_group.c.group_id).where(
-    consumer_group.c.group_id.in_(select(_GROUPS.c.group_id)), consumer_group.c.deleted_at_ms.is_(None)
-)
 _LOCK = (
     select(member)
     .select_from(_PLACES)

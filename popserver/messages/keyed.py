@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, count, islice
+from itertools import count, islice
 from typing import ClassVar, NamedTuple
 
 from sqlalchemy import Connection, Integer, and_, bindparam, delete, select, tuple_
@@ -122,7 +122,7 @@ def spans_of(queues: Iterable[QueueRow]) -> list[Span]:
 
 def spans_of_all(conn: Connection) -> list[Span]:
     """The blocks of all queues, also of deleted topics: the messages there tell that their topic is deleted."""
-    return spans_of(chain.from_iterable(all_queue_rows(conn).values()))
+    return spans_of(all_queue_rows(conn))
 
 
 def blocks_of(spans: list[Span], start: IndexPlace | None = None) -> Iterator[IndexPlace]:

@@ -27,6 +27,7 @@ from popserver.engine.transaction import (
     Request,
     Transaction,
     carries_out,
+    in_steps,
 )
 from popserver.engine.upkeep import remove_step
 from popserver.messages import duplicates, pending_messages
@@ -186,9 +187,8 @@ def _claimed(tx: Transaction, topic: Topic, keys: Sequence[str]) -> dict[str, st
     """The message ids that have claimed the keys. Rows whose window has ended become `stale`."""
     found: dict[str, str] = {}
     ours = tx.at_end(KeyClaims)
-    for start in range(0, len(keys), STEP_ROWS_MAX):
-        some = encode_column(keys[start : start + STEP_ROWS_MAX])
-        for row in tx.conn.execute(_CLAIMED, {"of_topic": topic.topic_id, "keys": some}):
+    for step in in_steps(keys):
+        for row in tx.conn.execute(_CLAIMED, {"of_topic": topic.topic_id, "keys": encode_column(step)}):
             if row.expires_at_ms > tx.aged_ms:
                 found[row.idempotency_key] = id_from_bytes(bytes(row.message_id))
             else:

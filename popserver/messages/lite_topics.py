@@ -21,13 +21,12 @@ from sqlalchemy import (
     or_,
     select,
     tuple_,
-    update,
 )
 
+from popserver.catalog import topics
 from popserver.database.notifications import LITE_TOPICS
 from popserver.database.rows import RowQuery, RowStatement, encode_column, encode_rows, rows_parameter
 from popserver.database.schema import lite_topic
-from popserver.database.schema import topic as topic_table
 from popserver.engine.transaction import STEP_ROWS_MAX, Outdated, Transaction
 from popserver.engine.upkeep import remove_step
 from popserver.messages.seek import newest_in_message_group_ms
@@ -116,10 +115,10 @@ class NewLiteTopics:
         self._missing = self._find_missing(self._looked_up)
         if self._missing and tx.has_other_writers:
             # Another server may create them now, and each counts once.
-            tx.conn.execute(_LOCK_TOPIC, {"of_topic": topic.topic_id})
+            topics.lock_lite_topics(tx.conn, topic.topic_id)
             self._missing = self._find_missing(self._looked_up)
         self._created: set[str] = set()
-        self._count: int = tx.conn.execute(_COUNT, {"of_topic": topic.topic_id}).scalar() or 0 if self._missing else 0
+        self._count: int = topics.count_lite_topics(tx.conn, topic.topic_id) if self._missing else 0
 
     def _find_missing(self, names: Set[str]) -> set[str]:
         if not names:
@@ -161,7 +160,7 @@ class NewLiteTopics:
             rows = encode_rows([(topic_id, first_keys[name], name) for name in new])
             self._tx.expect(LITE_TOPICS, self._tx.now_ms + EXPIRE_PERIOD_MS)
             self._tx.conn.execute(_INSERT, {"new": rows, "now_ms": self._tx.now_ms})
-            self._tx.conn.execute(_ADD, {"of_topic": topic_id, "added": len(new)})
+            topics.add_lite_topics(self._tx.conn, topic_id, len(new))
         if seen := self._looked_up & first_keys.keys():
             self._tx.after_commit.append(lambda: self._remembered.add(topic_id, seen, expired_offsets))
 
@@ -212,13 +211,8 @@ def expired_among(conn: Connection, topic_id: int, names: Collection[str], now_m
 def end(conn: Connection, topic_id: int, names: Collection[str]) -> int:
     """Remove these lite topics and subtract them from the topic's count; returns how many. The topic is locked."""
     removed = conn.execute(_END, {"of_topic": topic_id, "names": encode_column(sorted(names))}).rowcount
-    conn.execute(_ADD, {"of_topic": topic_id, "added": -removed})
+    topics.add_lite_topics(conn, topic_id, -removed)
     return removed
-
-
-def lock_topic_available(conn: Connection, topic_id: int) -> bool:
-    """Lock the count of the topic's lite topics, unless another transaction has locked it. Never waits."""
-    return conn.execute(_LOCK_TOPIC_AVAILABLE, {"of_topic": topic_id}).first() is not None
 
 
 def forget_topic(conn: Connection, topic_id: int) -> int:
@@ -232,11 +226,6 @@ _MISSING = select(_NAMES.c.name).where(
     .where(lite_topic.c.topic_id == bindparam("of_topic"), lite_topic.c.name == _NAMES.c.name)
     .exists()
 )
-_IS_TOPIC = topic_table.c.topic_id == bindparam("of_topic")
-_LOCK_TOPIC = select(topic_table.c.topic_id).where(_IS_TOPIC).with_for_update()
-_LOCK_TOPIC_AVAILABLE = select(topic_table.c.topic_id).where(_IS_TOPIC).with_for_update(skip_locked=True)
-_COUNT = select(topic_table.c.lite_topics).where(_IS_TOPIC)
-_ADD = update(topic_table).where(_IS_TOPIC).values(lite_topics=topic_table.c.lite_topics + bindparam("added"))
 _NEW = rows_parameter("new", "topic_id", "first_key", text=("name",))
 _INSERT = insert(lite_topic).from_select(
     ["topic_id", "name", "first_key", "created_at_ms"],
@@ -260,14 +249,13 @@ _LISTED = RowStatement(
     .order_by(lite_topic.c.name)
     .limit(bindparam("limit")),
 )
-_with_topic = lite_topic.join(topic_table, topic_table.c.topic_id == lite_topic.c.topic_id)
+_with_topic = lite_topic.join(topics.EXISTING, topics.EXISTING.c.topic_id == lite_topic.c.topic_id)
 _IS_OLD = and_(
-    topic_table.c.deleted_at_ms.is_(None),
     lite_topic.c.created_at_ms < bindparam("now_ms") - _YOUNG_MS,
     or_(
         # Written so that without a life of lite topics only those without messages are old.
         func.coalesce(_NEWEST_MS, 0) == 0,
-        func.coalesce(_NEWEST_MS, 0) < bindparam("now_ms") - topic_table.c.lite_expires_ms,
+        func.coalesce(_NEWEST_MS, 0) < bindparam("now_ms") - topics.EXISTING.c.lite_expires_ms,
     ),
 )
 _EXPIRED = select(lite_topic.c.name).select_from(_with_topic).where(_OF_TOPIC, _IS_NAMED, _IS_OLD)

@@ -37,7 +37,7 @@ from popserver.database.dialect import Dialect, PerDialect, dialect_of
 from popserver.database.newest import are_newest, joined, no_index_has
 from popserver.database.rows import RowStatement, encode_column, encode_rows, rows_parameter
 from popserver.database.schema import IS_DELAYED, IS_HALF, IS_HALF_OF_CLIENT, is_half, pending
-from popserver.engine.transaction import STEP_ROWS_MAX
+from popserver.engine.transaction import STEP_ROWS_MAX, in_steps
 from popserver.engine.upkeep import remove_step, sooner
 from popserver.model.topic import MessageType
 
@@ -94,7 +94,7 @@ def lock(conn: Connection, topic_id: int, message_ids: Collection[bytes]) -> dic
     One id may have two rows: one was sent, the other was enqueued by a user's own transaction.
     """
     found: dict[bytes, list[PendingRow]] = {}
-    for ids in _steps(sorted(message_ids)):
+    for ids in in_steps(sorted(message_ids)):
         for row in _LOCK.rows(conn, {"topic_id": topic_id, "ids": ids}):
             found.setdefault(bytes(row.message_id), []).append(row)
     return found
@@ -102,7 +102,9 @@ def lock(conn: Connection, topic_id: int, message_ids: Collection[bytes]) -> dic
 
 def first_results(conn: Connection, topic_id: int, message_ids: Sequence[bytes]) -> list[FirstResult]:
     """Those of these messages that are pending."""
-    return [row for ids in _steps(message_ids) for row in _FIRST_RESULTS.rows(conn, {"topic_id": topic_id, "ids": ids})]
+    return [
+        row for ids in in_steps(message_ids) for row in _FIRST_RESULTS.rows(conn, {"topic_id": topic_id, "ids": ids})
+    ]
 
 
 def properties_of(conn: Connection, pending_ids: Iterable[int]) -> dict[int, str]:
@@ -196,10 +198,6 @@ def forget_topic(conn: Connection, topic_id: int) -> int:
 def turn_back(conn: Connection, now_ms: int, by_ms: int) -> None:
     """The server time has gone back by so much, to `now_ms`: checks keep the time that is left."""
     conn.execute(_TURN_BACK, {"now_ms": now_ms, "by_ms": by_ms})
-
-
-def _steps(message_ids: Sequence[bytes]) -> list[Sequence[bytes]]:
-    return [message_ids[start : start + STEP_ROWS_MAX] for start in range(0, len(message_ids), STEP_ROWS_MAX)]
 
 
 _SIZE = func.length(pending.c.body).label("size")

@@ -11,14 +11,14 @@ from typing import TypeVar
 
 from sqlalchemy import Connection
 
+from popserver.catalog import facts as catalog_facts
 from popserver.catalog import topics
-from popserver.catalog.facts import _queue, _topic
 from popserver.messages import by_key, parts
 from popserver.messages.by_key import Bodies, HeadRow, by_keys, stored_messages
 from popserver.model.errors import BadRequest, MessageNotFound
 from popserver.model.message import StoredMessage, id_to_bytes
 from popserver.model.names import Resource
-from popserver.model.topic import Topic, message_key
+from popserver.model.topic import MessageQueue, Topic, message_key
 
 PAGE_BYTES_MAX = 16 * 1024 * 1024
 T = TypeVar("T")
@@ -31,12 +31,19 @@ def peek(
 
     Raises `TopicNotFound`, and `BadRequest` for a queue the topic does not have.
     """
-    topic = _topic(conn, name)
+    topic = catalog_facts.topic(conn, name)
     queues = topic.queues if queue_number is None else (_queue(topic, queue_number),)
     bounds = ((message_key(each.queue_id, from_offset or 0), message_key(each.queue_id + 1, 0)) for each in queues)
     oldest = sorted((row for first, end in bounds for row in parts.page(conn, first, end, limit)), key=_age)[:limit]
     sizes = by_key.sizes(conn, [row.message_key for row in oldest])
     return load(conn, topic, within_a_page((row.message_key, sizes.get(row.message_key, 0)) for row in oldest))
+
+
+def _queue(topic: Topic, number: int) -> MessageQueue:
+    for each in topic.queues:
+        if each.number == number:
+            return each
+    raise BadRequest(f"topic '{topic.name}' has the queues 0 to {len(topic.queues) - 1}, not {number}")
 
 
 def within_a_page(sized: Iterable[tuple[T, int]], bytes_max: int | None = None) -> list[T]:
@@ -61,7 +68,7 @@ def load(conn: Connection, topic: Topic, keys: Sequence[int], *, bodies: bool = 
 
 def find_place(conn: Connection, topic_name: Resource | None, message_id: str) -> tuple[Topic, int]:
     """The topic and the key of a message. Raises `MessageNotFound`, and `BadRequest` if several topics have its id."""
-    wanted = None if topic_name is None else _topic(conn, topic_name).topic_id
+    wanted = None if topic_name is None else catalog_facts.topic(conn, topic_name).topic_id
     found = [row for row in by_key.with_id(conn, id_to_bytes(message_id)) if wanted in (None, row.topic_id)]
     existing = topics.topics_by_id(conn, {row.topic_id for row in found})
     places = [row for row in found if row.topic_id in existing]

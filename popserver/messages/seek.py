@@ -26,9 +26,9 @@ from sqlalchemy import true as always
 
 from popserver.catalog.lookup import topic_not_found
 from popserver.catalog.queues import STORED, end_key, first_key
+from popserver.catalog.topics import EXISTING
 from popserver.database.rows import RowStatement
 from popserver.database.schema import IS_ORIGINAL, KEY_SHIFT, message
-from popserver.database.schema import topic as topic_table
 from popserver.model.topic import MessageQueue, Topic, message_key, offset_of
 
 
@@ -147,8 +147,8 @@ _TIMES = RowStatement(
         STORED.c.newest_stored_at_ms,
         stored_at(first_key(STORED), end_key(STORED)).label("oldest_ms"),
     )
-    .join(topic_table, topic_table.c.topic_id == STORED.c.topic_id)
-    .where(topic_table.c.deleted_at_ms.is_(None), STORED.c.queue_id == bindparam("of_queue")),
+    .join(EXISTING, EXISTING.c.topic_id == STORED.c.topic_id)
+    .where(STORED.c.queue_id == bindparam("of_queue")),
 )
 
 

@@ -11,10 +11,9 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, select, text
 
+from popserver.catalog import groups, topics
 from popserver.catalog.queues import TOTALS
 from popserver.database.dialect import dialect_of
-from popserver.database.schema import consumer_group
-from popserver.database.schema import topic as topic_table
 from popserver.delivery import due
 from popserver.fifo import runs
 from popserver.messages.seek import oldest_stored_at_ms
@@ -154,7 +153,7 @@ def _groups(conn: Connection, states: dict[int, dict[State, int]]) -> list[Group
         GroupRow(
             row.group_id, row.namespace, row.name, states.get(row.group_id, nothing), int(locked.get(row.group_id, 0))
         )
-        for row in conn.execute(_GROUPS)
+        for row in conn.execute(select(groups.EXISTING))
     ]
 
 
@@ -177,17 +176,6 @@ _STATES = text(
     "SELECT group_id, COUNT(*), SUM(ready), SUM(inflight), SUM(waiting_retry), SUM(dead_letters)"
     " FROM group_lag GROUP BY group_id"
 )
-_TOPICS = (
-    select(
-        topic_table.c.topic_id,
-        topic_table.c.namespace,
-        topic_table.c.name,
-        TOTALS.c.stored,
-        TOTALS.c.appended,
-    )
-    .join(TOTALS, TOTALS.c.topic_id == topic_table.c.topic_id)
-    .where(topic_table.c.deleted_at_ms.is_(None))
-)
-_GROUPS = select(consumer_group.c.group_id, consumer_group.c.namespace, consumer_group.c.name).where(
-    consumer_group.c.deleted_at_ms.is_(None)
+_TOPICS = select(*(topics.EXISTING.c[name] for name in TopicRow._fields[:3]), TOTALS.c.stored, TOTALS.c.appended).join(
+    TOTALS, TOTALS.c.topic_id == topics.EXISTING.c.topic_id
 )

@@ -12,10 +12,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, ClassVar
 
-from sqlalchemy import bindparam, select
-
+from popserver.catalog import topics
 from popserver.database.notifications import CHECKS, PENDING
-from popserver.database.schema import topic as topic_table
 from popserver.engine.transaction import Phase, Request, Transaction, carries_out, carries_out_each
 from popserver.messages import by_key, keys, pending_messages
 from popserver.messages.stored import content
@@ -73,7 +71,7 @@ def store_pending(tx: Transaction, requests: Sequence[StorePending]) -> list[lis
 
 def _store_in_topic(tx: Transaction, requests: Sequence[StorePending]) -> list[list[SendResult] | PopError]:
     topic = requests[0].topic
-    if tx.conn.execute(_EXISTS, {"topic_id": topic.topic_id}).first() is None:
+    if not topics.is_there(tx.conn, topic.topic_id):
         gone = TopicNotFound(f"topic '{topic.name}' was deleted; create it with: popmq topic create {topic.name.name}")
         return [gone] * len(requests)
     batch = [each for request in requests for each in request.messages]
@@ -155,8 +153,3 @@ def cancel_pending(tx: Transaction, request: CancelPending) -> list[str]:
     rows = pending_messages.lock(tx.conn, request.topic.topic_id, set(map(id_to_bytes, request.message_ids)))
     pending_messages.remove(tx.conn, (row.pending_id for several in rows.values() for row in several))
     return [each for each in dict.fromkeys(request.message_ids) if id_to_bytes(each) in rows]
-
-
-_EXISTS = select(topic_table.c.topic_id).where(
-    topic_table.c.topic_id == bindparam("topic_id"), topic_table.c.deleted_at_ms.is_(None)
-)

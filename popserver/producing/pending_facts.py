@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, and_, bindparam, case, func, select, tuple_
 
-from popserver.catalog import lookup, topics
+from popserver.catalog import facts as catalog_facts
+from popserver.catalog import topics
 from popserver.database.rows import RowStatement, encode_column, rows_parameter
 from popserver.database.schema import IS_DELAYED, IS_HALF, pending
 from popserver.messages.by_key import MessageRow, stored_message
@@ -64,7 +65,7 @@ def stored_pending(conn: Connection, topic_of: Mapping[int, Topic]) -> dict[int,
 
 def scheduled(conn: Connection, name: Resource, after: After, limit: int) -> list[ScheduledMessage]:
     """A page of a topic's pending messages by due time, with at most 16 MiB of bodies. Raises `TopicNotFound`."""
-    topic = _topic(conn, name)
+    topic = catalog_facts.topic(conn, name)
     names = {"of_topic": topic.topic_id, "after_due": after.due_at_ms, "after_id": after.pending_id, "limit": limit}
     page = within_a_page((row, row.size) for row in _SCHEDULE.rows(conn, names))
     stored = stored_pending(conn, {row.pending_id: topic for row in page})
@@ -92,7 +93,7 @@ def find(conn: Connection, name: Resource | None, message_id: bytes) -> Schedule
 
 def pending_with_key(conn: Connection, name: Resource, key: str) -> list[str]:
     """The ids of the first 1,000 pending messages of the topic that have the key. Scans all its pending messages."""
-    topic = _topic(conn, name)
+    topic = catalog_facts.topic(conn, name)
     rows = conn.execute(_WITH_TEXT, {"of_topic": topic.topic_id, "written": _written(key)})
     found = (id_from_bytes(bytes(row.message_id)) for row in rows if key in json.loads(row.listed))
     return [each for each, _ in zip(found, range(KEY_MATCHES_MAX), strict=False)]
@@ -117,13 +118,6 @@ def overdue(conn: Connection, now_ms: int) -> tuple[int, int | None]:
     """How many delayed messages are due and in no queue yet, and when the first of them was due; 0: at once."""
     count, first_ms = conn.execute(_OVERDUE, {"now_ms": now_ms}).one()
     return count, first_ms
-
-
-def _topic(conn: Connection, name: Resource) -> Topic:
-    topic = topics.find_topic(conn, name)
-    if topic is None:
-        raise lookup.topic_not_found(name)
-    return topic
 
 
 def _written(key: str) -> str:

@@ -9,8 +9,9 @@ from sqlalchemy import Connection, TextClause, bindparam, exists, literal_column
 
 from popserver.catalog import facts as catalog_facts
 from popserver.catalog.progress import CONSUMED
+from popserver.catalog.topics import EXISTING
 from popserver.database.rows import RowStatement, encode_column, rows_parameter
-from popserver.database.schema import group_lag, topic
+from popserver.database.schema import group_lag
 from popserver.lite import facts as lite_facts
 from popserver.model.errors import BadRequest
 from popserver.model.names import Resource, retry_topic
@@ -118,18 +119,18 @@ class _NameRow(NamedTuple):
 
 _IDS = rows_parameter("ids", "topic_id")
 _LITE = (
-    select(topic.c.namespace, topic.c.name)
-    .where(topic.c.deleted_at_ms.is_(None), topic.c.accepts == literal_column(f"'{MessageType.LITE}'"))
-    .order_by(topic.c.namespace, topic.c.name)
+    select(EXISTING.c.namespace, EXISTING.c.name)
+    .where(EXISTING.c.accepts == literal_column(f"'{MessageType.LITE}'"))
+    .order_by(EXISTING.c.namespace, EXISTING.c.name)
     .limit(literal_column("2"))
 )
-_LITE_OF_TOPICS = RowStatement(_NameRow, _LITE.where(topic.c.topic_id.in_(select(_IDS.c.topic_id))))
+_LITE_OF_TOPICS = RowStatement(_NameRow, _LITE.where(EXISTING.c.topic_id.in_(select(_IDS.c.topic_id))))
 _LITE_OF_GROUP = RowStatement(
     _NameRow,
     _LITE.where(
         exists(
             select(literal_column("1")).where(
-                CONSUMED.c.topic_id == topic.c.topic_id, CONSUMED.c.group_id == bindparam("for_group")
+                CONSUMED.c.topic_id == EXISTING.c.topic_id, CONSUMED.c.group_id == bindparam("for_group")
             )
         )
     ),

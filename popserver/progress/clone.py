@@ -16,7 +16,7 @@ from sqlalchemy import Connection, bindparam, select
 from popserver.catalog import groups, lookup, progress, topics
 from popserver.catalog.progress import CONSUMED, REACHED, GroupQueueKey, locks_of
 from popserver.catalog.queues import STORED
-from popserver.database.schema import topic as topic_table
+from popserver.catalog.topics import EXISTING
 from popserver.delivery import delivered
 from popserver.delivery.retry_topic import properties_of, retry_origin_of
 from popserver.engine.transaction import STEP_ROWS_MAX, Locks, Phase, Request, Transaction, carries_out_each
@@ -148,7 +148,7 @@ _PROGRESS = (
 )
 _TOPICS = (
     select(CONSUMED.c.topic_id)
-    .join(topic_table, topic_table.c.topic_id == CONSUMED.c.topic_id)
-    .where(CONSUMED.c.group_id == bindparam("for_group"), topic_table.c.deleted_at_ms.is_(None))
+    .join(EXISTING, EXISTING.c.topic_id == CONSUMED.c.topic_id)
+    .where(CONSUMED.c.group_id == bindparam("for_group"))
     .distinct()
 )

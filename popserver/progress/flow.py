@@ -305,5 +305,5 @@ def _known(conn: Connection, group_name: Resource, topic_name: Resource | None) 
     if topic_name is not None:
         topic = _topic(conn, topic_name)
         return group, [topic] if topic.topic_id in met else []
-    known = (each for each in topics.list_topics(conn) if each.topic_id in met)
+    known = sorted(topics.topics_by_id(conn, met).values(), key=lambda each: each.name.name)
     return group, [each for each in known if not is_system_derived(each.name.name)]

@@ -12,9 +12,9 @@ from sqlalchemy import Connection, Select, and_, bindparam, case, func, select
 
 from popserver.catalog.progress import REACHED
 from popserver.catalog.queues import STORED
+from popserver.catalog.topics import EXISTING
 from popserver.database.rows import RowStatement
 from popserver.database.schema import KEY_SHIFT, delivery
-from popserver.database.schema import topic as topic_table
 from popserver.fifo.positions import LEFT_BEHIND
 from popserver.members import locks
 from popserver.messages import parts
@@ -121,8 +121,8 @@ _OWN = (
     select(
         STORED.c.queue_id,
         STORED.c.topic_id,
-        topic_table.c.namespace,
-        topic_table.c.name,
+        EXISTING.c.namespace,
+        EXISTING.c.name,
         STORED.c.number,
         STORED.c.min_offset,
         STORED.c.next_offset.label("end_offset"),
@@ -130,15 +130,15 @@ _OWN = (
     )
     .select_from(REACHED)
     .join(STORED, STORED.c.queue_id == REACHED.c.queue_id)
-    .join(topic_table, topic_table.c.topic_id == STORED.c.topic_id)
-    .where(REACHED.c.group_id == bindparam("for_group"), topic_table.c.deleted_at_ms.is_(None))
+    .join(EXISTING, EXISTING.c.topic_id == STORED.c.topic_id)
+    .where(REACHED.c.group_id == bindparam("for_group"))
 )
 _COUNT = select(func.count()).select_from(_OWN.subquery("own"))
 
 
 def _places(own: Select[Any]) -> RowStatement[_PlaceRow]:
     # First the page: messages are looked for only in its queues.
-    order = topic_table.c.namespace, topic_table.c.name, STORED.c.number
+    order = EXISTING.c.namespace, EXISTING.c.name, STORED.c.number
     page = own.order_by(*order).limit(bindparam("limit")).subquery("page")
     # Looked for only where something is unread: most queues of most groups are read to their ends.
     first_unread = case(

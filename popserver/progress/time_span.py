@@ -10,9 +10,9 @@ from sqlalchemy import Connection, Select, bindparam, case, or_, select
 from popserver.catalog import facts as catalog_facts
 from popserver.catalog.progress import REACHED
 from popserver.catalog.queues import STORED
+from popserver.catalog.topics import EXISTING
 from popserver.database.rows import RowStatement, encode_column, rows_parameter
 from popserver.database.schema import KEY_SHIFT
-from popserver.database.schema import topic as topic_table
 from popserver.messages.seek import stored_at
 from popserver.model.names import Resource, retry_topic
 
@@ -60,8 +60,8 @@ def _spans(*, of_topics: bool) -> Select[tuple[str, str, int, int, int, int, int
     # First the page: the looks into the index of messages are only for its rows.
     page = (
         select(
-            topic_table.c.namespace,
-            topic_table.c.name,
+            EXISTING.c.namespace,
+            EXISTING.c.name,
             STORED.c.number,
             STORED.c.queue_id,
             STORED.c.min_offset,
@@ -71,16 +71,16 @@ def _spans(*, of_topics: bool) -> Select[tuple[str, str, int, int, int, int, int
         )
         .select_from(REACHED)
         .join(STORED, STORED.c.queue_id == REACHED.c.queue_id)
-        .join(topic_table, topic_table.c.topic_id == STORED.c.topic_id)
-        .where(REACHED.c.group_id == bindparam("for_group"), topic_table.c.deleted_at_ms.is_(None))
-        .order_by(topic_table.c.namespace, topic_table.c.name, STORED.c.number)
+        .join(EXISTING, EXISTING.c.topic_id == STORED.c.topic_id)
+        .where(REACHED.c.group_id == bindparam("for_group"))
+        .order_by(EXISTING.c.namespace, EXISTING.c.name, STORED.c.number)
         .limit(bindparam("limit"))
     )
     if of_topics:
         page = page.where(STORED.c.topic_id.in_(select(_IDS.c.topic_id)))
     else:
-        elsewhere = topic_table.c.namespace != bindparam("namespace")
-        page = page.where(or_(elsewhere, topic_table.c.name != bindparam("retries")))
+        elsewhere = EXISTING.c.namespace != bindparam("namespace")
+        page = page.where(or_(elsewhere, EXISTING.c.name != bindparam("retries")))
     at = page.subquery("page")
     first_key = at.c.queue_id.op("<<")(KEY_SHIFT)
     progress_key, end_key = first_key.op("|")(at.c.progress), (at.c.queue_id + 1).op("<<")(KEY_SHIFT)

@@ -10,7 +10,16 @@ from typing import ClassVar
 from popserver.delivery import deliveries, holds, message_groups
 from popserver.delivery.history import record
 from popserver.delivery.message_groups import advance_groups, by_member, runs_around
-from popserver.engine.transaction import STEP_ROWS_MAX, Locks, Outdated, Phase, Request, Transaction, carries_out
+from popserver.engine.transaction import (
+    STEP_ROWS_MAX,
+    Locks,
+    Outdated,
+    Phase,
+    Request,
+    Transaction,
+    carries_out,
+    in_steps,
+)
 from popserver.model.errors import PopError
 from popserver.model.group import Group
 from popserver.model.handles import Receipt
@@ -55,7 +64,7 @@ def ack(tx: Transaction, requests: Sequence[Ack]) -> list[list[PopError | None]]
     return [[refused.get(each) for each in request.receipts] for request in requests]
 
 
-def _steps(requests: Sequence[Ack], *, in_order: bool) -> Iterator[list[Receipt]]:
+def _steps(requests: Sequence[Ack], *, in_order: bool) -> Iterator[Sequence[Receipt]]:
     """Split the receipts with (or without) a message group into steps, sorted by key.
 
     The receipts of one request stay in one step if they fit, so that whole runs of a message group end together.
@@ -68,8 +77,7 @@ def _steps(requests: Sequence[Ack], *, in_order: bool) -> Iterator[list[Receipt]
         steps[-1] |= some
     for step in steps:
         receipts = sorted(step)
-        for start in range(0, len(receipts), STEP_ROWS_MAX):
-            yield receipts[start : start + STEP_ROWS_MAX]
+        yield from in_steps(receipts)
 
 
 def _commit(tx: Transaction, group: Group, receipts: Sequence[Receipt]) -> dict[Receipt, PopError | None]:

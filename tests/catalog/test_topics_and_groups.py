@@ -31,7 +31,7 @@ class TestTopics:
         assert ([each.number for each in made.queues], made.created_at_ms) == ([0, 1, 2], START_MS)
         assert made.accepts == (MessageType.NORMAL,)
         assert topics.find_topic(store.conn, Resource("", "t")) is None
-        assert topics.list_topics(store.conn) == [made]
+        assert topics.topics_by_id(store.conn, [made.topic_id]) == {made.topic_id: made}
 
     @pytest.mark.row("G7")
     def test_namespaces_keep_names_apart(self, store: OpenStore) -> None:

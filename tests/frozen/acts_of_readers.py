@@ -115,7 +115,6 @@ def look_topics_and_groups_up(store: TouredStore, world: World) -> None:
         lambda conn: catalog_facts.list_topics(conn, "", None, PAGE),
         lambda conn: catalog_facts.list_groups(conn, None, group, PAGE),
         lambda conn: catalog_facts.list_groups(conn, "", None, PAGE),
-        topics.list_topics,
         queues.all_queue_rows,
         lambda conn: pauses.pauses_of(conn, [world.group.group_id], PAGE),
         lambda conn: pauses.pause_of_topic(conn, world.group.group_id, world.topic.topic_id, "m1"),
