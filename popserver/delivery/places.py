@@ -76,7 +76,7 @@ def _place_queries(dialect: Dialect, *, takes_groups: bool) -> PlaceQueries:
     )
 
 
-def _columns(at: FromClause, queues: FromClause, open_since_ms: Any) -> list[Any]:
+def columns_of_place(at: FromClause, queues: FromClause, open_since_ms: Any) -> list[Any]:
     """What `QueueToScan` has; `at` is the group's progress."""
     return [
         at.c.group_id,
@@ -98,7 +98,7 @@ def _is_to_read(at: FromClause, queues: FromClause, open_since_ms: Any) -> Any:
 def _places(open_since_ms: Any) -> Select[Any]:
     """By plain joins, on SQLite, which has one writer."""
     return (
-        select(*_columns(REACHED, STORED, open_since_ms))
+        select(*columns_of_place(REACHED, STORED, open_since_ms))
         .select_from(STORED)
         .join(REACHED, REACHED.c.queue_id == STORED.c.queue_id)
         .where(
@@ -126,7 +126,7 @@ def _newest_places(open_since_ms: Any, *, is_locked: bool) -> Select[Any]:
             .lateral("locked")
         )
         found, at = found.join(locked, true()), locked
-    query = select(*_columns(at, queues, open_since_ms)).select_from(found).order_by(queues.c.number)
+    query = select(*columns_of_place(at, queues, open_since_ms)).select_from(found).order_by(queues.c.number)
     return query if is_locked else query.where(_is_to_read(at, queues, open_since_ms))
 
 

@@ -17,6 +17,8 @@ from popserver.catalog.queues import STORED
 from popserver.database.newest import group_of
 from popserver.database.rows import RowStatement, encode_column, rows_parameter
 from popserver.database.schema import delivery, in_states
+from popserver.delivery import ready
+from popserver.delivery.places import columns_of_place
 from popserver.engine.transaction import Transaction
 from popserver.fifo import positions
 from popserver.fifo.positions import MessageGroupKey, Opened
@@ -204,13 +206,6 @@ _IS_READY_AGAIN = (
     in_states(delivery.c.state, State.READY),
     delivery.c.message_group.is_(None),
 )
-_READY_SINCE_MS = (
-    select(delivery.c.visible_at_ms)
-    .where(*_IS_READY_AGAIN)
-    .order_by(delivery.c.visible_at_ms)
-    .limit(literal_column("1"))
-    .scalar_subquery()
-)
 _IS_BEHIND = REACHED.c.next_offset < STORED.c.next_offset
 
 
@@ -226,21 +221,12 @@ def _places(*columns: Any) -> Select[Any]:
 
 _PLACES = RowStatement(
     QueueToScan,
-    _places(
-        REACHED.c.group_id,
-        REACHED.c.queue_id,
-        REACHED.c.next_offset,
-        REACHED.c.start_offset,
-        STORED.c.min_offset,
-        STORED.c.next_offset.label("end_offset"),
-        _READY_SINCE_MS.label("ready_since_ms"),
-        literal_column("0").label("open_since_ms"),
-    ).with_for_update(of=REACHED, skip_locked=True),
+    _places(*columns_of_place(REACHED, STORED, literal_column("0"))).with_for_update(of=REACHED, skip_locked=True),
 )
 _IS_MORE: Select[Any] = select(literal_column("1")).where(
     or_(
         positions.any_open_of(select(_SUBSCRIBERS.c.client_id)),
-        _READY_SINCE_MS.is_not(None),
+        ready.SINCE_MS.is_not(None),
         _places(REACHED.c.queue_id).where(_IS_BEHIND).order_by(None).exists(),
     )
 )
