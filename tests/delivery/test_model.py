@@ -98,7 +98,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
             assert not ok
             return multiple()
         assert ok
-        model.changed(receipt, duration_ms, new)
+        model.changed(receipt, duration_ms, new, self.store.now_ms)
         return new
 
     @rule(client_id=CLIENTS)

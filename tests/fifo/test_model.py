@@ -171,7 +171,7 @@ class MessageGroupsAgainstModel(RuleBasedStateMachine):
             assert not ok
             return multiple()
         assert ok
-        self.model.changed(receipt, duration_ms, new)
+        self.model.changed(receipt, duration_ms, new, self.store.now_ms)
         return new
 
     @precondition(has_receipts)

@@ -86,12 +86,15 @@ class ModelGroup:
         """How long a failed message waits; `duration_ms` is what its consumer asks for."""
         return duration_ms or self.interval_ms
 
-    def changed(self, old: Receipt, duration_ms: int, new: Receipt) -> None:
+    def changed(self, old: Receipt, duration_ms: int, new: Receipt, now_ms: int) -> None:
         each = self.deliveries[old.message_key]
         if each.state is State.DLQ:
             assert new == old, "a message that died of it answers with the handle it was given"
             return
-        assert new == each.replaced.get((old.hold_id, duration_ms), new), "repeated, the same answer"
+        first = each.replaced.get((old.hold_id, duration_ms), new)
+        if first.ends_at_ms <= now_ms:  # it has ended, and the row may say since when the message is READY instead
+            first = first._replace(ends_at_ms=new.ends_at_ms)
+        assert new == first, "repeated, the same answer"
         each.hold_id, each.replaced = new.hold_id, {(old.hold_id, duration_ms): new}
 
     def orphan(self, client_id: str, now_ms: int) -> None:
