@@ -40,6 +40,11 @@ _IS_READY_AGAIN = (
     delivery.c.message_group.is_(None),
     delivery.c.visible_at_ms >= bindparam("ready_from"),
 )
+AGAIN: Final = (
+    select(delivery.c.message_key, delivery.c.attempt, delivery.c.visible_at_ms)
+    .where(*_IS_READY_AGAIN)
+    .subquery("ready_again")
+)
 # Since when the first one is; NULL if there is none. Not an EXISTS: for that SQLite would read all deliveries of the
 # group. No minimum: with an order, only the index that has it will do.
 SINCE_MS: Final = (

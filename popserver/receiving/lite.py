@@ -10,21 +10,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import Select, bindparam, literal_column, or_, select
+from sqlalchemy import ColumnElement, Select, bindparam, literal_column, or_, select
 
 from popserver.catalog.progress import REACHED, QueueToScan
 from popserver.catalog.queues import STORED
-from popserver.database.newest import group_of
 from popserver.database.rows import RowStatement, encode_column, rows_parameter
-from popserver.database.schema import delivery, in_states
 from popserver.delivery import ready
 from popserver.delivery.places import columns_of_place
+from popserver.delivery.ready import AGAIN
 from popserver.engine.transaction import Transaction
 from popserver.fifo import positions
 from popserver.fifo.positions import MessageGroupKey, Opened
 from popserver.members.lite_subscriptions import subscriptions
 from popserver.messages.by_key import HEADS, by_keys
-from popserver.model.states import State
 from popserver.model.topic import message_key
 from popserver.receiving import message_groups
 from popserver.receiving.batch import Candidate, ReceiveBatch
@@ -200,12 +198,6 @@ def _share(several: Sequence[Receive], room: int, opened: int) -> int:
 
 _SUBSCRIBERS = rows_parameter("subscribers", text=("client_id",))
 _SUBSCRIBED = subscriptions(bindparam("group_id"), bindparam("topic_id"))
-_IS_READY_AGAIN = (
-    group_of(delivery) == bindparam("group_id"),
-    delivery.c.topic_id == bindparam("topic_id"),
-    in_states(delivery.c.state, State.READY),
-    delivery.c.message_group.is_(None),
-)
 _IS_BEHIND = REACHED.c.next_offset < STORED.c.next_offset
 
 
@@ -232,18 +224,20 @@ _IS_MORE: Select[Any] = select(literal_column("1")).where(
 )
 
 
-_redriven = (
-    select(delivery.c.message_key, delivery.c.attempt)
-    .where(*_IS_READY_AGAIN)
-    .order_by(delivery.c.visible_at_ms)
-    .limit(bindparam("limit"))
-    .with_for_update(of=delivery, skip_locked=True)
-)
-_REDRIVEN = RowStatement(RedrivenRow, _redriven.add_columns(literal_column("''").label("client_id")))
+def _redriven(client_id: ColumnElement[str]) -> Select[Any]:
+    return (
+        select(AGAIN.c.message_key, AGAIN.c.attempt, client_id.label("client_id"))
+        .order_by(AGAIN.c.visible_at_ms)
+        .limit(bindparam("limit"))
+        .with_for_update(of=AGAIN, skip_locked=True)
+    )
+
+
+_REDRIVEN = RowStatement(RedrivenRow, _redriven(literal_column("''")))
 _REDRIVEN_TO_CLIENTS = RowStatement(
     RedrivenRow,
-    _redriven.add_columns(_SUBSCRIBED.c.client_id)
-    .join(HEADS, HEADS.c.message_key == delivery.c.message_key)
+    _redriven(_SUBSCRIBED.c.client_id)
+    .join_from(AGAIN, HEADS, HEADS.c.message_key == AGAIN.c.message_key)
     .join(_SUBSCRIBED, _SUBSCRIBED.c.lite_topic == HEADS.c.message_group)
     .where(_SUBSCRIBED.c.client_id.in_(select(_SUBSCRIBERS.c.client_id))),
 )
