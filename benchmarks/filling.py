@@ -11,7 +11,7 @@ from pathlib import Path
 
 from sqlalchemy import Connection, make_url, text
 
-from popserver.catalog import groups, subscriptions, topics
+from popserver.catalog import groups, topics
 from popserver.database import migrate
 from popserver.database.database import Database
 from popserver.engine.transaction import STEP_ROWS_MAX, Transaction
@@ -194,7 +194,7 @@ def _receive_all(tx: Transaction, name: Resource) -> grant.Receive:
     topic = topics.ensure_topic(tx, NewTopic(name))
     (group,) = groups.create_group(tx, [groups.CreateGroup(NewGroup(Resource("", "bench-holder")), or_find=True)])
     assert isinstance(group, Group)
-    subscriptions.subscribe(tx, [subscriptions.Subscribe(group, topic, Mode.POP)])
+    groups.subscribe(tx, [groups.Subscribe(group, topic, Mode.POP)])
     return grant.Receive(
         group=group,
         topic=topic,

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from popserver.catalog import groups, lookup, subscriptions, topics
+from popserver.catalog import groups, lookup, topics
 from popserver.database.notifications import GROUP, TOPIC, Invalidation
 from popserver.engine.meters import Created
 from popserver.engine.reader import Reader
@@ -119,7 +119,7 @@ class Catalog:
         if (group.group_id, topic.topic_id) not in self._met:
             changes = self._changes
             check_subscribed(group, topic)
-            await self._writer.submit(subscriptions.Subscribe(group, topic, Mode.POP))
+            await self._writer.submit(groups.Subscribe(group, topic, Mode.POP))
             if changes == self._changes:
                 self._met.add((group.group_id, topic.topic_id))
         return group, topic
@@ -148,7 +148,7 @@ class Catalog:
     async def set_group_mode(self, group: Group, mode: Mode) -> None:
         """Set the group's mode at its first use. Raises `BadRequest` if it has the other mode."""
         if group.mode is not mode and (group.group_id, mode) not in self._fixed:
-            await self._writer.submit(subscriptions.SetGroupMode(group, mode))
+            await self._writer.submit(groups.SetGroupMode(group, mode))
             self._fixed.add((group.group_id, mode))
             self._groups.pop(group.name, None)
 

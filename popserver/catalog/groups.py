@@ -20,14 +20,17 @@ from sqlalchemy import (
     update,
 )
 
-from popserver.catalog import topics
+from popserver.catalog import progress, topics
 from popserver.catalog.lookup import (
     follows,
     group_not_found,
     is_named,
     lock,
+    of_another_mode,
     page_names,
+    topic_not_found,
 )
+from popserver.catalog.queues import queue_rows
 from popserver.database.notifications import GROUP, MEMBERS, Invalidation
 from popserver.database.rows import RowStatement, encode_column, rows_parameter
 from popserver.database.schema import consumer_group
@@ -36,6 +39,7 @@ from popserver.model.errors import AlreadyExists, BadRequest, PopError
 from popserver.model.group import CHOOSING, ConsumeFrom, Group, HistoryLevel, LiteModel, Mode, NewGroup
 from popserver.model.names import Resource, dead_letter_topic, retry_topic
 from popserver.model.retry import Exponential, Intervals, RetryPolicy
+from popserver.model.topic import Topic
 
 
 class _GroupRow(NamedTuple):
@@ -79,6 +83,33 @@ class DeleteGroup(Request[None]):
     name: Resource
 
 
+@dataclass(frozen=True, slots=True)
+class Subscribe(Request[None]):
+    """A group's first use of a topic, in a mode that becomes the group's mode."""
+
+    phase: ClassVar = Phase.SUBSCRIBE
+    group: Group
+    topic: Topic
+    mode: Mode
+
+
+@dataclass(frozen=True, slots=True)
+class SetGroupMode(Request[None]):
+    """A group's first use, in a mode that becomes the group's mode."""
+
+    phase: ClassVar = Phase.SUBSCRIBE
+    group: Group
+    mode: Mode
+
+
+class ConsumedTopic(NamedTuple):
+    """A topic in which a group has progress."""
+
+    topic_id: int
+    namespace: str
+    name: str
+
+
 class FoundGroup(NamedTuple):
     """A group; the rows of a deleted one are still being removed."""
 
@@ -110,6 +141,11 @@ def lock_a_deleted_one(conn: Connection) -> int | None:
 def forget(conn: Connection, group_id: int) -> int:
     """Remove a deleted group, after all its rows; returns how many."""
     return conn.execute(delete(consumer_group).where(consumer_group.c.group_id == group_id)).rowcount
+
+
+def topics_of(conn: Connection, group_id: int, limit: int) -> list[ConsumedTopic]:
+    """The first topics, by namespace and name, that the group consumes."""
+    return _TOPICS_OF.rows(conn, {"for_group": group_id, "limit": limit})
 
 
 def page_of_groups(conn: Connection, namespace: str | None, after: Resource | None, limit: int) -> list[Group]:
@@ -206,6 +242,53 @@ def delete_group(tx: Transaction, request: DeleteGroup) -> PopError | None:
     return None
 
 
+@carries_out_each(SetGroupMode)
+def set_group_mode(tx: Transaction, request: SetGroupMode) -> PopError | None:
+    """Set the group's mode if it has none. Refused if the group has the other mode."""
+    lock(tx)
+    return _set_mode(tx, request.group, request.mode)
+
+
+@carries_out_each(Subscribe)
+def subscribe(tx: Transaction, request: Subscribe) -> PopError | None:
+    """Give the group progress in every queue of the topic, beginning at its `consume_from`."""
+    lock(tx)
+    group, topic = request.group, request.topic
+    if refusal := _set_mode(tx, group, request.mode):
+        return refusal
+    if not topics.is_there(tx.conn, topic.topic_id):
+        return topic_not_found(topic.name)
+    known = progress.queues_in_topic(tx.conn, group.group_id, topic.topic_id)
+    new = [each for each in queue_rows(tx.conn, topic.topic_id) if each.queue_id not in known]
+    from_start = group.consume_from is ConsumeFrom.EARLIEST
+    starts = [(each.queue_id, each.min_offset if from_start else each.next_offset) for each in new]
+    progress.begin(tx.conn, [(group.group_id, queue_id, start, 0) for queue_id, start in starts])
+    return None
+
+
+def set_modes(tx: Transaction, groups: Iterable[Group], mode: Mode) -> None:
+    """Set the mode of the groups that have none. The others must have this mode already.
+
+    The caller has checked that while it held `CATALOG_LOCK`, which its request declares.
+    """
+    ids = {each.group_id: each.name for each in groups if each.mode is None}
+    if ids:
+        names = {"groups": encode_column(sorted(ids)), "new_mode": mode.value}
+        for group_id in tx.conn.execute(_SET_MODES, names).scalars():
+            tx.invalidate(Invalidation(GROUP, *ids[group_id]))
+
+
+def _set_mode(tx: Transaction, group: Group, mode: Mode) -> PopError | None:
+    known = modes(tx.conn, [group.group_id])
+    if group.group_id not in known:
+        return group_not_found(group.name)
+    now = known[group.group_id]
+    if now is not None and now != mode:
+        return of_another_mode(group.name, Mode(now))
+    set_modes(tx, [group._replace(mode=None)] if now is None else [], mode)
+    return None
+
+
 def _group(row: _GroupRow) -> Group:
     return Group(
         row.group_id,
@@ -242,11 +325,28 @@ def exists_with(group_id: ColumnElement[int]) -> ColumnElement[bool]:
     return exists().where(consumer_group.c.group_id == group_id, consumer_group.c.deleted_at_ms.is_(None))
 
 
+_TOPICS_OF = RowStatement(
+    ConsumedTopic,
+    select(*(topics.EXISTING.c[name] for name in ConsumedTopic._fields))
+    .where(
+        topics.EXISTING.c.topic_id.in_(
+            select(progress.CONSUMED.c.topic_id).where(progress.CONSUMED.c.group_id == bindparam("for_group"))
+        )
+    )
+    .order_by(topics.EXISTING.c.namespace, topics.EXISTING.c.name)
+    .limit(bindparam("limit")),
+)
 _GROUPS = rows_parameter("groups", "group_id")
 _MODES = (
     select(EXISTING.c.group_id, EXISTING.c.mode)
     .select_from(_GROUPS)
     .join(EXISTING, EXISTING.c.group_id == _GROUPS.c.group_id)
+)
+_SET_MODES = (
+    update(consumer_group)
+    .where(consumer_group.c.group_id.in_(select(_GROUPS.c.group_id)), consumer_group.c.mode.is_(None))
+    .values(mode=bindparam("new_mode"))
+    .returning(consumer_group.c.group_id)
 )
 # SKIP LOCKED, so that each is removed by one server.
 _A_DELETED_ONE = (

@@ -29,7 +29,7 @@ from sqlalchemy import (
     update,
 )
 
-from popserver.catalog.queues import NUMBERED, STORED
+from popserver.catalog.queues import STORED
 from popserver.database.dialect import Dialect, PerDialect, dialect_of
 from popserver.database.newest import are_newest, is_locked, is_newest, joined, newest
 from popserver.database.rows import encode_column, encode_rows, rows_parameter
@@ -236,8 +236,8 @@ _REACHED = "group_id", "queue_id", "next_offset", "resets", "start_offset"
 REACHED = select(*(progress.c[name] for name in _REACHED)).subquery("reached")
 # Which group consumes which topic, by the numbers of the queues that it reads.
 CONSUMED = (
-    select(progress.c.group_id, NUMBERED.c.topic_id, NUMBERED.c.number)
-    .join(progress, progress.c.queue_id == NUMBERED.c.queue_id)
+    select(progress.c.group_id, STORED.c.topic_id, STORED.c.number)
+    .join(progress, progress.c.queue_id == STORED.c.queue_id)
     .subquery("consumed")
 )
 
@@ -257,8 +257,8 @@ _COUNT_OF_QUEUE = select(func.count()).select_from(progress).where(_OF_QUEUE)
 _COUNT_OF_GROUP = select(func.count()).select_from(progress).where(_OF_GROUP)
 _QUEUES_IN_TOPIC = (
     select(progress.c.queue_id)
-    .join(NUMBERED, NUMBERED.c.queue_id == progress.c.queue_id)
-    .where(_OF_GROUP, NUMBERED.c.topic_id == bindparam("of_topic"))
+    .join(STORED, STORED.c.queue_id == progress.c.queue_id)
+    .where(_OF_GROUP, STORED.c.topic_id == bindparam("of_topic"))
 )
 _ALL_RESETS = select(func.coalesce(func.sum(progress.c.resets), 0)).where(_OF_GROUP)
 _OFFSETS = rows_parameter("offsets", "group_id", "queue_id", "next_offset", "resets")

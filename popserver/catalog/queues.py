@@ -77,7 +77,6 @@ def message_queues(rows: Iterable[QueueRow]) -> tuple[MessageQueue, ...]:
 
 
 # For joins: which queue of which topic it is, and what it stores. By `queue_id`, or by `topic_id` and `number`.
-NUMBERED = select(queue.c.queue_id, queue.c.topic_id, queue.c.number).subquery("numbered_queue")
 STORED = select(*(queue.c[name] for name in QueueRow._fields), queue.c.newest_stored_at_ms).subquery("stored_queue")
 # What topics store and have ever stored, by `topic_id`.
 _OF_TOPIC = (

@@ -17,7 +17,6 @@ from popserver.catalog import queue_offsets, topics
 from popserver.catalog.progress import REACHED
 from popserver.database.rows import RowStatement, encode_column, rows_parameter
 from popserver.database.schema import KEY_SHIFT
-from popserver.database.schema import topic as topic_table
 from popserver.delivery import deliveries
 from popserver.delivery.deliveries import Ending
 from popserver.delivery.due import DueRow
@@ -159,12 +158,12 @@ _PARENTS = RowStatement(
     select(
         HEADS.c.message_key,
         HEADS.c.properties,
-        topic_table.c.name.label("topic_name"),
+        topics.EXISTING.c.name.label("topic_name"),
         func.coalesce(REACHED.c.resets, 0).label("resets"),
     )
     .select_from(_KEYS)
     .join(HEADS, HEADS.c.message_key == _KEYS.c.message_key)
-    .join(topic_table, and_(topic_table.c.topic_id == HEADS.c.topic_id, topic_table.c.deleted_at_ms.is_(None)))
+    .join(topics.EXISTING, topics.EXISTING.c.topic_id == HEADS.c.topic_id)
     .outerjoin(
         REACHED,
         and_(

@@ -9,8 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, TextClause, and_, bindparam, func, literal_column, not_, or_, select, text
+from sqlalchemy import Connection, TextClause, bindparam, func, literal_column, not_, or_, select, text
 
+from popserver.catalog import groups as catalog_groups
+from popserver.catalog import topics as catalog_topics
+from popserver.catalog.groups import EXISTING
 from popserver.catalog.lookup import follows
 from popserver.catalog.progress import CONSUMED
 from popserver.catalog.queues import TOTALS, Totals, totals
@@ -18,8 +21,6 @@ from popserver.cluster import sql
 from popserver.cluster.sql import KnownServer
 from popserver.database import schema
 from popserver.database.dialect import dialect_of
-from popserver.database.schema import consumer_group
-from popserver.database.schema import topic as topic_table
 from popserver.delivery import due
 from popserver.delivery.history import HistoryStep, steps
 from popserver.messages import dead_letters, redrives
@@ -88,7 +89,7 @@ def group_lag(conn: Connection, group_id: int | None, limit: int) -> list[Lag]:
     if groups and len(rows) < limit:
         # Only the last group may have many more topics than are listed: the lag in these is not computed.
         last, left = groups[-1], limit - len(rows)
-        topics = conn.execute(_FIRST_TOPICS, {"for_group": last, "limit": left}).scalars().all()
+        topics = [each.topic_id for each in catalog_groups.topics_of(conn, last, left)]
         rows += conn.execute(_LAG_IN_TOPICS, {"groups": [last], "topics": topics, "limit": left})
     # For the topics of the page alone.
     of_topics = totals(conn, (row.topic_id for row in rows))
@@ -140,7 +141,7 @@ def find_message(conn: Connection, topic_name: Resource | None, message_id: str)
 
 def counts(conn: Connection, now_ms: int) -> Counts:
     topics = conn.execute(_COUNT_TOPICS).scalar_one()
-    groups = conn.execute(_COUNT_GROUPS).scalar_one()
+    groups = catalog_groups.count_groups(conn, None)
     messages = conn.execute(_COUNT_MESSAGES).one()
     revision = conn.execute(text("SELECT version_num FROM alembic_version")).scalar_one()
     next_ms = [each for each in (due.next_due_ms(conn), first_due_ms(conn)) if each is not None]
@@ -181,52 +182,38 @@ def _lag_query(of_topics: str = "") -> TextClause:
 
 _LAG = _lag_query()
 _LAG_IN_TOPICS = _lag_query("IN :topics").bindparams(bindparam("topics", expanding=True))
-_consumed = select(CONSUMED.c.topic_id)
-_FIRST_TOPICS = (
-    select(topic_table.c.topic_id)
-    .where(
-        topic_table.c.deleted_at_ms.is_(None),
-        topic_table.c.topic_id.in_(_consumed.where(CONSUMED.c.group_id == bindparam("for_group"))),
-    )
-    .order_by(topic_table.c.namespace, topic_table.c.name)
-    .limit(bindparam("limit"))
-)
+_TOPIC = catalog_topics.EXISTING
 # Each topic has a queue with the number 0, in which nearly every group that consumes it has progress.
 _first_queues = (
-    _consumed.join(topic_table, topic_table.c.topic_id == CONSUMED.c.topic_id)
-    .where(
-        CONSUMED.c.group_id == consumer_group.c.group_id,
-        CONSUMED.c.number == literal_column("0"),
-        topic_table.c.deleted_at_ms.is_(None),
-    )
+    select(CONSUMED.c.topic_id)
+    .join(_TOPIC, _TOPIC.c.topic_id == CONSUMED.c.topic_id)
+    .where(CONSUMED.c.group_id == EXISTING.c.group_id, CONSUMED.c.number == literal_column("0"))
     .limit(bindparam("limit"))
-    .correlate(consumer_group)
+    .correlate(EXISTING)
     .subquery("first_queues")
 )
 _TOPICS_OF_GROUPS = (
     select(
-        consumer_group.c.group_id,
-        consumer_group.c.namespace,
-        consumer_group.c.name,
+        EXISTING.c.group_id,
+        EXISTING.c.namespace,
+        EXISTING.c.name,
         select(func.count()).select_from(_first_queues).scalar_subquery().label("topics"),
     )
-    .where(consumer_group.c.deleted_at_ms.is_(None), follows(consumer_group))
-    .order_by(consumer_group.c.namespace, consumer_group.c.name)
+    .where(follows(EXISTING))
+    .order_by(EXISTING.c.namespace, EXISTING.c.name)
     .limit(bindparam("limit"))
 )
 _MESSAGE_STATES = text(
     "SELECT group_namespace, consumer_group, state, attempt, visible_at_ms, client_id FROM message_state"
     " WHERE message_key = :message_key ORDER BY group_namespace, consumer_group"
 )
-_IS_OF_A_GROUP = or_(*(func.substr(topic_table.c.name, 1, len(each)) == each for each in (DLQ_PREFIX, RETRY_PREFIX)))
-_IS_COUNTED = and_(topic_table.c.deleted_at_ms.is_(None), not_(_IS_OF_A_GROUP))
-_COUNT_TOPICS = select(func.count()).select_from(topic_table).where(_IS_COUNTED)
-_COUNT_GROUPS = select(func.count()).select_from(consumer_group).where(consumer_group.c.deleted_at_ms.is_(None))
+_IS_COUNTED = not_(or_(*(func.substr(_TOPIC.c.name, 1, len(each)) == each for each in (DLQ_PREFIX, RETRY_PREFIX))))
+_COUNT_TOPICS = select(func.count()).select_from(_TOPIC).where(_IS_COUNTED)
 _COUNT_MESSAGES = (
     select(
         func.coalesce(func.sum(TOTALS.c.stored), 0).label("stored"),
         func.coalesce(func.sum(TOTALS.c.appended), 0).label("appended"),
     )
-    .join(topic_table, topic_table.c.topic_id == TOTALS.c.topic_id)
+    .join(_TOPIC, _TOPIC.c.topic_id == TOTALS.c.topic_id)
     .where(_IS_COUNTED)
 )

@@ -54,11 +54,6 @@ def topic_ids(conn: Connection, group: Group) -> set[int]:
     return set(conn.execute(_TOPICS, {"for_group": group.group_id}).scalars())
 
 
-def consumes(conn: Connection, group: Group, topic: Topic) -> bool:
-    """Whether the group has progress in the topic."""
-    return bool(progress.queues_in_topic(conn, group.group_id, topic.topic_id))
-
-
 @carries_out_each(Clone)
 def clone(tx: Transaction, request: Clone) -> list[MovedOffset] | PopError:
     """Make the progress rows. A request is done as a whole, or refused."""

@@ -12,6 +12,7 @@ from popserver.catalog import facts as catalog_facts
 from popserver.catalog import lookup, topics
 from popserver.catalog.flow import Catalog
 from popserver.catalog.paused import PausedGroups
+from popserver.catalog.progress import queues_in_topic
 from popserver.clients.clients import Clients
 from popserver.cluster.servers import Servers
 from popserver.engine.clock import Clock
@@ -29,7 +30,7 @@ from popserver.model.times import moment
 from popserver.model.topic import MessageType, QueueName, Topic, queue_numbered
 from popserver.progress import rules
 from popserver.progress.accumulation import Accumulation, GroupAccumulation, accumulation, of_lite_topic
-from popserver.progress.clone import Clone, consumes, topic_ids
+from popserver.progress.clone import Clone, topic_ids
 from popserver.progress.lag import QueueLag, queue_lag
 from popserver.progress.pause import SetPause
 from popserver.progress.reset import Reset, check, plan
@@ -148,7 +149,9 @@ class GroupProgress:
         """
         group, topic = await self._catalog.for_receipt(group_name, topic_name)
         queues = topic.queues if number is None else (queue_numbered(topic, number),)
-        if not force and not await self._reader.read(lambda conn: consumes(conn, group, topic)):
+        if not force and not await self._reader.read(
+            lambda conn: queues_in_topic(conn, group.group_id, topic.topic_id)
+        ):
             raise BadRequest(
                 f"consumer group '{group_name}' has not read topic '{topic_name}'; check the names, or let it"
                 " begin there with the field force of popmq.v1.Admin/ResetOffsets (popmq group reset --force)"
@@ -290,7 +293,7 @@ def _check(group_name: Resource, topic_names: Sequence[Resource]) -> None:
 
 def _topic(conn: Connection, name: Resource) -> Topic:
     check_topic(name)
-    return catalog_facts.topic_facts(conn, name).topic
+    return catalog_facts.topic(conn, name)
 
 
 def _to_pause(conn: Connection, group_name: Resource, topic_name: Resource | None) -> tuple[Group, list[Topic]]:

@@ -10,15 +10,13 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection
 
+from popserver.catalog import groups as catalog_groups
 from popserver.catalog import progress, queue_offsets
 from popserver.catalog.lookup import CATALOG_LOCK, group_not_found, of_another_mode, topic_not_found
 from popserver.catalog.progress import GroupQueueKey, locks_of
 from popserver.catalog.queue_offsets import Ends
-from popserver.catalog.subscriptions import set_modes
-from popserver.database.rows import encode_column, rows_parameter
-from popserver.database.schema import consumer_group
 from popserver.engine.transaction import Locks, Phase, Request, Transaction, carries_out
 from popserver.model.errors import IllegalOffset, PopError, TooLate
 from popserver.model.group import Group, Mode
@@ -59,7 +57,8 @@ def commit(tx: Transaction, requests: Sequence[Commit]) -> list[list[Committed] 
     now = dict(before)
     judged = [[_judge(offset, place, now, ends, begins=each.begins) for offset, place in _pairs(each)] for each in good]
     _write(tx, before, now)
-    set_modes(tx, {each.group for said, each in zip(judged, good, strict=True) if None in said}, Mode.PULL)
+    accepted = {each.group for said, each in zip(judged, good, strict=True) if None in said}
+    catalog_groups.set_modes(tx, accepted, Mode.PULL)
     outcomes = iter(
         [Committed(refusal, now.get(place, NO_PROGRESS)) for refusal, place in zip(said, each.places(), strict=True)]
         for said, each in zip(judged, good, strict=True)
@@ -77,8 +76,7 @@ def fetch(conn: Connection, group: Group, places: Sequence[MessageQueue]) -> lis
 
 def refusals(conn: Connection, groups: Collection[Group]) -> dict[Group, PopError]:
     """The groups without such progress, and why: they are gone, or they consume message by message."""
-    rows = conn.execute(_MODES, {"groups": encode_column(each.group_id for each in groups)})
-    modes = {row.group_id: row.mode for row in rows}
+    modes = catalog_groups.modes(conn, {each.group_id for each in groups})
     gone = {each: group_not_found(each.name) for each in groups if each.group_id not in modes}
     popping = [each for each in groups if modes.get(each.group_id) == Mode.POP]
     return gone | {each: of_another_mode(each.name, Mode.POP) for each in popping}
@@ -124,12 +122,3 @@ def _write(
     progress.grow(tx.conn, [(*place, now[place].offset) for place in moved])
     new = [place for place in sorted(now) if place not in before]
     progress.begin(tx.conn, [(*place, now[place].offset, now[place].resets) for place in new])
-
-
-_GROUPS = rows_parameter("groups", "group_id")
-_MODES = (
-    select(consumer_group.c.group_id, consumer_group.c.mode)
-    .select_from(_GROUPS)
-    .join(consumer_group, consumer_group.c.group_id == _GROUPS.c.group_id)
-    .where(consumer_group.c.deleted_at_ms.is_(None))
-)

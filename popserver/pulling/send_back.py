@@ -15,7 +15,7 @@ from typing import ClassVar, NamedTuple, TypeVar
 
 from sqlalchemy import and_, bindparam, func, select
 
-from popserver.catalog import lookup, queue_offsets, subscriptions, topics
+from popserver.catalog import groups, lookup, queue_offsets, topics
 from popserver.catalog.progress import REACHED
 from popserver.catalog.queues import queues_by_id
 from popserver.database.notifications import DUE
@@ -109,7 +109,7 @@ def send_back(tx: Transaction, requests: Sequence[SendBack]) -> list[bool | PopE
         for step in _steps(list(several)):
             outcomes |= _hand_back(tx, step, outcomes)
     done = {each.group for each in good if isinstance(outcomes[_group_and_key(each)], bool)}
-    subscriptions.set_modes(tx, done, Mode.PULL)
+    groups.set_modes(tx, done, Mode.PULL)
     return [denied[each.group] if each.group in denied else outcomes[_group_and_key(each)] for each in requests]
 
 

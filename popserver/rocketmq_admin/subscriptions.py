@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from sqlalchemy import Connection, Select, bindparam, exists, literal_column, select
+from sqlalchemy import Connection, bindparam, exists, select
 
 from popserver.catalog import facts as catalog_facts
+from popserver.catalog import groups as catalog_groups
 from popserver.catalog import progress
-from popserver.catalog.groups import find_group
-from popserver.catalog.progress import CONSUMED, REACHED
+from popserver.catalog.groups import EXISTING, find_group
+from popserver.catalog.progress import REACHED
 from popserver.database.rows import RowStatement, encode_column, rows_parameter
-from popserver.database.schema import consumer_group
-from popserver.database.schema import topic as topic_table
 from popserver.filters.subscription import Role
 from popserver.model.group import Mode
 from popserver.model.names import Resource, retry_topic
@@ -40,11 +39,6 @@ class _ConsumingRow(NamedTuple):
     name: str
     mode: str | None
     lite: str | None
-
-
-class _ConsumedRow(NamedTuple):
-    namespace: str
-    name: str
 
 
 def of(
@@ -72,8 +66,8 @@ def of_group(
     group = catalog_facts.group(conn, group_name)
     topics = {each for each in declared if topic_name in (None, each)}
     if topic_name is None:
-        rows = _TOPICS.rows(conn, {"for_group": group.group_id, "limit": _LIMIT})
-        topics |= {Resource(*row) for row in rows} - {retry_topic(group_name)}
+        rows = catalog_groups.topics_of(conn, group.group_id, _LIMIT)
+        topics |= {Resource(each.namespace, each.name) for each in rows} - {retry_topic(group_name)}
     elif progress.of_queues(conn, group.group_id, _queues(conn, topic_name)):
         topics.add(topic_name)
     return [
@@ -105,33 +99,22 @@ def check_known(conn: Connection, group_name: Resource | None, topic_name: Resou
     if group_name is not None:
         catalog_facts.group(conn, group_name)
     if topic_name is not None:
-        catalog_facts.topic_facts(conn, topic_name)
+        catalog_facts.topic(conn, topic_name)
 
 
 def _queues(conn: Connection, topic_name: Resource) -> list[int]:
     """The queues of the topic: for each group the index of progress leads to them."""
-    return [each.queue_id for each in catalog_facts.topic_facts(conn, topic_name).topic.queues]
+    return [each.queue_id for each in catalog_facts.topic(conn, topic_name).queues]
 
 
 _QUEUES = rows_parameter("queues", "queue_id")
-_READS: Select[tuple[int]] = select(literal_column("1")).where(
-    REACHED.c.group_id == consumer_group.c.group_id, REACHED.c.queue_id.in_(select(_QUEUES.c.queue_id))
+_READS_ONE = exists().where(
+    REACHED.c.group_id == EXISTING.c.group_id, REACHED.c.queue_id.in_(select(_QUEUES.c.queue_id))
 )
 _GROUPS = RowStatement(
     _ConsumingRow,
-    select(consumer_group.c.namespace, consumer_group.c.name, consumer_group.c.mode, consumer_group.c.lite)
-    .where(
-        consumer_group.c.deleted_at_ms.is_(None),
-        exists(_READS),
-    )
-    .order_by(consumer_group.c.namespace, consumer_group.c.name)
-    .limit(bindparam("limit")),
-)
-_OWN = select(CONSUMED.c.topic_id).where(CONSUMED.c.group_id == bindparam("for_group"))
-_TOPICS = RowStatement(
-    _ConsumedRow,
-    select(topic_table.c.namespace, topic_table.c.name)
-    .where(topic_table.c.deleted_at_ms.is_(None), topic_table.c.topic_id.in_(_OWN))
-    .order_by(topic_table.c.namespace, topic_table.c.name)
+    select(*(EXISTING.c[name] for name in _ConsumingRow._fields))
+    .where(_READS_ONE)
+    .order_by(EXISTING.c.namespace, EXISTING.c.name)
     .limit(bindparam("limit")),
 )

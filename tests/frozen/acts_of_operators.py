@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from popserver.access import sql as access_sql
-from popserver.catalog import groups, subscriptions, topics
+from popserver.catalog import groups, topics
 from popserver.catalog.groups import DeleteGroup, UpdateGroup
 from popserver.catalog.topics import DeleteTopic, UpdateTopic
 from popserver.cluster import sql as cluster_sql
@@ -61,7 +61,7 @@ def create_and_change_groups(store: TouredStore, world: World) -> None:
     store.meet(latest, world.topic)
     store.one(groups.update_group, UpdateGroup(latest.name, 3, (SECOND,), HistoryLevel.NONE, MINUTE))
     pull_group(store, "made-to-pull")
-    store.one(subscriptions.set_group_mode, subscriptions.SetGroupMode(world.group, Mode.POP))
+    store.one(groups.set_group_mode, groups.SetGroupMode(world.group, Mode.POP))
 
 
 @act

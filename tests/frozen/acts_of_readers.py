@@ -12,7 +12,7 @@ from popserver.bulk import attempts, pages
 from popserver.bulk.attempts import Attempt
 from popserver.bulk.rules import QueueSlice, columns_named, sources_of
 from popserver.catalog import facts as catalog_facts
-from popserver.catalog import groups, pauses, queue_offsets, queues, topics
+from popserver.catalog import groups, pauses, progress, queue_offsets, queues, topics
 from popserver.cluster import sql as cluster_sql
 from popserver.dead_letters import letters, plan_facts, selecting
 from popserver.dead_letters.rules import LetterSelection
@@ -168,7 +168,7 @@ def ask_before_a_move(store: TouredStore, world: World) -> None:
     ask(
         store,
         lambda conn: clone.topic_ids(conn, world.group),
-        lambda conn: clone.consumes(conn, world.group, world.topic),
+        lambda conn: progress.queues_in_topic(conn, world.group.group_id, world.topic.topic_id),
         lambda conn: reset.plan(conn, to),
         lambda conn: reset.plan(conn, by_time),
         lambda conn: reset.check(conn, [Goal(world.topic, world.topic.queues[0], 5)]),

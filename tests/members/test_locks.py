@@ -11,7 +11,7 @@ from functools import partial
 
 import pytest
 
-from popserver.catalog import groups, subscriptions, topics
+from popserver.catalog import groups, topics
 from popserver.engine.clock import ManualClock
 from popserver.engine.transaction import Transaction
 from popserver.members import locks
@@ -32,7 +32,7 @@ CLIENTS = ["c1", "c2", "c3"]
 def made(store: OpenStore) -> tuple[Group, Topic]:
     """A group of mode PULL, and a topic of four queues."""
     group = store.group()
-    store.one(subscriptions.set_group_mode, subscriptions.SetGroupMode(group, Mode.PULL))
+    store.one(groups.set_group_mode, groups.SetGroupMode(group, Mode.PULL))
     return group, store.topic(queues=4)
 
 
@@ -84,7 +84,7 @@ def test_in_one_transaction_the_first_gets_it(store: OpenStore, made: tuple[Grou
 
 def test_groups_have_locks_of_their_own(store: OpenStore, made: tuple[Group, Topic]) -> None:
     other = store.group("shipping")
-    store.one(subscriptions.set_group_mode, subscriptions.SetGroupMode(other, Mode.PULL))
+    store.one(groups.set_group_mode, groups.SetGroupMode(other, Mode.PULL))
     assert lock(store, made, "c1", 0) == [0]
     assert lock(store, (other, made[1]), "c2", 0) == [0]
 
@@ -258,7 +258,7 @@ async def test_a_holder_of_a_deleted_group_is_told_which_one_is_gone(sqlite_url:
 def test_an_unlock_is_not_lost_to_somebody_who_asks_in_vain(postgres_url: str) -> None:
     with open_store(postgres_url) as one, open_store(postgres_url) as other:
         group = one.group()
-        one.one(subscriptions.set_group_mode, subscriptions.SetGroupMode(group, Mode.PULL))
+        one.one(groups.set_group_mode, groups.SetGroupMode(group, Mode.PULL))
         made = group, one.topic(queues=4)
         lock(one, made, "c1", 0, 1)
         other.database.begin(other.conn)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from popserver.catalog import subscriptions
+from popserver.catalog import groups
 from popserver.members import locks
 from popserver.members import sql as members_sql
 from popserver.members.locks import Lock, Unlock
@@ -38,7 +38,7 @@ ACTS: dict[str, Callable[[OpenStore, Group, Topic], object]] = {
 def filled(store: OpenStore) -> tuple[Group, Topic]:
     """A group of mode PULL and a topic of eight queues; other groups with members, locks and progress, and topics."""
     topic, group = store.topic(queues=8), store.group()
-    store.one(subscriptions.set_group_mode, subscriptions.SetGroupMode(group, Mode.PULL))
+    store.one(groups.set_group_mode, groups.SetGroupMode(group, Mode.PULL))
     for number in range(200):
         store.topic(f"t{number}", queues=4)
         store.group(f"g{number}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from popserver.catalog import groups, progress, subscriptions, topics
+from popserver.catalog import groups, progress, topics
 from popserver.filters import TagFilter
 from popserver.model.errors import BadRequest, ConsumerGroupNotFound, IllegalOffset, PopError, TooLate, TopicNotFound
 from popserver.model.group import Group, Mode
@@ -30,7 +30,7 @@ def topic(store: OpenStore) -> Topic:
 
 def pull_group(store: OpenStore, name: str = GROUP.name) -> Group:
     group = store.group(name)
-    store.one(subscriptions.set_group_mode, subscriptions.SetGroupMode(group, Mode.PULL))
+    store.one(groups.set_group_mode, groups.SetGroupMode(group, Mode.PULL))
     return group
 
 
@@ -152,7 +152,7 @@ def test_a_group_that_consumes_message_by_message_is_refused_by_name(store: Open
     with pytest.raises(BadRequest, match="'pulling' consumes in mode PULL, fixed at its first use; use another group"):
         store.meet(pulling, topic)
     with pytest.raises(BadRequest, match="'popping' consumes in mode POP"):
-        store.one(subscriptions.set_group_mode, subscriptions.SetGroupMode(popping, Mode.PULL))
+        store.one(groups.set_group_mode, groups.SetGroupMode(popping, Mode.PULL))
     assert len(store.receive(popping, topic)) == 32, "each its own progress"
 
 

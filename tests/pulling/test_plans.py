@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from popserver.catalog import subscriptions
+from popserver.catalog import groups
 from popserver.catalog.queue_offsets import ends_of_topic
 from popserver.filters import sql as filters_sql
 from popserver.filters import tags
@@ -51,7 +51,7 @@ def test_every_statement_finds_its_rows_by_a_key(store: OpenStore) -> None:
     topic, popping = store.topic(queues=4), store.group("popping")
     fill_with_others(store, topic, popping)
     group = store.group("pulling")
-    store.one(subscriptions.set_group_mode, subscriptions.SetGroupMode(group, Mode.PULL))
+    store.one(groups.set_group_mode, groups.SetGroupMode(group, Mode.PULL))
     for number in range(4):
         store.send(topic, 50, tag="A", queue=number)
     names = SQLITE if store.database.is_sqlite else POSTGRES

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 from sqlalchemy import select, text
 
 from popserver.bulk import attempts
-from popserver.catalog import groups, subscriptions, topics
+from popserver.catalog import groups, topics
 from popserver.database import migrate, schema
 from popserver.database.check import check_integrity
 from popserver.database.database import Database
@@ -134,7 +134,7 @@ class OpenStore:
         return group
 
     def meet(self, group: Group, topic: Topic, mode: Mode = Mode.POP) -> None:
-        self.one(subscriptions.subscribe, subscriptions.Subscribe(group, topic, mode))
+        self.one(groups.subscribe, groups.Subscribe(group, topic, mode))
 
     # Using it.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from popserver.catalog import subscriptions
+from popserver.catalog import groups
 from popserver.model.errors import PopError
 from popserver.model.group import Group, Mode
 from popserver.model.message import Delivery
@@ -57,7 +57,7 @@ def refused_skip(store: OpenStore, group: Group, topic: Topic, offset: int) -> S
 
 def pull_group(store: OpenStore, name: str = "pulling", **more: Any) -> Group:
     group = store.group(name, **more)
-    store.one(subscriptions.set_group_mode, subscriptions.SetGroupMode(group, Mode.PULL))
+    store.one(groups.set_group_mode, groups.SetGroupMode(group, Mode.PULL))
     return group._replace(mode=Mode.PULL)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from popserver.catalog import subscriptions, topics
+from popserver.catalog import groups, topics
 from popserver.model.errors import PopError
 from popserver.model.group import Group, HistoryLevel, Mode
 from popserver.model.message import StoredMessage
@@ -22,7 +22,7 @@ from tests.support.pulls import look
 
 def pull_group(store: OpenStore, name: Any = GROUP, *, history: HistoryLevel = HistoryLevel.ALL, **more: Any) -> Group:
     group = store.group(name, history=history, **more)
-    store.one(subscriptions.set_group_mode, subscriptions.SetGroupMode(group, Mode.PULL))
+    store.one(groups.set_group_mode, groups.SetGroupMode(group, Mode.PULL))
     return group
 
 
