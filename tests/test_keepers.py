@@ -1,18 +1,11 @@
-"""Each table has a keeper, the one module that names it; `tests/keepers.txt` lists who else still does.
-
-Some keepers are not made yet: then all files that name the table are on the list.
-
-The list only shrinks: a file that is not on it may not name another's table, and one that no longer does is taken off.
-"""
+"""Each table has a keeper, the modules that name it: all others ask them."""
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
@@ -20,7 +13,6 @@ from popserver.database.schema import metadata
 
 ROOT = Path(__file__).parents[1]
 SERVER = ROOT / "popserver"
-LIST = Path(__file__).with_name("keepers.txt")
 SCHEMA = "popserver.database.schema"
 TABLES = frozenset(metadata.tables)
 # The schema and its views, and what looks at every table: migrations, checks, backups.
@@ -74,18 +66,16 @@ WRITING = {"insert", "update", "delete", "sooner", "remove_step"}
 _IN_TEXT = re.compile(rf"\b(FROM|JOIN|INTO|UPDATE|USING)\s+({'|'.join(sorted(TABLES))})\b")
 
 
-class Named(NamedTuple):
-    table: str
-    file: str
-
-    def __str__(self) -> str:
-        return f"{self.table} {self.file}"
-
-
 def test_only_its_keeper_names_a_table() -> None:
-    found, listed = set(named()), set(_listed())
-    assert not (new := found - listed), f"ask the keeper instead: {', '.join(sorted(map(str, new)))}"
-    assert not (gone := listed - found), f"take off {LIST.name}: {', '.join(sorted(map(str, gone)))}"
+    files = {str(file.relative_to(SERVER)): file for file in sorted(SERVER.rglob("*.py"))}
+    found = [
+        f"{name} names {table}"
+        for name, file in files.items()
+        if not name.startswith(EVERYWHERE)
+        for table in sorted(_tables_of(file))
+        if name not in _keepers_of(table)
+    ]
+    assert not found, f"ask the keeper instead: {', '.join(found)}"
 
 
 def test_every_table_has_a_keeper() -> None:
@@ -115,16 +105,6 @@ def _called(node: ast.Call) -> str:
     return node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
 
 
-def named() -> Iterator[Named]:
-    """Tables and the files that name them and do not keep them."""
-    for file in sorted(SERVER.rglob("*.py")):
-        name = str(file.relative_to(SERVER))
-        if not name.startswith(EVERYWHERE):
-            for table in _tables_of(file):
-                if name not in _keepers_of(table):
-                    yield Named(table, name)
-
-
 def _keepers_of(table: str) -> tuple[str, ...]:
     keepers = KEEPERS[table]
     return (keepers,) if isinstance(keepers, str) else keepers
@@ -139,9 +119,3 @@ def _tables_of(file: Path) -> frozenset[str]:
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             tables |= {found[2] for found in _IN_TEXT.finditer(node.value)}
     return frozenset(tables)
-
-
-def _listed() -> Iterator[Named]:
-    for line in LIST.read_text().splitlines():
-        if line and not line.startswith("#"):
-            yield Named(*line.split())

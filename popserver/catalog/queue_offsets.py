@@ -14,7 +14,7 @@ from sqlalchemy import BigInteger, Connection, any_, bindparam, case, func, lite
 from popserver.catalog.queues import STORED, newest_queues
 from popserver.catalog.topics import exists_with
 from popserver.database.dialect import Dialect, PerDialect
-from popserver.database.newest import is_newest, joined, newest, no_index_has
+from popserver.database.newest import is_newest, joined, newest, unindexed
 from popserver.database.rows import RowStatement, encode_column, encode_rows, rows_parameter
 from popserver.database.schema import KEY_SHIFT, queue
 from popserver.database.statement import Statement
@@ -226,7 +226,7 @@ def _take_available(dialect: Dialect) -> Any:
     taken = _taking(_COUNTS.c.count).returning(*_TAKEN)
     if not dialect.has_other_writers:
         return taken.where(_IS_COUNTED)
-    return taken.where(_is_newest_counted(skip_locked=True), no_index_has(queue.c.queue_id) == _COUNTS.c.queue_id)
+    return taken.where(_is_newest_counted(skip_locked=True), unindexed(queue.c.queue_id) == _COUNTS.c.queue_id)
 
 
 _TAKE_AVAILABLE = PerDialect(_take_available)

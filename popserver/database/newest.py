@@ -60,7 +60,7 @@ def group_of(rows: FromClause) -> ColumnElement[int]:
     return _GroupOf(rows.c.group_id)
 
 
-def no_index_has(column: ColumnElement[int]) -> ColumnElement[int]:
+def unindexed(column: ColumnElement[int]) -> ColumnElement[int]:
     """The column's value in a condition that Postgres can only check, not look for. Indexes have `group_id + 0`
     (`group_of`) and, for first positions, `group_id * 1`."""
     return column - literal_column("0")
@@ -117,11 +117,11 @@ def are_newest(dialect: Dialect, table: Table, rows: FromClause, *key: str) -> C
     place: ColumnElement[Any] = literal_column("newest.ctid").label("place")
     last = newest(table.alias("newest"), place, **{name: rows.c[name] for name in key})
     # Not by the keys, by which Postgres meets the oldest versions first.
-    are_these = (no_index_has(table.c[name]) == rows.c[name] for name in key)
+    are_these = (unindexed(table.c[name]) == rows.c[name] for name in key)
     return and_(literal_column(f"{table.name}.ctid") == last.correlate(rows).scalar_subquery(), *are_these)
 
 
-def are_named(dialect: Dialect, table: Table, rows: FromClause, *key: str) -> ColumnElement[bool]:
+def matches_for_delete(dialect: Dialect, table: Table, rows: FromClause, *key: str) -> ColumnElement[bool]:
     """The same for DELETE, and for an UPDATE that takes no values from `rows`: SQLite has no DELETE with a join."""
     if dialect.has_other_writers:
         return are_newest(dialect, table, rows, *key)

@@ -248,6 +248,10 @@ _FIRST_REDRIVEN = (
     .where(_TO.redriven_key >= bindparam("first"), _TO.redriven_key < bindparam("end"))
 )
 _QUEUE_ID = delivery.c.message_key.op(">>")(KEY_SHIFT)
+# For joins: each delivery, and the queue of its place.
+DELIVERED = select(
+    *(delivery.c[name] for name in ("group_id", "message_key", "topic_id", "state")), _QUEUE_ID.label("queue_id")
+).subquery("delivered")
 _FIRSTS = RowStatement(
     FirstRow,
     select(_QUEUE_ID.label("queue_id"), func.min(delivery.c.message_key).label("first_key"))

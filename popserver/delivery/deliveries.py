@@ -47,7 +47,7 @@ from sqlalchemy import (
 )
 
 from popserver.database.dialect import Dialect, PerDialect, dialect_of
-from popserver.database.newest import are_named, are_newest, is_locked, joined, newest
+from popserver.database.newest import are_newest, is_locked, joined, matches_for_delete, newest
 from popserver.database.rows import RowStatement, encode_rows, rows_as_json, rows_parameter
 from popserver.database.schema import delivery, in_states, still_in
 from popserver.database.statement import Statement
@@ -477,7 +477,7 @@ _MARK_ACKED = PerDialect(
     lambda dialect: (
         update(delivery)
         .where(
-            are_named(dialect, delivery, _KEYS, "group_id", "message_key"),
+            matches_for_delete(dialect, delivery, _KEYS, "group_id", "message_key"),
             still_in(delivery.c.state, *sources(Event.PROVISIONAL_ACK)),
         )
         .values(state=target(Event.PROVISIONAL_ACK).value)
@@ -554,7 +554,7 @@ _END_TIME = {
 
 
 def _end(states: Iterable[State], dialect: Dialect) -> Executable:
-    is_named = are_named(dialect, delivery, _KEYS, "group_id", "message_key")
+    is_named = matches_for_delete(dialect, delivery, _KEYS, "group_id", "message_key")
     return delete(delivery).where(is_named, still_in(delivery.c.state, *states))
 
 

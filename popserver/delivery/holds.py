@@ -9,13 +9,13 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, FromClause, Select, and_, bindparam, literal_column, select
+from sqlalchemy import ColumnElement, Connection, FromClause, Select, and_, bindparam, func, literal_column, select
 
 from popserver.cluster.sql import unattended
 from popserver.database.dialect import Dialect, PerDialect, dialect_of
-from popserver.database.newest import group_of, joined, newest, no_index_has
+from popserver.database.newest import group_of, joined, newest, unindexed
 from popserver.database.rows import RowQuery, RowStatement, encode_rows, rows_parameter
-from popserver.database.schema import delivery, still_in
+from popserver.database.schema import WITH_TIME, delivery, still_in
 from popserver.engine.transaction import Transaction
 from popserver.model.handles import Receipt
 from popserver.model.retry import Holder
@@ -66,6 +66,19 @@ class ShownRow(NamedTuple):
     visible_at_ms: int
 
 
+class TimedRow(NamedTuple):
+    """A delivery that is held or waits for its next attempt."""
+
+    message_key: int
+    topic_id: int
+    state: str
+    attempt: int
+    visible_at_ms: int
+    client_id: str
+    message_group: str | None
+    holder: str
+
+
 class AttemptRow(NamedTuple):
     """A delivery that a receive holds, by its attempt id."""
 
@@ -92,6 +105,19 @@ def head_of_group(conn: Connection, group_id: int, topic_id: int, message_group:
     """The first delivery of a message group, if it is not after this message."""
     names = {"for_group": group_id, "of_topic": topic_id, "named": message_group, "for_key": key}
     return _HEAD.first(conn, names)
+
+
+def last_to_end(conn: Connection, group_id: int, topic_id: int | None, limit: int) -> list[TimedRow]:
+    """The deliveries of a group, in one topic or (None) in all, that end at a time: those that end last come first."""
+    names = {"for_group": group_id, "of_topic": topic_id, "limit": limit}
+    return (_LAST_TO_END if topic_id is None else _LAST_TO_END_IN_TOPIC).rows(conn, names)
+
+
+def locked_heads(conn: Connection, group_id: int, groups_max: int, limit: int) -> tuple[list[TimedRow], int]:
+    """The first deliveries of message groups that are held or wait, those with the most attempts first; and how many
+    there are. Only the first `groups_max` message groups are looked at."""
+    rows = conn.execute(_LOCKED_HEADS, {"for_group": group_id, "groups_max": groups_max, "limit": limit}).all()
+    return [TimedRow._make(row[:-1]) for row in rows], rows[0][-1] if rows else 0
 
 
 def lock(tx: Transaction, receipt: Receipt) -> HeldRow | None:
@@ -206,10 +232,10 @@ _LOCK_GRANTED = PerDialect(lambda dialect: RowStatement(GrantedRow, _granted(dia
 _every_held = (
     select(*(delivery.c[name] for name in AttemptRow._fields))
     .where(
-        no_index_has(delivery.c.group_id) == bindparam("of_group"),
-        no_index_has(delivery.c.topic_id) == bindparam("of_topic"),
+        unindexed(delivery.c.group_id) == bindparam("of_group"),
+        unindexed(delivery.c.topic_id) == bindparam("of_topic"),
         still_in(delivery.c.state, State.INFLIGHT),
-        no_index_has(delivery.c.visible_at_ms) > bindparam("now_ms"),
+        unindexed(delivery.c.visible_at_ms) > bindparam("now_ms"),
     )
     .order_by(delivery.c.message_key)
 )
@@ -223,6 +249,27 @@ _bulk: Select[Any] = _by_attempt.where(delivery.c.holder == literal_column(f"'{H
 _BULK = RowQuery(AttemptRow, _bulk)
 _LOCK_BULK = RowQuery(AttemptRow, _bulk.with_for_update(skip_locked=True))
 _PUSH_CLIENTS = select(delivery.c.client_id).where(delivery.c.holder == literal_column(f"'{Holder.PUSH}'")).distinct()
+_timed = select(*(delivery.c[name] for name in TimedRow._fields)).where(
+    delivery.c.group_id == bindparam("for_group"), WITH_TIME
+)
+_last_to_end = _timed.order_by(delivery.c.visible_at_ms.desc(), delivery.c.message_key).limit(bindparam("limit"))
+_LAST_TO_END = RowStatement(TimedRow, _last_to_end)
+_LAST_TO_END_IN_TOPIC = RowStatement(TimedRow, _last_to_end.where(delivery.c.topic_id == bindparam("of_topic")))
+_heads = (
+    select(func.min(delivery.c.message_key).label("first_key"))
+    .where(group_of(delivery) == bindparam("for_group"), delivery.c.message_group.is_not(None))
+    .group_by(delivery.c.topic_id, delivery.c.message_group)
+    # The order of the index, so that no more than the limit are read.
+    .order_by(delivery.c.topic_id, delivery.c.message_group)
+    .limit(bindparam("groups_max"))
+    .subquery("heads")
+)
+_LOCKED_HEADS = (
+    _timed.add_columns(func.count().over().label("locked_count"))
+    .join(_heads, _heads.c.first_key == delivery.c.message_key)
+    .order_by(delivery.c.attempt.desc(), delivery.c.message_key)
+    .limit(bindparam("limit"))
+)
 _HEAD = RowStatement(
     ShownRow,
     select(*(delivery.c[name] for name in ShownRow._fields))

@@ -27,7 +27,7 @@ from sqlalchemy import (
 
 from popserver.catalog.progress import REACHED
 from popserver.database.dialect import Dialect, PerDialect
-from popserver.database.newest import group_of, no_index_has
+from popserver.database.newest import group_of, unindexed
 from popserver.database.rows import RowQuery, RowStatement
 from popserver.database.schema import KEY_SHIFT
 from popserver.database.schema import message_group_progress as behind
@@ -101,7 +101,7 @@ def is_position(dialect: Dialect, rows: FromClause) -> ColumnElement[bool]:
     if not dialect.has_other_writers:
         return _is_of(_key_of(rows))
     found = _position_from(_key_of(rows), start_offset(rows, rows.c.group_id), "ctid").correlate(rows)
-    is_of = (no_index_has(behind.c[name]) == rows.c[name] for name in ("group_id", "queue_id"))
+    is_of = (unindexed(behind.c[name]) == rows.c[name] for name in ("group_id", "queue_id"))
     is_named = behind.c.message_group.concat(literal_column("''")) == rows.c.message_group
     return and_(literal_column(f"{behind.name}.ctid") == found, *is_of, is_named)
 

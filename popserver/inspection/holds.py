@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
-from sqlalchemy import Connection, and_, func, select
+from sqlalchemy import Connection
 
 from popserver.catalog import facts as catalog_facts
-from popserver.catalog.queues import STORED
-from popserver.database.newest import group_of
-from popserver.database.schema import KEY_SHIFT, WITH_TIME, delivery
-from popserver.database.schema import topic as topic_table
+from popserver.catalog.queues import queues_by_id
+from popserver.catalog.topics import names_by_id
+from popserver.delivery.holds import TimedRow, last_to_end, locked_heads
 from popserver.messages import parts
-from popserver.messages.by_key import HEADS
+from popserver.messages.by_key import heads
 from popserver.model.message import id_from_bytes
 from popserver.model.names import Resource
 from popserver.model.states import State
@@ -50,12 +50,8 @@ class LockedGroup(NamedTuple):
 def holds(conn: Connection, group_name: Resource, topic_name: Resource | None, limit: int) -> list[Hold]:
     """The deliveries of a group that end at a time, the last to end first. Raises `ConsumerGroupNotFound`."""
     group = catalog_facts.group(conn, group_name)
-    of_topic: list[Any] = []
-    if topic_name is not None:
-        of_topic = [delivery.c.topic_id == catalog_facts.topic(conn, topic_name).topic_id]
-    wanted = _HOLDS.where(delivery.c.group_id == group.group_id, WITH_TIME, *of_topic)
-    rows = conn.execute(wanted.order_by(delivery.c.visible_at_ms.desc(), delivery.c.message_key).limit(limit))
-    return [_hold(row) for row in rows]
+    topic_id = None if topic_name is None else catalog_facts.topic(conn, topic_name).topic_id
+    return _shown(conn, last_to_end(conn, group.group_id, topic_id, limit))
 
 
 class LockedGroups(NamedTuple):
@@ -71,75 +67,35 @@ def locked_groups(conn: Connection, group_name: Resource, limit: int) -> LockedG
     Raises `ConsumerGroupNotFound`.
     """
     group = catalog_facts.group(conn, group_name)
-    first = (
-        select(func.min(delivery.c.message_key).label("first_key"))
-        .where(group_of(delivery) == group.group_id, delivery.c.message_group.is_not(None))
-        .group_by(delivery.c.topic_id, delivery.c.message_group)
-        # The order of the index, so that no more than the limit are read.
-        .order_by(delivery.c.topic_id, delivery.c.message_group)
-        .limit(MESSAGE_GROUPS_MAX)
-        .subquery()
-    )
-    most_attempts_first = delivery.c.attempt.desc(), delivery.c.message_key
-    locked = (
-        select(delivery.c.message_key, func.count().over().label("locked_count"))
-        .join(first, first.c.first_key == delivery.c.message_key)
-        .where(delivery.c.group_id == group.group_id, WITH_TIME)
-        .order_by(*most_attempts_first)
-        .limit(limit)
-        .subquery()
-    )
-    wanted = _HOLDS.add_columns(locked.c.locked_count).join(locked, locked.c.message_key == delivery.c.message_key)
-    rows = conn.execute(wanted.where(delivery.c.group_id == group.group_id).order_by(*most_attempts_first)).all()
-    shown = [LockedGroup(found, _behind(conn, found)) for found in map(_hold, rows)]
-    return LockedGroups(shown, rows[0].locked_count - len(shown) if rows else 0)
+    first, count = locked_heads(conn, group.group_id, MESSAGE_GROUPS_MAX, limit)
+    shown = [LockedGroup(found, _behind(conn, found)) for found in _shown(conn, first)]
+    return LockedGroups(shown, count - len(shown))
 
 
-def _hold(row: Any) -> Hold:
-    return Hold(
-        Resource(row.namespace, row.name),
-        id_from_bytes(row.message_id),
-        row.number,
-        offset_of(row.message_key),
-        State(row.state).shown,
-        row.attempt,
-        row.visible_at_ms,
-        row.client_id,
-        row.message_group,
-        row.holder,
-        row.stored_at_ms,
-        row.message_key,
-    )
+def _shown(conn: Connection, rows: Sequence[TimedRow]) -> list[Hold]:
+    stored = heads(conn, {row.message_key for row in rows})
+    names = names_by_id(conn, {row.topic_id for row in rows})
+    queues = queues_by_id(conn, {queue_of(key) for key in stored})
+    return [
+        Hold(
+            names[row.topic_id],
+            id_from_bytes(stored[row.message_key].message_id),
+            queues[queue_of(row.message_key)].number,
+            offset_of(row.message_key),
+            State(row.state).shown,
+            row.attempt,
+            row.visible_at_ms,
+            row.client_id,
+            row.message_group,
+            row.holder,
+            stored[row.message_key].stored_at_ms,
+            row.message_key,
+        )
+        for row in rows
+        if row.message_key in stored
+    ]
 
 
 def _behind(conn: Connection, first: Hold) -> int:
     end = message_key(queue_of(first.message_key) + 1, 0)
     return parts.count(conn, first.message_key + 1, end, first.message_group or "", BEHIND_MAX)
-
-
-_HOLDS = (
-    select(
-        topic_table.c.namespace,
-        topic_table.c.name,
-        HEADS.c.message_id,
-        HEADS.c.stored_at_ms,
-        STORED.c.number,
-        delivery.c.message_key,
-        delivery.c.state,
-        delivery.c.attempt,
-        delivery.c.visible_at_ms,
-        delivery.c.client_id,
-        delivery.c.message_group,
-        delivery.c.holder,
-    )
-    .select_from(delivery)
-    .join(HEADS, HEADS.c.message_key == delivery.c.message_key)
-    .join(topic_table, topic_table.c.topic_id == delivery.c.topic_id)
-    .join(
-        STORED,
-        and_(
-            STORED.c.topic_id == HEADS.c.topic_id,
-            STORED.c.queue_id == HEADS.c.message_key.bitwise_rshift(KEY_SHIFT),
-        ),
-    )
-)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from sqlalchemy import Connection, bindparam, delete, func, insert, or_, select, update
 
 from popserver.catalog import groups
-from popserver.database.newest import newest, no_index_has
+from popserver.database.newest import newest, unindexed
 from popserver.database.rows import RowStatement, encode_column, rows_parameter
 from popserver.database.schema import dead_letter
 from popserver.engine.transaction import STEP_ROWS_MAX, Transaction
@@ -154,8 +154,8 @@ _FOLLOWING = RowStatement(
 )
 # In the order of their ids, so that transactions that lock them do not deadlock. They are found by the keys that are
 # given: an index that has the order too would be read through all dead letters of the group.
-_IN_ORDER = no_index_has(dead_letter.c.dead_letter_id)
-_OF_IDS = _ROWS.where(_HAS_ID, no_index_has(dead_letter.c.group_id) == bindparam("for_group")).order_by(_IN_ORDER)
+_IN_ORDER = unindexed(dead_letter.c.dead_letter_id)
+_OF_IDS = _ROWS.where(_HAS_ID, unindexed(dead_letter.c.group_id) == bindparam("for_group")).order_by(_IN_ORDER)
 _NAMED = RowStatement(DeadLetterRow, _OF_IDS)
 _LOCK = RowStatement(DeadLetterRow, _OF_IDS.with_for_update(skip_locked=True))
 _NEWEST = select(func.max(dead_letter.c.dead_letter_id)).where(_OF_GROUP)

@@ -34,7 +34,7 @@ from sqlalchemy import (
 from sqlalchemy.types import UserDefinedType
 
 from popserver.database.dialect import Dialect, PerDialect, dialect_of
-from popserver.database.newest import are_newest, joined, no_index_has
+from popserver.database.newest import are_newest, joined, unindexed
 from popserver.database.rows import RowStatement, encode_column, encode_rows, rows_parameter
 from popserver.database.schema import IS_DELAYED, IS_HALF, IS_HALF_OF_CLIENT, is_half, pending
 from popserver.engine.transaction import STEP_ROWS_MAX, in_steps
@@ -203,11 +203,11 @@ def turn_back(conn: Connection, now_ms: int, by_ms: int) -> None:
 _SIZE = func.length(pending.c.body).label("size")
 _COLUMNS = [*(pending.c[name] for name in PendingRow._fields if name != "size"), _SIZE]
 _OF_IDS = (
-    no_index_has(pending.c.topic_id) == bindparam("topic_id"),
+    unindexed(pending.c.topic_id) == bindparam("topic_id"),
     pending.c.message_id.in_(bindparam("ids", expanding=True)),
 )
 _LOCK = RowStatement(
-    PendingRow, select(*_COLUMNS).where(*_OF_IDS).order_by(no_index_has(pending.c.pending_id)).with_for_update()
+    PendingRow, select(*_COLUMNS).where(*_OF_IDS).order_by(unindexed(pending.c.pending_id)).with_for_update()
 )
 _FIRST_RESULTS = RowStatement(FirstResult, select(*(pending.c[name] for name in FirstResult._fields)).where(*_OF_IDS))
 _one: Select[Any] = select(literal_column("1")).limit(literal_column("1"))
@@ -227,7 +227,7 @@ class _Ids(UserDefinedType[Sequence[bytes]]):
 # The same of the messages with the ids `ids`; only on Postgres.
 ANY_OF_IDS = _one.where(
     pending.c.message_id == any_(bindparam("ids", type_=_Ids())),
-    no_index_has(pending.c.topic_id) == bindparam("of_topic"),
+    unindexed(pending.c.topic_id) == bindparam("of_topic"),
 ).scalar_subquery()
 _IDS = rows_parameter("ids", "pending_id")
 # The topics and the message ids of the pending messages `ids`.

@@ -28,7 +28,7 @@ from sqlalchemy import (
 from sqlalchemy.sql.dml import Insert
 
 from popserver.catalog import redrive_plans
-from popserver.database.newest import no_index_has
+from popserver.database.newest import unindexed
 from popserver.database.rows import RowStatement, encode_column, encode_rows, rows_parameter
 from popserver.database.schema import redrive
 from popserver.engine.transaction import STEP_ROWS_MAX, Transaction
@@ -129,7 +129,7 @@ def recording(letters: FromClause) -> Insert:
         bindparam("why", type_=redrive.c.reason.type),
         bindparam("target", type_=redrive.c.target_topic_id.type),
     ).where(
-        no_index_has(letters.c.group_id) == bindparam("for_group"),  # they are found by their ids
+        unindexed(letters.c.group_id) == bindparam("for_group"),  # they are found by their ids
         is_recorded.is_(None),
     )
     names = "plan_id dead_letter_id group_id origin_key origin_topic_id message_id attempt dead_reason dead_at_ms"

@@ -14,7 +14,8 @@ from popserver.catalog.progress import REACHED
 from popserver.catalog.queues import STORED
 from popserver.catalog.topics import EXISTING
 from popserver.database.rows import RowStatement
-from popserver.database.schema import KEY_SHIFT, delivery
+from popserver.database.schema import KEY_SHIFT
+from popserver.delivery.delivered import DELIVERED
 from popserver.fifo.positions import LEFT_BEHIND
 from popserver.members import locks
 from popserver.messages import parts
@@ -156,32 +157,31 @@ def _places(own: Select[Any]) -> RowStatement[_PlaceRow]:
 
 _PLACES = _places(_OWN)
 _PLACES_OF_TOPIC = _places(_OWN.where(STORED.c.topic_id == bindparam("of_topic")))
-_QUEUE_ID = delivery.c.message_key.op(">>")(KEY_SHIFT)
 _REACHED = REACHED.c.queue_id.op("<<")(KEY_SHIFT).op("|")(REACHED.c.next_offset)
 _STATES = (
     select(
-        _QUEUE_ID.label("queue_id"),
-        delivery.c.state,
+        DELIVERED.c.queue_id,
+        DELIVERED.c.state,
         func.count().label("deliveries"),
         # A message that was sent back after the committed offset waits for its retry, so it is not counted as READY.
-        func.sum(case((delivery.c.message_key >= _REACHED, 1), else_=0)).label("beyond"),
-        func.min(delivery.c.message_key).label("first_key"),
+        func.sum(case((DELIVERED.c.message_key >= _REACHED, 1), else_=0)).label("beyond"),
+        func.min(DELIVERED.c.message_key).label("first_key"),
     )
-    .select_from(delivery)
-    .outerjoin(REACHED, and_(REACHED.c.group_id == delivery.c.group_id, REACHED.c.queue_id == _QUEUE_ID))
-    .where(delivery.c.group_id == bindparam("for_group"))
-    .group_by(_QUEUE_ID, delivery.c.state)
+    .select_from(DELIVERED)
+    .outerjoin(REACHED, and_(REACHED.c.group_id == DELIVERED.c.group_id, REACHED.c.queue_id == DELIVERED.c.queue_id))
+    .where(DELIVERED.c.group_id == bindparam("for_group"))
+    .group_by(DELIVERED.c.queue_id, DELIVERED.c.state)
 )
 # Redriven messages count at their first place: their deliveries have places in another topic.
 _ELSEWHERE = (
-    select(delivery.c.message_key, delivery.c.state, REDRIVEN.c.origin_key)
-    .select_from(delivery)
-    .join(STORED, and_(STORED.c.queue_id == _QUEUE_ID, STORED.c.topic_id != delivery.c.topic_id))
+    select(DELIVERED.c.message_key, DELIVERED.c.state, REDRIVEN.c.origin_key)
+    .select_from(DELIVERED)
+    .join(STORED, and_(STORED.c.queue_id == DELIVERED.c.queue_id, STORED.c.topic_id != DELIVERED.c.topic_id))
     .join(
         REDRIVEN,
-        and_(REDRIVEN.c.redriven_key == delivery.c.message_key, REDRIVEN.c.group_id == delivery.c.group_id),
+        and_(REDRIVEN.c.redriven_key == DELIVERED.c.message_key, REDRIVEN.c.group_id == DELIVERED.c.group_id),
     )
-    .where(delivery.c.group_id == bindparam("for_group"))
+    .where(DELIVERED.c.group_id == bindparam("for_group"))
     .distinct()
     .subquery()
 )
