@@ -13,7 +13,7 @@ from typing import Any
 from popclient.admin import Admin, Policy, User
 from popclient.cli import OK, REFUSED
 from popclient.cli.arguments import UsageError, client_config, confirm
-from popclient.cli.output import hint_lines, local, say, table, utc
+from popclient.cli.output import hint_lines, picked, say, table
 
 OFFLINE = "popmq.offline"  # the entry points of what can be done without a server
 
@@ -41,8 +41,7 @@ def list_users(arguments: Namespace) -> int:
     with _admin(arguments) as admin:
         users = admin.list_users()
     rows = [
-        (each.access_key, "admin" if each.is_admin else "user", local(each.disabled_at), local(each.created_at))
-        for each in users
+        (each.access_key, "admin" if each.is_admin else "user", each.disabled_at, each.created_at) for each in users
     ]
     return say(
         arguments,
@@ -84,15 +83,7 @@ def list_policies(arguments: Namespace) -> int:
         policies = admin.list_policies(arguments.user or "")
     columns = ["policy", "user", "effect", "actions", "resource", "namespace", "created"]
     rows = [
-        (
-            each.id,
-            each.access_key,
-            each.effect,
-            ",".join(each.actions),
-            _written(each),
-            each.namespace,
-            local(each.created_at),
-        )
+        (each.id, each.access_key, each.effect, ",".join(each.actions), _written(each), each.namespace, each.created_at)
         for each in policies
     ]
     return say(arguments, [_policy_document(each) for each in policies], table(columns, rows, "no policies"))
@@ -172,22 +163,8 @@ def _written(policy: Policy) -> str:
 
 
 def _user_document(user: User) -> dict[str, Any]:
-    return {
-        "access_key": user.access_key,
-        "is_admin": user.is_admin,
-        "disabled_at": utc(user.disabled_at),
-        "created_at": utc(user.created_at),
-    }
+    return picked(user, "access_key is_admin disabled_at created_at")
 
 
 def _policy_document(policy: Policy) -> dict[str, Any]:
-    return {
-        "id": policy.id,
-        "access_key": policy.access_key,
-        "effect": policy.effect,
-        "actions": list(policy.actions),
-        "resource_kind": policy.resource_kind,
-        "namespace": policy.namespace,
-        "pattern": policy.pattern,
-        "created_at": utc(policy.created_at),
-    }
+    return picked(policy, "id access_key effect actions resource_kind namespace pattern created_at")

@@ -290,8 +290,10 @@ def add_actions(commands: Any, name: str, text: str) -> Any:
     )
 
 
-def add_command(commands: Any, name: str, text: str, work: str, *, alias: str | None = None) -> argparse.ArgumentParser:
-    """A command. work: `module:function`, loaded when the command runs."""
+def add_command(
+    commands: Any, name: str, text: str, work: str, *needed: str, alias: str | None = None
+) -> argparse.ArgumentParser:
+    """A command. work: `module:function`, loaded when the command runs. needed: its first arguments, in this order."""
     parser: argparse.ArgumentParser = commands.add_parser(
         name,
         aliases=() if alias is None else (alias,),
@@ -300,6 +302,8 @@ def add_command(commands: Any, name: str, text: str, work: str, *, alias: str | 
         epilog="Everywhere: --endpoint, --namespace, --json; see popmq --help.",
     )
     parser.set_defaults(run=_later(*work.split(":")))
+    for each in needed:
+        parser.add_argument(each, metavar=each.upper())
     return parser
 
 

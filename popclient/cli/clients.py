@@ -7,24 +7,13 @@ from argparse import Namespace
 from popclient.admin import Admin
 from popclient.cli import OK, REFUSED
 from popclient.cli.arguments import client_config
-from popclient.cli.output import local, say, table, utc
+from popclient.cli.output import picked, say, table
 
 
 def list_all(arguments: Namespace) -> int:
     with Admin(client_config(arguments)) as admin:
         found = admin.list_clients(arguments.group)
-    document = [
-        {
-            "client_id": each.client_id,
-            "client_type": each.client_type,
-            "group": each.group,
-            "language": each.language,
-            "version": each.version,
-            "last_seen": utc(each.last_seen),
-            "connected": each.connected,
-        }
-        for each in found
-    ]
+    document = [picked(each, "client_id client_type group language version last_seen connected") for each in found]
     columns = ["client id", "type", "group", "library", "last seen", "session"]
     rows = [
         (
@@ -32,7 +21,7 @@ def list_all(arguments: Namespace) -> int:
             each.client_type,
             each.group,
             f"{each.language} {each.version}".strip(),
-            local(each.last_seen),
+            each.last_seen,
             "yes" if each.connected else "no",
         )
         for each in found

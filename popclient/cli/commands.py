@@ -58,15 +58,13 @@ def add_commands(commands: Any) -> None:
 
 
 def _add_topic(actions: Any) -> None:
-    create = add_command(actions, "create", "create a topic", "topics:create")
-    create.add_argument("name", metavar="NAME")
+    create = add_command(actions, "create", "create a topic", "topics:create", "name")
     _add_queues(create, "message queues (8)")
     _add_types(create, "a message type that it accepts; may be repeated (NORMAL)")
     _add_expiry(create, "how long a lite topic lives after its last message (for ever)")
     add_command(actions, "list", "list the topics", "topics:list_all")
-    add_command(actions, "show", "show a topic and its queues", "topics:show").add_argument("name", metavar="NAME")
-    update = add_command(actions, "update", "add queues, change the accepted message types", "topics:update")
-    update.add_argument("name", metavar="NAME")
+    add_command(actions, "show", "show a topic and its queues", "topics:show", "name")
+    update = add_command(actions, "update", "add queues, change the accepted message types", "topics:update", "name")
     _add_queues(update, "the new number of message queues; it can only grow")
     _add_types(update, "a message type that it accepts from now on; may be repeated")
     _add_expiry(update, "how long a lite topic lives after its last message; 0s: for ever")
@@ -74,8 +72,7 @@ def _add_topic(actions: Any) -> None:
 
 
 def _add_group(actions: Any) -> None:
-    create = add_command(actions, "create", "create a consumer group", "groups:create")
-    create.add_argument("name", metavar="NAME")
+    create = add_command(actions, "create", "create a consumer group", "groups:create", "name")
     _add_policy(create, "(17)", "(10s,30s,1m … 2h)", "(3s)", "(errors)")
     create.add_argument(
         "--consume-from",
@@ -86,7 +83,7 @@ def _add_group(actions: Any) -> None:
         create, "a group for lite topics: which of them each client gets (those it names, shared or alone; all)"
     )
     add_command(actions, "list", "list the consumer groups", "groups:list_all")
-    add_command(actions, "show", "show a group and its lag", "groups:show").add_argument("name", metavar="NAME")
+    add_command(actions, "show", "show a group and its lag", "groups:show", "name")
     update = add_command(actions, "update", "change attempts, retry intervals, history, lite model", "groups:update")
     update.add_argument("name", metavar="NAME")
     _add_policy(update, "", "", "", "")
@@ -96,13 +93,11 @@ def _add_group(actions: Any) -> None:
 
 
 def _add_lite(actions: Any) -> None:
-    listed = add_command(actions, "list", "list the lite topics of a topic", "lite:list_all")
-    listed.add_argument("topic", metavar="TOPIC")
+    listed = add_command(actions, "list", "list the lite topics of a topic", "lite:list_all", "topic")
     listed.add_argument("--prefix", default="", help="only those whose names begin so")
     listed.add_argument("--after", default="", metavar="NAME", help="only those after this name")
     _add_max(listed)
-    show = add_command(actions, "show", "show a lite topic, and what each group does with it", "lite:show")
-    show.add_argument("topic", metavar="TOPIC")
+    show = add_command(actions, "show", "show a lite topic, and what each group does with it", "lite:show", "topic")
     show.add_argument("lite_topic", metavar="NAME")
 
 
@@ -119,13 +114,12 @@ def _add_client(actions: Any) -> None:
 
 
 def _add_progress(actions: Any) -> None:
-    lag = add_command(actions, "lag", "show the lag of a group for each queue", "progress:lag")
-    lag.add_argument("group", metavar="GROUP")
+    lag = add_command(actions, "lag", "show the lag of a group for each queue", "progress:lag", "group")
     lag.add_argument("--topic", help="only in this topic")
 
-    reset = add_command(actions, "reset", "move a group to another offset; see --dry-run", "progress:reset")
-    reset.add_argument("group", metavar="GROUP")
-    reset.add_argument("topic", metavar="TOPIC")
+    reset = add_command(
+        actions, "reset", "move a group to another offset; see --dry-run", "progress:reset", "group", "topic"
+    )
     where = reset.add_mutually_exclusive_group(required=True)
     where.add_argument("--to", type=place, metavar="PLACE", help="beginning, end, or a time such as 2026-11-20T10:00")
     where.add_argument("--offset", type=number(0, OFFSET_MAX), metavar="N", help="an offset; with --queue")
@@ -134,8 +128,7 @@ def _add_progress(actions: Any) -> None:
     reset.add_argument("--force", action="store_true", help="also in a topic that the group has not read: begin there")
     add_yes(reset)
 
-    skip = add_command(actions, "skip", "mark one message as consumed without delivering it", "progress:skip")
-    skip.add_argument("group", metavar="GROUP")
+    skip = add_command(actions, "skip", "mark one message as consumed without delivering it", "progress:skip", "group")
     skip.add_argument("message_id", metavar="ID")
     skip.add_argument("--topic", help="search only this topic")
     skip.add_argument("--force", action="store_true", help="also a message that a consumer holds: its hold ends")
@@ -151,25 +144,22 @@ def _add_progress(actions: Any) -> None:
         # A lite topic is stored as a message group.
         part.add_argument("--lite-topic", metavar="NAME", dest="message_group", help="only those of this lite topic")
 
-    clone = add_command(actions, "clone", "start a group at the progress of another group", "progress:clone")
-    clone.add_argument("source", metavar="SOURCE")
-    clone.add_argument("group", metavar="GROUP")
+    clone = add_command(
+        actions, "clone", "start a group at the progress of another group", "progress:clone", "source", "group"
+    )
     clone.add_argument("--topic", help="only in this topic")
 
     offsets = add_actions(actions, "offsets", "export and import a group's progress")
-    export = add_command(offsets, "export", "write it to a file, in the classic JSON format", "progress:write")
-    export.add_argument("group", metavar="GROUP")
+    export = add_command(offsets, "export", "write it to a file, in the classic JSON format", "progress:write", "group")
     export.add_argument("file", metavar="FILE", nargs="?", default="-", help="(standard output)")
-    load = add_command(offsets, "import", "set it as in such a file", "progress:read")
-    load.add_argument("group", metavar="GROUP")
+    load = add_command(offsets, "import", "set it as in such a file", "progress:read", "group")
     load.add_argument("file", metavar="FILE", help="- reads standard input")
     load.add_argument("--as", dest="name_in_file", metavar="NAME", help="the name of the group in the file (GROUP)")
     add_yes(load)
 
 
 def _add_message(actions: Any) -> None:
-    send = add_command(actions, "send", "send a message", "messages:send")
-    send.add_argument("topic", metavar="TOPIC")
+    send = add_command(actions, "send", "send a message", "messages:send", "topic")
     send.add_argument("body", metavar="BODY", help="the body; - reads it from standard input")
     send.add_argument("--tag", help="a word for the filters of consumers")
     send.add_argument("--key", action="append", default=[], help="a word for finding the message; may be repeated")
@@ -181,8 +171,7 @@ def _add_message(actions: Any) -> None:
     kind.add_argument("--lite-topic", metavar="NAME", help="the lite topic, in a topic of the type LITE")
     send.add_argument("--count", type=number(1, SEND_MAX), default=1, help="how many times to send it (1)")
 
-    receive = add_command(actions, "receive", "receive messages for a group", "messages:receive")
-    receive.add_argument("topic", metavar="TOPIC")
+    receive = add_command(actions, "receive", "receive messages for a group", "messages:receive", "topic")
     receive.add_argument("--group", required=True, help="the consumer group to receive for")
     receive.add_argument("--max", type=number(1, RECEIVE_MAX), default=RECEIVE_MAX, help="at most this many (32)")
     receive.add_argument(
@@ -202,8 +191,7 @@ def _add_message(actions: Any) -> None:
         help="ack them once printed; without it they are delivered again after --invisible",
     )
 
-    peek = add_command(actions, "peek", "show the oldest messages without receiving them", "messages:peek")
-    peek.add_argument("topic", metavar="TOPIC")
+    peek = add_command(actions, "peek", "show the oldest messages without receiving them", "messages:peek", "topic")
     peek.add_argument("--queue", type=number(0, QUEUES_MAX), metavar="ID", help="only of this queue")
     peek.add_argument(
         "--from", type=number(0, OFFSET_MAX), metavar="OFFSET", dest="from_offset", help="first offset; with --queue"
@@ -374,8 +362,7 @@ def _add_policy(parser: argparse.ArgumentParser, attempts: str, retry: str, in_o
 
 
 def _add_delete(actions: Any, text: str, work: str) -> None:
-    delete = add_command(actions, "delete", text, work)
-    delete.add_argument("name", metavar="NAME")
+    delete = add_command(actions, "delete", text, work, "name")
     add_yes(delete)
 
 

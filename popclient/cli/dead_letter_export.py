@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 from argparse import Namespace
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final
 
 from popclient.admin import DeadLetter
 from popclient.cli.arguments import UsageError
@@ -23,100 +23,77 @@ ROWS_HELD: Final = 10_000
 BYTES_HELD: Final = 32 * 1024 * 1024
 
 
-class Output(Protocol):
-    """A file that dead letters are added to, one by one."""
-
-    def __init__(self, path: Path) -> None: ...
-    def add(self, letter: DeadLetter) -> None: ...
-    def __enter__(self) -> Self: ...
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+Add = Callable[[DeadLetter], None]
 
 
-class JsonLines:
+@contextmanager
+def json_lines(path: Path) -> Iterator[Add]:
     """One JSON object per line. Times are ISO 8601 in UTC; a body that is no text stands in `body_base64`."""
+    with path.open("w", encoding="utf-8") as file:
 
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("w", encoding="utf-8")
+        def add(letter: DeadLetter) -> None:
+            row = row_of(letter)
+            times = {name: utc(value) for name, value in row.items() if name.endswith("_timestamp")}
+            file.write(json.dumps({**row, **times, **body_document(row["body"])}, ensure_ascii=False) + "\n")
 
-    def add(self, letter: DeadLetter) -> None:
-        row = row_of(letter)
-        times = {name: utc(value) for name, value in row.items() if name.endswith("_timestamp")}
-        self._file.write(json.dumps({**row, **times, **body_document(row["body"])}, ensure_ascii=False) + "\n")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with self._file:
-            if error is None:
-                self._file.flush()
-                os.fsync(self._file.fileno())
+        yield add
+        file.flush()
+        os.fsync(file.fileno())
 
 
-class Parquet:
+@contextmanager
+def parquet(path: Path) -> Iterator[Add]:
     """The columns and types of `spark.read.format("popmq")`."""
+    import pyarrow as pa
+    from pyarrow.parquet import ParquetWriter
 
-    def __init__(self, path: Path) -> None:
-        import pyarrow as pa
-        from pyarrow import parquet
+    text, time = pa.string(), pa.timestamp("us", tz="UTC")
+    schema = pa.schema(
+        [
+            ("message_id", text),
+            ("topic", text),
+            ("consumer_group", text),
+            ("tag", text),
+            ("keys", pa.list_(text)),
+            ("properties", pa.map_(text, text)),
+            ("message_group", text),
+            ("message_type", text),
+            ("queue_id", pa.int32()),
+            ("queue_offset", pa.int64()),
+            ("body", pa.binary()),
+            ("born_timestamp", time),
+            ("store_timestamp", time),
+            ("dead_timestamp", time),
+            ("delivery_attempt", pa.int32()),
+            ("reason", text),
+            ("redrive_state", text),
+            ("plan_id", text),
+            ("id", pa.int64()),
+        ]
+    )
+    rows: list[dict[str, Any]] = []
+    bytes_held = 0
+    with ParquetWriter(path, schema) as writer:
 
-        self._path = path
-        self._schema = pa.schema(
-            [
-                ("message_id", pa.string()),
-                ("topic", pa.string()),
-                ("consumer_group", pa.string()),
-                ("tag", pa.string()),
-                ("keys", pa.list_(pa.string())),
-                ("properties", pa.map_(pa.string(), pa.string())),
-                ("message_group", pa.string()),
-                ("message_type", pa.string()),
-                ("queue_id", pa.int32()),
-                ("queue_offset", pa.int64()),
-                ("body", pa.binary()),
-                ("born_timestamp", pa.timestamp("us", tz="UTC")),
-                ("store_timestamp", pa.timestamp("us", tz="UTC")),
-                ("dead_timestamp", pa.timestamp("us", tz="UTC")),
-                ("delivery_attempt", pa.int32()),
-                ("reason", pa.string()),
-                ("redrive_state", pa.string()),
-                ("plan_id", pa.string()),
-                ("id", pa.int64()),
-            ]
-        )
-        self._table = pa.Table.from_pylist
-        self._writer = parquet.ParquetWriter(path, self._schema)
-        self._rows: list[dict[str, Any]] = []
-        self._bytes = 0
+        def flush() -> None:
+            nonlocal bytes_held
+            if rows:
+                writer.write_table(pa.Table.from_pylist(rows, schema=schema))
+                rows.clear()
+                bytes_held = 0
 
-    def add(self, letter: DeadLetter) -> None:
-        row = row_of(letter)
-        self._rows.append({**row, "properties": list(row["properties"].items())})
-        self._bytes += len(row["body"] or b"")
-        if len(self._rows) >= ROWS_HELD or self._bytes >= BYTES_HELD:
-            self._flush()
+        def add(letter: DeadLetter) -> None:
+            nonlocal bytes_held
+            row = row_of(letter)
+            rows.append({**row, "properties": list(row["properties"].items())})
+            bytes_held += len(row["body"] or b"")
+            if len(rows) >= ROWS_HELD or bytes_held >= BYTES_HELD:
+                flush()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with self._writer:
-            if error is None:
-                self._flush()
-        if error is None:
-            with self._path.open("rb") as written:
-                os.fsync(written.fileno())
-
-    def _flush(self) -> None:
-        if self._rows:
-            self._writer.write_table(self._table(self._rows, schema=self._schema))
-            self._rows, self._bytes = [], 0
+        yield add
+        flush()
+    with path.open("rb") as written:
+        os.fsync(written.fileno())
 
 
 def row_of(letter: DeadLetter, unpack: Callable[[MessageView], bytes | None] = body_of) -> dict[str, Any]:
@@ -147,7 +124,8 @@ def row_of(letter: DeadLetter, unpack: Callable[[MessageView], bytes | None] = b
 
 
 JSON: Final = ".jsonl"
-_OUTPUTS: dict[str, type[Output]] = {".parquet": Parquet, JSON: JsonLines}
+Output = Callable[[Path], AbstractContextManager[Add]]
+_OUTPUTS: dict[str, Output] = {".parquet": parquet, JSON: json_lines}
 
 
 def export(arguments: Namespace) -> int:
@@ -156,7 +134,7 @@ def export(arguments: Namespace) -> int:
     kind = _OUTPUTS.get(to.suffix)
     if kind is None:
         raise UsageError(f"--to {to} ends in neither {' nor '.join(_OUTPUTS)}; name the file by what it is to hold")
-    if kind is Parquet and find_spec("pyarrow") is None:
+    if kind is parquet and find_spec("pyarrow") is None:
         raise UsageError(f"{to} needs pyarrow, which is not installed: pip install pyarrow, or name a {JSON} file")
     _require_a_place(arguments)
     part = to.with_name(f"{to.name}.part")
@@ -182,11 +160,11 @@ def _require_a_place(arguments: Namespace) -> None:
         raise UsageError(f"{to.parent} is no directory; make it, or choose another place")
 
 
-def _write(kind: type[Output], part: Path, letters: Iterable[DeadLetter]) -> int:
+def _write(kind: Output, part: Path, letters: Iterable[DeadLetter]) -> int:
     progress_log, count = ProgressLog(), 0
-    with kind(part) as output:
+    with kind(part) as add:
         for letter in letters:
-            output.add(letter)
+            add(letter)
             count += 1
             progress_log.progress(f"{count} dead letters written")
     return count

@@ -17,9 +17,9 @@ from popclient.cli.output import (
     ProgressLog,
     excerpt,
     fields,
-    local,
     message_document,
     message_fields,
+    picked,
     say,
     table,
     utc,
@@ -41,7 +41,7 @@ def list_some(arguments: Namespace) -> int:
             each.origin_message_id,
             each.topic or GONE,
             each.delivery_attempt,
-            local(each.dead_at),
+            each.dead_at,
             each.reason,
             _redrive(each),
             excerpt(each.message) if each.message else GONE,
@@ -61,7 +61,7 @@ def show(arguments: Namespace) -> int:
             ("group", found.group),
             ("came from", found.topic or GONE),
             ("attempts", found.delivery_attempt),
-            ("dead since", local(found.dead_at)),
+            ("dead since", found.dead_at),
             ("reason", found.reason),
             ("redrive", _redrive(found)),
             *(message_fields(found.message) if found.message else ()),
@@ -103,15 +103,9 @@ def _redrive(letter: DeadLetter) -> str:
 
 def _document(found: DeadLetter) -> dict[str, Any]:
     return {
-        "id": found.id,
-        "group": found.group,
-        "topic": found.topic,
+        **picked(found, "id group topic"),
         "message_id": found.origin_message_id,
-        "delivery_attempt": found.delivery_attempt,
-        "reason": found.reason,
-        "dead_at": utc(found.dead_at),
-        "redrive_state": found.redrive_state,
-        "plan_id": found.plan_id,
+        **picked(found, "delivery_attempt reason dead_at redrive_state plan_id"),
         "message": message_document(found.message) if found.message else None,
     }
 
@@ -176,8 +170,8 @@ def _say(arguments: Namespace, classes: dict[object | None, Class]) -> int:
             "(none)" if name is None else name,
             each.count,
             f"{each.count / total:.1%}",
-            local(each.oldest),
-            local(each.newest),
+            each.oldest,
+            each.newest,
             each.example_id,
         )
         for name, each in classes.items()

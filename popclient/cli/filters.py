@@ -9,7 +9,7 @@ from typing import Any
 
 from popclient.admin import Admin, FilterTrial
 from popclient.cli.arguments import UsageError, client_config
-from popclient.cli.output import hint_lines, local, say, table, utc
+from popclient.cli.output import hint_lines, picked, say, table, utc
 from popclient.message import MessageView
 
 _TOKEN = re.compile(r"'(?:[^']|'')*'|--[^\n\r]*|/\*(?s:.*?)\*/|[A-Za-z_$][\w$]*|<>|<=|>=|\S")
@@ -26,10 +26,7 @@ def test(arguments: Namespace) -> int:
     document = {
         "topic": arguments.topic,
         "expression": arguments.expression,
-        "examined": trial.examined,
-        "matched": trial.matched,
-        "incomparable": trial.incomparable,
-        "complete": trial.complete,
+        **picked(trial, "examined matched incomparable complete"),
         "hints": hints,
         "messages": list(map(_match_document, trial.newest)),
     }
@@ -52,10 +49,7 @@ def find(arguments: Namespace) -> int:
             lite_topic=arguments.lite_topic,
         )
     document = {
-        "examined": found.examined,
-        "matched": found.matched,
-        "complete": found.complete,
-        "next_page": found.next_page,
+        **picked(found, "examined matched complete next_page"),
         "messages": [
             {"topic": each.topic, "keys": list(each.keys), **_match_document(each)} for each in found.messages
         ],
@@ -67,7 +61,7 @@ def find(arguments: Namespace) -> int:
             each.message_id,
             each.queue_id,
             each.queue_offset,
-            local(each.store_timestamp),
+            each.store_timestamp,
             each.tag,
             ", ".join(each.keys),
         )
@@ -83,9 +77,7 @@ def find(arguments: Namespace) -> int:
 
 def _match_document(each: MessageView) -> dict[str, Any]:
     return {
-        "message_id": each.message_id,
-        "queue_id": each.queue_id,
-        "queue_offset": each.queue_offset,
+        **picked(each, "message_id queue_id queue_offset"),
         "stored_at": utc(each.store_timestamp),
         "tag": each.tag,
         "properties": dict(each.properties),
@@ -130,7 +122,7 @@ def _table(newest: tuple[MessageView, ...]) -> list[str]:
                 each.message_id,
                 each.queue_id,
                 each.queue_offset,
-                local(each.store_timestamp),
+                each.store_timestamp,
                 each.tag,
                 ", ".join(f"{name}={value}" for name, value in sorted(each.properties.items())),
             )

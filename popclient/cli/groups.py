@@ -23,7 +23,7 @@ from popclient.admin import (
 )
 from popclient.cli import OK, REFUSED
 from popclient.cli.arguments import UsageError, client_config, confirm, counted
-from popclient.cli.output import fields, hint_lines, local, milliseconds, say, size, table, utc, written
+from popclient.cli.output import fields, hint_lines, milliseconds, picked, say, size, table, utc, written
 from popclient.cli.progress import pause_document, pause_lines, paused_parts
 
 
@@ -55,7 +55,7 @@ def list_all(arguments: Namespace) -> int:
             each.mode or "unused",
             each.lite,
             paused_parts(each),
-            local(each.created_at),
+            each.created_at,
         )
         for each in groups
     ]
@@ -83,7 +83,7 @@ def show(arguments: Namespace) -> int:
             ("history", group.history),
             ("mode", group.mode or "unused"),
             *_lite_fields(group),
-            ("created", local(group.created_at)),
+            ("created", group.created_at),
             ("retries", _share(group.redeliveries)),
             *(("paused", line.removeprefix("paused: ")) for line in pause_lines(group)),
         ]
@@ -92,9 +92,7 @@ def show(arguments: Namespace) -> int:
         **_document(group),
         "redeliveries": _share_document(group.redeliveries),
         "consumers": list(map(_consumer_document, group.consumers)),
-        "lite_clients": group.lite_clients,
-        "lite_subscriptions": group.lite_subscriptions,
-        "hints": list(group.hints),
+        **picked(group, "lite_clients lite_subscriptions hints"),
         "lag": lag_documents(group.lag),
     }
     consumers = _consumer_table(group.consumers)
@@ -138,15 +136,7 @@ def delete(arguments: Namespace) -> int:
 def lag_table(lag: Sequence[GroupLag]) -> list[str]:
     columns = ["group", "topic", "ready", "inflight", "waiting retry", "dead letters", "oldest ready"]
     rows = [
-        (
-            each.group,
-            each.topic,
-            each.ready,
-            each.inflight,
-            each.waiting_retry,
-            each.dead_letters,
-            local(each.oldest_ready),
-        )
+        (each.group, each.topic, each.ready, each.inflight, each.waiting_retry, each.dead_letters, each.oldest_ready)
         for each in lag
     ]
     return table(columns, rows, "no group has met a topic")
@@ -155,12 +145,7 @@ def lag_table(lag: Sequence[GroupLag]) -> list[str]:
 def lag_documents(lag: Sequence[GroupLag]) -> list[dict[str, Any]]:
     return [
         {
-            "group": each.group,
-            "topic": each.topic,
-            "ready": each.ready,
-            "inflight": each.inflight,
-            "waiting_retry": each.waiting_retry,
-            "dead_letters": each.dead_letters,
+            **picked(each, "group topic ready inflight waiting_retry dead_letters"),
             "oldest_ready_at": utc(each.oldest_ready),
         }
         for each in lag
@@ -170,7 +155,7 @@ def lag_documents(lag: Sequence[GroupLag]) -> list[dict[str, Any]]:
 def _consumer_table(consumers: Sequence[Consumer]) -> list[str]:
     columns = ["consumer", "kind", "connected", "last seen", "topic", "by", "expression"]
     rows = [
-        (each.client_id, each.kind, "yes" if each.connected else "no", local(each.last_seen), *wanted)
+        (each.client_id, each.kind, "yes" if each.connected else "no", each.last_seen, *wanted)
         for each in consumers
         for wanted in _wants(each)
     ]
@@ -185,9 +170,7 @@ def _wants(consumer: Consumer) -> list[tuple[str, str, str]]:
 
 def _consumer_document(consumer: Consumer) -> dict[str, Any]:
     return {
-        "client_id": consumer.client_id,
-        "kind": consumer.kind,
-        "connected": consumer.connected,
+        **picked(consumer, "client_id kind connected"),
         "last_seen_at": utc(consumer.last_seen),
         "subscriptions": [
             {"topic": each.topic, "kind": each.kind, "expression": each.expression} for each in consumer.subscriptions
@@ -236,17 +219,11 @@ def _backoff_document(backoff: ExponentialBackoff | None) -> dict[str, Any] | No
 
 def _document(group: Group) -> dict[str, Any]:
     return {
-        "name": group.name,
-        "namespace": group.namespace,
-        "max_attempts": group.max_attempts,
+        **picked(group, "name namespace max_attempts"),
         "retry_intervals_ms": list(map(milliseconds, group.retry_intervals)),
         "exponential_retry": _backoff_document(group.retry_backoff),
         "fifo_retry_interval_ms": milliseconds(group.fifo_retry_interval),
-        "consume_from": group.consume_from,
-        "history": group.history,
-        "mode": group.mode,
-        "lite": group.lite,
-        "created_at": utc(group.created_at),
+        **picked(group, "consume_from history mode lite created_at"),
         **pause_document(group),
     }
 
@@ -261,7 +238,7 @@ def show_server(arguments: Namespace) -> int:
             ("server", f"popmq {status.version} at {config.endpoints}, up {written(up)}"),
             ("store", f"{status.store} ({status.durability}, schema {status.schema_revision})"),
             ("space", _space(status.storage)),
-            ("time", local(status.now)),
+            ("time", status.now),
             ("topics", status.topics),
             ("groups", status.groups),
             ("messages", status.messages),
@@ -272,18 +249,9 @@ def show_server(arguments: Namespace) -> int:
     )
     document = {
         "endpoint": config.endpoints,
-        "version": status.version,
-        "store": status.store,
-        "durability": status.durability,
+        **picked(status, "version store durability"),
         "schema": status.schema_revision,
-        "started_at": utc(status.started_at),
-        "now": utc(status.now),
-        "topics": status.topics,
-        "groups": status.groups,
-        "messages": status.messages,
-        "dead_letters": status.dead_letters,
-        "connected_clients": status.connected_clients,
-        "parked_polls": status.parked_polls,
+        **picked(status, "started_at now topics groups messages dead_letters connected_clients parked_polls"),
         "oldest_overdue_ms": milliseconds(status.oldest_overdue),
         "hints": list(status.hints),
         "budgets": [asdict(each) for each in status.budgets],

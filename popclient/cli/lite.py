@@ -7,7 +7,7 @@ from typing import Any
 
 from popclient.admin import Admin, LiteTopic, LiteTopicGroup
 from popclient.cli.arguments import client_config
-from popclient.cli.output import fields, local, say, table, utc
+from popclient.cli.output import fields, picked, say, table
 
 CHOOSING = ("SHARED", "EXCLUSIVE")  # the models whose clients name their lite topics
 
@@ -18,7 +18,7 @@ def list_all(arguments: Namespace) -> int:
             arguments.topic, prefix=arguments.prefix, after=arguments.after, max_topics=arguments.max
         )
     columns = ["lite topic", "queue", "first offset", "created", "last message"]
-    rows = [(each.name, each.queue_id, each.first_offset, local(each.created_at), local(each.newest)) for each in found]
+    rows = [(each.name, each.queue_id, each.first_offset, each.created_at, each.newest) for each in found]
     return say(arguments, [_document(each) for each in found], table(columns, rows, "no lite topics"))
 
 
@@ -31,8 +31,8 @@ def show(arguments: Namespace) -> int:
             ("lite topic", one.name),
             ("queue", one.queue_id),
             ("first offset", one.first_offset),
-            ("created", local(one.created_at)),
-            ("last message", local(one.newest)),
+            ("created", one.created_at),
+            ("last message", one.newest),
         ]
     )
     columns = ["group", "model", "ready", "inflight", "waiting retry", "clients"]
@@ -40,17 +40,7 @@ def show(arguments: Namespace) -> int:
         (each.group, each.lite or "all", each.ready, each.inflight, each.waiting_retry, _clients(each))
         for each in found.groups
     ]
-    groups = [
-        {
-            "group": each.group,
-            "lite": each.lite,
-            "ready": each.ready,
-            "inflight": each.inflight,
-            "waiting_retry": each.waiting_retry,
-            "client_ids": list(each.client_ids),
-        }
-        for each in found.groups
-    ]
+    groups = [picked(each, "group lite ready inflight waiting_retry client_ids") for each in found.groups]
     document = {**_document(one), "groups": groups}
     return say(arguments, document, [*lines, "", *table(columns, rows, "no group has met the topic")])
 
@@ -61,10 +51,4 @@ def _clients(group: LiteTopicGroup) -> str:
 
 
 def _document(each: LiteTopic) -> dict[str, Any]:
-    return {
-        "name": each.name,
-        "queue_id": each.queue_id,
-        "first_offset": each.first_offset,
-        "created_at": utc(each.created_at),
-        "newest": utc(each.newest),
-    }
+    return picked(each, "name queue_id first_offset created_at newest")

@@ -8,7 +8,8 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any, TypeVar
+from operator import attrgetter
+from typing import Any, Final, TypeVar
 
 from popclient._sync.lite_consumers import LiteSimpleConsumer
 from popclient._sync.producer import Producer
@@ -22,6 +23,7 @@ from popclient.cli.output import (
     local,
     message_document,
     message_fields,
+    picked,
     say,
     table,
     utc,
@@ -117,7 +119,7 @@ def peek(arguments: Namespace) -> int:
             each.message_id,
             each.queue_id,
             each.queue_offset,
-            local(each.store_timestamp),
+            each.store_timestamp,
             each.tag,
             ",".join(each.keys),
             excerpt(each),
@@ -152,23 +154,14 @@ def _with_count(failure: PopError, stored: int, count: int) -> PopError:
 def _held_document(message: MessageView) -> dict[str, Any]:
     return {
         **message_document(message),
-        "delivery_attempt": message.delivery_attempt,
-        "receipt_handle": message.receipt_handle,
-        "invisible_until": utc(message.invisible_until),
+        **picked(message, "delivery_attempt receipt_handle invisible_until"),
     }
 
 
 def _held_lines(received: Sequence[MessageView], *, with_handles: bool) -> list[str]:
     columns = ["message id", "attempt", "stored", "tag", "keys", "body"]
     rows: list[tuple[Any, ...]] = [
-        (
-            each.message_id,
-            each.delivery_attempt,
-            local(each.store_timestamp),
-            each.tag,
-            ",".join(each.keys),
-            excerpt(each),
-        )
+        (each.message_id, each.delivery_attempt, each.store_timestamp, each.tag, ",".join(each.keys), excerpt(each))
         for each in received
     ]
     columns, rows = with_lite_topics(columns, rows, received, "tag")
@@ -179,23 +172,13 @@ def _held_lines(received: Sequence[MessageView], *, with_handles: bool) -> list[
 
 
 def _facts_document(facts: MessageFacts) -> dict[str, Any]:
-    states = [
-        {
-            "group": each.group,
-            "state": each.state,
-            "delivery_attempt": each.delivery_attempt,
-            "visible_at": utc(each.visible_at),
-            "client_id": each.client_id,
-        }
-        for each in facts.states
-    ]
+    states = [picked(each, "group state delivery_attempt visible_at client_id") for each in facts.states]
     return {**message_document(facts.message), "states": states, "history": history_document(facts.history)}
 
 
 def _facts_lines(facts: MessageFacts) -> list[str]:
     states = [
-        (each.group, each.state, each.delivery_attempt or "", local(each.visible_at), each.client_id)
-        for each in facts.states
+        (each.group, each.state, each.delivery_attempt or "", each.visible_at, each.client_id) for each in facts.states
     ]
     return [
         *fields(message_fields(facts.message)),
@@ -225,40 +208,16 @@ def in_any_case(look: Callable[[str], Found], written: str) -> Found:
         return look(capitals)
 
 
-_COLUMNS = ["at", "group", "event", "from", "to", "attempt", "client", "reason"]
+_STEP: Final = "at group event from_state to_state delivery_attempt client_id reason"
 
 
 def history_document(steps: Iterable[HistoryEntry]) -> list[dict[str, Any]]:
-    return [
-        {
-            "at": utc(each.at),
-            "group": each.group,
-            "event": each.event,
-            "from_state": each.from_state,
-            "to_state": each.to_state,
-            "delivery_attempt": each.delivery_attempt,
-            "client_id": each.client_id,
-            "reason": each.reason,
-        }
-        for each in steps
-    ]
+    return [picked(each, _STEP) for each in steps]
 
 
 def history_lines(steps: Iterable[HistoryEntry]) -> list[str]:
-    rows = [
-        (
-            local(each.at),
-            each.group,
-            each.event,
-            each.from_state,
-            each.to_state,
-            each.delivery_attempt,
-            each.client_id,
-            each.reason,
-        )
-        for each in steps
-    ]
-    return table(_COLUMNS, rows, "no history")
+    columns = ["at", "group", "event", "from", "to", "attempt", "client", "reason"]
+    return table(columns, map(attrgetter(*_STEP.split()), steps), "no history")
 
 
 def explain(arguments: Namespace) -> int:
@@ -282,7 +241,7 @@ def list_all(arguments: Namespace) -> int:
         (
             each.message.message_id,
             each.kind,
-            local(each.due_at),
+            each.due_at,
             each.checks if each.kind == "HALF" else "",
             each.message.tag,
             ",".join(each.message.keys),
@@ -322,8 +281,5 @@ def _document(each: ScheduledMessage) -> dict[str, Any]:
         # It has no place yet.
         "queue_id": None,
         "queue_offset": None,
-        "kind": each.kind,
-        "due_at": utc(each.due_at),
-        "checks": each.checks,
-        "transaction_id": each.transaction_id,
+        **picked(each, "kind due_at checks transaction_id"),
     }

@@ -92,6 +92,12 @@ def local(moment: datetime | None) -> str:
     return "" if moment is None else moment.astimezone().isoformat(timespec="seconds")
 
 
+def picked(facts: object, names: str) -> dict[str, Any]:
+    """What these facts say under each of the names, as a document has it: times as `utc`."""
+    found = {name: getattr(facts, name) for name in names.split()}
+    return {name: utc(value) if isinstance(value, datetime) else value for name, value in found.items()}
+
+
 def milliseconds(duration: timedelta) -> int:
     return duration // timedelta(milliseconds=1)
 
@@ -149,16 +155,9 @@ def message_document(message: MessageView) -> dict[str, Any]:
     """A message as every command's JSON shows it."""
     origin = message.dead_letter_queue
     return {
-        "message_id": message.message_id,
-        "topic": message.topic,
-        "queue_id": message.queue_id,
-        "queue_offset": message.queue_offset,
-        "message_type": message.message_type,
-        "tag": message.tag,
-        "keys": list(message.keys),
-        "properties": message.properties,
-        "message_group": message.message_group,
-        "lite_topic": message.lite_topic,
+        **picked(
+            message, "message_id topic queue_id queue_offset message_type tag keys properties message_group lite_topic"
+        ),
         "born_at": utc(message.born_timestamp),
         "born_host": message.born_host,
         "stored_at": utc(message.store_timestamp),
@@ -183,8 +182,8 @@ def message_fields(message: MessageView) -> list[tuple[str, Any]]:
         ("message group", message.message_group),
         ("lite topic", message.lite_topic),
         ("born", f"{local(message.born_timestamp)} on {message.born_host or 'an unnamed host'}"),
-        ("stored", local(message.store_timestamp)),
-        ("was due", local(message.delivery_timestamp)),
+        ("stored", message.store_timestamp),
+        ("was due", message.delivery_timestamp),
         ("size", "" if body is None else f"{len(body)} bytes"),
     ]
 
@@ -224,7 +223,7 @@ def _leading_text(body: bytes) -> str:
 
 
 def _cell(value: Any) -> str:
-    return "" if value is None else visible(str(value))
+    return local(value) if isinstance(value, datetime) else "" if value is None else visible(str(value))
 
 
 def _escaped(text: str) -> str:

@@ -12,7 +12,7 @@ from popclient.admin import Admin, Group, MovedOffset, Pause, QueueLag
 from popclient.cli import REFUSED
 from popclient.cli.arguments import UsageError, client_config, confirm, counted
 from popclient.cli.messages import in_any_case
-from popclient.cli.output import local, say, table, utc
+from popclient.cli.output import local, picked, say, table, utc
 from popclient.errors import NotFound
 from popclient.offset_file import (
     OffsetFileTorn,
@@ -101,9 +101,7 @@ def skip(arguments: Namespace) -> int:
     document = {
         "group": arguments.group,
         "message_id": arguments.message_id,
-        "from_state": skipped.from_state,
-        "client_id": skipped.client_id,
-        "held_until": utc(skipped.held_until),
+        **picked(skipped, "from_state client_id held_until"),
     }
     line = f"skipped {arguments.message_id} for {arguments.group}; it was {skipped.from_state}"
     if skipped.held_until is not None:
@@ -151,15 +149,7 @@ def paused_part(pause: Pause, group: Group) -> str:
 
 
 def pause_document(group: Group) -> dict[str, Any]:
-    pauses = [
-        {
-            "topic": each.topic,
-            "message_group": each.message_group,
-            "paused_at": utc(each.paused_at),
-            "paused_by": each.paused_by,
-        }
-        for each in group.pauses
-    ]
+    pauses = [picked(each, "topic message_group paused_at paused_by") for each in group.pauses]
     return {"pauses": pauses, "more_pauses": group.more_pauses}
 
 
@@ -192,15 +182,7 @@ def _written(offset: int) -> int | str:
 
 def _lag_document(lag: QueueLag) -> dict[str, Any]:
     return {
-        "topic": lag.topic,
-        "queue_id": lag.queue_id,
-        "min_offset": lag.min_offset,
-        "max_offset": lag.max_offset,
-        "offset": lag.offset,
-        "ready": lag.ready,
-        "inflight": lag.inflight,
-        "waiting_retry": lag.waiting_retry,
-        "client_id": lag.client_id,
+        **picked(lag, "topic queue_id min_offset max_offset offset ready inflight waiting_retry client_id"),
         "oldest_ready_at": utc(lag.oldest_ready),
     }
 

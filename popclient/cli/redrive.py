@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from popclient.admin import Admin, DeadLetter, Redrive, RedriveOrder, RedrivePlan, Repair
@@ -12,7 +13,7 @@ from popclient.admin.pace import Pace
 from popclient.admin.requests import new_plan_id
 from popclient.cli import INTERRUPTED
 from popclient.cli.arguments import UsageError
-from popclient.cli.output import ProgressLog, fields, local, say, table, utc
+from popclient.cli.output import ProgressLog, fields, picked, say, table
 from popclient.cli.selection import GONE, UserFunction, admin_of, narrows, selection_of
 from popclient.errors import PopError
 
@@ -48,21 +49,10 @@ def list_plans(arguments: Namespace) -> int:
     with admin_of(arguments) as admin:
         plans = admin.redrive_plans(arguments.group)
     columns = ["plan", "group", "state", "planned", "redriven", "skipped", "target", "reason", "by", "created"]
-    rows = [
-        (
-            each.plan_id,
-            each.group,
-            each.state,
-            each.planned,
-            each.redriven,
-            each.skipped,
-            each.target,
-            each.reason,
-            each.created_by,
-            local(each.created_at),
-        )
-        for each in plans
-    ]
+    shown = attrgetter(
+        "plan_id", "group", "state", "planned", "redriven", "skipped", "target", "reason", "created_by", "created_at"
+    )
+    rows = map(shown, plans)
     return say(arguments, [plan_document(each) for each in plans], table(columns, rows, "no redrive plans"))
 
 
@@ -105,36 +95,16 @@ def redrive_table(plan: RedrivePlan, shown: Sequence[Redrive], *, dry_run: bool 
 
 def redrive_documents(shown: Iterable[Redrive]) -> list[dict[str, Any]]:
     return [
-        {
-            "dead_letter_id": each.dead_letter_id,
-            "message_id": each.message_id,
-            "topic": each.topic,
-            "target": each.target,
-            "change": each.change,
-            "reason": each.reason,
-            "state": each.state,
-            "note": each.note,
-            "redriven_message_id": each.redriven_message_id,
-            "redriven_at": utc(each.redriven_at),
-            "outcome": each.outcome,
-        }
+        picked(
+            each,
+            "dead_letter_id message_id topic target change reason state note redriven_message_id redriven_at outcome",
+        )
         for each in shown
     ]
 
 
 def plan_document(plan: RedrivePlan) -> dict[str, Any]:
-    return {
-        "plan_id": plan.plan_id,
-        "group": plan.group,
-        "state": plan.state,
-        "target": plan.target,
-        "reason": plan.reason,
-        "created_by": plan.created_by,
-        "created_at": utc(plan.created_at),
-        "planned": plan.planned,
-        "redriven": plan.redriven,
-        "skipped": plan.skipped,
-    }
+    return picked(plan, "plan_id group state target reason created_by created_at planned redriven skipped")
 
 
 def _require_a_meaning(arguments: Namespace) -> None:
@@ -213,7 +183,7 @@ def _plan_lines(plan: RedrivePlan) -> list[str]:
             ("target", plan.target or f"group {plan.group}"),
             ("reason", plan.reason),
             ("by", plan.created_by),
-            ("created", local(plan.created_at)),
+            ("created", plan.created_at),
             ("to go", plan.planned),
             ("redriven", plan.redriven),
             ("skipped", plan.skipped),
@@ -272,9 +242,7 @@ def redrive_repaired(arguments: Namespace, admin: Admin, plan_id: str, progress_
     document = {
         "plan_id": plan_id,
         "group": arguments.group,
-        "redriven": tally.redriven,
-        "skipped": tally.skipped,
-        "left": tally.left,
+        **picked(tally, "redriven skipped left"),
     }
     line = f"plan {plan_id}: {tally}"
     if tally.skipped:

@@ -8,7 +8,7 @@ from typing import Any
 from popclient.admin import Admin, Topic
 from popclient.cli import REFUSED
 from popclient.cli.arguments import UsageError, client_config, confirm, counted
-from popclient.cli.output import fields, local, say, table, utc, written
+from popclient.cli.output import fields, picked, say, table, utc, written
 
 
 def create(arguments: Namespace) -> int:
@@ -33,7 +33,7 @@ def list_all(arguments: Namespace) -> int:
             each.queue_count,
             each.message_count,
             ",".join(each.accept_message_types),
-            local(each.created_at),
+            each.created_at,
         )
         for each in topics
     ]
@@ -50,7 +50,7 @@ def show(arguments: Namespace) -> int:
             ("namespace", topic.namespace),
             ("types", ", ".join(topic.accept_message_types)),
             ("messages", topic.message_count),
-            ("created", local(topic.created_at)),
+            ("created", topic.created_at),
             *_lite_fields(topic),
         ]
     )
@@ -92,9 +92,7 @@ def _lite_fields(topic: Topic) -> list[tuple[str, object]]:
 
 def _document(topic: Topic, *, with_queues: bool = False) -> dict[str, Any]:
     document: dict[str, Any] = {
-        "name": topic.name,
-        "namespace": topic.namespace,
-        "queue_count": topic.queue_count,
+        **picked(topic, "name namespace queue_count"),
         "message_types": list(topic.accept_message_types),
         "message_count": topic.message_count,
         "created_at": utc(topic.created_at),
