@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
-from types import TracebackType
 from typing import Any, Final, NamedTuple, Protocol, Self
 
 from popclient._arguments import not_copied
@@ -65,9 +64,7 @@ class KeepAlive:
         self._thread().run(self._begin)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._thread().close(self.end)
 
     async def __aenter__(self) -> Self:
@@ -76,9 +73,7 @@ class KeepAlive:
         await self._begin()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.end()
 
     def _thread(self) -> LoopThread:

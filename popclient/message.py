@@ -151,6 +151,22 @@ class Message:
         return {**self.properties, IDEMPOTENCY_KEY: self.idempotency_key}
 
 
+_OPTIONAL: Final = tuple(each.name for each in fields(Message))[2:]
+
+
+def as_message(taker: str, given: Mapping[str, Any]) -> Message:
+    """The arguments `message`, `body` and fields of a function of this name, as a Message. None is not given."""
+    message, body = given["message"], given["body"]
+    named = {name: value for name in _OPTIONAL if (value := given.get(name)) is not None}
+    if not named.get("keys", True):
+        del named["keys"]
+    if not isinstance(message, Message):
+        return Message(message, body, **named)
+    if body or named:
+        raise TypeError(f"{taker} takes a Message alone, or a topic, a body and fields; not both")
+    return message
+
+
 def _require_texts(properties: Mapping[str, str]) -> None:
     if not isinstance(properties, Mapping):
         raise TypeError(f"properties is {shown(properties)}; give a mapping of names to values")

@@ -53,16 +53,6 @@ SINGLE_REQUESTS_AT_ONCE: Final = 64
 IDEMPOTENCY: Final = "idempotency"  # the capability of a server that stores one message of a key
 
 
-def as_message(given: Message | str, body: bytes | str, **fields: Any) -> Message:
-    """The arguments of `send`, as a Message. A field that is None is not given."""
-    named = {name: value for name, value in fields.items() if value is not None}
-    if isinstance(given, Message):
-        if body or named:
-            raise TypeError("send takes a Message alone, or a topic, a body and fields; not both")
-        return given
-    return Message(given, body, **named)
-
-
 def as_messages(given: Iterable[Message]) -> list[Message]:
     """The argument of `send_many`. Raises TypeError for anything else, such as a body."""
     messages = [given] if isinstance(given, str | bytes) or not isinstance(given, Iterable) else list(given)

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -15,7 +15,7 @@ try:
 except ImportError:  # on Windows
     fcntl = None  # type: ignore[assignment]
 
-from popclient._queues.offsets import NO_OFFSET, OFFSET_ERROR, OffsetMemory, OffsetStore, ReadOffsetType
+from popclient._queues.offsets import NO_OFFSET, OFFSET_ERROR, RememberingStore
 from popclient.errors import PreconditionFailed
 from popclient.message import MessageQueue
 from popclient.offset_file import (
@@ -38,7 +38,7 @@ def default_home() -> Path:
     return Path.home() / ".popmq" / "offsets"
 
 
-class LocalFileOffsetStore(OffsetStore):
+class LocalFileOffsetStore(RememberingStore):
     """`<home>/<client name>/<group>/offsets.json`, and its `.bak`.
 
     client_name: must be the same after a restart. One consumer at a time may have it: the file is locked from `load` to
@@ -49,10 +49,10 @@ class LocalFileOffsetStore(OffsetStore):
     def __init__(self, client_name: str, group: str, home: Path | None = None) -> None:
         for name, value in (("client_name", client_name), ("group", group)):
             _require_folder_name(name, value)
+        super().__init__()
         self._client_name = client_name
         self._group = group
         self.path = (home or default_home()) / client_name / group / FILE_NAME
-        self._memory = OffsetMemory()
         self._stored: dict[MessageQueue, int] = {}
         self._generations: dict[str, int] = {}  # of the topics, as they are now
         self._written: dict[str, int] = {}  # of the topics, as in the file
@@ -65,18 +65,7 @@ class LocalFileOffsetStore(OffsetStore):
         for mq, offset in self._stored.items():
             self._memory.update(mq, offset, increase_only=False)
 
-    def update_offset(self, mq: MessageQueue, offset: int, increase_only: bool) -> None:
-        self._memory.update(mq, offset, increase_only)
-
-    def freeze(self, mq: MessageQueue, offset: int) -> None:
-        self._memory.freeze(mq, offset)
-
-    async def read_offset(self, mq: MessageQueue, read_type: ReadOffsetType) -> int:
-        remembered = self._memory.get(mq)
-        if read_type is ReadOffsetType.READ_FROM_MEMORY:
-            return remembered
-        if read_type is ReadOffsetType.MEMORY_FIRST_THEN_STORE and remembered >= 0:
-            return remembered
+    async def _read_stored(self, mq: MessageQueue) -> int:
         try:
             offsets, generations = await _beside_the_loop(self._read)
         except (OSError, OffsetFileTorn) as failure:
@@ -86,21 +75,6 @@ class LocalFileOffsetStore(OffsetStore):
         if stored >= 0:
             self._memory.update(mq, stored, increase_only=False)
         return stored
-
-    async def persist_all(self, mqs: Collection[MessageQueue]) -> None:
-        self._memory.keep_only(mqs)
-        await self._persist(self._memory.copy())
-
-    async def persist(self, mq: MessageQueue) -> None:
-        offset = self._memory.get(mq)
-        if offset >= 0:
-            await self._persist({mq: offset})
-
-    def remove_offset(self, mq: MessageQueue) -> None:
-        self._memory.remove(mq)
-
-    def clone_offset_table(self, topic: str | None = None) -> dict[MessageQueue, int]:
-        return self._memory.copy(topic)
 
     async def update_consume_offset_to_broker(self, mq: MessageQueue, offset: int, is_oneway: bool = True) -> None:
         """Writes to the file: a consumer with its own file has no progress on the server."""

@@ -128,6 +128,49 @@ class OffsetMemory:
             return {mq: offset for mq, offset in self._offsets.items() if topic in (None, mq.topic)}
 
 
+class RememberingStore(OffsetStore):
+    """A store that keeps new progress in an OffsetMemory. Those that derive from it say where it is written."""
+
+    def __init__(self) -> None:
+        self._memory = OffsetMemory()
+
+    def update_offset(self, mq: MessageQueue, offset: int, increase_only: bool) -> None:
+        self._memory.update(mq, offset, increase_only)
+
+    def freeze(self, mq: MessageQueue, offset: int) -> None:
+        self._memory.freeze(mq, offset)
+
+    async def read_offset(self, mq: MessageQueue, read_type: ReadOffsetType) -> int:
+        remembered = self._memory.get(mq)
+        is_enough = remembered >= 0 and read_type is ReadOffsetType.MEMORY_FIRST_THEN_STORE
+        if is_enough or read_type is ReadOffsetType.READ_FROM_MEMORY:
+            return remembered
+        return await self._read_stored(mq)
+
+    async def persist_all(self, mqs: Collection[MessageQueue]) -> None:
+        self._memory.keep_only(mqs)
+        await self._persist(self._memory.copy())
+
+    async def persist(self, mq: MessageQueue) -> None:
+        offset = self._memory.get(mq)
+        if offset >= 0:
+            await self._persist({mq: offset})
+
+    def remove_offset(self, mq: MessageQueue) -> None:
+        self._memory.remove(mq)
+
+    def clone_offset_table(self, topic: str | None = None) -> dict[MessageQueue, int]:
+        return self._memory.copy(topic)
+
+    @abstractmethod
+    async def _read_stored(self, mq: MessageQueue) -> int:
+        """As `read_offset`; puts what it has found into the memory."""
+
+    @abstractmethod
+    async def _persist(self, offsets: dict[MessageQueue, int]) -> None:
+        """Writes them to the store. Logs a failure."""
+
+
 def _require_place(mq: MessageQueue, offset: int) -> None:
     if offset < 0:
         raise ValueError(f"offset {offset} of {mq} is below 0; the next offset to consume is 0 or more")

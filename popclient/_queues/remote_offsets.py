@@ -13,7 +13,7 @@ from typing import Protocol
 
 from popclient._queues import calls
 from popclient._queues.calls import Committed, QueueProgress
-from popclient._queues.offsets import NO_OFFSET, OFFSET_ERROR, OffsetMemory, OffsetStore, ReadOffsetType
+from popclient._queues.offsets import NO_OFFSET, OFFSET_ERROR, RememberingStore
 from popclient._session.repeating import level_of
 from popclient._session.session import Session
 from popclient.errors import PopError
@@ -32,7 +32,7 @@ class Commit(Protocol):
     ) -> Mapping[MessageQueue, Committed]: ...
 
 
-class RemoteOffsetStore(OffsetStore):
+class RemoteOffsetStore(RememberingStore):
     """Belongs to one event loop, except for the methods that only use memory.
 
     on_reset: called with a queue whose commit was refused, because an operator has moved its progress or its topic was
@@ -49,12 +49,12 @@ class RemoteOffsetStore(OffsetStore):
         on_reset: Callable[[MessageQueue], None],
         give_up: Callable[[PopError], bool] = lambda _: False,
     ) -> None:
+        super().__init__()
         self._group = group
         self._fetch = fetch
         self._commit = commit
         self._on_reset = on_reset
         self._give_up = give_up
-        self._memory = OffsetMemory()
         self._stored: dict[MessageQueue, QueueProgress] = {}  # as the server has told last
 
     @classmethod
@@ -66,18 +66,7 @@ class RemoteOffsetStore(OffsetStore):
     async def load(self) -> None:
         """Nothing to do: the server is asked for each queue when it is assigned."""
 
-    def update_offset(self, mq: MessageQueue, offset: int, increase_only: bool) -> None:
-        self._memory.update(mq, offset, increase_only)
-
-    def freeze(self, mq: MessageQueue, offset: int) -> None:
-        self._memory.freeze(mq, offset)
-
-    async def read_offset(self, mq: MessageQueue, read_type: ReadOffsetType) -> int:
-        remembered = self._memory.get(mq)
-        if read_type is ReadOffsetType.READ_FROM_MEMORY:
-            return remembered
-        if read_type is ReadOffsetType.MEMORY_FIRST_THEN_STORE and remembered >= 0:
-            return remembered
+    async def _read_stored(self, mq: MessageQueue) -> int:
         try:
             progress = (await self._fetch((mq,)))[mq]
         except PopError as failure:
@@ -93,21 +82,9 @@ class RemoteOffsetStore(OffsetStore):
         return progress.offset
 
     async def persist_all(self, mqs: Collection[MessageQueue]) -> None:
-        self._memory.keep_only(mqs)
         for mq in self._stored.keys() - set(mqs):
             del self._stored[mq]
-        await self._persist(self._memory.copy())
-
-    async def persist(self, mq: MessageQueue) -> None:
-        offset = self._memory.get(mq)
-        if offset >= 0:
-            await self._persist({mq: offset})
-
-    def remove_offset(self, mq: MessageQueue) -> None:
-        self._memory.remove(mq)
-
-    def clone_offset_table(self, topic: str | None = None) -> dict[MessageQueue, int]:
-        return self._memory.copy(topic)
+        await super().persist_all(mqs)
 
     async def update_consume_offset_to_broker(self, mq: MessageQueue, offset: int, is_oneway: bool = True) -> None:
         try:

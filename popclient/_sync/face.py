@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar
 
 from popclient._arguments import not_copied
@@ -55,9 +54,7 @@ class Face(ABC, Generic[AnyCore]):
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:

@@ -5,12 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
-from types import TracebackType
 from typing import Self, overload
 
 from popclient._arguments import not_copied
 from popclient._loop import LoopThread
-from popclient._producer.core import ProducerCore, as_message, as_messages
+from popclient._producer.core import ProducerCore, as_messages
 from popclient._producer.transactions import HalfMessage
 from popclient._session.batching import unwrap
 from popclient._session.convert import outbound
@@ -19,7 +18,7 @@ from popclient._sync.face import Face
 from popclient._tracing import carrying, sending
 from popclient.config import ClientConfig
 from popclient.listening import Checker, TransactionResolution
-from popclient.message import Message
+from popclient.message import Message, as_message
 from popclient.receipts import SendReceipt, SendResults
 
 
@@ -101,19 +100,7 @@ class Producer(Face[ProducerCore]):
         Tries up to `max_attempts` times under one message id, so that a server which drops repeats stores it once.
         Raises a PopError: BadRequest, NotFound, PayloadTooLarge, Unreachable and so on.
         """
-        given = as_message(
-            message,
-            body,
-            tag=tag,
-            keys=keys or None,
-            properties=properties,
-            message_group=message_group,
-            delivery_timestamp=delivery_timestamp,
-            priority=priority,
-            idempotency_key=idempotency_key,
-            delay=delay,
-            lite_topic=lite_topic,
-        )
+        given = as_message("send", locals())
         with sending(self._config, [given]) as work:
             wire = outbound(work.messages[0], self._config.namespace)
             receipt: SendReceipt = unwrap(self._bridge.ask(lambda reply: self._core.submit(wire, reply)))
@@ -190,7 +177,5 @@ class Transaction:
         self._bridge.run(self._half.begin)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._bridge.run(lambda: self._half.leave(error is not None))
+    def __exit__(self, kind: object, *_: object) -> None:
+        self._bridge.run(lambda: self._half.leave(kind is not None))

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
-from types import TracebackType
 from typing import Final
 
 from popclient._arguments import as_timedelta, require_whole
@@ -279,7 +278,5 @@ class PullConsumer(ConsumerFace[PullConsumerCore]):
     def _close(self, *, all_done: bool) -> None:
         self._bridge.close(lambda: self._core.close(all_done=all_done), self._core)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         self._close(all_done=kind is None)

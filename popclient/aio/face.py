@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar
 
 from popclient._arguments import not_copied
@@ -54,9 +53,7 @@ class Face(ABC, Generic[AnyCore]):
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, *_: object) -> None:
         await self.close()
 
     def __repr__(self) -> str:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
-from types import TracebackType
 from typing import Self, overload
 
 from popclient._arguments import not_copied
 from popclient._loop import Here
-from popclient._producer.core import ProducerCore, as_message, as_messages
+from popclient._producer.core import ProducerCore, as_messages
 from popclient._producer.transactions import HalfMessage
 from popclient._session.batching import unwrap
 from popclient._session.convert import outbound
@@ -18,7 +17,7 @@ from popclient.aio.callbacks import checker_of
 from popclient.aio.face import Face
 from popclient.config import ClientConfig
 from popclient.listening import AsyncChecker, TransactionResolution
-from popclient.message import Message
+from popclient.message import Message, as_message
 from popclient.receipts import SendReceipt, SendResults
 
 
@@ -104,19 +103,7 @@ class Producer(Face[ProducerCore]):
         Tries up to `max_attempts` times under one message id, so that a server which drops repeats stores it once.
         Raises a PopError: BadRequest, NotFound, PayloadTooLarge, Unreachable and so on.
         """
-        given = as_message(
-            message,
-            body,
-            tag=tag,
-            keys=keys or None,
-            properties=properties,
-            message_group=message_group,
-            delivery_timestamp=delivery_timestamp,
-            priority=priority,
-            idempotency_key=idempotency_key,
-            delay=delay,
-            lite_topic=lite_topic,
-        )
+        given = as_message("send", locals())
         with sending(self._config, [given]) as work:
             wire = outbound(work.messages[0], self._config.namespace)
             receipt: SendReceipt = unwrap(await self._bridge.ask(lambda reply: self._core.submit(wire, reply)))
@@ -193,7 +180,5 @@ class Transaction:
         await self._bridge.run(self._half.begin)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._bridge.run(lambda: self._half.leave(error is not None))
+    async def __aexit__(self, kind: object, *_: object) -> None:
+        await self._bridge.run(lambda: self._half.leave(kind is not None))

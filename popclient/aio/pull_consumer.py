@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from datetime import datetime, timedelta
-from types import TracebackType
 from typing import Final
 
 from popclient._arguments import as_timedelta, require_whole
@@ -282,7 +281,5 @@ class PullConsumer(ConsumerFace[PullConsumerCore]):
     async def _close(self, *, all_done: bool) -> None:
         await self._bridge.close(lambda: self._core.close(all_done=all_done), self._core)
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, *_: object) -> None:
         await self._close(all_done=kind is None)

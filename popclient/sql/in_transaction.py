@@ -14,7 +14,7 @@ from popclient._arguments import as_timedelta
 from popclient._session.message_id import new_message_id
 from popclient._tracing import carrying
 from popclient.config import ClientConfig
-from popclient.message import Message, MessageView
+from popclient.message import Message, MessageView, as_message
 from popclient.sql.connection import BROKER, Handle, function, place_of, refusals, require_broker, run_on
 from popclient.sql.tables import outbox
 
@@ -90,19 +90,7 @@ def enqueue(
     Raises a PopError for a message that the broker would refuse, and UnsupportedByStore for a database that has neither
     a broker nor an outbox. In Postgres the transaction can then only be rolled back.
     """
-    given = _as_message(
-        message,
-        body,
-        tag=tag,
-        keys=keys or None,
-        properties=properties,
-        message_group=message_group,
-        delivery_timestamp=delivery_timestamp,
-        priority=priority,
-        delay=delay,
-        idempotency_key=idempotency_key,
-    )
-    carried = carrying(ClientConfig(), given)
+    carried = carrying(ClientConfig(), as_message("enqueue", locals()))
     return run_on(session, lambda conn: _enqueue(conn, carried, namespace))
 
 
@@ -117,15 +105,6 @@ def _enqueue(conn: Connection, message: Message, namespace: str) -> str:
         raise ValueError(f"namespace {namespace!r} cannot be kept in an outbox; give it to the relay's producer")
     conn.execute(insert(outbox), _row(values))
     return str(values["message_id"])
-
-
-def _as_message(given: Message | str, body: bytes | str, **fields: Any) -> Message:
-    named = {name: value for name, value in fields.items() if value is not None}
-    if not isinstance(given, Message):
-        return Message(given, body, **named)
-    if body or named:
-        raise TypeError("enqueue takes a Message alone, or a topic, a body and fields; not both")
-    return given
 
 
 def _values(message: Message) -> dict[str, Any]:

@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Container
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, overload
 
 from popclient._arguments import not_copied, require_seconds
 from popclient._loop import LoopThread
@@ -46,13 +45,15 @@ class Calls:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _named(self, name: str) -> pb.Resource:
-        return convert.resource(name, self._config.namespace)
+    @overload
+    def _named(self, name: str) -> pb.Resource: ...
+    @overload
+    def _named(self, name: None) -> None: ...
+    def _named(self, name: str | None) -> pb.Resource | None:
+        return None if name is None else convert.resource(name, self._config.namespace)
 
     def _call(
         self,

@@ -179,7 +179,7 @@ class Clients(Calls):
 
     def list_clients(self, group: str | None = None) -> list[ClientFacts]:
         """The connected clients by id, at most 1,000; with a group only its consumers."""
-        request = wire.ListClientsRequest(group=None if group is None else self._named(group))
+        request = wire.ListClientsRequest(group=self._named(group))
         answer = self._call(lambda link: link.admin.ListClients, request)
         return list(map(client_facts_of, answer.clients))
 
@@ -198,9 +198,7 @@ class Clients(Calls):
         The listener consumes it like any message. Without a topic, the server searches all topics. Raises as
         `print_threads`, but after 15 s.
         """
-        request = rocketmq.VerifyMessageRequest(
-            client_id=client_id, message_id=message_id, topic=None if topic is None else self._named(topic)
-        )
+        request = rocketmq.VerifyMessageRequest(client_id=client_id, message_id=message_id, topic=self._named(topic))
         answer = self._call(lambda link: link.rocketmq_admin.VerifyMessage, request, TRIAL_PATIENCE, but=OUTCOMES)
         return trial_of(answer.status)
 

@@ -21,7 +21,6 @@ from popclient.admin.redrive_facts import (
 from popclient.admin.requests import PAGE, new_plan_id, order_request, selection_request
 from popclient.errors import NotFound
 from popproto.v1 import admin_pb2 as wire
-from popproto.v2 import definition_pb2 as pb
 
 DRAFT: Final = "DRAFT"
 DONE: Final = "DONE"
@@ -100,7 +99,7 @@ class Redrives(Calls):
             plan_id=plan_id or new_plan_id(),
             selection=selection_request(of, self._config.namespace),
             reason=reason,
-            target=self._target(target),
+            target=self._named(target),
         )
         while True:
             answer = self._call(lambda link: link.admin.PlanRedrive, request)
@@ -149,7 +148,7 @@ class Redrives(Calls):
             plan_id=plan_id,
             group=self._named(group),
             orders=map(order_request, orders),
-            target=self._target(target),
+            target=self._named(target),
             reason=reason,
         )
         answer = self._call(lambda link: link.admin.RedriveDeadLetters, request)
@@ -157,7 +156,7 @@ class Redrives(Calls):
 
     def redrive_plans(self, group: str | None = None) -> list[RedrivePlan]:
         """The plans of one group or of all, newest first. Servers limit the list."""
-        request = wire.ListRedrivePlansRequest(group=None if group is None else self._named(group))
+        request = wire.ListRedrivePlansRequest(group=self._named(group))
         answer = self._call(lambda link: link.admin.ListRedrivePlans, request)
         return [facts_of(RedrivePlan, each) for each in answer.plans]
 
@@ -182,6 +181,3 @@ class Redrives(Calls):
         while page:
             yield from page
             page = self.list_redrives(plan_id, after_id=page[-1].dead_letter_id)
-
-    def _target(self, topic: str | None) -> pb.Resource | None:
-        return None if topic is None else self._named(topic)

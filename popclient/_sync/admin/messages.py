@@ -38,23 +38,19 @@ class Messages(Calls):
 
     def get_message(self, message_id: str, topic: str | None = None) -> MessageFacts:
         """A message with its states and history; without a topic all of them are searched."""
-        request = wire.GetMessageRequest(topic=None if topic is None else self._named(topic), message_id=message_id)
+        request = wire.GetMessageRequest(topic=self._named(topic), message_id=message_id)
         answer = self._call(lambda link: link.admin.GetMessage, request)
         return facts_of(MessageFacts, answer)
 
     def why(self, message_id: str, group: str, topic: str | None = None) -> Why:
         """Why the message is where it is in that group; without a topic all of them are searched."""
-        request = wire.WhyRequest(
-            topic=None if topic is None else self._named(topic), group=self._named(group), message_id=message_id
-        )
+        request = wire.WhyRequest(topic=self._named(topic), group=self._named(group), message_id=message_id)
         answer = self._call(lambda link: link.admin.Why, request)
         return why_of(answer)
 
     def list_holds(self, group: str, topic: str | None = None, *, max_messages: int = PAGE) -> list[Hold]:
         """What the group holds and what waits for a retry, in one topic or in all; the last to end comes first."""
-        request = wire.ListHoldsRequest(
-            group=self._named(group), topic=None if topic is None else self._named(topic), max=max_messages
-        )
+        request = wire.ListHoldsRequest(group=self._named(group), topic=self._named(topic), max=max_messages)
         answer = self._call(lambda link: link.admin.ListHolds, request)
         return [facts_of(Hold, each) for each in answer.holds]
 
@@ -87,13 +83,7 @@ class Messages(Calls):
         and for a lite topic of a topic of another type.
         """
         request = wire.FindMessagesRequest(
-            topic=None if topic is None else self._named(topic),
-            key=key,
-            tag=tag,
-            where=where,
-            max=max_messages,
-            page=page,
-            lite_topic=lite_topic,
+            topic=self._named(topic), key=key, tag=tag, where=where, max=max_messages, page=page, lite_topic=lite_topic
         )
         if since is not None:
             request.since.FromDatetime(since.astimezone(UTC))

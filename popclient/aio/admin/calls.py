@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Container
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, overload
 
 from popclient._arguments import not_copied, require_seconds
 from popclient._loop import Here
@@ -45,13 +44,15 @@ class Calls:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    def _named(self, name: str) -> pb.Resource:
-        return convert.resource(name, self._config.namespace)
+    @overload
+    def _named(self, name: str) -> pb.Resource: ...
+    @overload
+    def _named(self, name: None) -> None: ...
+    def _named(self, name: str | None) -> pb.Resource | None:
+        return None if name is None else convert.resource(name, self._config.namespace)
 
     async def _call(
         self,

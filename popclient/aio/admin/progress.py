@@ -18,7 +18,7 @@ class Progress(Calls):
 
     async def list_lag(self, group: str, topic: str | None = None) -> list[QueueLag]:
         """The queues in which the group has progress, by topic and number. Servers limit the list of several topics."""
-        request = wire.ListLagRequest(group=self._named(group), topic=None if topic is None else self._named(topic))
+        request = wire.ListLagRequest(group=self._named(group), topic=self._named(topic))
         answer = await self._call(lambda link: link.admin.ListLag, request)
         return [facts_of(QueueLag, each) for each in answer.queues]
 
@@ -62,10 +62,7 @@ class Progress(Calls):
         an ack of its former holder is refused with InvalidReceiptHandle.
         """
         request = wire.SkipMessageRequest(
-            group=self._named(group),
-            topic=None if topic is None else self._named(topic),
-            message_id=message_id,
-            force=force,
+            group=self._named(group), topic=self._named(topic), message_id=message_id, force=force
         )
         answer = await self._call(lambda link: link.admin.SkipMessage, request)
         return facts_of(SkippedMessage, answer)
@@ -79,14 +76,14 @@ class Progress(Calls):
         message group of a group that consumes whole queues, or of a topic that the group has not received from.
         """
         request = wire.PauseGroupRequest(
-            group=self._named(group), topic=None if topic is None else self._named(topic), message_group=message_group
+            group=self._named(group), topic=self._named(topic), message_group=message_group
         )
         await self._call(lambda link: link.admin.PauseGroup, request)
 
     async def resume_group(self, group: str, *, topic: str | None = None, message_group: str | None = None) -> None:
         """Ends the pause that was begun with the same arguments; other pauses of the group stay."""
         request = wire.ResumeGroupRequest(
-            group=self._named(group), topic=None if topic is None else self._named(topic), message_group=message_group
+            group=self._named(group), topic=self._named(topic), message_group=message_group
         )
         await self._call(lambda link: link.admin.ResumeGroup, request)
 
@@ -97,9 +94,7 @@ class Progress(Calls):
         acked may repeat, and none is lost. Raises BadRequest if the group has progress in the topic already.
         """
         request = wire.CloneOffsetsRequest(
-            source=self._named(source),
-            group=self._named(group),
-            topic=None if topic is None else self._named(topic),
+            source=self._named(source), group=self._named(group), topic=self._named(topic)
         )
         answer = await self._call(lambda link: link.admin.CloneOffsets, request)
         return [facts_of(MovedOffset, each) for each in answer.moved]
