@@ -7,19 +7,21 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from popclient._session import convert
 from popclient._session.batching import Batcher, BatchLimits, BatchQueue, BatchSender, Call, Reply
 from popclient._session.session import Session
+from popclient._session.transport import Link
 from popclient._version import log
-from popclient.errors import PopError, UnexpectedAnswer, check, error_of
+from popclient.errors import Answered, PopError, UnexpectedAnswer, check, error_of
 from popclient.message import MessageView
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
 
+Answer = TypeVar("Answer", bound=Answered)
 ENTRIES_PER_ACK: Final = 512
 ACK_REQUESTS_AT_ONCE: Final = 4
 CHANGES_AT_ONCE: Final = 64
@@ -82,43 +84,20 @@ class Settling:
         reason: why the attempt failed, if it did.
         """
         self._session.require_open()
-        request = rpc.ChangeInvisibleDurationRequest(
-            group=self._group,
-            topic=self._resource(view.topic),
-            receipt_handle=view.receipt_handle,
-            message_id=view.message_id,
-            lite_topic=view.lite_topic,
-            suspend=suspend,
-        )
+        request = rpc.ChangeInvisibleDurationRequest(**self._names(view), suspend=suspend)
         request.invisible_duration.FromTimedelta(duration)
         asked_at: datetime = convert.now()
-        answer = await self._session.transport.unary(
-            lambda link: link.messaging.ChangeInvisibleDuration,
-            request,
-            self._session.config.request_timeout,
-            self._why(reason),
-        )
-        check(answer.status)
+        answer = await self._ask(lambda link: link.messaging.ChangeInvisibleDuration, request, reason)
         view._renew_hold(answer.receipt_handle or view.receipt_handle, asked_at + duration)
 
     async def forward_to_dead_letter_queue(self, view: MessageView, reason: str = "") -> None:
         self._session.require_open()
         request = rpc.ForwardMessageToDeadLetterQueueRequest(
-            group=self._group,
-            topic=self._resource(view.topic),
-            receipt_handle=view.receipt_handle,
-            message_id=view.message_id,
-            lite_topic=view.lite_topic,
+            **self._names(view),
             delivery_attempt=view.delivery_attempt,
             max_delivery_attempts=self._session.settings.backoff_policy.max_attempts,
         )
-        answer = await self._session.transport.unary(
-            lambda link: link.messaging.ForwardMessageToDeadLetterQueue,
-            request,
-            self._session.config.request_timeout,
-            self._why(reason),
-        )
-        check(answer.status)
+        await self._ask(lambda link: link.messaging.ForwardMessageToDeadLetterQueue, request, reason)
 
     async def give_back(self, views: Sequence[MessageView]) -> None:
         """Makes them Ready at once without burning an attempt; what fails comes back when its hold ends."""
@@ -136,11 +115,25 @@ class Settling:
     async def give_back_one(self, view: MessageView) -> None:
         await self.change_invisible_duration(view, timedelta(0), suspend=True)
 
-    def _why(self, reason: str) -> Sequence[tuple[str, bytes]]:
-        """A header of PopMQ's: RocketMQ's requests have no field for a reason."""
-        if not reason or not self._session.is_popmq:
-            return ()
-        return ((REASON_HEADER, reason[:REASON_LENGTH_MAX].encode(errors="replace")),)
+    def _names(self, view: MessageView) -> dict[str, Any]:
+        """The fields of a request that say which message of which group it is about."""
+        return {
+            "group": self._group,
+            "topic": self._resource(view.topic),
+            "receipt_handle": view.receipt_handle,
+            "message_id": view.message_id,
+            "lite_topic": view.lite_topic,
+        }
+
+    async def _ask(self, pick: Callable[[Link], Callable[..., Awaitable[Answer]]], request: Any, reason: str) -> Answer:
+        """The reason goes in a header of PopMQ's: RocketMQ's requests have no field for it."""
+        header: Sequence[tuple[str, bytes]] = ()
+        if reason and self._session.is_popmq:
+            header = ((REASON_HEADER, reason[:REASON_LENGTH_MAX].encode(errors="replace")),)
+        timeout = self._session.config.request_timeout
+        answer = await self._session.transport.unary(pick, request, timeout, header)
+        check(answer.status)
+        return answer
 
     def _resource(self, topic: str) -> pb.Resource:
         return convert.resource(topic, self._session.config.namespace)

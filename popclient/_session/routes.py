@@ -27,17 +27,10 @@ class Routes:
         self.missing: set[str] = set()
 
     async def query(self, topic: str) -> Sequence[pb.MessageQueue]:
-        """Asks the server for the topic's queues; raises NotFound and so on."""
-        request = rpc.QueryRouteRequest(
-            topic=convert.resource(topic, self._config.namespace),
-            endpoints=convert.endpoints(self._transport.endpoints),
-        )
-        answer = await self._transport.unary(
-            lambda link: link.messaging.QueryRoute, request, self._config.request_timeout
-        )
-        check(answer.status)
+        """As `query_route`."""
+        queues = await query_route(self._config, self._transport, topic)
         self.is_there(topic)
-        return tuple(answer.message_queues)
+        return queues
 
     def awaits(self, topic: str, failure: PopError) -> bool:
         """Has it failed because the topic does not exist, and does this client wait for that? Says so, once."""
@@ -67,3 +60,13 @@ class Routes:
                 del self.queues[topic]  # the next use queries it again and raises NotFound
             except PopError as failure:
                 log.debug("route of %s not refreshed: %s", topic, failure)
+
+
+async def query_route(config: ClientConfig, transport: Transport, topic: str) -> Sequence[pb.MessageQueue]:
+    """Asks the server for the topic's queues; raises NotFound and so on."""
+    request = rpc.QueryRouteRequest(
+        topic=convert.resource(topic, config.namespace), endpoints=convert.endpoints(transport.endpoints)
+    )
+    answer = await transport.unary(lambda link: link.messaging.QueryRoute, request, config.request_timeout)
+    check(answer.status)
+    return tuple(answer.message_queues)

@@ -9,7 +9,7 @@ from typing import Any
 
 from popclient.admin import Admin, FilterTrial
 from popclient.cli.arguments import UsageError, client_config
-from popclient.cli.output import hint_lines, picked, say, table, utc
+from popclient.cli.output import hint_lines, picked, place_of, say, table, utc
 from popclient.message import MessageView
 
 _TOKEN = re.compile(r"'(?:[^']|'')*'|--[^\n\r]*|/\*(?s:.*?)\*/|[A-Za-z_$][\w$]*|<>|<=|>=|\S")
@@ -55,18 +55,7 @@ def find(arguments: Namespace) -> int:
         ],
     }
     columns = ["topic", "message id", "queue", "offset", "stored", "tag", "keys"]
-    rows = [
-        (
-            each.topic,
-            each.message_id,
-            each.queue_id,
-            each.queue_offset,
-            each.store_timestamp,
-            each.tag,
-            ", ".join(each.keys),
-        )
-        for each in found.messages
-    ]
+    rows = [(each.topic, *place_of(each), ", ".join(each.keys)) for each in found.messages]
     lines = table(columns, rows, "no message matches")
     if not found.complete:
         go_on = f"go on with --page {found.next_page}, or " if found.next_page else ""
@@ -115,18 +104,8 @@ def _lines(trial: FilterTrial, hints: Sequence[str]) -> list[str]:
 
 def _table(newest: tuple[MessageView, ...]) -> list[str]:
     columns = ["message id", "queue", "offset", "stored", "tag", "properties"]
-    return table(
-        columns,
-        [
-            (
-                each.message_id,
-                each.queue_id,
-                each.queue_offset,
-                each.store_timestamp,
-                each.tag,
-                ", ".join(f"{name}={value}" for name, value in sorted(each.properties.items())),
-            )
-            for each in newest
-        ],
-        "no messages",
-    )
+    rows = [
+        (*place_of(each), ", ".join(f"{name}={value}" for name, value in sorted(each.properties.items())))
+        for each in newest
+    ]
+    return table(columns, rows, "no messages")

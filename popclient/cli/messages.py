@@ -24,6 +24,7 @@ from popclient.cli.output import (
     message_document,
     message_fields,
     picked,
+    place_of,
     say,
     table,
     utc,
@@ -114,18 +115,7 @@ def peek(arguments: Namespace) -> int:
             max_messages=arguments.max,
         )
     columns = ["message id", "queue", "offset", "stored", "tag", "keys", "body"]
-    rows: list[tuple[Any, ...]] = [
-        (
-            each.message_id,
-            each.queue_id,
-            each.queue_offset,
-            each.store_timestamp,
-            each.tag,
-            ",".join(each.keys),
-            excerpt(each),
-        )
-        for each in found
-    ]
+    rows = [(*place_of(each), ",".join(each.keys), excerpt(each)) for each in found]
     columns, rows = with_lite_topics(columns, rows, found, "tag")
     return say(arguments, [message_document(each) for each in found], table(columns, rows, "no messages"))
 

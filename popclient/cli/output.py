@@ -15,6 +15,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
+from operator import attrgetter
 from typing import Any, Final
 
 from popclient.cli import streams
@@ -186,6 +187,10 @@ def message_fields(message: MessageView) -> list[tuple[str, Any]]:
         ("was due", message.delivery_timestamp),
         ("size", "" if body is None else f"{len(body)} bytes"),
     ]
+
+
+# The cells of a table: message id, queue, offset, stored, tag.
+place_of = attrgetter("message_id", "queue_id", "queue_offset", "store_timestamp", "tag")
 
 
 def with_lite_topics(

@@ -14,13 +14,13 @@ from popclient._queues import calls
 from popclient._queues.calls import QueueEnd
 from popclient._queues.wire import open_session
 from popclient._session import convert
+from popclient._session.routes import query_route
 from popclient._session.session import Session
 from popclient.errors import Forbidden, NotFound, Unauthorized, UnsupportedByServer, check
 from popclient.message import MessageQueue
 from popclient.spark.link import ServerLink, link_to
 from popclient.spark.queue.options import EARLIEST, Bound, QueueReadOptions
 from popproto.v1 import admin_pb2
-from popproto.v2 import service_pb2 as rpc
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -142,15 +142,8 @@ class QueueEnds:
     async def _by_queue(self, session: Session, topic: str) -> dict[MessageQueue, Ends]:
         """In two calls for each queue, for users who may read the topic."""
         await open_session(session)
-        request = rpc.QueryRouteRequest(
-            topic=convert.resource(topic, session.config.namespace),
-            endpoints=convert.endpoints(session.transport.endpoints),
-        )
-        answer = await session.transport.unary(
-            lambda link: link.messaging.QueryRoute, request, session.config.request_timeout
-        )
-        check(answer.status)
-        queues = sorted({MessageQueue(topic, each.id) for each in answer.message_queues if each.permission in READABLE})
+        route = await query_route(session.config, session.transport, topic)
+        queues = sorted({MessageQueue(topic, each.id) for each in route if each.permission in READABLE})
         found = await asyncio.gather(*(self._both_ends(session, queue) for queue in queues))
         return dict(zip(queues, found, strict=True))
 
