@@ -194,7 +194,7 @@ def write_offset_file(
     if _is_readable(path):  # a torn one must not take the place of a good backup
         path.replace(backup_of(path))
     fresh.replace(path)
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
 
 
 def _is_readable(path: Path) -> bool:
@@ -204,7 +204,7 @@ def _is_readable(path: Path) -> bool:
     return False
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """A rename is durable once the folder is."""
     handle = os.open(folder, os.O_RDONLY)
     try:

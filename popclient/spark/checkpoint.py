@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 VERSION: Final = 1
@@ -14,6 +14,28 @@ def next_pause(pause: float | None) -> float:
     """Seconds until the next look after one that has found nothing; `pause`: the seconds before that one."""
     first, longest = LOOK_AGAIN_S
     return first if pause is None else min(pause * 2, longest)
+
+
+class IdlePauses:
+    """The pauses of a stream before it looks again from a place where it has found nothing, longer each time."""
+
+    def __init__(self, now: Callable[[], float], sleep: Callable[[float], None]) -> None:
+        self._now = now
+        self._sleep = sleep
+        self._place: object = None
+        self._looked_at = 0.0
+        self._pause: float | None = None
+
+    def wait(self, place: object) -> None:
+        """Before a look from this place."""
+        if self._pause is not None and self._place == place:
+            self._sleep(max(0.0, self._looked_at + self._pause - self._now()))
+
+    def note(self, place: object, *, is_idle: bool) -> None:
+        """After the look."""
+        before = self._pause if self._place == place else None
+        self._place, self._looked_at = place, self._now()
+        self._pause = next_pause(before) if is_idle else None
 
 
 def numbers_of(offset: Mapping[str, Any], whose: str, like: Mapping[str, int]) -> dict[str, int]:

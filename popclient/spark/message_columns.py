@@ -23,6 +23,9 @@ LAYOUTS: Final = ("popmq", "kafka")
 # Of one record batch.
 BATCH_ROWS_MAX: Final = 10_000
 
+_TEXT: Final = pa.string()
+_TEXTS: Final = pa.list_(_TEXT)
+_PROPERTIES: Final = pa.map_(_TEXT, _TEXT)
 _TIME: Final = pa.timestamp("us", tz="UTC")
 _LOG_APPEND_TIME: Final = 1  # Kafka's number for a timestamp that the server has set
 
@@ -69,21 +72,21 @@ def body_of(wire: pb.Message) -> bytes:
 
 
 SOURCES: Final[dict[str, Source]] = {
-    "message_id": Source(pa.string(), lambda wire: wire.system_properties.message_id),
-    "topic": Source(pa.string(), lambda wire: wire.topic.name),
-    "tag": Source(pa.string(), _optional("tag")),
-    "keys": Source(pa.list_(pa.string()), lambda wire: list(wire.system_properties.keys)),
-    "message_group": Source(pa.string(), _optional("message_group")),
-    "lite_topic": Source(pa.string(), _optional("lite_topic")),
-    "message_type": Source(pa.string(), lambda wire: pb.MessageType.Name(wire.system_properties.message_type)),
+    "message_id": Source(_TEXT, lambda wire: wire.system_properties.message_id),
+    "topic": Source(_TEXT, lambda wire: wire.topic.name),
+    "tag": Source(_TEXT, _optional("tag")),
+    "keys": Source(_TEXTS, lambda wire: list(wire.system_properties.keys)),
+    "message_group": Source(_TEXT, _optional("message_group")),
+    "message_type": Source(_TEXT, lambda wire: pb.MessageType.Name(wire.system_properties.message_type)),
     "queue_id": Source(pa.int32(), lambda wire: wire.system_properties.queue_id),
     "queue_offset": Source(pa.int64(), lambda wire: wire.system_properties.queue_offset),
     "body": Source(pa.binary(), body_of),
-    "properties": Source(pa.map_(pa.string(), pa.string()), lambda wire: list(wire.user_properties.items())),
+    "properties": Source(_PROPERTIES, lambda wire: list(wire.user_properties.items())),
     "born_timestamp": Source(_TIME, _micros("born_timestamp")),
     "store_timestamp": Source(_TIME, _micros("store_timestamp")),
     "delivery_timestamp": Source(_TIME, _micros("delivery_timestamp")),
     "delivery_attempt": Source(pa.int32(), lambda wire: wire.system_properties.delivery_attempt),
+    "lite_topic": Source(_TEXT, _optional("lite_topic")),
 }
 
 # ---- Columns of Spark ----
@@ -108,26 +111,16 @@ def _log_append_time(array: pa.Array) -> pa.Array:
     return pa.array([_LOG_APPEND_TIME] * len(array), pa.int32())
 
 
-_OWN: Final = tuple(
-    Column(name, kind, (name,), _as_it_is)
-    for name, kind in {
-        "message_id": "string",
-        "topic": "string",
-        "tag": "string",
-        "keys": "array<string>",
-        "message_group": "string",
-        "message_type": "string",
-        "queue_id": "int",
-        "queue_offset": "bigint",
-        "body": "binary",
-        "properties": "map<string,string>",
-        "born_timestamp": "timestamp",
-        "store_timestamp": "timestamp",
-        "delivery_timestamp": "timestamp",
-        "delivery_attempt": "int",
-        "lite_topic": "string",
-    }.items()
-)
+_SPARK: Final = {
+    _TEXT: "string",
+    _TEXTS: "array<string>",
+    _PROPERTIES: "map<string,string>",
+    _TIME: "timestamp",
+    pa.int32(): "int",
+    pa.int64(): "bigint",
+    pa.binary(): "binary",
+}
+_OWN: Final = tuple(Column(name, _SPARK[each.type], (name,), _as_it_is) for name, each in SOURCES.items())
 _KAFKA: Final = (
     Column("key", "binary", ("keys", "message_group"), _kafka_key),
     Column("value", "binary", ("body",), _as_it_is),
@@ -222,7 +215,15 @@ def _as_type(array: pa.Array, wanted: pa.DataType) -> pa.Array:
     return array if array.type == wanted else array.cast(wanted)
 
 
-# ---- Options of all modes: filter and columns ----
+# ---- Options of several modes ----
+
+# For modes that take messages, not offsets.
+ALIASES: Final = {
+    "subscribe": "topic",
+    "subExpression": "filterExpression",
+    "maxOffsetsPerTrigger": "maxMessagesPerTrigger",
+    "minPartitions": "numPartitions",
+}
 
 
 def filter_of(given: OptionReader) -> FilterExpression:

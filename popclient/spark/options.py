@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime
 from difflib import get_close_matches
-from typing import Any, Final, NamedTuple, overload
+from typing import Any, Final, NamedTuple
 
 from popclient._arguments import parse_duration_ms
 
@@ -123,10 +123,6 @@ class OptionReader:
             raise self.refuse(name, what)
         return value
 
-    @overload
-    def number(self, name: str, default: int, least: int = 0, most: int = BIGINT_MAX) -> int: ...
-    @overload
-    def number(self, name: str, default: None, least: int = 0, most: int = BIGINT_MAX) -> int | None: ...
     def number(self, name: str, default: int | None, least: int = 0, most: int = BIGINT_MAX) -> int | None:
         value = self.text(name)
         if value is None:
@@ -154,11 +150,7 @@ class OptionReader:
                 return each
         raise self.refuse(name, f"give {' or '.join(allowed)}")
 
-    @overload
-    def duration_ms(self, name: str, default: int, least: int = 0, most: int = BIGINT_MAX) -> int: ...
-    @overload
-    def duration_ms(self, name: str, default: None, least: int = 0, most: int = BIGINT_MAX) -> int | None: ...
-    def duration_ms(self, name: str, default: int | None, least: int = 0, most: int = BIGINT_MAX) -> int | None:
+    def duration_ms(self, name: str, default: int, least: int = 0, most: int = BIGINT_MAX) -> int:
         """Milliseconds, from `500ms`, `10s`, `5m`, `2h`, `1h30m`, or a number of seconds."""
         value = self.text(name)
         if value is None:

@@ -17,7 +17,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 from sqlalchemy import Connection
 
-from popclient.spark.checkpoint import VERSION, next_pause, numbers_of
+from popclient.spark.checkpoint import VERSION, IdlePauses, numbers_of
 from popclient.spark.dead_letters.choosing import Ids
 from popclient.spark.dead_letters.database import KeptConnection
 from popclient.spark.dead_letters.fetching import PAGE_ROWS_MAX
@@ -40,8 +40,7 @@ class DeadLetterStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._pages = ViewPages(options, schema)
         self._database = KeptConnection(options.url)
-        self._now = now
-        self._sleep = sleep
+        self._pauses = IdlePauses(now, sleep)
         self._initial: int | None = None
         self._last_of_all: int | None = None  # the end of an availableNow query
         self._looked: _LastLook | None = None
@@ -62,7 +61,8 @@ class DeadLetterStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
         """The end of the next batch; `start` itself while there is nothing new."""
         after = _id(start)
-        self._pause(after)
+        if self._last_of_all is None:
+            self._pauses.wait(after)
         rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         end = self._database.ask(lambda conn: self._end(conn, after, rows))
         if end is None:
@@ -103,15 +103,6 @@ class DeadLetterStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             require_known(conn, self._options)
         return newest if first is None else first - 1
 
-    def _pause(self, after: int) -> None:
-        """Pauses, longer each time, if the last look after this id has found nothing."""
-        pause = self._pause_after(after)
-        if self._looked is not None and pause is not None and self._last_of_all is None:
-            self._sleep(max(0.0, self._looked.at + pause - self._now()))
-
-    def _pause_after(self, after: int) -> float | None:
-        return self._looked.pause if self._looked is not None and self._looked.after == after else None
-
     def _end(self, conn: Connection, after: int, rows: int | None) -> int | None:
         """The last id of the next batch; skips ids that the last look has passed already."""
         found = Ids(conn, self._options)
@@ -122,22 +113,17 @@ class DeadLetterStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         end = found.nth(passed, newest, rows) if rows is not None else None
         end = found.last(passed, newest) if end is None else end
         passed = max(passed, newest) if end is None else after
-        pause = next_pause(self._pause_after(after)) if end is None else None
-        self._looked = _LastLook(after, passed, newest, self._now(), pause)
+        self._pauses.note(after, is_idle=end is None)
+        self._looked = _LastLook(after, passed, newest)
         return end
 
 
 class _LastLook(NamedTuple):
-    """A look for dead letters after an id. The options select none up to `passed`; `newest` was the newest of all.
-
-    pause: seconds until the next look, if this one has found nothing.
-    """
+    """A look for dead letters after an id. The options select none up to `passed`; `newest` was the newest of all."""
 
     after: int
     passed: int
     newest: int
-    at: float
-    pause: float | None
 
 
 def _offset(number: int) -> dict[str, int]:

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from popclient.config import ClientConfig
 from popclient.message import FilterExpression
-from popclient.spark.message_columns import COLUMNS, FILTER, Column, filter_of, schema_of
+from popclient.spark.message_columns import ALIASES, COLUMNS, FILTER, Column, filter_of, schema_of
 from popclient.spark.options import OptionReader, OptionTable, duration_ms, needed, number, special
 from popclient.spark.server import SERVER
 
@@ -64,12 +64,7 @@ TABLE: Final = OptionTable(
         "columns": COLUMNS,
         "server": SERVER,
     },
-    aliases={
-        "subscribe": "topic",
-        "subExpression": "filterExpression",
-        "maxOffsetsPerTrigger": "maxMessagesPerTrigger",
-        "minPartitions": "numPartitions",
-    },
+    ALIASES,
 )
 
 

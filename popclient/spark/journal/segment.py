@@ -14,6 +14,8 @@ from typing import IO, Final, NamedTuple
 
 import pyarrow as pa
 
+from popclient.offset_file import sync_folder
+
 _NAME: Final = re.compile(r"(\d{12,})-(\d+)\.arrow")
 _UNFINISHED: Final = ".tmp"
 
@@ -93,12 +95,3 @@ def make_folder(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for each in reversed(missing):
         sync_folder(each.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Makes renames in the folder durable."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

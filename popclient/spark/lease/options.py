@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from popclient.config import ClientConfig
 from popclient.message import FilterExpression
-from popclient.spark.message_columns import COLUMNS, FILTER, Column, schema_of
+from popclient.spark.message_columns import ALIASES, COLUMNS, FILTER, Column, schema_of
 from popclient.spark.options import OptionReader, OptionTable, duration_ms, flag, needed, number, special
 from popclient.spark.server import SERVER
 
@@ -68,12 +68,7 @@ TABLE: Final = OptionTable(
         "columns": COLUMNS,
         "server": SERVER,
     },
-    aliases={
-        "subscribe": "topic",
-        "subExpression": "filterExpression",
-        "maxOffsetsPerTrigger": "maxMessagesPerTrigger",
-        "minPartitions": "numPartitions",
-    },
+    ALIASES,
 )
 
 

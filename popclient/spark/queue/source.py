@@ -13,7 +13,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from popclient.message import MessageQueue
-from popclient.spark.checkpoint import next_pause
+from popclient.spark.checkpoint import IdlePauses
 from popclient.spark.queue import offsets
 from popclient.spark.queue.offsets import Offsets, QueueOffsets, fair_shares, partitioned, ranges
 from popclient.spark.queue.options import QueueReadOptions
@@ -60,7 +60,7 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._places = QueueEnds(options)
         self._mirror = ProgressReporter(options)
         self._now = now
-        self._sleep = sleep
+        self._pauses = IdlePauses(now, sleep)
         self._initial: QueueOffsets | None = None
         self._topics: _Topics | None = None
         self._target: Mapping[MessageQueue, Ends] | None = None  # the end of an availableNow query
@@ -87,14 +87,15 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The end of the next batch; `start` itself while there is nothing new. Spark has committed all before `start`,
         so this is shown as the group's progress."""
         place = offsets.read(start)
-        self._pause(place.offsets)
+        if self._target is None:
+            self._pauses.wait(place.offsets)
         ends = self._present_ends()
         self._check_there(place, ends)
         self._mirror.tell({queue: offset for queue, offset in place.offsets.items() if _is_there(place, queue, ends)})
         end = self._next(place, ends, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
         is_idle = not place.leads_to(end)
-        pause = self._looked.pause if self._looked is not None and self._looked.is_idle_at(place.offsets) else None
-        self._looked = _Looked(place.offsets, end.offsets, ends, self._now(), next_pause(pause) if is_idle else None)
+        self._pauses.note(place.offsets, is_idle=is_idle)
+        self._looked = _Looked(end.offsets, ends)
         return start if is_idle else offsets.written(end)
 
     def reportLatestOffset(self) -> dict[str, Any]:
@@ -166,12 +167,6 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _lost(self, sentence: str) -> None:
         report_loss(sentence, fail=self._options.fail_on_data_loss)
 
-    def _pause(self, start: Offsets) -> None:
-        """Pauses, longer each time, if the last look from here has found nothing."""
-        looked = self._looked
-        if looked is not None and looked.pause is not None and looked.is_idle_at(start) and self._target is None:
-            self._sleep(max(0.0, looked.at + looked.pause - self._now()))
-
 
 def _is_there(start: QueueOffsets, queue: MessageQueue, ends: Mapping[MessageQueue, Ends]) -> bool:
     """Does the queue still have the next offset?"""
@@ -193,13 +188,7 @@ class _Topics(NamedTuple):
 
 
 class _Looked(NamedTuple):
-    """The ends of the queues as seen from `start`. pause: seconds until the next look, if nothing was new."""
+    """The ends of the queues as they were seen last, and the end of the batch that was planned by them."""
 
-    start: Offsets
     planned: Offsets
     ends: Mapping[MessageQueue, Ends]
-    at: float
-    pause: float | None
-
-    def is_idle_at(self, start: Offsets) -> bool:
-        return self.pause is not None and self.start == start

@@ -191,7 +191,7 @@ def test_tls_from_files() -> None:
     ("text", "ms"), [("500ms", 500), ("10s", 10_000), ("1.5m", 90_000), ("2", 2_000), ("1 h", 3_600_000)]
 )
 def test_durations(text: str, ms: int) -> None:
-    assert OptionReader({"pause": text}).duration_ms("pause", None) == ms
+    assert OptionReader({"pause": text}).duration_ms("pause", 0) == ms
 
 
 # ---- Offsets ----
