@@ -82,20 +82,13 @@ def not_copied(of: object) -> NoReturn:
     raise TypeError(f"{of!r} has a connection of this process and cannot be copied or pickled; make another one")
 
 
-def require_whole(name: str, given: int, least: int = 1) -> None:
-    """Raises unless it is a whole number within the limit."""
+def require_whole(name: str, given: int, least: int = 1, most: int | None = None) -> None:
+    """Raises unless it is a whole number within the limits."""
+    limits = f"at least {least}" if most is None else f"from {least} to {most}"
     if isinstance(given, bool) or not isinstance(given, int):
-        raise TypeError(f"{name} is {given!r}; it must be a whole number, at least {least}")
-    if given < least:
-        raise ValueError(f"{name} is {given}; it must be at least {least}")
-
-
-def require_within(name: str, given: int, least: int, most: int) -> None:
-    """Raises unless it is a whole number within both limits."""
-    if isinstance(given, bool) or not isinstance(given, int):
-        raise TypeError(f"{name} is {given!r}; it must be a whole number, from {least} to {most}")
-    if not least <= given <= most:
-        raise ValueError(f"{name} is {given}; it must be from {least} to {most}")
+        raise TypeError(f"{name} is {given!r}; it must be a whole number, {limits}")
+    if given < least or (most is not None and given > most):
+        raise ValueError(f"{name} is {given}; it must be {limits}")
 
 
 # ---- Options of a client ----
@@ -131,10 +124,7 @@ class Options:
 
 def whole(least: int = 1, most: int | None = None) -> Check:
     def check(name: str, given: int) -> int:
-        if most is None:
-            require_whole(name, given, least)
-        else:
-            require_within(name, given, least, most)
+        require_whole(name, given, least, most)
         return given
 
     return check

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
-from popclient._arguments import MILLISECOND, Options, duration, group_name, option, require_within, seconds, whole
+from popclient._arguments import MILLISECOND, Options, duration, group_name, option, require_whole, seconds, whole
 from popclient._engine.flow import QueueLimits
 from popclient._engine.options import topic_filters
 from popclient._queues.allocation import AllocateStrategy, strategy_of
@@ -90,7 +90,7 @@ class QueueOptions(Options):
 
     def _check_together(self) -> None:
         if self.consume_threads_min is not None:
-            require_within("consume_threads_min", self.consume_threads_min, 1, self.consume_threads)
+            require_whole("consume_threads_min", self.consume_threads_min, 1, self.consume_threads)
         if self.consume_from is ConsumeFromWhere.CONSUME_FROM_TIMESTAMP:
             consume_timestamp_of(self.consume_timestamp, datetime.now().astimezone())
 

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Final, NamedTuple
 
-from popclient._arguments import require_within
+from popclient._arguments import require_whole
 from popclient._queues.wire import call, call_legacy, has_legacy, name_of, names_of, queue_of, resource_of
 from popclient._session.session import Session
 from popclient.errors import BadRequest, NotFound, PopError, error_of
@@ -212,7 +212,7 @@ async def send_message_back(
     """The same with a pulled message."""
     if not isinstance(message, MessageView):
         raise TypeError(f"message is {message!r}; hand back a MessageView that was pulled")
-    require_within("delay_level", delay_level, -(2**31), DELAY_LEVEL_MAX)
+    require_whole("delay_level", delay_level, -(2**31), DELAY_LEVEL_MAX)
     mq = MessageQueue(message._wire.topic.name, message.queue_id)  # for a retry, that of the retry topic
     return await send_back(
         session, group, mq, message.queue_offset, delay_level, max_reconsume_times, message._generation

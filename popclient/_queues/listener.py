@@ -10,12 +10,12 @@ ended, and what becomes of its messages must not depend on a wrong setting.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
+from popclient import _arguments
 from popclient._version import log
 from popclient.listening import ConsumeStatus, Consumption
 from popclient.message import MessageQueue, MessageView
@@ -161,9 +161,7 @@ def is_async(listener: Any) -> bool:
     """Whether it is a coroutine function, or an object that consumes with one."""
     if isinstance(listener, OrderlyListener) and listener._consume is not None:
         return is_async(listener._consume)
-    consume = consume_of(listener)
-    call = getattr(consume, "__call__", None)  # noqa: B004  an object whose __call__ is a coroutine function
-    return inspect.iscoroutinefunction(consume) or inspect.iscoroutinefunction(call)
+    return _arguments.is_async(consume_of(listener))
 
 
 BY_THE_GROUP: Final = 0  # delay level, unless the listener sets it

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from popclient._arguments import as_timedelta, require_whole
+from popclient._engine.options import MEBIBYTE
 from popclient._loop import Here
 from popclient._pull.core import PullConsumerCore
 from popclient._pull.listen import PullListening, listening_of
@@ -28,7 +29,6 @@ from popclient.config import ClientConfig
 from popclient.errors import ClientClosed, Forked
 from popclient.message import FilterExpression, MessageQueue, MessageView
 
-MEBIBYTE: Final = 1024 * 1024
 FOREVER: Final = timedelta(days=365)
 
 
