@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 import pyarrow as pa
 
 from popclient.message import FilterExpression, MessageView
-from popclient.spark.bodies import BATCH_BYTES_MAX, unpack
+from popclient.spark.bodies import BATCH_BYTES_MAX, in_parts, unpack
 from popclient.spark.options import Option, OptionReader
 from popproto.v2 import definition_pb2 as pb
 
@@ -172,20 +172,10 @@ class MessageColumns:
     def of_messages(self, messages: Iterable[MessageView]) -> Iterator[pa.RecordBatch]:
         """In batches of a limited size, counted with decompressed bodies; a larger body is a batch by itself."""
         is_read = "body" in self.sources
-        rows: list[pb.Message] = []
-        bodies: list[bytes] = []
-        size = 0
-        for message in messages:
-            wire = message._wire
-            body = body_of(wire) if is_read else wire.body
-            if rows and (len(rows) >= BATCH_ROWS_MAX or size + len(body) > BATCH_BYTES_MAX):
-                yield self._of_wire(rows, bodies)
-                rows, bodies, size = [], [], 0
-            rows.append(wire)
-            bodies.append(body)
-            size += len(body)
-        if rows:
-            yield self._of_wire(rows, bodies)
+        wires = (message._wire for message in messages)
+        both = ((wire, body_of(wire) if is_read else wire.body) for wire in wires)
+        for part in in_parts(both, lambda row: len(row[1]), BATCH_BYTES_MAX, BATCH_ROWS_MAX):
+            yield self._of_wire(*zip(*part, strict=True))
 
     def of_chunk(self, chunk: bytes) -> Iterator[pa.RecordBatch]:
         """From an Arrow IPC stream with these columns' sources, as popmq.v1.Bulk sends it."""

@@ -20,6 +20,7 @@ from popclient.admin import Admin, DeadLetterSelection, Redrive, RedriveOrder, R
 from popclient.admin.pace import STEP_MAX, Pace
 from popclient.config import ClientConfig
 from popclient.errors import PopError
+from popclient.spark.bodies import in_parts
 from popclient.spark.dlq.repairing import reason_of, repair_of
 
 if TYPE_CHECKING:
@@ -180,7 +181,7 @@ def _send(order: _Order, rows: Iterator[Row]) -> Iterator[_Sent]:
     told: Counter[tuple[str, str, str]] = Counter()
     pace = Pace(order.rate)
     with server(order.config) as admin:
-        for orders in _steps(_orders(order, rows), pace.step):
+        for orders in in_parts(_orders(order, rows), _size, REPAIRS_BYTES_MAX, pace.step):
             pace.await_turn()
             redrives = tried_again(partial(_call, admin, order, orders))
             told.update((each.state, each.change, each.note) for each in redrives)
@@ -202,21 +203,6 @@ def _repair(given: Row | None) -> Repair | None:
         return None
     body = None if given.body is None else bytes(given.body)
     return Repair(body, given.tag, given["keys"], given.properties)
-
-
-def _steps(orders: Iterator[RedriveOrder], most: int) -> Iterator[list[RedriveOrder]]:
-    """The messages of each call, by number and by size."""
-    step: list[RedriveOrder] = []
-    size = 0
-    for each in orders:
-        own = _size(each)
-        if step and (len(step) == min(most, STEP_MAX) or size + own > REPAIRS_BYTES_MAX):
-            yield step
-            step, size = [], 0
-        step.append(each)
-        size += own
-    if step:
-        yield step
 
 
 def _size(order: RedriveOrder) -> int:
