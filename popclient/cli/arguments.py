@@ -238,6 +238,11 @@ def add_yes(parser: argparse.ArgumentParser, *more: str) -> None:
     parser.add_argument("--yes", *more, action="store_true", help="do not ask")
 
 
+def add_max(parser: argparse.ArgumentParser, most: int, default: int = 32, text: str = "at most this many") -> None:
+    """How many of a list to show."""
+    parser.add_argument("--max", type=number(1, most), default=default, metavar="N", help=f"{text} ({default})")
+
+
 def confirm(arguments: argparse.Namespace, what: str) -> bool:
     """Whether to go on with what cannot be undone: with `--yes`, or after a question on a terminal.
 

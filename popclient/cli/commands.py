@@ -9,6 +9,7 @@ from popclient.cli.arguments import actions as actions_named
 from popclient.cli.arguments import (
     add_actions,
     add_command,
+    add_max,
     add_yes,
     duration,
     key_value,
@@ -96,7 +97,7 @@ def _add_lite(actions: Any) -> None:
     listed = add_command(actions, "list", "list the lite topics of a topic", "lite:list_all", "topic")
     listed.add_argument("--prefix", default="", help="only those whose names begin so")
     listed.add_argument("--after", default="", metavar="NAME", help="only those after this name")
-    _add_max(listed)
+    add_max(listed, PAGE_MAX)
     show = add_command(actions, "show", "show a lite topic, and what each group does with it", "lite:show", "topic")
     show.add_argument("lite_topic", metavar="NAME")
 
@@ -196,7 +197,7 @@ def _add_message(actions: Any) -> None:
     peek.add_argument(
         "--from", type=number(0, OFFSET_MAX), metavar="OFFSET", dest="from_offset", help="first offset; with --queue"
     )
-    _add_max(peek)
+    add_max(peek, PAGE_MAX)
 
     find = add_command(actions, "find", "find stored messages by key, tag, condition or time", "filters:find")
     find.add_argument("--key", help="one of the message's keys")
@@ -364,7 +365,3 @@ def _add_policy(parser: argparse.ArgumentParser, attempts: str, retry: str, in_o
 def _add_delete(actions: Any, text: str, work: str) -> None:
     delete = add_command(actions, "delete", text, work, "name")
     add_yes(delete)
-
-
-def _add_max(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--max", type=number(1, PAGE_MAX), default=32, metavar="N", help="at most this many (32)")

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any, Final
 
-from popclient.cli.arguments import add_command, add_yes, classifier, moment, number, numbers, rate
+from popclient.cli.arguments import add_command, add_max, add_yes, classifier, moment, number, numbers, rate
 
 ID_MAX: Final = 2**63 - 1
 SHOWN_MAX: Final = 1_000_000
@@ -21,7 +21,7 @@ def add_dlq(actions: Any) -> None:
     listing.add_argument(
         "--after", type=number(0, ID_MAX), default=0, metavar="ID", help="only those with a greater number"
     )
-    _add_max(listing, 32)
+    add_max(listing, SHOWN_MAX)
 
     show = add_command(actions, "show", "show a dead letter", "dead_letters:show")
     show.add_argument("message_id", metavar="ID", help="the message's id, or the dead letter's number")
@@ -66,13 +66,13 @@ def _add_redrive(actions: Any) -> None:
         metavar=FUNCTION,
         help="your function: takes a DeadLetter, returns a Repair, or None to keep it as a dead letter",
     )
-    _add_max(redrive, 32, "with --dry-run, show at most this many (32)")
+    add_max(redrive, SHOWN_MAX, text="with --dry-run, show at most this many")
 
     plans = add_command(actions, "plans", "list the plans, newest first", "redrive:list_plans")
     plans.add_argument("--group", help="only of this group")
     plan = add_command(actions, "plan", "show a plan, and the state of each of its messages", "redrive:show_plan")
     plan.add_argument("plan", metavar="PLAN")
-    _add_max(plan, 100)
+    add_max(plan, SHOWN_MAX, 100)
     cancel = add_command(actions, "cancel", "stop a plan; its other messages stay dead letters", "redrive:cancel")
     cancel.add_argument("plan", metavar="PLAN")
 
@@ -107,13 +107,3 @@ def _add_selection(parser: argparse.ArgumentParser, *, needed: bool = True) -> N
     )
     if needed:
         parser.add_argument("--redriven-too", action="store_true", help="also those that were sent back already")
-
-
-def _add_max(parser: argparse.ArgumentParser, default: int, text: str | None = None) -> None:
-    parser.add_argument(
-        "--max",
-        type=number(1, SHOWN_MAX),
-        default=default,
-        metavar="N",
-        help=text or f"at most this many ({default})",
-    )
