@@ -11,13 +11,11 @@ from popclient._pull.options import PullOptions
 from popclient._queues import calls
 from popclient._queues.calls import QueueEnd, QueueProgress
 from popclient._queues.start import Generations, StartQuery, consume_timestamp_of, start_of
+from popclient._queues.wire import readable
 from popclient._session import convert
 from popclient._session.session import Session
 from popclient.errors import NotFound
 from popclient.message import MessageQueue
-from popproto.v2 import definition_pb2 as pb
-
-READABLE = (pb.READ, pb.READ_WRITE)
 
 
 class AssignedQueues:
@@ -45,8 +43,7 @@ class AssignedQueues:
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """The queues of the topic that can be read, in order."""
-        route = await self._session.route(topic)
-        return sorted({MessageQueue(topic, queue.id) for queue in route if queue.permission in READABLE})
+        return readable(topic, await self._session.route(topic))
 
     async def queues_if_there(self, topic: str) -> list[MessageQueue]:
         """None of a topic that is waited for."""

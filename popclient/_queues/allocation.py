@@ -16,11 +16,10 @@ from typing import Final, Protocol
 from popclient._queues import calls
 from popclient._queues.calls import GroupMember
 from popclient._queues.subscription import is_retry_topic
-from popclient._queues.wire import call, has_legacy, resource_of
+from popclient._queues.wire import call, has_legacy, readable, resource_of
 from popclient._session import convert
 from popclient._session.session import Session
 from popclient.message import MessageQueue
-from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
 
 VIRTUAL_NODES: Final = 10
@@ -233,8 +232,7 @@ class Sharing:
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """The topic's readable queues, in order."""
-        route = await self._session.route(topic)
-        return sorted(MessageQueue(topic, queue.id) for queue in route if queue.permission in (pb.READ, pb.READ_WRITE))
+        return readable(topic, await self._session.route(topic))
 
     async def members(self) -> list[GroupMember] | None:
         """The group's members; None if the server divides the queues itself."""

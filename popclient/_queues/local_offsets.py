@@ -78,12 +78,7 @@ class LocalFileOffsetStore(RememberingStore):
 
     async def update_consume_offset_to_broker(self, mq: MessageQueue, offset: int, is_oneway: bool = True) -> None:
         """Writes to the file: a consumer with its own file has no progress on the server."""
-        try:
-            await self._keep({mq: offset})
-        except (OSError, PreconditionFailed) as failure:
-            if not is_oneway:
-                raise
-            self._say_not_written(failure)
+        await (self._persist if is_oneway else self._keep)({mq: offset})
 
     def generation(self, mq: MessageQueue) -> int:
         return self._generations.get(mq.topic, 0)
@@ -109,14 +104,11 @@ class LocalFileOffsetStore(RememberingStore):
         try:
             await self._keep(offsets)
         except (OSError, PreconditionFailed) as failure:
-            self._say_not_written(failure)
+            log.warning("offsets of group %s are not in %s yet: %s", self._group, self.path, failure)
 
     async def _keep(self, offsets: dict[MessageQueue, int]) -> None:
         generations = dict(self._generations)  # of these offsets; they may be others when a thread writes them
         await _beside_the_loop(lambda: self._write(offsets, generations))
-
-    def _say_not_written(self, failure: Exception) -> None:
-        log.warning("offsets of group %s are not in %s yet: %s", self._group, self.path, failure)
 
     # ---- In a thread: disks are slow ----
 

@@ -6,7 +6,7 @@ queues. A client that meets it gets UnsupportedByServer, which names the call, t
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Any, Final, TypeVar
 
 from popclient._session import convert
@@ -127,6 +127,11 @@ async def queue_of(session: Session, mq: MessageQueue) -> pb.MessageQueue:
         if queue.id == mq.queue_id:
             return queue
     return pb.MessageQueue(topic=resource_of(session, mq.topic), id=mq.queue_id)
+
+
+def readable(topic: str, route: Iterable[pb.MessageQueue]) -> list[MessageQueue]:
+    """The queues of a route that can be read, in order."""
+    return sorted({MessageQueue(topic, each.id) for each in route if each.permission in (pb.READ, pb.READ_WRITE)})
 
 
 def names_of(session: Session, queues: Collection[MessageQueue]) -> list[legacy.QueueName]:

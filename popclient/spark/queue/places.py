@@ -9,10 +9,9 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
-from popclient._pull.assignment import READABLE
 from popclient._queues import calls
 from popclient._queues.calls import QueueEnd
-from popclient._queues.wire import open_session
+from popclient._queues.wire import open_session, readable
 from popclient._session import convert
 from popclient._session.routes import query_route
 from popclient._session.session import Session
@@ -143,7 +142,7 @@ class QueueEnds:
         """In two calls for each queue, for users who may read the topic."""
         await open_session(session)
         route = await query_route(session.config, session.transport, topic)
-        queues = sorted({MessageQueue(topic, each.id) for each in route if each.permission in READABLE})
+        queues = readable(topic, route)
         found = await asyncio.gather(*(self._both_ends(session, queue) for queue in queues))
         return dict(zip(queues, found, strict=True))
 
