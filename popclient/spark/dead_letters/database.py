@@ -73,20 +73,19 @@ def connected(url: str) -> Iterator[Connection]:
         with engine.connect() as conn:
             yield conn
     except _reasons(engine) as error:
-        said = str(error.orig if isinstance(error, DBAPIError) else error).strip().splitlines()[0]
-        state = getattr(error.orig if isinstance(error, DBAPIError) else error, "sqlstate", None)
+        own = error.orig if isinstance(error, DBAPIError) else error
+        said, state = str(own).strip().splitlines()[0], getattr(own, "sqlstate", None)
         is_old = state in _NO_SUCH if state else _OLD_SCHEMA.search(said)  # of SQLite and ADBC there are only words
         way_out = "; make its schema with: popmq db upgrade" if is_old else ""
-        kind = DatabaseGone if _may_come_back(engine, error) else ValueError
+        kind = DatabaseGone if _may_come_back(engine, own) else ValueError
         raise kind(f"option url={_shown(where)} cannot be read: {said}{way_out}") from error
 
 
-def _may_come_back(engine: Engine, error: Exception) -> bool:
+def _may_come_back(engine: Engine, own: BaseException | None) -> bool:
     """Whether the connection failed, not the statement.
 
     An error of connecting has no SQLSTATE: no server answered, or one refused. A server that starts refuses too.
     """
-    own = error.orig if isinstance(error, DBAPIError) else error
     kinds: tuple[type[Exception], ...] = (engine.dialect.loaded_dbapi.OperationalError, *adbc_errors())
     if engine.dialect.name != "postgresql" or not isinstance(own, kinds):
         return False
