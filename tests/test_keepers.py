@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -67,15 +68,18 @@ _IN_TEXT = re.compile(rf"\b(FROM|JOIN|INTO|UPDATE|USING)\s+({'|'.join(sorted(TAB
 
 
 def test_only_its_keeper_names_a_table() -> None:
-    files = {str(file.relative_to(SERVER)): file for file in sorted(SERVER.rglob("*.py"))}
     found = [
         f"{name} names {table}"
-        for name, file in files.items()
-        if not name.startswith(EVERYWHERE)
+        for name, file in _files()
         for table in sorted(_tables_of(file))
         if name not in _keepers_of(table)
     ]
     assert not found, f"ask the keeper instead: {', '.join(found)}"
+
+
+def test_only_keepers_know_old_versions_of_rows() -> None:
+    users = {name for name, file in _files() if "popserver.database.newest" in file.read_text()}
+    assert not (found := users - {each for table in TABLES for each in _keepers_of(table)}), found
 
 
 def test_every_table_has_a_keeper() -> None:
@@ -86,12 +90,15 @@ def test_every_table_has_a_keeper() -> None:
     ("table", "keeper"), [("delivery", "delivery/deliveries.py"), ("message", "messages/stored.py")]
 )
 def test_one_module_changes_a_table(table: str, keeper: str) -> None:
-    writers = {
-        str(file.relative_to(SERVER))
-        for file in SERVER.rglob("*.py")
-        if table in _written_by(file) and table in _tables_of(file)
-    }
-    assert {each for each in writers if not each.startswith(EVERYWHERE)} == {keeper}
+    writers = {name for name, file in _files() if table in _written_by(file) and table in _tables_of(file)}
+    assert writers == {keeper}
+
+
+def _files() -> Iterator[tuple[str, Path]]:
+    for file in sorted(SERVER.rglob("*.py")):
+        name = str(file.relative_to(SERVER))
+        if not name.startswith(EVERYWHERE):
+            yield name, file
 
 
 def _written_by(file: Path) -> set[str]:

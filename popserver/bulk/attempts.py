@@ -148,7 +148,7 @@ def ack(tx: Transaction, request: AckAttempt) -> AttemptAck:
     in_order = {
         GroupQueueKey(group.group_id, queue_of(row.message_key)) for row in rows if row.message_group is not None
     }
-    free = lock_available(tx, in_order) if in_order else set()
+    free = lock_available(tx, in_order)
     receipts = [
         _receipt(group, row)
         for row in rows

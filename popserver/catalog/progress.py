@@ -10,9 +10,9 @@ A group consumes a topic if it has progress in its queues.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from sqlalchemy import (
     ColumnElement,
@@ -35,9 +35,7 @@ from popserver.database.newest import are_newest, is_locked, is_newest, joined, 
 from popserver.database.rows import encode_column, encode_rows, rows_parameter
 from popserver.database.schema import progress
 from popserver.database.statement import Statement
-from popserver.engine.transaction import STEP_ROWS_MAX, LockOrder, Locks, Transaction
-
-T = TypeVar("T")
+from popserver.engine.transaction import LockOrder, Locks, Transaction, in_steps
 
 
 class GroupQueueKey(NamedTuple):
@@ -84,14 +82,14 @@ def locks_of(places: Iterable[GroupQueueKey]) -> tuple[Locks]:
 def lock_available(tx: Transaction, places: Iterable[GroupQueueKey]) -> set[GroupQueueKey]:
     """Lock and return the places that no other server has locked. Never waits."""
     wanted = sorted(set(places))
-    if not tx.has_other_writers:
+    if not wanted or not tx.has_other_writers:
         return set(wanted)
     return {GroupQueueKey(*row) for row in tx.conn.execute(_LOCK_AVAILABLE, {"places": encode_rows(wanted)})}
 
 
 def lock_reading(tx: Transaction, places: Sequence[GroupQueueKey]) -> dict[GroupQueueKey, Reached]:
     """Lock and return the progress in these places, waiting for other transactions; without places that have none."""
-    rows = (row for step in _steps(places) for row in tx.conn.execute(_LOCK_READING.of(tx.conn), _named(step)))
+    rows = (row for step in in_steps(places) for row in tx.conn.execute(_LOCK_READING.of(tx.conn), _named(step)))
     return {GroupQueueKey(row[0], row[1]): Reached(row[2], row[3]) for row in rows}
 
 
@@ -134,7 +132,7 @@ def begin(conn: Connection, rows: Sequence[tuple[int, int, int, int]]) -> None:
 
     If another server inserts the same row now, the primary key refuses this one, and the batch runs again.
     """
-    for step in _steps(rows):
+    for step in in_steps(rows):
         conn.execute(_BEGIN, {"offsets": encode_rows(step)})
 
 
@@ -150,7 +148,7 @@ def move_on(conn: Connection, group_id: int, queue_id: int, next_offset: int) ->
 
 def grow(conn: Connection, rows: Sequence[tuple[int, int, int]]) -> None:
     """Move progress on: group id, queue id, offset. A smaller offset changes nothing. The rows are locked."""
-    for step in _steps(rows):
+    for step in in_steps(rows):
         conn.execute(_GROW.of(conn), {"grown": encode_rows(step)})
 
 
@@ -208,11 +206,6 @@ def next_offset_of(dialect: Dialect, rows: FromClause) -> tuple[FromClause, Colu
 
 def _named(places: Sequence[Sequence[int]]) -> dict[str, str]:
     return {"places": encode_rows(places)}
-
-
-def _steps(rows: Sequence[T]) -> Iterator[Sequence[T]]:
-    for start in range(0, len(rows), STEP_ROWS_MAX):
-        yield rows[start : start + STEP_ROWS_MAX]
 
 
 _PLACES = rows_parameter("places", "group_id", "queue_id")

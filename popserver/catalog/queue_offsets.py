@@ -18,7 +18,7 @@ from popserver.database.newest import is_newest, joined, newest, unindexed
 from popserver.database.rows import RowStatement, encode_column, encode_rows, rows_parameter
 from popserver.database.schema import KEY_SHIFT, queue
 from popserver.database.statement import Statement
-from popserver.engine.transaction import Transaction
+from popserver.engine.transaction import Transaction, in_steps
 
 
 class Ends(NamedTuple):
@@ -118,9 +118,10 @@ def lock_available(conn: Connection, queue_ids: Sequence[int], count: int = 1) -
     return set(conn.execute(_LOCK_AVAILABLE, {"ranks": encode_rows(ranks), "count": count}).scalars())
 
 
-def keep(conn: Connection, queue_ids: Collection[int]) -> None:
+def keep(tx: Transaction, queue_ids: Collection[int]) -> None:
     """Keep retention and the removal of the topic away from these queues. It does not block sends to them."""
-    conn.execute(_KEEP, {"queues": encode_column(sorted(queue_ids))})
+    for step in in_steps(sorted(queue_ids)) if tx.has_other_writers else ():
+        tx.conn.execute(_KEEP, {"queues": encode_column(step)})
 
 
 def begin_at(conn: Connection, queue_id: int, offset: int | None) -> None:

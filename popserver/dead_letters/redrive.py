@@ -70,7 +70,7 @@ class _Sent(NamedTuple):
 def find(tx: Transaction, group: Group, ids: Sequence[int]) -> FoundLetters:
     """Lock the group's dead letters with these ids; unknown ids are left out. Raises `TooManyRequests`."""
     locked = {row.dead_letter_id: row for row in dead_letters.lock(tx, group.group_id, ids)}
-    if len(locked) < len(ids) and tx.has_other_writers:
+    if len(locked) < len(ids):
         there = dead_letters.named(tx.conn, group.group_id, ids)
         if others := [each.dead_letter_id for each in there if each.dead_letter_id not in locked]:
             raise TooManyRequests(

@@ -45,7 +45,10 @@ def lock(tx: Transaction, rows: Iterable[DueRow]) -> list[DueRow]:
 
     An ack in the consumer's own transaction locks the delivery's row, but no progress.
     """
-    keys = encode_rows(sorted((row.group_id, row.message_key) for row in rows))
+    seen = list(rows)
+    if not seen or not tx.has_other_writers:
+        return seen
+    keys = encode_rows(sorted((row.group_id, row.message_key) for row in seen))
     return _STILL_DUE.of(tx.conn).rows(tx.conn, {"rows": keys, "now_ms": tx.now_ms})
 
 

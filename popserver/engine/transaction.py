@@ -17,6 +17,7 @@ from sqlalchemy import Connection
 
 from popserver.database.dialect import dialect_of
 from popserver.database.notifications import Invalidation
+from popserver.engine.searches import Search, SearchedFrom
 from popserver.model.errors import PopError
 
 # No statement changes more rows than this. Longer work is divided into steps, so that other requests run in between.
@@ -260,6 +261,10 @@ class Transaction:
         if found is None:
             found = self.memory[kind] = kind()
         return cast("S", found)
+
+    def search_from(self, kind: type[SearchedFrom[Search]], search: Search, now_ms: int) -> int:
+        """The time from which on a search has to look; 0: SQLite's indexes have no entries of the past."""
+        return self.remembered(kind).of(search, now_ms) if self.has_other_writers else 0
 
     def finish(self, last: FinishOrder = FinishOrder.KEYED_MESSAGES) -> None:
         """Let the finishers up to `last` write their rows."""

@@ -81,10 +81,8 @@ def message_facts(
     found = found._replace(stuck=_stuck(conn, group, keys[-1], found, times))
     if copies:
         # From then on the retry message replaces the message.
-        newest = copies[-1]
-        found = found._replace(
-            retry=RetryFacts(newest.topic_name, offset_of(newest.message_key), newest.lineage.failures)
-        )
+        last = copies[-1]
+        found = found._replace(retry=RetryFacts(last.topic_name, offset_of(last.message_key), last.lineage.failures))
     if found.is_expired and any(each.to_state == State.COMMIT for each in steps):
         found = found._replace(is_expired=False)  # the group was done with it before
     return found._replace(last_reason=reason), steps

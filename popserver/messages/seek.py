@@ -86,13 +86,13 @@ def oldest_stored_at_ms(conn: Connection) -> int | None:
 def newest_in_message_group_ms(message_group: ColumnElement[Any], first_key: ColumnElement[int]) -> ScalarSelect[int]:
     """When the last message of a message group was stored, of those from the key to the end of its queue; NULL if there
     is none."""
-    newest = select(message.c.stored_at_ms).where(
+    stored_at_ms = select(message.c.stored_at_ms).where(
         IS_ORIGINAL,
         message.c.message_group == message_group,
         message.c.message_key >= first_key,
         message.c.message_key < (first_key.op(">>")(KEY_SHIFT) + 1).op("<<")(KEY_SHIFT),
     )
-    return newest.order_by(message.c.message_key.desc()).limit(1).scalar_subquery()
+    return stored_at_ms.order_by(message.c.message_key.desc()).limit(1).scalar_subquery()
 
 
 def _likely(row: _Times, oldest_ms: int, at_ms: int) -> _OffsetRange:

@@ -38,7 +38,7 @@ from popserver.catalog.queue_offsets import SentTo, TakeToSend
 from popserver.database.dialect import Dialect, PerDialect, dialect_of
 from popserver.database.rows import encode_column, encode_rows, rows_parameter
 from popserver.database.schema import message
-from popserver.engine.transaction import Phase, RepeatedId, Request, Transaction, carries_out
+from popserver.engine.transaction import Phase, RepeatedId, Request, Transaction, carries_out, in_steps
 from popserver.filters import tag_hash
 from popserver.messages import duplicates, keys, pending_messages
 from popserver.messages.keyed import KeyedMessages
@@ -267,7 +267,8 @@ def make_original(tx: Transaction, ids: Iterable[tuple[int, bytes]]) -> None:
 
 def lock(tx: Transaction, keys: Collection[int]) -> None:
     """Lock messages in one order: others that lock them wait, and they cannot be removed."""
-    tx.conn.execute(_LOCK, {"these": encode_column(keys)})
+    for step in in_steps(sorted(keys)) if tx.has_other_writers else ():
+        tx.conn.execute(_LOCK, {"these": encode_column(step)})
 
 
 def replace_retries(tx: Transaction, keys: Collection[int]) -> None:

@@ -84,9 +84,8 @@ class DelayedFrom(SearchedFrom[None]):
 
 
 def _due_from(tx: Transaction, *, looks_back: bool) -> int:
-    """From when on to look. SQLite's index has no entries of the past. Most messages of users' transactions are due
-    at 0."""
-    from_ms = tx.remembered(DelayedFrom).of(None, tx.calendar_ms) if tx.has_other_writers else 0
+    """From when on to look. Most messages of users' transactions are due at 0."""
+    from_ms = tx.search_from(DelayedFrom, None, tx.calendar_ms)
     if looks_back:
         from_ms = max(0, min(from_ms, tx.calendar_ms - LATE_MS))
     return 0 if from_ms and pending_messages.is_any_due_at_once(tx.conn) else from_ms

@@ -140,10 +140,8 @@ class ChecksFrom(SearchedFrom[int]):
 
 
 def _checks_from(tx: Transaction, topic_ids: Iterable[int]) -> dict[int, int]:
-    """From when on to look, for each topic. SQLite's index has no entries of the past."""
-    if not tx.has_other_writers:
-        return dict.fromkeys(topic_ids, 0)
-    return {each: tx.remembered(ChecksFrom).of(each, tx.now_ms) for each in topic_ids}
+    """From when on to look, for each topic."""
+    return {each: tx.search_from(ChecksFrom, each, tx.now_ms) for each in topic_ids}
 
 
 def _next_check_ms(tx: Transaction, from_ms: Mapping[int, int]) -> int | None:

@@ -148,8 +148,6 @@ def _moved(move: _Move) -> MovedOffset:
 
 def _lock_deliveries(tx: Transaction, group: Group, move: _Move) -> None:
     """Lock the deliveries. Refuse if a user's own transaction has locked one: it may be about to ack it."""
-    if not tx.has_other_writers:
-        return
     if not clear.lock(tx, _place(group, move)):
         raise TooManyRequests(
             f"a delivery of group '{group.name}' in queue {move.goal.queue.number} of topic '{move.goal.topic.name}' is"

@@ -48,7 +48,7 @@ def unsubscribe(tx: Transaction, request: Unsubscribe) -> PopError | None:
     if not queue_ids:
         return not_subscribed(group, topic)
     places = [GroupInQueue(group.group_id, each, message_key(each, 0), message_key(each + 1, 0)) for each in queue_ids]
-    if tx.has_other_writers and not all(clear.lock(tx, each) for each in places):
+    if not all(clear.lock(tx, each) for each in places):
         return TooManyRequests(
             f"a delivery of group '{group.name}' in topic '{topic.name}' is locked by another transaction; nothing is"
             " deleted, repeat the request"

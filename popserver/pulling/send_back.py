@@ -8,10 +8,10 @@ progress back, the message was read again and has failed again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import ClassVar, NamedTuple, TypeVar
+from typing import ClassVar, NamedTuple
 
 from sqlalchemy import and_, bindparam, func, select
 
@@ -26,7 +26,7 @@ from popserver.delivery.dead_letter_topic import move_to_dead_letters
 from popserver.delivery.history import Moved, record
 from popserver.delivery.leaving import DeadLetterCandidate, Origin
 from popserver.delivery.retry_topic import as_it_was_sent, properties_of, retry_origin_of
-from popserver.engine.transaction import STEP_ROWS_MAX, Locks, Phase, Request, Transaction, carries_out
+from popserver.engine.transaction import Locks, Phase, Request, Transaction, carries_out, in_steps
 from popserver.messages import by_key, dead_letters, stored
 from popserver.messages.by_key import RETRIES, HeadRow
 from popserver.model.errors import MessageNotFound, PopError
@@ -44,7 +44,6 @@ REASONS = {
     Event.EXHAUST: "handed back, and no attempt remains",
     Event.FORWARD_TO_DLQ: "forwarded by its consumer",
 }
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +102,13 @@ def send_back(tx: Transaction, requests: Sequence[SendBack]) -> list[bool | PopE
     """Take messages back. An answer says whether the message is a dead letter now; otherwise it is delivered again."""
     denied = commit.refusals(tx.conn, {each.group for each in requests})
     good = sorted((each for each in requests if each.group not in denied), key=_group_and_key)
-    _lock(tx, sorted({each.message_key for each in good}))
+    keys = {each.message_key for each in good}
+    # No other transaction sends them back then, and retention stays away.
+    queue_offsets.keep(tx, {queue_of(key) for key in keys})
+    stored.lock(tx, keys)
     outcomes: dict[tuple[int, int], bool | PopError] = {}
     for _, several in groupby(good, key=lambda each: each.group.group_id):
-        for step in _steps(list(several)):
+        for step in in_steps(list(several)):
             outcomes |= _hand_back(tx, step, outcomes)
     done = {each.group for each in good if isinstance(outcomes[_group_and_key(each)], bool)}
     groups.set_modes(tx, done, Mode.PULL)
@@ -115,21 +117,6 @@ def send_back(tx: Transaction, requests: Sequence[SendBack]) -> list[bool | PopE
 
 def _group_and_key(request: SendBack) -> tuple[int, int]:
     return request.group.group_id, request.message_key
-
-
-def _steps(rows: Sequence[T]) -> Iterator[Sequence[T]]:
-    for start in range(0, len(rows), STEP_ROWS_MAX):
-        yield rows[start : start + STEP_ROWS_MAX]
-
-
-def _lock(tx: Transaction, keys: Sequence[int]) -> None:
-    """Lock the messages, so that no other transaction sends them back, and their queues, which keeps retention away."""
-    if not tx.has_other_writers:
-        return
-    for step in _steps(sorted({queue_of(key) for key in keys})):
-        queue_offsets.keep(tx.conn, step)
-    for keys_of_step in _steps(keys):
-        stored.lock(tx, keys_of_step)
 
 
 def _hand_back(

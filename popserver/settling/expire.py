@@ -97,8 +97,8 @@ class DueFrom(SearchedFrom[None]):
 
 
 def _due_from(tx: Transaction) -> int:
-    """From when on to look. SQLite's index has no entries of the past. An ack in a user's transaction is due at 0."""
-    from_ms = tx.remembered(DueFrom).of(None, tx.now_ms) if tx.has_other_writers else 0
+    """From when on to look. An ack in a user's transaction is due at 0."""
+    from_ms = tx.search_from(DueFrom, None, tx.now_ms)
     return 0 if from_ms and due.is_acked_by_a_user(tx.conn) else from_ms
 
 
@@ -132,8 +132,6 @@ def _take_due(tx: Transaction, from_ms: int) -> _DueNow:
 
 def _free(tx: Transaction, rows: list[DueRow]) -> list[DueRow]:
     """Lock and return what no other transaction has locked: of a message group, with its place."""
-    if not rows or not tx.has_other_writers:
-        return rows
     taken = lock_available(tx, (_place(row) for row in rows if row.message_group is not None))
     return due.lock(tx, (row for row in rows if row.message_group is None or _place(row) in taken))
 

@@ -68,7 +68,7 @@ def test_the_newest_version_comes_first(store: OpenStore, table: Table, key: tup
     assert max(blocks) <= 5, "a few pages of the index, and that of the newest version"
 
 
-def test_no_index_has_the_conditions_beside_a_place() -> None:
+def test_conditions_beside_a_place_are_unindexed() -> None:
     """They are checked. To look for the rows by them, Postgres would read old versions."""
     having = [str(each) for table in metadata.tables.values() for index in table.indexes for each in index.expressions]
     assert any(" + 0" in each for each in having), "there are indexes of expressions"

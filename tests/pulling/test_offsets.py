@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from popserver.catalog import groups, progress, topics
+from popserver.catalog import groups, topics
+from popserver.engine import transaction
 from popserver.filters import TagFilter
 from popserver.model.errors import BadRequest, ConsumerGroupNotFound, IllegalOffset, PopError, TooLate, TopicNotFound
 from popserver.model.group import Group, Mode
@@ -169,7 +170,7 @@ def test_what_is_gone_is_named(store: OpenStore, topic: Topic) -> None:
 
 
 def test_more_offsets_than_one_statement_may_touch(store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "STEP_ROWS_MAX", 2)
+    monkeypatch.setattr(transaction, "STEP_ROWS_MAX", 2)
     topic = store.topic("wide", queues=5)
     store.send(topic, 5, queue=4)
     group = pull_group(store)

@@ -6,6 +6,7 @@ import pytest
 
 from popserver.catalog import groups, topics
 from popserver.delivery import due
+from popserver.engine import transaction
 from popserver.maintenance import retention
 from popserver.model.errors import BadRequest, ConsumerGroupNotFound, MessageNotFound
 from popserver.model.group import Group, HistoryLevel, Mode
@@ -249,7 +250,7 @@ def test_many_cost_as_many_statements_as_one(store: OpenStore, topic: Topic) -> 
 def test_more_than_one_statement_may_touch(
     store: OpenStore, topic: Topic, group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(send_back, "STEP_ROWS_MAX", 2)
+    monkeypatch.setattr(transaction, "STEP_ROWS_MAX", 2)
     monkeypatch.setattr(expire, "STEP_ROWS_MAX", 2)
     store.send(topic, 5)
     wishes = [a_failure(group, topic, each, -1 if each == 4 else 0) for each in (4, 2, 0, 3, 1)]
