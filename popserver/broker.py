@@ -54,7 +54,8 @@ from popserver.producing.send import Sending
 from popserver.pulling.flow import Pulls, SendBacks
 from popserver.pulling.offsets import Offsets
 from popserver.receiving.filter_prefetch import FilterPrefetch
-from popserver.receiving.flow import Polls, Redeliveries
+from popserver.receiving.flow import Polls
+from popserver.receiving.redeliveries import Redeliveries
 from popserver.settling.flow import HoldRelease, Settling
 
 RETENTION_MS = 72 * HOUR_MS

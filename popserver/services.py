@@ -38,14 +38,14 @@ from popserver.progress.rpc import ProgressMethods
 from popserver.progress.rpc_rocketmq import GroupAdminMethods
 from popserver.pulling.rpc import PullMethods, SendBackMethods
 from popserver.pulling.rpc_offsets import OffsetMethods
-from popserver.receiving import rpc as receiving_rpc
-from popserver.receiving.rpc import ConsumerMethods
+from popserver.receiving.rpc import ReceiveMethods
 from popserver.rocketmq_admin.consumers import ConsumerAdminMethods
 from popserver.rocketmq_admin.messages import MessageAdminMethods
 from popserver.rocketmq_admin.online import OnlineConsumers
 from popserver.rocketmq_admin.rpc import RocketmqAdminMethods, ServerFacts
 from popserver.rocketmq_admin.traffic import Traffic
 from popserver.server import PopServer
+from popserver.settling.rpc import SettleMethods, refuse_to_change
 from popserver.transport import convert
 from popserver.transport.call import Door, Service, encode
 from popserver.transport.calls import AnyMethod, ConversationMethod, Method, StreamMethod, serve
@@ -86,9 +86,9 @@ class Services:
             has_idempotency_keys=broker.has_idempotency_keys,
             ask_for_metrics=ask_for_metrics,
         )
-        self.consuming = ConsumerMethods(
+        self.settling = SettleMethods(broker.settling, limits)
+        self.receives = ReceiveMethods(
             broker.polls,
-            broker.settling,
             broker.hold_release,
             broker.clients,
             broker.clock,
@@ -116,7 +116,9 @@ class Services:
         routing = RouteMethods(broker.catalog, broker.clients, broker.servers, broker.group_members, self._own)
         producing = ProducerMethods(broker.sending, broker.transactions, broker.pending, broker.clock, self._limits)
         lite = LiteMethods(broker.lite)
-        return messaging_methods(routing, self.session, producing, self.consuming, self.pulling, self.offsets, lite)
+        return messaging_methods(
+            routing, self.session, producing, self.receives, self.settling, self.pulling, self.offsets, lite
+        )
 
     def legacy(self) -> dict[str, AnyMethod]:
         """Every method of popmq.v1.Legacy."""
@@ -126,7 +128,7 @@ class Services:
 
     def receiving(self) -> dict[str, AnyMethod]:
         """Every method of popmq.v1.Receiving."""
-        return receiving_methods(self.consuming)
+        return receiving_methods(self.receives)
 
     def bulk(self) -> dict[str, AnyMethod]:
         """Every method of popmq.v1.Bulk."""
@@ -311,11 +313,11 @@ def legacy_methods(
 RECEIVING = receiving.DESCRIPTOR.services_by_name["Receiving"]
 
 
-def receiving_methods(consumer: ConsumerMethods) -> dict[str, AnyMethod]:
+def receiving_methods(receives: ReceiveMethods) -> dict[str, AnyMethod]:
     """Every method of the service."""
     return {
         # On the wire a unary answer is a stream of one frame. Written as one, it ends like a stream's if nobody reads.
-        "ReceiveBatch": StreamMethod(consumer.receive_batch, rights.consume_message_queue, encode=encode),
+        "ReceiveBatch": StreamMethod(receives.receive_batch, rights.consume_message_queue, encode=encode),
     }
 
 
@@ -329,7 +331,8 @@ def messaging_methods(
     routing: RouteMethods,
     session: SessionMethods,
     producing: ProducerMethods,
-    consumer: ConsumerMethods,
+    receives: ReceiveMethods,
+    settling: SettleMethods,
     pulling: PullMethods,
     offsets: OffsetMethods,
     lite: LiteMethods,
@@ -341,13 +344,13 @@ def messaging_methods(
         "SendMessage": Method(producing.send_message, rights.send, bytes_max=producing.bytes_max),
         "QueryAssignment": Method(routing.query_assignment, rights.consume),
         "ReceiveMessage": StreamMethod(
-            consumer.receive_message,
+            receives.receive_message,
             rights.consume_message_queue,
-            refuse=consumer.refuse_to_receive,
-            delay_refusal=consumer.delay_refusal,
+            refuse=receives.refuse_to_receive,
+            delay_refusal=receives.delay_refusal,
         ),
-        "AckMessage": Method(consumer.ack_message, rights.consume),
-        "ForwardMessageToDeadLetterQueue": Method(consumer.forward_to_dead_letter_queue, rights.consume),
+        "AckMessage": Method(settling.ack_message, rights.consume),
+        "ForwardMessageToDeadLetterQueue": Method(settling.forward_to_dead_letter_queue, rights.consume),
         "PullMessage": StreamMethod(pulling.pull_message, rights.consume_message_queue),
         "UpdateOffset": Method(offsets.update_offset, rights.consume_message_queue),
         "GetOffset": Method(offsets.get_offset, rights.consume_message_queue),
@@ -356,7 +359,7 @@ def messaging_methods(
         "Telemetry": ConversationMethod(session.telemetry, session.delay_refusal),
         "NotifyClientTermination": Method(session.notify_client_termination, rights.own_client),
         "ChangeInvisibleDuration": Method(
-            consumer.change_invisible_duration, rights.consume, refuse=receiving_rpc.refuse_to_change, echoes=True
+            settling.change_invisible_duration, rights.consume, refuse=refuse_to_change, echoes=True
         ),
         "RecallMessage": Method(producing.recall_message, rights.publish),
         "SyncLiteSubscription": Method(lite.sync_lite_subscription, rights.consume),

@@ -81,6 +81,7 @@ WIRE = (
     "popserver.rocketmq_admin.messages",
     "popserver.rocketmq_admin.rpc",
     "popserver.services",
+    "popserver.settling.rpc",
     "popserver.web",
 )
 # Types that stop at a door: what may name them.

@@ -32,8 +32,8 @@ from popserver.model.names import Resource
 from popserver.model.retry import SECOND_MS, Holder
 from popserver.model.topic import queue_numbered
 from popserver.receiving.filter_prefetch import FilterPrefetch
-from popserver.receiving.flow import Redeliveries
 from popserver.receiving.grant import Receive
+from popserver.receiving.redeliveries import Redeliveries
 from popserver.settling import release
 
 PAGES_MAX = READERS_MAX - 1  # at a time, so that one reader stays free for small reads

@@ -28,7 +28,8 @@ from popserver.model.errors import BadRequest, Forbidden, Unsupported
 from popserver.model.message import HeldMessage
 from popserver.model.names import Resource
 from popserver.model.topic import offset_of
-from popserver.receiving.rpc import attempt_id_of, check_change, invisible_ms_of
+from popserver.receiving.rpc import attempt_id_of, invisible_ms_of
+from popserver.settling.rpc import check_change
 from popserver.transport import convert, status
 from popserver.transport.call import Write
 from popserver.transport.calls import Caller

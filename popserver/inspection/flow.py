@@ -46,8 +46,7 @@ from popserver.producing import pending_facts
 from popserver.producing.checks import Transactions
 from popserver.producing.pending_facts import After, ScheduledMessage
 from popserver.producing.scheduled import Pending
-from popserver.receiving import flow as receiving_flow
-from popserver.receiving.flow import Redeliveries, Share
+from popserver.receiving.redeliveries import Redeliveries, Share, hint
 
 # Exported for `rpc`, which must not import statements.
 __all__ = [
@@ -226,7 +225,7 @@ class Inspection:
         clients = self._clients
         share = self._redeliveries.share(group.group_id, self._clock.now_ms())
         idle = await self._group_members.idle_hint(name)
-        hints = [clients.disagreement(name), receiving_flow.hint(group.name, share), idle]
+        hints = [clients.disagreement(name), hint(group.name, share), idle]
         consumers = [_consumer(each) for each in clients.consumers_of(name)]
         return GroupFacts(group, lag, consumers, share, [hint for hint in hints if hint], pauses, lite)
 
@@ -357,7 +356,7 @@ class Inspection:
         )
 
     def _hint(self, group: Group, now_ms: int) -> str:
-        return receiving_flow.hint(group.name, self._redeliveries.share(group.group_id, now_ms))
+        return hint(group.name, self._redeliveries.share(group.group_id, now_ms))
 
 
 def _group_and_lag(conn: Connection, name: Resource) -> tuple[Group, list[Lag], FirstPauses, LiteGroupFacts]:

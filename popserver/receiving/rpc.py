@@ -1,4 +1,4 @@
-"""The calls of consumers: receive, ack, change the invisible duration, forward to the dead-letter topic."""
+"""The calls that receive messages: their frames, the checks of a request, and what a lost answer leads to."""
 
 from __future__ import annotations
 
@@ -22,15 +22,14 @@ from popserver.model.names import CONTROL
 from popserver.model.retry import Holder
 from popserver.pulling.parked import ParkedPulls
 from popserver.receiving.flow import Polls
-from popserver.settling.flow import HoldRelease, Settling
+from popserver.settling.flow import HoldRelease
+from popserver.settling.rpc import too_large
 from popserver.transport import convert, status
 from popserver.transport.call import Encodable, Write
 from popserver.transport.calls import Caller, NotTaken, poll_ms_of
 from popserver.transport.limits import CallLimits
 
 ATTEMPT_ID_LENGTH_MAX = 255
-REASON_HEADER = "popmq-reason-bin"
-REASON_LENGTH_MAX = 256  # of a failure; what is longer is cut, because a failure is never refused for its reason
 
 
 class HasAttemptId(Protocol):
@@ -40,13 +39,12 @@ class HasAttemptId(Protocol):
     def attempt_id(self) -> str: ...
 
 
-class ConsumerMethods:
-    """The calls of simple and push consumers. A push consumer sets `auto_renew`."""
+class ReceiveMethods:
+    """ReceiveMessage, of simple and push consumers, and in one frame. A push consumer sets `auto_renew`."""
 
     def __init__(
         self,
         polls: Polls,
-        settling: Settling,
         hold_release: HoldRelease,
         clients: Clients,
         clock: Clock,
@@ -57,7 +55,6 @@ class ConsumerMethods:
         store_host: str,
     ) -> None:
         self._polls = polls
-        self._settling = settling
         self._hold_release = hold_release
         self._clients = clients
         self._clock = clock
@@ -78,68 +75,6 @@ class ConsumerMethods:
         waits = not request.HasField("long_polling_timeout") or convert.duration_ms(request.long_polling_timeout) > 0
         deliveries = await self._deliveries(request, caller, in_one_frame=True, waits=waits)
         await self._write(_handles(deliveries), self._one_frame(deliveries, request, caller), caller, write)
-
-    async def ack_message(self, request: wire.AckMessageRequest, caller: Caller) -> wire.AckMessageResponse:
-        """Each entry has its outcome; most clients read only the common status (protocol 1.8)."""
-        acked = request.entries
-        if not acked:
-            raise BadRequest("the request has no entries; send at least one")
-        if len(acked) > self._limits.ack_entries_max:
-            raise BadRequest(
-                f"the request has {len(acked)} entries, at most {self._limits.ack_entries_max} are allowed; split it"
-            )
-        outcomes = await self._settling.ack(
-            caller.resource(request.group),
-            caller.resource(request.topic),
-            [entry.receipt_handle for entry in acked],
-            [entry.message_id for entry in acked],
-        )
-        answer, refused = wire.AckMessageResponse(), False
-        new_entry = answer.entries.add  # entries are filled in place, because one that is made alone is copied
-        for each, outcome in zip(acked, outcomes, strict=True):
-            entry = new_entry()
-            entry.CopyFrom(_ACKED)
-            entry.message_id = each.message_id
-            entry.receipt_handle = each.receipt_handle
-            if outcome is not None:
-                refused = True
-                entry.status.CopyFrom(status.of(outcome))
-        answer.status.CopyFrom(status.combined([entry.status for entry in answer.entries]) if refused else status.OK)
-        return answer
-
-    async def change_invisible_duration(
-        self, request: wire.ChangeInvisibleDurationRequest, caller: Caller
-    ) -> wire.ChangeInvisibleDurationResponse:
-        """Change the hold's end to 0 s to 12 h from now; the answer has the new handle.
-
-        `suspend` with a duration of 0 gives the message back unused; with a longer one it stops a lite topic.
-        """
-        duration_ms = convert.duration_ms(request.invisible_duration)
-        check_change(duration_ms, self._limits)
-        handle = await self._settling.change_invisible(
-            caller.resource(request.group),
-            caller.resource(request.topic),
-            request.receipt_handle,
-            duration_ms,
-            give_back=request.suspend and duration_ms == 0,
-            suspend=request.suspend,
-            message_id=request.message_id,
-            reason=reason_of(caller),
-        )
-        return wire.ChangeInvisibleDurationResponse(status=status.OK, receipt_handle=handle)
-
-    async def forward_to_dead_letter_queue(
-        self, request: wire.ForwardMessageToDeadLetterQueueRequest, caller: Caller
-    ) -> wire.ForwardMessageToDeadLetterQueueResponse:
-        """Give a message up. Clients repeat this call until it is OK, so a dead letter or committed message is OK."""
-        await self._settling.forward(
-            caller.resource(request.group),
-            caller.resource(request.topic),
-            request.receipt_handle,
-            request.message_id,
-            reason_of(caller),
-        )
-        return wire.ForwardMessageToDeadLetterQueueResponse(status=status.OK)
 
     async def delay_refusal(self, request: wire.ReceiveMessageRequest | BadRequest | None, caller: Caller) -> None:
         """Delay a refusal: the Go push client repeats a receive 20 ms after any refusal (protocol 1.7)."""
@@ -313,16 +248,8 @@ def invisible_ms_of(request: wire.ReceiveMessageRequest | bulk_pb2.ReceiveBulkRe
             " allowed; to allow less, start it with: popmq serve --min-invisible 1s, or embedded(min_invisible='100ms')"
         )
     if invisible_ms > limits.invisible_ms_max:
-        raise _too_large(invisible_ms, limits)
+        raise too_large(invisible_ms, limits)
     return invisible_ms
-
-
-def check_change(duration_ms: int, limits: CallLimits) -> None:
-    """Raise `IllegalInvisibleTime` if a hold may not last this long from now on."""
-    if duration_ms < 0:
-        raise IllegalInvisibleTime(f"the invisibleTime is too small: {duration_ms} ms, at least 0 ms are allowed")
-    if duration_ms > limits.invisible_ms_max:
-        raise _too_large(duration_ms, limits)
 
 
 def attempt_id_of(request: HasAttemptId) -> str | None:
@@ -338,26 +265,4 @@ def attempt_id_of(request: HasAttemptId) -> str | None:
     return attempt_id or None
 
 
-def reason_of(caller: Caller) -> str:
-    """Why an attempt failed, as its consumer says (protocol 1.6): one line; empty if it does not say it."""
-    said = (caller.binary(REASON_HEADER) or b"").decode(errors="replace")
-    return CONTROL.sub(" ", said).strip()[:REASON_LENGTH_MAX]
-
-
-def _too_large(invisible_ms: int, limits: CallLimits) -> IllegalInvisibleTime:
-    return IllegalInvisibleTime(
-        f"the invisibleTime is too large: {invisible_ms} ms, at most {limits.invisible_ms_max} ms are allowed"
-    )
-
-
-def refuse_to_change(
-    request: wire.ChangeInvisibleDurationRequest | BadRequest | None, refused: pb.Status
-) -> wire.ChangeInvisibleDurationResponse:
-    """A refusal with the handle of the request, because clients copy the handle without a check (protocol 1.9)."""
-    handle = "" if request is None or isinstance(request, BadRequest) else request.receipt_handle
-    return wire.ChangeInvisibleDurationResponse(status=refused, receipt_handle=handle)
-
-
-# Copied whole: that costs half of filling in its status.
-_ACKED = wire.AckMessageResultEntry(status=status.OK)
 _NOTHING = pb.Status(code=pb.MESSAGE_NOT_FOUND, message="no message within the polling time; ask again")

@@ -12,7 +12,7 @@ from popclient._engine.outcomes import reason_of
 from popclient._engine.settle import REASON_HEADER as SAID
 from popclient.admin import Admin
 from popclient.listening import ConsumeStatus, Consumption
-from popserver.receiving.rpc import REASON_HEADER
+from popserver.settling.rpc import REASON_HEADER
 from tests.support.scripted_server import until_in_thread
 
 EXHAUSTED = "failed, and no attempt remains"

@@ -9,7 +9,7 @@ import pytest
 
 from popserver.engine.meters import Meters
 from popserver.model.retry import MINUTE_MS
-from popserver.receiving.flow import DELIVERIES_MIN, RATIO_MAX, Redeliveries, hint
+from popserver.receiving.redeliveries import DELIVERIES_MIN, RATIO_MAX, Redeliveries, hint
 from tests.support.builders import GROUP
 from tests.support.running_broker import RunningBroker
 
