@@ -24,7 +24,8 @@ from popserver.model.retry import HOUR_MS, Holder
 from popserver.model.topic import MessageType, NewTopic
 from popserver.producing import pending
 from popserver.producing.rules import CheckPolicy
-from popserver.receiving import grant, receive
+from popserver.receiving import receive
+from popserver.receiving.batch import Receive
 
 TAGS = ("9E", "AA", "AS", "B6", "DL", "EV", "HA", "MQ", "UA", "WN")
 _PER_TRANSACTION = 2_048
@@ -189,13 +190,13 @@ def _hold_all(database: Database, name: Resource, count: int) -> None:
         settle(database, conn)
 
 
-def _receive_all(tx: Transaction, name: Resource) -> grant.Receive:
+def _receive_all(tx: Transaction, name: Resource) -> Receive:
     """A receive for as many messages as one step may have, as for many consumers together."""
     topic = topics.ensure_topic(tx, NewTopic(name))
     (group,) = groups.create_group(tx, [groups.CreateGroup(NewGroup(Resource("", "bench-holder")), or_find=True)])
     assert isinstance(group, Group)
     groups.subscribe(tx, [groups.Subscribe(group, topic, Mode.POP)])
-    return grant.Receive(
+    return Receive(
         group=group,
         topic=topic,
         wanted=tags.parse("*"),

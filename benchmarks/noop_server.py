@@ -28,8 +28,7 @@ from popserver.model.handles import Receipt
 from popserver.model.message import ONE_FRAME_BATCH_SIZE_MAX, Delivery, Message, SendResult, StoredMessage
 from popserver.model.topic import message_key
 from popserver.pulling import commit, read
-from popserver.receiving import grant
-from popserver.receiving.grant import Received
+from popserver.receiving.batch import Receive, Received
 from popserver.settling import ack
 
 # Topics whose names begin like this have a special behaviour.
@@ -66,7 +65,7 @@ class InstantWriter:
         self._sent: defaultdict[int, list[Message]] = defaultdict(list)
         self._instant: dict[Any, Callable[[Any], Any]] = {
             Append: self._append,
-            grant.Receive: self._receive,
+            Receive: self._receive,
             ack.Ack: self._ack,
             ack.PlainAck: self._ack,
             commit.Commit: noop_pulls.commit,
@@ -100,7 +99,7 @@ class InstantWriter:
         self._offset += len(wish.messages)
         return [SendResult(each.message_id, number, offset) for offset, each in enumerate(wish.messages, start=first)]
 
-    def _receive(self, wish: grant.Receive) -> Received:
+    def _receive(self, wish: Receive) -> Received:
         name = wish.topic.name.name
         if name.startswith(EMPTY_TOPIC):
             return Received([], more=False)
@@ -125,7 +124,7 @@ class InstantWriter:
         except PopError as refusal:
             return refusal
 
-    def _deliveries(self, wish: grant.Receive, made: list[Message]) -> list[Delivery]:
+    def _deliveries(self, wish: Receive, made: list[Message]) -> list[Delivery]:
         now_ms, queue = self._clock.now_ms(), wish.topic.queues[0]
         until_ms = now_ms + HOLD_MS
         deliveries = []
@@ -143,7 +142,7 @@ class InstantWriter:
         return result
 
 
-def _message(wish: grant.Receive, index: int) -> Message:
+def _message(wish: Receive, index: int) -> Message:
     message_id = f"01{index:032X}"
     return Message(wish.topic.name, message_id, bytes(1_024), tag="bench", keys=("key",), born_host="bench")
 

@@ -28,8 +28,8 @@ from popserver.model.handles import Receipt
 from popserver.model.message import HeldMessage
 from popserver.model.states import Event, State
 from popserver.model.topic import Topic, queue_of
-from popserver.receiving.grant import Receive, new_holds
-from popserver.receiving.receive import grant_to_attempt
+from popserver.receiving.batch import Receive
+from popserver.receiving.receive import grant_to_attempt, new_holds
 from popserver.settling import ack as settling_ack
 from popserver.settling import release
 

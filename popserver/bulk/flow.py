@@ -31,8 +31,8 @@ from popserver.model.message import HeldMessage
 from popserver.model.names import Resource
 from popserver.model.retry import SECOND_MS, Holder
 from popserver.model.topic import queue_numbered
+from popserver.receiving.batch import Receive
 from popserver.receiving.filter_prefetch import FilterPrefetch
-from popserver.receiving.grant import Receive
 from popserver.receiving.redeliveries import Redeliveries
 from popserver.settling import release
 

@@ -27,7 +27,7 @@ from popserver.database.dialect import Dialect, PerDialect
 from popserver.database.rows import RowStatement
 from popserver.delivery import ready
 from popserver.engine.searches import SearchedFrom
-from popserver.fifo.positions import OPEN_SINCE_MS
+from popserver.fifo.positions import OPEN_SINCE_MS, any_open_of
 
 
 class ReadySearch(NamedTuple):
@@ -66,7 +66,8 @@ def _place_queries(dialect: Dialect, *, takes_groups: bool) -> PlaceQueries:
     if dialect.has_other_writers:
         seen, locked = (_newest_places(open_since_ms, is_locked=is_locked) for is_locked in (False, True))
     else:
-        seen = locked = _places(open_since_ms)
+        # It has one writer.
+        seen = locked = _places(open_since_ms, _is_to_read(REACHED, STORED, open_since_ms))
     any_behind = seen.with_only_columns(literal_column("1")).order_by(None).exists()
     more = [ready.SINCE_MS.is_not(None), any_behind] + ([] if open_since_ms is None else [open_since_ms.is_not(None)])
     return PlaceQueries(
@@ -76,7 +77,7 @@ def _place_queries(dialect: Dialect, *, takes_groups: bool) -> PlaceQueries:
     )
 
 
-def columns_of_place(at: FromClause, queues: FromClause, open_since_ms: Any) -> list[Any]:
+def _columns(at: FromClause, queues: FromClause, open_since_ms: Any) -> list[Any]:
     """What `QueueToScan` has; `at` is the group's progress."""
     return [
         at.c.group_id,
@@ -95,17 +96,13 @@ def _is_to_read(at: FromClause, queues: FromClause, open_since_ms: Any) -> Any:
     return is_behind if open_since_ms is None else or_(is_behind, open_since_ms.is_not(None))
 
 
-def _places(open_since_ms: Any) -> Select[Any]:
-    """By plain joins, on SQLite, which has one writer."""
+def _places(open_since_ms: Any, *where: Any) -> Select[Any]:
+    """By plain joins."""
     return (
-        select(*columns_of_place(REACHED, STORED, open_since_ms))
+        select(*_columns(REACHED, STORED, open_since_ms))
         .select_from(STORED)
         .join(REACHED, REACHED.c.queue_id == STORED.c.queue_id)
-        .where(
-            STORED.c.topic_id == _OF_TOPIC,
-            REACHED.c.group_id == _OF_GROUP,
-            _is_to_read(REACHED, STORED, open_since_ms),
-        )
+        .where(STORED.c.topic_id == _OF_TOPIC, REACHED.c.group_id == _OF_GROUP, *where)
         # The order of the index on the topic's queues, so that no other topic's queues are read.
         .order_by(STORED.c.number)
     )
@@ -126,10 +123,23 @@ def _newest_places(open_since_ms: Any, *, is_locked: bool) -> Select[Any]:
             .lateral("locked")
         )
         found, at = found.join(locked, true()), locked
-    query = select(*columns_of_place(at, queues, open_since_ms)).select_from(found).order_by(queues.c.number)
+    query = select(*_columns(at, queues, open_since_ms)).select_from(found).order_by(queues.c.number)
     return query if is_locked else query.where(_is_to_read(at, queues, open_since_ms))
 
 
+# Of a topic of lite topics: all its queues that no other server reads, because each has lite topics of any client.
+_OF_LITE = _places(literal_column("0"))
+LITE_PLACES = RowStatement(QueueToScan, _OF_LITE.with_for_update(of=REACHED, skip_locked=True))
+IS_MORE_OF_LITE: Select[Any] = select(literal_column("1")).where(
+    or_(
+        any_open_of(select(ready.SUBSCRIBERS.c.client_id)),
+        ready.SINCE_MS.is_not(None),
+        _OF_LITE.with_only_columns(REACHED.c.queue_id)
+        .where(REACHED.c.next_offset < STORED.c.next_offset)
+        .order_by(None)
+        .exists(),
+    )
+)
 # By whether open message groups count, too.
 PLACE_QUERIES = {
     False: PerDialect(lambda dialect: _place_queries(dialect, takes_groups=False)),

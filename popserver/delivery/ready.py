@@ -13,8 +13,10 @@ from sqlalchemy import Connection, bindparam, literal_column, null, select
 
 from popserver.database.dialect import Dialect, PerDialect
 from popserver.database.newest import group_of
-from popserver.database.rows import RowStatement
+from popserver.database.rows import RowStatement, rows_parameter
 from popserver.database.schema import delivery, in_states
+from popserver.members.lite_subscriptions import subscriptions
+from popserver.messages.by_key import HEADS
 from popserver.model.states import State
 
 
@@ -26,10 +28,24 @@ class AgainRow(NamedTuple):
     first_ms: int | None
 
 
+class RedrivenRow(NamedTuple):
+    """A message that was redriven to the group, and the client that may get it."""
+
+    message_key: int
+    attempt: int
+    client_id: str
+
+
 def lock(conn: Connection, names: Mapping[str, Any]) -> list[AgainRow]:
     """Lock and return the first `limit` of `group_id` and `topic_id` from `ready_from` on, without those that another
     transaction has."""
     return _LOCK.of(conn).rows(conn, names)
+
+
+def lock_redriven(conn: Connection, names: Mapping[str, Any], *, chooses: bool) -> list[RedrivenRow]:
+    """The same in a topic of lite topics: all are redriven messages. If the group's clients choose lite topics, those
+    for the clients in `subscribers`, one row for each client; otherwise all, with no client's name."""
+    return (_REDRIVEN_TO_CLIENTS if chooses else _REDRIVEN).rows(conn, names)
 
 
 # Without a message group no ack is provisional, so READY is compared alone, as in the index.
@@ -39,11 +55,6 @@ _IS_READY_AGAIN = (
     in_states(delivery.c.state, State.READY),
     delivery.c.message_group.is_(None),
     delivery.c.visible_at_ms >= bindparam("ready_from"),
-)
-AGAIN: Final = (
-    select(delivery.c.message_key, delivery.c.attempt, delivery.c.visible_at_ms)
-    .where(*_IS_READY_AGAIN)
-    .subquery("ready_again")
 )
 # Since when the first one is; NULL if there is none. Not an EXISTS: for that SQLite would read all deliveries of the
 # group. No minimum: with an order, only the index that has it will do.
@@ -65,3 +76,20 @@ def _lock(dialect: Dialect) -> RowStatement[AgainRow]:
 
 
 _LOCK = PerDialect(_lock)
+SUBSCRIBERS: Final = rows_parameter("subscribers", text=("client_id",))
+_subscribed = subscriptions(bindparam("group_id"), bindparam("topic_id"))
+_redriven = (
+    select(delivery.c.message_key, delivery.c.attempt)
+    .where(*_IS_READY_AGAIN)
+    .order_by(delivery.c.visible_at_ms)
+    .limit(bindparam("limit"))
+    .with_for_update(of=delivery, skip_locked=True)
+)
+_REDRIVEN = RowStatement(RedrivenRow, _redriven.add_columns(literal_column("''").label("client_id")))
+_REDRIVEN_TO_CLIENTS = RowStatement(
+    RedrivenRow,
+    _redriven.add_columns(_subscribed.c.client_id)
+    .join(HEADS, HEADS.c.message_key == delivery.c.message_key)
+    .join(_subscribed, _subscribed.c.lite_topic == HEADS.c.message_group)
+    .where(_subscribed.c.client_id.in_(select(SUBSCRIBERS.c.client_id))),
+)

@@ -20,8 +20,7 @@ from popserver.filters import SqlFilter
 from popserver.messages.ranges import FilterQuery, Unjudged, Work, in_bounds
 from popserver.model.topic import message_key, queue_of
 from popserver.receiving import message_groups, receive, scan
-from popserver.receiving.batch import Judged, KeyRange
-from popserver.receiving.grant import Receive
+from popserver.receiving.batch import Judged, KeyRange, Receive
 
 
 class FetchedMessages(NamedTuple):

@@ -17,9 +17,8 @@ from popserver.messages.ranges import Work
 from popserver.model.cache import LruCache
 from popserver.model.topic import MessageType
 from popserver.receiving import filter_fetch
-from popserver.receiving.batch import NOTHING_JUDGED, Judged
+from popserver.receiving.batch import NOTHING_JUDGED, Judged, Receive
 from popserver.receiving.filter_fetch import FilterResults
-from popserver.receiving.grant import Receive
 
 # The next look starts when the judged messages suffice for fewer receives than this, so that receives need not wait.
 _RECEIVES_AHEAD = 4

@@ -28,9 +28,8 @@ from popserver.model.message import ONE_FRAME_BATCH_SIZE_MAX, Delivery
 from popserver.model.names import Resource
 from popserver.model.retry import PUSH_HOLD_MS_MAX, Holder
 from popserver.model.topic import MessageType, Topic
-from popserver.receiving import grant
+from popserver.receiving.batch import Receive, Received
 from popserver.receiving.filter_prefetch import FilterPrefetch
-from popserver.receiving.grant import Received
 from popserver.receiving.redeliveries import Redeliveries
 from popserver.settling.flow import HoldRelease
 
@@ -115,7 +114,7 @@ class Polls:
                 break
         if MessageType.LITE in topic.accepts:
             check_lite_filter(topic, wanted)
-        request = grant.Receive(
+        request = Receive(
             group=group,
             topic=topic,
             wanted=wanted,
@@ -130,7 +129,7 @@ class Polls:
         )
         return await self.poll(request, poll_until_ms, since)
 
-    async def poll(self, request: grant.Receive, poll_until_ms: int, since: int) -> list[Delivery]:
+    async def poll(self, request: Receive, poll_until_ms: int, since: int) -> list[Delivery]:
         """The messages granted to the receive. An empty list if there is none until `poll_until_ms` (server time), or
         if its topic or group has changed since (`Waits.changes`)."""
         self.open += 1
@@ -142,7 +141,7 @@ class Polls:
         finally:
             self.open -= 1
 
-    async def _poll(self, request: grant.Receive, poll_until_ms: int, since: int) -> list[Delivery]:
+    async def _poll(self, request: Receive, poll_until_ms: int, since: int) -> list[Delivery]:
         key, wakeups = PollKey(request.group.group_id, request.topic.topic_id), self._wakeups
         if MessageType.LITE in request.topic.accepts and request.group.chooses:
             key = key._replace(client_id=request.client_id)
@@ -196,7 +195,7 @@ class Polls:
             if not woken:
                 return []
 
-    async def _ask(self, request: grant.Receive, key: PollKey, poll_until_ms: int, woken: Woken) -> Received | None:
+    async def _ask(self, request: Receive, key: PollKey, poll_until_ms: int, woken: Woken) -> Received | None:
         """Ask the database. None if that failed, and the poll was woken before its messages were committed, or on a
         beat."""
         try:
@@ -214,7 +213,7 @@ class Polls:
                 self._wakeups.pass_on(key, woken)
             raise
 
-    async def _take_judged(self, request: grant.Receive, key: PollKey) -> Received:
+    async def _take_judged(self, request: Receive, key: PollKey) -> Received:
         request = await self._filter_prefetch.ask(request)
         granted = 0
         try:
@@ -224,7 +223,7 @@ class Polls:
         finally:
             self._filter_prefetch.answered(request, granted)
 
-    async def _take(self, request: grant.Receive, key: PollKey) -> Received:
+    async def _take(self, request: Receive, key: PollKey) -> Received:
         if self._paused.topics and not request.is_paused and self._paused.covers(key.group_id, key.topic_id):
             raise _PauseBegan
         started_ms = self._clock.now_ms()
@@ -260,7 +259,7 @@ class Polls:
                 self._wakeups.pass_on(key)
 
 
-def _names(request: grant.Receive) -> tuple[tuple[str, Resource], tuple[str, Resource]]:
+def _names(request: Receive) -> tuple[tuple[str, Resource], tuple[str, Resource]]:
     """What ends the wait when it changes."""
     return (GROUP, request.group.name), (TOPIC, request.topic.name)
 

@@ -10,34 +10,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Select, bindparam, literal_column, or_, select
-
-from popserver.catalog.progress import REACHED, QueueToScan
-from popserver.catalog.queues import STORED
-from popserver.database.rows import RowStatement, encode_column, rows_parameter
+from popserver.catalog.progress import QueueToScan
+from popserver.database.rows import encode_column
 from popserver.delivery import ready
-from popserver.delivery.places import columns_of_place
-from popserver.delivery.ready import AGAIN
+from popserver.delivery.places import IS_MORE_OF_LITE, LITE_PLACES
+from popserver.delivery.ready import RedrivenRow
 from popserver.engine.transaction import Transaction
 from popserver.fifo import positions
 from popserver.fifo.positions import MessageGroupKey, Opened
-from popserver.members.lite_subscriptions import subscriptions
-from popserver.messages.by_key import HEADS, by_keys
+from popserver.messages.by_key import by_keys
 from popserver.model.topic import message_key
 from popserver.receiving import message_groups
-from popserver.receiving.batch import Candidate, ReceiveBatch
-from popserver.receiving.grant import Receive
-from popserver.receiving.message_groups import SHARE_MIN, GroupRun
+from popserver.receiving.batch import SHARE_MIN, Candidate, GroupRun, Receive, ReceiveBatch, half_of
 
 EVERY_CLIENT = ""  # in place of a client, for groups whose clients do not choose
-
-
-class RedrivenRow(NamedTuple):
-    """A message that was redriven to the group, and the client that may get it."""
-
-    message_key: int
-    attempt: int
-    client_id: str
 
 
 class LiteFound(NamedTuple):
@@ -66,7 +52,7 @@ def clients_of(batch: ReceiveBatch, several: Sequence[Receive]) -> dict[str, lis
 def find(tx: Transaction, batch: ReceiveBatch, clients: dict[str, list[Receive]]) -> LiteFound:
     """The messages that the scan has passed and the clients may get, at most as many as each asks for."""
     names = _names(batch, clients)
-    places = _PLACES.rows(tx.conn, names)
+    places = LITE_PLACES.rows(tx.conn, names)
     if not places:
         return LiteFound([], {}, {}, {}, left_over=_is_hidden(tx, names))
     again: dict[str, list[RedrivenRow]] = {}
@@ -99,14 +85,12 @@ def _redriven_to(
     tx: Transaction, batch: ReceiveBatch, clients: dict[str, list[Receive]], names: dict[str, Any]
 ) -> dict[str, list[RedrivenRow]]:
     """Messages that were redriven to the group, by client: for each at most half of what it asks for."""
-    redriven = _REDRIVEN_TO_CLIENTS if batch.group.chooses else _REDRIVEN
     found: dict[str, list[RedrivenRow]] = {}
     taken: set[int] = set()
-    for row in redriven.rows(tx.conn, names | {"limit": batch.room}):
+    for row in ready.lock_redriven(tx.conn, names | {"limit": batch.room}, chooses=batch.group.chooses):
         theirs = found.setdefault(row.client_id, [])
         asked = sum(each.batch_size for each in clients[row.client_id])
-        # Room for one message cannot be halved: alternate.
-        if row.message_key not in taken and len(theirs) < (asked // 2 or batch.rotation % 2):
+        if row.message_key not in taken and len(theirs) < half_of(asked, batch.rotation):
             theirs.append(row)
             taken.add(row.message_key)
     return found
@@ -118,7 +102,7 @@ def _names(batch: ReceiveBatch, clients: Iterable[str]) -> dict[str, Any]:
 
 def _is_hidden(tx: Transaction, names: dict[str, Any]) -> bool:
     """Whether nothing was found only because another server has locked the queues."""
-    return tx.has_other_writers and tx.conn.execute(_IS_MORE, names).first() is not None
+    return tx.has_other_writers and tx.conn.execute(IS_MORE_OF_LITE, names).first() is not None
 
 
 def _read(
@@ -194,50 +178,3 @@ def _share(several: Sequence[Receive], room: int, opened: int) -> int:
     if any(each.heads_only for each in several):
         return 1
     return 1 << max(0, (room // opened).bit_length() - 1)
-
-
-_SUBSCRIBERS = rows_parameter("subscribers", text=("client_id",))
-_SUBSCRIBED = subscriptions(bindparam("group_id"), bindparam("topic_id"))
-_IS_BEHIND = REACHED.c.next_offset < STORED.c.next_offset
-
-
-def _places(*columns: Any) -> Select[Any]:
-    return (
-        select(*columns)
-        .select_from(STORED)
-        .join(REACHED, REACHED.c.queue_id == STORED.c.queue_id)
-        .where(STORED.c.topic_id == bindparam("topic_id"), REACHED.c.group_id == bindparam("group_id"))
-        .order_by(STORED.c.number)
-    )
-
-
-_PLACES = RowStatement(
-    QueueToScan,
-    _places(*columns_of_place(REACHED, STORED, literal_column("0"))).with_for_update(of=REACHED, skip_locked=True),
-)
-_IS_MORE: Select[Any] = select(literal_column("1")).where(
-    or_(
-        positions.any_open_of(select(_SUBSCRIBERS.c.client_id)),
-        ready.SINCE_MS.is_not(None),
-        _places(REACHED.c.queue_id).where(_IS_BEHIND).order_by(None).exists(),
-    )
-)
-
-
-def _redriven(client_id: ColumnElement[str]) -> Select[Any]:
-    return (
-        select(AGAIN.c.message_key, AGAIN.c.attempt, client_id.label("client_id"))
-        .order_by(AGAIN.c.visible_at_ms)
-        .limit(bindparam("limit"))
-        .with_for_update(of=AGAIN, skip_locked=True)
-    )
-
-
-_REDRIVEN = RowStatement(RedrivenRow, _redriven(literal_column("''")))
-_REDRIVEN_TO_CLIENTS = RowStatement(
-    RedrivenRow,
-    _redriven(_SUBSCRIBED.c.client_id)
-    .join_from(AGAIN, HEADS, HEADS.c.message_key == AGAIN.c.message_key)
-    .join(_SUBSCRIBED, _SUBSCRIBED.c.lite_topic == HEADS.c.message_group)
-    .where(_SUBSCRIBED.c.client_id.in_(select(_SUBSCRIBERS.c.client_id))),
-)

@@ -6,8 +6,9 @@ client that may receive it, or nobody. The scan of `receiving.scan` is for all o
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 from sqlalchemy import BigInteger, ColumnElement, bindparam, case, literal_column, or_, select
@@ -26,8 +27,8 @@ from popserver.messages.by_key import by_keys
 from popserver.messages.lite_topics import first_key_of
 from popserver.messages.ranges import PASSED, WINDOW_OFFSETS
 from popserver.model.topic import message_key, offset_of, queue_of
-from popserver.receiving.batch import Candidate, ReceiveBatch
-from popserver.receiving.grant import Receive
+from popserver.receiving import lite
+from popserver.receiving.batch import Candidate, Found, Grant, Portion, Receive, ReceiveBatch, load_again
 from popserver.receiving.lite import EVERY_CLIENT, LiteFound
 
 # One search reads at most so many new messages: those of clients that do not ask cost a row each.
@@ -75,7 +76,27 @@ class Fresh(NamedTuple):
     left_over: bool
 
 
-def read_on(tx: Transaction, batch: ReceiveBatch, clients: dict[str, list[Receive]], passed: LiteFound) -> Fresh:
+def find(tx: Transaction, batch: ReceiveBatch, several: Sequence[Receive]) -> Found:
+    """The messages of each client: redriven ones, those of open lite topics, and new ones."""
+    clients = lite.clients_of(batch, several)
+    passed = lite.find(tx, batch, clients)
+    fresh = _read_on(tx, batch, clients, passed)
+
+    def of(client_id: str) -> list[Candidate]:
+        again = load_again(tx, batch, passed.again.get(client_id, ()))
+        in_runs = (each for run in passed.runs.get(client_id, ()) for each in run.found)
+        return [*again, *in_runs, *fresh.found.get(client_id, ())]
+
+    return Found(
+        [Portion(client_id, receives, of(client_id)) for client_id, receives in clients.items()],
+        [run for runs in passed.runs.values() for run in runs],
+        passed.left_over or fresh.left_over,
+        partial(_store_waiting, tx, batch, fresh),
+        lambda: False,  # `left_over` says it
+    )
+
+
+def _read_on(tx: Transaction, batch: ReceiveBatch, clients: dict[str, list[Receive]], passed: LiteFound) -> Fresh:
     """Read on in each queue until the clients have as many as they ask for. The group's progress moves on."""
     search = _LiteSearch(batch, clients, passed)
     moved: list[tuple[int, int, int]] = []
@@ -104,17 +125,11 @@ def read_on(tx: Transaction, batch: ReceiveBatch, clients: dict[str, list[Receiv
     return Fresh(search.candidates(tx), search.waiting, search.with_row, left_over or shares)
 
 
-def store_waiting(
-    tx: Transaction,
-    batch: ReceiveBatch,
-    fresh: Fresh,
-    left: Iterable[tuple[str, Candidate]],
-    locked: Collection[MessageGroupKey | None],
+def _store_waiting(
+    tx: Transaction, batch: ReceiveBatch, fresh: Fresh, left: Iterable[tuple[str, Candidate]], grants: Sequence[Grant]
 ) -> None:
-    """Give a row to the lite topics of messages that were found and not granted.
-
-    `left` are those that no receive took, each with its client; `locked` are the lite topics of the grants.
-    """
+    """Give a row to the lite topics of messages that were found and not granted."""
+    locked = {each.found.member for each in grants}
     for client_id, each in left:
         if each.member is None:
             continue  # it was redriven to the group, and has a delivery already

@@ -23,28 +23,7 @@ from popserver.filters import SqlFilter
 from popserver.messages.by_key import MessageQuery, MessageRow, by_keys, row_query
 from popserver.messages.ranges import FilterQuery, Unjudged, shares
 from popserver.model.topic import message_key, offset_of, queue_of
-from popserver.receiving.batch import Candidate, ReceiveBatch
-
-# A group gets at least this many messages together, if it has them: a group's cost does not depend on their number.
-SHARE_MIN = 8
-# A look reads this many messages for each one that it needs, because the filter may refuse some.
-_JUDGED_PER_WANTED = 8
-
-
-class GroupRun(NamedTuple):
-    """An open message group: its messages that may be granted, in order.
-
-    `next_offset` is where the group continues after them. It is None if no message is left up to the scan's position:
-    then the group's row goes, and the scan continues with the group. `stays_open` says whether more may be granted at
-    once if no message of `found` is, because a filter refused all. `rest` has the keys and attempts of messages that
-    may follow `found` if there is room.
-    """
-
-    member: MessageGroupKey
-    found: list[Candidate]
-    next_offset: int | None
-    stays_open: bool
-    rest: Sequence[tuple[int, int]] = ()
+from popserver.receiving.batch import JUDGED_PER_WANTED, SHARE_MIN, Candidate, GroupRun, ReceiveBatch
 
 
 class OpenGroups(NamedTuple):
@@ -122,7 +101,7 @@ def to_judge(
     if not bounds:
         return Unjudged([], 0)
     share = max(SHARE_MIN, batch.room // len(opened))
-    asked = {"bounds": encode_rows(bounds), "share": _JUDGED_PER_WANTED * share, "limit": limit}
+    asked = {"bounds": encode_rows(bounds), "share": JUDGED_PER_WANTED * share, "limit": limit}
     return _TO_JUDGE.rows(conn, wanted, asked)
 
 
@@ -219,7 +198,7 @@ def _parts(
     limit: int,
 ) -> tuple[list[_Part], dict[int, MessageRow]]:
     """The messages taken from each group, and their rows by message key."""
-    asked = 1 if batch.wanted.wants_all else _JUDGED_PER_WANTED
+    asked = 1 if batch.wanted.wants_all else JUDGED_PER_WANTED
     bounds = encode_rows([_bounds(number, each, places[each.queue_id]) for number, each in enumerate(opened)])
     names = {"bounds": bounds, "share": asked * share, "limit": asked * limit}
     if batch.wanted.wants_all:
@@ -239,7 +218,7 @@ def _shared_out(
     limit: int,
 ) -> list[_Part]:
     """Each group's part of the rows. The rows are in the groups' order and may end before the last group."""
-    asked = 1 if batch.wanted.wants_all else _JUDGED_PER_WANTED
+    asked = 1 if batch.wanted.wants_all else JUDGED_PER_WANTED
     several: dict[tuple[int, str | None], list[MessageRow | _GroupBehindScan]] = defaultdict(list)
     for row in rows:
         several[queue_of(row.message_key), row.message_group].append(row)

@@ -1,8 +1,12 @@
 """Receive: READY → INFLIGHT.
 
-Messages come from three places: messages that are READY again, open message groups, and new messages after the group's
-progress. Messages that are READY again come first, but take at most half of the room if new messages wait, so that
-many failures do not block the rest. Open message groups leave at least an eighth of the room for new messages.
+A search finds messages that a group may have now, and grants them. It reads these sources:
+
+- messages that are READY again (`delivery.ready`): first, but at most half of the room if new messages wait, so that
+  many failures do not block the rest,
+- open message groups (`message_groups`): they leave a part of the room for new messages,
+- new messages, after the group's progress (`scan`),
+- of a topic of lite topics, the same three for each client (`lite`, `lite_scan`).
 
 Receives with the same group, topic and filter search once, together, and share what is found in turn. Messages of one
 message group go to one receive, in order, or wait.
@@ -10,34 +14,49 @@ message group go to one receive, in order, or wait.
 
 from __future__ import annotations
 
+import os
+import struct
 from collections.abc import Iterator, Sequence
-from itertools import zip_longest
+from functools import partial
+from itertools import groupby, zip_longest
 from typing import NamedTuple
 
 from popserver.catalog.progress import QueueToScan
-from popserver.delivery import ready
+from popserver.database.notifications import DUE
+from popserver.database.rows import encode_rows
+from popserver.delivery import deliveries, ready
+from popserver.delivery.history import Moved, record
 from popserver.delivery.places import OpenFrom, ReadyFrom, ReadySearch
 from popserver.delivery.ready import AgainRow
 from popserver.engine.transaction import STEP_ROWS_MAX, Transaction, carries_out
 from popserver.fifo import moving_starts
 from popserver.fifo.positions import MessageGroupKey
 from popserver.filters import Filter
-from popserver.messages.by_key import DEFERRED, Bodies, by_keys, stored_messages
+from popserver.messages.by_key import DEFERRED, Bodies, stored_messages
 from popserver.model import handles
 from popserver.model.errors import PopError
 from popserver.model.handles import Receipt
 from popserver.model.message import Delivery, StoredMessage
 from popserver.model.names import SYSTEM_DERIVED
+from popserver.model.states import Event, State, target
 from popserver.model.topic import MessageType
-from popserver.receiving import lite, lite_scan, message_groups, repeat, scan
-from popserver.receiving.batch import Candidate, ReceiveBatch
-from popserver.receiving.grant import Grant, Receive, Received, ReceiveSlot, keep_within_bytes, new_holds, write_grants
-from popserver.receiving.message_groups import GroupRun
-from popserver.receiving.repeat import HeldDelivery
-
-# One of this many searches of a topic with priorities ignores them, so that urgent messages do not starve the rest.
-FAIR_EVERY = 8
-_NEW_OF_ROOM = 8
+from popserver.receiving import answers, lite_scan, message_groups, scan
+from popserver.receiving.answers import HeldDelivery
+from popserver.receiving.batch import (
+    FAIR_EVERY,
+    NEW_OF_ROOM,
+    Candidate,
+    Found,
+    Grant,
+    GroupRun,
+    Portion,
+    Receive,
+    ReceiveBatch,
+    Received,
+    ReceiveSlot,
+    half_of,
+    load_again,
+)
 
 
 class AttemptResult(NamedTuple):
@@ -45,14 +64,6 @@ class AttemptResult(NamedTuple):
 
     grants: list[tuple[Receipt, int]]
     more: bool
-
-
-class _Search(NamedTuple):
-    """What was found, the open message groups that are part of it, and whether messages may be left."""
-
-    found: Sequence[Candidate]
-    runs: Sequence[GroupRun]
-    left_over: bool
 
 
 @carries_out(Receive)
@@ -98,12 +109,23 @@ def _in_steps(indexes: Sequence[int], sizes: Sequence[int]) -> Iterator[list[int
 
 def _receive_batch(tx: Transaction, several: Sequence[Receive]) -> list[Received]:
     batch = receive_batch_of(several)
-    if not any(each.attempt_id for each in several):
-        return _serve(tx, batch, several)
-    repeated = _repeated(tx, batch, several)
+    held = answers.repeated(tx, batch, several) if any(each.attempt_id for each in several) else {}
+    # They have not searched for new messages: `more` passes their wake-ups on to other polls.
+    repeated = {index: Received(_deliveries(tx, batch, each), more=True) for index, each in held.items()}
     others = [each for index, each in enumerate(several) if index not in repeated]
-    served = iter(_serve(tx, batch, others) if others else ())
-    return [repeated[index] if index in repeated else next(served) for index in range(len(several))]
+    served = [Received([], more=True) for _ in others]
+    if others and tx.answer_bytes > 0:
+        slots, left_over = _find_and_grant(tx, batch._replace(room=sum(each.batch_size for each in others)), others)
+        bodies = [grant.found.row.body for slot in slots for grant in slot.grants]
+        if any(body is DEFERRED for body in bodies):
+            left_over = answers.keep_within_bytes(tx, slots) or left_over
+        else:
+            # All bodies are small: a few bytes over the limit do no harm.
+            tx.answer_bytes -= sum(map(len, bodies))
+        served = _answers(tx, batch, slots, left_over=left_over)
+    for index in sorted(repeated):
+        served.insert(index, repeated[index])
+    return served
 
 
 def receive_batch_of(several: Sequence[Receive]) -> ReceiveBatch:
@@ -128,49 +150,34 @@ def receive_batch_of(several: Sequence[Receive]) -> ReceiveBatch:
     )
 
 
-def _repeated(tx: Transaction, batch: ReceiveBatch, several: Sequence[Receive]) -> dict[int, Received]:
-    """The answers to repeated receives, by the index of the request."""
-    by_attempt = {index: each.attempt_id for index, each in enumerate(several) if each.attempt_id}
-    held = repeat.held_by(tx, batch, by_attempt.values())
-    answers: dict[int, Received] = {}
-    for index, attempt_id in by_attempt.items():
-        if attempt_id in held:
-            if not held[attempt_id]:
-                answers[index] = Received([], more=True)
-                continue
-            one, until_ms = several[index], tx.now_ms + several[index].invisible_ms
-            held[attempt_id] = repeat.take_back(tx, held[attempt_id], one.holder, one.client_id, until_ms)
-            answers[index] = _again(tx, batch, held[attempt_id])
-    return answers
-
-
-def _again(tx: Transaction, batch: ReceiveBatch, held: list[HeldDelivery]) -> Received:
-    stored = stored_messages(tx.conn, (each.row for each in held), batch.topic)
-    deliveries = [_delivery(each.receipt, message, each.attempt) for message, each in zip(stored, held, strict=True)]
-    # It has not searched for new messages: `more` passes its wake-up on to another poll.
-    return Received(deliveries, more=True)
-
-
-def _serve(tx: Transaction, batch: ReceiveBatch, several: Sequence[Receive]) -> list[Received]:
-    batch = batch._replace(room=sum(request.batch_size for request in several))
-    if tx.answer_bytes <= 0:
-        return [Received([], more=True) for _ in several]
-    slots, left_over = _find_and_grant(tx, batch, several)
-    bodies = [grant.found.row.body for slot in slots for grant in slot.grants]
-    if any(body is DEFERRED for body in bodies):
-        left_over = keep_within_bytes(tx, slots) or left_over
-    else:
-        # All bodies are small: a few bytes over the limit do no harm.
-        tx.answer_bytes -= sum(map(len, bodies))
-    return _answers(tx, batch, slots, left_over=left_over)
-
-
 def _find_and_grant(tx: Transaction, batch: ReceiveBatch, several: Sequence[Receive]) -> tuple[list[ReceiveSlot], bool]:
     """The grants of each request, and whether messages may be left."""
     if several[0].is_paused:
         return [ReceiveSlot(request, request.batch_size, []) for request in several], False
-    if MessageType.LITE in batch.topic.accepts:
-        return _find_and_grant_lite(tx, batch, several)
+    found = (lite_scan.find if MessageType.LITE in batch.topic.accepts else _find)(tx, batch, several)
+    slots: list[ReceiveSlot] = []
+    left: list[tuple[str, Candidate]] = []
+    for portion in found.portions:
+        of_portion, rest = _distribute(tx, portion)
+        slots += of_portion
+        left += rest
+    if len(found.portions) > 1:
+        slot_of = {id(slot.request): slot for slot in slots}
+        slots = [slot_of[id(each)] for each in several]
+    grants = [grant for slot in slots for grant in slot.grants]
+    left_over = found.left_over or bool(left)
+    if found.runs:
+        granted = {grant.receipt.message_key for grant in grants}
+        left_over = message_groups.advance(tx, found.runs, batch.group.group_id, granted) or left_over
+        with_row = {run.member for run in found.runs if run.next_offset is not None}
+        left = [(client_id, each) for client_id, each in left if each.member not in with_row]
+    found.keep(left, grants)
+    write_grants(tx, batch, grants)
+    return slots, left_over or (not grants and found.is_hidden())
+
+
+def _find(tx: Transaction, batch: ReceiveBatch, several: Sequence[Receive]) -> Found:
+    """What all requests may have, of a topic without lite topics."""
     if tx.has_other_writers:
         batch = batch._replace(names=batch.names | _search_from(tx, batch))
     places = scan.lock_places(tx, batch)
@@ -181,55 +188,17 @@ def _find_and_grant(tx: Transaction, batch: ReceiveBatch, several: Sequence[Rece
             moving_starts.advance(tx, batch.topic.topic_id, places)
     is_any_again = not places or places[0].ready_since_ms is not None
     # Messages without a message group that are READY again, the longest waiting first.
-    names = batch.names | {"limit": batch.room}
-    ready_again = ready.lock(tx.conn, names) if is_any_again else []
+    ready_again = ready.lock(tx.conn, batch.names | {"limit": batch.room}) if is_any_again else []
     if ready_again and not places and tx.has_other_writers:
         _saw(tx, batch, ReadyFrom, ready_again[0].first_ms)
+    keep, is_hidden = partial(scan.store_left_over, tx, batch), partial(_is_hidden, tx, batch)
     if ready_again or any(place.open_since_ms is not None for place in places):
-        search = _old_and_new(tx, batch, places, ready_again, heads_only=any(each.heads_only for each in several))
-    else:
-        new = scan.read_on(tx, batch, places, batch.room, beside_runs=False)
-        search = _Search(new.found, [], new.left_over)
-    slots, left = _distribute(tx, several, search.found)
-    grants = [grant for slot in slots for grant in slot.grants]
-    left_over = search.left_over or bool(left)
-    if search.runs:
-        granted = {grant.receipt.message_key for grant in grants}
-        left_over = message_groups.advance(tx, search.runs, batch.group.group_id, granted) or left_over
-    if left:
-        # Not those message groups that have a row.
-        members = {run.member for run in search.runs if run.next_offset is not None}
-        scan.store_left_over(tx, batch, [each for each in left if each.member not in members])
-    write_grants(tx, batch, grants)
-    return slots, left_over or (not grants and _is_hidden(tx, batch))
-
-
-def _find_and_grant_lite(
-    tx: Transaction, batch: ReceiveBatch, several: Sequence[Receive]
-) -> tuple[list[ReceiveSlot], bool]:
-    """The same for a topic of lite topics."""
-    clients = lite.clients_of(batch, several)
-    found = lite.find(tx, batch, clients)
-    fresh = lite_scan.read_on(tx, batch, clients, found)
-    slots: dict[int, ReceiveSlot] = {}
-    left: list[tuple[str, Candidate]] = []
-    for client_id, receives in clients.items():
-        again = _load(tx, batch, found.again.get(client_id, ()))
-        in_runs = [each for run in found.runs.get(client_id, ()) for each in run.found]
-        theirs = [*again, *in_runs, *fresh.found.get(client_id, ())]
-        of_client, rest = _distribute(tx, receives, theirs)
-        slots |= {id(each): slot for each, slot in zip(receives, of_client, strict=True)}
-        left += ((client_id, each) for each in rest)
-    in_order = [slots[id(each)] for each in several]
-    grants = [grant for slot in in_order for grant in slot.grants]
-    runs = [run for several_runs in found.runs.values() for run in several_runs]
-    granted = {grant.receipt.message_key for grant in grants}
-    left_over = message_groups.advance(tx, runs, batch.group.group_id, granted) or found.left_over or fresh.left_over
-    with_row = {run.member for run in runs if run.next_offset is not None}
-    without_row = [(client_id, each) for client_id, each in left if each.member not in with_row]
-    lite_scan.store_waiting(tx, batch, fresh, without_row, {grant.found.member for grant in grants})
-    write_grants(tx, batch, grants)
-    return in_order, left_over or bool(left)
+        candidates, runs, left_over = _old_and_new(
+            tx, batch, places, ready_again, heads_only=any(each.heads_only for each in several)
+        )
+        return Found([Portion("", several, candidates)], runs, left_over, keep, is_hidden)
+    new = scan.read_on(tx, batch, places, batch.room, beside_runs=False)
+    return Found([Portion("", several, new.found)], [], new.left_over, keep, is_hidden)
 
 
 def _old_and_new(
@@ -239,10 +208,11 @@ def _old_and_new(
     ready_again: Sequence[AgainRow],
     *,
     heads_only: bool,
-) -> _Search:
-    """Share the room between messages that are READY again, open message groups and new messages."""
+) -> tuple[list[Candidate], Sequence[GroupRun], bool]:
+    """Portion the room between messages that are READY again, open message groups and new messages."""
     new_waits = any(place.next_offset < place.end_offset for place in places)
-    before = _room_for_old(batch, new_waits=new_waits)
+    # For messages that are READY again and those of open message groups.
+    before = half_of(batch.room, batch.rotation) if new_waits else batch.room
     kept = min(len(ready_again), before // 2)
     runs, is_all = message_groups.open_groups(
         tx,
@@ -250,7 +220,7 @@ def _old_and_new(
         places,
         for_again=max(before - len(ready_again), (before + 1) // 2),
         # Even if the groups have many older messages, some room is kept for new ones.
-        limit=batch.room - kept - (max(1, batch.room // _NEW_OF_ROOM) if before < batch.room else 0),
+        limit=batch.room - kept - (max(1, batch.room // NEW_OF_ROOM) if before < batch.room else 0),
         heads_only=heads_only,
     )
     in_runs = [each for run in runs for each in run.found]
@@ -259,10 +229,10 @@ def _old_and_new(
     reserved = len(in_runs) + max(kept, unused, min(len(ready_again), before - len(in_runs)))
     new = scan.read_on(tx, batch, places, max(0, batch.room - reserved), beside_runs=bool(in_runs))
     # There may be fewer new messages than room for them, or the filter may refuse them.
-    again = _load(tx, batch, ready_again[: batch.room - len(in_runs) - len(new.found)])
+    again = load_again(tx, batch, ready_again[: batch.room - len(in_runs) - len(new.found)])
     room = batch.room - len(in_runs) - len(new.found) - len(again)
     rest = [] if heads_only else message_groups.rest_of(tx, batch, runs, room)
-    return _Search(_interleaved(again, [*in_runs, *rest, *new.found]), runs, new.left_over or not is_all)
+    return _interleaved(again, [*in_runs, *rest, *new.found]), runs, new.left_over or not is_all
 
 
 def _interleaved(again: Sequence[Candidate], others: Sequence[Candidate]) -> list[Candidate]:
@@ -278,34 +248,18 @@ def _interleaved(again: Sequence[Candidate], others: Sequence[Candidate]) -> lis
     return [each for pair in zip_longest(failed, rest) for each in pair if each is not None]
 
 
-def _room_for_old(batch: ReceiveBatch, *, new_waits: bool) -> int:
-    """How much of the room may go to messages that are READY again or in open message groups."""
-    if not new_waits:
-        return batch.room
-    # Room for one message cannot be halved: alternate.
-    return batch.room // 2 or batch.rotation % 2
-
-
-def _load(tx: Transaction, batch: ReceiveBatch, ready_again: Sequence[AgainRow | lite.RedrivenRow]) -> list[Candidate]:
-    attempts = {row.message_key: row.attempt + 1 for row in ready_again}
-    found = by_keys(tx.conn, attempts, batch.bodies)
-    return [Candidate(row, attempts[key], has_delivery=True) for key, row in found.items()]
-
-
-def _distribute(
-    tx: Transaction, several: Sequence[Receive], found: Sequence[Candidate]
-) -> tuple[list[ReceiveSlot], list[Candidate]]:
+def _distribute(tx: Transaction, portion: Portion) -> tuple[list[ReceiveSlot], list[tuple[str, Candidate]]]:
     """Deal the messages out: each request in turn gets as many as it asked for. Returns the grants, and what is left.
 
     Messages of one message group go to one request, in order. There are never more messages than room, so each message
     group's first message finds a place.
     """
-    slots = [ReceiveSlot(request, request.batch_size, []) for request in several]
+    slots = [ReceiveSlot(request, request.batch_size, []) for request in portion.receives]
     owner: dict[MessageGroupKey, ReceiveSlot | None] = {}
-    left: list[Candidate] = []
-    holds = iter(new_holds(len(found)))
+    left: list[tuple[str, Candidate]] = []
+    holds = iter(new_holds(len(portion.found)))
     turn = 0
-    for each in found:
+    for each in portion.found:
         while turn < len(slots) - 1 and not slots[turn].room:
             turn += 1
         slot: ReceiveSlot | None = slots[turn]
@@ -314,7 +268,7 @@ def _distribute(
             if slot is None or not slot.room:
                 # Later messages of the group must wait for this one.
                 owner[each.member] = None
-                left.append(each)
+                left.append((portion.client_id, each))
                 continue
             if slot.request.heads_only:
                 owner[each.member] = None
@@ -325,6 +279,80 @@ def _distribute(
         slot.grants.append(Grant(each, held, request))
         slot.room -= 1
     return slots, left
+
+
+def new_holds(count: int) -> list[int]:
+    """Random hold ids. They must be secret: a receipt handle proves a hold by its id."""
+    # 63 bits: the databases' integers are signed.
+    return [bits >> 1 for bits in struct.unpack(f"{count}Q", os.urandom(8 * count))]
+
+
+def write_grants(tx: Transaction, batch: ReceiveBatch, grants: Sequence[Grant]) -> None:
+    """Write the holds. A message that was granted before has a delivery row already."""
+    again = [grant for grant in grants if grant.found.has_delivery]
+    new = [grant for grant in grants if not grant.found.has_delivery]
+    if again:
+        deliveries.grant_again(tx, _as_holds(again))
+    if new:
+        topic_id = batch.topic.topic_id
+        rows = [
+            (
+                receipt.group_id,
+                receipt.message_key,
+                topic_id,
+                _GRANTED,
+                1,
+                receipt.hold_id,
+                receipt.ends_at_ms,
+                request.holder._value_,
+                request.client_id,
+                found.member and found.member.message_group,
+                request.attempt_id,
+            )
+            for found, receipt, request in new
+        ]
+        deliveries.add(tx, rows)
+    if grants:
+        ends_at_ms = min(grant.receipt.ends_at_ms for grant in grants)
+        tx.due[DUE] = min(ends_at_ms, tx.due.get(DUE, ends_at_ms))
+    if Event.RECEIVE not in batch.group.history.kept:
+        return
+    for client_id, several in groupby(grants, key=lambda grant: grant.request.client_id):
+        moved = (Moved(each.receipt.message_key, State.READY, each.found.attempt, client_id) for each in several)
+        record(tx, batch.group, Event.RECEIVE, moved)
+
+
+def _as_holds(grants: Sequence[Grant]) -> str:
+    return encode_rows(
+        [
+            (
+                *grant.receipt[:4],
+                grant.request.holder.value,
+                grant.request.client_id,
+                grant.found.member and grant.found.member.message_group,
+                grant.request.attempt_id,
+            )
+            for grant in grants
+        ]
+    )
+
+
+_GRANTED = target(Event.RECEIVE).value
+
+
+def _answers(tx: Transaction, batch: ReceiveBatch, slots: Sequence[ReceiveSlot], *, left_over: bool) -> list[Received]:
+    granted = [HeldDelivery(each.found.row, each.receipt, each.found.attempt) for slot in slots for each in slot.grants]
+    made = iter(_deliveries(tx, batch, granted))
+    return [Received([next(made) for _ in slot.grants], left_over or not slot.room) for slot in slots]
+
+
+def _deliveries(tx: Transaction, batch: ReceiveBatch, held: Sequence[HeldDelivery]) -> list[Delivery]:
+    stored = stored_messages(tx.conn, (each.row for each in held), batch.topic)
+    return [_delivery(each.receipt, message, each.attempt) for each, message in zip(held, stored, strict=True)]
+
+
+def _delivery(held: Receipt, stored: StoredMessage, attempt: int) -> Delivery:
+    return Delivery(stored, handles.encode_receipt(held, stored.message.message_id), attempt, held.ends_at_ms)
 
 
 def _is_hidden(tx: Transaction, batch: ReceiveBatch) -> bool:
@@ -353,19 +381,3 @@ def _saw(tx: Transaction, batch: ReceiveBatch, kind: type[ReadyFrom | OpenFrom],
     """Remember which one was first, once the transaction is committed: it may have granted it."""
     search = ReadySearch(batch.group.group_id, batch.topic.topic_id)
     tx.after_commit.append(tx.remembered(kind).saw(search, first_ms, tx.now_ms))
-
-
-def _answers(tx: Transaction, batch: ReceiveBatch, slots: Sequence[ReceiveSlot], *, left_over: bool) -> list[Received]:
-    rows = [grant.found.row for slot in slots for grant in slot.grants]
-    stored = iter(stored_messages(tx.conn, rows, batch.topic))
-    return [
-        Received(
-            [_delivery(grant.receipt, next(stored), grant.found.attempt) for grant in slot.grants],
-            left_over or not slot.room,
-        )
-        for slot in slots
-    ]
-
-
-def _delivery(held: Receipt, stored: StoredMessage, attempt: int) -> Delivery:
-    return Delivery(stored, handles.encode_receipt(held, stored.message.message_id), attempt, held.ends_at_ms)

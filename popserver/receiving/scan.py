@@ -128,10 +128,12 @@ def read_on(
     return Scanned(found, left_over)
 
 
-def store_left_over(tx: Transaction, batch: ReceiveBatch, left: Iterable[Candidate]) -> None:
+def store_left_over(
+    tx: Transaction, batch: ReceiveBatch, left: Iterable[tuple[str, Candidate]], _grants: object
+) -> None:
     """Give a row to the message groups of messages that were found, but not granted: the grants lock these groups."""
     first: dict[MessageGroupKey, int] = {}
-    for each in left:
+    for _, each in left:
         if each.member is not None:
             first.setdefault(each.member, offset_of(each.row.message_key))
     if first:
@@ -151,29 +153,31 @@ def _read_on(
     tx: Transaction, batch: ReceiveBatch, place: QueueToScan, limit: int, window: int
 ) -> tuple[list[MessageRow], int]:
     """The messages of one queue after the group's progress that the filter accepts, and the offset reached."""
-    start = max(place.next_offset, place.min_offset)
+    start, end = max(place.next_offset, place.min_offset), place.end_offset
+    queue_key = place.queue_id << OFFSET_BITS
     if batch.wanted == EVERYTHING and not batch.takes_groups:
-        names = _between(place, start, place.end_offset, limit)
+        names = {"from_key": queue_key + start, "to_key": queue_key + end, "limit": limit}
         rows = _NEXT.rows(tx.conn, names, bodies=batch.bodies)
         # The topic's types are cached and may have changed since, so the messages are checked for a message group.
         if not (batch.keeps_order and any(row.message_group for row in rows)):
-            return rows, offset_of(rows[-1].message_key) + 1 if len(rows) == limit else place.end_offset
-    return _read_window(tx, batch, place, limit, range(start, min(place.end_offset, start + window)))
-
-
-def _read_window(
-    tx: Transaction, batch: ReceiveBatch, place: QueueToScan, limit: int, offsets: range
-) -> tuple[list[MessageRow], int]:
-    names = _between(place, offsets.start, offsets.stop, limit)
-    names |= batch.names | {"for_queue": place.queue_id, "queue_key": place.queue_id << OFFSET_BITS}
-    names |= {"start_key": names["queue_key"] + place.start_offset, "start_offset": place.start_offset}
+            return rows, offset_of(rows[-1].message_key) + 1 if len(rows) == limit else end
+    names = {
+        **batch.names,
+        "from_key": queue_key + start,
+        "to_key": queue_key + min(end, start + window),
+        "limit": limit,
+        "for_queue": place.queue_id,
+        "queue_key": queue_key,
+        "start_key": queue_key + place.start_offset,
+        "start_offset": place.start_offset,
+    }
     if isinstance(batch.wanted, SqlFilter):
         rows, reached = _read_judged(tx, batch, names)
     else:
         rows, reached = _read_tagged(tx, batch, batch.wanted, names)
-    if batch.keeps_order and reached - offsets.start > len(rows):
+    if batch.keeps_order and reached - start > len(rows):
         # This must run before the grants, which lock message groups too.
-        tx.conn.execute(_STORE_LOCKED.of(tx.conn), names | {"to_key": names["queue_key"] + reached})
+        tx.conn.execute(_STORE_LOCKED.of(tx.conn), names | {"to_key": queue_key + reached})
     return rows, reached
 
 
@@ -201,11 +205,6 @@ def _read_judged(tx: Transaction, batch: ReceiveBatch, names: dict[str, Any]) ->
     rows = query.rows(tx.conn, names | {"keys": encode_column(keys)}, bodies=batch.bodies) if keys else []
     reached = rows[-1].message_key + 1 if len(rows) == names["limit"] else to_key
     return rows, reached - names["queue_key"]
-
-
-def _between(place: QueueToScan, start: int, end: int, limit: int) -> dict[str, Any]:
-    queue_key = place.queue_id << OFFSET_BITS
-    return {"from_key": queue_key + start, "to_key": queue_key + end, "limit": limit}
 
 
 def _start(dialect: Dialect, message_group: Any, of_queue: str) -> ColumnElement[int]:

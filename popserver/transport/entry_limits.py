@@ -7,12 +7,11 @@ A method may have a lower limit with its own sentence.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
-from google.protobuf.message import Message
 
 # The key is the message type and the name of the list. If a method has its own limit, this one is higher.
 ENTRIES_MAX = {
@@ -52,6 +51,10 @@ ENTRIES_MAX = {
 }
 
 
+# Gets a field of a message, or of a message inside it.
+_Field = Callable[[object], Any]
+
+
 class ListField(NamedTuple):
     """A list in a request: the path of fields to it, and how many entries it may have."""
 
@@ -63,15 +66,25 @@ class ListField(NamedTuple):
         return ".".join(field.name for field in self.path)
 
 
+class CountedList(NamedTuple):
+    """A list to count. If a list on the path to it has several such lists, the longest counts."""
+
+    entries_max: int
+    entry_bytes_min: int
+    steps: Sequence[_Field]  # to the lists on the path, each from the entries of the one before
+    entries: _Field
+    name: str
+
+
 class ListLimits(NamedTuple):
     """How long the lists of a method's requests may be."""
 
+    method: str
     bytes_min: float  # a request of this size or less has no list that is too long
-    # Gets a request and its size in bytes. Names the list that is too long, or returns an empty string.
-    refusal: Callable[[Message, int], str]
+    lists: Sequence[CountedList]
 
 
-NO_LISTS = ListLimits(math.inf, lambda _request, _size: "")
+NO_LISTS = ListLimits("", math.inf, ())
 
 
 def check(method: str, request: Descriptor) -> ListLimits:
@@ -79,22 +92,11 @@ def check(method: str, request: Descriptor) -> ListLimits:
 
     An entry takes at least one byte, and most kinds at least two, so a small request needs no counting.
     """
-    lists = [(each.entries_max, _entry_bytes_min(each), *_steps_to(each.path), each.name) for each in lists_of(request)]
-
-    def refusal(sent: Message, size: int) -> str:
-        for most, entry_bytes, steps, list_of, name in lists:
-            if size <= most * entry_bytes:
-                continue
-            holders: Iterable[object] = (sent,)
-            for step in steps:
-                holders = [each for holder in holders for each in step(holder)]
-            # If a list on the path has several such lists, the longest counts.
-            count = max(map(len, map(list_of, holders)), default=0)
-            if count > most:
-                return f"{name} has {count} entries, at most {most} are allowed in one {method}; send several requests"
-        return ""
-
-    return ListLimits(min((most * entry_bytes for most, entry_bytes, *_ in lists), default=math.inf), refusal)
+    lists = [
+        CountedList(each.entries_max, _entry_bytes_min(each), *_steps_to(each.path), each.name)
+        for each in lists_of(request)
+    ]
+    return ListLimits(method, min((each.entries_max * each.entry_bytes_min for each in lists), default=math.inf), lists)
 
 
 def lists_of(
@@ -114,10 +116,6 @@ def _entry_bytes_min(each: ListField) -> int:
     """The fewest bytes of an entry: numbers may be packed, every other entry has a tag and a length."""
     field = each.path[-1]
     return 2 if field.type in (field.TYPE_MESSAGE, field.TYPE_STRING, field.TYPE_BYTES) else 1
-
-
-# Gets a field of a message, or of a message inside it.
-_Field = Callable[[object], Any]
 
 
 def _steps_to(path: Sequence[FieldDescriptor]) -> tuple[list[_Field], _Field]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Generic, NamedTuple, Never, Self, TypeVar, cast
 
@@ -260,8 +260,18 @@ def reader(message_class: type[Decoded], bytes_max: int, lists: ListLimits = NO_
             request = parse(data)
         except DecodeError:
             return _no_request(type_name, size)
-        refusal = lists.refusal(request, size) if size > lists.bytes_min else ""
-        return BadRequest(refusal) if refusal else request
+        for each in lists.lists if size > lists.bytes_min else ():
+            if size > each.entries_max * each.entry_bytes_min:
+                holders: Iterable[object] = (request,)
+                for step in each.steps:
+                    holders = [entry for holder in holders for entry in step(holder)]
+                count = max(map(len, map(each.entries, holders)), default=0)
+                if count > each.entries_max:
+                    return BadRequest(
+                        f"{each.name} has {count} entries, at most {each.entries_max} are allowed in one"
+                        f" {lists.method}; send several requests"
+                    )
+        return request
 
     return read
 

@@ -94,7 +94,7 @@ ROOMS: dict[str, MutatedRoom] = {
         ),
     ),
     "receiving": MutatedRoom(
-        ("popserver/receiving/scan.py", "popserver/receiving/receive.py", "popserver/receiving/grant.py"),
+        ("popserver/receiving/scan.py", "popserver/receiving/receive.py", "popserver/receiving/answers.py"),
         ("tests/receiving", "tests/fifo/test_receipts.py", "tests/delivery/test_model.py"),
     ),
     "engine": MutatedRoom(

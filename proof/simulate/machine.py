@@ -33,7 +33,7 @@ from popserver.engine.clock import Alarm, ManualClock, Times
 from popserver.engine.reader import Reader
 from popserver.engine.writer import Writer
 from popserver.producing import pending
-from popserver.receiving import grant
+from popserver.receiving import receive
 from proof.simulate.servers import HERE, Line, NoFailover, Server, SimulatedFeed
 from proof.simulate.stores import Store
 from tests.support.running_broker import TestedBroker
@@ -293,7 +293,7 @@ def in_one_thread(faults: Faults, chance: random.Random) -> Iterator[None]:
             (clusters, "FailoverWatch", NoFailover),
             (clusters, "secrets", SimpleNamespace(token_hex=lambda size: chance.randbytes(size).hex())),
             # Only there: libraries take random bytes too, at their first use in a process.
-            (grant, "os", SimpleNamespace(urandom=chance.randbytes)),
+            (receive, "os", SimpleNamespace(urandom=chance.randbytes)),
             (pending, "os", SimpleNamespace(urandom=chance.randbytes)),
         ):
             patches.enter_context(patch.object(where, name, instead))

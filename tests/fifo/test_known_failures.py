@@ -13,7 +13,8 @@ from popserver.model.group import Group
 from popserver.model.message import Delivery
 from popserver.model.retry import Holder
 from popserver.model.topic import MessageType, Topic
-from popserver.receiving import grant, receive
+from popserver.receiving import receive
+from popserver.receiving.batch import Received
 from tests.support import door
 from tests.support.builders import in_order
 from tests.support.open_store import HOUR, SECOND, OpenStore, a_receive, bodies
@@ -41,7 +42,7 @@ def several(
         a_receive(group, topic, size, client_id=f"c{number}", heads_only=heads_only)
         for number, size in enumerate(batch_sizes)
     ]
-    return [each.deliveries for each in store.do(receive.receive, *requests) if isinstance(each, grant.Received)]
+    return [each.deliveries for each in store.do(receive.receive, *requests) if isinstance(each, Received)]
 
 
 @pytest.mark.row("K5")

@@ -35,8 +35,8 @@ from popserver.model.handles import Receipt
 from popserver.model.retry import Holder, RetryPolicy
 from popserver.model.states import State
 from popserver.model.topic import MessageType, message_key
-from popserver.receiving import grant
 from popserver.receiving import receive as receiving_receive
+from popserver.receiving.batch import Receive, Received
 from popserver.settling import release
 from tests.support.builders import GROUP, a_message
 from tests.support.model_in_order import Asked, Got, InOrder, ModelInOrder
@@ -226,7 +226,7 @@ class MessageGroupsAgainstModel(RuleBasedStateMachine):
         """Several receives of one transaction, checked; what they got."""
         before = [self.model.held_by_attempt(each.attempt_id, self.store.now_ms) for each in asked]
         answers = self.store.do(receiving_receive.receive, *(self._request(each, rotation) for each in asked))
-        received = [each for each in answers if isinstance(each, grant.Received)]
+        received = [each for each in answers if isinstance(each, Received)]
         got = [[Got(receipt_of(each), each.attempt) for each in answer.deliveries] for answer in received]
         states, locked = self._states(), self.model.locked()
         passed_over = {
@@ -244,7 +244,7 @@ class MessageGroupsAgainstModel(RuleBasedStateMachine):
             self.parked.add(asked[0].wanted)
         return [each for some in got for each in some]
 
-    def _request(self, asked: Asked, rotation: int) -> grant.Receive:
+    def _request(self, asked: Asked, rotation: int) -> Receive:
         return a_receive(
             self.group,
             self.topic,

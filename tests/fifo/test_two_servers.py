@@ -13,7 +13,8 @@ from popserver.database.database import Database
 from popserver.model.group import Group
 from popserver.model.message import Delivery
 from popserver.model.topic import MessageType, Topic
-from popserver.receiving import grant, receive
+from popserver.receiving import receive
+from popserver.receiving.batch import Received
 from popserver.settling import ack
 from tests.support.builders import in_order
 from tests.support.open_store import MINUTE, OpenStore, a_receive, receipt_of
@@ -63,7 +64,7 @@ def serve(store: OpenStore, group: Group, topic: Topic, seen: Seen, seed: int) -
         answers = store.do(
             receive.receive, *(a_receive(group, topic, size, rotation=number, invisible_ms=MINUTE) for size in sizes)
         )
-        got = [each.deliveries for each in answers if isinstance(each, grant.Received) and each.deliveries]
+        got = [each.deliveries for each in answers if isinstance(each, Received) and each.deliveries]
         for each in got:
             seen.got(each)
         held += got

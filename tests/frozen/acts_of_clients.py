@@ -21,7 +21,7 @@ from popserver.producing.enqueue import EnqueueDue
 from popserver.producing.half_messages import ReturnChecks
 from popserver.pulling import send_back
 from popserver.receiving import receive
-from popserver.receiving.grant import Received
+from popserver.receiving.batch import Received
 from popserver.settling import ack as settling_ack
 from popserver.settling import change, release
 from popserver.settling.ack import PlainAck

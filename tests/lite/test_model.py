@@ -15,7 +15,7 @@ from popserver.model.group import LiteModel
 from popserver.model.message import Delivery
 from popserver.model.states import State
 from popserver.model.topic import MessageType
-from popserver.receiving.grant import Received
+from popserver.receiving.batch import Received
 from popserver.receiving.receive import receive
 from tests.support.lite import lite_messages
 from tests.support.open_store import SECOND, OpenStore, a_receive, receipt_of

@@ -15,7 +15,8 @@ from popserver.lite.subscriptions import SyncLite
 from popserver.model.group import Group, LiteModel
 from popserver.model.message import Delivery
 from popserver.model.topic import MessageType, Topic
-from popserver.receiving import grant, receive
+from popserver.receiving import receive
+from popserver.receiving.batch import Received
 from popserver.settling import ack
 from tests.fifo.test_two_servers import Seen
 from tests.support.lite import lite_messages
@@ -69,7 +70,7 @@ class Server:
             for each in self._clients
         ]
         answers = self._store.do(receive.receive, *requests)
-        got = [each.deliveries for each in answers if isinstance(each, grant.Received) and each.deliveries]
+        got = [each.deliveries for each in answers if isinstance(each, Received) and each.deliveries]
         for each in got:
             self._seen.got(each)
         self._held += got

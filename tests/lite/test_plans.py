@@ -11,7 +11,7 @@ from popserver.lite import subscriptions
 from popserver.model.group import Group, LiteModel
 from popserver.model.message import Delivery
 from popserver.model.topic import MessageType, Topic
-from popserver.receiving.grant import Received
+from popserver.receiving.batch import Received
 from popserver.receiving.receive import receive
 from tests.support.lite import lite_messages
 from tests.support.open_store import HOUR, SECOND, OpenStore, a_receive, open_store

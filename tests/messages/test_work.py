@@ -15,7 +15,8 @@ from popserver.inspection.filter_trial import STEP_MESSAGES
 from popserver.messages.ranges import WINDOW_OFFSETS, Work
 from popserver.pulling import read
 from popserver.pulling.rules import Pulled
-from popserver.receiving import grant, receive
+from popserver.receiving import receive
+from popserver.receiving.batch import Receive
 from tests.support.builders import a_message
 from tests.support.open_store import OpenStore, a_receive
 
@@ -25,7 +26,7 @@ LARGE = "y" * 8_000
 LIGHT = filters_sql.parse("a = 1")
 
 
-def fill(store: OpenStore, queues: int, each: int, value: str = "0") -> grant.Receive:
+def fill(store: OpenStore, queues: int, each: int, value: str = "0") -> Receive:
     topic = store.topic(queues=queues)
     group = store.group(meets=[topic])
     for number in range(queues):

@@ -14,7 +14,7 @@ from popserver.model.topic import MessageType
 from popserver.producing import enqueue, half_messages
 from popserver.producing.half_messages import Check
 from popserver.producing.rules import Resolution
-from popserver.receiving import grant
+from popserver.receiving.batch import Receive
 from tests.support.builders import TOPIC, a_message
 from tests.support.running_broker import RunningBroker, running_broker, until
 
@@ -86,7 +86,7 @@ async def test_a_waiting_poll_gets_it_in_the_transaction_in_which_it_is_due(
         await broker.advance(MINUTE)
         (delivery,) = await poll
         await broker.ack(delivery)
-        assert any({enqueue.EnqueueDue, grant.Receive} <= kinds for kinds in together)
+        assert any({enqueue.EnqueueDue, Receive} <= kinds for kinds in together)
 
 
 async def test_a_store_that_is_gone_makes_it_late_by_a_second(
@@ -129,7 +129,7 @@ async def test_if_the_store_is_gone_waiting_polls_go_on_waiting(
     await broker.advance(MINUTE)
     monkeypatch.setattr(writer, "_run", run)
     monkeypatch.setattr(writer, "_commit", commit)
-    assert {enqueue.EnqueueDue, grant.Receive} in failed
+    assert {enqueue.EnqueueDue, Receive} in failed
     await until(lambda: broker.parked == 3)
     await broker.advance(SECOND)
     await until(lambda: sum(each.done() for each in polls) == 2)

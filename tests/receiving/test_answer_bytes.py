@@ -7,7 +7,7 @@ import pytest
 from popserver.engine.transaction import ANSWER_BYTES_MAX
 from popserver.messages.by_key import SMALL_BODY_BYTES
 from popserver.model.topic import MessageType
-from popserver.receiving import grant, receive
+from popserver.receiving import answers, receive
 from tests.support.builders import a_message, in_order
 from tests.support.open_store import OpenStore, a_receive
 
@@ -16,7 +16,7 @@ LARGE = SMALL_BODY_BYTES + 1
 
 @pytest.fixture(autouse=True)
 def few_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grant, "RECEIVE_BYTES_MAX", 3 * LARGE)
+    monkeypatch.setattr(answers, "RECEIVE_BYTES_MAX", 3 * LARGE)
 
 
 def a_body(number: int, size: int) -> bytes:

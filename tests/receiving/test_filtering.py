@@ -14,7 +14,8 @@ from popserver.model.group import Group
 from popserver.model.names import dead_letter_topic
 from popserver.model.states import State
 from popserver.model.topic import MessageType, Topic
-from popserver.receiving import grant, receive
+from popserver.receiving import receive
+from popserver.receiving.batch import Received
 from tests.support.builders import a_message, in_order
 from tests.support.open_store import SECOND, OpenStore, a_receive, bodies
 
@@ -80,7 +81,7 @@ def test_a_full_batch_does_not_look_further_than_it_must(store: OpenStore, topic
 def test_a_window_of_1000_offsets_then_others_are_let_in(store: OpenStore, topic: Topic, group: Group) -> None:
     send_tagged(store, topic, *["B"] * 1_000, "A")
     first = store.one(receive.receive, a_receive(group, topic, wanted=parse("A")))
-    assert first == grant.Received([], more=True), "unfinished, not empty"
+    assert first == Received([], more=True), "unfinished, not empty"
     assert store.lag(group).ready == 1
     second = store.one(receive.receive, a_receive(group, topic, wanted=parse("A")))
     assert (bodies(second.deliveries), second.more) == ([b"A"], False)
@@ -88,7 +89,7 @@ def test_a_window_of_1000_offsets_then_others_are_let_in(store: OpenStore, topic
 
 def test_exactly_a_window_is_read_to_its_end(store: OpenStore, topic: Topic, group: Group) -> None:
     send_tagged(store, topic, *["B"] * 1_000)
-    assert store.one(receive.receive, a_receive(group, topic, wanted=parse("A"))) == grant.Received([], more=False)
+    assert store.one(receive.receive, a_receive(group, topic, wanted=parse("A"))) == Received([], more=False)
 
 
 def test_what_comes_again_is_not_judged_again(store: OpenStore, topic: Topic, group: Group) -> None:
@@ -202,8 +203,8 @@ def test_receives_by_the_same_expression_share_one_look(store: OpenStore, topic:
         a_receive(group, topic, 2, wanted=filters_sql.parse("a > 3"), client_id=client) for client in ("c1", "c2")
     ]
     first, second = store.do(receive.receive, *requests)
-    assert isinstance(first, grant.Received)
-    assert isinstance(second, grant.Received)
+    assert isinstance(first, Received)
+    assert isinstance(second, Received)
     assert (bodies(first.deliveries), bodies(second.deliveries)) == ([b"5", b"6"], [b"7"])
 
 

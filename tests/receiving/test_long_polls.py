@@ -14,7 +14,8 @@ from popserver.model.errors import CommitUnknown, Internal, TooManyRequests
 from popserver.model.names import Resource
 from popserver.model.retry import RetryPolicy
 from popserver.model.states import State
-from popserver.receiving import flow, grant, scan
+from popserver.receiving import flow, scan
+from popserver.receiving.batch import Receive, Received
 from tests.support.builders import GROUP, TOPIC, a_message
 from tests.support.running_broker import RunningBroker, ids, running_broker, unheard_commit, until, watched
 
@@ -271,7 +272,7 @@ async def test_a_woken_poll_that_dies_hands_on_what_it_was_woken_for(broker: Run
     dying, next_one = await broker.poll(client_id="dying"), await broker.poll(client_id="next")
     look, looking = broker.broker.polls._take, asyncio.Event()
 
-    async def die(_request: grant.Receive, _key: PollKey) -> grant.Received:
+    async def die(_request: Receive, _key: PollKey) -> Received:
         broker.broker.polls._take = look  # type: ignore[method-assign]
         looking.set()
         if end == "its look fails":

@@ -13,7 +13,8 @@ from popserver.model.errors import PopError
 from popserver.model.group import ConsumeFrom, HistoryLevel
 from popserver.model.retry import Holder
 from popserver.model.states import State
-from popserver.receiving import grant, receive
+from popserver.receiving import receive
+from popserver.receiving.batch import Received
 from tests.support.builders import messages_of
 from tests.support.open_store import SECOND, START_MS, OpenStore, a_receive, bodies, ids, receipt_of
 
@@ -22,7 +23,7 @@ def test_nothing_stored_nothing_granted(store: OpenStore) -> None:
     topic = store.topic(queues=2)
     group = store.group(meets=[topic])
     received = store.one(receive.receive, a_receive(group, topic))
-    assert received == grant.Received([], more=False)
+    assert received == Received([], more=False)
     assert store.due_ms is None
 
 
@@ -289,8 +290,8 @@ class TestTogether:
         assert [len(each.deliveries) for each in received] == [32] * 37 + [16, 0, 0]
 
 
-def granted(outcomes: Sequence[grant.Received | PopError]) -> list[grant.Received]:
-    return [each for each in outcomes if isinstance(each, grant.Received)]
+def granted(outcomes: Sequence[Received | PopError]) -> list[Received]:
+    return [each for each in outcomes if isinstance(each, Received)]
 
 
 @pytest.mark.row("K9")

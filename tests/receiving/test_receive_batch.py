@@ -13,7 +13,7 @@ import pytest
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
 from popserver.engine.clock import ManualClock
-from popserver.receiving import grant
+from popserver.receiving.batch import Receive
 from popserver.transport.limits import CallLimits
 from tests.support.door import LIMITS, Door, a_message, advance, headers, opened, parked, receive_request
 from tests.support.receiving import NOTHING, push, receive_batch
@@ -85,7 +85,7 @@ async def test_the_writer_counts_no_frame_per_message(door: Door, monkeypatch: p
     submit, frames = door.broker.writer.submit, list[int]()
 
     def noting(request: Any, **more: Any) -> Any:
-        if isinstance(request, grant.Receive):
+        if isinstance(request, Receive):
             frames.append(more.get("frames", 0))
         return submit(request, **more)
 

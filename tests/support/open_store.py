@@ -31,9 +31,8 @@ from popserver.model.names import Resource
 from popserver.model.retry import Holder
 from popserver.model.states import TIMED, State
 from popserver.model.topic import MessageType, Topic
-from popserver.receiving import grant
 from popserver.receiving import receive as receiving_receive
-from popserver.receiving.batch import NOTHING_JUDGED
+from popserver.receiving.batch import NOTHING_JUDGED, Receive
 from popserver.receiving.filter_fetch import FilterResults, fetch, judge
 from popserver.settling import ack as settling_ack
 from popserver.settling import change as settling_change
@@ -97,14 +96,14 @@ class OpenStore:
     def _judged(self, request: Any) -> Any:
         if isinstance(request, attempts.ReceiveAttempt):
             return attempts.ReceiveAttempt(self._judged(request.receive))
-        if not isinstance(request, grant.Receive) or not isinstance(request.wanted, SqlFilter):
+        if not isinstance(request, Receive) or not isinstance(request.wanted, SqlFilter):
             return request
         if request.judged is not NOTHING_JUDGED:
             return request
         # Enough for several that want the same.
         return replace(request, judged=self.survey(request, enough=8 * request.batch_size).judged)
 
-    def survey(self, request: grant.Receive, *, enough: int = 0, units: int = JUDGED_UNITS) -> FilterResults:
+    def survey(self, request: Receive, *, enough: int = 0, units: int = JUDGED_UNITS) -> FilterResults:
         """What the request's filter says ahead of it."""
         work = Work(units)
         with self.database.read() as conn:
@@ -256,9 +255,9 @@ def open_store(url: str) -> Iterator[OpenStore]:
         database.close()
 
 
-def a_receive(group: Group, topic: Topic, batch_size: int = 32, **more: Any) -> grant.Receive:
+def a_receive(group: Group, topic: Topic, batch_size: int = 32, **more: Any) -> Receive:
     wish = {"wanted": TagFilter(), "invisible_ms": 30_000, "holder": Holder.SIMPLE, "client_id": "c1", "rotation": 0}
-    return grant.Receive(group=group, topic=topic, batch_size=batch_size, **(wish | more))  # type: ignore[arg-type]
+    return Receive(group=group, topic=topic, batch_size=batch_size, **(wish | more))  # type: ignore[arg-type]
 
 
 def receipt_of(held: Delivery | Receipt) -> Receipt:
