@@ -321,7 +321,7 @@ async def test_a_batch_that_could_not_be_written_comes_again_soon(tmp_path: Path
                 raise asyncio.CancelledError
             written.append(frame)
 
-        room = Services(door.broker, LIMITS, "", "host", pb.Endpoints()).consuming
+        room = Services(door.broker, LIMITS, "", "host", pb.Endpoints()).receives
         with pytest.raises(asyncio.CancelledError):
             await room.receive_message(receive_request(), cast("Any", FakeCaller()), write)
         assert [frame.WhichOneof("content") for frame in written] == ["status", "message", "message"]
