@@ -283,8 +283,8 @@ def repair_store(arguments: Namespace) -> int:
             each.invariant,
             each.group,
             each.topic,
-            "" if each.queue_id is None else each.queue_id,
-            "" if each.queue_offset is None else each.queue_offset,
+            each.queue_id,
+            each.queue_offset,
             each.message_group,
             each.repair,
         )

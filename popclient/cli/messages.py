@@ -142,10 +142,7 @@ def _with_count(failure: PopError, stored: int, count: int) -> PopError:
 
 
 def _held_document(message: MessageView) -> dict[str, Any]:
-    return {
-        **message_document(message),
-        **picked(message, "delivery_attempt receipt_handle invisible_until"),
-    }
+    return message_document(message) | picked(message, "delivery_attempt receipt_handle invisible_until")
 
 
 def _held_lines(received: Sequence[MessageView], *, with_handles: bool) -> list[str]:
@@ -214,11 +211,7 @@ def explain(arguments: Namespace) -> int:
     """One sentence, then what it rests on."""
     with Admin(client_config(arguments)) as admin:
         found = in_any_case(lambda each: admin.why(each, arguments.group, arguments.topic), arguments.message_id)
-    document = {
-        "sentence": found.sentence,
-        "evidence": found.evidence,
-        "history": history_document(found.history),
-    }
+    document = {**picked(found, "sentence evidence"), "history": history_document(found.history)}
     lines = [found.sentence, "", *fields(found.evidence.items()), "", *history_lines(found.history)]
     return say(arguments, document, lines)
 

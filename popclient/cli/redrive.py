@@ -239,11 +239,7 @@ def redrive_repaired(arguments: Namespace, admin: Admin, plan_id: str, progress_
         return _show(arguments, judged)
     progress_log.say(f"plan {plan_id}: dead letters of {arguments.group} are repaired and sent back")
     tally = _send(arguments, admin, plan_id, judged, progress_log)
-    document = {
-        "plan_id": plan_id,
-        "group": arguments.group,
-        **picked(tally, "redriven skipped left"),
-    }
+    document = {"plan_id": plan_id, "group": arguments.group, **picked(tally, "redriven skipped left")}
     line = f"plan {plan_id}: {tally}"
     if tally.skipped:
         line += f"; why: popmq dlq plan {plan_id}"
