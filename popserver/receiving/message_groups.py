@@ -26,13 +26,6 @@ from popserver.model.topic import message_key, offset_of, queue_of
 from popserver.receiving.batch import JUDGED_PER_WANTED, SHARE_MIN, Candidate, GroupRun, ReceiveBatch
 
 
-class OpenGroups(NamedTuple):
-    """What was found; `is_all` says that no other group is open."""
-
-    runs: list[GroupRun]
-    is_all: bool
-
-
 class _GroupBehindScan(NamedTuple):
     """A message before the scan's position that a filter has to judge."""
 
@@ -51,18 +44,18 @@ class _Part(NamedTuple):
 
 def open_groups(
     tx: Transaction, batch: ReceiveBatch, places: Sequence[QueueToScan], *, for_again: int, limit: int, heads_only: bool
-) -> OpenGroups:
+) -> tuple[list[GroupRun], bool]:
     """The runs of the groups that opened first: at most `limit` messages; with `heads_only` one of each group.
 
-    At most `for_again` of the messages were granted before.
+    At most `for_again` of the messages were granted before. Returns also whether no other group is open.
     """
     with_open = {place.queue_id: place for place in places if place.open_since_ms is not None}
     if not with_open or limit <= 0:
-        return OpenGroups([], is_all=not with_open)
+        return [], not with_open
     opened = positions.opened(tx.conn, batch.names, sorted(with_open), limit)
     share = 1 if heads_only else max(SHARE_MIN, limit // max(1, len(opened)))
     runs = runs_of_opened(tx, batch, opened, with_open, share=share, limit=limit, for_again=for_again)
-    return OpenGroups(runs, is_all=len(runs) == len(opened) < limit)
+    return runs, len(runs) == len(opened) < limit
 
 
 def runs_of_opened(
@@ -240,9 +233,7 @@ def _shared_out(
             next_offset = offset_of(scanned[-1].message_key) + 1
         else:
             next_offset = _at_the_scan(places[each.queue_id], each, is_taken=bool(taken))
-        parts.append(
-            _Part(MessageGroupKey(batch.topic.topic_id, each.queue_id, each.message_group), taken, next_offset)
-        )
+        parts.append(_Part(_member(batch, each), taken, next_offset))
         if is_last or limit <= 0:
             break
     return parts

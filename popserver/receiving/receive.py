@@ -19,7 +19,6 @@ import struct
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import groupby, zip_longest
-from typing import NamedTuple
 
 from popserver.catalog.progress import QueueToScan
 from popserver.database.notifications import DUE
@@ -59,13 +58,6 @@ from popserver.receiving.batch import (
 )
 
 
-class AttemptResult(NamedTuple):
-    """The granted messages as (receipt, attempt), in order. `more` as in `Received`."""
-
-    grants: list[tuple[Receipt, int]]
-    more: bool
-
-
 @carries_out(Receive)
 def receive(tx: Transaction, requests: Sequence[Receive]) -> list[Received | PopError]:
     """Grant messages to the requests."""
@@ -77,13 +69,14 @@ def receive(tx: Transaction, requests: Sequence[Receive]) -> list[Received | Pop
     return [answers[index] for index in range(len(requests))]
 
 
-def grant_to_attempt(tx: Transaction, request: Receive) -> AttemptResult:
-    """Grant messages to one request, without a look at what its attempt id holds and without reading bodies."""
+def grant_to_attempt(tx: Transaction, request: Receive) -> tuple[list[tuple[Receipt, int]], bool]:
+    """Grant messages to one request, without a look at what its attempt id holds and without reading bodies.
+
+    Returns the receipts and attempts in order, and `more` as in `Received`.
+    """
     batch = receive_batch_of([request])._replace(bodies=Bodies.NONE)
     slots, left_over = _find_and_grant(tx, batch, [request])
-    return AttemptResult(
-        [(each.receipt, each.found.attempt) for each in slots[0].grants], left_over or not slots[0].room
-    )
+    return [(each.receipt, each.found.attempt) for each in slots[0].grants], left_over or not slots[0].room
 
 
 def _batches(requests: Sequence[Receive]) -> Iterator[list[int]]:
@@ -197,8 +190,8 @@ def _find(tx: Transaction, batch: ReceiveBatch, several: Sequence[Receive]) -> F
             tx, batch, places, ready_again, heads_only=any(each.heads_only for each in several)
         )
         return Found([Portion("", several, candidates)], runs, left_over, keep, is_hidden)
-    new = scan.read_on(tx, batch, places, batch.room, beside_runs=False)
-    return Found([Portion("", several, new.found)], [], new.left_over, keep, is_hidden)
+    new, left_over = scan.read_on(tx, batch, places, batch.room, beside_runs=False)
+    return Found([Portion("", several, new)], [], left_over, keep, is_hidden)
 
 
 def _old_and_new(
@@ -227,12 +220,12 @@ def _old_and_new(
     # Messages that were given back unused take room like new ones; otherwise they would become more and more.
     unused = sum(row.attempt == 0 for row in ready_again)
     reserved = len(in_runs) + max(kept, unused, min(len(ready_again), before - len(in_runs)))
-    new = scan.read_on(tx, batch, places, max(0, batch.room - reserved), beside_runs=bool(in_runs))
+    new, left_over = scan.read_on(tx, batch, places, max(0, batch.room - reserved), beside_runs=bool(in_runs))
     # There may be fewer new messages than room for them, or the filter may refuse them.
-    again = load_again(tx, batch, ready_again[: batch.room - len(in_runs) - len(new.found)])
-    room = batch.room - len(in_runs) - len(new.found) - len(again)
+    again = load_again(tx, batch, ready_again[: batch.room - len(in_runs) - len(new)])
+    room = batch.room - len(in_runs) - len(new) - len(again)
     rest = [] if heads_only else message_groups.rest_of(tx, batch, runs, room)
-    return _interleaved(again, [*in_runs, *rest, *new.found]), runs, new.left_over or not is_all
+    return _interleaved(again, [*in_runs, *rest, *new]), runs, left_over or not is_all
 
 
 def _interleaved(again: Sequence[Candidate], others: Sequence[Candidate]) -> list[Candidate]:
@@ -292,7 +285,17 @@ def write_grants(tx: Transaction, batch: ReceiveBatch, grants: Sequence[Grant]) 
     again = [grant for grant in grants if grant.found.has_delivery]
     new = [grant for grant in grants if not grant.found.has_delivery]
     if again:
-        deliveries.grant_again(tx, _as_holds(again))
+        held = [
+            (
+                *receipt[:4],
+                request.holder.value,
+                request.client_id,
+                found.member and found.member.message_group,
+                request.attempt_id,
+            )
+            for found, receipt, request in again
+        ]
+        deliveries.grant_again(tx, encode_rows(held))
     if new:
         topic_id = batch.topic.topic_id
         rows = [
@@ -320,21 +323,6 @@ def write_grants(tx: Transaction, batch: ReceiveBatch, grants: Sequence[Grant]) 
     for client_id, several in groupby(grants, key=lambda grant: grant.request.client_id):
         moved = (Moved(each.receipt.message_key, State.READY, each.found.attempt, client_id) for each in several)
         record(tx, batch.group, Event.RECEIVE, moved)
-
-
-def _as_holds(grants: Sequence[Grant]) -> str:
-    return encode_rows(
-        [
-            (
-                *grant.receipt[:4],
-                grant.request.holder.value,
-                grant.request.client_id,
-                grant.found.member and grant.found.member.message_group,
-                grant.request.attempt_id,
-            )
-            for grant in grants
-        ]
-    )
 
 
 _GRANTED = target(Event.RECEIVE).value

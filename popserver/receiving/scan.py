@@ -56,13 +56,6 @@ _BESIDE_RUNS = 2
 _BESIDE_RUNS_MIN = 32
 
 
-class Scanned(NamedTuple):
-    """New messages, and whether a queue was not read to its end."""
-
-    found: list[Candidate]
-    left_over: bool
-
-
 def lock_places(tx: Transaction, batch: ReceiveBatch) -> list[QueueToScan]:
     """Lock and return the queues that may have messages and that no other server reads, in the order to read them."""
     rows = PLACE_QUERIES[batch.takes_groups].of(tx.conn).locked.rows(tx.conn, batch.names)
@@ -88,8 +81,9 @@ def is_more(tx: Transaction, batch: ReceiveBatch) -> bool:
 
 def read_on(
     tx: Transaction, batch: ReceiveBatch, places: Sequence[QueueToScan], limit: int, *, beside_runs: bool
-) -> Scanned:
-    """Up to `limit` new messages after the group's progress, which moves on.
+) -> tuple[list[Candidate], bool]:
+    """Up to `limit` new messages after the group's progress, which moves on; and whether a queue was not read to its
+    end.
 
     `beside_runs`: open message groups have messages too. Then the scan does not read far, because each message of a
     locked group that it skips must be found again by its group.
@@ -125,7 +119,7 @@ def read_on(
         left_over = left_over or next_offset < place.end_offset
         if next_offset > place.next_offset:
             progress.move_on(tx.conn, batch.group.group_id, place.queue_id, next_offset)
-    return Scanned(found, left_over)
+    return found, left_over
 
 
 def store_left_over(

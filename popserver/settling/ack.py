@@ -76,8 +76,7 @@ def _steps(requests: Sequence[Ack], *, in_order: bool) -> Iterator[Sequence[Rece
             steps.append(set())
         steps[-1] |= some
     for step in steps:
-        receipts = sorted(step)
-        yield from in_steps(receipts)
+        yield from in_steps(sorted(step)) if len(step) > STEP_ROWS_MAX else [sorted(step)] if step else ()
 
 
 def _commit(tx: Transaction, group: Group, receipts: Sequence[Receipt]) -> dict[Receipt, PopError | None]:
