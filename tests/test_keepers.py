@@ -64,6 +64,8 @@ KEEPERS: dict[str, str | tuple[str, ...]] = {
     "acl_policy": "access/sql.py",
 }
 WRITING = {"insert", "update", "delete", "sooner", "remove_step"}
+PAGE = SERVER.parent / "docs" / "data.md"
+_ROW = re.compile(r"^\| `(\w+)` \|[^|]*\|([^|]*)\|([^|]*)\|", re.MULTILINE)
 _IN_TEXT = re.compile(rf"\b(FROM|JOIN|INTO|UPDATE|USING)\s+({'|'.join(sorted(TABLES))})\b")
 
 
@@ -99,6 +101,33 @@ def _files() -> Iterator[tuple[str, Path]]:
         name = str(file.relative_to(SERVER))
         if not name.startswith(EVERYWHERE):
             yield name, file
+
+
+def test_the_page_names_the_keepers_and_who_asks_them() -> None:
+    rows = {table: (keepers, rooms.strip()) for table, keepers, rooms in _ROW.findall(PAGE.read_text())}
+    for table in KEEPERS:
+        keepers, rooms = rows[table]
+        assert set(re.findall(r"`([\w/]+\.py)`", keepers)) == set(_keepers_of(table))
+        assert rooms == ", ".join(sorted(_askers(table))), f"correct who asks for `{table}` in {PAGE.name}"
+
+
+def _askers(table: str) -> set[str]:
+    """The rooms whose files import a keeper of the table."""
+    modules = {f"popserver.{keeper.removesuffix('.py').replace('/', '.')}" for keeper in _keepers_of(table)}
+    files = ((file, str(file.relative_to(SERVER))) for file in SERVER.rglob("*.py"))
+    return {
+        name.partition("/")[0]
+        for file, name in files
+        if name not in _keepers_of(table) and modules & _imported_by(file)
+    }
+
+
+@cache
+def _imported_by(file: Path) -> frozenset[str]:
+    nodes = (node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.ImportFrom))
+    return frozenset(
+        name for node in nodes for each in node.names for name in (node.module or "", f"{node.module}.{each.name}")
+    )
 
 
 def _written_by(file: Path) -> set[str]:
