@@ -153,7 +153,7 @@ _OWN: dict[str, Planted] = {
         Scene.PLAIN, frozenset({"I1", "I14"}), _replaced(DueTimer, "_set_alarm", lambda _: lambda _self: None)
     ),
     "a message that is given up comes again": Planted(
-        Scene.REDRIVE, frozenset({"I8"}), _replaced(change, "_forward_one", lambda _: lambda *_: None)
+        Scene.REDRIVE, frozenset({"I8"}), _replaced(change, "move_to_dead_letters", lambda _: lambda *_: None)
     ),
     "a push consumer that is there loses its holds": Planted(
         Scene.PLAIN,
