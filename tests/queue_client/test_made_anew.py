@@ -168,7 +168,7 @@ def test_so_does_one_in_threads_that_is_started_again(database_url: str) -> None
         asyncio.run(server.send("after"))
         with QueuePushConsumer(server.endpoint, "g", "t", listener):
             until_in_thread(lambda: len(seen) == 9, 15)
-    assert seen == [*told("old", 5), *told("new", 3), "after"]
+    assert [sorted(seen[:5]), sorted(seen[5:8]), seen[8:]] == [told("old", 5), told("new", 3), ["after"]]
 
 
 @pytest.mark.row("B9")
