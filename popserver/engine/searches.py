@@ -30,9 +30,9 @@ SEARCHES_MAX = 10_000  # beyond that all are forgotten
 class _Seen(NamedTuple):
     from_ms: int
     at_ms: int  # of the search
-    looked_ms: int  # of the last one that looked back
-    again_ms: int  # until the next one does
-    all_ms: int  # of the last one that looked at everything
+    last_lookback_ms: int  # of the last one that looked back
+    lookback_interval_ms: int  # until the next one does
+    last_full_scan_ms: int  # of the last one that looked at everything
     pause_ms: int  # until the next one does
 
 
@@ -56,8 +56,8 @@ class SearchedFrom(Generic[Search]):
     def of(self, search: Search, now_ms: int) -> int:
         """The time from which on a search has to look; 0: it looks at everything."""
         seen = self._seen.get(search)
-        is_known = seen is not None and seen.at_ms <= now_ms < seen.all_ms + seen.pause_ms
-        if seen is not None and is_known and now_ms < seen.looked_ms + seen.again_ms:
+        is_known = seen is not None and seen.at_ms <= now_ms < seen.last_full_scan_ms + seen.pause_ms
+        if seen is not None and is_known and now_ms < seen.last_lookback_ms + seen.lookback_interval_ms:
             return seen.from_ms
         self._looks_back[search] = _LookBack(not is_known, meters.now_s())
         return min(seen.from_ms, now_ms - LOOK_BACK_MS) if seen is not None and is_known else 0
@@ -81,15 +81,15 @@ class SearchedFrom(Generic[Search]):
     def _remember_look(self, search: Search, found_ms: int, now_ms: int, took_ms: int | None) -> None:
         """`took_ms`: of a look at everything."""
         before = self._seen.get(search)
-        again_ms = LOOK_AGAIN_MS_MIN
+        lookback_interval_ms = LOOK_AGAIN_MS_MIN
         if before is not None and found_ms >= before.from_ms:
-            again_ms = min(2 * before.again_ms, LOOK_AGAIN_MS_MAX)
+            lookback_interval_ms = min(2 * before.lookback_interval_ms, LOOK_AGAIN_MS_MAX)
         if took_ms is not None:
-            all_ms, pause_ms = now_ms, min(max(PAUSE_FACTOR * took_ms, again_ms), PAUSE_MS_MAX)
+            last_full_scan_ms, pause_ms = now_ms, min(max(PAUSE_FACTOR * took_ms, lookback_interval_ms), PAUSE_MS_MAX)
         elif before is not None:
-            all_ms, pause_ms = before.all_ms, before.pause_ms
+            last_full_scan_ms, pause_ms = before.last_full_scan_ms, before.pause_ms
         else:
             return  # it was forgotten meanwhile
         if len(self._seen) >= SEARCHES_MAX:
             self._seen.clear()
-        self._seen[search] = _Seen(found_ms, now_ms, now_ms, again_ms, all_ms, pause_ms)
+        self._seen[search] = _Seen(found_ms, now_ms, now_ms, lookback_interval_ms, last_full_scan_ms, pause_ms)

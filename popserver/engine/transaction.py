@@ -103,7 +103,7 @@ class Phase(IntEnum):
 
 # Requests of these phases look for something to do. If they change nothing, they promise nothing: a consumer waits on,
 # or nothing is due. Others that change nothing answer that it is done already.
-LOOKING = frozenset(
+POLLING_PHASES = frozenset(
     {
         Phase.CLAIM_CHECKS, Phase.ENQUEUE_DUE, Phase.RECEIVE, Phase.END_DUE, Phase.EXPIRE_LITE, Phase.RETAIN,
         Phase.EXPIRE_KEYS, Phase.PURGE, Phase.READ,
@@ -140,7 +140,7 @@ class Request(Generic[S_co]):
     __slots__ = ()
     phase: ClassVar[Phase]
     operation: ClassVar[Callable[..., Sequence[object]]]  # set by `carries_out`
-    place: ClassVar[tuple[Phase, str]]  # sorts the operations of a transaction: phase, then name
+    sort_key: ClassVar[tuple[Phase, str]]  # sorts the operations of a transaction: phase, then name
     names_locks: ClassVar[bool]  # whether it has locks at all
 
     def locks(self) -> Iterable[Locks]:
@@ -157,7 +157,7 @@ def carries_out(*kinds: type[Request[S]]) -> Callable[[Operation[R, S]], Operati
     def bind(operation: Operation[R, S]) -> Operation[R, S]:
         for kind in kinds:
             kind.operation = staticmethod(operation)
-            kind.place = (kind.phase, operation.__name__)
+            kind.sort_key = (kind.phase, operation.__name__)
             kind.names_locks = kind.locks is not Request.locks
         return operation
 

@@ -31,7 +31,7 @@ from popserver.engine.clock import Clock
 from popserver.engine.meters import Meters, now_s
 from popserver.engine.transaction import (
     AFTER_RETRIES,
-    LOOKING,
+    POLLING_PHASES,
     FinishOrder,
     Outdated,
     Phase,
@@ -301,7 +301,7 @@ class Writer:
             if self.announcement is None:
                 execute_text(tx.conn, "COMMIT")
             else:
-                waits = any(each.entry.request.phase not in LOOKING for each in outcomes)
+                waits = any(each.entry.request.phase not in POLLING_PHASES for each in outcomes)
                 self._database.commit(tx.conn, self.announcement(tx), waits=waits)
             took_s = now_s() - began_s
             commits.counts[bisect_left(commits.limits, took_s)] += 1
@@ -357,14 +357,14 @@ def _execute(tx: Transaction, batch: Sequence[BatchEntry]) -> list[BatchOutcome]
     """Call each operation once with all its requests, in the order of the phases."""
     if naming := [entry.request for entry in batch if entry.request.names_locks]:
         lock(tx, naming)
-    by_place: dict[tuple[Phase, str], list[BatchEntry]] = {}
+    by_operation: dict[tuple[Phase, str], list[BatchEntry]] = {}
     for entry in batch:
-        by_place.setdefault(entry.request.place, []).append(entry)
+        by_operation.setdefault(entry.request.sort_key, []).append(entry)
     outcomes: list[BatchOutcome] = []
-    for place in sorted(by_place):
-        if place[0] in AFTER_RETRIES:
+    for sort_key in sorted(by_operation):
+        if sort_key[0] in AFTER_RETRIES:
             tx.finish(FinishOrder.RETRIES)
-        entries = by_place[place]
+        entries = by_operation[sort_key]
         results = entries[0].request.operation(tx, [entry.request for entry in entries])
         outcomes += map(BatchOutcome, entries, results)
     if tx.finishers:

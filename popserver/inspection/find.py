@@ -41,7 +41,7 @@ _PAGE_OF_KEY = re.compile(r"([0-9]{1,16})\.([0-9]{1,16})\.([0-9]{1,4})")
 _PAGE_OF_TOPIC = re.compile(r"([0-9]{1,15}):([0-9]{1,4}):([0-9]{1,13})")
 
 
-class Wish(NamedTuple):
+class MessageSearch(NamedTuple):
     """What to look for; None: anything. Stored at `since_ms` or later, and before `until_ms`. At most `limit` are
     returned. `page`: where an earlier search ended; empty: begin. `queue_number`: in this queue of the topic alone.
     `lite_topic`: of this lite topic, also from before it expired."""
@@ -83,42 +83,42 @@ class _Keyed(NamedTuple):
     queue_number: int
 
 
-def filter_of(wish: Wish) -> SqlFilter:
+def filter_of(asked: MessageSearch) -> SqlFilter:
     """The SQL filter for tag and condition. Raises `BadRequest`."""
     conditions = []
-    if wish.where is not None:
-        filters_sql.parse(wish.where)  # alone, so that an error names the place in what the caller wrote
-        conditions.append(f"({wish.where}\n)")  # a comment may be at its end
-    if wish.tag is not None:
-        conditions.append("TAGS = '{}'".format(wish.tag.replace("'", "''")))
+    if asked.where is not None:
+        filters_sql.parse(asked.where)  # alone, so that an error names the place in what the caller wrote
+        conditions.append(f"({asked.where}\n)")  # a comment may be at its end
+    if asked.tag is not None:
+        conditions.append("TAGS = '{}'".format(asked.tag.replace("'", "''")))
     return filters_sql.parse(" AND ".join(conditions) or "TRUE")
 
 
-async def find(reader: Reader, topic: Topic | None, wish: Wish) -> FoundMessages:
+async def find(reader: Reader, topic: Topic | None, asked: MessageSearch) -> FoundMessages:
     """The newest messages that match, in one topic or (None, with a key) in all. Raises `BadRequest`."""
-    wanted = filter_of(wish)
-    if wish.lite_topic is not None:
-        check_lite_topic(wish.lite_topic)
+    wanted = filter_of(asked)
+    if asked.lite_topic is not None:
+        check_lite_topic(asked.lite_topic)
         if topic is not None and not topic.is_lite:
             raise BadRequest(
                 f"topic '{topic.name}' takes {' and '.join(topic.accepts)} messages and has no lite topics"
             )
-    if wish.key is not None:
-        return await _by_key(reader, topic, wish.key, wish, wanted)
+    if asked.key is not None:
+        return await _by_key(reader, topic, asked.key, asked, wanted)
     if topic is None:
         raise BadRequest("without a key one topic is searched; name the topic, or give a key")
-    return await _in_topic(reader, topic, wish, wanted)
+    return await _in_topic(reader, topic, asked, wanted)
 
 
-async def _in_topic(reader: Reader, topic: Topic, wish: Wish, wanted: SqlFilter) -> FoundMessages:
+async def _in_topic(reader: Reader, topic: Topic, asked: MessageSearch, wanted: SqlFilter) -> FoundMessages:
     """Search each queue from its newest message back to where enough are found in the queues before it.
 
     Where the share of a queue is used up, the page ends for all queues: so one place tells where the next one begins.
     """
-    start = _topic_place(wish)
+    start = _topic_place(asked)
     # The longest last: what the others do not need of their shares is left for it.
     queues = sorted(
-        (each for each in await reader.read(partial(_queues, topic=topic, wish=wish)) if _length(each)), key=_length
+        (each for each in await reader.read(partial(_queues, topic=topic, asked=asked)) if _length(each)), key=_length
     )
     examined, units, has_more = 0, UNITS_MAX, False
     end = _TopicPlace(0, 0, 0)
@@ -126,9 +126,9 @@ async def _in_topic(reader: Reader, topic: Topic, wish: Wish, wanted: SqlFilter)
     for left, row in zip(range(len(queues), 0, -1), queues, strict=True):
         place = MessageQueue(row.queue_id, row.number)
         before_key = await reader.read(partial(_before, topic=topic, place=place, start=start))
-        share = QueueShare(max(1, (filter_trial.EXAMINED_MAX - examined) // left), units // left, wish.limit)
+        share = QueueShare(max(1, (filter_trial.EXAMINED_MAX - examined) // left), units // left, asked.limit)
         trial = await filter_trial.try_on_queue(
-            reader, place, wanted, before_key, share, wish.limit, wish.since_ms, end.stored_at_ms, wish.lite_topic
+            reader, place, wanted, before_key, share, asked.limit, asked.since_ms, end.stored_at_ms, asked.lite_topic
         )
         examined += trial.examined
         units -= trial.units
@@ -136,8 +136,8 @@ async def _in_topic(reader: Reader, topic: Topic, wish: Wish, wanted: SqlFilter)
         if trial.ended_at is not None:
             stored_at_ms, offset = trial.ended_at
             end = max(end, _TopicPlace(stored_at_ms, row.number, offset))
-        if len(found) >= wish.limit:
-            end = max(end, _place_of(found[wish.limit - 1]))
+        if len(found) >= asked.limit:
+            end = max(end, _place_of(found[asked.limit - 1]))
         shown = [each for each in found if _place_of(each) >= end]
         has_more = has_more or trial.has_more or len(shown) < len(found)
         found = shown
@@ -155,12 +155,12 @@ def _before(conn: Connection, topic: Topic, place: MessageQueue, start: _TopicPl
     return message_key(place.queue_id, offset_at(conn, topic, place, at_ms))
 
 
-def _queues(conn: Connection, topic: Topic, wish: Wish) -> list[QueueRow]:
+def _queues(conn: Connection, topic: Topic, asked: MessageSearch) -> list[QueueRow]:
     """The queues of the topic that are searched."""
     rows = queue_rows(conn, topic.topic_id)
-    number = wish.queue_number
-    if wish.lite_topic is not None and topic.is_lite:
-        number = queue_of_group(topic, wish.lite_topic).number
+    number = asked.queue_number
+    if asked.lite_topic is not None and topic.is_lite:
+        number = queue_of_group(topic, asked.lite_topic).number
     return [each for each in rows if number in (None, each.number)]
 
 
@@ -172,20 +172,22 @@ def _place_of(found: Match) -> _TopicPlace:
     return _TopicPlace(found.stored_at_ms, found.queue_number, found.offset)
 
 
-async def _by_key(reader: Reader, topic: Topic | None, key: str, wish: Wish, wanted: SqlFilter) -> FoundMessages:
-    start = _index_place(wish.page) if wish.page else None
-    search = await reader.read(partial(_search, topic=topic, key=key, wish=wish, start=start))
+async def _by_key(
+    reader: Reader, topic: Topic | None, key: str, asked: MessageSearch, wanted: SqlFilter
+) -> FoundMessages:
+    start = _index_place(asked.page) if asked.page else None
+    search = await reader.read(partial(_search, topic=topic, key=key, asked=asked, start=start))
     found: list[tuple[Resource, Match]] = []
     examined, units, work = 0, UNITS_MAX, Work()
     place = search.place
-    while place is not None and units > search.units and examined < EXAMINED_MAX and len(found) < wish.limit:
+    while place is not None and units > search.units and examined < EXAMINED_MAX and len(found) < asked.limit:
         places = await reader.read(partial(search.step, limit=EXAMINED_MAX - examined))
         place, done = search.place, 0
         # At least one message is examined, so that the next page begins elsewhere.
-        while done < len(places) and (done == 0 or units > search.units) and len(found) < wish.limit:
+        while done < len(places) and (done == 0 or units > search.units) and len(found) < asked.limit:
             work.start_again()
             step = places[done : done + min(STEP_ROWS, work.messages(wanted))]
-            judge = partial(_judge, step, wish=wish, wanted=wanted, work=work, limit=wish.limit - len(found))
+            judge = partial(_judge, step, asked=asked, wanted=wanted, work=work, limit=asked.limit - len(found))
             judged, matches = await reader.read_then(partial(_keyed, places=step), judge)
             units -= work.used
             done += judged
@@ -198,9 +200,11 @@ async def _by_key(reader: Reader, topic: Topic | None, key: str, wish: Wish, wan
     return FoundMessages(examined, sorted(found, key=_age, reverse=True), page)
 
 
-def _search(conn: Connection, topic: Topic | None, key: str, wish: Wish, start: IndexPlace | None) -> KeySearch:
+def _search(
+    conn: Connection, topic: Topic | None, key: str, asked: MessageSearch, start: IndexPlace | None
+) -> KeySearch:
     if topic is not None:
-        return KeySearch(key, spans_of(_queues(conn, topic, wish)), start)
+        return KeySearch(key, spans_of(_queues(conn, topic, asked)), start)
     return KeySearch(key, spans_of_all(conn), start)
 
 
@@ -213,7 +217,12 @@ def _keyed(conn: Connection, places: Sequence[IndexPlace]) -> dict[int, _Keyed]:
 
 
 def _judge(
-    places: Sequence[IndexPlace], stored: Mapping[int, _Keyed], wish: Wish, wanted: SqlFilter, work: Work, limit: int
+    places: Sequence[IndexPlace],
+    stored: Mapping[int, _Keyed],
+    asked: MessageSearch,
+    wanted: SqlFilter,
+    work: Work,
+    limit: int,
 ) -> tuple[int, list[tuple[Resource, Match]]]:
     """How many messages were examined, and those of them that match.
 
@@ -222,12 +231,12 @@ def _judge(
     found = []
     for examined, place in enumerate(places, start=1):
         keyed = stored.get(place.message_key)  # None: of a deleted topic, or removed a moment ago
-        if keyed is not None and _is_in_time(keyed.head.stored_at_ms, wish):
+        if keyed is not None and _is_in_time(keyed.head.stored_at_ms, asked):
             head = keyed.head
             keys, properties = json.loads(head.keys or "[]"), json.loads(head.properties or "{}")
             lite_topic = head.message_group if head.message_type == MessageType.LITE else None
-            is_named = wish.lite_topic in (None, lite_topic)
-            if is_named and wish.key in keys and wanted.verdict(head.tag, properties):
+            is_named = asked.lite_topic in (None, lite_topic)
+            if is_named and asked.key in keys and wanted.verdict(head.tag, properties):
                 match = filter_trial.match_of(head, keyed.queue_number, keys, properties)
                 found.append((keyed.topic, match))
             characters = len(head.keys or "") + len(head.properties or "")
@@ -237,8 +246,8 @@ def _judge(
     return len(places), found
 
 
-def _is_in_time(stored_at_ms: int, wish: Wish) -> bool:
-    return wish.since_ms <= stored_at_ms and (wish.until_ms is None or stored_at_ms < wish.until_ms)
+def _is_in_time(stored_at_ms: int, asked: MessageSearch) -> bool:
+    return asked.since_ms <= stored_at_ms and (asked.until_ms is None or stored_at_ms < asked.until_ms)
 
 
 def _age(found: tuple[Resource, Match]) -> tuple[int, int]:
@@ -252,13 +261,13 @@ def _index_place(page: str) -> IndexPlace:
     return IndexPlace(*map(int, found.groups()))
 
 
-def _topic_place(wish: Wish) -> _TopicPlace | None:
+def _topic_place(asked: MessageSearch) -> _TopicPlace | None:
     """Where the search begins; None: at the newest messages."""
-    if not wish.page:
-        return None if wish.until_ms is None else _TopicPlace(wish.until_ms, -1, 0)
-    found = _PAGE_OF_TOPIC.fullmatch(wish.page)
+    if not asked.page:
+        return None if asked.until_ms is None else _TopicPlace(asked.until_ms, -1, 0)
+    found = _PAGE_OF_TOPIC.fullmatch(asked.page)
     if found is None:
-        raise _no_page(wish.page, "without a key")
+        raise _no_page(asked.page, "without a key")
     return _TopicPlace(*map(int, found.groups()))
 
 

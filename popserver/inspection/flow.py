@@ -29,7 +29,7 @@ from popserver.inspection import facts, filter_trial, find, holds, message_facts
 from popserver.inspection import why as inspection_why
 from popserver.inspection.facts import Counts, FoundMessage, Lag, MessageState
 from popserver.inspection.filter_trial import SHOWN_DEFAULT, FilterTrial, Match
-from popserver.inspection.find import FoundMessages, Wish
+from popserver.inspection.find import FoundMessages, MessageSearch
 from popserver.inspection.holds import Hold, LockedGroup, LockedGroups
 from popserver.lite.facts import LiteGroupFacts, lite_group_facts
 from popserver.maintenance.timekeeper import Timekeeper
@@ -64,13 +64,13 @@ __all__ = [
     "Lag",
     "LockedGroup",
     "Match",
+    "MessageSearch",
     "MessageState",
     "ScheduledMessage",
     "Share",
     "Status",
     "TopicFacts",
     "Why",
-    "Wish",
 ]
 
 PAGE_DEFAULT = 32
@@ -294,12 +294,12 @@ class Inspection:
         facts = await self.topic(topic)
         return await filter_trial.run_trial(self._reader, facts.topic, wanted, since_ms, limit or SHOWN_DEFAULT)
 
-    async def find(self, topic_name: Resource | None, wish: Wish) -> FoundMessages:
+    async def find(self, topic_name: Resource | None, asked: MessageSearch) -> FoundMessages:
         """The newest messages that match; see `find`. `limit` is at most 100; 0 means 10."""
-        if not 0 <= wish.limit <= filter_trial.SHOWN_MAX:
-            raise BadRequest(f"one answer shows 1 to {filter_trial.SHOWN_MAX} messages, not {wish.limit}")
+        if not 0 <= asked.limit <= filter_trial.SHOWN_MAX:
+            raise BadRequest(f"one answer shows 1 to {filter_trial.SHOWN_MAX} messages, not {asked.limit}")
         topic = None if topic_name is None else (await self.topic(topic_name)).topic
-        return await find.find(self._reader, topic, wish._replace(limit=wish.limit or SHOWN_DEFAULT))
+        return await find.find(self._reader, topic, asked._replace(limit=asked.limit or SHOWN_DEFAULT))
 
     async def scheduled(self, topic: Resource, after_ms: int, after_id: int, limit: int) -> list[ScheduledMessage]:
         """A page of pending messages by due time, after the one with this due time and id."""

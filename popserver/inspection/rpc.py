@@ -13,7 +13,7 @@ from popserver.catalog.groups import UpdateGroup
 from popserver.engine.meters import Histogram
 from popserver.engine.undelivered import Undelivered
 from popserver.inspection import convert as inspection_convert
-from popserver.inspection.flow import PAGE_MAX, Inspection, Wish
+from popserver.inspection.flow import PAGE_MAX, Inspection, MessageSearch
 from popserver.inspection.readiness import Readiness
 from popserver.maintenance.patrol import Patrol
 from popserver.model.errors import AlreadyExists, BadRequest
@@ -230,7 +230,7 @@ class AdminMethods:
         )
 
     async def find_messages(self, request: wire.FindMessagesRequest, caller: Caller) -> wire.FindMessagesResponse:
-        wish = Wish(
+        asked = MessageSearch(
             request.key if request.HasField("key") else None,
             request.tag if request.HasField("tag") else None,
             request.where or None,
@@ -241,7 +241,7 @@ class AdminMethods:
             lite_topic=request.lite_topic if request.HasField("lite_topic") else None,
         )
         topic = caller.resource(request.topic) if request.HasField("topic") else None
-        found = await self._operations.find(topic, wish)
+        found = await self._operations.find(topic, asked)
         return wire.FindMessagesResponse(
             status=status.OK,
             examined=found.examined,

@@ -194,7 +194,7 @@ class LiteSubscriptions:
             is_complete=action is LiteAction.COMPLETE_ADD,
             offset=offset if action is LiteAction.PARTIAL_ADD else None,
         )
-        known = await self.clients.know(key)
+        known = await self.clients.load(key)
         with self.clients.room(len(named - known.lite_topics) if adds else 0, key.client_id), self._changes(key):
             try:
                 synced: Synced = await self._writer.submit(request)

@@ -74,7 +74,7 @@ class LiteClients:
         finally:
             self._budget.give_back(count)
 
-    async def know(self, key: PollKey) -> LiteClient:
+    async def load(self, key: PollKey) -> LiteClient:
         """The client; read from the database if this server does not know it."""
         return self._known.get(key) or await self.read(key)
 

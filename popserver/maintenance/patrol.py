@@ -129,8 +129,8 @@ class Patrol:
             self._tell((await self._look(pauses=True)).counts)
         except PopError as error:
             self._counts = None
-            if (untold := self._failure_log_limit.dropped(self._clock.now_ms())) is not None:
-                log.warning("the store was not checked for stuck rows", reason=error.sentence, untold=untold)
+            if (suppressed := self._failure_log_limit.dropped(self._clock.now_ms())) is not None:
+                log.warning("the store was not checked for stuck rows", reason=error.sentence, suppressed=suppressed)
         finally:
             self._took_s = loop.time() - began_s
             self._next_s = loop.time() + ROUND_S
@@ -138,8 +138,8 @@ class Patrol:
 
     def _tell(self, counts: Counter[str]) -> None:
         self._counts = counts
-        if counts and (untold := self._log_limit.dropped(self._clock.now_ms())) is not None:
-            log.warning("messages may never be delivered; see popmq repair", untold=untold, **_words(counts))
+        if counts and (suppressed := self._log_limit.dropped(self._clock.now_ms())) is not None:
+            log.warning("messages may never be delivered; see popmq repair", suppressed=suppressed, **_words(counts))
 
     async def _look(self, *, pauses: bool) -> _Round:
         found = _Round()

@@ -71,8 +71,8 @@ class StoreWatch:
             self._found = StoreNumbers(facts, now_ms, calendar_ms, 0.0, loop.time() - began_s)
             self._found_at_s = began_s
         except PopError as error:
-            if (untold := self._log_limit.dropped(now_ms)) is not None:
-                log.warning("no numbers of the store for metrics", reason=error.sentence, untold=untold)
+            if (suppressed := self._log_limit.dropped(now_ms)) is not None:
+                log.warning("no numbers of the store for metrics", reason=error.sentence, suppressed=suppressed)
         finally:
             self._next_s = loop.time() + pause_s(loop.time() - began_s)
             self._reading = None

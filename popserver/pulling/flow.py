@@ -237,13 +237,13 @@ class Pulls:
         started_ms = self._clock.now_ms()
         pulled = await self._batcher.read(request)
         cost_ms = self._clock.now_ms() - started_ms
-        if cost_ms > SLOW_QUERY_MS and (untold := self._log_limit.dropped(self._clock.now_ms())) is not None:
+        if cost_ms > SLOW_QUERY_MS and (suppressed := self._log_limit.dropped(self._clock.now_ms())) is not None:
             log.warning(
                 "a pull was slow",
                 cost_ms=cost_ms,
                 group=str(group.name),
                 topic=str(request.topic.name),
-                untold=untold,
+                suppressed=suppressed,
             )
         return pulled
 

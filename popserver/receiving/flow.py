@@ -145,7 +145,7 @@ class Polls:
         key, wakeups = PollKey(request.group.group_id, request.topic.topic_id), self._wakeups
         if MessageType.LITE in request.topic.accepts and request.group.chooses:
             key = key._replace(client_id=request.client_id)
-            await self._lite.clients.know(key)
+            await self._lite.clients.load(key)
         woken = Woken.NOT
         search_until_ms = max(poll_until_ms, self._clock.patience_ends_ms(SEARCH_MS))
         # A repeated receive gets the messages it holds, even if the topic is known to be empty.
@@ -243,8 +243,8 @@ class Polls:
         if received.deliveries:
             self._redeliveries.count(request.group.group_id, request.topic.topic_id, received.deliveries, now_ms)
         cost_ms = now_ms - started_ms
-        if cost_ms > SLOW_QUERY_MS and (untold := self._log_limit.dropped(now_ms)) is not None:
-            log.warning("a receive was slow", cost_ms=cost_ms, group=str(request.group.name), untold=untold)
+        if cost_ms > SLOW_QUERY_MS and (suppressed := self._log_limit.dropped(now_ms)) is not None:
+            log.warning("a receive was slow", cost_ms=cost_ms, group=str(request.group.name), suppressed=suppressed)
         return received
 
     def _cancel_grant(self, key: PollKey, answer: asyncio.Future[Received]) -> None:

@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 from popserver.engine.reader import Reader
 from popserver.filters import TagFilter
 from popserver.inspection import find
-from popserver.inspection.find import Wish
+from popserver.inspection.find import MessageSearch
 from popserver.messages import by_key, parts, read, seek
 from popserver.messages.by_key import HeadRow
 from popserver.model.errors import BadRequest
@@ -90,17 +90,17 @@ async def search(reader: Reader, topic: Topic, query: Query, size_of: SizeOf) ->
 
 async def _by_key(reader: Reader, topic: Topic, query: Query, size_of: SizeOf) -> FoundPage:
     page = _page_of_key(query.after) if query.after else ""
-    wish = Wish(query.key, None, None, query.begin_ms, query.end_ms + 1, query.skip, page, query.queue_number)
+    asked = MessageSearch(query.key, None, None, query.begin_ms, query.end_ms + 1, query.skip, page, query.queue_number)
     if query.skip:
-        skipped = await find.find(reader, topic, wish)
+        skipped = await find.find(reader, topic, asked)
         if not skipped.next_page:
             return FoundPage([], "")
         if len(skipped.matches) < query.skip:
             raise _not_reached(query, len(skipped.matches))
-        wish = wish._replace(page=skipped.next_page)
+        asked = asked._replace(page=skipped.next_page)
     limit = query.limit
     while True:
-        found = await find.find(reader, topic, wish._replace(limit=limit))
+        found = await find.find(reader, topic, asked._replace(limit=limit))
         keys = [
             message_key(queue_numbered(topic, each.queue_number).queue_id, each.offset) for _, each in found.matches
         ]

@@ -63,7 +63,7 @@ def end_due(tx: Transaction, requests: Sequence[EndDue]) -> list[EndedHolds | Po
     answer has what was requeued."""
     look = _take_due(tx, _due_from(tx))
     groups = groups_by_id(tx.conn, {row.group_id for row in look.free}) if look.free else {}
-    groups = {group_id: found for group_id, found in groups.items() if not _is_over(found)}
+    groups = {group_id: found for group_id, found in groups.items() if not _uses_deleted_retry_topic(found)}
     # Deliveries of removed groups: they would stay due.
     deliveries.remove(tx.conn, [(row.group_id, row.message_key) for row in look.free if row.group_id not in groups])
     requeued: Counter[tuple[int, int]] = Counter()
@@ -140,7 +140,7 @@ def _place(row: DueRow) -> GroupQueueKey:
     return GroupQueueKey(row.group_id, queue_of(row.message_key))
 
 
-def _is_over(found: FoundGroup) -> bool:
+def _uses_deleted_retry_topic(found: FoundGroup) -> bool:
     """Whether a deleted group uses a retry topic: a retry message would create the deleted topic again."""
     return found.is_deleted and found.group.mode is Mode.PULL
 

@@ -26,9 +26,9 @@ class HttpLog(logging.Handler):
 
     def tell_refused(self, host: str) -> None:
         """Say that a connection from this address was refused."""
-        untold = self._refusals.dropped(_now_ms())
-        if untold is not None:
-            log.warning("HTTP connection refused", address=host, reason="too many of them", untold=untold)
+        suppressed = self._refusals.dropped(_now_ms())
+        if suppressed is not None:
+            log.warning("HTTP connection refused", address=host, reason="too many of them", suppressed=suppressed)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Log a line of uvicorn's. All but the errors are not for operators."""
@@ -36,9 +36,9 @@ class HttpLog(logging.Handler):
         reason = record.getMessage().strip()
         if record.levelno < logging.ERROR or isinstance(error, asyncio.CancelledError):
             log.debug("HTTP", reason=reason)
-        elif (untold := self._failures.dropped(_now_ms())) is not None:
+        elif (suppressed := self._failures.dropped(_now_ms())) is not None:
             lines = "" if error is None else "".join(traceback.format_exception(error))
-            log.error("an HTTP request failed", reason=reason, exception=lines, untold=untold)
+            log.error("an HTTP request failed", reason=reason, exception=lines, suppressed=suppressed)
 
 
 def _now_ms() -> int:

@@ -51,4 +51,4 @@ def test_every_phase_has_one_operation(kinds: set[type[Request[Any]]]) -> None:
 
 
 def test_operations_that_share_a_phase_have_an_order(kinds: set[type[Request[Any]]]) -> None:
-    assert len({kind.place for kind in kinds}) == len({kind.operation for kind in kinds})
+    assert len({kind.sort_key for kind in kinds}) == len({kind.operation for kind in kinds})

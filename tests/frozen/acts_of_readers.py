@@ -25,7 +25,7 @@ from popserver.filters import Filter, tags
 from popserver.filters import sql as filters_sql
 from popserver.inspection import facts, find, holds, message_facts
 from popserver.inspection.filter_trial import run_trial
-from popserver.inspection.find import Wish
+from popserver.inspection.find import MessageSearch
 from popserver.lite import facts as lite_facts
 from popserver.maintenance import clock_notes
 from popserver.members import lite_subscriptions
@@ -206,11 +206,11 @@ def find_messages(store: TouredStore, world: World) -> None:
     """By a key, by a filter, of a lite topic; the same by RocketMQ's administration."""
     reader = Reader(store.database, cast("Writer", None))  # it asks the writer of a database in memory only
     lately = store.now_ms - HOUR
-    wishes: list[tuple[Topic | None, Wish]] = [
-        (None, Wish("k1", None, None, 0, None, PAGE)),
-        (world.topic, Wish("k1", "T1", None, lately, None, PAGE)),
-        (world.topic, Wish(None, None, "a = '1'", 0, None, 5)),
-        (world.lite, Wish(None, None, None, 0, None, PAGE, lite_topic="l1")),
+    wishes: list[tuple[Topic | None, MessageSearch]] = [
+        (None, MessageSearch("k1", None, None, 0, None, PAGE)),
+        (world.topic, MessageSearch("k1", "T1", None, lately, None, PAGE)),
+        (world.topic, MessageSearch(None, None, "a = '1'", 0, None, 5)),
+        (world.lite, MessageSearch(None, None, None, 0, None, PAGE, lite_topic="l1")),
     ]
     queries = [
         (world.topic, Query("k1", tags.parse("*"), 0, store.now_ms, None, 0, PAGE, "")),

@@ -44,14 +44,14 @@ async def test_what_a_client_asks_for_is_done_in_its_order(lite: LiteBroker, mon
     """The Node client tells that it has no lite topics, and subscribes before the answer."""
     complete = asyncio.create_task(lite.sync(action=LiteAction.COMPLETE_ADD))
     added = asyncio.create_task(lite.sync("a"))
-    know = lite.broker.lite.clients.know
+    load = lite.broker.lite.clients.load
 
     async def slow_at_first(key: PollKey) -> LiteClient:
         monkeypatch.undo()
         await asyncio.wait({added}, timeout=OVERTAKEN_S)
-        return await know(key)
+        return await load(key)
 
-    monkeypatch.setattr(lite.broker.lite.clients, "know", slow_at_first)
+    monkeypatch.setattr(lite.broker.lite.clients, "load", slow_at_first)
     await asyncio.gather(complete, added)
     sent = await lite.send_lite("a")
     assert await lite.take() == sent
