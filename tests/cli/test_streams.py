@@ -115,7 +115,7 @@ def test_a_server_whose_log_cannot_be_written(tmp_path: Path, redirections: str)
     os.set_blocking(log, True)
     server = served(port, tmp_path, redirections, log)
     try:
-        config = ClientConfig(f"127.0.0.1:{port}", request_timeout=60)
+        config = ClientConfig(f"127.0.0.1:{port}", request_timeout=60, wait_for_server=120)
         for _ in range(5):  # each client that comes and goes is told in the log
             with Producer(config) as producer, SimpleConsumer(config, "g", "t") as consumer:
                 producer.send("t", "x")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -64,4 +63,6 @@ def test_a_worker_collects_without_the_modules_from_its_second_task_on(spark: Sp
 
 def test_no_other_process_is_changed() -> None:
     ended = subprocess.run([sys.executable, "-c", USES], capture_output=True, text=True, check=True, timeout=60)
-    assert ended.stdout.split() == ["0", "0", "0"]
+    count = "import gc; print(gc.get_freeze_count())"  # Python 3.12 freezes some objects of its own
+    at_start = subprocess.check_output([sys.executable, "-c", count], text=True).strip()
+    assert ended.stdout.split() == [at_start] * 3
