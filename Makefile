@@ -80,7 +80,7 @@ test-pythons: ## `make test` on each Python from 3.11 to 3.14 of this machine, i
 
 # The rooms that use the wire, official clients, and servers that are killed.
 ON_GRPCIO = $(addprefix tests/,access app bulk clients crash faults grpcio http2/test_calls.py http2/test_drain.py \
-  http2/test_interop_go.py inspection interop lite members metrics producing progress pull_client pulling receiving \
+  http2/test_interop_go.py administration interop lite members metrics producing progress pull_client pulling receiving \
   rocketmq_admin serve servers settling transport benchmarks/test_benchmarks.py::test_an_attack_is_measured_beside_a_client)
 test-grpcio: $(DEV) ## pass the tests of the wire, its abuse, official clients and crashes on gRPC's library
 	POPMQ_TEST_GRPC_ENGINE=grpcio $(PYTEST) -m 'not slow and not browser and not matrix' $(ON_GRPCIO) $(ARGS)

@@ -13,13 +13,13 @@ from popport.addresses import is_loopback
 from popserver import __version__
 from popserver.access.flow import Access, Rules
 from popserver.access.users import Users
+from popserver.administration.readiness import Readiness
 from popserver.broker import Broker
 from popserver.config import OFF, Config, check_exposure, check_http_exposure
 from popserver.database import migrate
 from popserver.database.database import Database
 from popserver.engine.clock import ManualClock, SystemClock
 from popserver.front.sockets import NONE_GIVEN, GivenSockets
-from popserver.inspection.readiness import Readiness
 from popserver.logs import set_level
 from popserver.model import budget
 from popserver.model.budget import Budgets

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
+from popserver.administration.readiness import Readiness
 from popserver.clients.rpc import SessionMethods
-from popserver.inspection.readiness import Readiness
 from popserver.transport.call import Door
 
 

@@ -17,6 +17,10 @@ from popserver.access import rights, users
 from popserver.access.flow import Access
 from popserver.access.gate import AdminElsewhere, AdminGate, ClientGate
 from popserver.access.rpc import UserMethods
+from popserver.administration.clients import ClientMethods
+from popserver.administration.flow import Inspection
+from popserver.administration.readiness import Readiness
+from popserver.administration.rpc import AdminMethods
 from popserver.broker import Broker
 from popserver.bulk.rpc import BulkMethods
 from popserver.clients.routes import RouteMethods
@@ -26,10 +30,6 @@ from popserver.dead_letters.flow import Redrives
 from popserver.dead_letters.rpc import DeadLetterMethods
 from popserver.front.sockets import NONE_GIVEN, GivenSockets, connections_max
 from popserver.http2.door import Http2Door
-from popserver.inspection.clients import ClientMethods
-from popserver.inspection.flow import Inspection
-from popserver.inspection.readiness import Readiness
-from popserver.inspection.rpc import AdminMethods
 from popserver.lite.rpc import LiteMethods, LiteTopicMethods
 from popserver.members.rpc import MemberMethods
 from popserver.producing.rpc import ProducerMethods

@@ -19,7 +19,7 @@ AT_ONCE = ("asyncio.gather", "asyncio.shield")  # awaited without a turn of the 
 ROOMS = (
     "model", "filters", "postgres", "sqlite", "database", "engine", "front", "transport", "http2", "grpcio",
     "access", "catalog", "messages", "members", "cluster", "fifo", "delivery", "lite", "producing", "settling",
-    "maintenance", "clients", "pulling", "dead_letters", "receiving", "inspection", "rocketmq_admin", "bulk",
+    "maintenance", "clients", "pulling", "dead_letters", "receiving", "administration", "rocketmq_admin", "bulk",
     "progress", "config", "broker", "metrics", "web", "server", "services", "logs", "app", "in_process", "offline",
     "serve", "sizing", "cli", "pytest_plugin",
 )  # fmt: skip
@@ -63,9 +63,9 @@ WIRE = (
     "popserver.clients.settings",
     "popserver.clients.telemetry_writer",
     "popserver.dead_letters.rpc",
-    "popserver.inspection.clients",
-    "popserver.inspection.convert",
-    "popserver.inspection.rpc",
+    "popserver.administration.clients",
+    "popserver.administration.convert",
+    "popserver.administration.rpc",
     "popserver.lite.rpc",
     "popserver.members.rpc",
     "popserver.metrics.rpc",

@@ -18,11 +18,11 @@ from prometheus_client.core import CollectorRegistry, Metric
 from prometheus_client.exposition import choose_encoder
 
 from popserver.access.flow import Access
+from popserver.administration.readiness import Readiness
 from popserver.broker import Broker
 from popserver.clients.clients import Client
 from popserver.engine.meters import now_s
 from popserver.engine.reader import LogLimit
-from popserver.inspection.readiness import Readiness
 from popserver.metrics.client_numbers import ClientMeters
 from popserver.metrics.families import Families, Identity
 from popserver.metrics.flow import StoreWatch

@@ -9,8 +9,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from popserver.administration.disk import DiskSpace
 from popserver.engine.meters import Created, Delivered, Histogram, Meters
-from popserver.inspection.disk import DiskSpace
 from popserver.metrics.families import Families, is_true, merged
 from popserver.model.budget import Budget
 from popserver.model.names import RETRY_PREFIX, Resource, is_system_derived

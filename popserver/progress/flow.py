@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection
 
+from popserver.administration import why
 from popserver.catalog import facts as catalog_facts
 from popserver.catalog import lookup, topics
 from popserver.catalog.flow import Catalog
@@ -18,7 +19,6 @@ from popserver.cluster.servers import Servers
 from popserver.engine.clock import Clock
 from popserver.engine.reader import Reader
 from popserver.engine.writer import Writer
-from popserver.inspection import why
 from popserver.members.flow import GroupMembers
 from popserver.messages import read
 from popserver.model.errors import BadRequest, IllegalMessageId

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import NamedTuple, TypeAlias
 
-from popserver.inspection.why import MessageFacts
+from popserver.administration.why import MessageFacts
 from popserver.model.errors import IllegalOffset
 from popserver.model.names import Resource
 from popserver.model.states import Event, State, sources

@@ -13,6 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
+from popserver.administration import message_facts
+from popserver.administration.why import MessageFacts
 from popserver.catalog import progress
 from popserver.catalog.progress import GroupQueueKey, locks_of
 from popserver.delivery import delivered, deliveries
@@ -21,8 +23,6 @@ from popserver.delivery.message_groups import advance_after_removal
 from popserver.engine.transaction import Locks, Phase, Request, Transaction, carries_out_each
 from popserver.fifo import moving_positions, positions
 from popserver.fifo.positions import MessageGroupKey
-from popserver.inspection import message_facts
-from popserver.inspection.why import MessageFacts
 from popserver.members import sql as members_sql
 from popserver.messages import parts
 from popserver.model.errors import PopError, TooManyRequests

@@ -10,10 +10,10 @@ from itertools import islice
 from popproto.v2 import admin_pb2 as wire
 from popproto.v2 import definition_pb2 as pb
 from popserver.access import rights
+from popserver.administration.flow import Inspection
 from popserver.clients.commands import ANSWER_WITHIN_S, VERIFIED_WITHIN_S, Commands, Outcome, PrintThreads, TryMessage
 from popserver.engine.reader import Reader
 from popserver.filters.subscription import ClientKind, TopicFilter, shown_filter
-from popserver.inspection.flow import Inspection
 from popserver.lite.facts import clients_of_lite_topic
 from popserver.model.errors import BadRequest
 from popserver.model.group import Mode, Model

@@ -7,11 +7,11 @@ import uuid
 from popproto.v2 import admin_pb2 as wire
 from popproto.v2 import definition_pb2 as pb
 from popserver.access import rights
+from popserver.administration.flow import Inspection
 from popserver.engine.clock import Clock
 from popserver.engine.reader import Reader
 from popserver.engine.undelivered import Undelivered
 from popserver.filters import tags
-from popserver.inspection.flow import Inspection
 from popserver.model.errors import BadRequest, MessageNotFound, PopError
 from popserver.model.message import BODY_BYTES_MAX, StoredMessage, check_lite_topic
 from popserver.model.names import check_topic

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from popproto.v2 import admin_pb2 as wire
 from popproto.v2 import definition_pb2 as pb
 from popserver.access import rights
+from popserver.administration.flow import Inspection
 from popserver.clients.clients import Clients
 from popserver.cluster.servers import Servers
-from popserver.inspection.flow import Inspection
 from popserver.model.errors import BadRequest
 from popserver.producing.checks import Producers
 from popserver.rocketmq_admin import route

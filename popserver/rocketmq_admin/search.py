@@ -1,7 +1,7 @@
 """QueryMessage: stored messages of a topic in a time range, by id, by key, by tags, or all of them; page by page.
 
-`inspection.find` finds the messages of a key: each page has its newest first. Messages that are scanned are ordered by
-queue and offset, because that order never changes, so a page can begin where the page before has ended.
+`administration.find` finds the messages of a key: each page has its newest first. Messages that are scanned are ordered
+by queue and offset, because that order never changes, so a page can begin where the page before has ended.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection
 
+from popserver.administration import find
+from popserver.administration.find import MessageSearch
 from popserver.engine.reader import Reader
 from popserver.filters import TagFilter
-from popserver.inspection import find
-from popserver.inspection.find import MessageSearch
 from popserver.messages import by_key, parts, read, seek
 from popserver.messages.by_key import HeadRow
 from popserver.model.errors import BadRequest

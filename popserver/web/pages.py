@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from popserver.inspection.readiness import Readiness, ReadinessCheck
+from popserver.administration.readiness import Readiness, ReadinessCheck
 from popserver.metrics.exporter import Exporter
 from popserver.web.mounts import Mounts
 from popserver.web.readers import Readers

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from popserver.inspection import find
+from popserver.administration import find
 from tests.support.shell import Shell
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from popclient import PullConsumer
 from popclient.admin import Admin
-from popserver.inspection import flow as inspection_flow
+from popserver.administration import flow as inspection_flow
 from tests.support.shell import Shell
 
 

@@ -15,7 +15,7 @@ from popconsole.pages import messages
 from popconsole.pictures.timeline import timeline_of
 from popport.serving import HEAD_BYTES_MAX
 from popproto.v2 import definition_pb2 as pb
-from popserver.inspection import find
+from popserver.administration import find
 from popserver.model.topic import QUEUE_COUNT_MAX
 from tests.console.site import Site
 from tests.support.desk import Desk, named

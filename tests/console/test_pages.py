@@ -16,8 +16,8 @@ from popconsole.pages import groups
 from popconsole.settings import Settings
 from popproto.v2 import definition_pb2 as pb
 from popserver import embedded
-from popserver.inspection import flow as inspection_flow
-from popserver.inspection import holds as inspection_holds
+from popserver.administration import flow as inspection_flow
+from popserver.administration import holds as inspection_holds
 from tests.console.site import Site, browsing
 from tests.support.desk import Desk, named
 from tests.support.waiting import soon

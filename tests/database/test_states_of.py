@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
+from popserver.administration import message_facts
 from popserver.database import states_of
 from popserver.engine.transaction import Transaction
 from popserver.filters import TagFilter
-from popserver.inspection import message_facts
 from popserver.model.group import Group
 from popserver.model.handles import Receipt
 from popserver.model.message import Delivery, id_from_bytes

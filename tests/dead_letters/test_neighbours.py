@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from popserver.administration import message_facts, why
 from popserver.catalog import groups, topics
 from popserver.dead_letters import plan_requests, plans
 from popserver.dead_letters import purge as dead_letters_purge
 from popserver.dead_letters.rules import RedriveItem, Repair
 from popserver.delivery.retry_topic import retry_origin_of
-from popserver.inspection import message_facts, why
 from popserver.maintenance import retention
 from popserver.model.errors import MessageNotFound, PopError
 from popserver.model.group import Group, Mode

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from popserver.administration import message_facts
 from popserver.catalog import topics
 from popserver.dead_letters import plan_facts
 from popserver.dead_letters.rules import RedriveItem, Repair
-from popserver.inspection import message_facts
 from popserver.model.group import Group
 from popserver.model.message import REDRIVE_OF, REDRIVE_PLAN
 from popserver.model.retry import Holder

@@ -8,6 +8,9 @@ from typing import cast
 
 from sqlalchemy import Connection
 
+from popserver.administration import facts, find, holds, message_facts
+from popserver.administration.filter_trial import run_trial
+from popserver.administration.find import MessageSearch
 from popserver.bulk import attempts, pages
 from popserver.bulk.attempts import Attempt
 from popserver.bulk.rules import QueueSlice, columns_named, sources_of
@@ -23,9 +26,6 @@ from popserver.engine.wakeups import PollKey
 from popserver.engine.writer import Writer
 from popserver.filters import Filter, tags
 from popserver.filters import sql as filters_sql
-from popserver.inspection import facts, find, holds, message_facts
-from popserver.inspection.filter_trial import run_trial
-from popserver.inspection.find import MessageSearch
 from popserver.lite import facts as lite_facts
 from popserver.maintenance import clock_notes
 from popserver.members import lite_subscriptions

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from popserver.inspection.message_facts import message_facts
-from popserver.inspection.why import facts, sentence
+from popserver.administration.message_facts import message_facts
+from popserver.administration.why import facts, sentence
 from popserver.lite.flow import LiteAction
 from popserver.model.group import HistoryLevel, LiteModel
 from popserver.model.names import Resource

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from popserver.administration import message_facts, why
 from popserver.database.check import INVARIANTS
 from popserver.database.invariants.queries import Moments, Stuck, StuckIn, first_page, statement
 from popserver.database.invariants.stuck import STUCK
-from popserver.inspection import message_facts, why
 from popserver.lite import subscriptions
 from popserver.maintenance.repair import Broken, RepairRow, broken_in_page, repair
 from popserver.model.group import Group, LiteModel

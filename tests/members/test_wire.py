@@ -16,8 +16,8 @@ from popproto.v1.legacy_pb2_grpc import LegacyStub
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
 from popserver.access.flow import Rules
+from popserver.administration.flow import Inspection
 from popserver.engine.clock import ManualClock
-from popserver.inspection.flow import Inspection
 from popserver.members.flow import Membership
 from popserver.members.notices import NOTIFY_PAUSE_MS
 from popserver.model.errors import StoreUnavailable

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from popserver.administration import filter_trial
+from popserver.administration.filter_trial import STEP_MESSAGES
 from popserver.dead_letters import selecting
 from popserver.dead_letters.rules import Selection
 from popserver.filters import Filter, SqlFilter, tags
 from popserver.filters import sql as filters_sql
-from popserver.inspection import filter_trial
-from popserver.inspection.filter_trial import STEP_MESSAGES
 from popserver.messages.ranges import WINDOW_OFFSETS, Work
 from popserver.pulling import read
 from popserver.pulling.rules import Pulled

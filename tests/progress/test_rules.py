@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from popserver.inspection.why import HoldFacts, MessageFacts
+from popserver.administration.why import HoldFacts, MessageFacts
 from popserver.model.errors import IllegalOffset
 from popserver.model.group import ConsumeFrom, Group, HistoryLevel
 from popserver.model.names import Resource

@@ -9,7 +9,7 @@ import pytest
 
 from popproto.v1 import admin_pb2 as wire
 from popproto.v2 import definition_pb2 as pb
-from popserver.inspection import flow as inspection_flow
+from popserver.administration import flow as inspection_flow
 from tests.support.builders import an_id
 from tests.support.desk import Desk, named
 from tests.support.waiting import soon

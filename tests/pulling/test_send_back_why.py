@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from popserver.inspection import facts as inspection_facts
-from popserver.inspection import message_facts
-from popserver.inspection.why import sentence
+from popserver.administration import facts as inspection_facts
+from popserver.administration import message_facts
+from popserver.administration.why import sentence
 from popserver.model.group import Group
 from popserver.model.message import Message
 from popserver.model.names import Resource, retry_topic

@@ -86,7 +86,7 @@ def test_pages_of_a_key_have_each_message_once(desk: Desk, ids: list[str]) -> No
 def test_a_search_by_key_ends_when_its_work_is_done(
     desk: Desk, ids: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("popserver.inspection.find.EXAMINED_MAX", 2)
+    monkeypatch.setattr("popserver.administration.find.EXAMINED_MAX", 2)
     begin = {"seconds": START_S + 1}
     pages = everything(desk, message_key="order-1", end_timestamp={"seconds": START_S + 5}, begin_timestamp=begin)
     assert [each for page in pages for each in page] == [ids[5], ids[1]]

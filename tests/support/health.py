@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection
 
-from popserver.inspection import disk, readiness
+from popserver.administration import disk, readiness
 
 
 @contextmanager

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection
 
+from popserver.administration import disk, readiness
 from popserver.app import App
 from popserver.engine.transaction import Read
-from popserver.inspection import disk, readiness
 from popserver.model.errors import StoreUnavailable
 from tests.support.health import hanging_database
 from tests.support.http import HttpAnswer, get

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection
 
+from popserver.administration import disk
 from popserver.app import App
-from popserver.inspection import disk
 from popserver.model.errors import StoreUnavailable
 from tests.support.http import answer, connect
 from tests.support.waiting import eventually

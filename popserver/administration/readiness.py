@@ -10,11 +10,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
+from popserver.administration import disk
+from popserver.administration.disk import DiskSpace
 from popserver.database.database import Database
 from popserver.engine.reader import Reader
 from popserver.engine.writer import Writer
-from popserver.inspection import disk
-from popserver.inspection.disk import DiskSpace
 from popserver.model.errors import PopError
 from popserver.model.retry import SECOND_MS
 from popserver.model.times import span

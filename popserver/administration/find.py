@@ -15,13 +15,13 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection
 
+from popserver.administration import filter_trial
+from popserver.administration.filter_trial import UNITS_MAX, Match, QueueShare
 from popserver.catalog import topics
 from popserver.catalog.queues import QueueRow, queue_rows
 from popserver.engine.reader import Reader
 from popserver.filters import SqlFilter
 from popserver.filters import sql as filters_sql
-from popserver.inspection import filter_trial
-from popserver.inspection.filter_trial import UNITS_MAX, Match, QueueShare
 from popserver.messages import by_key
 from popserver.messages.by_key import HeadRow
 from popserver.messages.keyed import IndexPlace, KeySearch, spans_of, spans_of_all

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from popproto.v1 import admin_pb2 as wire
 from popproto.v2 import definition_pb2 as pb
+from popserver.administration.disk import DiskSpace
+from popserver.administration.facts import Lag, MessageState
+from popserver.administration.filter_trial import Match
+from popserver.administration.flow import Consumer, FirstPauses, GroupFacts, GroupPause, Hold, KnownServer, LockedGroup
 from popserver.catalog.facts import TopicFacts
 from popserver.clients import settings
 from popserver.delivery.history import HistoryStep
 from popserver.engine.meters import Histogram
-from popserver.inspection.disk import DiskSpace
-from popserver.inspection.facts import Lag, MessageState
-from popserver.inspection.filter_trial import Match
-from popserver.inspection.flow import Consumer, FirstPauses, GroupFacts, GroupPause, Hold, KnownServer, LockedGroup
 from popserver.maintenance.patrol import RepairedRow
 from popserver.model.budget import Budget
 from popserver.model.errors import BadRequest

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from popproto.v1 import admin_pb2 as admin
-from popserver.inspection import filter_trial
+from popserver.administration import filter_trial
 from tests.support.desk import Desk, named
 
 

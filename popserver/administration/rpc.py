@@ -9,12 +9,12 @@ from __future__ import annotations
 from popproto.v1 import admin_pb2 as wire
 from popproto.v2 import definition_pb2 as pb
 from popserver.access import rights
+from popserver.administration import convert as inspection_convert
+from popserver.administration.flow import PAGE_MAX, Inspection, MessageSearch
+from popserver.administration.readiness import Readiness
 from popserver.catalog.groups import UpdateGroup
 from popserver.engine.meters import Histogram
 from popserver.engine.undelivered import Undelivered
-from popserver.inspection import convert as inspection_convert
-from popserver.inspection.flow import PAGE_MAX, Inspection, MessageSearch
-from popserver.inspection.readiness import Readiness
 from popserver.maintenance.patrol import Patrol
 from popserver.model.errors import AlreadyExists, BadRequest
 from popserver.model.group import ConsumeFrom, HistoryLevel, LiteModel, NewGroup

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from popproto.v2 import definition_pb2 as pb
-from popserver.inspection import holds as inspection_holds
+from popserver.administration import holds as inspection_holds
 from tests.support.desk import Desk, named
 
 

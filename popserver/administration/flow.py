@@ -11,6 +11,12 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection
 
+from popserver.administration import facts, filter_trial, find, holds, message_facts
+from popserver.administration import why as inspection_why
+from popserver.administration.facts import Counts, FoundMessage, Lag, MessageState
+from popserver.administration.filter_trial import SHOWN_DEFAULT, FilterTrial, Match
+from popserver.administration.find import FoundMessages, MessageSearch
+from popserver.administration.holds import Hold, LockedGroup, LockedGroups
 from popserver.catalog import facts as catalog_facts
 from popserver.catalog import pauses as catalog_pauses
 from popserver.catalog.facts import TopicFacts
@@ -25,12 +31,6 @@ from popserver.engine.clock import Clock
 from popserver.engine.reader import Reader
 from popserver.filters import sql as filters_sql
 from popserver.filters.subscription import ClientKind, Subscription
-from popserver.inspection import facts, filter_trial, find, holds, message_facts
-from popserver.inspection import why as inspection_why
-from popserver.inspection.facts import Counts, FoundMessage, Lag, MessageState
-from popserver.inspection.filter_trial import SHOWN_DEFAULT, FilterTrial, Match
-from popserver.inspection.find import FoundMessages, MessageSearch
-from popserver.inspection.holds import Hold, LockedGroup, LockedGroups
 from popserver.lite.facts import LiteGroupFacts, lite_group_facts
 from popserver.maintenance.timekeeper import Timekeeper
 from popserver.members.flow import GroupMembers

@@ -6,6 +6,16 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, select
 
+from popserver.administration.why import (
+    DeathFacts,
+    HoldFacts,
+    MessageFacts,
+    PauseFacts,
+    PendingFacts,
+    RedrivenFacts,
+    RetryFacts,
+    SubscriberFacts,
+)
 from popserver.catalog import facts as catalog_facts
 from popserver.catalog import pauses, topics
 from popserver.catalog.progress import REACHED
@@ -17,16 +27,6 @@ from popserver.delivery.holds import ShownRow
 from popserver.delivery.retry_topic import RetryMessage, copies_of, first_place
 from popserver.engine.clock import Times
 from popserver.fifo import positions
-from popserver.inspection.why import (
-    DeathFacts,
-    HoldFacts,
-    MessageFacts,
-    PauseFacts,
-    PendingFacts,
-    RedrivenFacts,
-    RetryFacts,
-    SubscriberFacts,
-)
 from popserver.maintenance.repair import broken_around, broken_delay
 from popserver.members.lite_subscriptions import clients_of
 from popserver.messages import by_key, dead_letters, lite_topics, parts, read, redrives

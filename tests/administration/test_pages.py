@@ -10,8 +10,8 @@ from sqlalchemy import text
 
 from popclient.admin import Admin
 from popproto.v2 import definition_pb2 as pb
+from popserver.administration import facts
 from popserver.catalog import facts as catalog_facts
-from popserver.inspection import facts
 from popserver.model.names import Resource
 from tests.support.builders import an_id
 from tests.support.desk import Desk, named
@@ -27,7 +27,7 @@ def desk(stored_desk: Desk) -> Desk:
 @pytest.fixture
 def short_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("flow", "rpc"):
-        monkeypatch.setattr(f"popserver.inspection.{module}.PAGE_MAX", 2)
+        monkeypatch.setattr(f"popserver.administration.{module}.PAGE_MAX", 2)
 
 
 def shown(answer: Any, kind: str) -> list[str]:

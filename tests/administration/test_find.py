@@ -10,11 +10,11 @@ import pytest
 from sqlalchemy import Connection
 
 from popproto.v2 import definition_pb2 as pb
+from popserver.administration import filter_trial
+from popserver.administration import find as inspection_find
 from popserver.catalog import topics
 from popserver.catalog.queues import queue_rows
 from popserver.filters import SqlFilter
-from popserver.inspection import filter_trial
-from popserver.inspection import find as inspection_find
 from popserver.maintenance import purge, retention
 from popserver.messages import keyed
 from popserver.messages.keyed import SLOTS, IndexPlace, KeySearch, key_hash
