@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
+from popserver.delivery.places import OpenFrom, ReadyFrom, ReadySearch
 from popserver.delivery.ready import AgainRow, RedrivenRow
 from popserver.engine.transaction import Phase, Request, Transaction
 from popserver.fifo.positions import MessageGroupKey
@@ -184,6 +185,23 @@ class Found(NamedTuple):
     left_over: bool
     keep: Callable[[Sequence[tuple[str, Candidate]], Sequence[Grant]], None]
     is_hidden: Callable[[], bool]
+
+
+def search_bounds(tx: Transaction, batch: ReceiveBatch) -> dict[str, int]:
+    """Lower time bounds of the index scans for messages that are READY again, and for open message groups. SQLite's
+    indexes have no entries of the past."""
+    search = ReadySearch(batch.group.group_id, batch.topic.topic_id)
+    return {
+        "ready_from": tx.remembered(ReadyFrom).of(search, tx.now_ms),
+        "open_from": tx.remembered(OpenFrom).of(search, tx.now_ms) if batch.takes_groups else 0,
+    }
+
+
+def saw(tx: Transaction, batch: ReceiveBatch, kind: type[ReadyFrom | OpenFrom], first_ms: int | None) -> None:
+    """Remember the first one once the transaction is committed: the transaction may grant it."""
+    if tx.has_other_writers:
+        search = ReadySearch(batch.group.group_id, batch.topic.topic_id)
+        tx.after_commit.append(tx.remembered(kind).saw(search, first_ms, tx.now_ms))
 
 
 def load_again(tx: Transaction, batch: ReceiveBatch, again: Sequence[AgainRow | RedrivenRow]) -> list[Candidate]:

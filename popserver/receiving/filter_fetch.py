@@ -47,19 +47,19 @@ def fetch(conn: Connection, request: Receive, known: Judged, enough: int, work: 
     wanted = request.wanted
     assert isinstance(wanted, SqlFilter), "the database applies other filters"
     batch = receive.receive_batch_of([request])._replace(room=max(enough, request.batch_size))
-    places = scan.places_of(conn, batch)
-    ranges = {place.queue_id: _known(known, place) for place in places if place.next_offset < place.end_offset}
+    queues = scan.queues_of(conn, batch)
+    ranges = {queue.queue_id: _known(known, queue) for queue in queues if queue.next_offset < queue.end_offset}
     behind = Unjudged([], 0)
     if batch.takes_groups:
-        behind = message_groups.to_judge(conn, batch, places, wanted, work.messages(wanted))
+        behind = message_groups.to_judge(conn, batch, queues, wanted, work.messages(wanted))
     if batch.by_priority:
-        ranges, is_short = _most_urgent(places, ranges, enough)
+        ranges, is_short = _most_urgent(queues, ranges, enough)
     else:
         is_short = sum(len(each.wanted) for each in ranges.values()) < enough
-    asked = _to_ask(places, ranges, work.messages(wanted), enough) if is_short else []
+    asked = _to_ask(queues, ranges, work.messages(wanted), enough) if is_short else []
     bounds = encode_rows([(number, each.from_key, each.to_key) for number, each in enumerate(asked)])
     ahead = _BETWEEN.rows(conn, wanted, {"bounds": bounds}) if asked else Unjudged([], 0)
-    is_all = sum(each.to_key - each.from_key for each in asked) == _left(places, ranges)
+    is_all = sum(each.to_key - each.from_key for each in asked) == _left(queues, ranges)
     return FetchedMessages(wanted, ranges, asked, ahead, dict(known.behind), behind, is_all)
 
 
@@ -95,13 +95,13 @@ def _judge_behind(fetched: FetchedMessages, work: Work) -> dict[int, bool]:
     return {row[0]: known[row[0]] for row in rows if row[0] in known}
 
 
-def _known(known: Judged, place: QueueToScan) -> KeyRange:
-    from_key = message_key(place.queue_id, max(place.next_offset, place.min_offset))
-    return known.range_of(place.queue_id, from_key) or KeyRange(from_key, from_key, ())
+def _known(known: Judged, queue: QueueToScan) -> KeyRange:
+    from_key = message_key(queue.queue_id, max(queue.next_offset, queue.min_offset))
+    return known.range_of(queue.queue_id, from_key) or KeyRange(from_key, from_key, ())
 
 
 def _most_urgent(
-    places: Iterable[QueueToScan], ranges: dict[int, KeyRange], enough: int
+    queues: Iterable[QueueToScan], ranges: dict[int, KeyRange], enough: int
 ) -> tuple[dict[int, KeyRange], bool]:
     """The ranges with the `enough` most urgent messages, and whether the filter must judge more.
 
@@ -109,30 +109,30 @@ def _most_urgent(
     """
     needed: dict[int, KeyRange] = {}
     count, is_short = 0, False
-    for place in places:
-        if place.queue_id in ranges and count < enough:
-            known = needed[place.queue_id] = ranges[place.queue_id]
+    for queue in queues:
+        if queue.queue_id in ranges and count < enough:
+            known = needed[queue.queue_id] = ranges[queue.queue_id]
             count += len(known.wanted)
-            is_short = is_short or (count < enough and known.to_key < message_key(place.queue_id, place.end_offset))
+            is_short = is_short or (count < enough and known.to_key < message_key(queue.queue_id, queue.end_offset))
     return needed, is_short
 
 
-def _to_ask(places: Iterable[QueueToScan], ranges: dict[int, KeyRange], count: int, enough: int) -> list[KeyRange]:
+def _to_ask(queues: Iterable[QueueToScan], ranges: dict[int, KeyRange], count: int, enough: int) -> list[KeyRange]:
     """The ranges that follow the known ones, in the order of the queues; at most `count` offsets together."""
     asked: list[KeyRange] = []
-    for place in places:
-        known = ranges.get(place.queue_id)
+    for queue in queues:
+        known = ranges.get(queue.queue_id)
         if known is None or count <= 0 or len(known.wanted) >= enough:
             continue
-        to_key = min(message_key(place.queue_id, place.end_offset), known.to_key + count)
+        to_key = min(message_key(queue.queue_id, queue.end_offset), known.to_key + count)
         if to_key > known.to_key:
             asked.append(KeyRange(known.to_key, to_key, ()))
             count -= to_key - known.to_key
     return asked
 
 
-def _left(places: Iterable[QueueToScan], ranges: dict[int, KeyRange]) -> int:
-    ends = {place.queue_id: message_key(place.queue_id, place.end_offset) for place in places}
+def _left(queues: Iterable[QueueToScan], ranges: dict[int, KeyRange]) -> int:
+    ends = {queue.queue_id: message_key(queue.queue_id, queue.end_offset) for queue in queues}
     return sum(max(0, ends[queue_id] - each.to_key) for queue_id, each in ranges.items())
 
 

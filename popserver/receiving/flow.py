@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from contextlib import nullcontext
 from dataclasses import replace
 
 import structlog
@@ -127,21 +128,16 @@ class Polls:
             heads_only=heads_only,
             in_one_frame=in_one_frame,
         )
-        return await self.poll(request, poll_until_ms, since)
-
-    async def poll(self, request: Receive, poll_until_ms: int, since: int) -> list[Delivery]:
-        """The messages granted to the receive. An empty list if there is none until `poll_until_ms` (server time), or
-        if its topic or group has changed since (`Waits.changes`)."""
         self.open += 1
         try:
-            if request.wanted == EVERYTHING:
-                return await self._poll(request, poll_until_ms, since)
-            with self._filters.held(request.wanted):
+            with nullcontext() if wanted == EVERYTHING else self._filters.held(wanted):
                 return await self._poll(request, poll_until_ms, since)
         finally:
             self.open -= 1
 
     async def _poll(self, request: Receive, poll_until_ms: int, since: int) -> list[Delivery]:
+        """The messages granted to the receive. An empty list if there is none until `poll_until_ms` (server time), or
+        if its topic or group has changed since (`Waits.changes`)."""
         key, wakeups = PollKey(request.group.group_id, request.topic.topic_id), self._wakeups
         if MessageType.LITE in request.topic.accepts and request.group.chooses:
             key = key._replace(client_id=request.client_id)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from popserver.catalog.progress import QueueToScan
 from popserver.database.rows import encode_column
 from popserver.delivery import ready
-from popserver.delivery.places import IS_MORE_OF_LITE, LITE_PLACES
+from popserver.delivery.places import IS_MORE_OF_LITE, LITE_PLACES, ReadyFrom
 from popserver.delivery.ready import RedrivenRow
 from popserver.engine.transaction import Transaction
 from popserver.fifo import positions
@@ -21,18 +21,18 @@ from popserver.fifo.positions import MessageGroupKey, Opened
 from popserver.messages.by_key import by_keys
 from popserver.model.topic import message_key
 from popserver.receiving import message_groups
-from popserver.receiving.batch import SHARE_MIN, Candidate, GroupRun, Receive, ReceiveBatch, half_of
+from popserver.receiving.batch import SHARE_MIN, Candidate, GroupRun, Receive, ReceiveBatch, half_of, saw
 
-EVERY_CLIENT = ""  # in place of a client, for groups whose clients do not choose
+EVERY_CLIENT = ""  # instead of a client, for groups whose clients do not choose
 
 
 class LiteFound(NamedTuple):
     """What was found for each client. `rooms` says how many more it may get, and `left_over` whether some are left.
 
-    `places` are the queues that no other server reads.
+    `queues` are the queues that no other server reads.
     """
 
-    places: Sequence[QueueToScan]
+    queues: Sequence[QueueToScan]
     runs: dict[str, list[GroupRun]]
     again: dict[str, list[RedrivenRow]]
     rooms: dict[str, int]
@@ -52,14 +52,15 @@ def clients_of(batch: ReceiveBatch, several: Sequence[Receive]) -> dict[str, lis
 def find(tx: Transaction, batch: ReceiveBatch, clients: dict[str, list[Receive]]) -> LiteFound:
     """The messages that the scan has passed and the clients may get, at most as many as each asks for."""
     names = _names(batch, clients)
-    places = LITE_PLACES.rows(tx.conn, names)
-    if not places:
+    queues = LITE_PLACES.rows(tx.conn, names)
+    if not queues:
         return LiteFound([], {}, {}, {}, left_over=_is_hidden(tx, names))
+    saw(tx, batch, ReadyFrom, queues[0].ready_since_ms)
     again: dict[str, list[RedrivenRow]] = {}
-    if places[0].ready_since_ms is not None:
+    if queues[0].ready_since_ms is not None:
         again = _redriven_to(tx, batch, clients, names)
     rooms = {each: sum(one.batch_size for one in clients[each]) - len(again.get(each, ())) for each in clients}
-    by_queue = {place.queue_id: _as_read(place) for place in places}
+    by_queue = {queue.queue_id: _as_read(queue) for queue in queues}
     opened: dict[str, list[Opened]] = {}
     left_over = bool(again)
     for client_id, several in clients.items():
@@ -70,15 +71,15 @@ def find(tx: Transaction, batch: ReceiveBatch, clients: dict[str, list[Receive]]
         opened[client_id] = [row for row in rows if row.queue_id in by_queue]
         left_over = left_over or len(rows) == room or len(opened[client_id]) < len(rows)
     runs = _read(tx, batch, clients, opened, rooms, by_queue)
-    if len(places) < len(batch.topic.queues):
+    if len(queues) < len(batch.topic.queues):
         left_over = left_over or _is_hidden(tx, names)
-    return LiteFound(places, runs, again, rooms, left_over)
+    return LiteFound(queues, runs, again, rooms, left_over)
 
 
-def _as_read(place: QueueToScan) -> QueueToScan:
-    """The place as if the scan had read all: a lite topic with nothing left up to there needs no row, however much
+def _as_read(queue: QueueToScan) -> QueueToScan:
+    """The queue as if the scan had read all: a lite topic with nothing left up to there needs no row, however much
     the scan has to read. The next message is probably of another one."""
-    return place._replace(end_offset=place.next_offset)
+    return queue._replace(end_offset=queue.next_offset)
 
 
 def _redriven_to(
@@ -111,7 +112,7 @@ def _read(
     clients: dict[str, list[Receive]],
     opened: dict[str, list[Opened]],
     rooms: dict[str, int],
-    places: dict[int, QueueToScan],
+    queues: dict[int, QueueToScan],
 ) -> dict[str, list[GroupRun]]:
     """The runs of each client's lite topics: those with one message, then several messages of few, then fewer messages
     of the others.
@@ -125,7 +126,7 @@ def _read(
         owner = {(row.queue_id, row.message_group): client_id for client_id, row in some}
         rows = [row for _, row in some]
         limit = share * len(rows)
-        for run in message_groups.runs_of_opened(tx, batch, rows, places, share=share, limit=limit):
+        for run in message_groups.runs_of_opened(tx, batch, rows, queues, share=share, limit=limit):
             client_id = owner[run.member.queue_id, run.member.message_group]
             runs[client_id].append(run)
             rooms[client_id] -= len(run.found)

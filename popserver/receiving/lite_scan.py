@@ -101,23 +101,23 @@ def _read_on(tx: Transaction, batch: ReceiveBatch, clients: dict[str, list[Recei
     search = _LiteSearch(batch, clients, passed)
     moved: list[tuple[int, int, int]] = []
     read, left_over = 0, False
-    start = batch.rotation % len(passed.places) if passed.places else 0
-    for place in (*passed.places[start:], *passed.places[:start]):
+    start = batch.rotation % len(passed.queues) if passed.queues else 0
+    for queue in (*passed.queues[start:], *passed.queues[:start]):
         # On Postgres `end_offset` may be older than the locked progress row: never move back to it.
-        if place.next_offset >= place.end_offset:
+        if queue.next_offset >= queue.end_offset:
             continue
         if search.is_enough or read >= _SCANNED_MAX:
             left_over = True
             break
-        first = max(place.next_offset, place.min_offset)
-        end = min(place.end_offset, first + WINDOW_OFFSETS)
-        keys = range(message_key(place.queue_id, first), message_key(place.queue_id, end))
+        first = max(queue.next_offset, queue.min_offset)
+        end = min(queue.end_offset, first + WINDOW_OFFSETS)
+        keys = range(message_key(queue.queue_id, first), message_key(queue.queue_id, end))
         rows, is_all = _rows(tx, batch, keys, search.wanted)
-        taken = search.take(place.queue_id, rows)
+        taken = search.take(queue.queue_id, rows)
         read += taken
         reached = end if is_all and taken == len(rows) else offset_of(rows[taken - 1].message_key) + 1
-        moved.append((place.group_id, place.queue_id, reached))
-        left_over = left_over or reached < place.end_offset
+        moved.append((queue.group_id, queue.queue_id, reached))
+        left_over = left_over or reached < queue.end_offset
     if moved:
         progress.grow(tx.conn, moved)
     # A client that shares lite topics finds those whose rows name another client when it asks again.

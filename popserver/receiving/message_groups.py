@@ -43,13 +43,13 @@ class _Part(NamedTuple):
 
 
 def open_groups(
-    tx: Transaction, batch: ReceiveBatch, places: Sequence[QueueToScan], *, for_again: int, limit: int, heads_only: bool
+    tx: Transaction, batch: ReceiveBatch, queues: Sequence[QueueToScan], *, for_again: int, limit: int, heads_only: bool
 ) -> tuple[list[GroupRun], bool]:
     """The runs of the groups that opened first: at most `limit` messages; with `heads_only` one of each group.
 
     At most `for_again` of the messages were granted before. Returns also whether no other group is open.
     """
-    with_open = {place.queue_id: place for place in places if place.open_since_ms is not None}
+    with_open = {queue.queue_id: queue for queue in queues if queue.open_since_ms is not None}
     if not with_open or limit <= 0:
         return [], not with_open
     opened = positions.opened(tx.conn, batch.names, sorted(with_open), limit)
@@ -62,7 +62,7 @@ def runs_of_opened(
     tx: Transaction,
     batch: ReceiveBatch,
     opened: Sequence[Opened],
-    places: dict[int, QueueToScan],
+    queues: dict[int, QueueToScan],
     *,
     share: int,
     limit: int,
@@ -75,20 +75,20 @@ def runs_of_opened(
     most = limit if for_again is None else min(for_again, limit)
     runs = _again(tx, batch, [each for each in opened if each.has_run], share, most)
     room = limit - sum(len(run.found) for run in runs)
-    runs += _untouched(tx, batch, [each for each in opened if not each.has_run], places, share, room)
+    runs += _untouched(tx, batch, [each for each in opened if not each.has_run], queues, share, room)
     # Before the scan moves on: it skips messages of groups with a row, and would lose them when the row goes.
     finish(tx, batch, (run.member for run in runs if run.next_offset is None))
     return runs
 
 
 def to_judge(
-    conn: Connection, batch: ReceiveBatch, places: Sequence[QueueToScan], wanted: SqlFilter, limit: int
+    conn: Connection, batch: ReceiveBatch, queues: Sequence[QueueToScan], wanted: SqlFilter, limit: int
 ) -> Unjudged:
     """What the filter must judge before such a look: up to `limit` messages of the groups that opened first.
 
     Messages that were granted before are left out: the filter accepted them.
     """
-    with_open = {place.queue_id: place for place in places if place.open_since_ms is not None}
+    with_open = {queue.queue_id: queue for queue in queues if queue.open_since_ms is not None}
     opened = positions.opened(conn, batch.names, sorted(with_open), batch.room) if with_open else []
     bounds = [_bounds(number, each, with_open[each.queue_id]) for number, each in enumerate(opened) if not each.has_run]
     if not bounds:
@@ -162,7 +162,7 @@ def _untouched(
     tx: Transaction,
     batch: ReceiveBatch,
     opened: Sequence[Opened],
-    places: dict[int, QueueToScan],
+    queues: dict[int, QueueToScan],
     share: int,
     limit: int,
 ) -> list[GroupRun]:
@@ -171,7 +171,7 @@ def _untouched(
     count = -(-limit // share)  # usually enough; if they have fewer messages than their share, the others are read too
     for several in (opened[:count], opened[count:]):
         if several and limit > 0:
-            parts, rows = _parts(tx, batch, several, places, share, limit)
+            parts, rows = _parts(tx, batch, several, queues, share, limit)
             runs += [_run(part, rows) for part in parts]
             limit = limit - sum(len(part.keys) for part in parts) if len(parts) == len(several) else 0
     return runs
@@ -186,26 +186,26 @@ def _parts(
     tx: Transaction,
     batch: ReceiveBatch,
     opened: Sequence[Opened],
-    places: dict[int, QueueToScan],
+    queues: dict[int, QueueToScan],
     share: int,
     limit: int,
 ) -> tuple[list[_Part], dict[int, MessageRow]]:
     """The messages taken from each group, and their rows by message key."""
     asked = 1 if batch.wanted.wants_all else JUDGED_PER_WANTED
-    bounds = encode_rows([_bounds(number, each, places[each.queue_id]) for number, each in enumerate(opened)])
+    bounds = encode_rows([_bounds(number, each, queues[each.queue_id]) for number, each in enumerate(opened)])
     names = {"bounds": bounds, "share": asked * share, "limit": asked * limit}
     if batch.wanted.wants_all:
         messages = _BEHIND.rows(tx.conn, names, bodies=batch.bodies)
-        return _shared_out(batch, opened, places, messages, share, limit), {row.message_key: row for row in messages}
+        return _shared_out(batch, opened, queues, messages, share, limit), {row.message_key: row for row in messages}
     scanned = _BEHIND_KEYS.rows(tx.conn, names)
-    parts = _shared_out(batch, opened, places, scanned, share, limit)
+    parts = _shared_out(batch, opened, queues, scanned, share, limit)
     return parts, by_keys(tx.conn, [key for part in parts for key in part.keys], batch.bodies)
 
 
 def _shared_out(
     batch: ReceiveBatch,
     opened: Sequence[Opened],
-    places: dict[int, QueueToScan],
+    queues: dict[int, QueueToScan],
     rows: Sequence[MessageRow | _GroupBehindScan],
     share: int,
     limit: int,
@@ -232,31 +232,31 @@ def _shared_out(
         elif len(scanned) == asked * share or is_last:
             next_offset = offset_of(scanned[-1].message_key) + 1
         else:
-            next_offset = _at_the_scan(places[each.queue_id], each, is_taken=bool(taken))
+            next_offset = _at_the_scan(queues[each.queue_id], each, is_taken=bool(taken))
         parts.append(_Part(_member(batch, each), taken, next_offset))
         if is_last or limit <= 0:
             break
     return parts
 
 
-def _at_the_scan(place: QueueToScan, each: Opened, *, is_taken: bool) -> int | None:
+def _at_the_scan(queue: QueueToScan, each: Opened, *, is_taken: bool) -> int | None:
     """Where a group continues that has no message left up to the scan's position.
 
     If the queue has unread messages, the scan will probably find more of the group: the row stays for them. So it does
     if a client has moved a lite topic beyond the scan.
     """
-    if each.next_offset > place.next_offset:
+    if each.next_offset > queue.next_offset:
         return each.next_offset
-    return place.next_offset if is_taken and place.next_offset < place.end_offset else None
+    return queue.next_offset if is_taken and queue.next_offset < queue.end_offset else None
 
 
 def _member(batch: ReceiveBatch, each: Opened) -> MessageGroupKey:
     return MessageGroupKey(batch.topic.topic_id, each.queue_id, each.message_group)
 
 
-def _bounds(number: int, each: Opened, place: QueueToScan) -> tuple[int | str, ...]:
-    start = max(each.next_offset, place.min_offset)
-    first, end = message_key(each.queue_id, start), message_key(each.queue_id, place.next_offset)
+def _bounds(number: int, each: Opened, queue: QueueToScan) -> tuple[int | str, ...]:
+    start = max(each.next_offset, queue.min_offset)
+    first, end = message_key(each.queue_id, start), message_key(each.queue_id, queue.next_offset)
     return number, first, end, each.message_group
 
 

@@ -25,17 +25,16 @@ from popserver.database.notifications import DUE
 from popserver.database.rows import encode_rows
 from popserver.delivery import deliveries, ready
 from popserver.delivery.history import Moved, record
-from popserver.delivery.places import OpenFrom, ReadyFrom, ReadySearch
+from popserver.delivery.places import OpenFrom, ReadyFrom
 from popserver.delivery.ready import AgainRow
 from popserver.engine.transaction import STEP_ROWS_MAX, Transaction, carries_out
 from popserver.fifo import moving_starts
 from popserver.fifo.positions import MessageGroupKey
 from popserver.filters import Filter
 from popserver.messages.by_key import DEFERRED, Bodies, stored_messages
-from popserver.model import handles
 from popserver.model.errors import PopError
-from popserver.model.handles import Receipt
-from popserver.model.message import Delivery, StoredMessage
+from popserver.model.handles import Receipt, encode_receipt
+from popserver.model.message import Delivery
 from popserver.model.names import SYSTEM_DERIVED
 from popserver.model.states import Event, State, target
 from popserver.model.topic import MessageType
@@ -55,6 +54,8 @@ from popserver.receiving.batch import (
     ReceiveSlot,
     half_of,
     load_again,
+    saw,
+    search_bounds,
 )
 
 
@@ -115,7 +116,10 @@ def _receive_batch(tx: Transaction, several: Sequence[Receive]) -> list[Received
         else:
             # All bodies are small: a few bytes over the limit do no harm.
             tx.answer_bytes -= sum(map(len, bodies))
-        served = _answers(tx, batch, slots, left_over=left_over)
+        grants = (grant for slot in slots for grant in slot.grants)
+        granted = [HeldDelivery(grant.found.row, grant.receipt, grant.found.attempt) for grant in grants]
+        made = iter(_deliveries(tx, batch, granted))
+        served = [Received([next(made) for _ in slot.grants], left_over or not slot.room) for slot in slots]
     for index in sorted(repeated):
         served.insert(index, repeated[index])
     return served
@@ -147,6 +151,8 @@ def _find_and_grant(tx: Transaction, batch: ReceiveBatch, several: Sequence[Rece
     """The grants of each request, and whether messages may be left."""
     if several[0].is_paused:
         return [ReceiveSlot(request, request.batch_size, []) for request in several], False
+    if tx.has_other_writers:
+        batch = batch._replace(names=batch.names | search_bounds(tx, batch))
     found = (lite_scan.find if MessageType.LITE in batch.topic.accepts else _find)(tx, batch, several)
     slots: list[ReceiveSlot] = []
     left: list[tuple[str, Candidate]] = []
@@ -171,46 +177,44 @@ def _find_and_grant(tx: Transaction, batch: ReceiveBatch, several: Sequence[Rece
 
 def _find(tx: Transaction, batch: ReceiveBatch, several: Sequence[Receive]) -> Found:
     """What all requests may have, of a topic without lite topics."""
-    if tx.has_other_writers:
-        batch = batch._replace(names=batch.names | _search_from(tx, batch))
-    places = scan.lock_places(tx, batch)
-    if places and tx.has_other_writers:
-        _saw(tx, batch, ReadyFrom, places[0].ready_since_ms)
+    queues = scan.lock_queues(tx, batch)
+    if queues and tx.has_other_writers:
+        saw(tx, batch, ReadyFrom, queues[0].ready_since_ms)
         if batch.takes_groups:
-            _saw(tx, batch, OpenFrom, places[0].open_since_ms)
-            moving_starts.advance(tx, batch.topic.topic_id, places)
-    is_any_again = not places or places[0].ready_since_ms is not None
+            saw(tx, batch, OpenFrom, queues[0].open_since_ms)
+            moving_starts.advance(tx, batch.topic.topic_id, queues)
+    is_any_again = not queues or queues[0].ready_since_ms is not None
     # Messages without a message group that are READY again, the longest waiting first.
     ready_again = ready.lock(tx.conn, batch.names | {"limit": batch.room}) if is_any_again else []
-    if ready_again and not places and tx.has_other_writers:
-        _saw(tx, batch, ReadyFrom, ready_again[0].first_ms)
+    if ready_again and not queues:
+        saw(tx, batch, ReadyFrom, ready_again[0].first_ms)
     keep, is_hidden = partial(scan.store_left_over, tx, batch), partial(_is_hidden, tx, batch)
-    if ready_again or any(place.open_since_ms is not None for place in places):
+    if ready_again or any(queue.open_since_ms is not None for queue in queues):
         candidates, runs, left_over = _old_and_new(
-            tx, batch, places, ready_again, heads_only=any(each.heads_only for each in several)
+            tx, batch, queues, ready_again, heads_only=any(each.heads_only for each in several)
         )
         return Found([Portion("", several, candidates)], runs, left_over, keep, is_hidden)
-    new, left_over = scan.read_on(tx, batch, places, batch.room, beside_runs=False)
+    new, left_over = scan.read_on(tx, batch, queues, batch.room, beside_runs=False)
     return Found([Portion("", several, new)], [], left_over, keep, is_hidden)
 
 
 def _old_and_new(
     tx: Transaction,
     batch: ReceiveBatch,
-    places: Sequence[QueueToScan],
+    queues: Sequence[QueueToScan],
     ready_again: Sequence[AgainRow],
     *,
     heads_only: bool,
 ) -> tuple[list[Candidate], Sequence[GroupRun], bool]:
     """Portion the room between messages that are READY again, open message groups and new messages."""
-    new_waits = any(place.next_offset < place.end_offset for place in places)
+    new_waits = any(queue.next_offset < queue.end_offset for queue in queues)
     # For messages that are READY again and those of open message groups.
     before = half_of(batch.room, batch.rotation) if new_waits else batch.room
     kept = min(len(ready_again), before // 2)
     runs, is_all = message_groups.open_groups(
         tx,
         batch,
-        places,
+        queues,
         for_again=max(before - len(ready_again), (before + 1) // 2),
         # Even if the groups have many older messages, some room is kept for new ones.
         limit=batch.room - kept - (max(1, batch.room // NEW_OF_ROOM) if before < batch.room else 0),
@@ -220,7 +224,7 @@ def _old_and_new(
     # Messages that were given back unused take room like new ones; otherwise they would become more and more.
     unused = sum(row.attempt == 0 for row in ready_again)
     reserved = len(in_runs) + max(kept, unused, min(len(ready_again), before - len(in_runs)))
-    new, left_over = scan.read_on(tx, batch, places, max(0, batch.room - reserved), beside_runs=bool(in_runs))
+    new, left_over = scan.read_on(tx, batch, queues, max(0, batch.room - reserved), beside_runs=bool(in_runs))
     # There may be fewer new messages than room for them, or the filter may refuse them.
     again = load_again(tx, batch, ready_again[: batch.room - len(in_runs) - len(new)])
     room = batch.room - len(in_runs) - len(new) - len(again)
@@ -245,7 +249,7 @@ def _distribute(tx: Transaction, portion: Portion) -> tuple[list[ReceiveSlot], l
     """Deal the messages out: each request in turn gets as many as it asked for. Returns the grants, and what is left.
 
     Messages of one message group go to one request, in order. There are never more messages than room, so each message
-    group's first message finds a place.
+    group's first message has a receive.
     """
     slots = [ReceiveSlot(request, request.batch_size, []) for request in portion.receives]
     owner: dict[MessageGroupKey, ReceiveSlot | None] = {}
@@ -316,8 +320,7 @@ def write_grants(tx: Transaction, batch: ReceiveBatch, grants: Sequence[Grant]) 
         ]
         deliveries.add(tx, rows)
     if grants:
-        ends_at_ms = min(grant.receipt.ends_at_ms for grant in grants)
-        tx.due[DUE] = min(ends_at_ms, tx.due.get(DUE, ends_at_ms))
+        tx.expect(DUE, min(grant.receipt.ends_at_ms for grant in grants))
     if Event.RECEIVE not in batch.group.history.kept:
         return
     for client_id, several in groupby(grants, key=lambda grant: grant.request.client_id):
@@ -328,19 +331,12 @@ def write_grants(tx: Transaction, batch: ReceiveBatch, grants: Sequence[Grant]) 
 _GRANTED = target(Event.RECEIVE).value
 
 
-def _answers(tx: Transaction, batch: ReceiveBatch, slots: Sequence[ReceiveSlot], *, left_over: bool) -> list[Received]:
-    granted = [HeldDelivery(each.found.row, each.receipt, each.found.attempt) for slot in slots for each in slot.grants]
-    made = iter(_deliveries(tx, batch, granted))
-    return [Received([next(made) for _ in slot.grants], left_over or not slot.room) for slot in slots]
-
-
 def _deliveries(tx: Transaction, batch: ReceiveBatch, held: Sequence[HeldDelivery]) -> list[Delivery]:
     stored = stored_messages(tx.conn, (each.row for each in held), batch.topic)
-    return [_delivery(each.receipt, message, each.attempt) for each, message in zip(held, stored, strict=True)]
-
-
-def _delivery(held: Receipt, stored: StoredMessage, attempt: int) -> Delivery:
-    return Delivery(stored, handles.encode_receipt(held, stored.message.message_id), attempt, held.ends_at_ms)
+    return [
+        Delivery(found, encode_receipt(each.receipt, found.message.message_id), each.attempt, each.receipt.ends_at_ms)
+        for each, found in zip(held, stored, strict=True)
+    ]
 
 
 def _is_hidden(tx: Transaction, batch: ReceiveBatch) -> bool:
@@ -349,23 +345,7 @@ def _is_hidden(tx: Transaction, batch: ReceiveBatch) -> bool:
         return False
     if scan.is_more(tx, batch):
         return True
-    _saw(tx, batch, ReadyFrom, None)
+    saw(tx, batch, ReadyFrom, None)
     if batch.takes_groups:
-        _saw(tx, batch, OpenFrom, None)
+        saw(tx, batch, OpenFrom, None)
     return False
-
-
-def _search_from(tx: Transaction, batch: ReceiveBatch) -> dict[str, int]:
-    """From when on to look for messages that are READY again, and for open message groups. SQLite's indexes have no
-    entries of the past."""
-    search = ReadySearch(batch.group.group_id, batch.topic.topic_id)
-    return {
-        "ready_from": tx.remembered(ReadyFrom).of(search, tx.now_ms),
-        "open_from": tx.remembered(OpenFrom).of(search, tx.now_ms) if batch.takes_groups else 0,
-    }
-
-
-def _saw(tx: Transaction, batch: ReceiveBatch, kind: type[ReadyFrom | OpenFrom], first_ms: int | None) -> None:
-    """Remember which one was first, once the transaction is committed: it may have granted it."""
-    search = ReadySearch(batch.group.group_id, batch.topic.topic_id)
-    tx.after_commit.append(tx.remembered(kind).saw(search, first_ms, tx.now_ms))

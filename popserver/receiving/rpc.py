@@ -67,14 +67,14 @@ class ReceiveMethods:
 
     async def receive_message(self, request: wire.ReceiveMessageRequest, caller: Caller, write: Write) -> None:
         """Frames: status, messages, delivery timestamp (protocol 1.7). The request's queue id means nothing."""
-        deliveries = await self._deliveries(request, caller, in_one_frame=False, waits=True)
-        await self._write(_handles(deliveries), self._frames(deliveries, request), caller, write)
+        deliveries = await self._deliveries(request, caller, BATCH_SIZE_MAX, in_one_frame=False, waits=True)
+        await self._write(deliveries, self._frames(deliveries, request), caller, write)
 
     async def receive_batch(self, request: wire.ReceiveMessageRequest, caller: Caller, write: Write) -> None:
         """The same in one frame, with up to 128 messages; a polling time of zero does not wait (docs/design/0019)."""
         waits = not request.HasField("long_polling_timeout") or convert.duration_ms(request.long_polling_timeout) > 0
-        deliveries = await self._deliveries(request, caller, in_one_frame=True, waits=waits)
-        await self._write(_handles(deliveries), self._one_frame(deliveries, request, caller), caller, write)
+        deliveries = await self._deliveries(request, caller, ONE_FRAME_BATCH_SIZE_MAX, in_one_frame=True, waits=waits)
+        await self._write(deliveries, self._one_frame(deliveries, request, caller), caller, write)
 
     async def delay_refusal(self, request: wire.ReceiveMessageRequest | BadRequest | None, caller: Caller) -> None:
         """Delay a refusal: the Go push client repeats a receive 20 ms after any refusal (protocol 1.7)."""
@@ -91,18 +91,20 @@ class ReceiveMethods:
         return [wire.ReceiveMessageResponse(status=refused), convert.delivered_at(self._clock.now_ms())]
 
     async def _deliveries(
-        self, request: wire.ReceiveMessageRequest, caller: Caller, *, in_one_frame: bool, waits: bool
+        self, request: wire.ReceiveMessageRequest, caller: Caller, size_max: int, *, in_one_frame: bool, waits: bool
     ) -> list[Delivery]:
         """The messages that the caller is granted and may have; none if its client has said goodbye meanwhile."""
         if request.batch_size <= 0:
-            size_max = _size_max(in_one_frame=in_one_frame)
             raise BadRequest(f"the batch size is {request.batch_size}; ask for 1 to {size_max} messages")
         clients = self._clients
         client = clients.call_opened(caller.client_id)
         if request.auto_renew:
             clients.pushes(caller.client_id)
         try:
-            deliveries = await self._receive(request, caller, client, in_one_frame=in_one_frame, waits=waits)
+            batch_size = min(request.batch_size, size_max)
+            deliveries = await self._receive(
+                request, caller, client, batch_size, in_one_frame=in_one_frame, waits=waits
+            )
             caller.carries(self._undelivered, _body_bytes(deliveries))
             if caller.user:
                 await self._check_again(deliveries, request, caller)
@@ -119,6 +121,7 @@ class ReceiveMethods:
         request: wire.ReceiveMessageRequest,
         caller: Caller,
         client: Client,
+        batch_size: int,
         *,
         in_one_frame: bool,
         waits: bool,
@@ -136,7 +139,7 @@ class ReceiveMethods:
             caller.resource(request.group),
             caller.resource(request.message_queue.topic),
             wanted=wanted,
-            batch_size=min(request.batch_size, _size_max(in_one_frame=in_one_frame)),
+            batch_size=batch_size,
             invisible_ms=invisible_ms,
             holder=holder,
             client_id=caller.client_id,
@@ -196,7 +199,10 @@ class ReceiveMethods:
         invisible_ms = None if request.auto_renew else convert.duration_ms(request.invisible_duration)
         return convert.common_fields(request.message_queue.topic, self._store_host, invisible_ms)
 
-    async def _write(self, handles: list[str], frames: Iterable[Encodable], caller: Caller, write: Write) -> None:
+    async def _write(
+        self, deliveries: list[Delivery], frames: Iterable[Encodable], caller: Caller, write: Write
+    ) -> None:
+        handles = [each.receipt_handle for each in deliveries]  # frames may take the deliveries out of the list
         try:
             async with asyncio.timeout(self._limits.answer_ms / 1_000):
                 for frame in frames:
@@ -225,14 +231,6 @@ class _OneFrame:
 
     def SerializeToString(self) -> bytes:  # noqa: N802
         return self._encode()
-
-
-def _size_max(*, in_one_frame: bool) -> int:
-    return ONE_FRAME_BATCH_SIZE_MAX if in_one_frame else BATCH_SIZE_MAX
-
-
-def _handles(deliveries: Iterable[Delivery]) -> list[str]:
-    return [each.receipt_handle for each in deliveries]
 
 
 def _body_bytes(deliveries: Iterable[Delivery]) -> int:

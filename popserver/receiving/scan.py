@@ -56,13 +56,13 @@ _BESIDE_RUNS = 2
 _BESIDE_RUNS_MIN = 32
 
 
-def lock_places(tx: Transaction, batch: ReceiveBatch) -> list[QueueToScan]:
+def lock_queues(tx: Transaction, batch: ReceiveBatch) -> list[QueueToScan]:
     """Lock and return the queues that may have messages and that no other server reads, in the order to read them."""
     rows = PLACE_QUERIES[batch.takes_groups].of(tx.conn).locked.rows(tx.conn, batch.names)
     return _in_turn(batch, rows) if len(rows) > 1 else rows
 
 
-def places_of(conn: Connection, batch: ReceiveBatch) -> list[QueueToScan]:
+def queues_of(conn: Connection, batch: ReceiveBatch) -> list[QueueToScan]:
     """The same for all queues, without locks."""
     return _in_turn(batch, PLACE_QUERIES[batch.takes_groups].of(conn).seen.rows(conn, batch.names))
 
@@ -80,7 +80,7 @@ def is_more(tx: Transaction, batch: ReceiveBatch) -> bool:
 
 
 def read_on(
-    tx: Transaction, batch: ReceiveBatch, places: Sequence[QueueToScan], limit: int, *, beside_runs: bool
+    tx: Transaction, batch: ReceiveBatch, queues: Sequence[QueueToScan], limit: int, *, beside_runs: bool
 ) -> tuple[list[Candidate], bool]:
     """Up to `limit` new messages after the group's progress, which moves on; and whether a queue was not read to its
     end.
@@ -91,34 +91,34 @@ def read_on(
     found: list[Candidate] = []
     left_over = False
     window = max(_BESIDE_RUNS_MIN, _BESIDE_RUNS * limit) if beside_runs else _FIRST_WINDOW
-    for place in places:
+    for queue in queues:
         # On Postgres `end_offset` may be older than the locked progress row: never move back to it.
-        if place.next_offset >= place.end_offset:
+        if queue.next_offset >= queue.end_offset:
             continue
         if len(found) == limit or window <= 0:
             left_over = True
             break
-        rows, next_offset = _read_on(tx, batch, place, limit - len(found), min(window, WINDOW_OFFSETS))
-        if next_offset == place.next_offset and batch.by_priority:
+        rows, next_offset = _read_on(tx, batch, queue, limit - len(found), min(window, WINDOW_OFFSETS))
+        if next_offset == queue.next_offset and batch.by_priority:
             # The filter has not judged these urgent messages yet; less urgent ones must not go first.
             left_over = True
             break
         if batch.takes_groups or batch.wanted != EVERYTHING:
             # A queue costs something in addition to its messages: a filter may name thousands of tags.
             cost = len(batch.wanted.tags) if isinstance(batch.wanted, TagFilter) else 1
-            window -= next_offset - place.next_offset + cost
+            window -= next_offset - queue.next_offset + cost
         if not batch.keeps_order:
             rows = _not_in_hand(tx, batch, rows)
-        topic_id, queue_id = batch.topic.topic_id, place.queue_id
+        topic_id, queue_id = batch.topic.topic_id, queue.queue_id
         found += [
             Candidate(row, 1)
             if row.message_group is None or not batch.keeps_order
             else Candidate(row, 1, MessageGroupKey(topic_id, queue_id, row.message_group))
             for row in rows
         ]
-        left_over = left_over or next_offset < place.end_offset
-        if next_offset > place.next_offset:
-            progress.move_on(tx.conn, batch.group.group_id, place.queue_id, next_offset)
+        left_over = left_over or next_offset < queue.end_offset
+        if next_offset > queue.next_offset:
+            progress.move_on(tx.conn, batch.group.group_id, queue.queue_id, next_offset)
     return found, left_over
 
 
@@ -144,11 +144,11 @@ def _not_in_hand(tx: Transaction, batch: ReceiveBatch, rows: list[MessageRow]) -
 
 
 def _read_on(
-    tx: Transaction, batch: ReceiveBatch, place: QueueToScan, limit: int, window: int
+    tx: Transaction, batch: ReceiveBatch, queue: QueueToScan, limit: int, window: int
 ) -> tuple[list[MessageRow], int]:
     """The messages of one queue after the group's progress that the filter accepts, and the offset reached."""
-    start, end = max(place.next_offset, place.min_offset), place.end_offset
-    queue_key = place.queue_id << OFFSET_BITS
+    start, end = max(queue.next_offset, queue.min_offset), queue.end_offset
+    queue_key = queue.queue_id << OFFSET_BITS
     if batch.wanted == EVERYTHING and not batch.takes_groups:
         names = {"from_key": queue_key + start, "to_key": queue_key + end, "limit": limit}
         rows = _NEXT.rows(tx.conn, names, bodies=batch.bodies)
@@ -160,10 +160,10 @@ def _read_on(
         "from_key": queue_key + start,
         "to_key": queue_key + min(end, start + window),
         "limit": limit,
-        "for_queue": place.queue_id,
+        "for_queue": queue.queue_id,
         "queue_key": queue_key,
-        "start_key": queue_key + place.start_offset,
-        "start_offset": place.start_offset,
+        "start_key": queue_key + queue.start_offset,
+        "start_offset": queue.start_offset,
     }
     if isinstance(batch.wanted, SqlFilter):
         rows, reached = _read_judged(tx, batch, names)
