@@ -18,7 +18,7 @@ from popserver.access.flow import Access
 from popserver.access.gate import AdminElsewhere, AdminGate, ClientGate
 from popserver.access.rpc import UserMethods
 from popserver.administration.clients import ClientMethods
-from popserver.administration.flow import Inspection
+from popserver.administration.flow import Administration
 from popserver.administration.readiness import Readiness
 from popserver.administration.rpc import AdminMethods
 from popserver.broker import Broker
@@ -28,6 +28,7 @@ from popserver.clients.rpc import SessionMethods
 from popserver.clients.settings import ask_for_metrics
 from popserver.dead_letters.flow import Redrives
 from popserver.dead_letters.rpc import DeadLetterMethods
+from popserver.delivery import origins
 from popserver.front.sockets import NONE_GIVEN, GivenSockets, connections_max
 from popserver.http2.door import Http2Door
 from popserver.lite.rpc import LiteMethods, LiteTopicMethods
@@ -92,7 +93,6 @@ class Services:
             broker.hold_release,
             broker.clients,
             broker.clock,
-            broker.reader,
             broker.undelivered,
             broker.pulls.parked,
             limits,
@@ -102,7 +102,6 @@ class Services:
             broker.pulls,
             broker.clients,
             broker.clock,
-            broker.reader,
             broker.undelivered,
             lambda: broker.open_polls,
             limits,
@@ -132,11 +131,11 @@ class Services:
 
     def bulk(self) -> dict[str, AnyMethod]:
         """Every method of popmq.v1.Bulk."""
-        return bulk_methods(BulkMethods(self._broker.bulk, self._broker.clients, self._broker.reader, self._limits))
+        return bulk_methods(BulkMethods(self._broker.bulk, self._broker.clients, self._limits))
 
-    def operations(self) -> Inspection:
+    def operations(self) -> Administration:
         broker = self._broker
-        return Inspection(
+        return Administration(
             broker.database,
             broker.reader,
             broker.catalog,
@@ -229,7 +228,9 @@ def build(
     made = Services(broker, limits, version, address_of(host, port), own, ask)
     access.on_change(made.session.end_forbidden_streams)
     access.on_change(broker.waits.change_all)
-    gate = ClientGate(access, broker.clients, broker.clock)
+    gate = ClientGate(
+        access, broker.clients, broker.clock, lambda keys: broker.reader.read(partial(origins.topics_behind, keys=keys))
+    )
     services = [
         serve(MESSAGING, made.messaging(), gate, incoming),
         serve(LEGACY, made.legacy(), gate, incoming),

@@ -6,7 +6,7 @@ costs one header and two comparisons.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -18,12 +18,14 @@ from popserver.access.flow import Access
 from popserver.access.rules import User
 from popserver.engine.clock import Clock
 from popserver.model.errors import BadRequest, ClientIdRequired, Forbidden, Unauthorized
-from popserver.model.names import CONTROL
+from popserver.model.names import CONTROL, Resource, is_system_derived
 from popserver.transport.calls import Caller, RequiredRights
 
 CLIENT_ID_LENGTH_MAX = 255
 
 Require = Callable[[RequiredRights], None]
+# The topics that messages come from, by their keys: see `delivery.origins.topics_behind`.
+OriginsOf = Callable[[Sequence[int]], Awaitable[Iterable[Resource | None]]]
 
 # These methods count in the quota but are never refused. A refusal would only make more work: a message that is not
 # acked is delivered again, and a client without heartbeats is taken for dead. A client that calls them often gets fewer
@@ -64,8 +66,9 @@ class ClientRegistry(Protocol):
 class ClientGate:
     """The gate for methods of clients."""
 
-    def __init__(self, access: Access, clients: ClientRegistry, clock: Clock) -> None:
+    def __init__(self, access: Access, clients: ClientRegistry, clock: Clock, origins_of: OriginsOf) -> None:
         self._access = access
+        self._origins_of = origins_of
         self._must_sign = access.is_on
         self._clients = clients
         self._clock = clock
@@ -108,11 +111,20 @@ class ClientGate:
     def _sign_in(self, caller: Caller) -> None:
         user = _signer(self._access, caller)
         caller.require = _rights_of(self._access, user)
-        caller.denies_reading = partial(self._access.denies_reading, user)
-        caller.require_origins = partial(self._access.check_origins, user)
+        caller.check_origins = partial(self._check_origins, user)
         caller.user = user.access_key
         if caller.client_id:
             caller.client_id = f"{user.access_key}/{caller.client_id}"
+
+    async def _check_origins(self, user: User, topic_name: str, keys: Sequence[int]) -> None:
+        """Raise `Forbidden` if one of these messages comes from a topic that the user may not read: such a message
+        must not be read as a dead letter or a retry message of a group either.
+
+        It costs a query for users that read a `%DLQ%` or `%RETRY%` topic and have a DENY policy, and nothing for all
+        others.
+        """
+        if keys and is_system_derived(topic_name) and self._access.denies_reading(user):
+            self._access.check_origins(user, await self._origins_of(keys))
 
 
 class AdminGate:

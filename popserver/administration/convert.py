@@ -10,9 +10,12 @@ from popproto.v2 import definition_pb2 as pb
 from popserver.administration.disk import DiskSpace
 from popserver.administration.facts import Lag, MessageState
 from popserver.administration.filter_trial import Match
-from popserver.administration.flow import Consumer, FirstPauses, GroupFacts, GroupPause, Hold, KnownServer, LockedGroup
+from popserver.administration.flow import Consumer, GroupFacts
+from popserver.administration.holds import Hold, LockedGroup
 from popserver.catalog.facts import TopicFacts
+from popserver.catalog.pauses import FirstPauses, GroupPause
 from popserver.clients import settings
+from popserver.cluster.sql import KnownServer
 from popserver.delivery.history import HistoryStep
 from popserver.engine.meters import Histogram
 from popserver.maintenance.patrol import RepairedRow
@@ -230,15 +233,15 @@ def step(step: HistoryStep) -> wire.HistoryEntry:
 
 
 def repaired(row: RepairedRow) -> wire.StuckRow:
-    stuck, place = row.broken.stuck, row.place
+    stuck, at = row.broken.stuck, row.place
     return wire.StuckRow(
         invariant=stuck.name,
         repair=stuck.does,
-        group=None if place.group is None else convert.as_resource(place.group),
-        topic=None if place.topic is None else convert.as_resource(place.topic),
-        queue_id=place.queue_number,
-        message_group=place.message_group,
-        queue_offset=place.offset,
+        group=None if at.group is None else convert.as_resource(at.group),
+        topic=None if at.topic is None else convert.as_resource(at.topic),
+        queue_id=at.queue_number,
+        message_group=at.message_group,
+        queue_offset=at.offset,
         repaired=row.is_repaired,
     )
 
@@ -248,11 +251,8 @@ def histogram(counted: Histogram) -> wire.Histogram:
 
 
 def storage(database_bytes: int, space: DiskSpace | None) -> wire.Storage:
-    if space is None:
-        return wire.Storage(database_bytes=database_bytes)
-    return wire.Storage(
-        database_bytes=database_bytes, wal_bytes=space.wal, disk_free_bytes=space.free, disk_bytes=space.disk
-    )
+    wal, free, disk = (None, None, None) if space is None else (space.wal, space.free, space.disk)
+    return wire.Storage(database_bytes=database_bytes, wal_bytes=wal, disk_free_bytes=free, disk_bytes=disk)
 
 
 def server(server: KnownServer, own_id: str) -> wire.Server:

@@ -1,4 +1,4 @@
-"""What an operator does: create, change and delete topics and groups; look at single messages.
+"""What an operator does: create, change and delete topics and groups; inspect single messages.
 
 No send, receive or ack uses this code. It creates only topics and groups that the request names.
 """
@@ -11,20 +11,18 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection
 
-from popserver.administration import facts, filter_trial, find, holds, message_facts
-from popserver.administration import why as inspection_why
-from popserver.administration.facts import Counts, FoundMessage, Lag, MessageState
-from popserver.administration.filter_trial import SHOWN_DEFAULT, FilterTrial, Match
+from popserver.administration import facts, filter_trial, find, holds, message_facts, why
+from popserver.administration.facts import Counts, FoundMessage, Lag
+from popserver.administration.filter_trial import SHOWN_DEFAULT, FilterTrial
 from popserver.administration.find import FoundMessages, MessageSearch
-from popserver.administration.holds import Hold, LockedGroup, LockedGroups
+from popserver.administration.holds import Hold, LockedGroups
 from popserver.catalog import facts as catalog_facts
 from popserver.catalog import pauses as catalog_pauses
 from popserver.catalog.facts import TopicFacts
 from popserver.catalog.flow import Catalog
 from popserver.catalog.groups import UpdateGroup
-from popserver.catalog.pauses import FirstPauses, GroupPause
+from popserver.catalog.pauses import FirstPauses
 from popserver.clients.clients import Client, Clients
-from popserver.cluster.sql import KnownServer
 from popserver.database.database import Database
 from popserver.delivery.history import HistoryStep
 from popserver.engine.clock import Clock
@@ -47,31 +45,6 @@ from popserver.producing.checks import Transactions
 from popserver.producing.pending_facts import After, ScheduledMessage
 from popserver.producing.scheduled import Pending
 from popserver.receiving.redeliveries import Redeliveries, Share, hint
-
-# Exported for `rpc`, which must not import statements.
-__all__ = [
-    "Consumer",
-    "FilterTrial",
-    "FirstPauses",
-    "FoundMessage",
-    "FoundMessages",
-    "GroupFacts",
-    "GroupPause",
-    "HistoryStep",
-    "Hold",
-    "Inspection",
-    "KnownServer",
-    "Lag",
-    "LockedGroup",
-    "Match",
-    "MessageSearch",
-    "MessageState",
-    "ScheduledMessage",
-    "Share",
-    "Status",
-    "TopicFacts",
-    "Why",
-]
 
 PAGE_DEFAULT = 32
 PAGE_MAX = 1_000
@@ -130,8 +103,8 @@ class Status(NamedTuple):
     budgets: list[Budget]
 
 
-class Inspection:
-    """An operator's actions. Every refusal is a `PopError`."""
+class Administration:
+    """What operators ask of a server. Every refusal is a `PopError`."""
 
     def __init__(
         self,
@@ -257,10 +230,13 @@ class Inspection:
         if topic is not None:
             check_topic(topic)
         _check_message_id(message_id)
-        times, look = self._clock.times(), message_facts.message_facts
-        found, steps = await self._reader.read(lambda conn: look(conn, group, topic, message_id, times))
+        times = self._clock.times()
+        query = partial(
+            message_facts.message_facts, group_name=group, topic_name=topic, message_id=message_id, times=times
+        )
+        found, steps = await self._reader.read(query)
         when = partial(moment, now_ms=times.now_ms)
-        return Why(inspection_why.sentence(found, when), inspection_why.facts(found, when), steps)
+        return Why(why.sentence(found, when), why.facts(found, when), steps)
 
     async def holds(self, group: Resource, topic: Resource | None, limit: int) -> list[Hold]:
         """What the group holds and what waits for a retry, the last to end first; `limit` is 1 to 1,000, 0 means 32."""

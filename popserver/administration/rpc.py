@@ -9,8 +9,9 @@ from __future__ import annotations
 from popproto.v1 import admin_pb2 as wire
 from popproto.v2 import definition_pb2 as pb
 from popserver.access import rights
-from popserver.administration import convert as inspection_convert
-from popserver.administration.flow import PAGE_MAX, Inspection, MessageSearch
+from popserver.administration import convert as admin_convert
+from popserver.administration.find import MessageSearch
+from popserver.administration.flow import PAGE_MAX, Administration
 from popserver.administration.readiness import Readiness
 from popserver.catalog.groups import UpdateGroup
 from popserver.engine.meters import Histogram
@@ -29,7 +30,7 @@ class AdminMethods:
 
     def __init__(
         self,
-        operations: Inspection,
+        operations: Administration,
         readiness: Readiness,
         version: str,
         server_id: str,
@@ -74,23 +75,23 @@ class AdminMethods:
         default = NewTopic(caller.resource(request.topic))
         new = default._replace(
             queue_count=request.queue_count or default.queue_count,
-            accepts=inspection_convert.accepted_types(request.accept_message_types) or default.accepts,
-            lite_expires_ms=inspection_convert.lite_expires_ms(request),
+            accepts=admin_convert.accepted_types(request.accept_message_types) or default.accepts,
+            lite_expires_ms=admin_convert.lite_expires_ms(request),
         )
         try:
             facts = await self._operations.create_topic(new)
         except AlreadyExists as refusal:
             raise BadRequest(refusal.sentence) from None
-        return wire.CreateTopicResponse(status=status.OK, topic=inspection_convert.topic(facts))
+        return wire.CreateTopicResponse(status=status.OK, topic=admin_convert.topic(facts))
 
     async def update_topic(self, request: wire.UpdateTopicRequest, caller: Caller) -> wire.UpdateTopicResponse:
         facts = await self._operations.update_topic(
             caller.resource(request.topic),
             request.queue_count if request.HasField("queue_count") else None,
-            inspection_convert.accepted_types(request.accept_message_types) or None,
-            inspection_convert.lite_expires_ms(request),
+            admin_convert.accepted_types(request.accept_message_types) or None,
+            admin_convert.lite_expires_ms(request),
         )
-        return wire.UpdateTopicResponse(status=status.OK, topic=inspection_convert.topic(facts))
+        return wire.UpdateTopicResponse(status=status.OK, topic=admin_convert.topic(facts))
 
     async def delete_topic(self, request: wire.DeleteTopicRequest, caller: Caller) -> wire.DeleteTopicResponse:
         await self._operations.delete_topic(caller.resource(request.topic))
@@ -98,7 +99,7 @@ class AdminMethods:
 
     async def get_topic(self, request: wire.GetTopicRequest, caller: Caller) -> wire.GetTopicResponse:
         facts = await self._operations.topic(caller.resource(request.topic))
-        answer = wire.GetTopicResponse(status=status.OK, topic=inspection_convert.topic(facts))
+        answer = wire.GetTopicResponse(status=status.OK, topic=admin_convert.topic(facts))
         answer.topic.queues.extend(
             wire.Queue(id=each.number, min_offset=each.min_offset, max_offset=each.next_offset) for each in facts.ranges
         )
@@ -110,22 +111,19 @@ class AdminMethods:
         topics, count = await self._operations.topics(caller.namespace or None, after)
         answer = wire.ListTopicsResponse(
             status=_listed(len(topics), count, "topics") if after is None else status.OK,
-            topics=map(inspection_convert.topic, topics),
+            topics=map(admin_convert.topic, topics),
         )
         if len(topics) == PAGE_MAX:
             answer.next_after.CopyFrom(convert.as_resource(topics[-1].topic.name))
         return answer
 
     async def create_group(self, request: wire.CreateGroupRequest, caller: Caller) -> wire.CreateGroupResponse:
-        default, fifo_ms = (
-            NewGroup(caller.resource(request.group)),
-            inspection_convert.fifo_interval_ms(request),
-        )
+        default, fifo_ms = NewGroup(caller.resource(request.group)), admin_convert.fifo_interval_ms(request)
         new = NewGroup(
             default.name,
             RetryPolicy(
                 request.max_attempts or default.retry.max_attempts,
-                inspection_convert.intervals_ms(request) or default.retry.intervals_ms,
+                admin_convert.intervals_ms(request) or default.retry.intervals_ms,
                 default.retry.fifo_interval_ms if fifo_ms is None else fifo_ms,
             ),
             convert.choice("consume_from", request.consume_from, ConsumeFrom)
@@ -138,19 +136,19 @@ class AdminMethods:
             group = await self._operations.create_group(new)
         except AlreadyExists as refusal:
             raise BadRequest(refusal.sentence) from None
-        return wire.CreateGroupResponse(status=status.OK, group=inspection_convert.group(group))
+        return wire.CreateGroupResponse(status=status.OK, group=admin_convert.group(group))
 
     async def update_group(self, request: wire.UpdateGroupRequest, caller: Caller) -> wire.UpdateGroupResponse:
         change = UpdateGroup(
             caller.resource(request.group),
             request.max_attempts if request.HasField("max_attempts") else None,
-            inspection_convert.intervals_ms(request),
+            admin_convert.intervals_ms(request),
             convert.choice("history", request.history, HistoryLevel) if request.history else None,
-            inspection_convert.fifo_interval_ms(request),
+            admin_convert.fifo_interval_ms(request),
             convert.choice("lite", request.lite, LiteModel) if request.lite else None,
         )
         group = await self._operations.update_group(change)
-        return wire.UpdateGroupResponse(status=status.OK, group=inspection_convert.group(group))
+        return wire.UpdateGroupResponse(status=status.OK, group=admin_convert.group(group))
 
     async def delete_group(self, request: wire.DeleteGroupRequest, caller: Caller) -> wire.DeleteGroupResponse:
         await self._operations.delete_group(caller.resource(request.group))
@@ -158,7 +156,7 @@ class AdminMethods:
 
     async def get_group(self, request: wire.GetGroupRequest, caller: Caller) -> wire.GetGroupResponse:
         facts = await self._operations.group(caller.resource(request.group))
-        return wire.GetGroupResponse(status=status.OK, group=inspection_convert.group_facts(facts))
+        return wire.GetGroupResponse(status=status.OK, group=admin_convert.group_facts(facts))
 
     async def list_groups(self, request: wire.ListGroupsRequest, caller: Caller) -> wire.ListGroupsResponse:
         """List those of the namespace in the call's header, or all."""
@@ -166,7 +164,7 @@ class AdminMethods:
         groups, pauses, count = await self._operations.groups(caller.namespace or None, after)
         answer = wire.ListGroupsResponse(
             status=_listed(len(groups), count, "groups") if after is None else status.OK,
-            groups=inspection_convert.groups(groups, pauses),
+            groups=admin_convert.groups(groups, pauses),
         )
         if len(groups) == PAGE_MAX:
             answer.next_after.CopyFrom(convert.as_resource(groups[-1].name))
@@ -188,8 +186,8 @@ class AdminMethods:
         return wire.GetMessageResponse(
             status=status.OK,
             message=convert.found_message(found.stored),
-            states=map(inspection_convert.state, found.states),
-            history=map(inspection_convert.step, found.steps),
+            states=map(admin_convert.state, found.states),
+            history=map(admin_convert.step, found.steps),
         )
 
     async def why(self, request: wire.WhyRequest, caller: Caller) -> wire.WhyResponse:
@@ -200,20 +198,20 @@ class AdminMethods:
             status=status.OK,
             sentence=found.sentence,
             evidence=[wire.Fact(name=name, value=value) for name, value in found.facts],
-            history=map(inspection_convert.step, found.steps),
+            history=map(admin_convert.step, found.steps),
         )
 
     async def list_holds(self, request: wire.ListHoldsRequest, caller: Caller) -> wire.ListHoldsResponse:
         topic = caller.resource(request.topic) if request.HasField("topic") else None
         found = await self._operations.holds(caller.resource(request.group), topic, request.max)
-        return wire.ListHoldsResponse(status=status.OK, holds=map(inspection_convert.hold, found))
+        return wire.ListHoldsResponse(status=status.OK, holds=map(admin_convert.hold, found))
 
     async def list_locked_message_groups(
         self, request: wire.ListLockedMessageGroupsRequest, caller: Caller
     ) -> wire.ListLockedMessageGroupsResponse:
         found = await self._operations.locked_groups(caller.resource(request.group), request.max)
         return wire.ListLockedMessageGroupsResponse(
-            status=status.OK, message_groups=map(inspection_convert.locked, found.shown), more=found.more
+            status=status.OK, message_groups=map(admin_convert.locked, found.shown), more=found.more
         )
 
     async def try_filter(self, request: wire.TryFilterRequest, caller: Caller) -> wire.TryFilterResponse:
@@ -226,7 +224,7 @@ class AdminMethods:
             matched=trial.matched,
             incomparable=trial.incomparable,
             complete=trial.complete,
-            messages=[inspection_convert.match(each, topic) for each in trial.newest],
+            messages=[admin_convert.match(each, topic) for each in trial.newest],
         )
 
     async def find_messages(self, request: wire.FindMessagesRequest, caller: Caller) -> wire.FindMessagesResponse:
@@ -247,7 +245,7 @@ class AdminMethods:
             examined=found.examined,
             matched=len(found.matches),
             complete=not found.next_page,
-            messages=[inspection_convert.match(each, name) for name, each in found.matches],
+            messages=[admin_convert.match(each, name) for name, each in found.matches],
             next_page=found.next_page,
         )
 
@@ -256,7 +254,7 @@ class AdminMethods:
         found = await self._operations.scheduled(
             caller.resource(request.topic), after_ms, request.after_id, request.max
         )
-        return wire.ListScheduledResponse(status=status.OK, messages=map(inspection_convert.scheduled, found))
+        return wire.ListScheduledResponse(status=status.OK, messages=map(admin_convert.scheduled, found))
 
     async def cancel_scheduled(
         self, request: wire.CancelScheduledRequest, caller: Caller
@@ -284,15 +282,15 @@ class AdminMethods:
             parked_polls=now.parked_polls,
             connected_clients=now.connected_clients,
             discarded_transactions=now.discarded_transactions,
-            lag=map(inspection_convert.lag, now.lag),
+            lag=map(admin_convert.lag, now.lag),
             hints=now.hints,
-            budgets=map(inspection_convert.budget, now.budgets),
-            commit_times=inspection_convert.histogram(self._commits),
+            budgets=map(admin_convert.budget, now.budgets),
+            commit_times=admin_convert.histogram(self._commits),
             started_at=convert.timestamp(now.started_at_ms),
             now=convert.timestamp(now.now_ms),
             oldest_overdue=convert.duration(now.oldest_overdue_ms),
-            storage=inspection_convert.storage(now.counts.size_bytes, space),
-            servers=[inspection_convert.server(each, self._server_id) for each in now.counts.servers],
+            storage=admin_convert.storage(now.counts.size_bytes, space),
+            servers=[admin_convert.server(each, self._server_id) for each in now.counts.servers],
         )
 
     async def get_health(self, _request: wire.GetHealthRequest, _caller: Caller) -> wire.GetHealthResponse:
@@ -312,7 +310,7 @@ class AdminMethods:
         found = await self._patrol.repair(dry_run=request.dry_run)
         return wire.RepairStoreResponse(
             status=_listed(len(found.rows), found.in_all, "rows"),
-            rows=map(inspection_convert.repaired, found.rows),
+            rows=map(admin_convert.repaired, found.rows),
             found=found.in_all,
             repaired=found.repaired,
         )

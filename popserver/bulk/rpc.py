@@ -21,8 +21,6 @@ from popserver.bulk.flow import BulkReceive
 from popserver.bulk.rules import RECEIVE_MESSAGES_MAX, QueuePage, QueueSlice, columns_named, sources_of
 from popserver.clients.clients import Clients
 from popserver.database.columns import Columns
-from popserver.delivery import origins
-from popserver.engine.reader import Reader
 from popserver.model import handles
 from popserver.model.errors import BadRequest, Forbidden, Unsupported
 from popserver.model.message import HeldMessage
@@ -58,10 +56,9 @@ class Frame(NamedTuple):
 class BulkMethods:
     """The calls of popmq.v1.Bulk."""
 
-    def __init__(self, bulk: flow.Bulk, clients: Clients, reader: Reader, limits: CallLimits) -> None:
+    def __init__(self, bulk: flow.Bulk, clients: Clients, limits: CallLimits) -> None:
         self._bulk = bulk
         self._clients = clients
-        self._reader = reader
         self._limits = limits
         self._make_chunks: Callable[..., Chunks] | None = None
 
@@ -177,12 +174,12 @@ class BulkMethods:
     async def _page(self, queue_slice: QueueSlice, caller: Caller) -> QueuePage:
         page = await self._bulk.page(queue_slice)
         if page.columns is not None:
-            await origins.check(self._reader, queue_slice.topic.name.name, page.columns.keys, caller)
+            await caller.check_origins(queue_slice.topic.name.name, page.columns.keys)
         return page
 
     async def _check_origins(self, bulk_receive: BulkReceive, held: Sequence[HeldMessage], caller: Caller) -> None:
         try:
-            await origins.check(self._reader, bulk_receive.topic.name, [each.message_key for each in held], caller)
+            await caller.check_origins(bulk_receive.topic.name, [each.message_key for each in held])
         except Forbidden:
             await self._bulk.cancel(bulk_receive.group, bulk_receive.topic, bulk_receive.attempt_id)
             raise

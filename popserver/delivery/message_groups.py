@@ -70,6 +70,14 @@ def advance_groups(
     _open_again(tx, group, ready)
 
 
+def advance_members(
+    tx: Transaction, group: Group, members: Collection[MessageGroupKey], acked: Collection[int] = frozenset()
+) -> None:
+    """`advance_groups` for these message groups, with their runs as they are stored now."""
+    runs = by_member(runs_of(tx.conn, group.group_id, members))
+    advance_groups(tx, group, {member: runs.get(member, []) for member in members}, acked)
+
+
 def advance_after_removal(tx: Transaction, group: Group, members: Collection[MessageGroupKey]) -> None:
     """Update message groups after their first messages, which were READY, were removed."""
     runs = by_member(runs_of(tx.conn, group.group_id, members))
@@ -90,8 +98,7 @@ def lock_paused(tx: Transaction, group_id: int, members: Sequence[MessageGroupKe
 def unlock_resumed(tx: Transaction, group: Group, members: Collection[MessageGroupKey]) -> None:
     """Open those of these message groups whose first message may be granted. They were paused until now."""
     if members:
-        runs = by_member(runs_of(tx.conn, group.group_id, members))
-        advance_groups(tx, group, {member: runs.get(member, []) for member in members})
+        advance_members(tx, group, members)
 
 
 def _commit(tx: Transaction, group: Group, ended: Sequence[GroupRunRow], acked: Collection[int]) -> None:

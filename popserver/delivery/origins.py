@@ -13,11 +13,9 @@ from sqlalchemy import Connection
 from popserver.catalog.queues import queues_by_id
 from popserver.catalog.topics import names_by_id
 from popserver.delivery.retry_topic import RetryOrigin, properties_of, retry_origin_of
-from popserver.engine.reader import Reader
 from popserver.messages import by_key, dead_letters
 from popserver.model.names import RETRY_PREFIX, Resource, is_system_derived
 from popserver.model.topic import queue_of
-from popserver.transport.calls import Caller
 
 
 def topics_behind(conn: Connection, keys: Sequence[int]) -> set[Resource | None]:
@@ -77,16 +75,3 @@ def _topics_of(conn: Connection, keys: Iterable[int]) -> dict[int, Resource]:
     queues = queues_by_id(conn, map(queue_of, keys))
     names = names_by_id(conn, {each.topic_id for each in queues.values()})
     return {each.queue_id: names[each.topic_id] for each in queues.values() if each.topic_id in names}
-
-
-# A user who may not read a topic may not read its messages as dead letters or retry messages of a group either.
-
-
-async def check(reader: Reader, topic_name: str, keys: Sequence[int], caller: Caller) -> None:
-    """Raise `Forbidden` if one of these messages comes from a topic that the caller may not read.
-
-    Called before found messages are sent. It costs a query for callers that read a `%DLQ%` or `%RETRY%` topic and have
-    a DENY policy, and nothing for all others.
-    """
-    if keys and is_system_derived(topic_name) and caller.denies_reading():
-        caller.require_origins(await reader.read(lambda conn: topics_behind(conn, keys)))

@@ -1,10 +1,10 @@
-"""Parked long polls, how they are woken, and who else is told what transactions changed.
+"""Parked long polls, how they are woken, and who else is notified of what transactions changed.
 
 Each topic has a wake number that grows with each wake-up. A poll reads the number *before* it asks the store, and parks
 only if the number is still the same. Otherwise a message became READY in between, and the poll would miss it. A wake-up
 wakes one parked poll of each group. If that poll leaves messages behind, it wakes the next one (`pass_on`). The room
 remembers that a group found nothing at a wake number, so that a repeated poll parks without asking the store. Every 5 s
-parked polls ask it all the same: a wake-up that was lost then costs no more than that.
+parked polls ask it all the same, so a lost wake-up costs no more than that.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from popserver.model.names import Resource
 # As a RocketMQ proxy allows (requirement A9). Further polls are answered at once.
 PARKED_PER_TOPIC_AND_GROUP_MAX = 1_024
 PARKED_MAX = 100_000
-# So often parked polls look for what a lost wake-up would have told them (requirement A5): one of each group and topic,
-# and so many of them, those first that have not looked for longest.
+# How often parked polls ask the store in case a wake-up was lost (requirement A5): one of each group and topic, at most
+# so many at once, those first that have not asked for longest.
 BEAT_MS = 5_000
 BEAT_POLLS_MAX = 64
 
 
 # What wakes a poll: a topic, by its id, or a client's lite topics in it.
-Place = int | tuple[int, str]
+WakeKey = int | tuple[int, str]
 
 
 class PollKey(NamedTuple):
@@ -44,7 +44,7 @@ class PollKey(NamedTuple):
     client_id: str = ""
 
     @property
-    def place(self) -> Place:
+    def wake_key(self) -> WakeKey:
         return (self.topic_id, self.client_id) if self.client_id else self.topic_id
 
 
@@ -54,7 +54,7 @@ class Woken(IntEnum):
     NOT = 0  # its time is over, or the server is closing
     READY = 1  # the topic has messages
     AHEAD = 2  # the topic will have messages if the next transaction is committed
-    LOOK = 3  # on the beat; there may be no message
+    BEAT = 3  # in case a wake-up was lost; there may be no message
 
 
 _Queue = deque[asyncio.Future[Woken]]
@@ -65,14 +65,14 @@ class Wakeups:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._wakes = 0  # of all places together, so that no place has a number again
-        self._wake_numbers: dict[Place, int] = {}
-        self._wake_of_all = 0  # the number of places that were not woken since
-        self._parked: dict[Place, dict[int, _Queue]] = {}
-        self._in_turn: dict[tuple[Place, int], _Queue] = {}  # the same; the one whose turn it is on the beat is first
-        # The wake number, and when that was: what a lost wake-up would have told is found out later.
+        self._wakes = 0  # of all wake keys together, so that no key gets a number twice
+        self._wake_numbers: dict[WakeKey, int] = {}
+        self._wake_of_all = 0  # the number of keys that were not woken since
+        self._parked: dict[WakeKey, dict[int, _Queue]] = {}
+        self._in_turn: dict[tuple[WakeKey, int], _Queue] = {}  # the same; the one whose turn it is on the beat is first
+        # The wake number, and when that was: after a lost wake-up it is wrong, so it is trusted for one beat only.
         self._empty: LruCache[tuple[PollKey, Filter], tuple[int, int]] = LruCache()
-        self._found_empty: dict[Place, int] = {}  # the newest number at which any group found nothing
+        self._found_empty: dict[WakeKey, int] = {}  # the newest number at which any group found nothing
         self._count = 0
         self._beat: Alarm | None = None
         self._closed = False
@@ -81,43 +81,43 @@ class Wakeups:
     def parked(self) -> int:
         return self._count
 
-    def wake_number(self, place: Place) -> int:
-        return max(self._wake_numbers.get(place, 0), self._wake_of_all)
+    def wake_number(self, wake_key: WakeKey) -> int:
+        return max(self._wake_numbers.get(wake_key, 0), self._wake_of_all)
 
     def found_empty(self, key: PollKey, wanted: Filter, wake_number: int) -> None:
         """Remember that the group found no message for its filter `wanted` at this wake number.
 
         Of a client only if it has been woken: nothing is kept for names that callers make up.
         """
-        if key.client_id and key.place not in self._wake_numbers:
+        if key.client_id and key.wake_key not in self._wake_numbers:
             return
         self._empty.put((key, wanted), (wake_number, self._clock.now_ms()), wanted.memory)
-        self._found_empty[key.place] = max(wake_number, self._found_empty.get(key.place, 0))
+        self._found_empty[key.wake_key] = max(wake_number, self._found_empty.get(key.wake_key, 0))
 
     def is_known_empty(self, key: PollKey, wanted: Filter) -> bool:
-        number = self.wake_number(key.place)
-        if self._found_empty.get(key.place) != number:
+        number = self.wake_number(key.wake_key)
+        if self._found_empty.get(key.wake_key) != number:
             return False
         found_at, at_ms = self._empty.get((key, wanted)) or (None, 0)
         return found_at == number and self._clock.now_ms() - at_ms < BEAT_MS
 
     def has_room(self, key: PollKey) -> bool:
-        queue = self._parked.get(key.place, {}).get(key.group_id, ())
+        queue = self._parked.get(key.wake_key, {}).get(key.group_id, ())
         return len(queue) < PARKED_PER_TOPIC_AND_GROUP_MAX and self._count < PARKED_MAX
 
     async def park(self, key: PollKey, wake_number: int, until_ms: int) -> Woken:
         """Wait for a wake-up after `wake_number`. `NOT` if `until_ms` came first or the server is closing."""
         if self._closed:
             return Woken.NOT
-        if self.wake_number(key.place) != wake_number:
+        if self.wake_number(key.wake_key) != wake_number:
             return Woken.READY
         poll: asyncio.Future[Woken] = asyncio.get_running_loop().create_future()
-        queue = self._parked.setdefault(key.place, {}).setdefault(key.group_id, deque())
-        self._in_turn.setdefault((key.place, key.group_id), queue)
+        queue = self._parked.setdefault(key.wake_key, {}).setdefault(key.group_id, deque())
+        self._in_turn.setdefault((key.wake_key, key.group_id), queue)
         queue.append(poll)
         self._count += 1
         if self._beat is None:
-            self._beat = self._clock.call_at(self._clock.now_ms() + BEAT_MS, self._look_again)
+            self._beat = self._clock.call_at(self._clock.now_ms() + BEAT_MS, self._wake_on_beat)
         alarm = self._clock.call_when_patience_ends(until_ms, lambda: _time_out(poll))
         try:
             return await poll
@@ -130,11 +130,11 @@ class Wakeups:
             alarm.cancel()
             self._leave(key, queue, poll)
 
-    def wake(self, place: Place, woken: Woken = Woken.READY) -> None:
-        """The place has messages to deliver, or soon (`AHEAD`): wake one poll of each group."""
+    def wake(self, wake_key: WakeKey, woken: Woken = Woken.READY) -> None:
+        """There are messages to deliver for the key, or soon (`AHEAD`): wake one poll of each group."""
         self._wakes += 1
-        self._wake_numbers[place] = self._wakes
-        for queue in list(self._parked.get(place, {}).values()):
+        self._wake_numbers[wake_key] = self._wakes
+        for queue in list(self._parked.get(wake_key, {}).values()):
             _wake_next(queue, woken)
 
     def wake_all(self) -> None:
@@ -145,33 +145,33 @@ class Wakeups:
             for queue in list(groups.values()):
                 _wake_next(queue, Woken.READY)
 
-    def forget(self, place: Place) -> None:
-        """The place is gone. Its parked polls go on, because nothing would wake them."""
-        self.wake(place)
-        del self._wake_numbers[place]
-        self._found_empty.pop(place, None)
+    def forget(self, wake_key: WakeKey) -> None:
+        """The topic or client of the key is gone. Its parked polls go on, because nothing would wake them."""
+        self.wake(wake_key)
+        del self._wake_numbers[wake_key]
+        self._found_empty.pop(wake_key, None)
 
-    def has_parked(self, place: Place) -> bool:
-        """Whether a poll waits there."""
-        return place in self._parked
+    def has_parked(self, wake_key: WakeKey) -> bool:
+        """Whether a poll waits for the key."""
+        return wake_key in self._parked
 
     def end(self, key: PollKey) -> None:
-        """End the parked polls of a group in a place without messages."""
-        for poll in list(self._parked.get(key.place, {}).get(key.group_id, ())):
+        """End the parked polls of a group for the key without messages."""
+        for poll in list(self._parked.get(key.wake_key, {}).get(key.group_id, ())):
             _end_wait(poll, Woken.NOT)
 
-    def _look_again(self) -> None:
+    def _wake_on_beat(self) -> None:
         """Wake one poll of each group and topic, at most `BEAT_POLLS_MAX` of them, in turn."""
         self._beat = None
         for turn in list(islice(self._in_turn, BEAT_POLLS_MAX)):
             queue = self._in_turn[turn] = self._in_turn.pop(turn)
-            _wake_next(queue, Woken.LOOK)
+            _wake_next(queue, Woken.BEAT)
         if self._count and not self._closed:
-            self._beat = self._clock.call_at(self._clock.now_ms() + BEAT_MS, self._look_again)
+            self._beat = self._clock.call_at(self._clock.now_ms() + BEAT_MS, self._wake_on_beat)
 
     def pass_on(self, key: PollKey, woken: Woken = Woken.READY) -> None:
         """A poll left messages behind: wake the group's next poll."""
-        queue = self._parked.get(key.place, {}).get(key.group_id)
+        queue = self._parked.get(key.wake_key, {}).get(key.group_id)
         if queue:
             _wake_next(queue, woken)
 
@@ -189,10 +189,10 @@ class Wakeups:
         self._count -= 1
         if poll in queue:
             queue.remove(poll)
-        if not queue and self._parked.get(key.place, {}).get(key.group_id) is queue:
-            del self._parked[key.place][key.group_id], self._in_turn[key.place, key.group_id]
-            if not self._parked[key.place]:
-                del self._parked[key.place]
+        if not queue and self._parked.get(key.wake_key, {}).get(key.group_id) is queue:
+            del self._parked[key.wake_key][key.group_id], self._in_turn[key.wake_key, key.group_id]
+            if not self._parked[key.wake_key]:
+                del self._parked[key.wake_key]
 
 
 def _time_out(poll: asyncio.Future[Woken]) -> None:
@@ -213,7 +213,7 @@ def _end_wait(poll: asyncio.Future[Woken], woken: Woken) -> bool:
 
 
 class Effects:
-    """Tells subscribers what committed transactions changed. Subscribers are called in the event loop."""
+    """Notifies subscribers of what committed transactions changed. Subscribers are called in the event loop."""
 
     def __init__(self) -> None:
         self._ready: list[tuple[Callable[[int], None], Container[int] | None]] = []
@@ -231,7 +231,7 @@ class Effects:
         self._lite = callback, among
 
     def on_due(self, kind: str, timer: DueTimer) -> None:
-        """`timer` is told when something of this kind is due earlier than it expects."""
+        """`timer` is set earlier when something of this kind is due earlier than it expects."""
         self._due[kind] = timer
 
     def on_invalidated(self, kind: str, callback: Callable[[Resource], None]) -> None:
@@ -270,4 +270,4 @@ class Effects:
 
 
 def _no_lite_topics(_topic_id: int, _hashes: Collection[int] | None) -> None:
-    """Nobody has subscribed to lite topics."""
+    """No client has subscribed to lite topics."""

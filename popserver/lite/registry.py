@@ -62,7 +62,7 @@ class LiteClients:
 
     def is_asking(self, key: PollKey) -> bool:
         """Whether this server has to know the client's lite topics."""
-        return key in self._known or self._wakeups.has_parked(key.place)
+        return key in self._known or self._wakeups.has_parked(key.wake_key)
 
     @contextmanager
     def room(self, count: int, client_id: str) -> Iterator[None]:
@@ -115,7 +115,7 @@ class LiteClients:
             self._by_hash[place] = (*self._by_hash.get(place, ()), key)
         self._budget.add(len(client.lite_topics) - count)
         if client.lite_topics:
-            self._wakeups.wake(key.place)
+            self._wakeups.wake(key.wake_key)
         else:
             self.forget(key)
         return client
@@ -131,7 +131,7 @@ class LiteClients:
         for name in client.lite_topics:
             self._drop(key, name)
         self._budget.give_back(len(client.lite_topics))
-        self._wakeups.forget(key.place)
+        self._wakeups.forget(key.wake_key)
 
     def wake(self, topic_id: int, hashes: Collection[int] | None) -> None:
         """Lite topics with these hashes have messages to deliver; None: perhaps all of the topic."""
@@ -140,7 +140,7 @@ class LiteClients:
         else:
             woken = {key for each in hashes for key in self._by_hash.get((topic_id, each), ())}
         for key in woken:
-            self._wakeups.wake(key.place)
+            self._wakeups.wake(key.wake_key)
 
     def _end_read(self, key: PollKey, read: _Read) -> None:
         self._reads[key].remove(read)

@@ -29,23 +29,6 @@ from popserver.model.errors import PopError, TooManyRequests
 from popserver.model.group import Group, Model
 from popserver.model.names import Resource
 
-__all__ = [
-    "MEMBERS",
-    "RESETS",
-    "ClearMembers",
-    "JoinGroup",
-    "LeaveGroup",
-    "attend",
-    "clear_members",
-    "forget_group",
-    "forget_unseen",
-    "group_view_of",
-    "listed",
-    "members_of",
-    "notify",
-]
-
-
 # The most characters that the members of a group may have together, because each list of members has all of them.
 MEMBERS_BYTES_MAX = 4 * 1024 * 1024
 
@@ -99,9 +82,9 @@ class _MemberRow(NamedTuple):
 _Place = tuple[int, str]  # group id, client id
 
 
-def notify(tx: Transaction, group: Resource, what: str) -> None:
-    """After the commit, notify the group's members at all servers: `what`, MEMBERS or RESETS, has changed."""
-    tx.invalidate(Invalidation(what, *group))
+def notify_reset(tx: Transaction, group: Resource) -> None:
+    """After the commit, notify the group's members at all servers that an operator has moved its progress."""
+    tx.invalidate(Invalidation(RESETS, *group))
 
 
 @carries_out(JoinGroup, LeaveGroup)
@@ -116,7 +99,7 @@ def attend(tx: Transaction, requests: Sequence[JoinGroup | LeaveGroup]) -> list[
     _write(tx, before, after)
     seen_anew = {place for place in places if not _are_alike(before.get(place), after.get(place))}
     for name in {each.group.name for each in requests if _place(each) in seen_anew}:
-        notify(tx, name, MEMBERS)
+        tx.invalidate(Invalidation(MEMBERS, *name))
     return answers
 
 
@@ -139,7 +122,7 @@ def forget_unseen(tx: Transaction, seen: Select[tuple[str]]) -> None:
     gone = set(tx.conn.execute(ended.returning(member.c.group_id)).scalars())
     if gone:
         for each in groups_by_id(tx.conn, gone).values():
-            notify(tx, each.group.name, MEMBERS)
+            tx.invalidate(Invalidation(MEMBERS, *each.group.name))
 
 
 def members_of(conn: Connection, name: Resource) -> list[Member]:

@@ -141,8 +141,8 @@ class ClientMeters:
     def __init__(self, kept: Budget, exported: Budget, clock: Clock) -> None:
         """`kept`: what is kept of each client. `exported`: the series of all clients together."""
         self.left_out: Counter[Unusable] = Counter(dict.fromkeys(Unusable, 0))
-        self._kept = Shares(kept, max(1, kept.limit // 2))
-        self._places = Shares(exported, max(1, exported.limit // 2))
+        self._kept_shares = Shares(kept, max(1, kept.limit // 2))
+        self._exported_shares = Shares(exported, max(1, exported.limit // 2))
         self._clock = clock
         self._started_ms = self._swept_ms = clock.now_ms()
         self._last: dict[_Key, _Last] = {}
@@ -178,8 +178,8 @@ class ClientMeters:
         return reason
 
     def sweep(self) -> Sequence[Series]:
-        """Once a minute: forget what nobody sends any more. Returns what is left; whoever calls it has to `forget`
-        series of topics and groups that are deleted. At other times there is nothing to do."""
+        """Once a minute: forget series that no client sends any more. Returns the others; the caller must `forget`
+        those of deleted topics and groups. Returns nothing at other times."""
         now_ms = self._clock.now_ms()
         if now_ms - self._swept_ms < MINUTE_MS:
             return ()
@@ -193,13 +193,12 @@ class ClientMeters:
         """Forget series, with what each client sent of them."""
         for series in gone:
             if exported := self._exported.pop(series, None):
-                self._places.give_back(exported.holder)
+                self._exported_shares.give_back(exported.holder)
         for key in [key for key in self._last if key.series in gone]:
             self._forget_last(key)
 
     def add_to(self, families: Families, names: Names) -> int:
-        """Add the samples of topics and groups that exist. Returns how many series are left out. Any thread may call
-        it."""
+        """Add the samples of topics and groups that exist. Returns how many series are left out. Thread-safe."""
         topics, groups, left_out = {*names.topics.values()}, {*names.groups.values()}, 0
         cached, since_ms = self._cached(), self._clock.now_ms() - SILENT_MS
         for series, exported in list(self._exported.items()):
@@ -219,12 +218,12 @@ class ClientMeters:
         """Take what the numbers need of both budgets. Returns the refusal; empty if there is room."""
         if key in self._last:
             return ""
-        if not self._kept.take(key.holder):
-            return self._kept.refusal("one more series", key.holder).sentence
+        if not self._kept_shares.take(key.holder):
+            return self._kept_shares.refusal("one more series", key.holder).sentence
         if key.series not in self._exported:
-            if not self._places.take(key.holder):
-                self._kept.give_back(key.holder)
-                return self._places.refusal("one more topic, group or status", key.holder).sentence
+            if not self._exported_shares.take(key.holder):
+                self._kept_shares.give_back(key.holder)
+                return self._exported_shares.refusal("one more topic, group or status", key.holder).sentence
             self._exported[key.series] = _Exported(key.series, key.holder)
         self._last[key] = _Last()
         return ""
@@ -236,7 +235,7 @@ class ClientMeters:
 
     def _forget_last(self, key: _Key) -> None:
         del self._last[key]
-        self._kept.give_back(key.holder)
+        self._kept_shares.give_back(key.holder)
 
     def _cached(self) -> dict[Series, float]:
         now_ms, found = self._clock.now_ms(), dict[Series, float]()

@@ -44,34 +44,35 @@ class Metric(NamedTuple):
 # Labels of every metric.
 COMMON = ("cluster", "node_type", "node_id")
 
-_TOPIC = ("topic", "message_type", "is_system")
+_TOPIC, _GROUP, _TOPIC_AND_GROUP = ("topic",), ("consumer_group",), ("topic", "consumer_group")
+_SENT = ("topic", "message_type", "is_system")
 _PAIR = ("topic", "consumer_group", "is_retry", "is_system")
+_STORAGE = ("storage_type", "storage_medium")
+_MS = "milliseconds"
 _SERVER, _STORE, _CLIENTS = Scope.SERVER, Scope.STORE, Scope.CLIENTS
 _COUNTER, _GAUGE, _HISTOGRAM = Kind.COUNTER, Kind.GAUGE, Kind.HISTOGRAM
 
 METRICS: tuple[Metric, ...] = (
     # Messages in and out.
-    Metric("rocketmq_messages_in_total", _COUNTER, _SERVER, _TOPIC, "messages that producers sent and that are stored"),
-    Metric("rocketmq_throughput_in_total", _COUNTER, _SERVER, _TOPIC, "bytes of their bodies"),
+    Metric("rocketmq_messages_in_total", _COUNTER, _SERVER, _SENT, "messages that producers sent and that are stored"),
+    Metric("rocketmq_throughput_in_total", _COUNTER, _SERVER, _SENT, "bytes of their bodies"),
     Metric("rocketmq_message_size", _HISTOGRAM, _SERVER, ("topic", "message_type"), "bytes of a body"),
     Metric("rocketmq_messages_out_total", _COUNTER, _SERVER, _PAIR, "messages that consumers received or pulled"),
     Metric("rocketmq_throughput_out_total", _COUNTER, _SERVER, _PAIR, "bytes of their bodies"),
-    Metric(
-        "popmq_acked_messages_total", _COUNTER, _SERVER, ("topic", "consumer_group"), "messages that consumers acked"
-    ),
+    Metric("popmq_acked_messages_total", _COUNTER, _SERVER, _TOPIC_AND_GROUP, "messages that consumers acked"),
     Metric(
         "popmq_delivery_latency",
         _HISTOGRAM,
         _SERVER,
-        ("consumer_group",),
+        _GROUP,
         "ms from the moment a message was stored to its first delivery",
-        "milliseconds",
+        _MS,
     ),
     Metric(
         "rocketmq_send_to_dlq_messages_total",
         _COUNTER,
         _STORE,
-        ("topic", "consumer_group"),
+        _TOPIC_AND_GROUP,
         "messages that became dead letters; the topic is that of the dead letters",
     ),
     # What waits.
@@ -84,26 +85,13 @@ METRICS: tuple[Metric, ...] = (
         _STORE,
         _PAIR,
         "age in ms of the oldest message never received",
-        "milliseconds",
+        _MS,
     ),
-    Metric(
-        "rocketmq_consumer_lag_latency",
-        _GAUGE,
-        _STORE,
-        _PAIR,
-        "the same, under the second name of RocketMQ",
-        "milliseconds",
-    ),
+    Metric("rocketmq_consumer_lag_latency", _GAUGE, _STORE, _PAIR, "the same, under the second name of RocketMQ", _MS),
     Metric("popmq_waiting_retry_messages", _GAUGE, _STORE, _PAIR, "messages that wait for their next attempt"),
     Metric("popmq_dead_letters", _GAUGE, _STORE, _PAIR, "dead letters that nobody has sent back or removed"),
     Metric("popmq_group_messages", _GAUGE, _STORE, ("consumer_group", "state"), "messages of all topics in a state"),
-    Metric(
-        "popmq_locked_message_groups",
-        _GAUGE,
-        _STORE,
-        ("consumer_group",),
-        "message groups that wait for their first message",
-    ),
+    Metric("popmq_locked_message_groups", _GAUGE, _STORE, _GROUP, "message groups that wait for their first message"),
     Metric(
         "popmq_stuck_rows",
         _GAUGE,
@@ -111,7 +99,7 @@ METRICS: tuple[Metric, ...] = (
         ("invariant",),
         "rows of the store because of which messages may never be delivered; see `popmq repair`",
     ),
-    Metric("popmq_stored_messages", _GAUGE, _STORE, ("topic",), "messages that are stored, consumed ones too"),
+    Metric("popmq_stored_messages", _GAUGE, _STORE, _TOPIC, "messages that are stored, consumed ones too"),
     Metric(
         "rocketmq_pop_revive_in_message_total",
         _COUNTER,
@@ -127,9 +115,9 @@ METRICS: tuple[Metric, ...] = (
         "messages that are READY again, because a hold or a retry interval ended",
     ),
     Metric("rocketmq_pop_revive_lag", _GAUGE, _STORE, (), "holds and retry intervals that are over and not yet ended"),
-    Metric("rocketmq_pop_revive_latency", _GAUGE, _STORE, (), "ms by which the oldest of them is late", "milliseconds"),
+    Metric("rocketmq_pop_revive_latency", _GAUGE, _STORE, (), "ms by which the oldest of them is late", _MS),
     # Delayed messages and transactions.
-    Metric("rocketmq_timing_messages", _GAUGE, _STORE, ("topic",), "delayed messages that are not due yet"),
+    Metric("rocketmq_timing_messages", _GAUGE, _STORE, _TOPIC, "delayed messages that are not due yet"),
     Metric(
         "rocketmq_timer_message_snapshot",
         _GAUGE,
@@ -137,30 +125,28 @@ METRICS: tuple[Metric, ...] = (
         ("timer_bound_s",),
         "those that are due within this many seconds, but not within the next smaller bound",
     ),
-    Metric("rocketmq_timer_enqueue_total", _COUNTER, _SERVER, ("topic",), "delayed messages that were stored"),
-    Metric("rocketmq_timer_dequeue_total", _COUNTER, _SERVER, ("topic",), "delayed messages that entered their queues"),
+    Metric("rocketmq_timer_enqueue_total", _COUNTER, _SERVER, _TOPIC, "delayed messages that were stored"),
+    Metric("rocketmq_timer_dequeue_total", _COUNTER, _SERVER, _TOPIC, "delayed messages that entered their queues"),
     Metric(
         "rocketmq_delay_message_latency",
         _HISTOGRAM,
         _SERVER,
-        ("topic",),
+        _TOPIC,
         "seconds of a delay, as its producer asked for it",
         "seconds",
     ),
     Metric("rocketmq_timer_enqueue_lag", _GAUGE, _STORE, (), "0: a delayed message is waited for from its commit on"),
-    Metric("rocketmq_timer_enqueue_latency", _GAUGE, _STORE, (), "0 ms, for the same reason", "milliseconds"),
+    Metric("rocketmq_timer_enqueue_latency", _GAUGE, _STORE, (), "0 ms, for the same reason", _MS),
     Metric("rocketmq_timer_dequeue_lag", _GAUGE, _STORE, (), "delayed messages that are due and not yet delivered"),
-    Metric(
-        "rocketmq_timer_dequeue_latency", _GAUGE, _STORE, (), "ms by which the oldest of them is late", "milliseconds"
-    ),
-    Metric("rocketmq_half_messages", _GAUGE, _STORE, ("topic",), "half messages without a decision"),
-    Metric("rocketmq_commit_messages_total", _COUNTER, _SERVER, ("topic",), "half messages that were committed"),
-    Metric("rocketmq_rollback_messages_total", _COUNTER, _SERVER, ("topic",), "half messages that were rolled back"),
+    Metric("rocketmq_timer_dequeue_latency", _GAUGE, _STORE, (), "ms by which the oldest of them is late", _MS),
+    Metric("rocketmq_half_messages", _GAUGE, _STORE, _TOPIC, "half messages without a decision"),
+    Metric("rocketmq_commit_messages_total", _COUNTER, _SERVER, _TOPIC, "half messages that were committed"),
+    Metric("rocketmq_rollback_messages_total", _COUNTER, _SERVER, _TOPIC, "half messages that were rolled back"),
     Metric(
         "rocketmq_finish_message_latency",
         _HISTOGRAM,
         _SERVER,
-        ("topic",),
+        _TOPIC,
         "seconds from the moment a half message was stored to its commit",
         "seconds",
     ),
@@ -174,34 +160,16 @@ METRICS: tuple[Metric, ...] = (
     # The store.
     Metric("rocketmq_topic_number", _GAUGE, _STORE, (), "topics"),
     Metric("rocketmq_consumer_group_number", _GAUGE, _STORE, (), "consumer groups"),
+    Metric("rocketmq_storage_size", _GAUGE, _STORE, _STORAGE, "bytes of the database, WAL included", "bytes"),
     Metric(
-        "rocketmq_storage_size",
-        _GAUGE,
-        _STORE,
-        ("storage_type", "storage_medium"),
-        "bytes of the database, WAL included",
-        "bytes",
+        "rocketmq_storage_message_reserve_time", _GAUGE, _STORE, _STORAGE, "age in ms of the oldest stored message", _MS
     ),
-    Metric(
-        "rocketmq_storage_message_reserve_time",
-        _GAUGE,
-        _STORE,
-        ("storage_type", "storage_medium"),
-        "age in ms of the oldest stored message",
-        "milliseconds",
-    ),
-    Metric(
-        "rocketmq_storage_flush_behind_bytes",
-        _GAUGE,
-        _STORE,
-        ("storage_type", "storage_medium"),
-        "0: an answer comes after its commit",
-    ),
+    Metric("rocketmq_storage_flush_behind_bytes", _GAUGE, _STORE, _STORAGE, "0: an answer comes after its commit"),
     Metric(
         "rocketmq_storage_dispatch_behind_bytes",
         _GAUGE,
         _STORE,
-        ("storage_type", "storage_medium"),
+        _STORAGE,
         "0: a message can be received from its commit on",
     ),
     # The space of a SQLite file; Postgres alone knows its disk.
@@ -216,7 +184,7 @@ METRICS: tuple[Metric, ...] = (
         _SERVER,
         ("protocol_type", "request_code", "response_code", "is_long_polling", "result"),
         "ms of a gRPC call, with its wait if it is a long poll",
-        "milliseconds",
+        _MS,
     ),
     Metric(
         "rocketmq_topic_create_execution_time",
@@ -224,7 +192,7 @@ METRICS: tuple[Metric, ...] = (
         _SERVER,
         ("invocation_status",),
         "ms to create a topic, by a command or on first use",
-        "milliseconds",
+        _MS,
     ),
     Metric(
         "rocketmq_consumer_group_create_execution_time",
@@ -232,7 +200,7 @@ METRICS: tuple[Metric, ...] = (
         _SERVER,
         ("invocation_status",),
         "ms to create a group, by a command or on first use",
-        "milliseconds",
+        _MS,
     ),
     Metric("popmq_transaction_seconds", _HISTOGRAM, _SERVER, (), "seconds of a transaction of the writer"),
     Metric("popmq_transaction_requests", _HISTOGRAM, _SERVER, (), "requests in a transaction of the writer"),
@@ -269,23 +237,23 @@ METRICS: tuple[Metric, ...] = (
         _CLIENTS,
         ("topic", "invocation_status"),
         "ms of a send, measured by producers",
-        "milliseconds",
+        _MS,
     ),
     Metric(
         "rocketmq_delivery_latency",
         _HISTOGRAM,
         _CLIENTS,
-        ("topic", "consumer_group"),
+        _TOPIC_AND_GROUP,
         "ms from the server's delivery to the arrival at a consumer",
-        "milliseconds",
+        _MS,
     ),
     Metric(
         "rocketmq_await_time",
         _HISTOGRAM,
         _CLIENTS,
-        ("topic", "consumer_group"),
+        _TOPIC_AND_GROUP,
         "ms from the arrival at a push consumer to its listener",
-        "milliseconds",
+        _MS,
     ),
     Metric(
         "rocketmq_process_time",
@@ -293,23 +261,16 @@ METRICS: tuple[Metric, ...] = (
         _CLIENTS,
         ("topic", "consumer_group", "invocation_status"),
         "ms of a listener of a push consumer",
-        "milliseconds",
+        _MS,
     ),
     Metric(
         "rocketmq_consumer_cached_messages",
         _GAUGE,
         _CLIENTS,
-        ("topic", "consumer_group"),
+        _TOPIC_AND_GROUP,
         "messages in the caches of push consumers",
     ),
-    Metric(
-        "rocketmq_consumer_cached_bytes",
-        _GAUGE,
-        _CLIENTS,
-        ("topic", "consumer_group"),
-        "bytes of their bodies",
-        "bytes",
-    ),
+    Metric("rocketmq_consumer_cached_bytes", _GAUGE, _CLIENTS, _TOPIC_AND_GROUP, "bytes of their bodies", "bytes"),
     # The metrics themselves.
     Metric(
         "popmq_store_metrics_age_seconds",

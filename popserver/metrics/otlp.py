@@ -67,7 +67,7 @@ class MetricPush:
 
     async def _run(self) -> None:
         while True:
-            self._tell(await self._push())
+            self._log(await self._push())
             await asyncio.sleep(self._period_s)
 
     async def _push(self) -> str:
@@ -81,10 +81,10 @@ class MetricPush:
     def _send(self, families: Sequence[Family], now_ms: int) -> str:
         for metrics in batches(families, self._source.started_at_ms * NS_PER_MS, now_ms * NS_PER_MS):
             if self._collector.export(data_of(metrics, self._source)) is not otel.MetricExportResult.SUCCESS:
-                return self._reasons.last or "the collector did not take them"
+                return self._reasons.last or "the collector refused the metrics"
         return ""
 
-    def _tell(self, failure: str) -> None:
+    def _log(self, failure: str) -> None:
         """Log when pushing begins to fail, and when it works again."""
         if failure and not self._is_failing:
             log.warning(
@@ -99,20 +99,20 @@ class MetricPush:
 
 
 class _Reasons(logging.Filter):
-    """Takes what the library would log about this collector: only there it says why a push failed."""
+    """Keeps the library's last log line about this collector: it is the only source of why a push failed."""
 
     def __init__(self, endpoint: str) -> None:
         super().__init__()
         self.last = ""
         self._address = endpoint.partition("://")[2]
         self._logger = logging.getLogger("opentelemetry.exporter.otlp.proto.grpc.exporter")
-        self._logger.filters.insert(0, self)  # before the library's own, which drops what was said before
+        self._logger.filters.insert(0, self)  # before the library's own, which drops repeated lines
 
     def filter(self, record: logging.LogRecord) -> bool:
-        words = record.getMessage()
-        if self._address not in words:
+        line = record.getMessage()
+        if self._address not in line:
             return True
-        self.last = words
+        self.last = line
         return False
 
     def close(self) -> None:

@@ -1,16 +1,17 @@
 """The numbers that one server counts, as samples.
 
-Several threads may make samples of the same meters, so each expects that another one removes a key.
+Several threads may make samples of the same meters, so another thread may remove a key meanwhile.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from operator import itemgetter
 from typing import NamedTuple
 
 from popserver.administration.disk import DiskSpace
-from popserver.engine.meters import Created, Delivered, Histogram, Meters
+from popserver.engine.meters import Counted, Created, Delivered, Histogram, Key, Meters, Tallies
 from popserver.metrics.families import Families, is_true, merged
 from popserver.model.budget import Budget
 from popserver.model.names import RETRY_PREFIX, Resource, is_system_derived
@@ -139,37 +140,37 @@ SERIES_OF_DELAYS = 17
 def add_sent(families: Families, meters: Meters, names: Names) -> int:
     """Add what producers sent. Returns how many topics are left out."""
     left_out = 0
-    for (topic_id, message_type), sent in list(meters.sent.items()):
-        topic = names.topics.get(topic_id)
-        if topic is None:
-            if names.has_lost(topic_id):
-                meters.sent.pop((topic_id, message_type), None)
-        elif not families.has_room(SERIES_OF_SENT):
+    for (_, message_type), topic, sent in _of_topics(meters.sent, itemgetter(0), names):
+        if not families.has_room(SERIES_OF_SENT):
             left_out += 1
         else:
             kind, is_system = message_type.lower(), is_true(is_system_derived(topic.name))
             families.add("rocketmq_messages_in_total", sent.sizes.count, str(topic), kind, is_system)
             families.add("rocketmq_throughput_in_total", sent.sizes.total, str(topic), kind, is_system)
             families.add_histogram("rocketmq_message_size", sent.sizes, str(topic), kind)
-    for topic_id, ended in list(meters.ended.items()):
-        topic = names.topics.get(topic_id)
-        if topic is None:
-            if names.has_lost(topic_id):
-                meters.ended.pop(topic_id, None)
-        elif families.has_room(SERIES_OF_ENDED):
+    for _, topic, ended in _of_topics(meters.ended, int, names):
+        if families.has_room(SERIES_OF_ENDED):
             families.add("rocketmq_commit_messages_total", ended.ages.count, str(topic))
             families.add("rocketmq_rollback_messages_total", ended.rollbacks, str(topic))
             families.add_histogram("rocketmq_finish_message_latency", ended.ages, str(topic))
-    for topic_id, timed in list(meters.timed.items()):
-        topic = names.topics.get(topic_id)
-        if topic is None:
-            if names.has_lost(topic_id):
-                meters.timed.pop(topic_id, None)
-        elif families.has_room(SERIES_OF_TIMED):
+    for _, topic, timed in _of_topics(meters.timed, int, names):
+        if families.has_room(SERIES_OF_TIMED):
             families.add("rocketmq_timer_enqueue_total", timed.delays.count, str(topic))
             families.add("rocketmq_timer_dequeue_total", timed.entered, str(topic))
             families.add_histogram("rocketmq_delay_message_latency", timed.delays, str(topic))
     return left_out
+
+
+def _of_topics(
+    counts: Tallies[Key, Counted], topic_id_of: Callable[[Key], int], names: Names
+) -> Iterator[tuple[Key, Resource, Counted]]:
+    """The counts of topics that exist, with the topic. Those of deleted topics are removed."""
+    for key, counted in list(counts.items()):
+        topic_id = topic_id_of(key)
+        if (topic := names.topics.get(topic_id)) is not None:
+            yield key, topic, counted
+        elif names.has_lost(topic_id):
+            counts.pop(key, None)
 
 
 def add_delivered(families: Families, meters: Meters, names: Names) -> int:

@@ -90,7 +90,7 @@ def _write(tx: Transaction, request: Clone, begins: dict[int, int]) -> None:
     progress.begin(tx.conn, rows)
     for topic in request.topics:
         tx.ready_topics.add(topic.topic_id)
-    members_sql.notify(tx, request.group.name, members_sql.RESETS)
+    members_sql.notify_reset(tx, request.group.name)
 
 
 def _stored(conn: Connection, group: Group) -> Collection[int]:

@@ -92,7 +92,7 @@ def reset(tx: Transaction, request: Reset) -> list[MovedOffset] | PopError:
     _invalidate(tx, group, moves)
     for move in moves:
         _move(tx, group, move)
-    members_sql.notify(tx, group.name, members_sql.RESETS)
+    members_sql.notify_reset(tx, group.name)
     return [_moved(each) for each in moves]
 
 

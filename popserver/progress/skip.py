@@ -134,4 +134,4 @@ def _move_progress(tx: Transaction, request: Skip, beyond: int) -> None:
     has_members = request.group.mode is Mode.PULL
     progress.skip_to(tx.conn, request.group.group_id, request.queue_id, beyond, is_reset=has_members)
     if has_members:
-        members_sql.notify(tx, request.group.name, members_sql.RESETS)
+        members_sql.notify_reset(tx, request.group.name)

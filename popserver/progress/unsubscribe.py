@@ -63,7 +63,7 @@ def unsubscribe(tx: Transaction, request: Unsubscribe) -> PopError | None:
     if pauses.end_all(tx.conn, group.group_id, topic.topic_id):
         tx.invalidate(Invalidation(PAUSES, *group.name))
     tx.invalidate(Invalidation(SUBSCRIPTIONS, *group.name))
-    members_sql.notify(tx, group.name, members_sql.RESETS)
+    members_sql.notify_reset(tx, group.name)
     return None
 
 

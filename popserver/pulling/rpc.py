@@ -18,9 +18,7 @@ from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
 from popserver.access import rights
 from popserver.clients.clients import Clients
-from popserver.delivery import origins
 from popserver.engine.clock import Clock
-from popserver.engine.reader import Reader
 from popserver.engine.undelivered import Undelivered
 from popserver.filters import Filter, TagFilter
 from popserver.filters.subscription import Role
@@ -57,7 +55,6 @@ class PullMethods:
         pulls: Pulls,
         clients: Clients,
         clock: Clock,
-        reader: Reader,
         undelivered: Undelivered,
         open_polls: Callable[[], int],
         limits: CallLimits,
@@ -66,7 +63,6 @@ class PullMethods:
         self._pulls = pulls
         self._clients = clients
         self._clock = clock
-        self._reader = reader
         self._undelivered = undelivered
         self._open_polls = open_polls
         self._limits = limits
@@ -113,7 +109,7 @@ class PullMethods:
             caller.require(rights())
             caller.carries(self._undelivered, sum(len(each.message.body) for each in pulled.messages))
             keys = [each.message_key for each in pulled.messages]
-            await origins.check(self._reader, asked.topic.name, keys, caller)
+            await caller.check_origins(asked.topic.name, keys)
         finally:
             clients.call_closed(client)
         return pulled

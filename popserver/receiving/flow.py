@@ -154,7 +154,7 @@ class Polls:
                 if not is_resumed:
                     return []
                 continue
-            wake_number = wakeups.wake_number(key.place)
+            wake_number = wakeups.wake_number(key.wake_key)
             if may_be_repeated or not wakeups.is_known_empty(key, request.wanted):
                 # It may have begun to share lite topics while it waited.
                 shares = bool(key.client_id) and self._lite.clients.shares(key)
@@ -197,12 +197,12 @@ class Polls:
         try:
             if not self._undelivered.has_room:
                 await self._undelivered.wait(poll_until_ms)
-            if woken is Woken.LOOK and not self._background.has(look := ("look again", key)):
-                self._background.submit(look, lambda: self._catalog.look_again(request.group, request.topic))
+            if woken is Woken.BEAT and not self._background.has(reload := ("reload", key)):
+                self._background.submit(reload, lambda: self._catalog.look_again(request.group, request.topic))
             is_judged = isinstance(request.wanted, SqlFilter) and not request.is_paused
             return await (self._take_judged(request, key) if is_judged else self._take(request, key))
         except BaseException as error:
-            if woken in {Woken.AHEAD, Woken.LOOK} and isinstance(error, Internal):
+            if woken in {Woken.AHEAD, Woken.BEAT} and isinstance(error, Internal):
                 return None
             if woken:
                 # Another poll takes over what this one was woken for; it must not wait for the next wake-up.

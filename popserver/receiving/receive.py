@@ -320,7 +320,8 @@ def write_grants(tx: Transaction, batch: ReceiveBatch, grants: Sequence[Grant]) 
         ]
         deliveries.add(tx, rows)
     if grants:
-        tx.expect(DUE, min(grant.receipt.ends_at_ms for grant in grants))
+        ends_at_ms = min(grant.receipt.ends_at_ms for grant in grants)
+        tx.due[DUE] = min(ends_at_ms, tx.due.get(DUE, ends_at_ms))
     if Event.RECEIVE not in batch.group.history.kept:
         return
     for client_id, several in groupby(grants, key=lambda grant: grant.request.client_id):

@@ -11,9 +11,7 @@ from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
 from popserver.access import rights
 from popserver.clients.clients import Client, Clients
-from popserver.delivery import origins
 from popserver.engine.clock import Clock
-from popserver.engine.reader import Reader
 from popserver.engine.undelivered import Undelivered
 from popserver.model import handles
 from popserver.model.errors import BadRequest, IllegalInvisibleTime
@@ -48,7 +46,6 @@ class ReceiveMethods:
         hold_release: HoldRelease,
         clients: Clients,
         clock: Clock,
-        reader: Reader,
         undelivered: Undelivered,
         parked: ParkedPulls,
         limits: CallLimits,
@@ -58,7 +55,6 @@ class ReceiveMethods:
         self._hold_release = hold_release
         self._clients = clients
         self._clock = clock
-        self._reader = reader
         self._undelivered = undelivered
         self._parked = parked
         self._limits = limits
@@ -161,7 +157,7 @@ class ReceiveMethods:
         keys = [each.stored.message_key for each in deliveries]
         try:
             caller.require(rights.consume_message_queue(request, caller))
-            await origins.check(self._reader, request.message_queue.topic.name, keys, caller)
+            await caller.check_origins(request.message_queue.topic.name, keys)
         except BaseException:
             self._hold_release.cancel_delivery(deliveries)
             raise

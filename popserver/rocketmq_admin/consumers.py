@@ -10,7 +10,7 @@ from itertools import islice
 from popproto.v2 import admin_pb2 as wire
 from popproto.v2 import definition_pb2 as pb
 from popserver.access import rights
-from popserver.administration.flow import Inspection
+from popserver.administration.flow import Administration
 from popserver.clients.commands import ANSWER_WITHIN_S, VERIFIED_WITHIN_S, Commands, Outcome, PrintThreads, TryMessage
 from popserver.engine.reader import Reader
 from popserver.filters.subscription import ClientKind, TopicFilter, shown_filter
@@ -38,7 +38,7 @@ _CONSUME_TYPES = {
 class ConsumerAdminMethods:
     """One method per RPC, in the proto's order."""
 
-    def __init__(self, online: OnlineConsumers, commands: Commands, operations: Inspection, reader: Reader) -> None:
+    def __init__(self, online: OnlineConsumers, commands: Commands, operations: Administration, reader: Reader) -> None:
         self._online = online
         self._commands = commands
         self._operations = operations

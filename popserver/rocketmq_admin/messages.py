@@ -7,7 +7,7 @@ import uuid
 from popproto.v2 import admin_pb2 as wire
 from popproto.v2 import definition_pb2 as pb
 from popserver.access import rights
-from popserver.administration.flow import Inspection
+from popserver.administration.flow import Administration
 from popserver.engine.clock import Clock
 from popserver.engine.reader import Reader
 from popserver.engine.undelivered import Undelivered
@@ -32,7 +32,7 @@ class MessageAdminMethods:
     """One method per RPC, in the proto's order."""
 
     def __init__(
-        self, operations: Inspection, sending: Sending, reader: Reader, clock: Clock, undelivered: Undelivered
+        self, operations: Administration, sending: Sending, reader: Reader, clock: Clock, undelivered: Undelivered
     ) -> None:
         self._operations = operations
         self._sending = sending

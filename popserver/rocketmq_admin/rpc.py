@@ -11,7 +11,7 @@ from collections.abc import Callable
 from popproto.v2 import admin_pb2 as wire
 from popproto.v2 import definition_pb2 as pb
 from popserver.access import rights
-from popserver.administration.flow import Inspection
+from popserver.administration.flow import Administration
 from popserver.clients.clients import Clients
 from popserver.cluster.servers import Servers
 from popserver.model.errors import BadRequest
@@ -55,7 +55,7 @@ class RocketmqAdminMethods:
     def __init__(
         self,
         facts: ServerFacts,
-        operations: Inspection,
+        operations: Administration,
         servers: Servers,
         clients: Clients,
         producers: Producers,

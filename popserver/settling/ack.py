@@ -131,7 +131,7 @@ def _not_locked(tx: Transaction, group: Group, receipts: Sequence[Receipt]) -> s
 
 def ack_whole_runs(tx: Transaction, group: Group, receipts: Sequence[Receipt]) -> bool:
     """The fast path for acks that end whole runs, as nearly all acks in message groups do: commit the receipts if they
-    do. The caller has locked the places.
+    do. The caller has locked the progress of the queues.
 
     Returns False and changes nothing if they do not, or if the group's history keeps a row for each ack.
     """

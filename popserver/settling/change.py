@@ -13,7 +13,7 @@ from popserver.delivery.dead_letter_topic import move_to_dead_letters
 from popserver.delivery.history import record
 from popserver.delivery.holds import HeldRow
 from popserver.delivery.leaving import DeadLetterCandidate
-from popserver.delivery.message_groups import advance_groups, by_member, runs_of
+from popserver.delivery.message_groups import advance_members
 from popserver.engine.transaction import Locks, Phase, Request, Transaction, carries_out_each
 from popserver.fifo.positions import MessageGroupKey
 from popserver.model.errors import PopError
@@ -22,21 +22,15 @@ from popserver.model.handles import Receipt
 from popserver.model.retry import SUSPENDED, Holder, interval_ms, when_visibility_changes
 from popserver.model.states import ACKED, Event, State, target
 from popserver.model.topic import queue_of
-from popserver.settling.refusals import (
-    has_same_order,
-    locks_in_order,
-    moved,
-    refusal,
-    state_of,
-)
+from popserver.settling.refusals import has_same_order, locks_in_order, moved, refusal, state_of
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeInvisible(Request[Receipt]):
     """Restart a hold for `duration_ms` from now. `give_back` ends the hold instead; its attempt does not count.
 
-    `reason`: if the attempt failed, why, as its consumer says; empty if it does not say it.
-    `suspend`: the consumer stops this lite topic for so long; the attempt does not count either.
+    `reason`: why the attempt failed, as its consumer reports; may be empty.
+    `suspend`: the consumer stops this lite topic for `duration_ms`; the attempt does not count either.
     """
 
     phase: ClassVar = Phase.CHANGE_INVISIBLE
@@ -53,7 +47,7 @@ class ChangeInvisible(Request[Receipt]):
 
 @dataclass(frozen=True, slots=True)
 class Forward(Request[None]):
-    """A message that its holder gives up; `reason`: why, as it says."""
+    """A message that its holder gives up; `reason`: why, as the holder reports."""
 
     phase: ClassVar = Phase.FORWARD
     group: Group
@@ -77,7 +71,7 @@ def change_invisible(tx: Transaction, request: ChangeInvisible) -> Receipt | Pop
     if request.suspend and event is Event.EXHAUST:
         event = Event.RETRY
     if event is Event.EXHAUST:
-        why = _said("failed, and no attempt remains", request.reason)
+        why = _with_reason("failed, and no attempt remains", request.reason)
         move_to_dead_letters(tx, group, [_candidate(row)], event, why)
         _advance_groups_after(tx, group, row)
         return old
@@ -142,7 +136,7 @@ def forward(tx: Transaction, request: Forward) -> PopError | None:
     """INFLIGHT → DLQ. A message that is a dead letter or committed already is no error."""
     row = _held(tx, request.receipt)
     if row is not None:
-        why = _said("forwarded by its consumer", request.reason)
+        why = _with_reason("forwarded by its consumer", request.reason)
         move_to_dead_letters(tx, request.group, [_candidate(row)], Event.FORWARD_TO_DLQ, why)
         _advance_groups_after(tx, request.group, row)
         return None
@@ -152,7 +146,7 @@ def forward(tx: Transaction, request: Forward) -> PopError | None:
     return refusal(tx, request.group, request.receipt)
 
 
-def _said(what: str, reason: str) -> str:
+def _with_reason(what: str, reason: str) -> str:
     return f"{what}: {reason}" if reason else what
 
 
@@ -166,8 +160,7 @@ def _advance_groups_after(tx: Transaction, group: Group, held: HeldRow) -> None:
     """Advance the message group of a message that ended."""
     if held.message_group is None:
         return
-    member = MessageGroupKey(held.topic_id, queue_of(held.message_key), held.message_group)
-    advance_groups(tx, group, {member: [], **by_member(runs_of(tx.conn, group.group_id, [member]))})
+    advance_members(tx, group, [MessageGroupKey(held.topic_id, queue_of(held.message_key), held.message_group)])
 
 
 def _candidate(row: HeldRow) -> DeadLetterCandidate:

@@ -17,7 +17,7 @@ from popserver.delivery.dead_letter_topic import move_to_dead_letters
 from popserver.delivery.due import DueRow
 from popserver.delivery.history import as_moved, record
 from popserver.delivery.leaving import DeadLetterCandidate
-from popserver.delivery.message_groups import advance_groups, by_member, runs_of
+from popserver.delivery.message_groups import advance_members
 from popserver.delivery.places import ReadyFrom
 from popserver.delivery.retry_topic import requeue
 from popserver.engine.searches import SearchedFrom
@@ -41,7 +41,7 @@ REASONS = {
 
 
 class EndedHolds(NamedTuple):
-    """When the next delivery is due: now if more than one step was due, None if nothing waits.
+    """When the next delivery is due: now if more than one step was due; None if nothing waits.
 
     `requeued`: how many messages are READY again, by group id and topic id.
     """
@@ -61,24 +61,24 @@ class EndDue(Request[EndedHolds]):
 def end_due(tx: Transaction, requests: Sequence[EndDue]) -> list[EndedHolds | PopError]:
     """End the due holds and intervals of one step. Several requests in one transaction share the step; the first one's
     answer has what was requeued."""
-    look = _take_due(tx, _due_from(tx))
-    groups = groups_by_id(tx.conn, {row.group_id for row in look.free}) if look.free else {}
+    due_now = _take_due(tx, _due_from(tx))
+    groups = groups_by_id(tx.conn, {row.group_id for row in due_now.free}) if due_now.free else {}
     groups = {group_id: found for group_id, found in groups.items() if not _uses_deleted_retry_topic(found)}
     # Deliveries of removed groups: they would stay due.
-    deliveries.remove(tx.conn, [(row.group_id, row.message_key) for row in look.free if row.group_id not in groups])
+    deliveries.remove(tx.conn, [(row.group_id, row.message_key) for row in due_now.free if row.group_id not in groups])
     requeued: Counter[tuple[int, int]] = Counter()
     retried_ms: list[int] = []
-    for (group_id, event), several in _plan(look.free, groups).items():
+    for (group_id, event), several in _plan(due_now.free, groups).items():
         group = groups[group_id].group
         _carry_out(tx, group, event, several)
         if target(event) is State.READY:
             requeued.update((group_id, row.topic_id) for row in several)
         elif event is Event.RETRY:
             retried_ms += (_visible_at_ms(tx, row, event, group) for row in several)
-    _advance_groups(tx, look.free, groups)
-    earliest_ms = min([*look.left_ms, *look.later_ms, *retried_ms], default=None)
+    _advance_groups(tx, due_now.free, groups)
+    earliest_ms = min([*due_now.left_ms, *due_now.later_ms, *retried_ms], default=None)
     tx.after_commit.append(tx.remembered(DueFrom).saw(None, earliest_ms, tx.now_ms))
-    ended = EndedHolds(earliest_ms if look.free else _when_to_check_again(tx.now_ms, look))
+    ended = EndedHolds(earliest_ms if due_now.free else _when_to_check_again(tx.now_ms, due_now))
     return [ended._replace(requeued=requeued), *[ended] * (len(requests) - 1)]
 
 
@@ -97,24 +97,24 @@ class DueFrom(SearchedFrom[None]):
 
 
 def _due_from(tx: Transaction) -> int:
-    """From when on to look. An ack in a user's transaction is due at 0."""
+    """Lower time bound of the search. An ack in a user's transaction is due at 0."""
     from_ms = tx.search_from(DueFrom, None, tx.now_ms)
     return 0 if from_ms and due.is_acked_by_a_user(tx.conn) else from_ms
 
 
-def _when_to_check_again(now_ms: int, look: _DueNow) -> int | None:
+def _when_to_check_again(now_ms: int, due_now: _DueNow) -> int | None:
     """When to try again after a step that ended nothing: other transactions have locked what is due."""
-    again_ms = list(look.later_ms)
-    if look.left_ms:
+    again_ms = list(due_now.later_ms)
+    if due_now.left_ms:
         # Another server's lock is short, but a user's transaction may hold one for hours: the longer a delivery is
         # overdue, the longer the pause. An ack in a user's transaction is due at 0: how long is unknown.
-        overdue_ms = now_ms - min(look.left_ms) if min(look.left_ms) else 0
+        overdue_ms = now_ms - min(due_now.left_ms) if min(due_now.left_ms) else 0
         again_ms.append(now_ms + min(max(overdue_ms // 2, CHECK_AGAIN_MS_MIN), CHECK_AGAIN_MS_MAX))
     return min(again_ms, default=None)
 
 
 def _take_due(tx: Transaction, from_ms: int) -> _DueNow:
-    """Look from there on, and lock what can be ended: at most one step of it."""
+    """Find what is due from `from_ms` on, and lock what can be ended: at most one step."""
     limit = STEP_ROWS_MAX
     while True:
         seen = due.search(tx.conn, from_ms, tx.now_ms, limit)
@@ -131,12 +131,12 @@ def _take_due(tx: Transaction, from_ms: int) -> _DueNow:
 
 
 def _free(tx: Transaction, rows: list[DueRow]) -> list[DueRow]:
-    """Lock and return what no other transaction has locked: of a message group, with its place."""
-    taken = lock_available(tx, (_place(row) for row in rows if row.message_group is not None))
-    return due.lock(tx, (row for row in rows if row.message_group is None or _place(row) in taken))
+    """Lock and return the rows that no other transaction has locked: of a message group, with its progress."""
+    taken = lock_available(tx, (_progress_of(row) for row in rows if row.message_group is not None))
+    return due.lock(tx, (row for row in rows if row.message_group is None or _progress_of(row) in taken))
 
 
-def _place(row: DueRow) -> GroupQueueKey:
+def _progress_of(row: DueRow) -> GroupQueueKey:
     return GroupQueueKey(row.group_id, queue_of(row.message_key))
 
 
@@ -195,15 +195,12 @@ def _advance_groups(tx: Transaction, rows: Sequence[DueRow], groups: dict[int, F
         if row.state == State.ACKED_IN_TRANSACTION:
             acked[row.group_id].add(row.message_key)
     for group_id, members in sorted(touched.items()):
-        runs = by_member(runs_of(tx.conn, group_id, members))
-        advance_groups(
-            tx, groups[group_id].group, {member: runs.get(member, []) for member in members}, acked[group_id]
-        )
+        advance_members(tx, groups[group_id].group, members, acked[group_id])
 
 
 def _visible_at_ms(tx: Transaction, row: DueRow, event: Event, group: Group) -> int:
     """A retry's interval starts when the hold ended, not when the server noticed it (requirement L18). A message is
-    READY since then too, but if the server was late, only since a moment ago: searches of others look no further."""
+    READY since then too, but if the server was late, only since a moment ago: searches of others begin there."""
     if event is Event.RETRY:
         return row.visible_at_ms + interval_ms(group.retry, row.attempt, in_order=row.message_group is not None)
     return max(row.visible_at_ms, tx.now_ms - ReadyFrom.slack_ms // 2)

@@ -43,7 +43,7 @@ class Settling:
             try:
                 receipt = decode_receipt(handle, message_id)
                 if receipt.group_id != group.group_id or receipt.message_key >> OFFSET_BITS not in queue_ids:
-                    await self._check_place(handle, receipt, group, topic)
+                    await self._check_handle(handle, receipt, group, topic)
                 receipts.append(receipt)
             except InvalidReceiptHandle as refusal:
                 receipts.append(refusal)
@@ -68,14 +68,14 @@ class Settling:
     ) -> str:
         """Restart the hold's time from now. Returns the new handle; the old one is no longer valid.
 
-        For a push consumer this is a failure, and `reason` says why, if it does: the message is delivered again after
+        For a push consumer this is a failure, with its `reason` (may be empty): the message is delivered again after
         `duration_ms`. With `give_back` it is READY at once and the attempt does not count. With `suspend` the lite
         topic of the message stops for `duration_ms`, and the attempt does not count. Raises `InvalidReceiptHandle` and
         then changes nothing.
         """
         group, topic = await self._catalog.for_receipt(group_name, topic_name)
         held = decode_receipt(handle, message_id)
-        await self._check_place(handle, held, group, topic)
+        await self._check_handle(handle, held, group, topic)
         suspends = suspend and topic.is_lite and not give_back
         request = change.ChangeInvisible(group, held, duration_ms, give_back, reason, suspends)
         return encode_receipt(await self._writer.submit(request))
@@ -86,10 +86,10 @@ class Settling:
         """Give a message up: it becomes a dead letter. No error if it is one already, or is committed."""
         group, topic = await self._catalog.for_receipt(group_name, topic_name)
         held = decode_receipt(handle, message_id)
-        await self._check_place(handle, held, group, topic)
+        await self._check_handle(handle, held, group, topic)
         await self._writer.submit(change.Forward(group, held, reason))
 
-    async def _check_place(self, handle: str, decoded: Receipt, group: Group, topic: Topic) -> None:
+    async def _check_handle(self, handle: str, decoded: Receipt, group: Group, topic: Topic) -> None:
         """Raise `InvalidReceiptHandle` unless the group was given the handle for a message of the topic."""
         if decoded.group_id != group.group_id:
             raise InvalidReceiptHandle(f"receipt handle '{handle}' was not given to group '{group.name}'")

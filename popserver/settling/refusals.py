@@ -22,9 +22,9 @@ from popserver.model.topic import queue_of
 
 
 def locks_in_order(receipts: Iterable[Receipt]) -> Iterable[Locks]:
-    """What to lock before an operation on these receipts: the places of messages of message groups."""
-    places = {GroupQueueKey(each.group_id, queue_of(each.message_key)) for each in receipts if each.in_order}
-    return locks_of(places) if places else ()
+    """What to lock before an operation on these receipts: the progress in the queues of message groups."""
+    queues = {GroupQueueKey(each.group_id, queue_of(each.message_key)) for each in receipts if each.in_order}
+    return locks_of(queues) if queues else ()
 
 
 def is_held(tx: Transaction, row: DeliveryRow | GroupRunRow) -> bool:
@@ -61,7 +61,7 @@ def why_not(tx: Transaction, group: Group, receipt: Receipt) -> PopError | None:
             " repeat the request"
         )
     if row is not None and state.shown is State.INFLIGHT and row.hold_id != receipt.hold_id:
-        why = f"a newer hold of attempt {row.attempt} has taken its place"
+        why = f"a newer hold of attempt {row.attempt} has replaced it"
     elif row is not None and row.hold_id == receipt.hold_id:
         why = f"its time ended {tx.now_ms - row.visible_at_ms} ms ago" if state is State.INFLIGHT else "its time ended"
     else:

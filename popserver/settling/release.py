@@ -12,7 +12,7 @@ from popserver.database.notifications import DUE
 from popserver.delivery import deliveries, holds
 from popserver.delivery.history import record
 from popserver.delivery.holds import GrantedRow
-from popserver.delivery.message_groups import advance_groups, by_member, runs_of
+from popserver.delivery.message_groups import advance_members
 from popserver.engine.transaction import Locks, Phase, Request, Transaction, carries_out
 from popserver.fifo.positions import MessageGroupKey
 from popserver.model.errors import PopError, TooManyRequests
@@ -118,7 +118,6 @@ def _give_back_unused(tx: Transaction, group: Group, rows: Sequence[GrantedRow])
         MessageGroupKey(row.topic_id, queue_of(row.message_key), row.message_group) for row in rows if row.message_group
     }
     if in_groups:
-        runs = by_member(runs_of(tx.conn, group.group_id, in_groups))
-        advance_groups(tx, group, {member: runs.get(member, []) for member in in_groups})
+        advance_members(tx, group, in_groups)
     for topic_id in {row.topic_id for row in rows if not row.message_group}:
         tx.ready_topics.add(topic_id)

@@ -109,9 +109,9 @@ def too_large(invisible_ms: int, limits: CallLimits) -> IllegalInvisibleTime:
 
 
 def reason_of(caller: Caller) -> str:
-    """Why an attempt failed, as its consumer says (protocol 1.6): one line; empty if it does not say it."""
-    said = (caller.binary(REASON_HEADER) or b"").decode(errors="replace")
-    return CONTROL.sub(" ", said).strip()[:REASON_LENGTH_MAX]
+    """Why an attempt failed, as its consumer reports (protocol 1.6): one line, may be empty."""
+    reason = (caller.binary(REASON_HEADER) or b"").decode(errors="replace")
+    return CONTROL.sub(" ", reason).strip()[:REASON_LENGTH_MAX]
 
 
 # Copied whole: that costs half of filling in its status.

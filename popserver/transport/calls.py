@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import traceback
 from bisect import bisect_left
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Generic, Never, Protocol, TypeVar, cast
@@ -60,12 +60,11 @@ class Caller:
     __slots__ = (
         "_headers",
         "call",
+        "check_origins",
         "client_id",
-        "denies_reading",
         "is_anonymous",
         "namespace",
         "require",
-        "require_origins",
         "stands_on",
         "user",
     )
@@ -83,10 +82,8 @@ class Caller:
         self.is_anonymous = False
         # Raises unless the user is still enabled and has these rights. The gate sets it.
         self.require: Callable[[RequiredRights], None] = _let_through
-        # `denies_reading`: whether a policy denies the user to read topics. `require_origins` raises for such topics;
-        # it is called with the topics that dead letters and retries come from.
-        self.denies_reading: Callable[[], bool] = lambda: False
-        self.require_origins: Callable[[Iterable[Resource | None]], None] = _let_through
+        # Raises if one of these messages (topic, keys) comes from a topic that the user may not read. The gate sets it.
+        self.check_origins: Callable[[str, Sequence[int]], Awaitable[None]] = _let_all_through
         # The rights that the caller needs while its stream is open.
         self.stands_on: RequiredRights = ()
 
@@ -213,6 +210,10 @@ def poll_ms_of(
 
 def _let_through(_needs: object) -> None:
     """If callers need not sign, each caller may do everything."""
+
+
+async def _let_all_through(_topic_name: str, _keys: Sequence[int]) -> None:
+    """The same for found messages."""
 
 
 def _route(descriptor: MethodDescriptor, method: AnyMethod, gate: Gate, incoming: Incoming) -> Route:

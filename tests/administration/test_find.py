@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 
 from popproto.v2 import definition_pb2 as pb
 from popserver.administration import filter_trial
-from popserver.administration import find as inspection_find
+from popserver.administration import find as administration_find
 from popserver.catalog import topics
 from popserver.catalog.queues import queue_rows
 from popserver.filters import SqlFilter
@@ -103,11 +103,11 @@ def test_two_keys_with_one_checksum_are_told_apart(made: Desk) -> None:
 
 
 def test_many_are_read_in_steps_and_the_rest_is_told(made: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inspection_find, "STEP_ROWS", 2)
+    monkeypatch.setattr(administration_find, "STEP_ROWS", 2)
     made.send("orders", *(f"n{number}" for number in range(7)), keys=["busy"])
     answer = made.call("FindMessages", key="busy")
     assert (answer.matched, len(answer.messages), answer.complete) == (7, 7, True)
-    monkeypatch.setattr(inspection_find, "EXAMINED_MAX", 4)
+    monkeypatch.setattr(administration_find, "EXAMINED_MAX", 4)
     answer = made.call("FindMessages", key="busy")
     assert (answer.examined, answer.complete) == (4, False)
 
@@ -158,7 +158,7 @@ def test_one_request_does_a_limited_amount_of_work(
 ) -> None:
     """A costly filter ends a page early, after at least one message; the pages find all."""
     everything = sorted(find(made, **wish))
-    monkeypatch.setattr(inspection_find, "UNITS_MAX", 1)
+    monkeypatch.setattr(administration_find, "UNITS_MAX", 1)
     monkeypatch.setattr(Work.__init__, "__defaults__", (1,))
     several = pages(made, **wish)
     assert len(several) > 1
@@ -249,14 +249,14 @@ def test_the_index_is_read_in_statements_of_limited_size(
 
 def test_reading_the_index_is_limited_work(made: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """A request that finds nothing in the blocks that it may read goes on with a page too."""
-    monkeypatch.setattr(inspection_find, "UNITS_MAX", 1)
+    monkeypatch.setattr(administration_find, "UNITS_MAX", 1)
     assert pages(made, key="nobody") == [[]] * 3, "one for each block"
     monkeypatch.undo()
     assert find(made, key="nobody") == []
 
 
 def test_a_search_goes_on_while_its_queues_grow(made: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inspection_find, "EXAMINED_MAX", 1)
+    monkeypatch.setattr(administration_find, "EXAMINED_MAX", 1)
     first = made.call("FindMessages", key="o-1")
     made.send("orders", "m5", keys=["o-1"])
     made.send("letters", "m6", keys=["o-1"])

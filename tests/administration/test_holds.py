@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from popproto.v2 import definition_pb2 as pb
-from popserver.administration import holds as inspection_holds
+from popserver.administration import holds as administration_holds
 from tests.support.desk import Desk, named
 
 
@@ -78,7 +78,7 @@ def test_many_locked_message_groups_are_counted_and_some_are_shown(
     names = [f"group-{number:02}" for number in range(40)]
     assert shown() == (names[:32], 8)
     assert shown(max=40) == (names, 0)
-    monkeypatch.setattr(inspection_holds, "MESSAGE_GROUPS_MAX", 25)
+    monkeypatch.setattr(administration_holds, "MESSAGE_GROUPS_MAX", 25)
     assert shown(max=10) == (names[:10], 15), "the server looks at no more than 25"
     assert stored_desk.call("ListLockedMessageGroups", group=named("counters"), max=1_001).status.code == pb.BAD_REQUEST
 

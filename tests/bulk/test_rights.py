@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any, ClassVar
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -99,7 +100,7 @@ async def test_a_reader_whose_connection_is_gone_is_no_failure_of_the_server(
     call: Any = BrokenOff()
     limits = CallLimits()
     access = Access(door.broker.reader, door.broker.clock)
-    gate = ClientGate(access, door.broker.clients, door.broker.clock)
+    gate = ClientGate(access, door.broker.clients, door.broker.clock, AsyncMock())
     methods = Services(door.broker, limits, "", "", pb.Endpoints()).bulk()
     service = serve(services.BULK, methods, gate, Incoming(Budgets(), limits))
     await service.routes["PullBulk"].handler(call)

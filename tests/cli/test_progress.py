@@ -9,7 +9,7 @@ import pytest
 
 from popclient import PullConsumer
 from popclient.admin import Admin
-from popserver.administration import flow as inspection_flow
+from popserver.administration import flow as administration_flow
 from tests.support.shell import Shell
 
 
@@ -196,12 +196,12 @@ def test_offsets_are_for_groups_that_own_whole_queues(shell: Shell, tmp_path: Pa
 
 
 def test_pauses_that_are_left_out_are_counted(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inspection_flow, "LISTED_PAUSES_MAX", 1)
+    monkeypatch.setattr(administration_flow, "LISTED_PAUSES_MAX", 1)
     shell.ok("group", "pause", "reports")
     shell.ok("group", "pause", "reports", "--topic", "flights")
     assert "all topics, and 1 more" in shell.ok("group", "list").lines[1]
     assert shell.json("group", "list")[0]["more_pauses"] == 1
-    monkeypatch.setattr(inspection_flow, "PAGE_MAX", 1)
+    monkeypatch.setattr(administration_flow, "PAGE_MAX", 1)
     assert ["paused", "and 1 more"] in [line.split(maxsplit=1) for line in shell.ok("group", "show", "reports").lines]
     assert shell.ok("group", "pause", "reports").lines[1:] == ["paused: and 1 more"]
 

@@ -16,8 +16,8 @@ from popconsole.pages import groups
 from popconsole.settings import Settings
 from popproto.v2 import definition_pb2 as pb
 from popserver import embedded
-from popserver.administration import flow as inspection_flow
-from popserver.administration import holds as inspection_holds
+from popserver.administration import flow as administration_flow
+from popserver.administration import holds as administration_holds
 from tests.console.site import Site, browsing
 from tests.support.desk import Desk, named
 from tests.support.waiting import soon
@@ -101,13 +101,13 @@ def test_long_lists_are_cut_and_say_so(site: Site, desk: Desk, monkeypatch: pyte
         pass
     for number in range(3):
         desk.call("PauseGroup", group=named("arrivals"), topic=named("flights"), message_group=f"gate-{number}")
-    monkeypatch.setattr(inspection_flow, "PAGE_MAX", 2)
+    monkeypatch.setattr(administration_flow, "PAGE_MAX", 2)
     monkeypatch.setattr(groups, "PAUSES_MAX", 1)
     page = site.get("/groups/arrivals")
     assert page.count("Nothing of it is delivered.") == 1
     assert "And 2 more pauses." in page
-    monkeypatch.setattr(inspection_flow, "PAGE_MAX", 1_000)
-    monkeypatch.setattr(inspection_holds, "MESSAGE_GROUPS_MAX", 3)
+    monkeypatch.setattr(administration_flow, "PAGE_MAX", 1_000)
+    monkeypatch.setattr(administration_holds, "MESSAGE_GROUPS_MAX", 3)
     page = site.get("/groups/arrivals?tab=message-groups")
     assert "gate-2" in page and "gate-3" not in page
     monkeypatch.setattr(groups, "LOCKED_MAX", 2)

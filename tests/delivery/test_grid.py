@@ -79,7 +79,7 @@ def test_a_stale_receipt_moves_nothing_while_another_holds(store: OpenStore) -> 
     stale = case._replace(receipt=case.receipt._replace(hold_id=case.receipt.hold_id ^ 1))
     before = store.digest()
     for event in (Event.ACK, Event.CHANGE_INVISIBLE, Event.GIVE_BACK, Event.FORWARD_TO_DLQ):
-        with pytest.raises(InvalidReceiptHandle, match="a newer hold of attempt 1 has taken its place"):
+        with pytest.raises(InvalidReceiptHandle, match="a newer hold of attempt 1 has replaced it"):
             _FIRE[event](stale)
     assert store.digest() == before
 

@@ -104,7 +104,7 @@ class _Reset(Request[None]):
 @carries_out(_Reset)
 def _reset(tx: Transaction, requests: Sequence[_Reset]) -> list[None]:
     tx.conn.execute(text("UPDATE progress SET resets = resets + 1"))
-    members_sql.notify(tx, GROUP, members_sql.RESETS)
+    members_sql.notify_reset(tx, GROUP)
     return [None] * len(requests)
 
 

@@ -16,7 +16,7 @@ from popproto.v1.legacy_pb2_grpc import LegacyStub
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
 from popserver.access.flow import Rules
-from popserver.administration.flow import Inspection
+from popserver.administration.flow import Administration
 from popserver.engine.clock import ManualClock
 from popserver.members.flow import Membership
 from popserver.members.notices import NOTIFY_PAUSE_MS
@@ -31,7 +31,7 @@ from tests.support.signing import signed
 SECOND = 1_000
 
 
-def operations_of(door: Door) -> Inspection:
+def operations_of(door: Door) -> Administration:
     return Services(door.broker, LIMITS, "", "", pb.Endpoints()).operations()
 
 

@@ -82,7 +82,7 @@ def test_handles_from_before_hold_nothing(store: OpenStore) -> None:
         store.change(group, first, SECOND)
     assert store.digest() == before
     again, _ = store.receive(group, topic)
-    assert isinstance(store.ack(group, first)[0], InvalidReceiptHandle), "a newer hold has taken its place"
+    assert isinstance(store.ack(group, first)[0], InvalidReceiptHandle), "a newer hold has replaced it"
     assert store.ack(group, again) == [None]
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from popproto.v1 import admin_pb2 as wire
 from popproto.v2 import definition_pb2 as pb
-from popserver.administration import flow as inspection_flow
+from popserver.administration import flow as administration_flow
 from tests.support.builders import an_id
 from tests.support.desk import Desk, named
 from tests.support.waiting import soon
@@ -192,7 +192,7 @@ def test_many_pauses_are_counted_and_some_are_shown(stored_desk: Desk, monkeypat
     }
     found = desk.call("GetGroup", group=named("a")).group
     assert ([each.topic.name for each in found.pauses], found.more_pauses) == (names, 0)
-    monkeypatch.setattr(inspection_flow, "PAGE_MAX", 12)
+    monkeypatch.setattr(administration_flow, "PAGE_MAX", 12)
     found = desk.call("GetGroup", group=named("a")).group
     assert ([each.topic.name for each in found.pauses], found.more_pauses) == (names[:12], 3)
     desk.call("PauseGroup", group=named("a"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from popserver.administration import facts as inspection_facts
+from popserver.administration import facts as administration_facts
 from popserver.administration import message_facts
 from popserver.administration.why import sentence
 from popserver.model.group import Group
@@ -70,7 +70,7 @@ def test_of_several_retries_the_newest_counts(store: OpenStore, topic: Topic, gr
     )
     store.end_due(after_ms=MINUTE)
     assert why(store, group, sent).startswith("sent back 2 times, its retry is at offset 1 of topic '%RETRY%billing'")
-    newest = inspection_facts.find_message(store.conn, retry_topic(group.name), sent.message_id)
+    newest = administration_facts.find_message(store.conn, retry_topic(group.name), sent.message_id)
     assert newest.stored.offset == 1
     _, steps = message_facts.message_facts(store.conn, group.name, None, sent.message_id, store.times)
     assert [(each.event, each.attempt) for each in steps] == [

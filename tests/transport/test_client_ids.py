@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -23,7 +24,7 @@ async def test_control_characters_are_refused(tmp_path: Path, client_id: str) ->
     async with opened(tmp_path) as door:
         seen: list[str] = []
         clients = SimpleNamespace(present={}, seen=seen.append)
-        gate = ClientGate(Access(door.broker.reader, door.broker.clock, None), clients, ManualClock())
+        gate = ClientGate(Access(door.broker.reader, door.broker.clock, None), clients, ManualClock(), AsyncMock())
         call = cast("Call", SimpleNamespace(headers={"x-mq-client-id": client_id}))
         with pytest.raises(BadRequest, match="control character") as refused:
             gate.enter("Heartbeat", Caller(call), anonymous=False)
