@@ -69,7 +69,7 @@ def a_free_port() -> int:
 async def pushed(app: App) -> str:
     """One push; the reason why it failed."""
     assert app.metric_push is not None
-    app.metric_push._tell(failure := await app.metric_push._push())
+    app.metric_push._log(failure := await app.metric_push._push())
     return failure
 
 
