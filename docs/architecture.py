@@ -24,8 +24,8 @@ STOREYS: dict[str, tuple[str, ...]] = {
     "what happens to messages": ("producing", "settling", "pulling", "maintenance", "clients", "receiving", "bulk"),
     "what operators ask for": ("dead_letters", "administration", "rocketmq_admin", "progress", "metrics", "web"),
 }
-TOP = "serve, app.py and services.py"
-ABOVE = {"serve", "sizing"}  # rooms that belong to the top
+TOP = "serve, app.py, services, broker"
+ABOVE = {"serve", "sizing", "services", "broker"}  # rooms that belong to the top
 
 
 def storeys() -> dict[str, tuple[str, ...]]:

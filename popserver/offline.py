@@ -14,7 +14,7 @@ from popproto.v2 import definition_pb2 as pb
 from popserver.access import users
 from popserver.access.flow import Access
 from popserver.access.rpc import UserMethods
-from popserver.broker import Broker
+from popserver.broker.broker import Broker
 from popserver.database import migrate
 from popserver.database.database import Database
 from popserver.engine.clock import SystemClock
@@ -65,14 +65,14 @@ class Offline:
             migrate.upgrade(database)
             # Only the writer is started, so nothing happens to messages.
             broker = Broker(database, SystemClock(), auto_create=False)
-            broker.writer.start()
+            broker.engine.writer.start()
             try:
-                access = Access(broker.reader, broker.clock)
-                methods = UserMethods(users.Users(broker.writer, broker.reader, access)).methods
+                access = Access(broker.engine.reader, broker.engine.clock)
+                methods = UserMethods(users.Users(broker.engine.writer, broker.engine.reader, access)).methods
                 caller: Any = self
                 return await methods[method].answer(request, caller)
             finally:
-                await broker.writer.close()
-                await broker.reader.close()
+                await broker.engine.writer.close()
+                await broker.engine.reader.close()
         finally:
             database.close()

@@ -16,6 +16,7 @@ from google.protobuf.message import Message
 
 from popproto.v1 import bulk_pb2 as wire
 from popproto.v2 import definition_pb2 as pb
+from popserver.access import rights
 from popserver.bulk import flow
 from popserver.bulk.flow import BulkReceive
 from popserver.bulk.rules import RECEIVE_MESSAGES_MAX, QueuePage, QueueSlice, columns_named, sources_of
@@ -29,8 +30,8 @@ from popserver.model.topic import offset_of
 from popserver.receiving.rpc import attempt_id_of, invisible_ms_of
 from popserver.settling.rpc import check_change
 from popserver.transport import convert, status
-from popserver.transport.call import Write
-from popserver.transport.calls import Caller
+from popserver.transport.call import Write, encode
+from popserver.transport.calls import AnyMethod, Caller, Method, StreamMethod
 from popserver.transport.limits import CallLimits
 
 if TYPE_CHECKING:
@@ -60,6 +61,12 @@ class BulkMethods:
         self._bulk = bulk
         self._clients = clients
         self._limits = limits
+        self.methods: dict[str, AnyMethod] = {
+            "PullBulk": StreamMethod(self.pull_bulk, rights.consume, encode=encode),
+            "ReceiveBulk": StreamMethod(self.receive_bulk, rights.consume, encode=encode),
+            "RenewAttempt": Method(self.renew_attempt, rights.consume),
+            "AckAttempt": Method(self.ack_attempt, rights.consume),
+        }
         self._make_chunks: Callable[..., Chunks] | None = None
 
     async def pull_bulk(self, request: wire.PullBulkRequest, caller: Caller, write: Write) -> None:

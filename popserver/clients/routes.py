@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
+from popserver.access import rights
 from popserver.catalog.flow import Catalog
 from popserver.clients.clients import Clients
 from popserver.cluster.servers import Servers
@@ -11,7 +12,7 @@ from popserver.filters.subscription import ClientKind
 from popserver.members.flow import GroupMembers
 from popserver.model.names import check_group
 from popserver.transport import convert, status
-from popserver.transport.calls import Caller
+from popserver.transport.calls import AnyMethod, Caller, Method
 from popserver.transport.listen import address_of, split_address
 
 
@@ -26,6 +27,10 @@ class RouteMethods:
         self._members = members
         self._group_members = group_members
         self._own = own
+        self.methods: dict[str, AnyMethod] = {
+            "QueryRoute": Method(self.query_route, rights.route),
+            "QueryAssignment": Method(self.query_assignment, rights.consume),
+        }
 
     async def query_route(self, request: wire.QueryRouteRequest, caller: Caller) -> wire.QueryRouteResponse:
         """A client that owns whole queues reads their offsets next, so its topic is created here. Another client's is

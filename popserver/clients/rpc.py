@@ -21,7 +21,7 @@ from popserver.producing.checks import Transactions
 from popserver.producing.half_messages import Check
 from popserver.transport import status
 from popserver.transport.call import Write
-from popserver.transport.calls import Caller
+from popserver.transport.calls import AnyMethod, Caller, ConversationMethod, Method
 from popserver.transport.incoming import Frames
 from popserver.transport.limits import CallLimits
 
@@ -56,6 +56,11 @@ class SessionMethods:
         self._capabilities = settings.capabilities(has_idempotency_keys=has_idempotency_keys)
         self._streams: dict[asyncio.Task[object], Caller] = {}
         self._closing = False
+        self.methods: dict[str, AnyMethod] = {
+            "Heartbeat": Method(self.heartbeat, rights.group_if_named, anonymous=True),
+            "Telemetry": ConversationMethod(self.telemetry, self.delay_refusal),
+            "NotifyClientTermination": Method(self.notify_client_termination, rights.own_client),
+        }
 
     async def heartbeat(self, request: wire.HeartbeatRequest, caller: Caller) -> wire.HeartbeatResponse:
         """A heartbeat needs no settings before it. An empty one may come without a client id (protocol 1.4)."""

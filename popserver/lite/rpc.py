@@ -36,6 +36,9 @@ class LiteMethods:
 
     def __init__(self, subscriptions: LiteSubscriptions) -> None:
         self._subscriptions = subscriptions
+        self.methods: dict[str, AnyMethod] = {
+            "SyncLiteSubscription": Method(self.sync_lite_subscription, rights.consume)
+        }
 
     async def sync_lite_subscription(
         self, request: wire.SyncLiteSubscriptionRequest, caller: Caller

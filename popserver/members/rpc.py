@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from popproto.v1 import legacy_pb2 as wire
+from popserver.access import rights
 from popserver.members import flow
 from popserver.members.flow import QueueLocks
 from popserver.members.locks import LAPSE_MS
@@ -12,7 +13,7 @@ from popserver.members.rules import Member
 from popserver.model.names import check_group
 from popserver.model.topic import QueueName
 from popserver.transport import convert, status
-from popserver.transport.calls import Caller
+from popserver.transport.calls import AnyMethod, Caller, Method
 
 
 class MemberMethods:
@@ -21,6 +22,11 @@ class MemberMethods:
     def __init__(self, members: flow.GroupMembers, queue_locks: QueueLocks) -> None:
         self._members = members
         self._queue_locks = queue_locks
+        self.methods: dict[str, AnyMethod] = {
+            "ListMembers": Method(self.list_members, rights.group),
+            "LockQueues": Method(self.lock_queues, rights.consume_queues),
+            "UnlockQueues": Method(self.unlock_queues, rights.consume_queues),
+        }
 
     async def list_members(self, request: wire.ListMembersRequest, caller: Caller) -> wire.ListMembersResponse:
         group = caller.resource(request.group)

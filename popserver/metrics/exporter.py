@@ -19,7 +19,7 @@ from prometheus_client.exposition import choose_encoder
 
 from popserver.access.flow import Access
 from popserver.administration.readiness import Readiness
-from popserver.broker import Broker
+from popserver.broker.broker import Broker
 from popserver.clients.clients import Client
 from popserver.engine.meters import now_s
 from popserver.engine.reader import LogLimit
@@ -93,7 +93,7 @@ class Exporter:
         self._codes = codes
         self._version = version
         self._series_max = series_max
-        self._watch = StoreWatch(broker.reader, broker.clock, series_max // SERIES_OF_PAIR)
+        self._watch = StoreWatch(broker.engine.reader, broker.engine.clock, series_max // SERIES_OF_PAIR)
         self._process = CollectorRegistry()
         ProcessCollector(registry=self._process)
         GCCollector(registry=self._process)
@@ -167,30 +167,30 @@ class Exporter:
     async def _server_numbers(self) -> ServerNumbers:
         broker, ready = self._broker, await self._readiness.report()
         return ServerNumbers(
-            meters=broker.meters,
-            budgets=list(broker.budgets),
+            meters=broker.engine.meters,
+            budgets=list(broker.engine.budgets),
             codes=self._codes,
-            clients=connected(broker.clients.here()),
-            waiting={"writer": broker.writer.waiting, "reader": broker.reader.waiting},
+            clients=connected(broker.sessions.clients.here()),
+            waiting={"writer": broker.engine.writer.waiting, "reader": broker.engine.reader.waiting},
             parked=broker.parked,
             tasks=len(asyncio.all_tasks()),
-            discarded=broker.transactions.discarded,
+            discarded=broker.producing.transactions.discarded,
             rejected=self._access.rejected,
             is_ready=ready.is_ready,
             space=ready.space,
             version=self._version,
             database=self._storage,
-            durability=broker.database.durability,
+            durability=broker.engine.database.durability,
         )
 
     @property
     def _storage(self) -> str:
-        return "postgres" if self._broker.database.is_shared else "sqlite"
+        return "postgres" if self._broker.engine.database.is_shared else "sqlite"
 
     def _log_left_out(self, left_out: LeftOut) -> None:
         if not left_out.topics and not left_out.pairs:
             return
-        if self._log_limit.dropped(self._broker.clock.now_ms()) is not None:
+        if self._log_limit.dropped(self._broker.engine.clock.now_ms()) is not None:
             log.warning(
                 "metrics are left out; popmq_group_messages still counts all of them",
                 topics=left_out.topics,

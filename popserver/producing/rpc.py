@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
+from popserver.access import rights
 from popserver.engine.clock import Clock
 from popserver.model import handles
 from popserver.model.errors import BadRequest, MessageCorrupted, PopError
@@ -19,7 +20,7 @@ from popserver.producing.scheduled import Pending
 from popserver.producing.send import Sending
 from popserver.producing.sent import sent_message
 from popserver.transport import convert, status
-from popserver.transport.calls import Caller
+from popserver.transport.calls import AnyMethod, Caller, Method
 from popserver.transport.convert import BROKER_NAME
 from popserver.transport.limits import CallLimits
 
@@ -37,7 +38,11 @@ class ProducerMethods:
         self._pending = pending
         self._clock = clock
         self._limits = limits
-        self.bytes_max = limits.request_bytes_max
+        self.methods: dict[str, AnyMethod] = {
+            "SendMessage": Method(self.send_message, rights.send, bytes_max=limits.request_bytes_max),
+            "EndTransaction": Method(self.end_transaction, rights.publish),
+            "RecallMessage": Method(self.recall_message, rights.publish),
+        }
 
     async def send_message(self, request: wire.SendMessageRequest, caller: Caller) -> wire.SendMessageResponse:
         """One entry per message, in order; a message that breaks a rule fails alone (protocol 1.5)."""

@@ -30,7 +30,7 @@ from popserver.pulling.flow import HandedBack, PullRequest, Pulls
 from popserver.pulling.rules import BATCH_BYTES_MAX, BATCH_SIZE_MAX, Pulled, PullFlag, PullStatus
 from popserver.transport import convert, status
 from popserver.transport.call import Write
-from popserver.transport.calls import Caller, NotTaken, RequiredRights, poll_ms_of
+from popserver.transport.calls import AnyMethod, Caller, Method, NotTaken, RequiredRights, StreamMethod, poll_ms_of
 from popserver.transport.limits import CallLimits
 
 EXTRAS_HEADER = "popmq-pull-bin"
@@ -67,6 +67,10 @@ class PullMethods:
         self._open_polls = open_polls
         self._limits = limits
         self._store_host = store_host
+        self.methods: dict[str, AnyMethod] = {
+            "PullMessage": StreamMethod(self.pull_message, rights.consume_message_queue)
+        }
+        self.legacy: dict[str, AnyMethod] = {"PullBatch": Method(self.pull_batch, rights.consume_queue)}
 
     async def pull_message(self, request: wire.PullMessageRequest, caller: Caller, write: Write) -> None:
         """Frames: status, messages, next offset."""
@@ -223,6 +227,7 @@ class SendBackMethods:
 
     def __init__(self, retries: flow.SendBacks) -> None:
         self._retries = retries
+        self.legacy: dict[str, AnyMethod] = {"SendBack": Method(self.send_back, rights.consume_queue)}
 
     async def send_back(self, request: legacy_pb2.SendBackRequest, caller: Caller) -> legacy_pb2.SendBackResponse:
         name = request.queue

@@ -8,13 +8,14 @@ from typing import TypeVar
 from popproto.v1 import legacy_pb2
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
+from popserver.access import rights
 from popserver.model.errors import BadRequest, OffsetNotFound
 from popserver.model.topic import QUEUE_COUNT_MAX, QueueName
 from popserver.pulling import offsets
 from popserver.pulling.offsets import NamedOffset
 from popserver.pulling.rules import NO_OFFSET, QueueProgress
 from popserver.transport import convert, status
-from popserver.transport.calls import Caller
+from popserver.transport.calls import AnyMethod, Caller, Method
 
 T = TypeVar("T")
 
@@ -24,6 +25,15 @@ class OffsetMethods:
 
     def __init__(self, offsets: offsets.Offsets) -> None:
         self._offsets = offsets
+        self.methods: dict[str, AnyMethod] = {
+            "UpdateOffset": Method(self.update_offset, rights.consume_message_queue),
+            "GetOffset": Method(self.get_offset, rights.consume_message_queue),
+            "QueryOffset": Method(self.query_offset, rights.read_message_queue),
+        }
+        self.legacy: dict[str, AnyMethod] = {
+            "FetchOffsets": Method(self.fetch_offsets, rights.consume_queues),
+            "CommitOffsets": Method(self.commit_offsets, rights.commit_offsets),
+        }
 
     async def update_offset(self, request: wire.UpdateOffsetRequest, caller: Caller) -> wire.UpdateOffsetResponse:
         """Commit an offset of a client that does not know resets; any count is accepted."""

@@ -23,8 +23,8 @@ from popserver.receiving.flow import Polls
 from popserver.settling.flow import HoldRelease
 from popserver.settling.rpc import too_large
 from popserver.transport import convert, status
-from popserver.transport.call import Encodable, Write
-from popserver.transport.calls import Caller, NotTaken, poll_ms_of
+from popserver.transport.call import Encodable, Write, encode
+from popserver.transport.calls import AnyMethod, Caller, NotTaken, StreamMethod, poll_ms_of
 from popserver.transport.limits import CallLimits
 
 ATTEMPT_ID_LENGTH_MAX = 255
@@ -60,6 +60,18 @@ class ReceiveMethods:
         self._limits = limits
         self._store_host = store_host
         self._held_up = 0  # refused calls that wait for their answer
+        self.methods: dict[str, AnyMethod] = {
+            "ReceiveMessage": StreamMethod(
+                self.receive_message,
+                rights.consume_message_queue,
+                refuse=self.refuse_to_receive,
+                delay_refusal=self.delay_refusal,
+            )
+        }
+        # On the wire a unary answer is a stream of one frame. Written as one, it ends like a stream's if nobody reads.
+        self.in_batches: dict[str, AnyMethod] = {
+            "ReceiveBatch": StreamMethod(self.receive_batch, rights.consume_message_queue, encode=encode)
+        }
 
     async def receive_message(self, request: wire.ReceiveMessageRequest, caller: Caller, write: Write) -> None:
         """Frames: status, messages, delivery timestamp (protocol 1.7). The request's queue id means nothing."""

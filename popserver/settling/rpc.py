@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
+from popserver.access import rights
 from popserver.model.errors import BadRequest, IllegalInvisibleTime
 from popserver.model.names import CONTROL
 from popserver.settling.flow import Settling
 from popserver.transport import convert, status
-from popserver.transport.calls import Caller
+from popserver.transport.calls import AnyMethod, Caller, Method
 from popserver.transport.limits import CallLimits
 
 REASON_HEADER = "popmq-reason-bin"
@@ -21,6 +22,13 @@ class SettleMethods:
     def __init__(self, settling: Settling, limits: CallLimits) -> None:
         self._settling = settling
         self._limits = limits
+        self.methods: dict[str, AnyMethod] = {
+            "AckMessage": Method(self.ack_message, rights.consume),
+            "ForwardMessageToDeadLetterQueue": Method(self.forward_to_dead_letter_queue, rights.consume),
+            "ChangeInvisibleDuration": Method(
+                self.change_invisible_duration, rights.consume, refuse=refuse_to_change, echoes=True
+            ),
+        }
 
     async def ack_message(self, request: wire.AckMessageRequest, caller: Caller) -> wire.AckMessageResponse:
         """Each entry has its outcome; most clients read only the common status (protocol 1.8)."""

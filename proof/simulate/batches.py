@@ -66,7 +66,9 @@ class RangeReader:
         """The next ranges of all queues, each of at most so many offsets."""
         plan = {}
         for queue, start in self._reached.items():
-            _, ends = await self._diary.outcome(self._diary.machine.broker.offsets.ends(QueueName(TOPIC, queue)))
+            _, ends = await self._diary.outcome(
+                self._diary.machine.broker.consuming.offsets.ends(QueueName(TOPIC, queue))
+            )
             if ends is None:
                 return
             if ends.end_offset > start:
@@ -87,7 +89,7 @@ class RangeReader:
         return False
 
     async def _read_page(self, queue: int, offset: int, end: int) -> bool:
-        diary, bulk, read = self._diary, self._diary.machine.broker.bulk, self._read
+        diary, bulk, read = self._diary, self._diary.machine.broker.consuming.bulk, self._read
         invoked, outcome, next_offset = diary.now(), Outcome.UNKNOWN, -1
         got: tuple[Pulled, ...] = ()
 
@@ -122,7 +124,9 @@ class RangeReader:
             invoked, outcome = diary.now(), Outcome.UNKNOWN
             try:
                 request = NamedOffset(QueueName(TOPIC, queue), offset)
-                outcome, done = await diary.outcome(diary.machine.broker.offsets.commit(self._group, [request]))
+                outcome, done = await diary.outcome(
+                    diary.machine.broker.consuming.offsets.commit(self._group, [request])
+                )
                 if done and done[0].refusal is not None:
                     outcome = Outcome.REFUSED
             finally:

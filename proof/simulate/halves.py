@@ -53,7 +53,7 @@ class HalfProducer:
         resolution = Resolution.COMMIT if commits else Resolution.ROLLBACK
         try:
             outcome, _ = await diary.outcome(
-                diary.machine.broker.transactions.end(TOPIC, message_id, transaction_id, resolution)
+                diary.machine.broker.producing.transactions.end(TOPIC, message_id, transaction_id, resolution)
             )
         finally:
             diary.history.add(EndTransaction(outcome, invoked, diary.now(), message_id, commits))

@@ -342,7 +342,7 @@ class Machine:
         for number in missing:
             broker = TestedBroker(self.store.database, self.clock, auto_create=True, shared=self.count > 1)
             server = Server(number, broker)
-            server.run(broker.writer.start)
+            server.run(broker.engine.writer.start)
             self.servers.append(server)
             await server.task(broker.start())
 
@@ -400,6 +400,6 @@ class Machine:
 
 
 def _writer(server: Server) -> InlineWriter:
-    writer = server.broker.writer
+    writer = server.broker.engine.writer
     assert isinstance(writer, InlineWriter)
     return writer

@@ -55,7 +55,7 @@ class PushConsumer(Consumer):
 
     async def receive(self, batch_size: int, _invisible_ms: int, poll_ms: int = 0) -> int:
         self._show_life()
-        diary, clients = self._diary, self._diary.machine.broker.clients
+        diary, clients = self._diary, self._diary.machine.broker.sessions.clients
         invoked, outcome, got = diary.now(), Outcome.UNKNOWN, None
         client = clients.call_opened(self._client)
         try:
@@ -95,7 +95,7 @@ class PushConsumer(Consumer):
 
     def _show_life(self) -> None:
         diary, here = self._diary, self._diary.machine.here
-        clients = here.broker.clients
+        clients = here.broker.sessions.clients
         if here in self._servers:
             self._servers.remove(here)
             clients.seen(self._client)
@@ -115,7 +115,7 @@ class PushConsumer(Consumer):
         self._old = [*self._old, *self._held][-REMEMBERED:]
         self._held = []
         for each in there:
-            clients = each.broker.clients
+            clients = each.broker.sessions.clients
             each.run(
                 partial(clients.ended, self._client)
                 if says_goodbye

@@ -47,7 +47,7 @@ class QueueReader:
         invoked, outcome, offset = diary.now(), Outcome.UNKNOWN, -1
         try:
             queue = QueueName(TOPIC, self._queue)
-            outcome, found = await diary.outcome(diary.machine.broker.offsets.fetch(self._group, [queue]))
+            outcome, found = await diary.outcome(diary.machine.broker.consuming.offsets.fetch(self._group, [queue]))
             if found:
                 offset = found[0].offset
         finally:
@@ -62,7 +62,7 @@ class QueueReader:
         until_ms = diary.machine.clock.now_ms() + poll_ms
         request = PullRequest(group, TOPIC, self._queue, offset, batch_size, parse("*"), until_ms)
         try:
-            outcome, pulled = await diary.outcome(diary.machine.broker.pulls.pull(request))
+            outcome, pulled = await diary.outcome(diary.machine.broker.consuming.pulls.pull(request))
             if pulled is not None:
                 next_offset = pulled.next_offset
                 got = tuple(
@@ -84,7 +84,7 @@ class QueueReader:
         invoked, outcome = diary.now(), Outcome.UNKNOWN
         try:
             request = NamedOffset(QueueName(TOPIC, self._queue), offset)
-            outcome, done = await diary.outcome(diary.machine.broker.offsets.commit(self._group, [request]))
+            outcome, done = await diary.outcome(diary.machine.broker.consuming.offsets.commit(self._group, [request]))
             if done and done[0].refusal is not None:
                 outcome = Outcome.REFUSED
         finally:

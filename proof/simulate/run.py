@@ -301,7 +301,7 @@ class Simulation:
         for _ in range(DRAINS_MAX):
             for consumer in self._consumers:
                 await self._server_of(consumer, chance).task(_consume_all(consumer))
-            read = machine.broker.reader.read(lambda conn: unfinished(conn, TOPIC.name))
+            read = machine.broker.engine.reader.read(lambda conn: unfinished(conn, TOPIC.name))
             if not await machine.here.task(read):
                 return
             await machine.advance(30_000)
@@ -312,7 +312,7 @@ class Simulation:
         self._machine.store.free()
         attempts = MAX_ATTEMPTS[self._plan.scene]
         try:
-            read = self._machine.broker.reader.read(lambda conn: final(conn, TOPIC.name, max_attempts=attempts))
+            read = self._machine.broker.engine.reader.read(lambda conn: final(conn, TOPIC.name, max_attempts=attempts))
             end = await self._machine.here.task(read)
         except StoreUnavailable as error:
             raise Unsound(error.sentence) from error

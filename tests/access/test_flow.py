@@ -30,7 +30,7 @@ class Guard:
 
     def __init__(self, running: RunningBroker, access: Access) -> None:
         self.access = access
-        self.users = Users(running.broker.writer, running.broker.reader, access)
+        self.users = Users(running.broker.engine.writer, running.broker.engine.reader, access)
 
     def enter(self, access_key: str = "alice", secret: str = SECRET, date_time: str = DATE, **more: Any) -> Any:
         headers = signed(access_key, secret, date_time, **more)
@@ -50,7 +50,7 @@ class Guard:
 
 @asynccontextmanager
 async def guarded(running: RunningBroker, *, is_shared: bool = False, **rules: Any) -> AsyncIterator[Guard]:
-    access = Access(running.broker.reader, running.clock, Rules(auth=True, **rules), is_shared=is_shared)
+    access = Access(running.broker.engine.reader, running.clock, Rules(auth=True, **rules), is_shared=is_shared)
     guard = Guard(running, access)
     await guard.users.ensure_admin("root", SECRET)
     await access.start()
@@ -165,8 +165,8 @@ async def test_what_is_remembered_is_bounded(guard: Guard, monkeypatch: pytest.M
 
 
 async def test_a_server_without_an_admin_does_not_start(broker: RunningBroker) -> None:
-    access = Access(broker.broker.reader, broker.clock, Rules(auth=True))
-    users = Users(broker.broker.writer, broker.broker.reader, access)
+    access = Access(broker.broker.engine.reader, broker.clock, Rules(auth=True))
+    users = Users(broker.broker.engine.writer, broker.broker.engine.reader, access)
     with pytest.raises(Unauthorized, match="POPMQ_ADMIN_ACCESS_KEY"):
         await access.start()
     await users.add("alice", SECRET, is_admin=False)
@@ -290,14 +290,14 @@ async def test_what_is_told_while_one_looks_is_looked_at_again(
         monkeypatch.setattr(guard.access._reader, "read", late)
         guard.access.reload_soon()
         await entered.wait()
-        await broker.broker.writer.submit(access_sql.CreateUser("alice", SECRET, False))
+        await broker.broker.engine.writer.submit(access_sql.CreateUser("alice", SECRET, False))
         guard.access.reload_soon()
         slow.set()
         await until(lambda: "alice" in guard.access._users)
 
 
 async def test_a_server_that_asks_for_no_signature_looks_at_nothing(broker: RunningBroker) -> None:
-    access = Access(broker.broker.reader, broker.clock, is_shared=True)
+    access = Access(broker.broker.engine.reader, broker.clock, is_shared=True)
     await access.start()
     access.reload_soon()
     assert access._task is None
@@ -312,12 +312,12 @@ async def test_a_database_that_does_not_answer_changes_nothing(
         async def fail(_look: Any) -> None:
             raise StoreUnavailable
 
-        monkeypatch.setattr(broker.broker.reader, "read", fail)
+        monkeypatch.setattr(broker.broker.engine.reader, "read", fail)
         await broker.advance(access_flow.RELOAD_MS)
         await until(lambda: guard.access._task is not None and guard.access._task.done())
         assert guard.enter("root").is_admin
         monkeypatch.undo()
-        await broker.broker.writer.submit(access_sql.CreateUser("alice", SECRET, False))
+        await broker.broker.engine.writer.submit(access_sql.CreateUser("alice", SECRET, False))
         await broker.advance(access_flow.RELOAD_MS)
         await until(lambda: "alice" in guard.access._users)
 

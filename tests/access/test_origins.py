@@ -176,14 +176,14 @@ async def test_a_group_that_reads_dead_letters_hides_nothing(guard: Door, way: s
     back = legacy_pb2.SendBackRequest(group=group("gc"), queue=legacy_pb2.QueueName(topic=letters("gb")), delay_level=1)
     answer = await LegacyStub(guard.channel).SendBack(back, metadata=headers("c", as_(*ADMIN)))
     assert answer.status.code == pb.OK
-    clock = guard.broker.clock
+    clock = guard.broker.engine.clock
     assert isinstance(clock, ManualClock)
     await clock.advance(1_000, guard.broker.settle)
     for topic in (letters("gb"), retries("gc")):
         status, ids = await WAYS[way](guard, "alice", group("readers"), topic)
         assert (status.code, ids) == (pb.FORBIDDEN, []), topic
         assert "it comes from topic 'secret'" in status.message
-    with guard.broker.database.read() as conn:
+    with guard.broker.engine.database.read() as conn:
         (key,) = conn.execute(select(message.c.message_key).order_by(message.c.stored_at_ms.desc()).limit(1)).one()
         assert origins.topics_behind(conn, [key]) == {Resource("", name) for name in ("%DLQ%gb", "%DLQ%ga", "secret")}
 
@@ -194,7 +194,7 @@ async def test_a_retry_of_a_denied_topic_is_not_told(guard: Door) -> None:
     await send(guard, ("s", SECRETS))
     back = legacy_pb2.SendBackRequest(group=group("ga"), queue=legacy_pb2.QueueName(topic=SECRETS), delay_level=1)
     await LegacyStub(guard.channel).SendBack(back, metadata=headers("c", as_(*ADMIN)))
-    clock = guard.broker.clock
+    clock = guard.broker.engine.clock
     assert isinstance(clock, ManualClock)
     await clock.advance(1_000, guard.broker.settle)
     status, ids = await pull_batch(guard, "alice", group("ga"), retries("ga"))

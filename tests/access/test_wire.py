@@ -119,13 +119,13 @@ async def test_a_user_may_what_policies_say(guard: Door, given_: str) -> None:
 )
 async def test_who_does_not_sign_rightly_learns_and_changes_nothing(guard: Door, headers: dict[str, str]) -> None:
     await give_everything(guard)
-    before, clients = await guard.digest(), len(guard.broker.clients)
+    before, clients = await guard.digest(), len(guard.broker.sessions.clients)
     for method, request in REQUESTS.items():
         (status,) = await guard.statuses(method, request, headers=headers)
         assert status.code == pb.UNAUTHORIZED, (method, status)
         assert "alice" not in status.message
         assert "flights" not in status.message
-    assert len(guard.broker.clients) == clients, "nobody was noticed"
+    assert len(guard.broker.sessions.clients) == clients, "nobody was noticed"
     assert await guard.digest() == before
 
 
@@ -390,7 +390,7 @@ async def test_a_poll_that_waited_gets_nothing_it_may_no_longer_have(
         await give_everything(door)
         request = receive_request(poll_ms=20_000)
         poll = asyncio.create_task(door.frames("ReceiveMessage", request, headers=as_("alice"), timeout=30))
-        await until(lambda: door.broker.wakeups.parked == 1)
+        await until(lambda: door.broker.engine.wakeups.parked == 1)
         await change(door)
         sent = await door.call("SendMessage", REQUESTS["SendMessage"], headers=as_(*ADMIN))
         assert sent.status.code == pb.OK
@@ -415,7 +415,7 @@ async def test_a_pull_that_was_held_gets_nothing_it_may_no_longer_have(
         await give_everything(door)
         await door.broker.catalog.create_topic(NewTopic(Resource("", TOPIC.name), 1))
         held = asyncio.create_task(pull(door, poll_ms=20_000, headers=as_("alice"), timeout=30))
-        await until(lambda: door.broker.pulls.parked.count == 1)
+        await until(lambda: door.broker.consuming.pulls.parked.count == 1)
         await change(door)
         sent = await door.call("SendMessage", REQUESTS["SendMessage"], headers=as_(*ADMIN))
         assert sent.status.code == pb.OK
@@ -454,7 +454,7 @@ async def test_a_stolen_client_id_brings_nothing(guard: Door) -> None:
         for stream in (mine, others):
             await stream.write(producing("flights"))
             assert (await stream.read()).status.code == pb.OK
-        assert {client.client_id for client in guard.broker.clients._known.values()} == {
+        assert {client.client_id for client in guard.broker.sessions.clients._known.values()} == {
             "alice/test-client",
             "bob/test-client",
         }
@@ -587,8 +587,8 @@ async def test_a_flood_that_never_signs_ends_no_connection_that_did(tmp_path: Pa
     async with guarded(tmp_path, limits=limits) as door:
         (status,) = await door.statuses("QueryRoute", REQUESTS["QueryRoute"], headers=as_("alice"))
         assert status.code != pb.UNAUTHORIZED
-        unsigned = door.broker.budgets["connections without a signature"]
-        connections = door.broker.budgets["connections"]
+        unsigned = door.broker.engine.budgets["connections without a signature"]
+        connections = door.broker.engine.budgets["connections"]
         assert (connections.used, unsigned.used) == (1, 0)
         flood = [await asyncio.open_connection("127.0.0.1", door.server.port) for _ in range(20)]
         for _, writer in flood:
@@ -623,7 +623,7 @@ async def test_what_waits_to_be_stored_is_bounded(tmp_path: Path) -> None:
     """A store that does not keep up makes senders wait, not the memory grow; and nothing answered OK is lost."""
     async with opened(tmp_path, limits=LIMITS) as door:
         await door.send(a_message("first"))
-        backlog = door.broker.budgets["send backlog"]
+        backlog = door.broker.engine.budgets["send backlog"]
         backlog.limit = 4_000
         sends = [
             wire.SendMessageRequest(messages=[a_message(f"m{number}", body=bytes(1_000))]) for number in range(100)

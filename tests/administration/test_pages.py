@@ -85,7 +85,7 @@ def test_the_lag_of_the_first_groups_is_that_of_the_view(desk: Desk) -> None:
         order = "ORDER BY group_namespace, consumer_group, topic_namespace, topic"
         return list(conn.execute(text(f"SELECT consumer_group, topic, ready, inflight FROM group_lag {order}")))
 
-    read = desk.server.app.broker.reader.read
+    read = desk.server.app.broker.engine.reader.read
     whole = [(row.consumer_group, row.topic, int(row.ready), int(row.inflight)) for row in desk.server.run(read(view))]
     assert len(whole) == 6
     for limit in (1, 2, 3, 4, 5, 6, 7):

@@ -255,7 +255,7 @@ class TestTimelines:
         await broker.send()
         await broker.receive(push=True, invisible_ms=0)
         for _ in range(10):
-            broker.broker.clients.seen("c1")
+            broker.broker.sessions.clients.seen("c1")
             await broker.advance(20 * SECOND)
         assert set((await broker.states()).values()) == {State.INFLIGHT}
 
@@ -264,7 +264,7 @@ class TestTimelines:
         await broker.send()
         await broker.receive(push=True)
         for _ in range(3 * 60 * 60 // 20):
-            broker.broker.clients.seen("c1")
+            broker.broker.sessions.clients.seen("c1")
             await broker.advance(20 * SECOND)
         assert set((await broker.states()).values()) == {State.WAITING_RETRY}
 

@@ -16,9 +16,9 @@ from grpc_reflection.v1alpha.reflection_pb2_grpc import ServerReflectionStub
 
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
-from popserver import services
 from popserver.model.budget import Budget
 from popserver.model.errors import CannotListen
+from popserver.services.server import build
 from popserver.transport.limits import CallLimits
 from popserver.transport.listen import address_of
 from tests.support.door import LIMITS, TOPIC, VERSION, Door, a_message, headers, opened, parked, receive_request
@@ -56,7 +56,7 @@ async def test_an_address_gets_half_of_the_health_watches(tmp_path: Path) -> Non
         assert refused.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
         assert "--max-watches" in str(refused.value.details())
         assert (await health.Check(HealthCheckRequest())).status == SERVING
-        budget = door.broker.budgets["health watches"]
+        budget = door.broker.engine.budgets["health watches"]
         assert (budget.used, budget.refused) == (2, 1)
         watches[0].cancel()
         await eventually(partial(_is_used, budget, 1), "room for a watch", within_s=30)
@@ -92,7 +92,7 @@ async def _is_used(budget: Budget, amount: int) -> bool:
 
 async def test_a_taken_port_is_said_plainly(door: Door) -> None:
     with pytest.raises(CannotListen) as refused:
-        services.build(door.broker, host="127.0.0.1", port=door.server.port, limits=LIMITS, version=VERSION)
+        build(door.broker, host="127.0.0.1", port=door.server.port, limits=LIMITS, version=VERSION)
     assert f"127.0.0.1:{door.server.port}" in refused.value.sentence
     assert "--port" in refused.value.sentence
 
@@ -136,7 +136,7 @@ async def test_what_was_taken_in_is_finished_and_nothing_else(tmp_path: Path) ->
         assert len(stored) + len(refused) == 20
         assert {each.status.code for each in stored} == {pb.OK}
         assert {each.code() for each in refused} <= {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED}
-        count = await door.broker.reader.read(
+        count = await door.broker.engine.reader.read(
             lambda conn: conn.exec_driver_sql("SELECT count(*) FROM message").scalar()
         )
         assert count == len(stored)

@@ -231,15 +231,15 @@ async def test_what_is_removed_while_it_is_read_is_no_silent_loss(door: Door, mo
     monkeypatch.setattr("popserver.bulk.pages.CHUNK_MESSAGES_MAX", 2)
     await make_topic(door)
     await door.send(*(a_message(f"m{number}") for number in range(6)))
-    page = door.broker.bulk.page
+    page = door.broker.consuming.bulk.page
 
     async def trimmed_meanwhile(stretch: Any) -> Any:
         if stretch.offset == 2:
             trim = "UPDATE queue SET min_offset = 4"
-            await door.broker.writer.submit(_Execute(trim))
+            await door.broker.engine.writer.submit(_Execute(trim))
         return await page(stretch)
 
-    monkeypatch.setattr(door.broker.bulk, "page", trimmed_meanwhile)
+    monkeypatch.setattr(door.broker.consuming.bulk, "page", trimmed_meanwhile)
     answer = await pull_bulk(door)
     assert (answer.ids, answer.code) == (["m0", "m1"], pb.ILLEGAL_OFFSET)
     assert (answer.frames[-1].min_offset, answer.frames[-1].max_offset) == (4, 6)
@@ -297,16 +297,16 @@ async def test_no_group_is_made_and_no_progress_moved(door: Door) -> None:
 async def test_a_client_is_there_while_it_reads(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
     await make_topic(door)
     await door.send(a_message("m0"))
-    page, seen = door.broker.bulk.page, []
+    page, seen = door.broker.consuming.bulk.page, []
 
     async def look(stretch: Any) -> Any:
-        seen.append(door.broker.clients._known[CLIENT].open_calls)
+        seen.append(door.broker.sessions.clients._known[CLIENT].open_calls)
         return await page(stretch)
 
-    monkeypatch.setattr(door.broker.bulk, "page", look)
+    monkeypatch.setattr(door.broker.consuming.bulk, "page", look)
     await pull_bulk(door)
     assert seen == [1]
-    assert door.broker.clients._known[CLIENT].open_calls == 0
+    assert door.broker.sessions.clients._known[CLIENT].open_calls == 0
 
 
 async def test_whoever_breaks_off_is_served_no_further(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -314,19 +314,19 @@ async def test_whoever_breaks_off_is_served_no_further(door: Door, monkeypatch: 
     await make_topic(door)
     # More than the transport takes in ahead of its reader.
     await door.send(*(a_message(f"m{number}", body=bytes(1024 * 1024)) for number in range(24)))
-    page, pages = door.broker.bulk.page, []
+    page, pages = door.broker.consuming.bulk.page, []
 
     async def look(stretch: Any) -> Any:
         pages.append(stretch.offset)
         return await page(stretch)
 
-    monkeypatch.setattr(door.broker.bulk, "page", look)
+    monkeypatch.setattr(door.broker.consuming.bulk, "page", look)
     request = bulk_pb2.PullBulkRequest(group=GROUP, topic=TOPIC, end_offset=FAR)
     call = BulkStub(door.channel).PullBulk(request, metadata=headers(CLIENT, {}))
     await call.read()
     await call.read()
     call.cancel()
-    await until(lambda: door.broker.clients._known[CLIENT].open_calls == 0)
+    await until(lambda: door.broker.sessions.clients._known[CLIENT].open_calls == 0)
     assert len(pages) < 24
 
 
@@ -341,7 +341,7 @@ async def test_readers_of_everything_do_not_stand_before_others(door: Door, monk
 
     monkeypatch.setattr(pages, "page", slow)
     reading = [asyncio.create_task(pull_bulk(door)) for _ in range(8)]
-    await until(lambda: door.broker.bulk._turns.locked())
+    await until(lambda: door.broker.consuming.bulk._turns.locked())
     assert (await pull(door)).ids == ["m0"]
     go_on.set()
     assert [(await each).ids for each in reading] == [["m0"]] * 8

@@ -65,7 +65,7 @@ async def test_run_out_it_is_gone_from_the_attempt_and_granted_elsewhere(timed_d
     assert sorted(other.ids) == ["m0", "m1"]
     assert {row["delivery_attempt"] for row in other.rows} == {2}
     group = await door.broker.catalog.group(convert.resource(GROUP, ""))
-    share = door.broker.redeliveries.share(group.group_id, door.broker.clock.now_ms())
+    share = door.broker.consuming.redeliveries.share(group.group_id, door.broker.engine.clock.now_ms())
     assert (share.deliveries, share.retries) == (4, 2)
     assert (await receive_bulk(door)).ids == [], "the first one may take again; nothing is left"
 
@@ -123,7 +123,7 @@ async def test_a_call_that_breaks_off_leaves_everything_held(timed_door: Door, m
         raise ConnectionResetError
 
     with monkeypatch.context() as patch:
-        patch.setattr(door.broker.bulk, "pages", broken)
+        patch.setattr(door.broker.consuming.bulk, "pages", broken)
         assert (await receive_bulk(door)).code == pb.INTERNAL_SERVER_ERROR
     assert sorted((await receive_bulk(door, max_messages=0)).ids) == ["m0", "m1"]
 

@@ -11,11 +11,10 @@ import pytest
 from popproto.v1 import bulk_pb2 as wire
 from popproto.v1.bulk_pb2_grpc import BulkStub
 from popproto.v2 import definition_pb2 as pb
-from popserver import services
 from popserver.access.flow import Access, Rules
 from popserver.access.gate import ClientGate
 from popserver.model.budget import Budgets
-from popserver.services import Services
+from popserver.services.clients import BULK, ClientServices
 from popserver.transport import convert
 from popserver.transport.calls import serve
 from popserver.transport.incoming import Incoming
@@ -40,12 +39,12 @@ REQUESTS = {
 
 async def code_of(stub: Any, method: str, metadata: Any) -> int:
     call = getattr(stub, method)(REQUESTS[method], metadata=metadata)
-    answer = await call.read() if services.BULK.methods_by_name[method].server_streaming else await call
+    answer = await call.read() if BULK.methods_by_name[method].server_streaming else await call
     return int(answer.status.code)
 
 
 async def test_every_verb_is_refused_without_each_of_its_rights(tmp_path: Path) -> None:
-    assert list(REQUESTS) == [method.name for method in services.BULK.methods]
+    assert list(REQUESTS) == [method.name for method in BULK.methods]
     cases: dict[str, tuple[list[str], bool]] = {
         "nothing": ([], False),
         "topic": (["ALLOW SUB topic:flights"], False),
@@ -67,7 +66,7 @@ async def test_every_verb_is_refused_without_each_of_its_rights(tmp_path: Path) 
 @pytest.mark.parametrize("method", list(REQUESTS))
 async def test_garbage_is_answered_in_words(door: Door, method: str) -> None:
     shape: Any = door.channel.unary_stream if method in ("PullBulk", "ReceiveBulk") else door.channel.unary_unary
-    call = shape(f"/{services.BULK.full_name}/{method}")(b"\xff\xff", metadata=(("x-mq-client-id", "c"),))
+    call = shape(f"/{BULK.full_name}/{method}")(b"\xff\xff", metadata=(("x-mq-client-id", "c"),))
     data = await (call.read() if method in ("PullBulk", "ReceiveBulk") else call)
     answer = getattr(wire, f"{method}Response").FromString(data)
     assert answer.status.code == pb.BAD_REQUEST
@@ -99,10 +98,10 @@ async def test_a_reader_whose_connection_is_gone_is_no_failure_of_the_server(
     assert (await pull_bulk(door)).ids == ["m0"]
     call: Any = BrokenOff()
     limits = CallLimits()
-    access = Access(door.broker.reader, door.broker.clock)
-    gate = ClientGate(access, door.broker.clients, door.broker.clock, AsyncMock())
-    methods = Services(door.broker, limits, "", "", pb.Endpoints()).bulk()
-    service = serve(services.BULK, methods, gate, Incoming(Budgets(), limits))
+    access = Access(door.broker.engine.reader, door.broker.engine.clock)
+    gate = ClientGate(access, door.broker.sessions.clients, door.broker.engine.clock, AsyncMock())
+    methods = ClientServices(door.broker, limits, "", "", pb.Endpoints()).methods[BULK]
+    service = serve(BULK, methods, gate, Incoming(Budgets(), limits))
     await service.routes["PullBulk"].handler(call)
     assert call.writes == 1, "nothing is written after that"
     assert "call failed" not in capsys.readouterr().out

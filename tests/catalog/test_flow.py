@@ -19,8 +19,8 @@ async def test_what_is_known_is_not_looked_up_again(broker: RunningBroker) -> No
     await broker.send()
     await broker.receive()
     looks: list[object] = []
-    read = broker.broker.reader.read
-    broker.broker.reader.read = lambda look: looks.append(look) or read(look)  # type: ignore[method-assign, assignment]
+    read = broker.broker.engine.reader.read
+    broker.broker.engine.reader.read = lambda look: looks.append(look) or read(look)  # type: ignore[method-assign, assignment]
     for _ in range(5):
         await broker.send()
         await broker.ack(*await broker.receive())
@@ -45,7 +45,7 @@ async def test_a_look_that_a_deletion_overtook_is_not_remembered(sqlite_url: str
         await first.receive()
         clock = first.clock
     async with running_broker(sqlite_url, clock=clock) as broker:
-        catalog, read = broker.broker.catalog, broker.broker.reader.read
+        catalog, read = broker.broker.catalog, broker.broker.engine.reader.read
         found, go_on = asyncio.Event(), asyncio.Event()
 
         async def slow_read(look: Callable[..., Any]) -> Any:
@@ -54,13 +54,13 @@ async def test_a_look_that_a_deletion_overtook_is_not_remembered(sqlite_url: str
             await go_on.wait()
             return answer
 
-        broker.broker.reader.read = slow_read  # type: ignore[method-assign, assignment]
+        broker.broker.engine.reader.read = slow_read  # type: ignore[method-assign, assignment]
         looking = asyncio.ensure_future(catalog.topic(TOPIC) if kind == "topic" else catalog.group(GROUP))
         await found.wait()
         await (catalog.delete_topic(TOPIC) if kind == "topic" else catalog.delete_group(GROUP))
         go_on.set()
         await asyncio.gather(looking, return_exceptions=True)
-        broker.broker.reader.read = read  # type: ignore[method-assign]
+        broker.broker.engine.reader.read = read  # type: ignore[method-assign]
         await broker.broker.settle()
         assert len(await broker.send()) == 1
         assert len(await broker.receive()) >= 1
@@ -106,7 +106,7 @@ async def test_what_is_deleted_is_removed_though_the_store_refuses_at_first(brok
     def fail() -> None:
         raise OperationalError("DELETE", {}, Exception("database is locked"))
 
-    with watched(broker.broker.database, "DELETE", fail):
+    with watched(broker.broker.engine.database, "DELETE", fail):
         await broker.broker.catalog.delete_topic(TOPIC)
         await broker.advance(5_000)
     assert await broker.query("SELECT COUNT(*) FROM message") == [(1,)]

@@ -103,7 +103,7 @@ def test_the_status_shows_the_servers_of_a_postgres(postgres_url: str) -> None:
 
 def test_the_status_shows_the_budgets(shell: Shell) -> None:
     """All of them in JSON, and to people those that were or may soon be exhausted."""
-    budget = shell.broker.app.budgets["send backlog"]
+    budget = shell.broker.app.broker.engine.budgets["send backlog"]
     assert "--send-backlog" not in "\n".join(shell.ok("status").lines)
     budget.take(budget.limit)
     budget.take(7)

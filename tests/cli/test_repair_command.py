@@ -12,7 +12,7 @@ def test_the_command(shell: Shell) -> None:
     broker = shell.broker.app.broker
     # In memory a reader has the connection of the writer.
     damage = "UPDATE queue SET min_offset = 1"
-    shell.broker.run(broker.reader.read(lambda conn: conn.exec_driver_sql(damage).rowcount))
+    shell.broker.run(broker.engine.reader.read(lambda conn: conn.exec_driver_sql(damage).rowcount))
     tried = shell("repair")
     assert (tried.status, tried.lines[0]) == (
         1,

@@ -144,7 +144,7 @@ def test_a_consumer_whose_topic_or_group_is_deleted_ends_at_once_and_says_why(ki
         waiting = broker.app.broker
         heard: list[Any] = []
         ended = run_in_thread(getattr(popclient, kind)(broker.endpoint, "billing", "orders", heard.append))
-        until_in_thread(lambda: waiting.wakeups.parked or waiting.pulls.parked.count)
+        until_in_thread(lambda: waiting.engine.wakeups.parked or waiting.consuming.pulls.parked.count)
         began = time.monotonic()
         if deleted == "topic":
             admin.delete_topic("orders")

@@ -90,7 +90,7 @@ def test_a_trial_waits_for_its_turn(broker: popserver.EmbeddedBroker, admin: Adm
             client_id = client_of(admin)
             trial = threading.Thread(target=lambda: trials.append(admin.verify_message(client_id, message_id)))
             trial.start()
-            until_in_thread(lambda: bool(broker.app.broker.commands._asked))
+            until_in_thread(lambda: bool(broker.app.broker.sessions.commands._asked))
             assert not trials
             may_end.set()
             trial.join(10)

@@ -57,7 +57,7 @@ with SimpleConsumer(sys.argv[1], "TOPIC", "TOPIC") as consumer:
     {READS[read].strip()}
 print("closed")
 """
-    ends_at_sigterm(script, shared, topic, lambda: shared.app.broker.wakeups.parked == 1)
+    ends_at_sigterm(script, shared, topic, lambda: shared.app.broker.engine.wakeups.parked == 1)
 
 
 @pytest.mark.parametrize("read", PULLS)
@@ -73,7 +73,7 @@ with PullConsumer(sys.argv[1], "TOPIC", consume_from="CONSUME_FROM_LAST_OFFSET")
 print("closed")
 """
     queues = 9 if read == "consume" else 8  # with the retry topic
-    ends_at_sigterm(script, shared, topic, lambda: shared.app.broker.pulls.parked.count >= queues)
+    ends_at_sigterm(script, shared, topic, lambda: shared.app.broker.consuming.pulls.parked.count >= queues)
 
 
 def test_what_was_not_handed_out_goes_back(shared: EmbeddedBroker, topic: str) -> None:

@@ -186,7 +186,7 @@ def test_no_answer_is_asked_again(broker: popserver.EmbeddedBroker, answer: obje
 
 def undecided(broker: popserver.EmbeddedBroker) -> int:
     count = "SELECT COUNT(*) FROM pending"
-    return broker.run(broker.app.broker.reader.read(lambda conn: int(conn.exec_driver_sql(count).scalar_one())))
+    return broker.run(broker.app.broker.engine.reader.read(lambda conn: int(conn.exec_driver_sql(count).scalar_one())))
 
 
 async def test_a_decision_is_tried_again(server: ScriptedServer) -> None:

@@ -103,7 +103,7 @@ async def test_a_client_that_does_not_answer(door: Door, monkeypatch: pytest.Mon
         status = (await ask(door, "PrintThreadStackTrace", client_id="c1")).status
     assert status.code == pb.REQUEST_TIMEOUT
     assert "client 'c1' has not answered within 0.05 s" in status.message
-    assert not door.broker.commands._asked
+    assert not door.broker.sessions.commands._asked
 
 
 async def test_a_client_that_leaves_before_it_answers(door: Door) -> None:

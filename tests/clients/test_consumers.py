@@ -130,7 +130,7 @@ def test_nothing_is_kept_of_who_has_left() -> None:
 
 @pytest.mark.row("G5")
 async def test_a_client_that_is_gone_disagrees_with_nobody(broker: RunningBroker) -> None:
-    clients = broker.broker.clients
+    clients = broker.broker.sessions.clients
     for client_id, its in (("c1", A), ("c2", B)):
         clients.seen(client_id)
         clients.settled(client_id, works_in_order=False, role=its)

@@ -36,7 +36,7 @@ def written(broker: pb.Broker) -> tuple[str, ...]:
 def routing(broker: RunningBroker) -> RouteMethods:
     own = endpoints("127.0.0.1:1")
     parts = broker.broker
-    return RouteMethods(parts.catalog, parts.clients, parts.servers, parts.group_members, own)
+    return RouteMethods(parts.catalog, parts.sessions.clients, parts.servers, parts.sessions.group_members, own)
 
 
 async def route(broker: RunningBroker, *dialled: str, topic: str = "orders") -> list[pb.MessageQueue]:

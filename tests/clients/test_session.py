@@ -159,7 +159,7 @@ async def test_a_library_is_remembered_in_a_few_words(door: Door) -> None:
     async with door.telemetry(headers={"x-mq-client-id": "long"}) as stream:
         await stream.write(wire.TelemetryCommand(settings=settings))
         assert (await stream.read()).status.code == pb.OK
-        (client,) = (each for each in door.broker.clients.here() if each.client_id == "long")
+        (client,) = (each for each in door.broker.sessions.clients.here() if each.client_id == "long")
         assert (client.language, client.version) == ("OTHER", "5" * 64)
 
 
@@ -429,7 +429,7 @@ async def test_a_push_hold_lives_while_its_client_polls(tmp_path: Path) -> None:
         await push_held(door)
         for _ in range(10):
             poll = asyncio.create_task(door.receive(push=True, poll_ms=20_000))
-            while not door.broker.wakeups.parked:  # noqa: ASYNC110
+            while not door.broker.engine.wakeups.parked:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
             await clock.advance(20_000, door.broker.settle)
             assert await poll == []
@@ -441,9 +441,9 @@ async def test_a_push_hold_ends_with_its_silent_client(tmp_path: Path) -> None:
     async with opened(tmp_path, clock=clock) as door:
         await push_held(door)
         await clock.advance(30_000, door.broker.settle)
-        assert await door.broker.reader.read(lambda conn: conn.exec_driver_sql(HELD).scalar()) == 1
+        assert await door.broker.engine.reader.read(lambda conn: conn.exec_driver_sql(HELD).scalar()) == 1
         await clock.advance(6_500, door.broker.settle)
-        assert await door.broker.reader.read(lambda conn: conn.exec_driver_sql(HELD).scalar()) == 0
+        assert await door.broker.engine.reader.read(lambda conn: conn.exec_driver_sql(HELD).scalar()) == 0
 
 
 @pytest.mark.row("L11")
@@ -452,7 +452,7 @@ async def test_what_is_granted_to_a_poll_after_its_clients_goodbye_comes_to_othe
     clock = ManualClock()
     async with opened(tmp_path, clock=clock) as door:
         poll = asyncio.create_task(door.receive(push=True, poll_ms=20_000))
-        while not door.broker.wakeups.parked:  # noqa: ASYNC110
+        while not door.broker.engine.wakeups.parked:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
         await door.call("NotifyClientTermination", wire.NotifyClientTerminationRequest(group=GROUP))
         await door.send(a_message())
@@ -478,7 +478,7 @@ async def test_only_the_newest_stream_counts(tmp_path: Path, ends: str, held: in
             await ending.done_writing()
             assert await ending.read() is grpc.aio.EOF
             await clock.advance(5_000, door.broker.settle)
-            assert await door.broker.reader.read(lambda conn: conn.exec_driver_sql(HELD).scalar()) == held
+            assert await door.broker.engine.reader.read(lambda conn: conn.exec_driver_sql(HELD).scalar()) == held
 
 
 async def shake_hands(stream: Any) -> None:

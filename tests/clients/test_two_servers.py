@@ -22,7 +22,7 @@ async def state(broker: RunningBroker) -> State:
 
 def come(broker: RunningBroker, name: str) -> None:
     """The push consumer c1 opens a stream with the server, and polls there."""
-    clients = broker.broker.clients
+    clients = broker.broker.sessions.clients
     clients.connected("c1", STREAMS[name])
     clients.pushes("c1")
 
@@ -39,14 +39,14 @@ async def held(servers: SeveralBrokers) -> SeveralBrokers:
 
 
 async def break_off(broker: RunningBroker, name: str) -> None:
-    broker.broker.clients.disconnected("c1", STREAMS[name])
+    broker.broker.sessions.clients.disconnected("c1", STREAMS[name])
 
 
 async def test_a_stream_that_breaks_at_one_server_ends_nothing(held: SeveralBrokers) -> None:
     await break_off(held.a, "a")
     for _ in range(4):
         await held.advance(30 * SECOND)
-        held.b.broker.clients.seen("c1")
+        held.b.broker.sessions.clients.seen("c1")
     assert await state(held.a) is State.INFLIGHT
 
 
@@ -85,11 +85,11 @@ async def test_who_moves_to_another_server_in_time_gets_its_holds_back(servers: 
 
 
 async def test_a_killed_servers_client_has_its_time_to_come(held: SeveralBrokers) -> None:
-    held.b.broker.clients.ended("nobody")
+    held.b.broker.sessions.clients.ended("nobody")
     silence(held.a)
     for _ in range(4):
         await held.advance(20 * SECOND)
-        held.b.broker.clients.seen("c1")
+        held.b.broker.sessions.clients.seen("c1")
     assert await state(held.b) is State.INFLIGHT, "it is at the other server"
     rows = await held.b.query("SELECT client_id, server_id FROM client")
     assert [tuple(row) for row in rows] == [("c1", held.b.broker.servers.server_id)]
@@ -121,10 +121,10 @@ async def test_a_client_that_its_killed_server_had_not_noted_is_gone_as_well(ser
 async def test_a_server_that_stops_leaves_its_clients_time_to_move(held: SeveralBrokers) -> None:
     come(held.b, "b")
     await held.a.broker.servers.close()
-    held.a.broker.clients.close()
+    held.a.broker.sessions.clients.close()
     for _ in range(3):
         await held.advance(20 * SECOND)
-        held.b.broker.clients.seen("c1")
+        held.b.broker.sessions.clients.seen("c1")
     assert await state(held.b) is State.INFLIGHT
     assert held.b.broker.servers.reachable()[0].server_id == held.b.broker.servers.server_id
 
@@ -134,7 +134,7 @@ async def test_nothing_is_written_while_a_client_lives(held: SeveralBrokers) -> 
     for _ in range(5):
         await held.advance(20 * SECOND)
         for each in (held.a, held.b):
-            each.broker.clients.seen("c1")
+            each.broker.sessions.clients.seen("c1")
     assert await held.a.query("SELECT xmin::text, client_id FROM client ORDER BY server_id") == before
 
 
@@ -157,7 +157,7 @@ async def test_an_inherited_client_is_gone_when_its_new_server_hears_no_more_of_
     await servers.settle()
     silence(servers.a)
     for _ in range(3):
-        servers.b.broker.clients.seen("c1")
+        servers.b.broker.sessions.clients.seen("c1")
         await servers.advance(20 * SECOND)
     assert await state(servers.b) is State.INFLIGHT
     await servers.advance(30 * SECOND)
@@ -173,7 +173,7 @@ async def test_a_server_that_was_away_lists_its_clients_again(servers: SeveralBr
     away._closed = True
     for _ in range(4):
         await servers.advance(20 * SECOND)
-        servers.a.broker.clients.seen("c1")
+        servers.a.broker.sessions.clients.seen("c1")
     assert await servers.b.query("SELECT client_id FROM client") == []
     away._closed = False
     away._begin_heartbeat()

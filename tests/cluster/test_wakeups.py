@@ -123,7 +123,7 @@ async def test_who_has_just_come_is_told_of_what_was_not_told(lone_server: Sever
     deaf._feed._heard = deaf._on_notification
     newcomer = await servers.one_more()
     poll = await poll_at(newcomer)
-    with notices(servers.a.broker.database) as said:
+    with notices(servers.a.broker.engine.database) as said:
         (sent,) = await servers.a.send()
     assert said == []
     deaf._feed._heard = hear
@@ -133,7 +133,7 @@ async def test_who_has_just_come_is_told_of_what_was_not_told(lone_server: Sever
 
 async def test_a_lone_server_tells_nobody(lone_server: SeveralBrokers) -> None:
     alone = lone_server.a
-    with notices(alone.broker.database) as said:
+    with notices(alone.broker.engine.database) as said:
         await alone.send(3)
         await alone.ack(*await alone.receive())
         await alone.advance(30 * SECOND_MS)
@@ -144,7 +144,7 @@ async def test_a_lone_server_tells_nobody(lone_server: SeveralBrokers) -> None:
 async def test_until_it_hears_a_server_tells_everybody(servers: SeveralBrokers) -> None:
     await servers.a.topic()
     await deafen(servers)
-    with notices(servers.a.broker.database) as said:
+    with notices(servers.a.broker.engine.database) as said:
         await servers.a.send()
     assert len(said) == 1
 

@@ -77,7 +77,7 @@ def test_visitors_of_a_server_that_asks_for_certificates_sign_in_by_key_and_secr
 def test_the_consoles_certificate_lets_in_nobody_else(tmp_path: Path, authority: Authority) -> None:
     stranger = make_client_certificate(datetime.now(UTC))  # looks like the console's
     with popserver.embedded(http="127.0.0.1:0", tls_dir=tmp_path, tls_client_ca=authority.ca, **ASKS) as broker:
-        own = broker.app.own_client
+        own = broker.app.monitoring.own_client
         assert own is not None
         assert "PRIVATE" not in repr(own)
         assert not [each for each in tmp_path.rglob("*") if each.is_file() and own.key in each.read_bytes()]

@@ -35,7 +35,7 @@ def taking_back(database: Database, times: int, sqlstate: str = "40P01") -> Iter
 @pytest.mark.parametrize("sqlstate", ["40P01", "40001"])
 async def test_it_is_run_again(lone_server: SeveralBrokers, sqlstate: str) -> None:
     await lone_server.a.topic()
-    with taking_back(lone_server.a.broker.database, 2, sqlstate) as taken:
+    with taking_back(lone_server.a.broker.engine.database, 2, sqlstate) as taken:
         (sent,) = await lone_server.a.send()
     assert len(taken) == 2
     assert ids(await lone_server.a.receive()) == [sent.message_id]
@@ -43,7 +43,10 @@ async def test_it_is_run_again(lone_server: SeveralBrokers, sqlstate: str) -> No
 
 async def test_but_not_for_ever(lone_server: SeveralBrokers) -> None:
     await lone_server.a.topic()
-    with taking_back(lone_server.a.broker.database, 100) as taken, pytest.raises(Internal, match="refused a statement"):
+    with (
+        taking_back(lone_server.a.broker.engine.database, 100) as taken,
+        pytest.raises(Internal, match="refused a statement"),
+    ):
         await lone_server.a.send()
     assert len(taken) == 3
     assert await lone_server.a.receive() == []

@@ -32,7 +32,7 @@ async def test_requests_that_wait_travel_together(either_broker: RunningBroker) 
     await either_broker.topic()
     await either_broker.broker.catalog.topic(a_message().topic)
     commits = Count()
-    with watched(either_broker.broker.database, "COMMIT", commits):
+    with watched(either_broker.broker.engine.database, "COMMIT", commits):
         await asyncio.gather(*[either_broker.send() for _ in range(200)])
     assert commits.times == 1
     assert await either_broker.query("SELECT COUNT(*) FROM message") == [(200,)]
@@ -47,11 +47,11 @@ async def test_while_a_batch_is_written_the_next_one_fills(broker: RunningBroker
         commits()
         gate.wait(60)
 
-    with watched(broker.broker.database, "COMMIT", slow_commit):
+    with watched(broker.broker.engine.database, "COMMIT", slow_commit):
         first = asyncio.create_task(broker.send())
         await until(lambda: commits.times == 1)
         others = [asyncio.create_task(broker.send()) for _ in range(50)]
-        await until(lambda: broker.broker.writer.waiting == 50)
+        await until(lambda: broker.broker.engine.writer.waiting == 50)
         gate.set()
         await asyncio.gather(first, *others)
     assert commits.times == 2
@@ -67,7 +67,7 @@ async def test_nothing_is_answered_before_its_commit(either_broker: RunningBroke
         gate.wait(60)
 
     poll = await either_broker.poll()
-    with watched(either_broker.broker.database, "COMMIT", hold_the_commit):
+    with watched(either_broker.broker.engine.database, "COMMIT", hold_the_commit):
         calls = [asyncio.create_task(each) for each in (either_broker.send(), either_broker.ack(*held))]
         await until(reached.is_set)
         for _ in range(20):
@@ -82,8 +82,8 @@ async def test_within_a_batch_the_house_order_rules(broker: RunningBroker) -> No
     await broker.receive()
     group, topic = await broker.broker.catalog.subscription(GROUP, TOPIC)
     sent = messages_of(1)
-    received = broker.broker.writer.submit(a_receive(group, topic))
-    broker.broker.writer.submit(Append(topic, sent))
+    received = broker.broker.engine.writer.submit(a_receive(group, topic))
+    broker.broker.engine.writer.submit(Append(topic, sent))
     assert ids((await received).deliveries) == [sent[0].message_id]
 
 
@@ -96,7 +96,7 @@ class TestAFailure:
             conn.execute(text("SELECT nothing FROM nowhere"))
 
         await either_broker.send()
-        submit = either_broker.broker.writer.submit
+        submit = either_broker.broker.engine.writer.submit
         sends = [asyncio.create_task(either_broker.send()) for _ in range(10)]
         bad = submit(Read(guilty))
         more = [asyncio.create_task(either_broker.send()) for _ in range(10)]
@@ -110,7 +110,7 @@ class TestAFailure:
             raise ZeroDivisionError
 
         await broker.send()
-        submit = broker.broker.writer.submit
+        submit = broker.broker.engine.writer.submit
         mixed = [broker.send() if n % 3 else submit(Read(guilty)) for n in range(30)]
         outcomes = await asyncio.gather(*mixed, return_exceptions=True)
         assert [isinstance(each, Internal) for each in outcomes] == [n % 3 == 0 for n in range(30)]
@@ -118,13 +118,13 @@ class TestAFailure:
 
     async def test_says_what_the_database_said_and_to_repeat_it(self, broker: RunningBroker) -> None:
         with pytest.raises(Internal, match=r"refused a statement \(no such table: nowhere\).*repeat"):
-            await broker.broker.writer.submit(Read(lambda conn: conn.execute(text("SELECT 1 FROM nowhere"))))
+            await broker.broker.engine.writer.submit(Read(lambda conn: conn.execute(text("SELECT 1 FROM nowhere"))))
 
     async def test_a_repeated_id_costs_one_more_run_and_fails_nobody(self, either_broker: RunningBroker) -> None:
         sent = a_message()
         await either_broker.send([sent])
         commits, rollbacks = Count(), Count()
-        database = either_broker.broker.database
+        database = either_broker.broker.engine.database
         with watched(database, "COMMIT", commits), watched(database, "ROLLBACK", rollbacks):
             await asyncio.gather(*[either_broker.send() for _ in range(5)], either_broker.send([sent]))
         assert (commits.times, rollbacks.times) == (1, 1)
@@ -141,7 +141,7 @@ class TestAnUnknownCommit:
                 raise OperationalError("COMMIT", {}, Exception("disk I/O error"))
 
             begins = Count()
-            database = broker.broker.database
+            database = broker.broker.engine.database
             with watched(database, "BEGIN", begins), watched(database, "COMMIT", fail):
                 sends = [asyncio.create_task(broker.broker.send([each])) for each in batch]
                 outcomes = await asyncio.gather(*sends, return_exceptions=True)
@@ -160,7 +160,7 @@ async def test_a_transaction_that_cannot_begin_fails_at_once_for_all(sqlite_url:
             begins()
             raise OperationalError("BEGIN", {}, Exception("database is locked"))
 
-        with watched(broker.broker.database, "BEGIN", fail):
+        with watched(broker.broker.engine.database, "BEGIN", fail):
             sends = [broker.broker.send(messages_of(1)) for _ in range(64)]
             outcomes = await asyncio.gather(*sends, return_exceptions=True)
         assert all(isinstance(each, StoreUnavailable) for each in outcomes)
@@ -176,7 +176,7 @@ async def test_a_connection_that_is_lost_at_every_begin_is_replaced_later(either
             conn.invalidate()
             raise OperationalError("BEGIN", {}, Exception("connection lost"), connection_invalidated=True)
 
-    database = either_broker.broker.database
+    database = either_broker.broker.engine.database
     event.listen(database.writing, "before_cursor_execute", lose)
     with pytest.raises(StoreUnavailable):
         await either_broker.send()
@@ -188,7 +188,7 @@ async def test_a_failing_subscriber_stops_neither_the_answers_nor_the_writer(bro
     def fail(_topic_id: int) -> None:
         raise ZeroDivisionError
 
-    broker.broker.writer.effects.on_ready(fail)
+    broker.broker.engine.writer.effects.on_ready(fail)
     assert len(await broker.send()) == 1
     assert len(await broker.send()) == 1
 
@@ -199,7 +199,7 @@ async def test_a_batch_is_bounded_in_requests_and_bytes(broker: RunningBroker, m
     monkeypatch.setattr(writer, "BATCH_BYTES_MAX", 1_000)
     for each, commits_expected in (([1] * 25, 3), ([400] * 5, 3), ([5_000] * 2, 2)):
         commits = Count()
-        with watched(broker.broker.database, "COMMIT", commits):
+        with watched(broker.broker.engine.database, "COMMIT", commits):
             await asyncio.gather(*[broker.send([a_message(body=bytes(size))]) for size in each])
         assert commits.times == commits_expected
 
@@ -225,13 +225,13 @@ async def test_a_caller_that_leaves_leaves_its_request_to_be_done(broker: Runnin
         reached.set()
         gate.wait(60)
 
-    with watched(broker.broker.database, "COMMIT", hold_the_commit):
+    with watched(broker.broker.engine.database, "COMMIT", hold_the_commit):
         sending = asyncio.create_task(broker.send())
         await until(reached.is_set)
         sending.cancel()
         await asyncio.gather(sending, return_exceptions=True)
         gate.set()
-        await broker.broker.writer.idle()
+        await broker.broker.engine.writer.idle()
     assert await broker.query("SELECT COUNT(*) FROM message") == [(2,)]
 
 
@@ -240,23 +240,23 @@ async def test_closing_does_what_waits_and_refuses_what_comes_later(sqlite_url: 
         await broker.send()
         waiting = [asyncio.create_task(broker.send()) for _ in range(10)]
         await asyncio.sleep(0)
-        await broker.broker.writer.close()
+        await broker.broker.engine.writer.close()
         assert [len(each) for each in await asyncio.gather(*waiting)] == [1] * 10
         with pytest.raises(Internal, match="stopping"):
             await broker.send()
-        broker.broker.writer.close = _nothing  # type: ignore[method-assign]
+        broker.broker.engine.writer.close = _nothing  # type: ignore[method-assign]
 
 
 async def test_closing_does_what_was_asked_on_the_answer_to_the_last(sqlite_url: str) -> None:
     async with running_broker(sqlite_url) as broker:
         await broker.send()
-        writer, later = broker.broker.writer, []
+        writer, later = broker.broker.engine.writer, []
         group, topic = await broker.broker.catalog.subscription(GROUP, TOPIC)
         last = writer.submit(Append(topic, messages_of(1)))
         last.add_done_callback(lambda _: later.append(writer.submit(a_receive(group, topic))))
         await writer.close()
         assert [len(each.result().deliveries) for each in later] == [2]
-        broker.broker.writer.close = _nothing  # type: ignore[method-assign]
+        broker.broker.engine.writer.close = _nothing  # type: ignore[method-assign]
 
 
 async def _nothing() -> None:

@@ -129,11 +129,11 @@ async def test_a_delayed_message_is_in_no_message_group(either_door: door.Door) 
     """What is visible need not wait for what is not: such a message is refused, and nothing is stored."""
     message = door.a_message(message_group="g")
     message.system_properties.delivery_timestamp.FromSeconds(4_000_000_000)
-    before = await either_door.broker.reader.read(lambda conn: conn.exec_driver_sql(_EVERYTHING).one())
+    before = await either_door.broker.engine.reader.read(lambda conn: conn.exec_driver_sql(_EVERYTHING).one())
     answer = await either_door.send(message)
     assert answer.status.code == pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE == 40014
     assert "delivery_timestamp and message_group exclude each other" in answer.status.message
-    assert await either_door.broker.reader.read(lambda conn: conn.exec_driver_sql(_EVERYTHING).one()) == before
+    assert await either_door.broker.engine.reader.read(lambda conn: conn.exec_driver_sql(_EVERYTHING).one()) == before
 
 
 _EVERYTHING = "SELECT (SELECT COUNT(*) FROM message), (SELECT COUNT(*) FROM pending), (SELECT COUNT(*) FROM topic)"

@@ -30,7 +30,7 @@ def test_equal_filters_count_once_and_others_find_no_room() -> None:
 
 
 async def test_a_receive_that_waits_holds_its_filter_and_gives_it_back(broker: RunningBroker) -> None:
-    budget = broker.broker.budgets["filters"]
+    budget = broker.broker.engine.budgets["filters"]
     poll = await broker.poll(wanted="a||b")
     assert budget.used == tags.parse("a||b").memory
     budget.limit = budget.used
@@ -58,5 +58,5 @@ async def test_filters_whose_answers_are_remembered_count_with_their_size(broker
             poll_until_ms=broker.clock.now_ms(),
         )
         assert found == []
-    remembered = broker.broker.polls._filter_prefetch._cache
+    remembered = broker.broker.consuming.polls._filter_prefetch._cache
     assert 1 <= len(remembered) <= remembered.size // wanted.memory

@@ -137,7 +137,7 @@ async def test_a_request_that_does_not_come_is_given_up(tmp_path: Path, engine: 
 
 async def test_a_request_without_room_is_refused(tmp_path: Path, engine: Engine) -> None:
     async with opened(tmp_path, engine=engine) as door:
-        budget = door.broker.budgets["large requests"]
+        budget = door.broker.engine.budgets["large requests"]
         assert budget.take(budget.limit)
         refused = await door.send(a_message("m1", body=bytes(MIB)))
         assert refused.status.code == pb.TOO_MANY_REQUESTS
@@ -151,7 +151,7 @@ async def test_a_request_without_room_is_refused(tmp_path: Path, engine: Engine)
 async def test_the_connection_of_who_does_not_read_its_answer_ends(tmp_path: Path, engine: Engine) -> None:
     async with opened(tmp_path, engine=engine, limits=LIMITS._replace(answer_ms=300)) as door:
         await door.send(*(a_message(f"m{number}", body=bytes(MIB)) for number in range(4)))
-        budget = door.broker.budgets["undelivered"]
+        budget = door.broker.engine.budgets["undelivered"]
         call: Any = door.stub.ReceiveMessage(receive_request(), metadata=headers(CLIENT, {}))
         await until(lambda: budget.used >= 4 * MIB)
         await until(lambda: budget.used == 0)
@@ -165,7 +165,7 @@ async def test_the_connection_of_who_does_not_read_its_answer_ends(tmp_path: Pat
 
 
 async def test_a_failure_says_nothing_of_the_inside(served: Door, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(served.broker.sending, "send", None)
+    monkeypatch.setattr(served.broker.producing.sending, "send", None)
     failed = (await served.send(a_message("m1"))).status
     assert failed.code == pb.INTERNAL_SERVER_ERROR
     assert "NoneType" not in failed.message
@@ -193,7 +193,7 @@ async def test_a_call_that_does_not_end_is_told_that_the_server_stops(
             begun.set()
             await asyncio.Event().wait()
 
-        monkeypatch.setattr(door.broker.sending, "send", hang)
+        monkeypatch.setattr(door.broker.producing.sending, "send", hang)
         call = asyncio.create_task(door.send(a_message("m1")))
         await begun.wait()
         await door.server.drain(0.1)

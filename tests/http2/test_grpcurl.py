@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from popserver import services
+from popserver.services.clients import MESSAGING
 from tests.http2.programs import GRPCURL, Ended, program, run
 from tests.support import door as doors
 from tests.support.certificates import Authority
@@ -47,8 +47,8 @@ async def serving(folder: Path, transport: str) -> AsyncIterator[Grpcurl]:
 async def test_it_lists_and_describes_the_services(tmp_path: Path, transport: str) -> None:
     async with serving(tmp_path, transport) as grpcurl:
         listed = (await grpcurl.said("list")).split()
-        assert {services.MESSAGING.full_name, "grpc.health.v1.Health"} <= set(listed)
-        described = await grpcurl.said("describe", services.MESSAGING.full_name)
+        assert {MESSAGING.full_name, "grpc.health.v1.Health"} <= set(listed)
+        described = await grpcurl.said("describe", MESSAGING.full_name)
         assert "rpc SendMessage ( .apache.rocketmq.v2.SendMessageRequest )" in described
 
 
@@ -67,6 +67,6 @@ async def test_it_calls_a_method(tmp_path: Path, transport: str) -> None:
     async with serving(tmp_path, transport) as grpcurl:
         request = '{"client_type": "PRODUCER"}'
         said = await grpcurl.said(
-            f"{services.MESSAGING.full_name}/Heartbeat", options=("-rpc-header", "x-mq-client-id: c", "-d", request)
+            f"{MESSAGING.full_name}/Heartbeat", options=("-rpc-header", "x-mq-client-id: c", "-d", request)
         )
         assert json.loads(said)["status"]["code"] == "OK"

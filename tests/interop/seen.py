@@ -50,12 +50,12 @@ class Seen:
     @property
     def parked(self) -> int:
         """Polls that wait at the server."""
-        return self._broker.app.broker.wakeups.parked
+        return self._broker.app.broker.engine.wakeups.parked
 
     @property
     def clients(self) -> int:
         """Clients the server takes for being there."""
-        return len(self._broker.app.broker.clients)
+        return len(self._broker.app.broker.sessions.clients)
 
     def lag(self, group: str, topic: str) -> Lag:
         """The group's row of view `group_lag`; zeros where it has not met the topic."""
@@ -64,7 +64,7 @@ class Seen:
             row = conn.execute(text(LAG), {"consumer_group": group, "topic": topic}).one_or_none()
             return Lag(*row) if row else Lag()
 
-        return self._broker.run(self._broker.app.broker.reader.read(read))
+        return self._broker.run(self._broker.app.broker.engine.reader.read(read))
 
     def make_group(
         self,

@@ -23,9 +23,9 @@ def test_the_node_client_answers(broker: EmbeddedBroker, program: Program) -> No
         assert (found.client_type, found.connected) == ("PUSH_CONSUMER", True)
         assert admin.print_threads(found.client_id) == "mock stack"
         assert admin.verify_message(found.client_id, message_id) == Trial("NOT_IMPLEMENTED", "")
-        before = broker.app.broker.commands._streams[found.client_id]
+        before = broker.app.broker.sessions.commands._streams[found.client_id]
         admin.reconnect_client(found.client_id)
-        until(lambda: broker.app.broker.commands._streams.get(found.client_id, before) is not before)
+        until(lambda: broker.app.broker.sessions.commands._streams.get(found.client_id, before) is not before)
     producer.send("flights", "second")
     assert consumer.hear()[0].body == "second"
 

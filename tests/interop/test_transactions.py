@@ -38,7 +38,7 @@ def test_what_is_rolled_back_is_gone(program: Program, broker: EmbeddedBroker) -
 @pytest.mark.parametrize("decides", ["COMMIT", "ROLLBACK"])
 def test_its_producer_is_asked(program: Program, broker: EmbeddedBroker, decides: str) -> None:
     producer = program.producer("flights", decides=decides)
-    until(lambda: len(broker.app.broker.transactions.producers) == 1)
+    until(lambda: len(broker.app.broker.producing.transactions.producers) == 1)
     half = producer.send("flights", "paid", half=True, tag="UA", keys=["k"], properties={"p": "v"})
     broker.clock.advance("6s")
     check = asked(producer)
@@ -51,7 +51,7 @@ def test_its_producer_is_asked(program: Program, broker: EmbeddedBroker, decides
 
 def test_who_does_not_know_is_asked_again(program: Program, broker: EmbeddedBroker) -> None:
     producer = program.producer("flights", decides="UNKNOWN")
-    until(lambda: len(broker.app.broker.transactions.producers) == 1)
+    until(lambda: len(broker.app.broker.producing.transactions.producers) == 1)
     half = producer.send("flights", "paid", half=True)
     for pause in ("6s", "30s", "30s"):
         broker.clock.advance(pause)
@@ -67,7 +67,7 @@ def test_a_sibling_answers_for_a_dead_producer(
     program = start(language)
     half = program.producer("flights", decides="COMMIT").send("flights", "paid", half=True)
     program.kill()
-    producers = broker.app.broker.transactions.producers
+    producers = broker.app.broker.producing.transactions.producers
     until(lambda: len(producers) == 0)
     broker.clock.advance("1h")
     other = start(sibling)
@@ -96,4 +96,4 @@ def stored(broker: EmbeddedBroker) -> int:
 
 def count(broker: EmbeddedBroker, table: str) -> int:
     query = f"SELECT COUNT(*) FROM {table}"
-    return broker.run(broker.app.broker.reader.read(lambda conn: int(conn.exec_driver_sql(query).scalar_one())))
+    return broker.run(broker.app.broker.engine.reader.read(lambda conn: int(conn.exec_driver_sql(query).scalar_one())))

@@ -16,7 +16,7 @@ from tests.support.running_broker import watched
 
 
 async def test_the_lite_topics_of_all_clients_have_a_budget(lite: LiteBroker) -> None:
-    budget = lite.broker.lite.clients._budget
+    budget = lite.broker.sessions.lite.clients._budget
     budget.limit = 3
     await lite.sync("a", "b", client_id="one")
     assert budget.used == 2
@@ -29,20 +29,20 @@ async def test_the_lite_topics_of_all_clients_have_a_budget(lite: LiteBroker) ->
     await lite.sync(action=LiteAction.COMPLETE_REMOVE, client_id="two")
     assert budget.used == 1
     await lite.advance(SILENT_MS + 1_000)
-    assert (budget.used, len(lite.broker.lite.clients)) == (0, 0)
+    assert (budget.used, len(lite.broker.sessions.lite.clients)) == (0, 0)
 
 
 def kept(lite: LiteBroker) -> tuple[int, int, int]:
-    wakeups = lite.broker.wakeups
-    return len(lite.broker.lite.clients), len(wakeups._wake_numbers), len(wakeups._found_empty)
+    wakeups = lite.broker.engine.wakeups
+    return len(lite.broker.sessions.lite.clients), len(wakeups._wake_numbers), len(wakeups._found_empty)
 
 
 async def test_nothing_is_kept_of_clients_that_subscribe_to_nothing(lite: LiteBroker) -> None:
     await lite.sync("a", client_id="known")
     before = (
-        len(lite.broker.lite.clients),
-        len(lite.broker.wakeups._wake_numbers),
-        len(lite.broker.wakeups._found_empty),
+        len(lite.broker.sessions.lite.clients),
+        len(lite.broker.engine.wakeups._wake_numbers),
+        len(lite.broker.engine.wakeups._found_empty),
     )
     for number in range(5):
         assert await lite.got(f"made-up-{number}") == []
@@ -52,14 +52,14 @@ async def test_nothing_is_kept_of_clients_that_subscribe_to_nothing(lite: LiteBr
     stored = [row.client_id for row in await lite.query("SELECT client_id FROM lite_client")]
     assert stored == ["known"]
     await lite.sync("a", client_id="known", action=LiteAction.COMPLETE_REMOVE)
-    assert len(lite.broker.lite.clients) == 0
-    assert not any(isinstance(place, tuple) for place in lite.broker.wakeups._wake_numbers)
+    assert len(lite.broker.sessions.lite.clients) == 0
+    assert not any(isinstance(place, tuple) for place in lite.broker.engine.wakeups._wake_numbers)
 
 
 async def test_a_change_during_a_read_is_not_lost(lite: LiteBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     await lite.sync("z")
-    key = lite.broker.lite.clients.keys_of("c1")[0]
-    clients = lite.broker.lite.clients
+    key = lite.broker.sessions.lite.clients.keys_of("c1")[0]
+    clients = lite.broker.sessions.lite.clients
     read, may_end, began = clients._reader.read, asyncio.Event(), asyncio.Event()
 
     async def slow(query: Any) -> Any:
@@ -79,7 +79,7 @@ async def test_a_change_during_a_read_is_not_lost(lite: LiteBroker, monkeypatch:
 
 async def test_many_clients_that_are_gone_at_once(lite: LiteBroker) -> None:
     await asyncio.gather(*(lite.sync(f"t{number}", client_id=f"c{number}") for number in range(90)))
-    transactions = lite.broker.writer.meters.commits
+    transactions = lite.broker.engine.writer.meters.commits
     before = sum(transactions.counts)
     await lite.advance(SILENT_MS + 1)
     assert await lite.query("SELECT client_id FROM lite_client") == []
@@ -94,7 +94,7 @@ async def test_existing_lite_topics_are_remembered_up_to_a_number(
 
     async def is_looked_for(*names: str) -> bool:
         looks.clear()
-        with watched(lite.broker.database, "SELECT given_names.name", lambda: looks.append(None)):
+        with watched(lite.broker.engine.database, "SELECT given_names.name", lambda: looks.append(None)):
             await lite.send_lite(*names)
         return bool(looks)
 
@@ -112,7 +112,7 @@ async def test_what_is_not_committed_is_not_remembered(lite: LiteBroker) -> None
     def fail() -> None:
         raise OSError("the disk is gone")
 
-    with watched(lite.broker.database, "INSERT INTO lite_topic", fail), pytest.raises(Internal):
+    with watched(lite.broker.engine.database, "INSERT INTO lite_topic", fail), pytest.raises(Internal):
         await lite.send_lite("a")
     sent = await lite.send_lite("a")
     await lite.sync("a")

@@ -100,7 +100,7 @@ async def test_a_subscription_may_begin_after_what_nobody_has_read(lite: LiteBro
     await lite.sync("b")
     await lite.send_lite("a", "a")
     await lite.sync("a", offset=OffsetOption(OffsetPolicy.MAX))
-    await lite.broker.reader.read(check_integrity)
+    await lite.broker.engine.reader.read(check_integrity)
     assert await lite.got() == []
     later = await lite.send_lite("a")
     assert await lite.take() == later

@@ -40,7 +40,7 @@ async def test_a_deleted_topic_takes_its_lite_topics_and_their_subscriptions_alo
     await lite.broker.catalog.delete_topic(TOPIC)
     await lite.broker.settle()
     assert await rows(lite) == [2, 2, 4, 2]
-    assert len(lite.broker.lite.clients) == 2, "the server knows the clients of the other topic"
+    assert len(lite.broker.sessions.lite.clients) == 2, "the server knows the clients of the other topic"
 
 
 async def test_a_deleted_group_takes_its_subscriptions_along(lite: LiteBroker) -> None:
@@ -48,7 +48,7 @@ async def test_a_deleted_group_takes_its_subscriptions_along(lite: LiteBroker) -
     await lite.broker.catalog.delete_group(GROUP)
     await lite.broker.settle()
     assert await rows(lite) == [4, 0, 0, 0]
-    assert len(lite.broker.lite.clients) == 0
+    assert len(lite.broker.sessions.lite.clients) == 0
 
 
 async def test_a_step_of_the_purge_is_limited(lite: LiteBroker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,8 +75,8 @@ async def test_a_client_that_subscribes_while_its_group_is_deleted_leaves_nothin
     await lite.broker.catalog.delete_group(GROUP)
     await lite.broker.settle()
     with pytest.raises(ConsumerGroupNotFound, match="consumer group 'billing' does not exist"):
-        await lite.broker.writer.submit(SyncLite(group, topic, "late", ["a"]))
-    assert not await lite.broker.writer.submit(TouchLite(PollKey(group.group_id, topic.topic_id, "late")))
+        await lite.broker.engine.writer.submit(SyncLite(group, topic, "late", ["a"]))
+    assert not await lite.broker.engine.writer.submit(TouchLite(PollKey(group.group_id, topic.topic_id, "late")))
     assert await rows(lite) == [0, 0, 0, 0]
 
 
@@ -85,6 +85,6 @@ async def test_a_client_that_subscribes_while_its_topic_is_deleted_leaves_nothin
     group, topic = await lite.broker.catalog.group(GROUP), await lite.broker.catalog.topic(TOPIC)
     await lite.broker.catalog.delete_topic(TOPIC)
     with pytest.raises(TopicNotFound, match="topic 'orders' does not exist"):
-        await lite.broker.writer.submit(SyncLite(group, topic, "late", ["a"]))
+        await lite.broker.engine.writer.submit(SyncLite(group, topic, "late", ["a"]))
     await lite.broker.settle()
     assert await rows(lite) == [0, 0, 0, 0]

@@ -37,14 +37,14 @@ async def test_a_change_during_a_change_of_another_client_is_noticed(lite: LiteB
     await lite.sync("a", client_id="two")
     await asyncio.gather(lite.sync("a", client_id="one"), lite.sync("b", client_id="two"))
     await lite.broker.settle()
-    clients: LiteClients = lite.broker.lite.clients
+    clients: LiteClients = lite.broker.sessions.lite.clients
     (key,) = clients.keys_of("two")
     await until(lambda: clients.shares(key))
 
 
 async def test_what_an_unknown_commit_changed_is_read(lite: LiteBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     await lite.sync("a")
-    writer = lite.broker.writer
+    writer = lite.broker.engine.writer
     submit = writer.submit
 
     async def lose(request: Any) -> Any:

@@ -44,14 +44,14 @@ async def test_what_a_client_asks_for_is_done_in_its_order(lite: LiteBroker, mon
     """The Node client tells that it has no lite topics, and subscribes before the answer."""
     complete = asyncio.create_task(lite.sync(action=LiteAction.COMPLETE_ADD))
     added = asyncio.create_task(lite.sync("a"))
-    load = lite.broker.lite.clients.load
+    load = lite.broker.sessions.lite.clients.load
 
     async def slow_at_first(key: PollKey) -> LiteClient:
         monkeypatch.undo()
         await asyncio.wait({added}, timeout=OVERTAKEN_S)
         return await load(key)
 
-    monkeypatch.setattr(lite.broker.lite.clients, "load", slow_at_first)
+    monkeypatch.setattr(lite.broker.sessions.lite.clients, "load", slow_at_first)
     await asyncio.gather(complete, added)
     sent = await lite.send_lite("a")
     assert await lite.take() == sent
@@ -123,7 +123,7 @@ async def test_an_exclusive_group_takes_a_lite_topic_from_the_former_client(lite
     async def tell(client_id: str, lite_topic: str) -> None:
         told.append((client_id, lite_topic))
 
-    lite.broker.lite._notify = tell
+    lite.broker.sessions.lite._notify = tell
     await lite.sync("a", "b", client_id="one")
     await lite.sync("a", client_id="two")
     await lite.broker.settle()
@@ -166,7 +166,7 @@ async def test_a_group_of_lite_topics_reads_no_other_topic(lite: LiteBroker) -> 
     with pytest.raises(BadRequest, match="is for lite topics, and topic 'plain' takes NORMAL messages"):
         await lite.receive(topic=plain)
     with pytest.raises(BadRequest, match="has no lite topics"):
-        await lite.broker.lite.sync(GROUP, plain, "c1", LiteAction.PARTIAL_ADD, ["a"])
+        await lite.broker.sessions.lite.sync(GROUP, plain, "c1", LiteAction.PARTIAL_ADD, ["a"])
     with pytest.raises(BadRequest, match="takes no filter"):
         await lite.receive(wanted="tag")
 
@@ -225,13 +225,13 @@ async def test_a_client_that_is_silent_is_gone(lite: LiteBroker) -> None:
     await lite.advance(2_000)
     left = await lite.query("SELECT client_id FROM lite_subscription")
     assert [row.client_id for row in left] == ["two"]
-    assert len(lite.broker.lite.clients) == 1
+    assert len(lite.broker.sessions.lite.clients) == 1
 
 
 async def test_a_goodbye_ends_the_subscriptions(lite: LiteBroker) -> None:
     await lite.sync("a", client_id="one")
-    lite.broker.clients.ended("one")
+    lite.broker.sessions.clients.ended("one")
     await lite.broker.settle()
     assert await lite.query("SELECT client_id FROM lite_subscription") == []
     assert await lite.query("SELECT client_id FROM lite_client") == []
-    await until(lambda: not len(lite.broker.lite.clients))
+    await until(lambda: not len(lite.broker.sessions.lite.clients))

@@ -29,7 +29,7 @@ class Pair:
         self.a, self.b = (LiteBroker(each.broker, each.clock) for each in (servers.a, servers.b))
         self.told: list[tuple[str, str, str]] = []  # which server would tell which client, and the lite topic
         for name, each in (("a", self.a), ("b", self.b)):
-            each.broker.lite._notify = self._teller(name)
+            each.broker.sessions.lite._notify = self._teller(name)
 
     def _teller(self, server: str) -> Callable[[str, str], Awaitable[None]]:
         async def tell(client_id: str, lite_topic: str) -> None:
@@ -38,7 +38,7 @@ class Pair:
         return tell
 
     def known(self, broker: LiteBroker) -> dict[str, set[str]]:
-        clients = broker.broker.lite.clients
+        clients = broker.broker.sessions.lite.clients
         return {key.client_id: client.lite_topics for key, client in clients._known.items()}
 
 
@@ -139,7 +139,7 @@ async def test_a_lite_topic_that_both_create_counts_once(pair: Pair) -> None:
             asyncio.run_coroutine_threadsafe(pair.b.send_lite("a", "b"), loop).result(20)
 
     # After the lite topics that are missing were read.
-    with watched(pair.a.broker.database, ("SELECT topic", "UPDATE topic"), meanwhile):
+    with watched(pair.a.broker.engine.database, ("SELECT topic", "UPDATE topic"), meanwhile):
         await pair.a.send_lite("a", "c")
     assert sent == ["b"]
     (row,) = await pair.a.query("SELECT lite_topics FROM topic WHERE name = 'orders'")
@@ -150,7 +150,7 @@ async def test_expiry_waits_for_no_send(pair: Pair) -> None:
     """A send that creates lite topics has locked the topic, and may be about to lock the queue."""
     await pair.a.broker.catalog.update_topic(TOPIC, lite_expires_ms=60_000)
     await pair.a.send_lite("a")
-    database = pair.a.broker.database
+    database = pair.a.broker.engine.database
     with database.connect_writer() as conn:
         conn.exec_driver_sql("BEGIN")
         conn.exec_driver_sql("UPDATE topic SET lite_topics = lite_topics")
@@ -176,17 +176,17 @@ async def test_a_message_that_is_sent_while_its_lite_topic_expires_is_delivered(
     removed: list[int] = []
 
     async def expire() -> None:
-        found = await b.reader.read(lambda conn: expiring(conn, b.clock.aged_ms()))
-        removed.append(await b.writer.submit(ExpireLite(found)))
+        found = await b.engine.reader.read(lambda conn: expiring(conn, b.engine.clock.aged_ms()))
+        removed.append(await b.engine.writer.submit(ExpireLite(found)))
 
     def meanwhile() -> None:
         if not removed:
             asyncio.run_coroutine_threadsafe(expire(), loop).result(20)
 
     if not remembers:
-        pair.a.broker.writer._memory.clear()
+        pair.a.broker.engine.writer._memory.clear()
     # After the lite topic was found, or remembered, before the queue is locked.
-    with watched(pair.a.broker.database, "UPDATE queue", meanwhile):
+    with watched(pair.a.broker.engine.database, "UPDATE queue", meanwhile):
         sent = await pair.a.send_lite("a")
     assert removed == [1]
     assert await pair.a.take() == sent

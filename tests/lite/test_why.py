@@ -15,7 +15,7 @@ from tests.support.lite import LiteBroker
 
 async def why(lite: LiteBroker, message_id: str, group: Resource = GROUP) -> tuple[str, dict[str, str]]:
     times = lite.clock.times()
-    found, _ = await lite.broker.reader.read(lambda conn: message_facts(conn, group, TOPIC, message_id, times))
+    found, _ = await lite.broker.engine.reader.read(lambda conn: message_facts(conn, group, TOPIC, message_id, times))
     return sentence(found, str), dict(facts(found, str))
 
 

@@ -234,14 +234,14 @@ async def test_rounds_pause_although_messages_become_old_all_the_time(
             await running.send()
         await running.advance(72 * HOUR - 4 * MINUTE)
         steps = 0
-        submit = running.broker.writer.submit
+        submit = running.broker.engine.writer.submit
 
         async def counted(request: Request[object]) -> object:
             nonlocal steps
             steps += isinstance(request, retention.Retain)
             return await submit(request)
 
-        monkeypatch.setattr(running.broker.writer, "submit", counted)
+        monkeypatch.setattr(running.broker.engine.writer, "submit", counted)
         monkeypatch.setattr(running.clock, "aged_ms", lambda: running.clock.now_ms() + steps * MINUTE)
         await running.advance(MINUTE)
         assert steps == 1

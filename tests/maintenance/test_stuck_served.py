@@ -44,12 +44,12 @@ async def damage(app: App, *statements: str) -> None:
         for each in statements:
             conn.exec_driver_sql(each)
 
-    await app.broker.writer.submit(Read(work))
+    await app.broker.engine.writer.submit(Read(work))
 
 
 async def receive(app: App, topic: str, wait_ms: int = 0) -> list[str]:
     """The bodies of what group `workers` is granted."""
-    found = await app.broker.polls.receive(
+    found = await app.broker.consuming.polls.receive(
         Resource("", "workers"),
         Resource("", topic),
         wanted=EVERYTHING,
@@ -69,7 +69,7 @@ async def counted(app: App, invariant: str) -> float:
 
 
 async def is_parked(app: App) -> bool:
-    return app.broker.wakeups.parked > 0
+    return app.broker.engine.wakeups.parked > 0
 
 
 async def is_counted(app: App) -> bool:
@@ -164,7 +164,7 @@ async def test_a_store_that_is_away_is_told_once_a_minute(
     async def away(*_: object) -> None:
         raise StoreUnavailable("the database does not answer")
 
-    monkeypatch.setattr(broker.broker.reader, "look_up", away)
+    monkeypatch.setattr(broker.broker.engine.reader, "look_up", away)
     for _ in range(3):
         assert await broker.broker.patrol.counts() is None
     assert "".join(capsys.readouterr()).count("the store was not checked for stuck rows") == 1

@@ -60,10 +60,10 @@ class Server:
 
     async def count(self, table: str) -> int:
         statement = text(f"SELECT COUNT(*) FROM {table}")
-        return int(await self.broker.reader.read(lambda conn: conn.execute(statement).scalar_one()))
+        return int(await self.broker.engine.reader.read(lambda conn: conn.execute(statement).scalar_one()))
 
     async def column(self, statement: str) -> list[Any]:
-        return await self.broker.reader.read(lambda conn: list(conn.execute(text(statement)).scalars()))
+        return await self.broker.engine.reader.read(lambda conn: list(conn.execute(text(statement)).scalars()))
 
     async def receive(self, invisible_ms: int) -> None:
         """One message, held."""
@@ -89,7 +89,7 @@ async def a_server(url: str, machine: Machine, **more: Any) -> AsyncIterator[Ser
     migrate.upgrade(database)
     clock = machine.clock()
     broker = TestedBroker(database, clock, auto_create=True, shared=not database.is_sqlite, **more)
-    broker.writer.start()
+    broker.engine.writer.start()
     await broker.timekeeper.start()
     await broker.start()
     await broker.servers.list_at("127.0.0.1:1")
@@ -145,7 +145,7 @@ class TestAJumpBetweenTwoRuns:
         machine.set_clock(100 * HOUR)
         async with a_server(database_url, machine) as server:
             with monkeypatch.context() as broken:
-                broken.setattr(server.broker.writer, "submit", AsyncMock(side_effect=StoreUnavailable()))
+                broken.setattr(server.broker.engine.writer, "submit", AsyncMock(side_effect=StoreUnavailable()))
                 with pytest.raises(StoreUnavailable):
                     await server.broker.timekeeper.confirm()
             assert "popmq clock confirm" in server.hints()
@@ -257,11 +257,11 @@ class TestAJumpWhileItRuns:
             deliver_at_ms = int(machine.wall_ms) + 12_000
             await server.send(message_type=MessageType.DELAY, deliver_at_ms=deliver_at_ms)
             machine.run(11.9)
-            server.broker.pending.check_due()
+            server.broker.producing.pending.check_due()
             await server.broker.settle()
             assert await server.count("pending") == 1
             machine.run(0.2)
-            server.broker.pending.check_due()
+            server.broker.producing.pending.check_due()
             async with until_gone(server):
                 assert await server.count("message") == 2
 

@@ -141,7 +141,7 @@ async def test_racing_clients_never_hold_one_queue_together(pair: Pair, seed: in
     holders: dict[QueueName, str] = {}
 
     async def contend(broker: RunningBroker, client_id: str) -> int:
-        chance, locks, got = random.Random(f"{seed}{client_id}"), broker.broker.queue_locks, 0
+        chance, locks, got = random.Random(f"{seed}{client_id}"), broker.broker.sessions.queue_locks, 0
         for _ in range(30):
             wish = chance.sample(NAMES, chance.randint(1, 4))
             for name in await locks.lock(GROUP, client_id, wish):
@@ -163,10 +163,10 @@ async def test_racing_clients_never_hold_one_queue_together(pair: Pair, seed: in
 @pytest.mark.row("F3")
 async def test_of_many_that_wait_for_a_lock_to_lapse_one_gets_it(pair: Pair) -> None:
     await pair[0].topic(queues=4)
-    assert await pair[0].broker.queue_locks.lock(GROUP, "frozen", NAMES) == NAMES
+    assert await pair[0].broker.sessions.queue_locks.lock(GROUP, "frozen", NAMES) == NAMES
 
     async def all_try() -> list[list[QueueName]]:
-        tries = (pair[n % 2].broker.queue_locks.lock(GROUP, f"c{n}", NAMES[n % 3 :]) for n in range(8))
+        tries = (pair[n % 2].broker.sessions.queue_locks.lock(GROUP, f"c{n}", NAMES[n % 3 :]) for n in range(8))
         return await asyncio.gather(*tries)
 
     pair[0].clock._now_ms += LAPSE_MS - 1
@@ -180,33 +180,33 @@ async def test_a_lock_taken_again_is_not_undone_by_the_unlock_before_it(pair: Pa
     """Though both are written in one transaction."""
     await pair[0].topic(queues=4)
     inner = pair[0].broker
-    await inner.queue_locks.lock(GROUP, "c1", NAMES)
+    await inner.sessions.queue_locks.lock(GROUP, "c1", NAMES)
     group = await inner.catalog.group(GROUP)
     topic = await inner.catalog.topic(TOPIC)
-    given_up = inner.writer.submit(Unlock(group, "c1", topic.queues))
-    again = inner.writer.submit(Lock(group, "c1", topic.queues))
+    given_up = inner.engine.writer.submit(Unlock(group, "c1", topic.queues))
+    again = inner.engine.writer.submit(Lock(group, "c1", topic.queues))
     await given_up
     assert await again == list(topic.queues)
-    assert await inner.queue_locks.lock(GROUP, "c2", NAMES) == []
+    assert await inner.sessions.queue_locks.lock(GROUP, "c2", NAMES) == []
 
 
 async def test_a_group_that_consumes_message_by_message_has_no_locks(pair: Pair) -> None:
     await pair[0].topic(queues=4)
     await pair[0].receive()
     with pytest.raises(BadRequest, match="'billing' consumes in mode POP"):
-        await pair[1].broker.queue_locks.lock(GROUP, "c1", NAMES)
+        await pair[1].broker.sessions.queue_locks.lock(GROUP, "c1", NAMES)
 
 
 async def test_a_first_lock_fixes_the_mode(pair: Pair) -> None:
     await pair[0].topic(queues=4)
-    await pair[0].broker.queue_locks.lock(GROUP, "c1", NAMES)
+    await pair[0].broker.sessions.queue_locks.lock(GROUP, "c1", NAMES)
     with pytest.raises(BadRequest, match="'billing' consumes in mode PULL"):
         await pair[1].receive()
 
 
 async def test_a_queue_that_is_not_there_is_named(pair: Pair) -> None:
     await pair[0].topic(queues=4)
-    locks = pair[0].broker.queue_locks
+    locks = pair[0].broker.sessions.queue_locks
     with pytest.raises(BadRequest, match="topic 'orders' has no queue 4; it has 4, numbered 0 to 3"):
         await locks.lock(GROUP, "c1", [*NAMES, QueueName(TOPIC, 4)])
     with pytest.raises(TopicNotFound, match="topic 'nowhere' does not exist"):
@@ -217,17 +217,17 @@ async def test_a_queue_that_is_not_there_is_named(pair: Pair) -> None:
 async def test_a_group_that_is_made_again_has_no_locks_of_the_one_before(pair: Pair) -> None:
     a, b = pair
     await a.topic(queues=4)
-    assert await a.broker.queue_locks.lock(GROUP, "c1", NAMES) == NAMES
-    await b.broker.queue_locks.lock(Resource("", "shipping"), "c1", NAMES)
+    assert await a.broker.sessions.queue_locks.lock(GROUP, "c1", NAMES) == NAMES
+    await b.broker.sessions.queue_locks.lock(Resource("", "shipping"), "c1", NAMES)
     await a.broker.catalog.delete_group(GROUP)
     await a.broker.settle()
     assert [row.locks for row in await a.query("SELECT COUNT(*) AS locks FROM queue_lock")] == [len(NAMES)]
     await until(lambda: GROUP not in b.broker.catalog._groups)
     await b.group()
-    assert await b.broker.queue_locks.lock(GROUP, "c2", NAMES) == NAMES
-    assert await a.broker.queue_locks.lock(GROUP, "c1", NAMES) == []
-    await a.broker.queue_locks.unlock(GROUP, "c1", NAMES)
-    assert await a.broker.queue_locks.lock(GROUP, "c3", NAMES) == [], "c2 has them"
+    assert await b.broker.sessions.queue_locks.lock(GROUP, "c2", NAMES) == NAMES
+    assert await a.broker.sessions.queue_locks.lock(GROUP, "c1", NAMES) == []
+    await a.broker.sessions.queue_locks.unlock(GROUP, "c1", NAMES)
+    assert await a.broker.sessions.queue_locks.lock(GROUP, "c3", NAMES) == [], "c2 has them"
 
 
 async def test_a_holder_of_a_deleted_group_is_told_which_one_is_gone(sqlite_url: str, postgres_url: str) -> None:
@@ -240,15 +240,15 @@ async def test_a_holder_of_a_deleted_group_is_told_which_one_is_gone(sqlite_url:
             await brokers[0].topic(queues=4)
             await brokers[0].group()
             for each in brokers:
-                await each.broker.queue_locks.lock(GROUP, "c1", NAMES)
+                await each.broker.sessions.queue_locks.lock(GROUP, "c1", NAMES)
             await brokers[0].broker.catalog.delete_group(GROUP)
             await until(lambda: not any(GROUP in each.broker.catalog._groups for each in brokers))  # noqa: B023
             for each in brokers:
-                for call in (each.broker.queue_locks.lock, each.broker.queue_locks.unlock):
+                for call in (each.broker.sessions.queue_locks.lock, each.broker.sessions.queue_locks.unlock):
                     with pytest.raises(ConsumerGroupNotFound, match="'billing' does not exist"):
                         await call(GROUP, "c1", NAMES)
                 with pytest.raises(ConsumerGroupNotFound, match="'billing' does not exist"):
-                    await each.broker.group_members.of(GROUP)
+                    await each.broker.sessions.group_members.of(GROUP)
 
 
 # ---- At two servers ----
@@ -282,13 +282,13 @@ async def test_who_gives_up_and_takes_waits_for_nobody_who_waits_for_it(servers:
     with rollbacks_of(servers.a) as of_a, rollbacks_of(servers.b) as of_b:
         for _ in range(20):
             for inner, own in zip(brokers, (high, low), strict=True):
-                await inner.writer.submit(Lock(group, "c1", own))
+                await inner.engine.writer.submit(Lock(group, "c1", own))
             answers = [
-                inner.writer.submit(wish)
+                inner.engine.writer.submit(wish)
                 for inner, own, other in ((brokers[0], high, low), (brokers[1], low, high))
                 for wish in (Unlock(group, "c1", own), Lock(group, "c2", other))
             ]
             await asyncio.gather(*answers)
             for client_id in ("c1", "c2"):
-                await brokers[0].writer.submit(Unlock(group, client_id, topic.queues))
+                await brokers[0].engine.writer.submit(Unlock(group, client_id, topic.queues))
     assert not of_a + of_b

@@ -35,7 +35,7 @@ async def test_members_are_told_who_comes_and_who_goes(broker: RunningBroker) ->
     await come(broker)
     await settled(broker)
     await until(lambda: len(heard.told) == 1)
-    broker.broker.clients.ended("c1")
+    broker.broker.sessions.clients.ended("c1")
     await settled(broker)
     await until(lambda: len(heard.told) == 2)
     assert heard.told[0].members != heard.told[1].members
@@ -46,7 +46,7 @@ async def test_many_changes_at_once_are_told_in_one_or_two(broker: RunningBroker
     await asyncio.gather(*(come(broker, f"c{number}") for number in range(50)))
     await settled(broker)
     await settled(broker)
-    latest = await broker.broker.group_members.notices.view(GROUP)
+    latest = await broker.broker.sessions.group_members.notices.view(GROUP)
     await until(lambda: heard.told[-1:] == [latest])
     assert len(heard.told) <= 3
 
@@ -71,12 +71,12 @@ async def test_other_groups_are_not_told(broker: RunningBroker) -> None:
 
 
 async def test_nothing_is_kept_of_streams_that_have_ended(broker: RunningBroker) -> None:
-    heard, notices = Heard(broker), broker.broker.group_members.notices
+    heard, notices = Heard(broker), broker.broker.sessions.group_members.notices
     await come(broker)
     await come(broker, "c2")
     notices.leave(heard.listener)
     for name in ("c1", "c2"):
-        broker.broker.clients.ended(name)
+        broker.broker.sessions.clients.ended(name)
     await settled(broker)
     assert (notices._listeners, notices._waiting, notices._paused) == ({}, set(), set())
     heard = Heard(broker)
@@ -92,7 +92,7 @@ async def test_members_at_other_servers_are_told(servers: SeveralBrokers) -> Non
     await come(servers.a)
     await until(lambda: all(len(each.told) == 1 for each in heard))
     await servers.advance(NOTIFY_PAUSE_MS)
-    servers.a.broker.clients.ended("c1")
+    servers.a.broker.sessions.clients.ended("c1")
     await until(lambda: all(len(each.told) == 2 for each in heard))
     assert heard[0].told == heard[1].told
 
@@ -114,7 +114,7 @@ async def test_a_reset_is_told_at_every_server(servers: SeveralBrokers) -> None:
     await servers.a.receive()
     heard = [Heard(servers.a), Heard(servers.b)]
 
-    await servers.a.broker.writer.submit(_Reset())
+    await servers.a.broker.engine.writer.submit(_Reset())
     await until(lambda: all([told.resets for told in each.told] == [1] for each in heard))
 
 

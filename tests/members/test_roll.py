@@ -23,7 +23,7 @@ Pair = tuple[RunningBroker, RunningBroker]
 
 async def shares(broker: RunningBroker, *client_ids: str) -> list[list[int]]:
     topic = await broker.broker.catalog.topic(TOPIC)
-    members = broker.broker.group_members
+    members = broker.broker.sessions.group_members
     return [[queue.number for queue in await members.share_of(each, GROUP, topic)] for each in client_ids]
 
 
@@ -71,20 +71,20 @@ async def test_a_member_of_a_deleted_group_is_written_once_and_hinders_nothing(
     await come(broker)
     await broker.broker.catalog.delete_group(GROUP)
     joins = 0
-    submit = broker.broker.writer.submit
+    submit = broker.broker.engine.writer.submit
 
     async def count(request: Any, **more: Any) -> Any:
         nonlocal joins
         joins += isinstance(request, members_sql.JoinGroup)
         return await submit(request, **more)
 
-    monkeypatch.setattr(broker.broker.writer, "submit", count)
+    monkeypatch.setattr(broker.broker.engine.writer, "submit", count)
     inner = broker.broker
-    inner.group_members.rejoin("c1", inner.group_members._here["c1"])
+    inner.sessions.group_members.rejoin("c1", inner.sessions.group_members._here["c1"])
     for _ in range(5):
         await broker.advance(RETRY_MS)
     assert joins == 1
-    assert "c1" not in inner.background._waiting
+    assert "c1" not in inner.engine.background._waiting
 
 
 async def test_who_comes_back_to_a_group_made_again_is_in_that_one(pair: Pair) -> None:
@@ -94,7 +94,7 @@ async def test_who_comes_back_to_a_group_made_again_is_in_that_one(pair: Pair) -
     await broker.broker.settle()
     await broker.broker.catalog.delete_group(GROUP)
     await broker.group()
-    broker.broker.clients.seen("c1")
+    broker.broker.sessions.clients.seen("c1")
     await broker.broker.settle()
     assert await listed(broker) == ["c1"]
 
@@ -108,9 +108,9 @@ async def test_of_two_streams_one_may_break(servers: SeveralBrokers) -> None:
     await come(a, "c1", stream="at a")
     await come(a, "c2", stream="at a too")
     await come(b, "c1", stream="at b")
-    b.broker.clients.disconnected("c1", "at b")
+    b.broker.sessions.clients.disconnected("c1", "at b")
     await servers.advance(SECOND)
-    await until(lambda: "c1" not in b.broker.group_members._here)
+    await until(lambda: "c1" not in b.broker.sessions.group_members._here)
     await servers.advance(NOTIFY_PAUSE_MS)
     await servers.advance(NOTIFY_PAUSE_MS)
     assert await listed(b) == ["c1", "c2"]
@@ -120,19 +120,19 @@ async def test_of_two_streams_one_may_break(servers: SeveralBrokers) -> None:
 async def test_a_late_call_does_not_take_a_member_from_where_it_is(servers: SeveralBrokers) -> None:
     a, b = servers.a, servers.b
     await come(a, stream="at a")
-    a.broker.clients.disconnected("c1", "at a")
+    a.broker.sessions.clients.disconnected("c1", "at a")
     await servers.advance(2 * SECOND)
     await come(b, stream="at b")
     before = await b.query("SELECT * FROM member")
-    a.broker.clients.call_closed(a.broker.clients.call_opened("c1"))
+    a.broker.sessions.clients.call_closed(a.broker.sessions.clients.call_opened("c1"))
     await servers.settle()
     assert await b.query("SELECT * FROM member") == before
     for _ in range(5):
         await servers.advance(30 * SECOND)
-        b.broker.clients.seen("c1")
-    assert not a.broker.clients.has("c1")
+        b.broker.sessions.clients.seen("c1")
+    assert not a.broker.sessions.clients.has("c1")
     assert await listed(b) == ["c1"]
-    b.broker.clients.ended("c1")
+    b.broker.sessions.clients.ended("c1")
     await servers.settle()
     await servers.advance(NOTIFY_PAUSE_MS)
     assert await listed(b) == [], "and nobody brings it back"
@@ -142,10 +142,10 @@ async def test_a_notice_that_was_missed_is_made_up_for(servers: SeveralBrokers) 
     a = servers.a
     await come(a)
     await servers.advance(NOTIFY_PAUSE_MS)
-    conn = a.broker.database.writing.connect()
-    a.broker.database.begin(conn)
+    conn = a.broker.engine.database.writing.connect()
+    a.broker.engine.database.begin(conn)
     conn.exec_driver_sql("DELETE FROM member")
-    a.broker.database.commit(conn)
+    a.broker.engine.database.commit(conn)
     conn.close()
     a.broker._on_notification(Notification("", signals=frozenset({EVERYTHING})))
     await servers.advance(NOTIFY_PAUSE_MS)
@@ -154,13 +154,13 @@ async def test_a_notice_that_was_missed_is_made_up_for(servers: SeveralBrokers) 
 
 
 async def test_nothing_is_kept_of_members_that_have_left(pair: Pair) -> None:
-    members = pair[0].broker.group_members
+    members = pair[0].broker.sessions.group_members
     for name in ("c1", "c2"):
         await come(pair[0], name, stream=name)
     other = await pair[0].broker.catalog.group(Resource("", "shipping"))
     await members.join("c1", members._here["c1"]._replace(group=other))
     assert set(members._refresh._here) == {GROUP, other.name}
     for name in ("c1", "c2"):
-        pair[0].broker.clients.ended(name)
+        pair[0].broker.sessions.clients.ended(name)
     await pair[0].broker.settle()
     assert (members._refresh._here, members._refresh._listeners, members.notices._listeners) == ({}, {}, {})

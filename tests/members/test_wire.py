@@ -16,23 +16,18 @@ from popproto.v1.legacy_pb2_grpc import LegacyStub
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
 from popserver.access.flow import Rules
-from popserver.administration.flow import Administration
 from popserver.engine.clock import ManualClock
 from popserver.members.flow import Membership
 from popserver.members.notices import NOTIFY_PAUSE_MS
 from popserver.model.errors import StoreUnavailable
 from popserver.model.names import Resource
 from popserver.model.topic import NewTopic
-from popserver.services import Services
-from tests.support.door import GROUP, LIMITS, TOPIC, Door, headers, opened
+from popserver.services.administration import operations_of
+from tests.support.door import GROUP, TOPIC, Door, headers, opened
 from tests.support.running_broker import PATIENCE_S, until
 from tests.support.signing import signed
 
 SECOND = 1_000
-
-
-def operations_of(door: Door) -> Administration:
-    return Services(door.broker, LIMITS, "", "", pb.Endpoints()).operations()
 
 
 def settings(
@@ -61,7 +56,7 @@ async def stream_of(door: Door, client_id: str, **said: Any) -> AsyncIterator[tu
 
 async def frame_of(door: Door, stream: Any) -> Any:
     """The next frame, as soon as a group may be told again."""
-    clock = door.broker.clock
+    clock = door.broker.engine.clock
     assert isinstance(clock, ManualClock)
     await clock.advance(NOTIFY_PAUSE_MS, door.broker.settle)
     async with asyncio.timeout(PATIENCE_S):
@@ -115,7 +110,7 @@ async def test_a_pull_consumer_that_subscribes_is_a_member(door: Door) -> None:
         )
         (entry,) = first.subscriptions
         assert (entry.topic.name, entry.expression.type, entry.expression.expression) == (TOPIC.name, pb.TAG, "a || b")
-        assert first.joined_at.ToMilliseconds() == door.broker.clock.now_ms()
+        assert first.joined_at.ToMilliseconds() == door.broker.engine.clock.now_ms()
 
 
 async def test_others_are_no_members(door: Door) -> None:
@@ -141,7 +136,12 @@ async def test_a_goodbye_before_the_settings_are_answered_counts(
     door: Door, breaks_off: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else nobody would ever take back the membership that is written after it."""
-    inner, asked, may_go_on, joined = door.broker.group_members, asyncio.Event(), asyncio.Event(), asyncio.Event()
+    inner, asked, may_go_on, joined = (
+        door.broker.sessions.group_members,
+        asyncio.Event(),
+        asyncio.Event(),
+        asyncio.Event(),
+    )
     joins = inner.join
 
     async def join(client_id: str, membership: Membership) -> None:
@@ -177,7 +177,7 @@ async def test_an_unknown_model_is_refused_by_name(door: Door) -> None:
         refusal = (await stream.read()).status
     assert refusal.code == pb.INVALID_CLIENT_PROPERTIES
     assert "'popmq.model' is 'ANYCAST'; choose one of CLUSTERING, BROADCASTING" in refusal.message
-    assert door.broker.group_members._here == {}
+    assert door.broker.sessions.group_members._here == {}
 
 
 # ---- Notices ----
@@ -230,8 +230,8 @@ async def test_nothing_is_kept_of_streams_that_have_ended(door: Door) -> None:
     async with stream_of(door, "c1") as (stream, _):
         await stream.write(wire.TelemetryCommand(settings=settings(expression="b")))
         await stream.read()
-    notices = door.broker.group_members.notices
-    door.broker.clients.ended("c1")
+    notices = door.broker.sessions.group_members.notices
+    door.broker.sessions.clients.ended("c1")
     await until(lambda: not notices._listeners)
 
 
@@ -279,7 +279,7 @@ async def test_a_lock_is_one_clients_for_60_s(door: Door) -> None:
     assert (other.status.code, list(other.locked)) == (pb.OK, names(2))
     assert (await unlock(door, "c1", *names(0))).status.code == pb.OK
     assert list((await lock(door, "c2", *names(0, 1))).locked) == names(0)
-    clock = door.broker.clock
+    clock = door.broker.engine.clock
     assert isinstance(clock, ManualClock)
     await clock.advance(60 * SECOND, door.broker.settle)
     assert list((await lock(door, "c2", *names(0, 1))).locked) == names(0, 1)
@@ -306,7 +306,7 @@ async def test_locks_that_cannot_be_are_refused(door: Door) -> None:
 async def test_members_of_different_models_are_warned_of(door: Door) -> None:
     with capture_logs() as logs:
         async with stream_of(door, "c1"), stream_of(door, "c2", model="BROADCASTING"):
-            facts = await operations_of(door).group(Resource("", GROUP.name))
+            facts = await operations_of(door.broker).group(Resource("", GROUP.name))
     (warning,) = [each for each in logs if each["log_level"] == "warning"]
     assert (warning["wants"], warning["other_wants"]) == ("model BROADCASTING", "model CLUSTERING")
     assert any("c1 has model CLUSTERING, c2 has model BROADCASTING" in hint for hint in facts.hints)
@@ -316,7 +316,7 @@ async def test_members_of_different_models_are_warned_of(door: Door) -> None:
 async def test_idle_members_are_shown_with_their_group(door: Door) -> None:
     await topic(door, 1)
     async with stream_of(door, "c1"), stream_of(door, "c2"):
-        facts = await operations_of(door).group(Resource("", GROUP.name))
+        facts = await operations_of(door.broker).group(Resource("", GROUP.name))
     assert {each.client_id: str(each.kind) for each in facts.consumers} == {"c1": "PULL", "c2": "PULL"}
     assert any("1 of the 2 members of group 'counters' have no queue to consume (c2)" in hint for hint in facts.hints)
 

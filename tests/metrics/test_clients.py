@@ -21,7 +21,6 @@ from structlog.testing import capture_logs
 
 from popproto.v2 import definition_pb2 as pb
 from popserver.access.users import Users
-from popserver.app import App
 from popserver.clients.settings import ask_for_metrics
 from popserver.metrics.client_numbers import LIMITS_MS
 from popserver.metrics.rpc import MISSING_MAX
@@ -159,7 +158,7 @@ async def test_without_the_extra_the_server_runs_and_says_so(sqlite_url: str, mo
     monkeypatch.delattr("popserver.metrics.rpc", raising=False)
     with capture_logs() as said:
         async with started(sqlite_url, client_metrics=True) as app:
-            assert app.client_meters is None
+            assert app.monitoring.client_meters is None
     assert [each for each in said if "pip install 'popmq[otlp]'" in each["event"]]
 
 
@@ -200,8 +199,8 @@ async def test_a_deleted_topic_gives_its_room_back(database_url: str, monkeypatc
         await app.broker.catalog.create_topic(NewTopic(OTHER, 1))
         assert not (await export(app.endpoint, of_topics("orders", "parcels"))).ByteSize()
         await app.broker.catalog.delete_topic(OTHER)
-        assert app.client_meters is not None
-        monkeypatch.setattr(app.client_meters, "_swept_ms", 0)  # the last sweep is long ago
+        assert app.monitoring.client_meters is not None
+        monkeypatch.setattr(app.monitoring.client_meters, "_swept_ms", 0)  # the last sweep is long ago
         assert not (await export(app.endpoint, of_topics("orders"))).ByteSize()
         samples = await scraped(app)
         assert value(samples, "popmq_budget_used", budget="client metrics") == 1
@@ -213,7 +212,7 @@ async def test_a_caller_sends_numbers_of_what_it_may_use(database_url: str) -> N
         for name in (TOPIC, OTHER):
             await app.broker.catalog.create_topic(NewTopic(name, 1))
         await app.broker.catalog.create_group(NewGroup(GROUP))
-        users = Users(app.broker.writer, app.broker.reader, app.access)
+        users = Users(app.broker.engine.writer, app.broker.engine.reader, app.access)
         await users.add("alice", SECRET, is_admin=False)
         pub, topics = (Action.PUB,), ResourceKind.TOPIC
         await users.add_policy("alice", Effect.ALLOW, pub, topics, Resource("", "orders"))
@@ -265,7 +264,6 @@ def test_clients_that_can_send_them_are_asked(language: int, must_sign: bool, is
     assert (merged.metric.endpoints == merged.access_point) is is_asked
 
 
-def test_the_app_has_no_client_meters_by_default(sqlite_url: str) -> None:
-    from popserver.config import GivenConfig
-
-    assert App(GivenConfig(database_url=sqlite_url)).client_meters is None
+async def test_a_server_has_no_client_meters_by_default(sqlite_url: str) -> None:
+    async with started(sqlite_url) as app:
+        assert app.monitoring.client_meters is None

@@ -7,7 +7,7 @@ import asyncio
 from sqlalchemy import Engine, create_engine, make_url
 
 from popclient import sql
-from popserver.broker import Broker
+from popserver.broker.broker import Broker
 from popserver.engine.meters import Created, Delivered
 from popserver.model.errors import AlreadyExists
 from popserver.model.names import Resource
@@ -21,7 +21,7 @@ from tests.web.conftest import started
 
 def only(broker: Broker, *, grouped: bool) -> Delivered:
     """The counts of the only pair of a group, or of no group, and a topic."""
-    [found] = [each for (group_id, _), each in broker.meters.delivered.items() if bool(group_id) is grouped]
+    [found] = [each for (group_id, _), each in broker.engine.meters.delivered.items() if bool(group_id) is grouped]
     return found
 
 
@@ -54,7 +54,7 @@ async def test_messages_of_users_transactions_count_when_they_enter_their_queue(
         await app.broker.catalog.create_topic(
             NewTopic(Resource("", "orders"), 1, (MessageType.NORMAL, MessageType.DELAY))
         )
-        meters = app.broker.meters
+        meters = app.broker.engine.meters
         await asyncio.to_thread(_enqueue, engine)
         await until(lambda: sum(each.sizes.count for each in meters.sent.values()) == 2)
         found = {kind: (sent.sizes.count, sent.sizes.total) for (_, kind), sent in meters.sent.items()}
@@ -71,7 +71,7 @@ def _enqueue(engine: Engine) -> None:
 
 
 async def test_creating_counts_also_if_it_is_refused(broker: RunningBroker) -> None:
-    created = broker.broker.meters.created
+    created = broker.broker.engine.meters.created
     before = created[Created.TOPIC][True].count
     catalog = broker.broker.catalog
     await catalog.create_topic(NewTopic(Resource("", "new"), 1))

@@ -213,8 +213,8 @@ async def test_what_is_not_known_is_absent(database_url: str, monkeypatch: pytes
         assert [each["event"] for each in said].count("no numbers of the store for metrics") == 1
         monkeypatch.undo()
         monkeypatch.setattr(exporters, "REMEMBERED_S", -1.0)
-        assert app.exporter is not None
-        monkeypatch.setattr(app.exporter._watch, "_next_s", 0.0)
+        assert app.monitoring.exporter is not None
+        monkeypatch.setattr(app.monitoring.exporter._watch, "_next_s", 0.0)
         assert value(await scraped(app), "rocketmq_topic_number") == 0
 
 
@@ -298,7 +298,7 @@ async def test_consumers_of_many_groups_take_a_tenth_of_the_series(
 ) -> None:
     async with started(sqlite_url, max_metric_series=500) as app:
         await app.broker.catalog.create_topic(NewTopic(Resource("", "orders"), 1))
-        monkeypatch.setattr(app.broker.clients, "here", _many_clients)
+        monkeypatch.setattr(app.broker.sessions.clients, "here", _many_clients)
         samples = await scraped(app)
         assert (
             len([name for name, _ in samples if name.endswith(("_consumer_connections", "_producer_connections"))])
@@ -328,8 +328,8 @@ async def test_counts_of_a_deleted_topic_end(sqlite_url: str) -> None:
         samples = await scraped(app)
         assert value(samples, "rocketmq_messages_in_total", topic="orders") is None
         assert value(samples, "popmq_acked_messages_total", topic="orders") is None
-        assert not app.broker.meters.sent
-        assert not app.broker.meters.delivered
+        assert not app.broker.engine.meters.sent
+        assert not app.broker.engine.meters.delivered
 
 
 @pytest.mark.parametrize("kind", ["sent", "ended", "timed", "delivered"])
@@ -368,8 +368,8 @@ async def test_counts_of_a_topic_that_the_last_read_did_not_see_are_kept(
         async with aio.Producer(app.endpoint) as producer:
             await producer.send("orders", "one")
         assert value(await scraped(app), "rocketmq_messages_in_total") is None
-        assert app.exporter is not None
-        monkeypatch.setattr(app.exporter._watch, "_next_s", 0.0)
+        assert app.monitoring.exporter is not None
+        monkeypatch.setattr(app.monitoring.exporter._watch, "_next_s", 0.0)
         assert value(await scraped(app), "rocketmq_messages_in_total", topic="orders") == 1
 
 
@@ -433,7 +433,7 @@ async def test_a_text_is_written_once_at_a_time_and_its_age_counts_from_its_end(
 
     monkeypatch.setattr(exporters, "choose_encoder", lambda _: (encode, "text/plain"))
     async with started(sqlite_url) as app:
-        exporter = app.exporter
+        exporter = app.monitoring.exporter
         assert exporter is not None
         asking = [asyncio.create_task(exporter.text("", compress=False)) for _ in range(5)]
         assert await asyncio.to_thread(begun.wait, 30)

@@ -68,8 +68,8 @@ def a_free_port() -> int:
 
 async def pushed(app: App) -> str:
     """One push; the reason why it failed."""
-    assert app.metric_push is not None
-    app.metric_push._log(failure := await app.metric_push._push())
+    assert app.monitoring.metric_push is not None
+    app.monitoring.metric_push._log(failure := await app.monitoring.metric_push._push())
     return failure
 
 
@@ -151,7 +151,7 @@ async def test_without_the_extra_the_server_runs_and_says_so(sqlite_url: str, mo
     monkeypatch.setattr(builtins, "__import__", without)
     with capture_logs() as said:
         async with started(sqlite_url, otlp_endpoint="http://127.0.0.1:4317") as app:
-            assert app.metric_push is None
+            assert app.monitoring.metric_push is None
     [line] = [each for each in said if "metrics are not pushed" in each["event"]]
     assert "pip install 'popmq[otlp]'" in line["event"]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from popserver.broker import Broker
+from popserver.broker.broker import Broker
 from popserver.model.errors import CommitUnknown, IllegalDeliveryTime, StoreUnavailable
 from popserver.model.message import Message, SendResult
 from popserver.model.names import Resource
@@ -42,7 +42,7 @@ class Stream:
         self.asked.append(check.stored.message.message_id)
 
     async def join(self, broker: RunningBroker, client_id: str) -> None:
-        await broker.broker.transactions.joined(client_id, self, [TOPIC], self.ask)
+        await broker.broker.producing.transactions.joined(client_id, self, [TOPIC], self.ask)
 
 
 async def checks(broker: RunningBroker) -> list[int]:
@@ -51,7 +51,7 @@ async def checks(broker: RunningBroker) -> list[int]:
 
 def refuse(broker: Broker, monkeypatch: pytest.MonkeyPatch, operation: Any, times: int) -> None:
     """The store refuses that operation, so often."""
-    submit, left = broker.writer.submit, [times]
+    submit, left = broker.engine.writer.submit, [times]
 
     async def refusing(request: Any, **more: Any) -> Any:
         if request.operation is operation and left[0]:
@@ -59,18 +59,18 @@ def refuse(broker: Broker, monkeypatch: pytest.MonkeyPatch, operation: Any, time
             raise StoreUnavailable("gone")
         return await submit(request, **more)
 
-    monkeypatch.setattr(broker.writer, "submit", refusing)
+    monkeypatch.setattr(broker.engine.writer, "submit", refusing)
 
 
 def requests_together(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> list[set[type]]:
     """The kinds of requests of each transaction from now on."""
-    run, together = broker.writer._run, list[set[type]]()
+    run, together = broker.engine.writer._run, list[set[type]]()
 
     def noting(batch: Any, *more: Any) -> None:
         together.append({type(entry.request) for entry in batch})
         run(batch, *more)
 
-    monkeypatch.setattr(broker.writer, "_run", noting)
+    monkeypatch.setattr(broker.engine.writer, "_run", noting)
     return together
 
 
@@ -110,7 +110,7 @@ async def test_if_the_store_is_gone_waiting_polls_go_on_waiting(
     await broker.send([delayed(broker)])
     polls = [await broker.poll(poll_ms=5 * MINUTE, client_id=name) for name in "ab"]
     polls.append(await broker.poll(poll_ms=5 * MINUTE, group=Resource("", "others")))
-    writer, failed = broker.broker.writer, list[set[type]]()
+    writer, failed = broker.broker.engine.writer, list[set[type]]()
     run, commit = writer._run, writer._commit
 
     def fail(batch: Any, result: Any, **more: Any) -> None:
@@ -155,7 +155,7 @@ async def test_a_broken_stream_passes_the_question_on(broker: RunningBroker) -> 
     (sent,) = await send_as(broker, "p1")
     await broker.advance(6 * SECOND)
     assert fine.asked == [sent.message_id]
-    assert broker.broker.transactions.producers.of_topic(TOPIC) == ["p2"]
+    assert broker.broker.producing.transactions.producers.of_topic(TOPIC) == ["p2"]
     assert await checks(broker) == [1]
 
 
@@ -175,7 +175,7 @@ async def test_the_newest_stream_of_a_producer_counts(broker: RunningBroker) -> 
     old, new = Stream(), Stream()
     await old.join(broker, "p1")
     await new.join(broker, "p1")
-    broker.broker.transactions.producers.left("p1", old)
+    broker.broker.producing.transactions.producers.left("p1", old)
     await send_as(broker, "p1")
     await broker.advance(6 * SECOND)
     assert (len(old.asked), len(new.asked)) == (0, 1)
@@ -197,20 +197,20 @@ async def test_a_queue_in_another_servers_hands_is_asked_for_again(
     broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (sent,) = await send_as(broker, "p1")
-    submit, answers = broker.broker.writer.submit, [False, False]
+    submit, answers = broker.broker.engine.writer.submit, [False, False]
 
     async def busy(request: Any, **more: Any) -> Any:
         if request.operation is half_messages.end_transaction and answers:
             return half_messages.Decision(is_made=answers.pop())
         return await submit(request, **more)
 
-    monkeypatch.setattr(broker.broker.writer, "submit", busy)
-    await broker.broker.transactions.end(TOPIC, sent.message_id, sent.transaction_id, Resolution.COMMIT)
+    monkeypatch.setattr(broker.broker.engine.writer, "submit", busy)
+    await broker.broker.producing.transactions.end(TOPIC, sent.message_id, sent.transaction_id, Resolution.COMMIT)
     assert len(await broker.receive()) == 1
 
 
 async def test_a_limit_of_ones_own(broker: RunningBroker) -> None:
-    broker.broker.sending._delay_ms_max = MINUTE
+    broker.broker.producing.sending._delay_ms_max = MINUTE
     (refusal,) = await broker.broker.send([delayed(broker, MINUTE + 1)])
     assert isinstance(refusal, IllegalDeliveryTime)
     (stored,) = await broker.broker.send([delayed(broker, MINUTE)])

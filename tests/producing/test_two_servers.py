@@ -33,7 +33,7 @@ class Producer:
         self.asked: list[str] = []
 
     async def join(self, server: RunningBroker, client_id: str) -> None:
-        await server.broker.transactions.joined(client_id, self, [TOPIC], self._ask)
+        await server.broker.producing.transactions.joined(client_id, self, [TOPIC], self._ask)
 
     async def _ask(self, check: Check) -> None:
         self.asked.append(check.stored.message.message_id)
@@ -48,8 +48,8 @@ async def test_what_one_server_took_another_lets_in(servers: SeveralBrokers) -> 
     await make_topic(servers)
     (sent,) = await servers.a.send([delayed(servers)])
     silence(servers.a)
-    servers.a.broker.pending._sleeper._closed = True
-    servers.a.broker.pending._sleeper._clear_alarm()
+    servers.a.broker.producing.pending._sleeper._closed = True
+    servers.a.broker.producing.pending._sleeper._clear_alarm()
     assert await servers.b.receive() == []
     poll = await servers.b.poll(poll_ms=10 * MINUTE)
     await servers.advance(2 * MINUTE)
@@ -74,7 +74,7 @@ async def test_each_enters_once_whoever_is_first(servers: SeveralBrokers) -> Non
     servers.clock._now_ms += MINUTE
     for _ in range(20):
         for server in (servers.a, servers.b):
-            server.broker.pending.check_due()
+            server.broker.producing.pending.check_due()
         await servers.advance(10)
     sent = sorted(each.message_id for batch in batches for each in batch)
     assert sorted(await ids_of(servers.a, "message")) == sent
@@ -90,7 +90,7 @@ async def test_any_server_decides_and_the_first_decision_counts(servers: Several
     async def end(server: RunningBroker, index: int, resolution: Resolution) -> Any:
         half = halves[index]
         try:
-            await server.broker.transactions.end(TOPIC, half.message_id, half.transaction_id, resolution)
+            await server.broker.producing.transactions.end(TOPIC, half.message_id, half.transaction_id, resolution)
         except InvalidTransactionId as refusal:
             return refusal
         return None

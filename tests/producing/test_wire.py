@@ -294,7 +294,7 @@ async def test_a_topic_takes_only_its_types(door: Door) -> None:
 async def test_a_key_counts_in_what_waits_to_be_stored(door: Door, system: dict[str, Any]) -> None:
     taken = (MessageType.NORMAL, MessageType.TRANSACTION)
     await door.broker.catalog.create_topic(NewTopic(Resource("", "bills"), 1, taken))
-    backlog = door.broker.budgets["send backlog"]
+    backlog = door.broker.engine.budgets["send backlog"]
     sent = await door.send(a_message(topic=topic("bills"), body=b"x", keys=["k"] * 50, **system))
     assert sent.status.code == pb.OK
     assert backlog.peak == 1 + 50 * 128, "a key of one byte has a row of the index"

@@ -31,7 +31,7 @@ async def door(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Door]:
 
 def delayed(door: Door, message_id: str = "m1", *, after_ms: int = MINUTE, **more: Any) -> pb.Message:
     message = a_message(message_id, **more)
-    convert.set_ms(message.system_properties.delivery_timestamp, door.broker.clock.now_ms() + after_ms)
+    convert.set_ms(message.system_properties.delivery_timestamp, door.broker.engine.clock.now_ms() + after_ms)
     return message
 
 

@@ -91,7 +91,7 @@ async def producer(door: Door, client_id: str, *topics: pb.Resource) -> AsyncIte
 async def gone(door: Door, client_id: str) -> None:
     """The server has noticed that the stream ended."""
     async with asyncio.timeout(PATIENCE_S):
-        while door.broker.transactions.producers.stream_of(client_id) is not None:  # noqa: ASYNC110
+        while door.broker.producing.transactions.producers.stream_of(client_id) is not None:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 
 
@@ -181,7 +181,7 @@ async def test_a_bad_decision_changes_nothing(
 ) -> None:
     transaction_id = await send_half(door)
     late = a_message("late")
-    convert.set_ms(late.system_properties.delivery_timestamp, door.broker.clock.now_ms() + 60 * S)
+    convert.set_ms(late.system_properties.delivery_timestamp, door.broker.engine.clock.now_ms() + 60 * S)
     await door.send(late)
     before = await door.digest()
     given: dict[str, Any] = {"transaction_id": transaction_id, "resolution": pb.COMMIT} | wrong
@@ -267,7 +267,7 @@ async def test_who_may_not_be_asked_about_one_topic_is_asked_about_others(door: 
     async with producer(door, CLIENT, TOPIC, other) as asked:
         await send_half(door, "m1")
         await send_half(door, "m2", topic=other)
-        producers = door.broker.transactions.producers
+        producers = door.broker.producing.transactions.producers
         stream, ask = producers.stream_of(CLIENT) or (None, None)
 
         async def ask_or_refuse(check: Check) -> None:
@@ -337,7 +337,7 @@ async def test_after_the_last_check_it_is_discarded(door: Door, clock: ManualClo
             await pass_(door, clock, 30 * S)
         (entry,) = [each for each in logs if each["event"] == "a half message was discarded"]
         assert (entry["topic"], entry["message_id"], entry["checks"]) == ("flights", "m1", 15)
-        assert door.broker.transactions.discarded == 1
+        assert door.broker.producing.transactions.discarded == 1
         assert (await end(door, transaction_id, pb.COMMIT)).code == pb.INVALID_TRANSACTION_ID
         assert await ids(door) == []
 
@@ -366,4 +366,4 @@ async def checks(door: Door) -> int:
     def look(conn: Any) -> int:
         return int(conn.exec_driver_sql("SELECT COALESCE(SUM(checks), 0) FROM pending").scalar_one())
 
-    return await door.broker.reader.read(look)
+    return await door.broker.engine.reader.read(look)

@@ -139,7 +139,7 @@ async def test_failed_messages_wait_too_and_no_attempt_is_burnt(broker: RunningB
     (held,) = await broker.query("SELECT attempt FROM delivery")
     await pause(broker)
     (before,) = [held.attempt]
-    broker.broker.clients.close()
+    broker.broker.sessions.clients.close()
     await broker.advance(24 * 3_600 * SECOND)
     assert set((await broker.states()).values()) == {State.READY}
     assert await broker.receive() == []
@@ -243,7 +243,7 @@ async def test_whatever_is_paused_and_resumed_order_stays_and_nothing_is_lost(
 
 async def pull(broker: RunningBroker, offset: int = 0, poll_ms: int = 0) -> Pulled:
     until_ms = broker.clock.now_ms() + poll_ms
-    return await broker.broker.pulls.pull(PullRequest(GROUP, TOPIC, 0, offset, 32, tags.parse("*"), until_ms))
+    return await broker.broker.consuming.pulls.pull(PullRequest(GROUP, TOPIC, 0, offset, 32, tags.parse("*"), until_ms))
 
 
 async def test_a_paused_group_pulls_nothing_and_stays_where_it_is(either_broker: RunningBroker) -> None:
@@ -346,10 +346,10 @@ async def test_too_many_calls_of_a_paused_group_are_refused(
 
 async def test_a_receive_that_waited_for_memory_gets_nothing_after_a_pause(broker: RunningBroker) -> None:
     (sent,) = await broker.send()
-    undelivered, limit = broker.broker.undelivered, broker.broker.budgets["undelivered"].limit
+    undelivered, limit = broker.broker.engine.undelivered, broker.broker.engine.budgets["undelivered"].limit
     undelivered.carry(limit)
     receive = asyncio.create_task(broker.receive(poll_ms=15 * SECOND))
-    await until(lambda: broker.broker.polls.open == 1)
+    await until(lambda: broker.broker.consuming.polls.open == 1)
     await pause(broker)
     undelivered.carried(limit)
     await until(lambda: broker.broker.paused.waiting == 1)

@@ -29,7 +29,7 @@ FOUND, NO_NEW, NO_MATCHED = PullStatus.FOUND, PullStatus.NO_NEW_MSG, PullStatus.
 async def pull(broker: RunningBroker, offset: int = 0, *, wanted: str = "*", poll_ms: int = 0, **more: Any) -> Pulled:
     wish: dict[str, Any] = {"group": GROUP, "topic": TOPIC, "queue_number": 0, "batch_size": 32} | more
     until_ms = broker.clock.now_ms() + poll_ms
-    return await broker.broker.pulls.pull(
+    return await broker.broker.consuming.pulls.pull(
         PullRequest(offset=offset, wanted=tags.parse(wanted), until_ms=until_ms, **wish)
     )
 
@@ -38,7 +38,7 @@ async def held(
     broker: RunningBroker, offset: int = 0, *, poll_ms: int = 15 * SECOND, **more: Any
 ) -> asyncio.Task[Pulled]:
     """A pull that has parked."""
-    parked = broker.broker.pulls.parked
+    parked = broker.broker.consuming.pulls.parked
     before = parked.count
     task = asyncio.create_task(pull(broker, offset, poll_ms=poll_ms, **more))
     await until(lambda: parked.count > before or task.done())
@@ -87,7 +87,7 @@ async def test_what_its_filter_refuses_leaves_it_held_and_moves_it_on(either_bro
     waiting = await held(either_broker, wanted="B")
     await either_broker.send([a_message(tag="A") for _ in range(3)])
     await either_broker.broker.settle()
-    await until(lambda: either_broker.broker.pulls.parked.count == 1)
+    await until(lambda: either_broker.broker.consuming.pulls.parked.count == 1)
     assert not waiting.done()
     await either_broker.send([a_message(tag="B")])
     pulled = await waiting
@@ -100,7 +100,7 @@ async def test_at_its_limit_it_tells_how_far_it_has_come(broker: RunningBroker) 
     waiting = await held(broker, wanted="B")
     await broker.send([a_message(tag="A") for _ in range(3)])
     await broker.broker.settle()
-    await until(lambda: broker.broker.pulls.parked.count == 1)
+    await until(lambda: broker.broker.consuming.pulls.parked.count == 1)
     await broker.advance(15 * SECOND)
     pulled = await waiting
     assert (pulled.status, pulled.next_offset) == (NO_MATCHED, 3)
@@ -161,11 +161,11 @@ async def test_a_ring_costs_one_look_however_many_wait(broker: RunningBroker) ->
     await broker.topic(queues=4)
     waiting = [await held(broker, queue_number=number % 4, group=Resource("", f"g{number}")) for number in range(12)]
     looks: list[str] = []
-    with watched(broker.broker.database, "SELECT", lambda: looks.append("look")):
+    with watched(broker.broker.engine.database, "SELECT", lambda: looks.append("look")):
         await broker.send()
         await until(lambda: sum(each.done() for each in waiting) == 3)
         await broker.broker.settle()
-    assert broker.broker.pulls.parked.count == 9
+    assert broker.broker.consuming.pulls.parked.count == 9
     # Once the ends of all; then each of the three its queue's end, its messages' sizes, the messages.
     assert len(looks) <= 1 + 3 * 3 + 2
     await broker.broker.drain()
@@ -189,7 +189,7 @@ async def test_nothing_is_missed_between_a_look_and_the_parking(
 ) -> None:
     """One message comes there and then, and no other to wake it."""
     await either_broker.topic()
-    looks, sent = either_broker.broker.pulls._batcher, list[SendResult]()
+    looks, sent = either_broker.broker.consuming.pulls._batcher, list[SendResult]()
     look = looks.read
 
     async def look_and_send(request: pulling_read.QueueRead) -> Pulled:
@@ -210,7 +210,7 @@ async def test_nothing_is_missed_while_the_ends_are_looked_at(
     """The one message comes when the look has passed its place."""
     await either_broker.topic()
     waiting = await held(either_broker)
-    parked, sent = either_broker.broker.pulls.parked, list[SendResult]()
+    parked, sent = either_broker.broker.consuming.pulls.parked, list[SendResult]()
     ends_of = parked._ends_of
 
     async def look_and_send(topic_id: int) -> pulling_parked.Ends:
@@ -237,7 +237,7 @@ async def test_a_look_that_takes_too_long_is_logged(broker: RunningBroker, cost_
 
     with (
         structlog.testing.capture_logs() as logs,
-        watched(broker.broker.database, "SELECT queue.queue_id, queue.number", time_passes),
+        watched(broker.broker.engine.database, "SELECT queue.queue_id, queue.number", time_passes),
     ):
         await pull(broker)
     assert [(each["log_level"], each["cost_ms"], each["group"]) for each in logs] == [
@@ -250,7 +250,7 @@ async def test_the_1025th_pull_of_a_group_on_a_topic_is_answered(broker: Running
     await broker.topic(queues=2)
     first = await held(broker)
     more = [asyncio.create_task(pull(broker, poll_ms=15 * SECOND, queue_number=n % 2)) for n in range(1_023)]
-    parked = broker.broker.pulls.parked
+    parked = broker.broker.consuming.pulls.parked
     await until(lambda: parked.count == wakeups.PARKED_PER_TOPIC_AND_GROUP_MAX)
     with pytest.raises(
         TooManyRequests, match=r"1024 pulls are waiting, too many for group 'billing' on topic 'orders'"
@@ -286,7 +286,7 @@ async def test_a_client_that_leaves_takes_its_pull_along(broker: RunningBroker) 
     await broker.topic()
     gone, here = await held(broker), await held(broker)
     gone.cancel()
-    await until(lambda: broker.broker.pulls.parked.count == 1)
+    await until(lambda: broker.broker.consuming.pulls.parked.count == 1)
     await broker.send()
     assert offsets(await here) == [0]
 
@@ -296,7 +296,7 @@ async def test_a_topic_that_is_deleted_ends_the_wait_at_the_next_ring(broker: Ru
     waiting = await held(broker)
     topic = await broker.broker.catalog.topic(TOPIC)
     await broker.broker.catalog.delete_topic(TOPIC)
-    broker.broker.pulls.parked.wake(topic.topic_id)
+    broker.broker.consuming.pulls.parked.wake(topic.topic_id)
     with pytest.raises(TopicNotFound, match="'orders'"):
         await waiting
 
@@ -311,8 +311,8 @@ async def test_a_store_that_does_not_answer_is_told_to_who_waits(
         raise StoreUnavailable
 
     topic = await broker.broker.catalog.topic(TOPIC)
-    monkeypatch.setattr(broker.broker.reader, "look_up", gone)
-    broker.broker.pulls.parked.wake(topic.topic_id)
+    monkeypatch.setattr(broker.broker.engine.reader, "look_up", gone)
+    broker.broker.consuming.pulls.parked.wake(topic.topic_id)
     with pytest.raises(StoreUnavailable):
         await waiting
     monkeypatch.undo()

@@ -185,10 +185,12 @@ async def test_what_rode_along_and_was_refused_is_tried_again(either_broker: Run
     await either_broker.send(3)
 
     async def pull() -> None:
-        await either_broker.broker.pulls.pull(PullRequest(GROUP, TOPIC, 0, 0, 1, TagFilter(), 0, commit_offset=5))
+        await either_broker.broker.consuming.pulls.pull(
+            PullRequest(GROUP, TOPIC, 0, 0, 1, TagFilter(), 0, commit_offset=5)
+        )
 
     await pull()
     await either_broker.send(2)
     await pull()
-    (stored,) = await either_broker.broker.offsets.fetch(GROUP, [QueueName(TOPIC, 0)])
+    (stored,) = await either_broker.broker.consuming.offsets.fetch(GROUP, [QueueName(TOPIC, 0)])
     assert (stored.offset, stored.resets) == (5, 0)

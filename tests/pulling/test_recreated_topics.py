@@ -41,13 +41,13 @@ async def anew(broker: RunningBroker, queues: int = 1) -> Topic:
 
 async def pull(broker: RunningBroker, offset: int, *, generation: int = 0, poll_ms: int = 0) -> Pulled:
     until_ms = broker.clock.now_ms() + poll_ms
-    return await broker.broker.pulls.pull(
+    return await broker.broker.consuming.pulls.pull(
         PullRequest(GROUP, TOPIC, 0, offset, 32, TagFilter(), until_ms, generation=generation)
     )
 
 
 async def stored(broker: RunningBroker) -> int:
-    (progress,) = await broker.broker.offsets.fetch(GROUP, [HERE])
+    (progress,) = await broker.broker.consuming.offsets.fetch(GROUP, [HERE])
     return progress.offset
 
 
@@ -57,7 +57,7 @@ async def test_each_topic_has_a_generation_of_its_own(either_broker: RunningBrok
     assert len({each.created_at_ms for each in topics}) == 1
     assert len({each.generation for each in topics}) == 4
     assert all(0 < each.generation < 1 << 63 for each in topics)
-    (progress,) = await either_broker.broker.offsets.fetch(GROUP, [HERE])
+    (progress,) = await either_broker.broker.consuming.offsets.fetch(GROUP, [HERE])
     assert progress.generation == topics[-1].generation
 
 
@@ -78,7 +78,7 @@ async def test_so_is_one_of_a_queue_that_the_new_topic_does_not_have(broker: Run
     before = await made(broker, 4)
     after = await anew(broker, queues=1)
     wish = PullRequest(GROUP, TOPIC, 3, 7, 32, TagFilter(), 0, generation=before.generation)
-    pulled = await broker.broker.pulls.pull(wish)
+    pulled = await broker.broker.consuming.pulls.pull(wish)
     assert (pulled.status, pulled.next_offset, pulled.generation) == (PullStatus.RECREATED, 0, after.generation)
 
 
@@ -88,19 +88,19 @@ async def test_a_pull_that_is_held_ends_when_the_topic_is_made_anew(either_broke
     before = await made(either_broker)
     generation = before.generation if knows else 0
     waiting = asyncio.create_task(pull(either_broker, 0, generation=generation, poll_ms=15 * SECOND))
-    await until(lambda: either_broker.broker.pulls.parked.count == 1)
+    await until(lambda: either_broker.broker.consuming.pulls.parked.count == 1)
     await either_broker.broker.catalog.delete_topic(TOPIC)
     assert not waiting.done(), "a topic may come"
     await either_broker.broker.catalog.create_topic(NewTopic(TOPIC, 1))
     assert (await waiting).status is PullStatus.RECREATED
-    assert not either_broker.broker.pulls._parked_at
+    assert not either_broker.broker.consuming.pulls._parked_at
 
 
 @pytest.mark.row("B9")
 async def test_so_does_one_that_was_about_to_be_held(broker: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     """The topic is made anew between its look and its parking."""
     await made(broker)
-    pulls = broker.broker.pulls
+    pulls = broker.broker.consuming.pulls
     look = pulls._read
     looks = 0
 
@@ -120,12 +120,12 @@ async def test_so_does_one_that_was_about_to_be_held(broker: RunningBroker, monk
 async def test_at_two_servers_it_is_the_same(servers: SeveralBrokers) -> None:
     before = await made(servers.a)
     waiting = asyncio.create_task(pull(servers.b, 0, generation=before.generation, poll_ms=15 * SECOND))
-    await until(lambda: servers.b.broker.pulls.parked.count == 1)
+    await until(lambda: servers.b.broker.consuming.pulls.parked.count == 1)
     await anew(servers.a)
     assert (await waiting).status is PullStatus.RECREATED
-    assert (await servers.b.broker.offsets.commit(GROUP, [NamedOffset(QueueName(TOPIC, 0, before.generation), 0)]))[
-        0
-    ].refusal is not None
+    assert (
+        await servers.b.broker.consuming.offsets.commit(GROUP, [NamedOffset(QueueName(TOPIC, 0, before.generation), 0)])
+    )[0].refusal is not None
 
 
 async def test_a_server_that_remembers_the_topic_before_looks_again(servers: SeveralBrokers) -> None:
@@ -145,15 +145,15 @@ async def test_a_commit_of_the_topic_before_changes_nothing(either_broker: Runni
     after = await anew(either_broker)
     await either_broker.send(3)
     late = NamedOffset(QueueName(TOPIC, 0, before.generation), 2)
-    (done,) = await either_broker.broker.offsets.commit(GROUP, [late])
+    (done,) = await either_broker.broker.consuming.offsets.commit(GROUP, [late])
     assert isinstance(done.refusal, TopicRecreated)
     assert "topic 'orders' was deleted and created again" in done.refusal.sentence
     assert (done.stored.offset, done.stored.generation) == (NO_OFFSET, after.generation)
     rides = PullRequest(GROUP, TOPIC, 0, 2, 32, TagFilter(), 0, commit_offset=2, generation=before.generation)
-    assert (await either_broker.broker.pulls.pull(rides)).status is PullStatus.RECREATED
+    assert (await either_broker.broker.consuming.pulls.pull(rides)).status is PullStatus.RECREATED
     assert await stored(either_broker) == NO_OFFSET
     timely = NamedOffset(QueueName(TOPIC, 0, after.generation), 2)
-    (done,) = await either_broker.broker.offsets.commit(GROUP, [timely])
+    (done,) = await either_broker.broker.consuming.offsets.commit(GROUP, [timely])
     assert (done.refusal, done.stored.offset, done.stored.generation) == (None, 2, after.generation)
 
 
@@ -162,7 +162,7 @@ async def test_a_message_of_the_topic_before_is_not_handed_back(either_broker: R
     await anew(either_broker)
     await either_broker.send(1)
     with pytest.raises(TopicRecreated):
-        await either_broker.broker.retries.send_back(
+        await either_broker.broker.consuming.retries.send_back(
             GROUP, "c", HandedBack(QueueName(TOPIC, 0, before.generation), 0, -1)
         )
     assert await stored(either_broker) == NO_OFFSET
@@ -175,7 +175,7 @@ async def test_no_topic_is_no_other_generation(strict_broker: RunningBroker) -> 
     await strict_broker.broker.catalog.delete_topic(TOPIC)
     with pytest.raises(TopicNotFound):
         await pull(strict_broker, 0, generation=topic.generation)
-    (done,) = await strict_broker.broker.offsets.commit(
+    (done,) = await strict_broker.broker.consuming.offsets.commit(
         GROUP, [NamedOffset(HERE._replace(generation=topic.generation), 0)]
     )
     assert isinstance(done.refusal, TopicNotFound)

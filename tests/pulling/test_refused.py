@@ -21,34 +21,42 @@ Act = Callable[[TestedBroker], Awaitable[object]]
 
 
 async def commit(broker: TestedBroker, queue: QueueName, offset: int) -> None:
-    for each in await broker.offsets.commit(GROUP, [NamedOffset(queue, offset)]):
+    for each in await broker.consuming.offsets.commit(GROUP, [NamedOffset(queue, offset)]):
         if each.refusal is not None:
             raise each.refusal
 
 
 async def pull(broker: TestedBroker, commit_offset: int) -> None:
-    await broker.pulls.pull(PullRequest(GROUP, TOPIC, 0, 0, 1, TagFilter(), 0, commit_offset))
+    await broker.consuming.pulls.pull(PullRequest(GROUP, TOPIC, 0, 0, 1, TagFilter(), 0, commit_offset))
+
+
+async def send_back(broker: TestedBroker, queue: QueueName, offset: int) -> None:
+    await broker.consuming.retries.send_back(GROUP, "c1", HandedBack(queue, offset))
 
 
 LEAVE_NO_GROUP: dict[str, Act] = {
     "a commit in an unknown topic": lambda broker: commit(broker, NOWHERE, 1),
     "a commit in an unknown queue": lambda broker: commit(broker, NO_SUCH_QUEUE, 0),
-    "a message of an unknown topic": lambda broker: broker.retries.send_back(GROUP, "c1", HandedBack(NOWHERE, 0)),
-    "a message of no offset": lambda broker: broker.retries.send_back(GROUP, "c1", HandedBack(HERE, -1)),
-    "progress in an unknown topic": lambda broker: broker.offsets.fetch(GROUP, [NOWHERE]),
-    "a lock of an unknown queue": lambda broker: broker.queue_locks.lock(GROUP, "c1", [NO_SUCH_QUEUE]),
-    "an unlock of an unknown queue": lambda broker: broker.queue_locks.unlock(GROUP, "c1", [NO_SUCH_QUEUE]),
+    "a message of an unknown topic": lambda broker: broker.consuming.retries.send_back(
+        GROUP, "c1", HandedBack(NOWHERE, 0)
+    ),
+    "a message of no offset": lambda broker: send_back(broker, HERE, -1),
+    "progress in an unknown topic": lambda broker: broker.consuming.offsets.fetch(GROUP, [NOWHERE]),
+    "a lock of an unknown queue": lambda broker: broker.sessions.queue_locks.lock(GROUP, "c1", [NO_SUCH_QUEUE]),
+    "an unlock of an unknown queue": lambda broker: broker.sessions.queue_locks.unlock(GROUP, "c1", [NO_SUCH_QUEUE]),
     "an import beyond the end": lambda broker: broker.progress().import_offsets(GROUP, [NamedOffset(HERE, END + 1)]),
 }
 LEAVE_NO_MODE: dict[str, Act] = {
     "a commit beyond the end": lambda broker: commit(broker, HERE, END + 1),
-    "a message that is not stored": lambda broker: broker.retries.send_back(GROUP, "c1", HandedBack(HERE, END)),
+    "a message that is not stored": lambda broker: broker.consuming.retries.send_back(
+        GROUP, "c1", HandedBack(HERE, END)
+    ),
 }
 FIX_THE_MODE: dict[str, Act] = {
     "a commit": lambda broker: commit(broker, HERE, 0),
     "a commit that rides along": lambda broker: pull(broker, 1),
-    "a message handed back": lambda broker: broker.retries.send_back(GROUP, "c1", HandedBack(HERE, 1)),
-    "a dead letter": lambda broker: broker.retries.send_back(GROUP, "c1", HandedBack(HERE, 1, -1)),
+    "a message handed back": lambda broker: broker.consuming.retries.send_back(GROUP, "c1", HandedBack(HERE, 1)),
+    "a dead letter": lambda broker: broker.consuming.retries.send_back(GROUP, "c1", HandedBack(HERE, 1, -1)),
 }
 
 

@@ -26,7 +26,7 @@ COUNT = 40
 
 async def hand_back(server: RunningBroker, offset: int, delay_level: int = 0) -> bool:
     failed = HandedBack(QueueName(TOPIC, 0), offset, delay_level)
-    return await server.broker.retries.send_back(GROUP, "c1", failed)
+    return await server.broker.consuming.retries.send_back(GROUP, "c1", failed)
 
 
 async def ids_in(server: RunningBroker, topic: str) -> list[bytes]:
@@ -60,8 +60,8 @@ async def test_a_pull_on_one_is_woken_by_what_falls_due_on_the_other(servers: Se
     await servers.a.send(1)
     until_ms = servers.clock.now_ms() + 15 * SECOND
     wish = PullRequest(GROUP, retry_topic(GROUP), 0, 0, 32, TagFilter(), until_ms)
-    waiting = asyncio.create_task(servers.b.broker.pulls.pull(wish))
-    await until(lambda: servers.b.broker.pulls.parked.count == 1)
+    waiting = asyncio.create_task(servers.b.broker.consuming.pulls.pull(wish))
+    await until(lambda: servers.b.broker.consuming.pulls.parked.count == 1)
     await hand_back(servers.a, 0)
     await servers.advance(10 * SECOND)
     assert len((await asyncio.wait_for(waiting, 60)).messages) == 1

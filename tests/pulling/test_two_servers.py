@@ -26,7 +26,7 @@ WAITING_FOR_A_LOCK = (
 
 async def commit(broker: RunningBroker, offset: int, group: Resource = GROUP) -> list[Committed]:
     wishes = [NamedOffset(QueueName(TOPIC, number), offset) for number in range(QUEUES)]
-    return await broker.broker.offsets.commit(group, wishes)
+    return await broker.broker.consuming.offsets.commit(group, wishes)
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ async def test_progress_never_goes_back_whoever_is_asked(both: SeveralBrokers) -
         done = await asyncio.gather(commit(both.a, offset), commit(both.b, offset + 1))
         assert all(each.refusal is None for several in done for each in several)
         for broker in (both.a, both.b):
-            stored = await broker.broker.offsets.fetch(GROUP, names)
+            stored = await broker.broker.consuming.offsets.fetch(GROUP, names)
             assert [(each.offset, each.resets) for each in stored] == [(offset + 1, 0)] * QUEUES
 
 
@@ -76,7 +76,7 @@ async def test_a_commit_waits_for_progress_before_it_has_a_queue(both: SeveralBr
 
 @pytest.mark.row("I3")
 async def test_a_search_by_time_passes_over_nothing_though_who_began_first_comes_last(servers: SeveralBrokers) -> None:
-    a, database = servers.a, servers.b.broker.database
+    a, database = servers.a, servers.b.broker.engine.database
     await a.topic()
     topic, start_ms = await a.broker.catalog.topic(TOPIC), servers.clock.now_ms()
     await a.send()
@@ -91,4 +91,4 @@ async def test_a_search_by_time_passes_over_nothing_though_who_began_first_comes
     assert [each.offset for each in await waiting] == [2, 3]
     rows = await a.query("SELECT stored_at_ms FROM message ORDER BY message_key")
     assert [row.stored_at_ms - start_ms for row in rows] == [0, 20, 20, 20]
-    assert await a.broker.offsets.at(QueueName(TOPIC, 0), start_ms + 10) == 1
+    assert await a.broker.consuming.offsets.at(QueueName(TOPIC, 0), start_ms + 10) == 1

@@ -244,7 +244,7 @@ async def test_what_rode_along_before_is_not_written_again(pull: Pull, door: Doo
     await make_topic(door)
     await door.send(a_message("m0"))
     commits: list[object] = []
-    writer: Any = door.broker.writer
+    writer: Any = door.broker.engine.writer
     submit = writer.submit
     writer.submit = lambda request, **o: commits.append(request.operation.__name__) or submit(request, **o)
     for offset in (1, 1, 1):

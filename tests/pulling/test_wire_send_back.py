@@ -54,7 +54,7 @@ async def test_what_one_member_hands_back_another_pulls_later(timed_door: Door) 
     assert (answer.status.code, answer.is_dead_letter) == (pb.OK, False)
     assert (await update_offset(timed_door, 3)).code == pb.OK
     waiting = asyncio.create_task(pull(timed_door, client_id="b", message_queue=queue(0, RETRIES), poll_ms=15 * SECOND))
-    await until(lambda: timed_door.broker.pulls.parked.count == 1)
+    await until(lambda: timed_door.broker.consuming.pulls.parked.count == 1)
     await advance(timed_door, 10 * SECOND - 1)
     assert not waiting.done()
     await advance(timed_door, 1)

@@ -130,7 +130,7 @@ class Live:
     async def progress(self, group: str = "", topic: str = "") -> dict[int, int]:
         """The group's, by queue, as the server has stored it."""
         names = {"topic": topic or self.topic, "group": group or self.group}
-        reading = self.server.app.broker.reader.read(lambda conn: conn.execute(PROGRESS, names).all())
+        reading = self.server.app.broker.engine.reader.read(lambda conn: conn.execute(PROGRESS, names).all())
         return {row.number: row.next_offset for row in await asyncio.to_thread(self.server.run, reading)}
 
     async def stored(self, offset: int) -> None:

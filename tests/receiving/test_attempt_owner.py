@@ -7,7 +7,7 @@ import pytest
 from popproto.v1 import bulk_pb2
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
-from popserver.services import BULK
+from popserver.services.clients import BULK
 from popserver.transport import convert
 from tests.support.door import GROUP, TOPIC, Door, a_message, headers
 from tests.support.receiving import push

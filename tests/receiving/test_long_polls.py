@@ -136,7 +136,7 @@ async def test_another_topics_message_wakes_nobody(broker: RunningBroker) -> Non
     await broker.send([a_message(other)])
     await broker.broker.settle()
     assert not poll.done()
-    assert broker.broker.wakeups.wake_number(poll_topic_id(broker)) == 0
+    assert broker.broker.engine.wakeups.wake_number(poll_topic_id(broker)) == 0
     await broker.advance(15 * SECOND)
     assert await poll == []
 
@@ -156,8 +156,8 @@ async def test_one_message_one_poll_is_woken_and_passes_on_what_it_leaves(broker
 async def test_an_idle_poll_that_comes_again_does_not_ask_the_store(broker: RunningBroker) -> None:
     await broker.receive()
     asked: list[object] = []
-    receive = broker.broker.polls._take
-    broker.broker.polls._take = lambda *given: asked.append(given) or receive(*given)  # type: ignore[method-assign]
+    receive = broker.broker.consuming.polls._take
+    broker.broker.consuming.polls._take = lambda *given: asked.append(given) or receive(*given)  # type: ignore[method-assign]
     for _ in range(5):
         assert await broker.receive() == []
     assert asked == []
@@ -173,7 +173,9 @@ async def test_a_look_that_takes_too_long_is_logged(broker: RunningBroker, cost_
     with (
         structlog.testing.capture_logs() as logs,
         watched(
-            broker.broker.database, "COMMIT", lambda: setattr(broker.clock, "_now_ms", broker.clock.now_ms() + cost_ms)
+            broker.broker.engine.database,
+            "COMMIT",
+            lambda: setattr(broker.clock, "_now_ms", broker.clock.now_ms() + cost_ms),
         ),
     ):
         await broker.receive()
@@ -227,7 +229,7 @@ async def test_messages_its_filter_refuses_do_not_keep_it_beyond_its_limit(
         looks += 1
         broker.clock._now_ms += SECOND
 
-    with watched(broker.broker.database, "UPDATE progress", time_passes):
+    with watched(broker.broker.engine.database, "UPDATE progress", time_passes):
         await broker.send([a_message(tag="A") for _ in range(20)] + [a_message(tag="B")])
         assert await broker.receive(wanted="B", poll_ms=3 * SECOND, client_id="hasty") == []
         assert len(await waiting) == 1
@@ -249,7 +251,7 @@ async def test_but_not_for_ever(broker: RunningBroker, monkeypatch: pytest.Monke
     def time_passes() -> None:
         broker.clock._now_ms += flow.SEARCH_MS // 5
 
-    with watched(broker.broker.database, "UPDATE progress", time_passes):
+    with watched(broker.broker.engine.database, "UPDATE progress", time_passes):
         assert await broker.receive(wanted="B") == []
 
 
@@ -263,23 +265,23 @@ async def test_one_whose_answer_does_not_fit_into_the_transaction_has_the_next(
     if is_repeated:
         await broker.receive(attempt_id="a")
     rooms = iter([0])
-    monkeypatch.setattr(broker.broker.writer, "_answer_room", lambda: next(rooms, 1_000_000))
+    monkeypatch.setattr(broker.broker.engine.writer, "_answer_room", lambda: next(rooms, 1_000_000))
     assert [each.attempt for each in await broker.receive(attempt_id="a")] == [1, 1, 1]
 
 
 @pytest.mark.parametrize("end", ["it is cancelled", "its look fails"])
 async def test_a_woken_poll_that_dies_hands_on_what_it_was_woken_for(broker: RunningBroker, end: str) -> None:
     dying, next_one = await broker.poll(client_id="dying"), await broker.poll(client_id="next")
-    look, looking = broker.broker.polls._take, asyncio.Event()
+    look, looking = broker.broker.consuming.polls._take, asyncio.Event()
 
     async def die(_request: Receive, _key: PollKey) -> Received:
-        broker.broker.polls._take = look  # type: ignore[method-assign]
+        broker.broker.consuming.polls._take = look  # type: ignore[method-assign]
         looking.set()
         if end == "its look fails":
             raise Internal
         return await asyncio.Future()
 
-    broker.broker.polls._take = die  # type: ignore[method-assign, assignment]
+    broker.broker.consuming.polls._take = die  # type: ignore[method-assign, assignment]
     (sent,) = await broker.send()
     await looking.wait()
     dying.cancel()
@@ -313,7 +315,7 @@ class TestAClientThatLeaves:
         seat_topic = poll_topic_id(broker)
         (sent,) = await broker.send()
         # The send has rung for `gone`; or it has not yet run on: either way the message must reach `here`.
-        broker.broker.wakeups.wake(seat_topic)
+        broker.broker.engine.wakeups.wake(seat_topic)
         gone.cancel()
         if gone.done() and not gone.cancelled():
             assert ids(await gone) == [sent.message_id]
@@ -330,7 +332,7 @@ class TestAClientThatLeaves:
             reached.set()
             gate.wait(60)
 
-        with watched(broker.broker.database, "COMMIT", hold_the_commit):
+        with watched(broker.broker.engine.database, "COMMIT", hold_the_commit):
             poll = asyncio.create_task(broker.receive(invisible_ms=3_600_000))
             await until(reached.is_set)
             poll.cancel()

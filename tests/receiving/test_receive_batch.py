@@ -75,21 +75,21 @@ async def test_it_carries_as_many_bytes_as_a_stream(door: Door) -> None:
     answer = await receive_batch(door, receive_request())
     assert (len(answer.messages), answer.ByteSize() < 5 * MIB) == (4, True)
     assert attempts((await receive_batch(door, receive_request())).messages) == [1, 1], "the rest has not failed"
-    budget = door.broker.budgets["undelivered"]
+    budget = door.broker.engine.budgets["undelivered"]
     await until(lambda: budget.used == 0)
     assert budget.peak >= 4 * MIB
 
 
 async def test_the_writer_counts_no_frame_per_message(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
     """It waits for callers as long as the loop needs for its answers (engine.batch_delay)."""
-    submit, frames = door.broker.writer.submit, list[int]()
+    submit, frames = door.broker.engine.writer.submit, list[int]()
 
     def noting(request: Any, **more: Any) -> Any:
         if isinstance(request, Receive):
             frames.append(more.get("frames", 0))
         return submit(request, **more)
 
-    monkeypatch.setattr(door.broker.writer, "submit", noting)
+    monkeypatch.setattr(door.broker.engine.writer, "submit", noting)
     await door.send(a_message())
     await door.receive(batch_size=32)
     await receive_batch(door, receive_request(batch_size=32, group=pb.Resource(name="others"), poll_ms=0))
@@ -176,7 +176,7 @@ async def test_what_is_not_read_comes_again(tmp_path: Path) -> None:
         for number in range(4):
             await door.send(a_message(f"m{number}", body=bytes(MIB)))
         call = unread(door.channel)
-        budget = door.broker.budgets["undelivered"]
+        budget = door.broker.engine.budgets["undelivered"]
         await until(lambda: budget.used >= 4 * MIB)
         await until(lambda: budget.used == 0)
         await advance(door, 1_000)
@@ -192,7 +192,7 @@ async def test_a_short_answer_that_is_not_taken_comes_again_too(tmp_path: Path, 
     async with opened(tmp_path, limits=LIMITS._replace(answer_ms=200), clock=ManualClock()) as door:
         for number in range(4):
             await door.send(a_message(f"m{number}", body=bytes(8_000)))
-        budget = door.broker.budgets["undelivered"]
+        budget = door.broker.engine.budgets["undelivered"]
         options = [("grpc.http2.lookahead_bytes", 4_096), ("grpc.http2.bdp_probe", 0)]
         async with grpc.aio.insecure_channel(f"127.0.0.1:{door.server.port}", options=options) as channel:
             call = unread(channel, method)
@@ -212,7 +212,7 @@ async def test_what_is_not_read_is_counted_as_it_is(tmp_path: Path, count: int, 
         pairs = {f"p{number}": "x" * 1_000 for number in range(properties)}
         for number in range(count):
             await door.send(a_message(f"m{number}", body=bytes(body), user_properties=pairs))
-        budget = door.broker.budgets["undelivered"]
+        budget = door.broker.engine.budgets["undelivered"]
         tracemalloc.start()
         try:
             call = unread(door.channel)

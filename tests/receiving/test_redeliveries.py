@@ -72,5 +72,5 @@ async def test_what_is_given_back_is_no_retry(broker: RunningBroker) -> None:
     again = await broker.receive(push=True)
     assert sorted(each.attempt for each in again) == [1, 2]
     group = await broker.broker.catalog.group(GROUP)
-    share = broker.broker.redeliveries.share(group.group_id, broker.clock.now_ms())
+    share = broker.broker.consuming.redeliveries.share(group.group_id, broker.clock.now_ms())
     assert (share.deliveries, share.retries) == (5, 1)

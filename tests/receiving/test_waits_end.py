@@ -27,7 +27,7 @@ LONG_MS = 120 * SECOND  # also of real time: a wait that ends before has been en
 
 
 def lose_wakeups(broker: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broker.broker.writer.effects, "ready", lambda _topic_ids: None)
+    monkeypatch.setattr(broker.broker.engine.writer.effects, "ready", lambda _topic_ids: None)
 
 
 # The beat.
@@ -91,13 +91,13 @@ async def test_a_beat_asks_for_those_first_that_have_not_looked_for_longest(
     names = [Resource("", f"g{number}") for number in range(5)]
     polls = [await broker.poll(group=each, poll_ms=LONG_MS) for each in names]
     asked: list[str] = []
-    ask = broker.broker.polls._ask
+    ask = broker.broker.consuming.polls._ask
 
     async def noted(request: Any, *more: Any) -> Any:
         asked.append(request.group.name.name)
         return await ask(request, *more)
 
-    monkeypatch.setattr(broker.broker.polls, "_ask", noted)
+    monkeypatch.setattr(broker.broker.consuming.polls, "_ask", noted)
     for beat in range(1, 6):
         await broker.advance(5 * SECOND)
         await until(lambda: len(asked) == 2 * beat and broker.parked == 5)  # noqa: B023
@@ -134,8 +134,8 @@ async def test_a_beat_without_the_store_ends_no_wait(broker: RunningBroker, monk
         raise StoreUnavailable("gone")
 
     with monkeypatch.context() as without_store:
-        without_store.setattr(broker.broker.polls, "_take", gone)
-        without_store.setattr(broker.broker.pulls.parked, "_ends_of", gone)
+        without_store.setattr(broker.broker.consuming.polls, "_take", gone)
+        without_store.setattr(broker.broker.consuming.pulls.parked, "_ends_of", gone)
         await broker.advance(5 * SECOND)
         await until(lambda: looks == 2)
         await until(lambda: broker.parked == 2)
@@ -189,7 +189,7 @@ async def change_group(broker: RunningBroker) -> None:
 
 
 async def change_users(broker: RunningBroker) -> None:
-    broker.broker.waits.change_all()
+    broker.broker.sessions.waits.change_all()
 
 
 ENDS = [delete_topic, delete_group, add_queues, change_group]
@@ -228,7 +228,7 @@ async def test_a_receive_finds_at_the_beat_what_a_lost_notification_told(
     await a.topic()
     poll = await b.poll(poll_ms=LONG_MS)
     with monkeypatch.context() as silent:
-        silent.setattr(a.broker.writer, "announcement", lambda _: "")
+        silent.setattr(a.broker.engine.writer, "announcement", lambda _: "")
         await end(a)
     await servers.advance(5 * SECOND - 1)
     assert not poll.done()
@@ -255,14 +255,14 @@ async def test_it_ends_the_receive_of_a_lite_consumer(either_broker: RunningBrok
     inner = either_broker.broker
     await inner.catalog.create_topic(NewTopic(TOPIC, 1, (MessageType.LITE,)))
     await inner.catalog.create_group(NewGroup(GROUP, lite=LiteModel.SHARED))
-    await inner.lite.sync(GROUP, TOPIC, "c1", LiteAction.PARTIAL_ADD, ["one"], None)
+    await inner.sessions.lite.sync(GROUP, TOPIC, "c1", LiteAction.PARTIAL_ADD, ["one"], None)
     poll = await either_broker.poll(poll_ms=LONG_MS)
     await inner.catalog.delete_topic(TOPIC)
     assert await ended(poll) == []
     with pytest.raises(TopicNotFound):
         await either_broker.receive()
     await inner.catalog.create_topic(NewTopic(TOPIC, 1, (MessageType.LITE,)))
-    await inner.lite.sync(GROUP, TOPIC, "c1", LiteAction.PARTIAL_ADD, ["one"], None)
+    await inner.sessions.lite.sync(GROUP, TOPIC, "c1", LiteAction.PARTIAL_ADD, ["one"], None)
     again = await either_broker.poll(poll_ms=LONG_MS)
     (sent,) = await either_broker.send(lite_messages("one"))
     assert ids(await ended(again)) == [sent.message_id]
@@ -319,7 +319,7 @@ async def test_a_deletion_between_the_look_and_the_wait_is_not_missed(
 ) -> None:
     await broker.topic()
     await broker.receive()
-    polls = broker.broker.polls
+    polls = broker.broker.consuming.polls
     ask = polls._ask
 
     async def ask_then_delete(*given: Any) -> Any:

@@ -12,7 +12,7 @@ import pytest
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
 from popserver.engine.clock import ManualClock
-from popserver.services import Services
+from popserver.services.clients import ClientServices
 from popserver.transport import convert
 from tests.support.door import GROUP, LIMITS, TOPIC, Door, a_message, opened, receive_request
 from tests.support.receiving import FOREIGN_TYPE, FakeCaller, receive_batch, sql, tags
@@ -303,9 +303,9 @@ async def test_nobody_is_sent_what_he_did_not_ask_for(door: Door) -> None:
         # The stream's next word is the answer to the next settings, and not one message has left the queues.
         await stream.write(wire.TelemetryCommand(settings=settings))
         assert (await stream.read()).HasField("settings")
-    assert await door.broker.reader.read(lambda conn: conn.exec_driver_sql(GRANTED).scalar()) == 0
+    assert await door.broker.engine.reader.read(lambda conn: conn.exec_driver_sql(GRANTED).scalar()) == 0
     assert len(await door.receive()) == 32
-    assert await door.broker.reader.read(lambda conn: conn.exec_driver_sql(GRANTED).scalar()) == 32
+    assert await door.broker.engine.reader.read(lambda conn: conn.exec_driver_sql(GRANTED).scalar()) == 32
 
 
 @pytest.mark.user("U11")
@@ -321,7 +321,7 @@ async def test_a_batch_that_could_not_be_written_comes_again_soon(tmp_path: Path
                 raise asyncio.CancelledError
             written.append(frame)
 
-        room = Services(door.broker, LIMITS, "", "host", pb.Endpoints()).receives
+        room = ClientServices(door.broker, LIMITS, "", "host", pb.Endpoints()).receives
         with pytest.raises(asyncio.CancelledError):
             await room.receive_message(receive_request(), cast("Any", FakeCaller()), write)
         assert [frame.WhichOneof("content") for frame in written] == ["status", "message", "message"]

@@ -124,7 +124,7 @@ async def test_an_empty_poll_ends_at_its_time_not_before(tmp_path: Path) -> None
         poll = asyncio.create_task(door.statuses("ReceiveMessage", receive_request(poll_ms=15_000)))
         await parked(door)
         await clock.advance(14_999, door.broker.settle)
-        assert door.broker.wakeups.parked == 1
+        assert door.broker.engine.wakeups.parked == 1
         await clock.advance(1, door.broker.settle)
         (status,) = await poll
         assert status.code == pb.MESSAGE_NOT_FOUND
@@ -198,7 +198,7 @@ async def test_a_hold_that_ends_ends_the_wait(tmp_path: Path) -> None:
         poll = asyncio.create_task(door.receive(poll_ms=20_000))
         await parked(door)
         await clock.advance(9_999, door.broker.settle)
-        assert door.broker.wakeups.parked == 1
+        assert door.broker.engine.wakeups.parked == 1
         await clock.advance(1, door.broker.settle)
         (again,) = await poll
         assert again.system_properties.delivery_attempt == 2

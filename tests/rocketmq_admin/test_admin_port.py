@@ -24,9 +24,11 @@ from popproto.v1.admin_pb2_grpc import AdminStub
 from popproto.v2 import admin_pb2 as rocketmq
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2.admin_pb2_grpc import AdminStub as RocketmqAdminStub
-from popserver import EmbeddedBroker, services
+from popserver import EmbeddedBroker
 from popserver.config import GivenConfig
 from popserver.model.errors import CannotListen
+from popserver.services.administration import ADMIN, ROCKETMQ_ADMIN
+from popserver.services.clients import MESSAGING
 from tests.support.builders import START
 from tests.support.desk import REQUESTS, opened
 from tests.support.http import get
@@ -52,7 +54,7 @@ def test_the_administration_is_on_its_port_alone(server: EmbeddedBroker) -> None
         admin.status()
 
 
-@pytest.mark.parametrize(("service", "module"), [(services.ADMIN, ours), (services.ROCKETMQ_ADMIN, rocketmq)])
+@pytest.mark.parametrize(("service", "module"), [(ADMIN, ours), (ROCKETMQ_ADMIN, rocketmq)])
 def test_the_port_for_clients_refuses_each_call(server: EmbeddedBroker, service: Any, module: Any) -> None:
     stub: Any = AdminStub if module is ours else RocketmqAdminStub
     with grpc.insecure_channel(server.endpoint) as channel:
@@ -67,7 +69,7 @@ def test_the_port_for_clients_refuses_each_call(server: EmbeddedBroker, service:
                 assert (status.code, "--admin" in status.message) == (pb.FORBIDDEN, True), method.name
 
 
-@pytest.mark.parametrize(("service", "module"), [(services.ADMIN, ours), (services.ROCKETMQ_ADMIN, rocketmq)])
+@pytest.mark.parametrize(("service", "module"), [(ADMIN, ours), (ROCKETMQ_ADMIN, rocketmq)])
 def test_with_users_each_call_on_the_port_is_for_admins(service: Any, module: Any) -> None:
     stub: Any = AdminStub if module is ours else RocketmqAdminStub
     root, worker = ("root", "root-has-a-secret"), ("worker", "worker-has-a-secret")
@@ -102,7 +104,7 @@ def test_the_port_of_the_administration_serves_no_messages(server: EmbeddedBroke
 
 def test_health_knows_what_each_port_serves(server: EmbeddedBroker) -> None:
     known: dict[str, set[str]] = {}
-    names = [each.full_name for each in (services.MESSAGING, services.ADMIN, services.ROCKETMQ_ADMIN)]
+    names = [each.full_name for each in (MESSAGING, ADMIN, ROCKETMQ_ADMIN)]
     for endpoint in (server.endpoint, server.admin_endpoint):
         with grpc.insecure_channel(endpoint) as channel:
             for name in names:
@@ -136,7 +138,7 @@ def test_one_address_gets_half_of_its_connections() -> None:
         stays = [connect("127.0.0.1") for _ in range(2)]
         assert connect("127.0.0.1").recv(1) == b"", "the third has no place"
         other = connect("127.0.0.2")
-        budgets = {each.name: each for each in server.app.budgets}
+        budgets = {each.name: each for each in server.app.broker.engine.budgets}
         soon(lambda: budgets["admin connections"].used == 3)
         share = budgets["admin connections of one address"]
         assert (share.limit, share.used, share.refused, share.option) == (2, 2, 1, "max_admin_connections")

@@ -79,7 +79,7 @@ async def test_subscriptions_of_a_group_and_of_a_topic(door: Door) -> None:
         first, second = of_group.subscription_info
         assert (first.message_model, second.message_model) == (admin.CLUSTERING, admin.CLUSTERING)
         assert first.subscription_consistency
-        assert first.last_update_timestamp.ToMilliseconds() == door.broker.clock.now_ms()
+        assert first.last_update_timestamp.ToMilliseconds() == door.broker.engine.clock.now_ms()
         assert not second.HasField("last_update_timestamp")
         of_topic = await ask(door, "ListSubscription", topic=TOPIC)
         assert shown(of_topic) == [("auditors", "flights", "", False), ("counters", "flights", "*", True)]

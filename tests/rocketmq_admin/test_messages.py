@@ -166,7 +166,7 @@ def test_a_client_with_the_usual_limits_takes_each_answer(
         shown = [each for page in pages for each in page]
         assert shown == (sent if "message_key" not in wish else sent[::-1])
         assert [len(page) for page in pages] == lengths
-    budget = next(each for each in desk.server.app.budgets if each.name == "undelivered")
+    budget = next(each for each in desk.server.app.broker.engine.budgets if each.name == "undelivered")
     assert budget.peak >= lengths[0] * len(body)
     soon(lambda: budget.used == 0)
 
@@ -174,7 +174,7 @@ def test_a_client_with_the_usual_limits_takes_each_answer(
 def test_shown_messages_are_counted_until_they_are_read(desk: Desk) -> None:
     desk.send("jobs", an_id(), body=b"x" * 1_000_000)
     assert len(desk.call("PeekMessages", topic=TOPIC, max=1).messages) == 1
-    budget = next(each for each in desk.server.app.budgets if each.name == "undelivered")
+    budget = next(each for each in desk.server.app.broker.engine.budgets if each.name == "undelivered")
     assert budget.peak >= 1_000_000
     soon(lambda: budget.used == 0)
 

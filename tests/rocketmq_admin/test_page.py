@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import popserver
-from popserver import services
+from popserver.services.administration import ROCKETMQ_ADMIN
 from tests.http2.programs import GRPCURL, program
 from tests.support.pages import ADDRESS, Block, Reader, blocks, fits
 
@@ -22,7 +22,7 @@ def test_the_page_lists_all_calls() -> None:
     listed = {about: calls.split(", ") for about, calls in rows}
     assert tuple(listed) == ABOUT
     calls = [call for several in listed.values() for call in several]
-    assert sorted(calls) == sorted(each.name for each in services.ROCKETMQ_ADMIN.methods)
+    assert sorted(calls) == sorted(each.name for each in ROCKETMQ_ADMIN.methods)
 
 
 def to_run(language: str) -> list[Block]:

@@ -13,12 +13,13 @@ import structlog
 from popproto.v2 import admin_pb2 as admin
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2.admin_pb2_grpc import AdminStub
-from popserver import logs, services
+from popserver import logs
 from popserver.access.flow import Rules
 from popserver.engine.clock import ManualClock
 from popserver.engine.meters import Meters
 from popserver.model.topic import MessageType
 from popserver.rocketmq_admin.traffic import Traffic
+from popserver.services.administration import ROCKETMQ_ADMIN
 from tests.support.builders import an_id
 from tests.support.desk import Desk, named
 from tests.support.door import opened
@@ -28,8 +29,8 @@ TOPIC = named("jobs")
 
 
 def test_every_method_is_served_and_answers(desk: Desk) -> None:
-    assert len(services.ROCKETMQ_ADMIN.methods) == 16
-    for method in services.ROCKETMQ_ADMIN.methods:
+    assert len(ROCKETMQ_ADMIN.methods) == 16
+    for method in ROCKETMQ_ADMIN.methods:
         answer = desk.ask(method.name)
         assert method.name == "ChangeLogLevel" or answer.status.code, method.name
 

@@ -66,7 +66,7 @@ async def _hammer(*, turns: int) -> None:
             assert found == [], f"seed {seed}: {len(found)} circles"
             assert not (failed := [each for worker in workers for each in worker.failed]), f"seed {seed}: {failed[:5]}"
             await asyncio.gather(*(each.settle() for each in brokers))
-            await brokers[0].reader.read(check_integrity)
+            await brokers[0].engine.reader.read(check_integrity)
 
 
 @asynccontextmanager
@@ -74,7 +74,7 @@ async def _broker(url: str) -> AsyncIterator[TestedBroker]:
     database = Database(url, durability="relaxed")
     migrate.upgrade(database)
     broker = TestedBroker(database, SystemClock(), auto_create=True, retention_ms=2_000, shared=True)
-    broker.writer.start()
+    broker.engine.writer.start()
     await broker.start()
     try:
         yield broker
@@ -91,7 +91,7 @@ class _Worker:
 
     def __init__(self, broker: TestedBroker, chance: random.Random, held: list[_Held]) -> None:
         self._broker = broker
-        self._redrives = Redrives(broker.reader, broker.writer)
+        self._redrives = Redrives(broker.engine.reader, broker.engine.writer)
         self._chance = chance
         self._held = held  # everybody's
         self._client_id = f"client-{chance.randrange(4)}"
@@ -130,7 +130,7 @@ class _Worker:
         await self._sent(batch)
 
     async def _send_delayed(self) -> None:
-        at_ms = self._broker.clock.now_ms() + self._chance.randrange(1, 40)
+        at_ms = self._broker.engine.clock.now_ms() + self._chance.randrange(1, 40)
         topic = self._chance.choice(TOPICS)
         await self._sent(messages_of(5, topic, message_type=MessageType.DELAY, deliver_at_ms=at_ms))
 
@@ -149,7 +149,7 @@ class _Worker:
             invisible_ms=self._chance.choice((5, 50, 500)),
             holder=self._chance.choice((Holder.PUSH, Holder.SIMPLE)),
             client_id=self._client_id,
-            poll_until_ms=self._broker.clock.now_ms() + 20,
+            poll_until_ms=self._broker.engine.clock.now_ms() + 20,
         )
         self._held += [(group, topic, each) for each in received]
 
@@ -178,7 +178,7 @@ class _Worker:
         await asyncio.gather(*each_one, return_exceptions=True)
 
     async def _come_and_go(self) -> None:
-        clients = self._broker.clients
+        clients = self._broker.sessions.clients
         clients.seen(self._client_id)
         clients.pushes(self._client_id)
         if self._chance.random() < 0.5:

@@ -62,7 +62,7 @@ async def has_rows(engine: AsyncEngine, count: int) -> bool:
 def stored(broker: EmbeddedBroker) -> list[tuple[str | None, str]]:
     """Message group and body of every message the broker has, in the order of the queues."""
     query = text("SELECT message_group, body FROM message ORDER BY message_key")
-    rows = broker.run(broker.app.broker.reader.read(lambda conn: list(conn.execute(query))))
+    rows = broker.run(broker.app.broker.engine.reader.read(lambda conn: list(conn.execute(query))))
     return [(row.message_group, bytes(row.body).decode()) for row in rows]
 
 

@@ -77,7 +77,7 @@ async def held(running: RunningBroker, message_group: str | None, **more: Any) -
 
 
 async def orphan(running: RunningBroker) -> None:
-    await running.broker.writer.submit(release.AbandonHolds(client_id="c1"))
+    await running.broker.engine.writer.submit(release.AbandonHolds(client_id="c1"))
 
 
 async def woken(running: RunningBroker) -> None:
@@ -151,7 +151,7 @@ async def test_its_client_is_gone(postgres_url: str, user: Engine, message_group
         other = await held(running, "other", push=True, client_id="c1")
         with user.connect() as conn:
             ack(conn, mine)
-            running.broker.background.submit("c1", lambda: orphan(running))
+            running.broker.engine.background.submit("c1", lambda: orphan(running))
             await promptly(running.broker.settle())
             await promptly(running.advance(1_000))
             (again,) = await promptly(running.receive(client_id="c2"))
@@ -221,7 +221,7 @@ async def test_its_client_comes_back(postgres_url: str, user: Engine, message_gr
         with user.begin() as conn:
             ack(conn, mine)
             adopt = release.ExtendClientHolds("c1", running.clock.now_ms() + HOLD_MS)
-            await promptly(running.broker.writer.submit(adopt))
+            await promptly(running.broker.engine.writer.submit(adopt))
             await promptly(running.advance(5_000))
             assert await promptly(running.receive(client_id="c2")) == []
         await woken(running)
@@ -253,7 +253,7 @@ async def test_retention_and_deletion_go_on(postgres_url: str, user: Engine, mes
         with user.connect() as conn:
             ack(conn, mine)
             wish = retention.Retain(running.clock.now_ms() + 1)
-            assert (await promptly(running.broker.writer.submit(wish))).removed == 0
+            assert (await promptly(running.broker.engine.writer.submit(wish))).removed == 0
             await promptly(running.broker.catalog.delete_group(GROUP))
             await promptly(running.broker.catalog.delete_topic(TOPIC))
             await promptly(running.broker.settle())

@@ -63,7 +63,7 @@ def stored(broker: EmbeddedBroker, what: str = "body") -> list[Any]:
 
 
 async def _rows(broker: EmbeddedBroker, query: str) -> list[Any]:
-    return await broker.app.broker.reader.read(lambda conn: list(conn.execute(text(query))))
+    return await broker.app.broker.engine.reader.read(lambda conn: list(conn.execute(text(query))))
 
 
 @pytest.mark.user("U30")

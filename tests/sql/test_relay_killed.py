@@ -58,7 +58,7 @@ def left(url: str) -> int:
 def stored(broker: EmbeddedBroker) -> list[tuple[str, str]]:
     """(message group, body) in the order of the queues."""
     query = text("SELECT message_group, body FROM message ORDER BY message_key")
-    rows = broker.run(broker.app.broker.reader.read(lambda conn: list(conn.execute(query))))
+    rows = broker.run(broker.app.broker.engine.reader.read(lambda conn: list(conn.execute(query))))
     return [(row.message_group, bytes(row.body).decode()) for row in rows]
 
 

@@ -114,7 +114,7 @@ class Desk:
     def digest(self) -> str:
         """One number for everything stored: equal numbers, nothing changed."""
         self.server.settle()
-        return self.server.run(self.server.app.broker.reader.read(_digest))
+        return self.server.run(self.server.app.broker.engine.reader.read(_digest))
 
 
 @contextmanager

@@ -18,13 +18,13 @@ from sqlalchemy import select
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
 from popproto.v2.service_pb2_grpc import MessagingServiceStub
-from popserver import services
 from popserver.access.flow import Access, Rules
 from popserver.access.users import Users
 from popserver.database import migrate, schema
 from popserver.database.database import Database
 from popserver.engine.clock import ManualClock, SystemClock
-from popserver.server import PopServer
+from popserver.services.clients import MESSAGING
+from popserver.services.server import PopServer, build
 from popserver.transport import convert
 from popserver.transport.limits import CallLimits
 from popserver.transport.listen import PLAINTEXT, Listening
@@ -36,7 +36,7 @@ CLIENT = "test-client"
 TOPIC = pb.Resource(name="flights")
 GROUP = pb.Resource(name="counters")
 LIMITS = CallLimits(poll_ms_min=0, push_refusal_pause_ms=0, stream_refusal_pause_ms=0)
-METHODS = list(services.MESSAGING.methods)
+METHODS = list(MESSAGING.methods)
 
 
 class Door:
@@ -81,7 +81,7 @@ class Door:
     async def raw(self, method: str, data: bytes, *, client_id: str | None = CLIENT) -> bytes:
         """The first frame answered to any bytes at all."""
         shape = METHODS_BY_NAME[method]
-        path, channel = f"/{services.MESSAGING.full_name}/{method}", cast("Any", self.channel)
+        path, channel = f"/{MESSAGING.full_name}/{method}", cast("Any", self.channel)
         metadata = headers(client_id, {})
         if shape.client_streaming:
             stream = channel.stream_stream(path)(metadata=metadata)
@@ -110,7 +110,7 @@ class Door:
 
     def _digest(self) -> str:
         digest = hashlib.sha256()
-        with self.broker.database.read() as conn:
+        with self.broker.engine.database.read() as conn:
             for table in schema.metadata.sorted_tables:
                 digest.update(table.name.encode())
                 for row in conn.execute(select(table).order_by(*table.primary_key)):
@@ -138,20 +138,20 @@ async def opened(
     """A door, open as long as the context: over a file in the folder, or over that Postgres database.
 
     Where the rules ask for signatures, `admin` (access key, secret) is there from the start.
-    `administered`: the administration listens as well. `more` goes to `services.build`.
+    `administered`: the administration listens as well. `more` goes to `server.build`.
     """
     if more.setdefault("engine", ENGINE) == "grpcio" and listening.mode == "permissive":
         pytest.skip("gRPC's library cannot have plaintext and TLS on one port")
     database = _postgres(postgres_url) if postgres_url else _file(folder / "popmq.db")
     broker = TestedBroker(database, clock or SystemClock(), auto_create=auto_create)
-    broker.writer.start()
+    broker.engine.writer.start()
     await broker.start()
-    access = Access(broker.reader, broker.clock, rules)
-    users = Users(broker.writer, broker.reader, access)
+    access = Access(broker.engine.reader, broker.engine.clock, rules)
+    users = Users(broker.engine.writer, broker.engine.reader, access)
     if access.is_on:
         await users.ensure_admin(*admin)
     await access.start()
-    running = services.build(
+    running = build(
         broker,
         host="127.0.0.1",
         port=0,
@@ -242,12 +242,12 @@ def handle_of(message: pb.Message) -> str:
 
 async def parked(door: Door, polls: int = 1) -> None:
     """Return when so many polls wait."""
-    while door.broker.wakeups.parked != polls:  # noqa: ASYNC110
+    while door.broker.engine.wakeups.parked != polls:  # noqa: ASYNC110
         await asyncio.sleep(0.001)
 
 
 async def advance(door: Door, by_ms: int) -> None:
     """Moves the manual clock of a door, and waits for what that leads to."""
-    clock = door.broker.clock
+    clock = door.broker.engine.clock
     assert isinstance(clock, ManualClock)
     await clock.advance(by_ms, door.broker.settle)

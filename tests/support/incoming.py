@@ -25,7 +25,7 @@ NARROW = LIMITS._replace(incoming_bytes_max=4 * MIB, request_bytes_max=MIB)
 
 
 def budget(door: Door, name: str) -> Budget:
-    return door.broker.budgets[name]
+    return door.broker.engine.budgets[name]
 
 
 @asynccontextmanager

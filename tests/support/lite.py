@@ -39,7 +39,7 @@ class LiteBroker(RunningBroker):
         action: LiteAction = LiteAction.PARTIAL_ADD,
         offset: OffsetOption | None = None,
     ) -> None:
-        await self.broker.lite.sync(group, topic, client_id, action, lite_topics, offset)
+        await self.broker.sessions.lite.sync(group, topic, client_id, action, lite_topics, offset)
 
     async def got(self, client_id: str = "c1", **more: Any) -> list[str]:
         """The ids of the messages that the client receives now."""

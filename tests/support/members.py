@@ -24,15 +24,15 @@ async def come(
 ) -> None:
     """The client opens a stream with the server and says that it is a member."""
     inner, filters = broker.broker, [(topic, tags.parse("*"))]
-    inner.clients.connected(client_id, stream)
+    inner.sessions.clients.connected(client_id, stream)
     membership = Membership(await inner.catalog.group(GROUP), model, topic_filters(filters))
-    await inner.group_members.join(client_id, membership)
+    await inner.sessions.group_members.join(client_id, membership)
     role = Role(GROUP, ClientKind.PULL, subscription(filters), model=model)
-    inner.clients.settled(client_id, works_in_order=False, role=role, membership=membership)
+    inner.sessions.clients.settled(client_id, works_in_order=False, role=role, membership=membership)
 
 
 async def listed(broker: RunningBroker) -> list[str]:
-    return [each.client_id for each in await broker.broker.group_members.of(GROUP)]
+    return [each.client_id for each in await broker.broker.sessions.group_members.of(GROUP)]
 
 
 class Heard:
@@ -40,7 +40,7 @@ class Heard:
 
     def __init__(self, broker: RunningBroker, group: Resource = GROUP) -> None:
         self.told: list[GroupView] = []
-        self.listener: Listener = broker.broker.group_members.notices.listen(group)
+        self.listener: Listener = broker.broker.sessions.group_members.notices.listen(group)
         self.listener.open(None, self._tell)
 
     async def _tell(self, standing: GroupView) -> None:
@@ -53,5 +53,5 @@ async def a_group(servers: SeveralBrokers) -> None:
     await servers.a.group()
     await until(lambda: all(each.told for each in heard.values()))
     for broker, each in heard.items():
-        broker.broker.group_members.notices.leave(each.listener)
+        broker.broker.sessions.group_members.notices.leave(each.listener)
     await servers.advance(NOTIFY_PAUSE_MS)

@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import event, text
 
-from popserver.broker import Broker
+from popserver.broker.broker import Broker
 from popserver.database import migrate
 from popserver.database.check import check_integrity
 from popserver.database.database import Database
@@ -34,36 +34,38 @@ class TestedBroker(Broker):
     __test__ = False
 
     async def send(self, batch: Sequence[Message], client_id: str = "") -> list[SendResult | PopError]:
-        return await self.sending.send(batch, client_id)
+        return await self.producing.sending.send(batch, client_id)
 
     async def receive(self, group: Resource, topic: Resource, **more: Any) -> list[Delivery]:
-        return await self.polls.receive(group, topic, **more)
+        return await self.consuming.polls.receive(group, topic, **more)
 
     async def ack(self, group: Resource, topic: Resource, handles: Sequence[str], *more: Any) -> list[PopError | None]:
-        return await self.settling.ack(group, topic, handles, *more)
+        return await self.consuming.settling.ack(group, topic, handles, *more)
 
     async def change_invisible(
         self, group: Resource, topic: Resource, handle: str, duration_ms: int, **more: Any
     ) -> str:
-        return await self.settling.change_invisible(group, topic, handle, duration_ms, **more)
+        return await self.consuming.settling.change_invisible(group, topic, handle, duration_ms, **more)
 
     async def forward_to_dead_letter_queue(
         self, group: Resource, topic: Resource, handle: str, message_id: str = ""
     ) -> None:
-        await self.settling.forward(group, topic, handle, message_id)
+        await self.consuming.settling.forward(group, topic, handle, message_id)
 
     def withdraw(self, granted: Sequence[Delivery]) -> None:
-        self.hold_release.cancel_delivery(granted)
+        self.sessions.hold_release.cancel_delivery(granted)
 
     def orphan(self, granted: Sequence[Delivery]) -> None:
-        self.hold_release.abandon_holds([each.receipt_handle for each in granted])
+        self.sessions.hold_release.abandon_holds([each.receipt_handle for each in granted])
 
     def progress(self) -> GroupProgress:
-        seen = self.clients, self.group_members, self.servers
-        return GroupProgress(self.reader, self.writer, self.catalog, self.clock, self.paused, *seen)
+        seen = self.sessions.clients, self.sessions.group_members, self.servers
+        return GroupProgress(
+            self.engine.reader, self.engine.writer, self.catalog, self.engine.clock, self.paused, *seen
+        )
 
     def redrives(self) -> Redrives:
-        return Redrives(self.reader, self.writer)
+        return Redrives(self.engine.reader, self.engine.writer)
 
 
 class RunningBroker:
@@ -131,10 +133,10 @@ class RunningBroker:
 
     @property
     def parked(self) -> int:
-        return self.broker.wakeups.parked
+        return self.broker.engine.wakeups.parked
 
     async def query(self, statement: str, **parameters: Any) -> list[Any]:
-        return await self.broker.reader.read(lambda conn: list(conn.execute(text(statement), parameters).all()))
+        return await self.broker.engine.reader.read(lambda conn: list(conn.execute(text(statement), parameters).all()))
 
     async def states(self, group: Resource = GROUP) -> dict[str, State]:
         """Every message's state in the group."""
@@ -160,12 +162,12 @@ async def running_broker(
     database = Database(url, durability="relaxed")
     migrate.upgrade(database)
     broker = TestedBroker(database, clock, auto_create=auto_create, shared=shared, long_polling=long_polling)
-    broker.writer.start()
+    broker.engine.writer.start()
     await broker.start()
     try:
         yield RunningBroker(broker, clock)
         await broker.settle()
-        await broker.reader.read(check_integrity)
+        await broker.engine.reader.read(check_integrity)
     finally:
         await broker.stop()
         database.close()
@@ -202,23 +204,23 @@ def rollbacks_of(broker: RunningBroker) -> Iterator[list[str]]:
         if statement.startswith("ROLLBACK"):
             given_up.append(statement)
 
-    event.listen(broker.broker.database.writing, "before_cursor_execute", before)
+    event.listen(broker.broker.engine.database.writing, "before_cursor_execute", before)
     try:
         yield given_up
     finally:
-        event.remove(broker.broker.database.writing, "before_cursor_execute", before)
+        event.remove(broker.broker.engine.database.writing, "before_cursor_execute", before)
 
 
 def unheard_commit(broker: Broker) -> None:
     """The next COMMIT takes effect, but its answer is lost."""
-    commit = broker.writer._commit
+    commit = broker.engine.writer._commit
 
     def once(tx: Any, *more: Any) -> None:
-        broker.writer._commit = commit  # type: ignore[method-assign]
+        broker.engine.writer._commit = commit  # type: ignore[method-assign]
         tx.conn.exec_driver_sql("COMMIT")
         commit(tx, *more)
 
-    broker.writer._commit = once  # type: ignore[method-assign, assignment]
+    broker.engine.writer._commit = once  # type: ignore[method-assign, assignment]
 
 
 def ids(deliveries: Sequence[Delivery]) -> list[str]:

@@ -52,8 +52,10 @@ def silence(broker: RunningBroker) -> None:
     inner.servers._closed = True
     if inner.servers._alarm is not None:
         inner.servers._alarm.cancel()
-    inner.clients.close()
-    inner.group_members._refresh._on_missing = lambda *_: None  # nor does it hear that its members were removed
+    inner.sessions.clients.close()
+    inner.sessions.group_members._refresh._on_missing = lambda *_: (
+        None
+    )  # nor does it hear that its members were removed
     inner.maintenance._sleeper._closed = True
     inner.maintenance._sleeper._clear_alarm()
 

@@ -50,7 +50,7 @@ def look(broker: EmbeddedBroker, query: str) -> list[tuple[Any, ...]]:
         return [tuple(row) for row in conn.execute(text(query))]
 
     broker.settle()
-    return broker.run(broker.app.broker.reader.read(read))
+    return broker.run(broker.app.broker.engine.reader.read(read))
 
 
 def everything(broker: EmbeddedBroker) -> str:
@@ -64,12 +64,12 @@ def everything(broker: EmbeddedBroker) -> str:
         return digest.hexdigest()
 
     broker.settle()
-    return broker.run(broker.app.broker.reader.read(read))
+    return broker.run(broker.app.broker.engine.reader.read(read))
 
 
 def parked(broker: EmbeddedBroker, polls: int = 1) -> None:
     """Return once so many polls wait."""
-    until_in_thread(lambda: broker.app.broker.wakeups.parked == polls)
+    until_in_thread(lambda: broker.app.broker.engine.wakeups.parked == polls)
 
 
 def pass_time(broker: EmbeddedBroker, seconds: int) -> None:

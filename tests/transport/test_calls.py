@@ -74,7 +74,7 @@ async def test_an_unforeseen_error_is_one_plain_sentence(door: Door, monkeypatch
     async def fail(*_: Any) -> None:
         raise ZeroDivisionError("secret detail")
 
-    monkeypatch.setattr(door.broker.sending, "send", fail)
+    monkeypatch.setattr(door.broker.producing.sending, "send", fail)
     request = wire.SendMessageRequest(messages=[a_message()])
     (status,) = await door.statuses("SendMessage", request, headers={"x-mq-request-id": "r-17"})
     assert status.code == pb.INTERNAL_SERVER_ERROR

@@ -24,7 +24,8 @@ async def test_control_characters_are_refused(tmp_path: Path, client_id: str) ->
     async with opened(tmp_path) as door:
         seen: list[str] = []
         clients = SimpleNamespace(present={}, seen=seen.append)
-        gate = ClientGate(Access(door.broker.reader, door.broker.clock, None), clients, ManualClock(), AsyncMock())
+        access = Access(door.broker.engine.reader, door.broker.engine.clock, None)
+        gate = ClientGate(access, clients, ManualClock(), AsyncMock())
         call = cast("Call", SimpleNamespace(headers={"x-mq-client-id": client_id}))
         with pytest.raises(BadRequest, match="control character") as refused:
             gate.enter("Heartbeat", Caller(call), anonymous=False)

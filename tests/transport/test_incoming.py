@@ -19,7 +19,7 @@ from popproto.v1 import admin_pb2 as admin
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
 from popserver.access.flow import Rules
-from popserver.services import MESSAGING
+from popserver.services.clients import MESSAGING
 from popserver.transport.entry_limits import bytes_beside_bodies, has_more_fields
 from popserver.transport.incoming import SMALL_BYTES
 from tests.support.door import CLIENT, LIMITS, Door, a_message, headers, opened
@@ -60,7 +60,7 @@ async def test_who_does_not_sign_is_refused_before_the_request_is_there(tmp_path
         with unsent(door, method) as call:
             status = await first(call)
             assert status.code == pb.UNAUTHORIZED
-        assert [each.peak for each in door.broker.budgets if "request" in each.name] == [0, 0, 0]
+        assert [each.peak for each in door.broker.engine.budgets if "request" in each.name] == [0, 0, 0]
 
 
 async def test_a_refusal_that_repeats_the_handle_waits_for_it_a_little(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ async def test_a_refusal_that_repeats_the_handle_waits_for_it_a_little(tmp_path:
         request = wire.ChangeInvisibleDurationRequest(receipt_handle="h")
         answer = await door.call("ChangeInvisibleDuration", request)
         assert (answer.status.code, answer.receipt_handle) == (pb.UNAUTHORIZED, "h")
-        assert [each.used for each in door.broker.budgets if "request" in each.name] == [0, 0, 0]
+        assert [each.used for each in door.broker.engine.budgets if "request" in each.name] == [0, 0, 0]
 
 
 async def test_who_has_no_client_id_is_refused_before_the_request_is_there(door: Door) -> None:

@@ -17,9 +17,9 @@ from structlog.testing import capture_logs
 
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
-from popserver import services
 from popserver.front.source import CertificateOptions, open_source
 from popserver.model.errors import CannotListen
+from popserver.services.server import build
 from popserver.transport.limits import CallLimits
 from popserver.transport.listen import Listening, Mode
 from tests.support.certificates import Authority, Pair
@@ -106,7 +106,7 @@ async def test_a_connection_has_room_for_a_big_clients_polls(tmp_path: Path) -> 
         request = receive_request(poll_ms=15_000)
         polls = [one.stub.ReceiveMessage(request, metadata=headers("c", {})) for _ in range(1_024)]
         async with asyncio.timeout(PATIENCE_S):
-            while door.broker.wakeups.parked < 1_024:  # noqa: ASYNC110
+            while door.broker.engine.wakeups.parked < 1_024:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         assert await one.knock() == "OK"
         for poll in polls:
@@ -229,7 +229,7 @@ async def test_a_failed_call_is_logged_with_where_it_came_from(
         opened(tmp_path, listening=certified(authority, mode)) as door,
         caller(door, None if mode == "plaintext" else authority.ca) as one,
     ):
-        monkeypatch.setattr(door.broker.sending, "send", None)
+        monkeypatch.setattr(door.broker.producing.sending, "send", None)
         with capture_logs() as said:
             assert (await one.send(a_message("m1"))).status.code == pb.INTERNAL_SERVER_ERROR
         peers = [each["peer"] for each in said if each["event"] == "call failed"]
@@ -242,7 +242,7 @@ async def test_a_taken_port_is_said_plainly(tmp_path: Path, authority: Authority
     listening = certified(authority, mode)
     async with opened(tmp_path, listening=listening) as door:
         with pytest.raises(CannotListen, match="--port"):
-            services.build(
+            build(
                 door.broker,
                 host="127.0.0.1",
                 port=door.server.port,

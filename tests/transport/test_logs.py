@@ -22,7 +22,7 @@ async def test_a_failure_is_logged_without_bodies_or_properties(
         raise RuntimeError("a defect")
 
     if where == "door":
-        monkeypatch.setattr(door.broker.sending, "send", fail)
+        monkeypatch.setattr(door.broker.producing.sending, "send", fail)
     else:
         monkeypatch.setattr(stored, "_append_to_topic", fail)
     sent = a_message("m1", body=SECRET.encode())

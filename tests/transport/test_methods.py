@@ -18,7 +18,8 @@ from popserver.access.flow import Access
 from popserver.access.gate import AdminElsewhere
 from popserver.model.budget import Budgets
 from popserver.rocketmq_admin.rpc import ServerFacts
-from popserver.services import ADMIN, BULK, LEGACY, MESSAGING, RECEIVING, ROCKETMQ_ADMIN, Services
+from popserver.services.administration import ADMIN, ROCKETMQ_ADMIN, admin_methods
+from popserver.services.clients import ClientServices
 from popserver.transport import calls
 from popserver.transport.call import Call
 from popserver.transport.calls import AnyMethod, Caller, ConversationMethod
@@ -32,16 +33,10 @@ WITHOUT_RIGHTS = {"NotifyClientTermination", "Telemetry"}
 @pytest.fixture
 def tables(door: Door) -> dict[Any, Mapping[str, AnyMethod]]:
     """The methods by service."""
-    broker, access = door.broker, Access(door.broker.reader, door.broker.clock)
-    made = Services(broker, LIMITS, "", "", pb.Endpoints())
-    return {
-        MESSAGING: made.messaging(),
-        LEGACY: made.legacy(),
-        RECEIVING: made.receiving(),
-        BULK: made.bulk(),
-        ADMIN: made.admin(access, door.server.readiness),
-        ROCKETMQ_ADMIN: made.rocketmq_admin(ServerFacts("", "", lambda: 0, None)),
-    }
+    broker, access = door.broker, Access(door.broker.engine.reader, door.broker.engine.clock)
+    made = ClientServices(broker, LIMITS, "", "", pb.Endpoints())
+    facts = ServerFacts("", "", lambda: 0, None)
+    return {**made.methods, **admin_methods(broker, access, door.server.readiness, facts)}
 
 
 async def test_every_method_has_rights(tables: dict[Any, Mapping[str, AnyMethod]]) -> None:

@@ -100,13 +100,13 @@ def pull_request(topic: pb.Resource, group: pb.Resource) -> wire.PullMessageRequ
 
 async def refused(door: Door, *papers: object) -> None:
     """A send that does not get in, and leaves nothing behind."""
-    before, clients = await door.digest(), len(door.broker.clients)
+    before, clients = await door.digest(), len(door.broker.sessions.clients)
     async with caller(door, *papers) as one:  # type: ignore[arg-type]
         with pytest.raises(grpc.aio.AioRpcError) as error:
             await one.send(a_message())
     assert error.value.code() is grpc.StatusCode.UNAVAILABLE
     assert await door.digest() == before
-    assert len(door.broker.clients) == clients
+    assert len(door.broker.sessions.clients) == clients
 
 
 async def test_plaintext_on_the_port_for_tls(tmp_path: Path, authority: Authority) -> None:

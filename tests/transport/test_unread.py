@@ -29,11 +29,11 @@ async def fill(door: Door, count: int) -> None:
 
 async def inflight(door: Door) -> int:
     query = "SELECT count(*) FROM delivery WHERE state = 'INFLIGHT' AND holder <> 'ORPHAN'"
-    return int(await door.broker.reader.read(lambda conn: conn.exec_driver_sql(query).scalar_one()))
+    return int(await door.broker.engine.reader.read(lambda conn: conn.exec_driver_sql(query).scalar_one()))
 
 
 async def test_who_does_not_read_is_given_up_and_loses_nothing(impatient: Door) -> None:
-    door, budget = impatient, impatient.broker.budgets["undelivered"]
+    door, budget = impatient, impatient.broker.engine.budgets["undelivered"]
     await fill(door, 8)
     calls = [door.stub.ReceiveMessage(receive_request(), metadata=headers(f"c{number}", {})) for number in range(4)]
     await until(lambda: budget.used >= 4 * MIB)
@@ -48,7 +48,7 @@ async def test_who_does_not_read_is_given_up_and_loses_nothing(impatient: Door) 
 
 async def test_a_read_answer_ends_its_use_of_the_budget(impatient: Door) -> None:
     await fill(impatient, 3)
-    budget = impatient.broker.budgets["undelivered"]
+    budget = impatient.broker.engine.budgets["undelivered"]
     assert len(await impatient.receive()) == 3
     await until(lambda: budget.used == 0)
     assert budget.peak == 3 * MIB
@@ -56,8 +56,8 @@ async def test_a_read_answer_ends_its_use_of_the_budget(impatient: Door) -> None
 
 async def test_a_receive_without_room_waits_and_is_refused_at_its_polling_time(impatient: Door) -> None:
     await fill(impatient, 1)
-    budget = impatient.broker.budgets["undelivered"]
-    impatient.broker.undelivered.carry(budget.limit)
+    budget = impatient.broker.engine.budgets["undelivered"]
+    impatient.broker.engine.undelivered.carry(budget.limit)
     (refused,) = await impatient.statuses("ReceiveMessage", receive_request(poll_ms=300))
     assert refused.code == pb.TOO_MANY_REQUESTS
     assert "--max-undelivered" in refused.message
@@ -65,7 +65,7 @@ async def test_a_receive_without_room_waits_and_is_refused_at_its_polling_time(i
     waiting = asyncio.create_task(impatient.receive(poll_ms=500))
     await asyncio.sleep(0.05)
     assert not waiting.done()
-    impatient.broker.undelivered.carried(budget.limit)
+    impatient.broker.engine.undelivered.carried(budget.limit)
     assert len(await waiting) == 1
 
 
@@ -76,7 +76,7 @@ async def test_the_connection_of_who_does_not_read_ends(tmp_path: Path) -> None:
     ) as door:
         await fill(door, 4)
         call = door.stub.ReceiveMessage(receive_request(), metadata=headers(CLIENT, {}))
-        budget = door.broker.budgets["undelivered"]
+        budget = door.broker.engine.budgets["undelivered"]
         await until(lambda: budget.used >= 4 * MIB)
         await until(lambda: budget.used == 0)
         assert call is not None

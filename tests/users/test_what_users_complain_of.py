@@ -206,7 +206,7 @@ def test_what_is_overdue_because_the_store_does_not_answer_is_seen_and_then_done
     send(broker, "1")
     with SimpleConsumer(broker.endpoint, GROUP, TOPIC) as consumer:
         consumer.receive(invisible_duration=10)
-    with watched(broker.app.broker.database, "SELECT due.group_id", refuse):
+    with watched(broker.app.broker.engine.database, "SELECT due.group_id", refuse):
         broker.clock.advance("17s")
         assert overdue(broker) == timedelta(seconds=7)
     broker.clock.advance("1s")

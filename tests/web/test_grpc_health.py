@@ -71,7 +71,7 @@ async def test_many_ask_at_one_time(web: App) -> None:
 
 
 async def test_a_dead_writer_is_a_dead_server(web: App) -> None:
-    await web.broker.writer.close()
+    await web.broker.engine.writer.close()
     assert set(await states(web, *READINESS, *LIVENESS)) == {NOT_SERVING}
 
 

@@ -54,7 +54,7 @@ async def test_a_transaction_without_end_makes_a_server_unready(web: App, monkey
         runs.set()
         return let_go.wait(30)
 
-    stuck = web.broker.writer.submit(Read(hang))
+    stuck = web.broker.engine.writer.submit(Read(hang))
     assert await asyncio.to_thread(runs.wait, 30)
     monkeypatch.setattr(readiness, "TRANSACTION_MS", 0)
     monkeypatch.setattr(readiness, "REMEMBERED_MS", 0)
@@ -66,7 +66,7 @@ async def test_a_transaction_without_end_makes_a_server_unready(web: App, monkey
 
 
 async def test_a_dead_writer_is_a_dead_server(web: App) -> None:
-    writer = web.broker.writer
+    writer = web.broker.engine.writer
     await writer.close()
     assert "restart the server" in reason(await get(web.http_endpoint, "/livez"), "writer")
     assert "restart the server" in reason(await get(web.http_endpoint, "/readyz"), "writer")

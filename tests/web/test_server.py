@@ -190,7 +190,7 @@ async def test_a_large_body_is_refused(web: App, headers: dict[str, str]) -> Non
     )
     assert refused.status == 413
     assert str(bodies.BODY_BYTES_MAX) in refused.text
-    assert web.budgets["HTTP requests"].used == 0
+    assert web.broker.engine.budgets["HTTP requests"].used == 0
 
 
 async def test_what_is_no_request_after_a_head_ends_the_connection(web: App) -> None:
@@ -206,7 +206,7 @@ async def test_what_is_no_request_after_a_head_ends_the_connection(web: App) -> 
 
 
 async def test_bodies_share_a_budget(web: App) -> None:
-    budget = web.budgets["HTTP requests"]
+    budget = web.broker.engine.budgets["HTTP requests"]
     assert budget.take(budget.limit)
     refused = await _post(web, bodies.BODY_BYTES_FREE + 1)
     assert refused.status == 503
@@ -216,7 +216,7 @@ async def test_bodies_share_a_budget(web: App) -> None:
 
 
 async def test_who_stalls_in_large_bodies_keeps_no_small_ones_out_and_no_other_address(web: App) -> None:
-    budget = web.budgets["HTTP requests"]
+    budget = web.broker.engine.budgets["HTTP requests"]
     size = bodies.BODY_BYTES_MAX
     enough = budget.limit // size + 2  # of one address, to fill all room
     stalled = [await _connect_from("127.0.0.2", web) for _ in range(enough)]
@@ -238,11 +238,11 @@ async def _post(app: App, size: int) -> HttpAnswer:
 
 
 async def _refused(app: App, at_least: int) -> bool:
-    return app.budgets["HTTP requests"].refused >= at_least
+    return app.broker.engine.budgets["HTTP requests"].refused >= at_least
 
 
 async def test_a_chunked_body_takes_room_whatever_length_it_announces(web: App) -> None:
-    budget = web.budgets["HTTP requests"]
+    budget = web.broker.engine.budgets["HTTP requests"]
     reader, writer = await connect(web.http_endpoint)
     writer.write(b"POST /livez HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\ncontent-length: 0\r\n\r\n")
     writer.write(b"%x\r\n%b\r\n" % (bodies.BODY_BYTES_FREE + 5, bytes(bodies.BODY_BYTES_FREE + 5)))
@@ -255,7 +255,7 @@ async def test_a_chunked_body_takes_room_whatever_length_it_announces(web: App) 
 
 
 async def test_who_announces_bodies_and_sends_none_keeps_nobody_out(web: App) -> None:
-    many = web.budgets["HTTP requests"].limit // bodies.BODY_BYTES_MAX
+    many = web.broker.engine.budgets["HTTP requests"].limit // bodies.BODY_BYTES_MAX
     head = f"POST /livez HTTP/1.1\r\nhost: localhost\r\ncontent-length: {bodies.BODY_BYTES_MAX}\r\n\r\n".encode()
     silent = [await connect(web.http_endpoint) for _ in range(many)]
     for _, writer in silent:
@@ -268,7 +268,7 @@ async def test_who_announces_bodies_and_sends_none_keeps_nobody_out(web: App) ->
 
 
 async def _has_bodies(app: App, size: int) -> bool:
-    return app.budgets["HTTP requests"].used == size
+    return app.broker.engine.budgets["HTTP requests"].used == size
 
 
 async def test_an_address_has_half_of_the_connections(sqlite_url: str) -> None:
@@ -277,7 +277,7 @@ async def test_an_address_has_half_of_the_connections(sqlite_url: str) -> None:
         await eventually(lambda: _uses(app, 2), "two connections", within_s=30)
         with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
             await get(app.http_endpoint, "/livez")
-        assert app.budgets["HTTP connections"].refused == 1
+        assert app.broker.engine.budgets["HTTP connections"].refused == 1
         for _, writer in open_ones:
             writer.close()
         await eventually(lambda: _uses(app, 0), "no connection", within_s=30)
@@ -297,7 +297,7 @@ async def test_two_addresses_that_have_the_whole_port_keep_no_third_out(sqlite_u
         third[0][1].write(b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n")
         assert b"200" in await third[0][0].readline()
         assert await _rest(third[1][0]) == b""  # with two it would have as many as the others
-        assert app.budgets["HTTP connections"].used == 4
+        assert app.broker.engine.budgets["HTTP connections"].used == 4
         for _, writer in [*taken, *third]:
             writer.close()
         await eventually(lambda: _uses(app, 0), "no connection", within_s=30)
@@ -358,7 +358,7 @@ async def _connect_from(host: str, app: App) -> tuple[asyncio.StreamReader, asyn
 
 
 async def _uses(app: App, count: int) -> bool:
-    return app.budgets["HTTP connections"].used == count
+    return app.broker.engine.budgets["HTTP connections"].used == count
 
 
 @pytest.mark.parametrize(
@@ -422,8 +422,8 @@ async def test_who_does_not_read_the_little_that_is_left_is_cut(
     monkeypatch.setattr(connections, "UNREAD_S", 0.1)
 
     async def page(_: Request) -> Response:
-        assert app.web is not None
-        (connection,) = app.web._server.server_state.connections
+        assert app.monitoring.web is not None
+        (connection,) = app.monitoring.web._server.server_state.connections
 
         async def parts() -> AsyncIterator[bytes]:
             while not connection.transport.get_write_buffer_size():

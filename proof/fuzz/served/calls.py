@@ -18,7 +18,8 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
 from popproto.v2 import definition_pb2 as pb
-from popserver import services
+from popserver.services.administration import ADMIN, ROCKETMQ_ADMIN
+from popserver.services.clients import BULK, LEGACY, MESSAGING, RECEIVING
 from popserver.transport.call import EndCode, EndStatus
 from proof.fuzz.served import prepared
 from proof.fuzz.served.requests import MESSAGE_ID, PLAN, RECALL, RECEIPT, TRANSACTION, RequestGrammar, with_given
@@ -26,12 +27,12 @@ from proof.fuzz.served.server import START_MS, ServedStore
 from proof.fuzz.target import FuzzTarget, a_text, must, mutated
 
 SERVICES = (
-    services.MESSAGING,
-    services.ROCKETMQ_ADMIN,
-    services.ADMIN,
-    services.LEGACY,
-    services.RECEIVING,
-    services.BULK,
+    MESSAGING,
+    ROCKETMQ_ADMIN,
+    ADMIN,
+    LEGACY,
+    RECEIVING,
+    BULK,
 )
 METHODS: Mapping[str, MethodDescriptor] = {
     f"/{service.full_name}/{method.name}": method for service in SERVICES for method in service.methods

@@ -93,7 +93,7 @@ class ServedStore:
 
     def check(self) -> None:
         """Raises if an invariant of the store does not hold."""
-        with self.door.broker.database.read() as conn:
+        with self.door.broker.engine.database.read() as conn:
             check_integrity(conn)
 
     def advance(self, by_ms: int) -> None:

@@ -132,7 +132,7 @@ class ServedWeb:
         path = Path(self._folder.name) / "popmq.db"
         self._running = popserver.embedded(path, manual_clock=True, http="127.0.0.1:0")
         self._broker: EmbeddedBroker = self._running.__enter__()
-        web = self._broker.app.web
+        web = self._broker.app.monitoring.web
         assert web is not None
         web._log._failures = cast("Any", _EveryFailure())
         self._config, self._state = web._server.config, web._server.server_state

@@ -1,0 +1,1 @@
+"""Makes all parts of a broker, and starts and stops them in order."""

@@ -1,0 +1,1 @@
+"""All gRPC services: the methods of each, and the server that has them."""
