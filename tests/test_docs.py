@@ -20,7 +20,7 @@ from popclient._session.statuses import ERROR_OF_GRPC, ERROR_OF_HTTP
 from popproto.v2 import definition_pb2 as pb
 from popserver import pytest_plugin
 from popserver.config import Config
-from popserver.database.schema import VIEWS
+from popserver.database.views import VIEWS
 from popserver.transport.status import CODES
 from tests.support.open_store import OpenStore
 

@@ -28,13 +28,14 @@ KEEPERS: dict[str, str | tuple[str, ...]] = {
     "message": (
         "messages/stored.py",
         "messages/by_key.py",
+        "messages/columns.py",
         "messages/parts.py",
         "messages/ranges.py",
         "messages/seek.py",
     ),
     "keyed_message": "messages/keyed.py",
     "pending": ("messages/pending_messages.py", "producing/pending_facts.py"),
-    "idempotency": "messages/keys.py",
+    "idempotency": "messages/repeats.py",
     "progress": "catalog/progress.py",
     # Here and below, searches have a module and changes another one.
     "message_group_progress": ("fifo/positions.py", "fifo/moving_positions.py"),

@@ -19,7 +19,7 @@ from popserver.catalog.progress import CONSUMED
 from popserver.catalog.queues import TOTALS, Totals, totals
 from popserver.cluster import sql
 from popserver.cluster.sql import KnownServer
-from popserver.database import schema
+from popserver.database import views
 from popserver.database.dialect import dialect_of
 from popserver.delivery import due
 from popserver.delivery.history import HistoryStep, steps
@@ -175,7 +175,7 @@ _IN_ORDER = "ORDER BY group_namespace, consumer_group, topic_namespace, topic"
 
 
 def _lag_query(of_topics: str = "") -> TextClause:
-    lag = schema.group_lag(of_groups="IN :groups", of_topics=of_topics)
+    lag = views.group_lag(of_groups="IN :groups", of_topics=of_topics)
     page = f"SELECT l.* FROM ({lag}) l {_IN_ORDER} LIMIT :limit"  # noqa: S608
     return text(page).bindparams(bindparam("groups", expanding=True))
 

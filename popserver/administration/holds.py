@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 from popserver.catalog import facts as catalog_facts
 from popserver.catalog.queues import queues_by_id
 from popserver.catalog.topics import names_by_id
-from popserver.delivery.holds import TimedRow, last_to_end, locked_heads
+from popserver.delivery.holds import DeliveryRow, last_to_end, locked_heads
 from popserver.messages import parts
 from popserver.messages.by_key import heads
 from popserver.model.message import id_from_bytes
@@ -72,7 +72,7 @@ def locked_groups(conn: Connection, group_name: Resource, limit: int) -> LockedG
     return LockedGroups(shown, count - len(shown))
 
 
-def _shown(conn: Connection, rows: Sequence[TimedRow]) -> list[Hold]:
+def _shown(conn: Connection, rows: Sequence[DeliveryRow]) -> list[Hold]:
     stored = heads(conn, {row.message_key for row in rows})
     names = names_by_id(conn, {row.topic_id for row in rows})
     queues = queues_by_id(conn, {queue_of(key) for key in stored})

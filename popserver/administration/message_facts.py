@@ -23,7 +23,7 @@ from popserver.catalog.queues import STORED
 from popserver.database import states_of
 from popserver.delivery import delivered, history, holds
 from popserver.delivery.history import HistoryStep
-from popserver.delivery.holds import ShownRow
+from popserver.delivery.holds import DeliveryRow
 from popserver.delivery.retry_topic import RetryMessage, copies_of, first_place
 from popserver.engine.clock import Times
 from popserver.fifo import positions
@@ -198,7 +198,7 @@ def _stuck_delay(conn: Connection, scheduled: PendingFacts, times: Times) -> str
     return None if broken is None else broken.says
 
 
-def _hold(conn: Connection, row: ShownRow | None) -> HoldFacts | None:
+def _hold(conn: Connection, row: DeliveryRow | None) -> HoldFacts | None:
     if row is None:
         return None
     head = by_key.head(conn, row.message_key)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from popserver.bulk.rules import CHUNK_BYTES_MAX
-from popserver.database.columns import Columns
+from popserver.messages.columns import Columns
 from popserver.model.message import RECONSUME_TIME
 from popserver.model.names import RETRY_PREFIX
 from popserver.model.topic import MessageType, offset_of, queue_of

@@ -18,13 +18,13 @@ from popserver.bulk.attempts import Attempt
 from popserver.bulk.rules import HeldPage, QueuePage, QueueSlice, check_slice
 from popserver.catalog.flow import Catalog
 from popserver.catalog.paused import PausedGroups
-from popserver.database.columns import Columns
 from popserver.database.database import READERS_MAX
 from popserver.engine.clock import Clock
 from popserver.engine.reader import Reader
 from popserver.engine.writer import Writer
 from popserver.filters import Filter, SqlFilter
 from popserver.filters.subscription import ClientKind
+from popserver.messages.columns import Columns
 from popserver.model.errors import TooManyRequests
 from popserver.model.handles import attempt_as_sent
 from popserver.model.message import HeldMessage

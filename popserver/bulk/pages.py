@@ -16,11 +16,11 @@ from sqlalchemy import Connection
 from popserver.bulk.rules import CHUNK_BYTES_MAX, CHUNK_MESSAGES_MAX, HeldPage, QueuePage, QueueSlice
 from popserver.catalog.queue_offsets import Ends
 from popserver.catalog.queues import queues_by_id
-from popserver.database.columns import ColumnQuery, Columns
 from popserver.database.dialect import dialect_of
 from popserver.database.rows import encode_column
 from popserver.filters import SqlFilter
 from popserver.messages.by_key import in_order
+from popserver.messages.columns import ColumnQuery, Columns
 from popserver.messages.ranges import WITH_TAG, FilterQuery, Work, inside, judge, narrowed, of_tags, within_room
 from popserver.messages.redrives import of_places
 from popserver.model.message import REDRIVE_PLAN

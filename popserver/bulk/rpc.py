@@ -21,7 +21,7 @@ from popserver.bulk import flow
 from popserver.bulk.flow import BulkReceive
 from popserver.bulk.rules import RECEIVE_MESSAGES_MAX, QueuePage, QueueSlice, columns_named, sources_of
 from popserver.clients.clients import Clients
-from popserver.database.columns import Columns
+from popserver.messages.columns import Columns
 from popserver.model import handles
 from popserver.model.errors import BadRequest, Forbidden, Unsupported
 from popserver.model.message import HeldMessage

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from popserver.database.columns import Columns
 from popserver.filters import Filter
+from popserver.messages.columns import Columns
 from popserver.model.errors import BadRequest
 from popserver.model.names import RETRY_PREFIX
 from popserver.model.topic import MessageQueue, Topic

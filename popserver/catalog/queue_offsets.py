@@ -217,10 +217,10 @@ def _take_to_send(has_pending: Any, count: Any, *these: Any) -> Statement:
 
 def _is_newest_counted(*, skip_locked: bool) -> Any:
     """The condition that a row is the newest version of a counted queue. It locks each, in the order of the counts."""
-    row = newest(queue.alias("newest"), literal_column("newest.ctid").label("place"), queue_id=_COUNTS.c.queue_id)
+    row = newest(queue.alias("newest"), literal_column("newest.ctid").label("address"), queue_id=_COUNTS.c.queue_id)
     locked = row.with_for_update(skip_locked=skip_locked).lateral("locked")
-    places = select(locked.c.place).select_from(_COUNTS.join(locked, true())).correlate(None).scalar_subquery()
-    return literal_column("queue.ctid") == any_(func.array(places))
+    found = select(locked.c.address).select_from(_COUNTS.join(locked, true()))
+    return literal_column("queue.ctid") == any_(func.array(found.correlate(None).scalar_subquery()))
 
 
 def _take_available(dialect: Dialect) -> Any:

@@ -22,7 +22,8 @@ from sqlalchemy.engine import URL
 from popserver.database import migrate
 from popserver.database.check import check_unused
 from popserver.database.database import Database, parse_url, plain_errors
-from popserver.database.schema import VIEWS, metadata
+from popserver.database.schema import metadata
+from popserver.database.views import VIEWS
 from popserver.model.errors import StoreUnavailable
 from popserver.postgres import sessions
 from popserver.postgres.urls import TARGET

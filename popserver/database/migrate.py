@@ -17,7 +17,8 @@ from sqlalchemy import Connection, inspect, text
 from popserver.database import notifications
 from popserver.database.database import Database, plain_errors
 from popserver.database.dialect import dialect_of
-from popserver.database.schema import VIEWS, metadata
+from popserver.database.schema import metadata
+from popserver.database.views import VIEWS
 from popserver.model import message, names
 from popserver.model.errors import StoreUnavailable
 from popserver.model.group import HistoryLevel

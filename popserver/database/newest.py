@@ -77,7 +77,7 @@ def newest(row: FromClause, *columns: ColumnElement[Any], **key: Any) -> Select[
 def joined(
     dialect: Dialect, keys: FromClause, table: Table, *key: str, locks: bool = False, skips_locked: bool = False
 ) -> tuple[FromClause, FromClause]:
-    """The rows of a table with the keys in `keys`: what to select from, and the rows; on Postgres with their `place`
+    """The rows of a table with the keys in `keys`: what to select from, and the rows; on Postgres with their `address`
     (ctid). An index has the columns of the key, in that order.
 
     `locks`: each row, in the order of `keys`, waiting for others. `skips_locked`: it leaves out what others locked.
@@ -85,8 +85,8 @@ def joined(
     if not dialect.has_other_writers:
         return keys.join(table, and_(*(table.c[name] == keys.c[name] for name in key))), table
     versions = table.alias("versions")
-    place: ColumnElement[Any] = literal_column("versions.ctid").label("place")
-    found = newest(versions, *versions.c, place, **{name: keys.c[name] for name in key})
+    address: ColumnElement[Any] = literal_column("versions.ctid").label("address")
+    found = newest(versions, *versions.c, address, **{name: keys.c[name] for name in key})
     if locks or skips_locked:
         found = found.with_for_update(skip_locked=skips_locked)
     row = found.correlate(keys).lateral(table.name)
@@ -98,8 +98,8 @@ def is_newest(table: Table, **key: Any) -> ColumnElement[bool]:
 
     While another transaction changes the row, no row may fulfil it: repeat the statement with the plain key.
     """
-    place: ColumnElement[Any] = literal_column("newest.ctid")
-    return literal_column(f"{table.name}.ctid") == newest(table.alias("newest"), place, **key).scalar_subquery()
+    address: ColumnElement[Any] = literal_column("newest.ctid")
+    return literal_column(f"{table.name}.ctid") == newest(table.alias("newest"), address, **key).scalar_subquery()
 
 
 def is_locked(dialect: Dialect, table: Table, **key: Any) -> ColumnElement[bool]:
@@ -114,8 +114,8 @@ def are_newest(dialect: Dialect, table: Table, rows: FromClause, *key: str) -> C
     other transaction may change them now."""
     if not dialect.has_other_writers:
         return and_(*(table.c[name] == rows.c[name] for name in key))
-    place: ColumnElement[Any] = literal_column("newest.ctid").label("place")
-    last = newest(table.alias("newest"), place, **{name: rows.c[name] for name in key})
+    address: ColumnElement[Any] = literal_column("newest.ctid").label("address")
+    last = newest(table.alias("newest"), address, **{name: rows.c[name] for name in key})
     # Not by the keys, by which Postgres meets the oldest versions first.
     are_these = (unindexed(table.c[name]) == rows.c[name] for name in key)
     return and_(literal_column(f"{table.name}.ctid") == last.correlate(rows).scalar_subquery(), *are_these)

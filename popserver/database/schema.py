@@ -1,4 +1,4 @@
-"""All tables, indexes, CHECKs and views, for both databases.
+"""All tables, indexes and CHECKs, for both databases. The views are in `database.views`.
 
 Times are epoch milliseconds in columns ending in `_ms`. A message's key is its place: the queue id in the high bits,
 the offset in the low 40 bits (`model.topic.message_key`). Some states have no row: a message at or after its group's
@@ -6,6 +6,9 @@ progress is READY, a message before it without a delivery row is COMMIT, and a m
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
 
 from sqlalchemy import (
     DDL,
@@ -29,10 +32,9 @@ from sqlalchemy import (
     or_,
     text,
 )
+from sqlalchemy.schema import SchemaItem
 
-from popserver.database import states_of
 from popserver.database.dialect import NOT_INSERTED
-from popserver.database.states_of import OFFSET_MASK
 from popserver.model.group import HistoryLevel, LiteModel, Model
 from popserver.model.retry import FIFO_INTERVAL_MS, Holder
 from popserver.model.states import (
@@ -46,8 +48,7 @@ from popserver.model.states import (
     RedriveState,
     State,
 )
-from popserver.model.times import TIME_MS_MAX
-from popserver.model.topic import OFFSET_BITS, MessageType
+from popserver.model.topic import OFFSET_BITS
 
 metadata = MetaData()
 
@@ -69,6 +70,13 @@ def _listed(*names: str) -> str:
     return ", ".join(f"'{name}'" for name in names)
 
 
+def _table(name: str, *items: SchemaItem, key: Sequence[str] = (), **options: Any) -> Table:
+    """`key`: a primary key of several columns, in which SQLite stores the rows."""
+    if key:
+        items, options["sqlite_with_rowid"] = (*items, PrimaryKeyConstraint(*key, name=f"{name}_pk")), False
+    return Table(name, metadata, *items, **options)
+
+
 def _have_key_on_postgres(table: Table, columns: str) -> None:
     """Another primary key than on SQLite."""
     key = f"{table.name}_pk"
@@ -76,17 +84,20 @@ def _have_key_on_postgres(table: Table, columns: str) -> None:
     event.listen(table, "after_create", DDL(changed).execute_if(dialect="postgresql"))  # type: ignore[no-untyped-call]
 
 
+def _partial_index(name: str, *columns: Any, where: ColumnElement[bool], unique: bool = False) -> Index:
+    return Index(name, *columns, unique=unique, sqlite_where=where, postgresql_where=where)
+
+
 def _index_of_group(table: Table, name: str, *columns: str, where: ColumnElement[bool]) -> None:
     """An index that begins with the consumer group; on Postgres with an expression of it (`newest.group_of`)."""
     of_group = {"sqlite": table.c.group_id, "postgresql": table.c.group_id + literal_column("0")}
     for dialect, group_id in of_group.items():
         all_columns = [group_id, *(table.c[each] for each in columns)]
-        Index(name, *all_columns, sqlite_where=where, postgresql_where=where).ddl_if(dialect=dialect)
+        _partial_index(name, *all_columns, where=where).ddl_if(dialect=dialect)
 
 
-topic = Table(
+topic = _table(
     "topic",
-    metadata,
     Column("topic_id", _ID, primary_key=True),
     Column("namespace", Text, nullable=False),
     Column("name", Text, nullable=False),
@@ -97,24 +108,16 @@ topic = Table(
     Column("fifo_queues", Integer, nullable=False, server_default="1"),
     Column("lite_topics", Integer, nullable=False, server_default="0"),  # how many rows of `lite_topic` it has
     Column("lite_expires_ms", BigInteger),  # how long a lite topic of it lives after its last message; NULL: for ever
-    Index(
-        "topic_name",
-        "namespace",
-        "name",
-        unique=True,
-        sqlite_where=text("deleted_at_ms IS NULL"),
-        postgresql_where=text("deleted_at_ms IS NULL"),
-    ),
     sqlite_autoincrement=True,  # ids are never reused, because receipt handles contain them
 )
+_partial_index("topic_name", topic.c.namespace, topic.c.name, unique=True, where=topic.c.deleted_at_ms.is_(None))
 
 # Few rows that each transaction changes. If a page begins nearly empty, it has room for many versions of its rows, and
 # these need no entries in indexes (docs/design/0024).
 _CHANGES_OFTEN = {"fillfactor": "10"}
 
-queue = Table(
+queue = _table(
     "queue",
-    metadata,
     Column("queue_id", _ID, primary_key=True),
     Column("topic_id", BigInteger, nullable=False),
     Column("number", Integer, nullable=False),
@@ -129,9 +132,8 @@ queue = Table(
     postgresql_with=_CHANGES_OFTEN,
 )
 
-consumer_group = Table(
+consumer_group = _table(
     "consumer_group",
-    metadata,
     Column("group_id", _ID, primary_key=True),
     Column("namespace", Text, nullable=False),
     Column("name", Text, nullable=False),
@@ -147,25 +149,41 @@ consumer_group = Table(
     # Which lite topics its clients get; NULL: all of them, as any topic's messages.
     Column("lite", Text, CheckConstraint(f"lite IN ({_listed(*LiteModel)})", name="consumer_group_lite")),
     CheckConstraint(f"history IN ({_listed(*HistoryLevel)})", name="consumer_group_history"),
-    Index(
-        "consumer_group_name",
-        "namespace",
-        "name",
-        unique=True,
-        sqlite_where=text("deleted_at_ms IS NULL"),
-        postgresql_where=text("deleted_at_ms IS NULL"),
-    ),
     sqlite_autoincrement=True,
+)
+_partial_index(
+    "consumer_group_name",
+    consumer_group.c.namespace,
+    consumer_group.c.name,
+    unique=True,
+    where=consumer_group.c.deleted_at_ms.is_(None),
 )
 
 # How far the queue id is shifted in a message key. A literal, because Postgres shifts a bigint only by an integer, and
 # its driver sends every parameter as a bigint.
 KEY_SHIFT: ColumnElement[int] = literal_column(str(OFFSET_BITS))
 
-# Immutable. The body is the last column, so that a scan for tags does not read its overflow pages.
-message = Table(
+
+def _content() -> list[Column[Any]]:
+    """The last columns of `message` and of `pending`. The body comes last, so that a scan for tags does not read its
+    overflow pages."""
+    return [
+        Column("tag", Text),
+        Column("keys", Text),  # JSON array of strings, NULL for none
+        Column("properties", Text),  # JSON object of strings, NULL for none
+        Column("message_group", Text),
+        Column("priority", SmallInteger),
+        Column("message_type", Text, nullable=False),
+        Column("body_encoding", Text, nullable=False),
+        Column("born_host", Text, nullable=False),
+        Column("trace_context", Text),
+        Column("deliver_at_ms", BigInteger),  # of a delayed message: its delivery time
+        Column("body", LargeBinary, nullable=False),
+    ]
+
+
+message = _table(
     "message",
-    metadata,
     Column("message_key", _ID, primary_key=True, autoincrement=False),
     Column("topic_id", BigInteger, nullable=False),
     # The key of the message that the server copied, and why. Null for an original, which a producer sent. A copy has
@@ -176,17 +194,7 @@ message = Table(
     Column("stored_at_ms", BigInteger, nullable=False),
     Column("born_at_ms", BigInteger, nullable=False),
     Column("tag_hash", Integer, nullable=False),
-    Column("tag", Text),
-    Column("keys", Text),  # JSON array of strings, NULL for none
-    Column("properties", Text),  # JSON object of strings, NULL for none
-    Column("message_group", Text),
-    Column("priority", SmallInteger),
-    Column("message_type", Text, nullable=False),
-    Column("body_encoding", Text, nullable=False),
-    Column("born_host", Text, nullable=False),
-    Column("trace_context", Text),
-    Column("deliver_at_ms", BigInteger),  # of a delayed message: its delivery time
-    Column("body", LargeBinary, nullable=False),
+    *_content(),
     # Null is tested first, because SQLite builds the list of an IN again for each row.
     CheckConstraint(
         "CASE WHEN copy_of IS NULL THEN copy_kind IS NULL"
@@ -200,40 +208,24 @@ IS_RETRY = message.c.copy_kind == literal_column(f"'{CopyKind.RETRY}'")
 # messages and copies by id. Ids are stored as bytes, so that ids that grow with time are appended to the index.
 Index("message_id_once", message.c.message_id, text("(CASE WHEN copy_of IS NULL THEN topic_id END)"), unique=True)
 # A message has at most one retry in a retry topic.
-Index(
-    "message_retry_once",
-    message.c.copy_of,
-    message.c.topic_id,
-    unique=True,
-    sqlite_where=IS_RETRY,
-    postgresql_where=IS_RETRY,
-)
+_partial_index("message_retry_once", message.c.copy_of, message.c.topic_id, unique=True, where=IS_RETRY)
 # Copies are not in message groups: dead letters and retries are delivered one by one.
 IN_A_GROUP = and_(message.c.message_group.is_not(None), IS_ORIGINAL)
-Index(
-    "message_of_group",
-    message.c.message_group,
-    message.c.message_key,
-    sqlite_where=IN_A_GROUP,
-    postgresql_where=IN_A_GROUP,
-)
+_partial_index("message_of_group", message.c.message_group, message.c.message_key, where=IN_A_GROUP)
 
 # The messages with a key, for finding them (`messages.keyed`). Only originals.
-keyed_message = Table(
+keyed_message = _table(
     "keyed_message",
-    metadata,
     Column("block", BigInteger, nullable=False),  # the message key without its low 12 bits
     Column("key_hash", Integer, nullable=False),
     Column("slot", SmallInteger, nullable=False),  # these 12 bits
-    PrimaryKeyConstraint("block", "key_hash", "slot", name="keyed_message_pk"),
-    sqlite_with_rowid=False,
+    key=("block", "key_hash", "slot"),
 )
 
 # Messages that are not in a queue until they are due (DELAY) or committed (HALF). They get their offset then.
 # `due_at_ms` is the delivery time of a delayed message, and the time of the next check of a half message.
-pending = Table(
+pending = _table(
     "pending",
-    metadata,
     Column("pending_id", _ID, primary_key=True),
     Column("topic_id", BigInteger, nullable=False),
     Column("message_id", LargeBinary, nullable=False),
@@ -246,17 +238,7 @@ pending = Table(
     # 1: by a user's own transaction (popmq_enqueue). Part of the key, so that the broker does not wait for that.
     Column("enqueued", SmallInteger, nullable=False, server_default="0"),
     Column("born_at_ms", BigInteger, nullable=False),
-    Column("tag", Text),
-    Column("keys", Text),
-    Column("properties", Text),
-    Column("message_group", Text),
-    Column("priority", SmallInteger),
-    Column("message_type", Text, nullable=False),
-    Column("body_encoding", Text, nullable=False),
-    Column("born_host", Text, nullable=False),
-    Column("trace_context", Text),
-    Column("deliver_at_ms", BigInteger),
-    Column("body", LargeBinary, nullable=False),
+    *_content(),
     UniqueConstraint("message_id", "topic_id", "enqueued", name="pending_id_once"),
     CheckConstraint(f"kind IN ({_listed(*PendingKind)})", name="pending_kind"),
     Index("pending_of_topic", "topic_id", "due_at_ms"),
@@ -272,37 +254,28 @@ def is_half(row: FromClause) -> ColumnElement[bool]:
 
 
 IS_HALF = is_half(pending)
-Index("pending_due", pending.c.due_at_ms, sqlite_where=IS_DELAYED, postgresql_where=IS_DELAYED)
-Index("pending_check", pending.c.topic_id, pending.c.due_at_ms, sqlite_where=IS_HALF, postgresql_where=IS_HALF)
+_partial_index("pending_due", pending.c.due_at_ms, where=IS_DELAYED)
+_partial_index("pending_check", pending.c.topic_id, pending.c.due_at_ms, where=IS_HALF)
 # Not IS_HALF alone: Postgres may take this index for checks that are due, and read all of it, when it has fewer levels
 # than theirs (docs/design/0024).
 IS_HALF_OF_CLIENT = and_(IS_HALF, pending.c.client_id > literal_column("''"))
-Index("pending_of_client", pending.c.client_id, sqlite_where=IS_HALF_OF_CLIENT, postgresql_where=IS_HALF_OF_CLIENT)
+_partial_index("pending_of_client", pending.c.client_id, where=IS_HALF_OF_CLIENT)
 _WAITS_IN_ORDER = pending.c.message_group.is_not(None)
-Index(
-    "pending_of_group",
-    pending.c.topic_id,
-    pending.c.message_group,
-    sqlite_where=_WAITS_IN_ORDER,
-    postgresql_where=_WAITS_IN_ORDER,
-)
+_partial_index("pending_of_group", pending.c.topic_id, pending.c.message_group, where=_WAITS_IN_ORDER)
 
 # A producer's key for a message, during its window; `message_id` is the id of the first message with the key.
-idempotency = Table(
+idempotency = _table(
     "idempotency",
-    metadata,
     Column("topic_id", BigInteger, nullable=False),
     Column("idempotency_key", Text, nullable=False),
     Column("message_id", LargeBinary, nullable=False),
     Column("expires_at_ms", BigInteger, nullable=False),
-    PrimaryKeyConstraint("topic_id", "idempotency_key", name="idempotency_pk"),
     Index("idempotency_expires", "expires_at_ms"),
-    sqlite_with_rowid=False,
+    key=("topic_id", "idempotency_key"),
 )
 
-progress = Table(
+progress = _table(
     "progress",
-    metadata,
     Column("group_id", BigInteger, nullable=False),
     Column("queue_id", BigInteger, nullable=False),
     Column("next_offset", BigInteger, nullable=False),  # the first offset not yet read; in mode PULL, not yet consumed
@@ -312,17 +285,15 @@ progress = Table(
     # group without a start of its own, or gets one without a reset. It may be too low: `fifo.moving_starts` moves
     # it on now and then.
     Column("start_offset", BigInteger, nullable=False, server_default="0"),
-    PrimaryKeyConstraint("group_id", "queue_id", name="progress_pk"),
-    sqlite_with_rowid=False,
+    key=("group_id", "queue_id"),
     postgresql_with=_CHANGES_OFTEN,
 )
 
 # A message group that is behind the scan of its queue (`progress`), or whose first message is READY again. Its messages
 # from `next_offset` up to the scan are READY without rows of their own. The group is *open* if a message of it can be
 # delivered now, because none is held or waits: since `open_since_ms`, which is NULL otherwise.
-message_group_progress = Table(
+message_group_progress = _table(
     "message_group_progress",
-    metadata,
     Column("group_id", BigInteger, nullable=False),
     Column("queue_id", BigInteger, nullable=False),
     Column("message_group", Text, nullable=False),
@@ -333,8 +304,7 @@ message_group_progress = Table(
     Column("subscriber", Text, server_default=""),
     # 1: of the messages up to the scan only the one at `next_offset` is READY, so the others need not be looked for.
     Column("is_single", SmallInteger, nullable=False, server_default="0"),
-    PrimaryKeyConstraint("group_id", "queue_id", "message_group", name="message_group_progress_pk"),
-    sqlite_with_rowid=False,
+    key=("group_id", "queue_id", "message_group"),
     postgresql_with={"fillfactor": "70"},
 )
 # On Postgres the offset is part of the key (docs/design/0024), because a new version is compared with all that have its
@@ -350,60 +320,51 @@ _OPEN = message_group_progress.c.open_since_ms.is_not(None)
 _index_of_group(message_group_progress, "message_group_open", "topic_id", "subscriber", "open_since_ms", where=_OPEN)
 
 # A message group that is not done for long has a start offset of its own, so that its queue's can move on.
-message_group_start = Table(
+message_group_start = _table(
     "message_group_start",
-    metadata,
     Column("group_id", BigInteger, nullable=False),
     Column("queue_id", BigInteger, nullable=False),
     Column("message_group", Text, nullable=False),
     Column("start_offset", BigInteger, nullable=False),
-    PrimaryKeyConstraint("group_id", "queue_id", "message_group", name="message_group_start_pk"),
-    sqlite_with_rowid=False,
+    key=("group_id", "queue_id", "message_group"),
 )
 
 # The lite topics of a bind topic (docs/design/0021). Messages of that name before `first_key` are of an expired one.
-lite_topic = Table(
+lite_topic = _table(
     "lite_topic",
-    metadata,
     Column("topic_id", BigInteger, nullable=False),
     Column("name", Text, nullable=False),
     Column("first_key", BigInteger, nullable=False),
     Column("created_at_ms", BigInteger, nullable=False),
-    PrimaryKeyConstraint("topic_id", "name", name="lite_topic_pk"),
-    sqlite_with_rowid=False,
+    key=("topic_id", "name"),
 )
 
 # Which lite topics a client gets, and in which queue they are.
-lite_subscription = Table(
+lite_subscription = _table(
     "lite_subscription",
-    metadata,
     Column("group_id", BigInteger, nullable=False),
     Column("topic_id", BigInteger, nullable=False),
     Column("lite_topic", Text, nullable=False),
     Column("client_id", Text, nullable=False),
     Column("queue_id", BigInteger, nullable=False),
-    PrimaryKeyConstraint("group_id", "topic_id", "lite_topic", "client_id", name="lite_subscription_pk"),
     Index("lite_subscription_of_client", "client_id", "group_id", "topic_id"),
-    sqlite_with_rowid=False,
+    key=("group_id", "topic_id", "lite_topic", "client_id"),
 )
 
 # The lite consumers, and when each has named its lite topics last.
-lite_client = Table(
+lite_client = _table(
     "lite_client",
-    metadata,
     Column("group_id", BigInteger, nullable=False),
     Column("topic_id", BigInteger, nullable=False),
     Column("client_id", Text, nullable=False),
     Column("synced_at_ms", BigInteger, nullable=False),
-    PrimaryKeyConstraint("client_id", "group_id", "topic_id", name="lite_client_pk"),
     Index("lite_client_synced", "synced_at_ms"),
-    sqlite_with_rowid=False,
+    key=("client_id", "group_id", "topic_id"),
 )
 
 # A message that is held or waits. An ack deletes the row, so work depends on messages in flight, not on the backlog.
-delivery = Table(
+delivery = _table(
     "delivery",
-    metadata,
     Column("group_id", BigInteger, nullable=False),
     Column("message_key", BigInteger, nullable=False),
     Column("topic_id", BigInteger, nullable=False),
@@ -417,10 +378,9 @@ delivery = Table(
     Column("attempt_id", Text),  # the id of the receive, by which a repeated receive finds its messages
     # How many attempts did not count: it was given back, or its lite topic suspended.
     Column("uncounted", Integer, nullable=False, server_default="0", info=NOT_INSERTED),
-    PrimaryKeyConstraint("group_id", "message_key", name="delivery_pk"),
     CheckConstraint(f"state IN ({_listed(*STORED)})", name="delivery_state"),
     CheckConstraint(f"holder IN ({_listed(*Holder)})", name="delivery_holder"),
-    sqlite_with_rowid=False,
+    key=("group_id", "message_key"),
     # Rows are often updated; free space keeps the new version in the same page.
     postgresql_with={"fillfactor": "70"},
 )
@@ -432,12 +392,12 @@ _have_key_on_postgres(delivery, "group_id, message_key, uncounted")
 
 # When a page of an index is full, Postgres merges the entries of one key into a list, and reads a list from the oldest
 # entry on. In these indexes the newest version of a row is looked for first (`database.newest`).
-for _table, *_indexes in ((queue, "queue_pkey", "queue_number"), (pending, "pending_pkey"), (progress, "progress_pk"),
+for _changed, *_indexes in ((queue, "queue_pkey", "queue_number"), (pending, "pending_pkey"), (progress, "progress_pk"),
                           (delivery, "delivery_pk"),
                           (message_group_progress, "message_group_progress_pk")):  # fmt: skip
     for _index in _indexes:
         event.listen(
-            _table,
+            _changed,
             "after_create",
             DDL(f"ALTER INDEX {_index} SET (deduplicate_items = off)").execute_if(dialect="postgresql"),  # type: ignore[no-untyped-call]
         )
@@ -449,23 +409,17 @@ _READY_AGAIN = and_(in_states(delivery.c.state, State.READY), delivery.c.message
 _LIVES_WITH_ITS_CLIENT = or_(
     delivery.c.holder == literal_column(f"'{Holder.PUSH}'"), delivery.c.holder == literal_column(f"'{Holder.ORPHAN}'")
 )
-Index("delivery_due", delivery.c.visible_at_ms, sqlite_where=WITH_TIME, postgresql_where=WITH_TIME)
+_partial_index("delivery_due", delivery.c.visible_at_ms, where=WITH_TIME)
 _index_of_group(delivery, "delivery_ready", "topic_id", "visible_at_ms", where=_READY_AGAIN)
-Index(
-    "delivery_client",
-    delivery.c.client_id,
-    sqlite_where=_LIVES_WITH_ITS_CLIENT,
-    postgresql_where=_LIVES_WITH_ITS_CLIENT,
-)
+_partial_index("delivery_client", delivery.c.client_id, where=_LIVES_WITH_ITS_CLIENT)
 _IN_ORDER = delivery.c.message_group.is_not(None)
 _index_of_group(delivery, "delivery_of_group", "topic_id", "message_group", "message_key", where=_IN_ORDER)
 _HAS_ATTEMPT_ID = delivery.c.attempt_id.is_not(None)
-Index("delivery_attempt", delivery.c.attempt_id, sqlite_where=_HAS_ATTEMPT_ID, postgresql_where=_HAS_ATTEMPT_ID)
+_partial_index("delivery_attempt", delivery.c.attempt_id, where=_HAS_ATTEMPT_ID)
 
 # Facts about a dead letter. The message itself is the copy in topic %DLQ%<group>.
-dead_letter = Table(
+dead_letter = _table(
     "dead_letter",
-    metadata,
     Column("dead_letter_id", _ID, primary_key=True),
     Column("group_id", BigInteger, nullable=False),
     Column("origin_key", BigInteger, nullable=False),
@@ -485,9 +439,8 @@ dead_letter = Table(
 )
 
 # Which dead letters are sent back, and why. The row stays as a record.
-redrive_plan = Table(
+redrive_plan = _table(
     "redrive_plan",
-    metadata,
     Column("plan_id", Text, primary_key=True),
     Column("group_id", BigInteger, nullable=False),
     Column("state", Text, nullable=False),
@@ -510,9 +463,8 @@ redrive_plan = Table(
 )
 
 # One message of a plan and its result. It repeats the facts of the dead letter, which may be removed before it.
-redrive = Table(
+redrive = _table(
     "redrive",
-    metadata,
     Column("plan_id", Text, nullable=False),
     Column("dead_letter_id", BigInteger, nullable=False),
     Column("group_id", BigInteger, nullable=False),
@@ -531,48 +483,32 @@ redrive = Table(
     Column("redriven_key", BigInteger),
     Column("redriven_message_id", LargeBinary),
     Column("redriven_at_ms", BigInteger),
-    PrimaryKeyConstraint("plan_id", "dead_letter_id", name="redrive_pk"),
     CheckConstraint(f"state IN ({_listed(*RedriveState)})", name="redrive_state"),
     CheckConstraint(f"change IN ({_listed(*Change)})", name="redrive_change"),
     Index("redrive_of_origin", "origin_key", "group_id"),
-    sqlite_with_rowid=False,
+    key=("plan_id", "dead_letter_id"),
 )
 _IS_PLANNED = redrive.c.state == literal_column(f"'{RedriveState.PLANNED}'")
-Index(
-    "redrive_planned",
-    redrive.c.plan_id,
-    redrive.c.dead_letter_id,
-    sqlite_where=_IS_PLANNED,
-    postgresql_where=_IS_PLANNED,
-)
+_partial_index("redrive_planned", redrive.c.plan_id, redrive.c.dead_letter_id, where=_IS_PLANNED)
 _STANDS_SOMEWHERE = redrive.c.redriven_key.is_not(None)
-Index(
-    "redrive_of_key",
-    redrive.c.redriven_key,
-    redrive.c.group_id,
-    sqlite_where=_STANDS_SOMEWHERE,
-    postgresql_where=_STANDS_SOMEWHERE,
-)
+_partial_index("redrive_of_key", redrive.c.redriven_key, redrive.c.group_id, where=_STANDS_SOMEWHERE)
 
 # An operator has paused a group: in all topics, in one topic, or for one message group of a topic. Of a message group
 # the row in `message_group_progress` exists as long as the pause, and is never open.
-pause = Table(
+pause = _table(
     "pause",
-    metadata,
     Column("group_id", BigInteger, nullable=False),
     Column("topic_id", BigInteger, nullable=False),  # 0: all topics
     Column("message_group", Text, nullable=False),  # empty: not only one
     Column("queue_id", BigInteger),  # the queue of the message group
     Column("paused_at_ms", BigInteger, nullable=False),
     Column("paused_by", Text, nullable=False),  # the access key of the operator; empty without users
-    PrimaryKeyConstraint("group_id", "topic_id", "message_group", name="pause_pk"),
-    sqlite_with_rowid=False,
+    key=("group_id", "topic_id", "message_group"),
 )
 
 # Append-only. The group chooses which events are written (model.group.HistoryLevel).
-history = Table(
+history = _table(
     "history",
-    metadata,
     Column("history_id", _ID, primary_key=True),
     Column("at_ms", BigInteger, nullable=False),
     Column("group_id", BigInteger, nullable=False),
@@ -588,9 +524,8 @@ history = Table(
 )
 
 # The servers of this database, and their addresses for clients.
-server = Table(
+server = _table(
     "server",
-    metadata,
     Column("server_id", Text, primary_key=True),
     Column("address", Text, nullable=False),
     Column("last_seen_ms", BigInteger, nullable=False),
@@ -598,9 +533,8 @@ server = Table(
 )
 
 # The clocks' times at the last check (`maintenance.clock_notes`): one row.
-clock = Table(
+clock = _table(
     "clock",
-    metadata,
     Column("clock_id", Integer, primary_key=True, autoincrement=False),
     Column("system_ms", BigInteger, nullable=False),
     Column("server_ms", BigInteger, nullable=False),
@@ -610,49 +544,42 @@ clock = Table(
 )
 
 # Which server has which push consumer. The holds of a push consumer last while a server has it.
-client = Table(
+client = _table(
     "client",
-    metadata,
     Column("client_id", Text, nullable=False),
     Column("server_id", Text, nullable=False),
     Column("last_seen_ms", BigInteger, nullable=False),
-    PrimaryKeyConstraint("client_id", "server_id", name="client_pk"),
     Index("client_last_seen", "last_seen_ms"),
-    sqlite_with_rowid=False,
+    key=("client_id", "server_id"),
 )
 
 # The members of groups that own whole queues. A row is valid while its server has heartbeats.
-member = Table(
+member = _table(
     "member",
-    metadata,
     Column("group_id", BigInteger, nullable=False),
     Column("client_id", Text, nullable=False),
     Column("server_id", Text, nullable=False),  # the server that it joined last
     Column("model", Text, nullable=False),
     Column("subscription", Text, nullable=False),  # JSON: its filter for each topic
     Column("joined_at_ms", BigInteger, nullable=False),
-    PrimaryKeyConstraint("group_id", "client_id", name="member_pk"),
     CheckConstraint(f"model IN ({_listed(*Model)})", name="member_model"),
     Index("member_of_server", "server_id"),
-    sqlite_with_rowid=False,
+    key=("group_id", "client_id"),
 )
 
 # The queue locks of members that consume in order.
-queue_lock = Table(
+queue_lock = _table(
     "queue_lock",
-    metadata,
     Column("group_id", BigInteger, nullable=False),
     Column("queue_id", BigInteger, nullable=False),
     Column("client_id", Text, nullable=False),
     Column("locked_until_ms", BigInteger, nullable=False),
-    PrimaryKeyConstraint("group_id", "queue_id", name="queue_lock_pk"),
-    sqlite_with_rowid=False,
+    key=("group_id", "queue_id"),
 )
 
 # Users. The secret is the key of the callers' signatures, so it cannot be stored as a digest.
-acl_user = Table(
+acl_user = _table(
     "acl_user",
-    metadata,
     Column("access_key", Text, primary_key=True),
     Column("secret", Text, nullable=False),
     Column("is_admin", SmallInteger, nullable=False, server_default="0"),
@@ -660,9 +587,8 @@ acl_user = Table(
     Column("created_at_ms", BigInteger, nullable=False),
 )
 
-acl_policy = Table(
+acl_policy = _table(
     "acl_policy",
-    metadata,
     Column("policy_id", _ID, primary_key=True),
     Column("access_key", Text, nullable=False),
     Column("effect", Text, nullable=False),
@@ -676,164 +602,3 @@ acl_policy = Table(
     UniqueConstraint("access_key", "effect", "resource_kind", "namespace", "pattern", name="acl_policy_once"),
     sqlite_autoincrement=True,
 )
-
-# A lite topic is stored as a message group (docs/design/0021), and shown in a column of its own.
-_ORDERED_BY = f"""CASE WHEN m.message_type <> '{MessageType.LITE}' THEN m.message_group END AS message_group,
-       CASE WHEN m.message_type = '{MessageType.LITE}' THEN m.message_group END AS lite_topic"""
-
-# A message's state in each group that consumes its topic. For one message; too expensive for counting. A message that
-# was redriven to its group has the state of the message at its new place, if the group reads that queue (as mode PULL).
-MESSAGE_STATE = f"""
-SELECT t.namespace AS topic_namespace, t.name AS topic, m.message_id, m.message_key, q.number AS queue_id,
-       m.message_key & {OFFSET_MASK} AS queue_offset, g.namespace AS group_namespace, g.name AS consumer_group,
-       {states_of.state("m.message_key", states_of.shown("d.state"), states_of.shown("rd.state"))} AS state,
-       COALESCE(d.attempt, rd.attempt, CASE WHEN l.redrive_state IS NULL THEN l.attempt END) AS attempt,
-       COALESCE(d.visible_at_ms, rd.visible_at_ms) AS visible_at_ms, COALESCE(d.client_id, rd.client_id) AS client_id,
-       m.stored_at_ms, m.tag, m.keys, {_ORDERED_BY}
-FROM message m
-JOIN queue q ON q.queue_id = (m.message_key >> {OFFSET_BITS})
-JOIN topic t ON t.topic_id = q.topic_id
-JOIN progress p ON p.queue_id = q.queue_id
-JOIN consumer_group g ON g.group_id = p.group_id
-{states_of.joins("m.message_key", "m.message_key")}
-WHERE t.deleted_at_ms IS NULL AND g.deleted_at_ms IS NULL
-"""  # noqa: S608
-
-# The lag, from offsets and messages in flight; no cost per stored message. A message that a member sent back may be
-# after the committed offset: it is counted as waiting, and not as ready too. The oldest READY message is the oldest of
-# three: of those that the group has not read, of those that are READY again, and of those in message groups behind the
-# scan. In one queue a message with a smaller key was stored earlier, so only the first one of each queue is read, and
-# none of a queue that the group has read to its end.
-_LATEST = TIME_MS_MAX
-_READY = "s.beyond - COALESCE(d.beyond, 0) + COALESCE(d.ready, 0) + COALESCE(b.behind, 0)"
-
-
-def group_lag(*, of_groups: str = "", of_topics: str = "") -> str:
-    """The text of the view. With `of_groups` or `of_topics`, such as `IN (1, 2)`, a query for these groups and topics
-    alone, which reads no rows of others."""
-
-    def only(group_id: str, topic_id: str) -> str:
-        wanted = [(group_id, of_groups), (topic_id, of_topics)]
-        return "".join(f" AND {column} {given}" for column, given in wanted if given)
-
-    of_queues = only("p.group_id", "q.topic_id")
-    of_held = only("d.group_id", "d.topic_id").replace(" AND", " WHERE", 1)
-    of_behind = only("b.group_id", "q.topic_id")
-    of_dead = only("group_id", "origin_topic_id")
-    return f"""
-SELECT g.group_id, g.namespace AS group_namespace, g.name AS consumer_group, t.topic_id,
-       t.namespace AS topic_namespace, t.name AS topic,
-       {_READY} AS ready,
-       COALESCE(d.inflight, 0) AS inflight,
-       COALESCE(d.waiting_retry, 0) AS waiting_retry, COALESCE(l.dead_letters, 0) AS dead_letters,
-       s.stored,
-       CASE WHEN {_READY} = 0 THEN NULL
-            WHEN COALESCE(s.oldest_ms, {_LATEST}) <= COALESCE(d.oldest_ms, {_LATEST})
-                 AND COALESCE(s.oldest_ms, {_LATEST}) <= COALESCE(b.oldest_ms, {_LATEST}) THEN s.oldest_ms
-            WHEN COALESCE(d.oldest_ms, {_LATEST}) <= COALESCE(b.oldest_ms, {_LATEST}) THEN d.oldest_ms
-            ELSE b.oldest_ms END AS oldest_ready_ms
-FROM (SELECT p.group_id, q.topic_id,
-             SUM(q.next_offset - CASE WHEN p.next_offset < q.min_offset THEN q.min_offset
-                                      ELSE p.next_offset END) AS beyond,
-             SUM(q.next_offset - q.min_offset) AS stored,
-             MIN(CASE WHEN p.next_offset < q.next_offset AND q.min_offset < q.next_offset THEN
-                 (SELECT m.stored_at_ms FROM message m
-                  WHERE m.message_key >= ((p.queue_id << {OFFSET_BITS})
-                        | CASE WHEN p.next_offset < q.min_offset THEN q.min_offset ELSE p.next_offset END)
-                  AND m.message_key < ((p.queue_id + 1) << {OFFSET_BITS})
-                  ORDER BY m.message_key LIMIT 1) END) AS oldest_ms
-      FROM progress p JOIN queue q ON q.queue_id = p.queue_id{of_queues} GROUP BY p.group_id, q.topic_id) s
-JOIN consumer_group g ON g.group_id = s.group_id
-JOIN topic t ON t.topic_id = s.topic_id
-LEFT JOIN (SELECT e.group_id, e.topic_id, SUM(e.ready) AS ready, SUM(e.inflight) AS inflight,
-                  SUM(e.waiting_retry) AS waiting_retry, SUM(e.beyond) AS beyond, MIN(m.stored_at_ms) AS oldest_ms
-           FROM (
-           SELECT d.group_id, d.topic_id,
-                  {states_of.count_of("d.state", State.READY)} AS ready,
-                  {states_of.count_of("d.state", State.INFLIGHT)} AS inflight,
-                  {states_of.count_of("d.state", State.WAITING_RETRY)} AS waiting_retry,
-                  SUM(CASE WHEN (d.message_key & {OFFSET_MASK}) >= p.next_offset THEN 1 ELSE 0 END) AS beyond,
-                  MIN(CASE WHEN {states_of.is_shown_as("d.state", State.READY)} THEN d.message_key END) AS first_key
-           FROM delivery d
-           LEFT JOIN progress p ON p.group_id = d.group_id AND p.queue_id = (d.message_key >> {OFFSET_BITS}){of_held}
-           GROUP BY d.group_id, d.topic_id, (d.message_key >> {OFFSET_BITS})) e
-           LEFT JOIN message m ON m.message_key = e.first_key
-           GROUP BY e.group_id, e.topic_id) d ON d.group_id = s.group_id AND d.topic_id = s.topic_id
-LEFT JOIN (SELECT b.group_id, q.topic_id, COUNT(*) AS behind, MIN(m.stored_at_ms) AS oldest_ms
-           FROM message_group_progress b
-           JOIN queue q ON q.queue_id = b.queue_id
-           JOIN progress p ON p.group_id = b.group_id AND p.queue_id = b.queue_id
-           JOIN message m ON m.message_group = b.message_group AND m.copy_of IS NULL
-                AND m.message_key >= ((b.queue_id << {OFFSET_BITS}) | b.next_offset)
-                AND m.message_key < ((b.queue_id << {OFFSET_BITS}) | p.next_offset){of_behind}
-           GROUP BY b.group_id, q.topic_id) b ON b.group_id = s.group_id AND b.topic_id = s.topic_id
-LEFT JOIN (SELECT group_id, origin_topic_id, COUNT(*) AS dead_letters
-           FROM dead_letter WHERE redrive_state IS NULL{of_dead} GROUP BY group_id, origin_topic_id) l
-       ON l.group_id = s.group_id AND l.origin_topic_id = s.topic_id
-WHERE t.deleted_at_ms IS NULL AND g.deleted_at_ms IS NULL
-"""  # noqa: S608
-
-
-GROUP_LAG = group_lag()
-
-# For Spark and `popmq dlq`: the facts and the message in one row. A dead letter stays when its topic is deleted.
-DEAD_LETTERS = f"""
-SELECT l.dead_letter_id AS id, g.namespace AS group_namespace, g.name AS consumer_group,
-       t.namespace AS topic_namespace, t.name AS topic, m.message_id, m.tag, m.keys, {_ORDERED_BY}, m.message_type,
-       oq.number AS queue_id, l.origin_key & {OFFSET_MASK} AS queue_offset, l.origin_key, l.copy_key, m.properties,
-       m.body_encoding, m.born_at_ms, m.stored_at_ms, l.dead_at_ms, l.attempt AS delivery_attempt, l.reason,
-       l.redrive_state, l.plan_id, m.body
-FROM dead_letter l
-JOIN consumer_group g ON g.group_id = l.group_id
-LEFT JOIN topic t ON t.topic_id = l.origin_topic_id
-LEFT JOIN queue oq ON oq.queue_id = (l.origin_key >> {OFFSET_BITS})
-JOIN message m ON m.message_key = l.copy_key
-"""  # noqa: S608
-
-# The original, its dead letter, the repair, and the state of the redriven message in the group now. After a reset it
-# is the state at the first place. NULL if the note gives the reason.
-LINEAGE = f"""
-SELECT r.plan_id, g.namespace AS group_namespace, g.name AS consumer_group, t.namespace AS topic_namespace,
-       t.name AS topic, r.message_id, oq.number AS queue_id, r.origin_key & {OFFSET_MASK} AS queue_offset,
-       r.dead_letter_id, r.dead_at_ms, r.attempt AS delivery_attempt, r.dead_reason, r.reason, r.change,
-       rp.target_topic, r.state, r.note, r.redriven_message_id, r.redriven_at_ms,
-       CASE WHEN r.state <> '{RedriveState.REDRIVEN}' THEN NULL
-            WHEN l.group_id IS NOT NULL THEN '{State.DLQ}'
-            WHEN r.note IS NOT NULL THEN NULL
-            WHEN d.group_id IS NOT NULL THEN {states_of.shown("d.state")}
-            WHEN own.group_id IS NOT NULL THEN
-                 (SELECT s.state FROM message_state s WHERE s.message_key = r.origin_key
-                         AND s.group_namespace = g.namespace AND s.consumer_group = g.name)
-            WHEN r.target_topic_id IS NOT NULL AND p.group_id IS NULL THEN NULL
-            WHEN {states_of.is_ready_at("r.redriven_key", "p")} THEN '{State.READY}'
-            ELSE '{State.COMMIT}' END AS outcome
-FROM redrive r
-JOIN consumer_group g ON g.group_id = r.group_id
-LEFT JOIN topic t ON t.topic_id = r.origin_topic_id
-LEFT JOIN queue oq ON oq.queue_id = (r.origin_key >> {OFFSET_BITS})
-LEFT JOIN redrive_plan rp ON rp.plan_id = r.plan_id
-LEFT JOIN dead_letter l ON l.group_id = r.group_id AND l.dead_letter_id > r.dead_letter_id
-      AND l.origin_key = CASE WHEN r.target_topic_id IS NULL THEN r.origin_key ELSE r.redriven_key END
-LEFT JOIN dead_letter own ON own.dead_letter_id = r.dead_letter_id AND own.redrive_state = '{LetterState.RESET}'
-      AND r.target_topic_id IS NULL
-LEFT JOIN delivery d ON d.group_id = r.group_id AND d.message_key = r.redriven_key
-LEFT JOIN progress p ON p.group_id = r.group_id AND p.queue_id = (r.redriven_key >> {OFFSET_BITS})
-"""  # noqa: S608
-
-# What operators have paused. `topic` is NULL if the group is paused in all topics, `message_group` if in whole topics.
-GROUP_PAUSES = """
-SELECT g.namespace AS group_namespace, g.name AS consumer_group, t.namespace AS topic_namespace, t.name AS topic,
-       NULLIF(x.message_group, '') AS message_group, x.paused_at_ms, x.paused_by
-FROM pause x
-JOIN consumer_group g ON g.group_id = x.group_id
-LEFT JOIN topic t ON t.topic_id = x.topic_id
-WHERE g.deleted_at_ms IS NULL AND (x.topic_id = 0 OR t.deleted_at_ms IS NULL)
-"""
-
-VIEWS = {
-    "message_state": MESSAGE_STATE,
-    "group_lag": GROUP_LAG,
-    "dead_letters": DEAD_LETTERS,
-    "lineage": LINEAGE,
-    "group_pauses": GROUP_PAUSES,
-}

@@ -11,7 +11,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from popserver.delivery import delivered, deliveries
-from popserver.delivery.delivered import StateRow
+from popserver.delivery.holds import DeliveryRow
 from popserver.engine.transaction import Transaction
 from popserver.fifo import moving_positions, moving_starts
 from popserver.messages import redrives
@@ -26,37 +26,37 @@ class GroupInQueue(NamedTuple):
     end: int
 
 
-def held(tx: Transaction, place: GroupInQueue, limit: int) -> list[StateRow]:
+def held(tx: Transaction, queue: GroupInQueue, limit: int) -> list[DeliveryRow]:
     """Up to `limit` deliveries: first those of the queue, then those of redriven messages."""
-    rows = delivered.states(tx.conn, place.group_id, place.first, place.end, limit)
-    return [*rows, *delivered.redriven_states(tx.conn, place.group_id, place.first, place.end, limit - len(rows))]
+    rows = delivered.states(tx.conn, queue.group_id, queue.first, queue.end, limit)
+    return [*rows, *delivered.redriven_states(tx.conn, queue.group_id, queue.first, queue.end, limit - len(rows))]
 
 
-def lock(tx: Transaction, place: GroupInQueue) -> bool:
+def lock(tx: Transaction, queue: GroupInQueue) -> bool:
     """Lock all its deliveries without waiting. Returns False if another transaction has locked one of them."""
     if not tx.has_other_writers:
         return True
-    for keys in _own_keys(tx, place):
-        if len(delivered.lock(tx, place.group_id, keys)) < len(keys):
+    for keys in _own_keys(tx, queue):
+        if len(delivered.lock(tx, queue.group_id, keys)) < len(keys):
             return False
-    for keys in _redriven_keys(tx, place):
-        if len(delivered.lock(tx, place.group_id, keys)) < len(delivered.of_these(tx.conn, place.group_id, keys)):
+    for keys in _redriven_keys(tx, queue):
+        if len(delivered.lock(tx, queue.group_id, keys)) < len(delivered.of_these(tx.conn, queue.group_id, keys)):
             return False
     return True
 
 
-def clear(tx: Transaction, place: GroupInQueue) -> None:
+def clear(tx: Transaction, queue: GroupInQueue) -> None:
     """Remove its deliveries, and the positions and starts of its message groups."""
-    for keys in chain(_own_keys(tx, place), _redriven_keys(tx, place)):
-        deliveries.remove(tx.conn, [(place.group_id, key) for key in keys])
-    moving_positions.end_all(tx.conn, place.group_id, place.queue_id)
-    moving_starts.end_all(tx.conn, place.group_id, place.queue_id)
+    for keys in chain(_own_keys(tx, queue), _redriven_keys(tx, queue)):
+        deliveries.remove(tx.conn, [(queue.group_id, key) for key in keys])
+    moving_positions.end_all(tx.conn, queue.group_id, queue.queue_id)
+    moving_starts.end_all(tx.conn, queue.group_id, queue.queue_id)
 
 
-def _own_keys(tx: Transaction, place: GroupInQueue) -> Iterator[Sequence[int]]:
-    return delivered.pages(tx.conn, place.group_id, place.first, place.end)
+def _own_keys(tx: Transaction, queue: GroupInQueue) -> Iterator[Sequence[int]]:
+    return delivered.pages(tx.conn, queue.group_id, queue.first, queue.end)
 
 
-def _redriven_keys(tx: Transaction, place: GroupInQueue) -> Iterator[Sequence[int]]:
+def _redriven_keys(tx: Transaction, queue: GroupInQueue) -> Iterator[Sequence[int]]:
     """The new message keys of redriven messages; their deliveries may have ended since."""
-    return redrives.pages_of_places(tx.conn, place.group_id, place.first, place.end)
+    return redrives.pages_of_places(tx.conn, queue.group_id, queue.first, queue.end)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from sqlalchemy import text
 
@@ -23,7 +23,6 @@ from popserver.database.dialect import dialect_of
 from popserver.delivery import deliveries
 from popserver.delivery.deliveries import Ending
 from popserver.delivery.history import Moved, record
-from popserver.delivery.leaving import DeadLetterCandidate, NewDeadLetter, Origin
 from popserver.delivery.retry_topic import as_it_was_sent
 from popserver.engine.transaction import FinishOrder, Transaction, in_steps
 from popserver.messages import by_key, dead_letters, redrives, stored
@@ -34,6 +33,40 @@ from popserver.model.topic import SYSTEM_QUEUES, NewTopic, message_key
 
 # An arbitrary number, the same for all servers.
 _IN_ORDER_OF_IDS = text(f"SELECT pg_advisory_xact_lock({0x706F706D7102})")
+
+
+class Origin(NamedTuple):
+    """The first place of a retry message, and the stored properties that it had there."""
+
+    message_key: int
+    topic_id: int
+    properties: str | None
+
+
+class DeadLetterCandidate(NamedTuple):
+    """A delivery that becomes a dead letter; `origin` is None if the message is at its first place."""
+
+    message_key: int
+    topic_id: int
+    attempt: int
+    client_id: str
+    origin: Origin | None = None
+
+    @property
+    def origin_key(self) -> int:
+        return self.message_key if self.origin is None else self.origin.message_key
+
+    @property
+    def origin_topic_id(self) -> int:
+        return self.topic_id if self.origin is None else self.origin.topic_id
+
+
+class NewDeadLetter(NamedTuple):
+    """A delivery that has become a dead letter, and why."""
+
+    group: Group
+    candidate: DeadLetterCandidate
+    reason: str
 
 
 def move_to_dead_letters(

@@ -24,6 +24,7 @@ from popserver.database.dialect import Dialect, PerDialect, dialect_of
 from popserver.database.newest import group_of
 from popserver.database.rows import RowStatement, encode_column, rows_parameter
 from popserver.database.schema import KEY_SHIFT, delivery, in_states
+from popserver.delivery.holds import DELIVERY_COLUMNS, DeliveryRow
 from popserver.engine.transaction import STEP_ROWS_MAX, Transaction
 from popserver.messages.redrives import REDRIVEN, REDRIVEN_TO
 from popserver.model.group import Group
@@ -44,22 +45,6 @@ class LiteRow(NamedTuple):
     message_group: str
 
 
-class HoldRow(NamedTuple):
-    """A hold of a client, and its end."""
-
-    client_id: str
-    visible_at_ms: int
-
-
-class StateRow(NamedTuple):
-    """A delivery and its state."""
-
-    message_key: int
-    state: str
-    attempt: int
-    client_id: str
-
-
 class FirstRow(NamedTuple):
     """The first of the messages of a queue that have a delivery."""
 
@@ -75,12 +60,12 @@ def pages(conn: Connection, group_id: int, first: int, end: int) -> Iterator[Seq
         names["first"] = page[-1] + 1
 
 
-def states(conn: Connection, group_id: int, first: int, end: int, limit: int) -> list[StateRow]:
+def states(conn: Connection, group_id: int, first: int, end: int, limit: int) -> list[DeliveryRow]:
     """Up to `limit` deliveries with first <= key < end, with their states."""
     return _STATES.rows(conn, {"for_group": group_id, "first": first, "end": end, "limit": limit})
 
 
-def redriven_states(conn: Connection, group_id: int, first: int, end: int, limit: int) -> list[StateRow]:
+def redriven_states(conn: Connection, group_id: int, first: int, end: int, limit: int) -> list[DeliveryRow]:
     """The same for redriven messages: `message_key` is their first place, and that is in the range."""
     return _REDRIVEN_STATES.rows(conn, {"for_group": group_id, "first": first, "end": end, "limit": limit})
 
@@ -146,7 +131,7 @@ def redriven_firsts(conn: Connection, group_id: int) -> list[FirstRow]:
     return _REDRIVEN_FIRSTS.rows(conn, {"for_group": group_id})
 
 
-def held_in_topic(conn: Connection, group_id: int, topic_id: int, now_ms: int) -> HoldRow | None:
+def held_in_topic(conn: Connection, group_id: int, topic_id: int, now_ms: int) -> DeliveryRow | None:
     """A hold of the group in this topic, if there is one."""
     return _HELD_IN_TOPIC.first(conn, {"for_group": group_id, "of_topic": topic_id, "now_ms": now_ms})
 
@@ -178,8 +163,8 @@ _INSIDE = delivery.c.message_key >= bindparam("first"), delivery.c.message_key <
 _ALL = select(delivery.c.message_key).where(_OF_GROUP, *_INSIDE).order_by(delivery.c.message_key)
 _PAGE = _ALL.limit(bindparam("limit", type_=Integer))
 _STATES = RowStatement(
-    StateRow,
-    select(*(delivery.c[name] for name in StateRow._fields))
+    DeliveryRow,
+    select(*DELIVERY_COLUMNS)
     .where(_OF_GROUP, *_INSIDE)
     .order_by(delivery.c.message_key)
     .limit(bindparam("limit", type_=Integer)),
@@ -198,8 +183,8 @@ _READY_IN_ORDER = RowStatement(
     .distinct(),
 )
 _HELD_IN_TOPIC = RowStatement(
-    HoldRow,
-    select(delivery.c.client_id, delivery.c.visible_at_ms)
+    DeliveryRow,
+    select(*DELIVERY_COLUMNS)
     .where(
         _OF_GROUP,
         delivery.c.topic_id == bindparam("of_topic"),
@@ -221,9 +206,10 @@ def _of_lite_topics(dialect: Dialect) -> RowStatement[LiteRow]:
 _OF_LITE_TOPICS = PerDialect(_of_lite_topics)
 _TIMED = _THESE.with_only_columns(delivery.c.message_group).where(in_states(delivery.c.state, *TIMED))
 _IS_REDRIVEN = and_(delivery.c.group_id == REDRIVEN.c.group_id, delivery.c.message_key == REDRIVEN.c.redriven_key)
+_at_first_place = REDRIVEN.c.origin_key.label("message_key")
 _REDRIVEN_STATES = RowStatement(
-    StateRow,
-    select(REDRIVEN.c.origin_key.label("message_key"), delivery.c.state, delivery.c.attempt, delivery.c.client_id)
+    DeliveryRow,
+    select(*(_at_first_place if each is delivery.c.message_key else each for each in DELIVERY_COLUMNS))
     .join(delivery, _IS_REDRIVEN)
     .where(
         REDRIVEN.c.group_id == bindparam("for_group"),

@@ -5,7 +5,7 @@ READY or COMMIT by the group's progress. Its key is the group and the message.
 
 Three locks protect a row, and each function names its own:
 
-- of the group's progress in the queue, which all rows of message groups there need (`delivery.message_groups.lock`);
+- of the group's progress in the queue, which all rows of message groups there need (`catalog.progress.lock`);
 - of the row itself, which a query of `holds`, `due`, `ready` or `delivered` has taken in this transaction;
 - none: the statement takes the row if it is still as the caller believes, and skips it while a user's own transaction
   has it (docs/sql.md). The writer never waits for a user.
@@ -13,7 +13,7 @@ Three locks protect a row, and each function names its own:
 On SQLite there is one writer, and all of this is true without locks.
 
 Beside an open transaction Postgres keeps all versions of each row. So a row that this transaction has locked is found
-by its newest version, and by its place (`database.newest`); finding it again by its key reads the old ones.
+by its newest version, and by its address (`database.newest`); finding it again by its key reads the old ones.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from popserver.database.newest import are_newest, is_locked, joined, matches_for
 from popserver.database.rows import RowStatement, encode_rows, rows_as_json, rows_parameter
 from popserver.database.schema import delivery, in_states, still_in
 from popserver.database.statement import Statement
-from popserver.delivery.holds import GRANTED, HELD_COLUMNS, IS_CURRENT, HeldRow, is_granted_now
+from popserver.delivery.holds import DELIVERY_COLUMNS, GRANTED, IS_CURRENT, DeliveryRow, is_granted_now
 from popserver.engine.transaction import STEP_ROWS_MAX, Transaction
 from popserver.engine.upkeep import sooner
 from popserver.fifo.positions import any_position
@@ -74,17 +74,6 @@ class Ending(Enum):
     COMMIT = sources(Event.ACK) | sources(Event.SETTLE)
     DEAD_LETTER = sources(Event.EXHAUST) & sources(Event.FORWARD_TO_DLQ)
     RETRY_TOPIC = sources(Event.BACKOFF_ELAPSED)
-
-
-class SkippedRow(NamedTuple):
-    """A row that an operator has removed."""
-
-    message_key: int
-    topic_id: int
-    state: str
-    attempt: int
-    client_id: str
-    message_group: str | None
 
 
 class EndedRuns(NamedTuple):
@@ -158,13 +147,13 @@ def commit(tx: Transaction, group_id: int, holds: Sequence[tuple[int, int]]) -> 
     Returns how many were committed. Without RETURNING: SQLite's driver releases the interpreter lock for each row.
     """
     names = {"for_group": group_id, "holds": encode_rows(holds), "now_ms": tx.now_ms}
-    return (_COMMIT_BY_PLACE if tx.has_other_writers else _COMMIT_BY_KEY).execute(tx.conn, names).rowcount
+    return (_COMMIT_BY_ADDRESS if tx.has_other_writers else _COMMIT_BY_KEY).execute(tx.conn, names).rowcount
 
 
-def commit_returning(tx: Transaction, group_id: int, holds: Sequence[tuple[int, int]]) -> list[HeldRow]:
+def commit_returning(tx: Transaction, group_id: int, holds: Sequence[tuple[int, int]]) -> list[DeliveryRow]:
     """The same, with the rows that were committed."""
     names = {"for_group": group_id, "holds": encode_rows(holds), "now_ms": tx.now_ms}
-    return (_COMMITTED_BY_PLACE if tx.has_other_writers else _COMMITTED_BY_KEY).rows(tx.conn, names)
+    return (_COMMITTED_BY_ADDRESS if tx.has_other_writers else _COMMITTED_BY_KEY).rows(tx.conn, names)
 
 
 def commit_whole_runs(tx: Transaction, holds: Sequence[tuple[int, int, int, int]]) -> EndedRuns:
@@ -239,14 +228,14 @@ def remove(conn: Connection, keys: Collection[Key]) -> None:
         conn.execute(_REMOVE, {"keys": encode_rows(list(keys))})
 
 
-def skip(conn: Connection, key: Key) -> SkippedRow | None:
+def skip(conn: Connection, key: Key) -> DeliveryRow | None:
     """Remove the row of a message that is READY again or waits for a retry. Returns None if the message has another
     state now. Of a message group, the caller has locked the progress.
     """
     return _SKIP.first(conn, _one(key))
 
 
-def end_hold(tx: Transaction, key: Key) -> SkippedRow | None:
+def end_hold(tx: Transaction, key: Key) -> DeliveryRow | None:
     """Remove the row of a held message; None if a user's own transaction has it."""
     if tx.has_other_writers and tx.conn.execute(_LOCK_HELD, _one(key)).first() is None:
         return None
@@ -395,7 +384,7 @@ _commit_by_key = delete(delivery).where(
 )
 # For Postgres. By ctid, not by key: the rows are found already. For a receipt that is not current, ctid is NULL.
 _held = delivery.alias("held")
-_place = (
+_address = (
     newest(
         _held,
         case((and_(_held.c.hold_id == _ACKED.c.hold_id, *_is_to_commit(_held)), literal_column("held.ctid"))),
@@ -406,12 +395,12 @@ _place = (
     .correlate(_ACKED)
     .scalar_subquery()
 )
-_commit_by_place = delete(delivery).where(
-    literal_column("delivery.ctid") == any_(func.array(select(_place).select_from(_ACKED).scalar_subquery()))
+_commit_by_address = delete(delivery).where(
+    literal_column("delivery.ctid") == any_(func.array(select(_address).select_from(_ACKED).scalar_subquery()))
 )
-_COMMIT_BY_KEY, _COMMIT_BY_PLACE = Statement(_commit_by_key), Statement(_commit_by_place)
-_COMMITTED_BY_KEY = RowStatement(HeldRow, _commit_by_key.returning(*HELD_COLUMNS))
-_COMMITTED_BY_PLACE = RowStatement(HeldRow, _commit_by_place.returning(*HELD_COLUMNS))
+_COMMIT_BY_KEY, _COMMIT_BY_ADDRESS = Statement(_commit_by_key), Statement(_commit_by_address)
+_COMMITTED_BY_KEY = RowStatement(DeliveryRow, _commit_by_key.returning(*DELIVERY_COLUMNS))
+_COMMITTED_BY_ADDRESS = RowStatement(DeliveryRow, _commit_by_address.returning(*DELIVERY_COLUMNS))
 # The rows are found by their keys alone, and all other conditions are checked afterwards: Postgres's statistics of a
 # table whose rows come and go are out of date, so it might start with another condition.
 _RUN_HOLDS = rows_parameter("holds", "group_id", "message_key", "hold_id", "queue_id")
@@ -427,8 +416,8 @@ def _rows_of_receipts(dialect: Dialect) -> CTE:
         row.c.message_group.is_not(None),
     )
     columns = [row.c.group_id, _RUN_HOLDS.c.queue_id, row.c.topic_id, row.c.message_group, is_held.label("is_held")]
-    place = [row.c.place] if dialect.has_other_writers else []
-    return select(*columns, *place).select_from(found).cte("rows_of_receipts")
+    address = [row.c.address] if dialect.has_other_writers else []
+    return select(*columns, *address).select_from(found).cte("rows_of_receipts")
 
 
 def _runs_of(dialect: Dialect, rows: CTE) -> Select[Any]:
@@ -460,7 +449,7 @@ def _end_runs(dialect: Dialect) -> RowStatement[EndedRuns]:
         delete(delivery)
         .where(
             are_whole.scalar_subquery(),
-            literal_column("delivery.ctid") == any_(func.array(select(rows.c.place).scalar_subquery())),
+            literal_column("delivery.ctid") == any_(func.array(select(rows.c.address).scalar_subquery())),
         )
         .returning(literal_column("1").label("is_ended"))
         .cte("ended")
@@ -564,12 +553,12 @@ _REMOVE = delete(delivery).where(
 )
 _ROW = delivery.c.group_id == bindparam("for_group"), delivery.c.message_key == bindparam("for_key")
 _IS_HELD = in_states(delivery.c.state, State.INFLIGHT)
-_skipped = [delivery.c[name] for name in SkippedRow._fields]
 _SKIP = RowStatement(
-    SkippedRow, delete(delivery).where(*_ROW, in_states(delivery.c.state, *sources(Event.SKIP))).returning(*_skipped)
+    DeliveryRow,
+    delete(delivery).where(*_ROW, in_states(delivery.c.state, *sources(Event.SKIP))).returning(*DELIVERY_COLUMNS),
 )
 _LOCK_HELD = select(delivery.c.message_key).where(*_ROW, _IS_HELD).with_for_update(skip_locked=True)
-_END_HOLD = RowStatement(SkippedRow, delete(delivery).where(*_ROW, _IS_HELD).returning(*_skipped))
+_END_HOLD = RowStatement(DeliveryRow, delete(delivery).where(*_ROW, _IS_HELD).returning(*DELIVERY_COLUMNS))
 _REMOVE_READY = delete(delivery).where(
     delivery.c.group_id == bindparam("for_group"),
     delivery.c.message_key >= bindparam("first"),

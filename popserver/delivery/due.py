@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 from sqlalchemy import Connection, Select, bindparam, func, literal_column, select, union_all
 
@@ -11,25 +11,12 @@ from popserver.database.dialect import Dialect, PerDialect
 from popserver.database.newest import joined
 from popserver.database.rows import RowStatement, encode_rows, rows_parameter
 from popserver.database.schema import WITH_TIME, delivery, in_states
+from popserver.delivery.holds import DELIVERY_COLUMNS, DeliveryRow
 from popserver.engine.transaction import Transaction
 from popserver.model.states import TIMED
 
 
-class DueRow(NamedTuple):
-    """A delivery whose hold or retry interval has ended."""
-
-    group_id: int
-    message_key: int
-    topic_id: int
-    state: str
-    attempt: int
-    visible_at_ms: int
-    holder: str
-    client_id: str
-    message_group: str | None
-
-
-def search(conn: Connection, from_ms: int, now_ms: int, limit: int) -> list[DueRow]:
+def search(conn: Connection, from_ms: int, now_ms: int, limit: int) -> list[DeliveryRow]:
     """Up to `limit` rows that are due, from that time on, and the first one that is due later. Locks nothing.
 
     Beside a user's open transaction each search first reads old entries of the index, so one search does both.
@@ -37,7 +24,7 @@ def search(conn: Connection, from_ms: int, now_ms: int, limit: int) -> list[DueR
     return _SEEN.rows(conn, {"from_ms": from_ms, "now_ms": now_ms, "limit": limit})
 
 
-def lock(tx: Transaction, rows: Iterable[DueRow]) -> list[DueRow]:
+def lock(tx: Transaction, rows: Iterable[DeliveryRow]) -> list[DeliveryRow]:
     """Lock those that are still due and that no other transaction has.
 
     Of message groups, give only rows whose progress you have locked. Otherwise the lock would block the transaction
@@ -69,11 +56,9 @@ def is_acked_by_a_user(conn: Connection) -> bool:
     return conn.execute(_ACKED_BY_USERS).first() is not None
 
 
-_IN_ORDER_OF_TIME = (
-    select(*(delivery.c[name] for name in DueRow._fields)).where(WITH_TIME).order_by(delivery.c.visible_at_ms)
-)
+_IN_ORDER_OF_TIME = select(*DELIVERY_COLUMNS).where(WITH_TIME).order_by(delivery.c.visible_at_ms)
 _SEEN = RowStatement(
-    DueRow,
+    DeliveryRow,
     union_all(
         select(
             _IN_ORDER_OF_TIME.where(delivery.c.visible_at_ms.between(bindparam("from_ms"), bindparam("now_ms")))
@@ -90,11 +75,11 @@ _SEEN = RowStatement(
 _ROWS = rows_parameter("rows", "group_id", "message_key")
 
 
-def _still_due(dialect: Dialect) -> RowStatement[DueRow]:
+def _still_due(dialect: Dialect) -> RowStatement[DeliveryRow]:
     found, row = joined(dialect, _ROWS, delivery, "group_id", "message_key", skips_locked=True)
-    columns = [row.c[name] for name in DueRow._fields]
+    columns = [row.c[name] for name in DeliveryRow._fields]
     is_due = in_states(row.c.state, *TIMED), row.c.visible_at_ms <= bindparam("now_ms")
-    return RowStatement(DueRow, select(*columns).select_from(found).where(*is_due))
+    return RowStatement(DeliveryRow, select(*columns).select_from(found).where(*is_due))
 
 
 _STILL_DUE = PerDialect(_still_due)

@@ -22,61 +22,22 @@ from popserver.model.retry import Holder
 from popserver.model.states import Event, State, sources
 
 
-class HeldRow(NamedTuple):
-    """A delivery that is held."""
-
-    message_key: int
-    topic_id: int
-    hold_id: int
-    attempt: int
-    holder: str
-    client_id: str
-    message_group: str | None
-
-
-class GrantedRow(NamedTuple):
-    """A delivery that was just granted."""
+class DeliveryRow(NamedTuple):
+    """A delivery. `visible_at_ms` is the end of a hold or of a retry interval, or since when it is READY."""
 
     group_id: int
     message_key: int
     topic_id: int
-    hold_id: int
-    attempt: int
-    client_id: str
-    message_group: str | None
-
-
-class DeliveryRow(NamedTuple):
-    """What a delivery's row says of its state."""
-
     state: str
     attempt: int
     hold_id: int
     visible_at_ms: int
-    message_group: str | None
-
-
-class ShownRow(NamedTuple):
-    """What `why` and the console show of a delivery."""
-
-    message_key: int
-    state: str
-    attempt: int
-    client_id: str
-    visible_at_ms: int
-
-
-class TimedRow(NamedTuple):
-    """A delivery that is held or waits for its next attempt."""
-
-    message_key: int
-    topic_id: int
-    state: str
-    attempt: int
-    visible_at_ms: int
-    client_id: str
-    message_group: str | None
     holder: str
+    client_id: str
+    message_group: str | None
+
+
+DELIVERY_COLUMNS = [delivery.c[name] for name in DeliveryRow._fields]
 
 
 class AttemptRow(NamedTuple):
@@ -91,36 +52,31 @@ class AttemptRow(NamedTuple):
     attempt_id: str
 
 
-def row_of(conn: Connection, receipt: Receipt) -> DeliveryRow | None:
-    """The row of the receipt's message, whatever its state is."""
-    return _ROW.first(conn, {"for_group": receipt.group_id, "for_key": receipt.message_key})
-
-
-def of_message(conn: Connection, group_id: int, key: int) -> ShownRow | None:
+def of_message(conn: Connection, group_id: int, key: int) -> DeliveryRow | None:
     """The row of a message in the group, whatever its state is."""
     return _OF_MESSAGE.first(conn, {"for_group": group_id, "for_key": key})
 
 
-def head_of_group(conn: Connection, group_id: int, topic_id: int, message_group: str, key: int) -> ShownRow | None:
+def head_of_group(conn: Connection, group_id: int, topic_id: int, message_group: str, key: int) -> DeliveryRow | None:
     """The first delivery of a message group, if it is not after this message."""
     names = {"for_group": group_id, "of_topic": topic_id, "named": message_group, "for_key": key}
     return _HEAD.first(conn, names)
 
 
-def last_to_end(conn: Connection, group_id: int, topic_id: int | None, limit: int) -> list[TimedRow]:
+def last_to_end(conn: Connection, group_id: int, topic_id: int | None, limit: int) -> list[DeliveryRow]:
     """The deliveries of a group, in one topic or (None) in all, that end at a time: those that end last come first."""
     names = {"for_group": group_id, "of_topic": topic_id, "limit": limit}
     return (_LAST_TO_END if topic_id is None else _LAST_TO_END_IN_TOPIC).rows(conn, names)
 
 
-def locked_heads(conn: Connection, group_id: int, groups_max: int, limit: int) -> tuple[list[TimedRow], int]:
+def locked_heads(conn: Connection, group_id: int, groups_max: int, limit: int) -> tuple[list[DeliveryRow], int]:
     """The first deliveries of message groups that are held or wait, those with the most attempts first; and how many
     there are. Only the first `groups_max` message groups are looked at."""
     rows = conn.execute(_LOCKED_HEADS, {"for_group": group_id, "groups_max": groups_max, "limit": limit}).all()
-    return [TimedRow._make(row[:-1]) for row in rows], rows[0][-1] if rows else 0
+    return [DeliveryRow._make(row[:-1]) for row in rows], rows[0][-1] if rows else 0
 
 
-def lock(tx: Transaction, receipt: Receipt) -> HeldRow | None:
+def lock(tx: Transaction, receipt: Receipt) -> DeliveryRow | None:
     """Lock and return the row if the receipt is its current hold, and no other transaction has it."""
     names = {"for_group": receipt.group_id, "for_key": receipt.message_key, "for_hold": receipt.hold_id}
     return _HELD.first(tx.conn, names | {"now_ms": tx.now_ms})
@@ -136,7 +92,7 @@ def lock_present(conn: Connection, receipts: Iterable[Receipt]) -> set[int]:
     return set(conn.execute(_FREE.of(conn), {"keys": _keys_of(receipts)}).scalars())
 
 
-def lock_granted(tx: Transaction, receipts: Sequence[Receipt]) -> list[GrantedRow]:
+def lock_granted(tx: Transaction, receipts: Sequence[Receipt]) -> list[DeliveryRow]:
     """Lock the rows of receipts that are current, in the order of their keys, without those that another transaction
     has."""
     return _LOCK_GRANTED.of(tx.conn).rows(tx.conn, _granted_names(tx, receipts))
@@ -177,23 +133,15 @@ def _keys_of(receipts: Iterable[Receipt]) -> str:
     return encode_rows([(each.group_id, each.message_key) for each in receipts])
 
 
-HELD_COLUMNS = [delivery.c[name] for name in HeldRow._fields]
 IS_CURRENT = (delivery.c.hold_id == bindparam("for_hold"), delivery.c.visible_at_ms > bindparam("now_ms"))
-_ROW = RowStatement(
-    DeliveryRow,
-    select(*(delivery.c[name] for name in DeliveryRow._fields)).where(
-        delivery.c.group_id == bindparam("for_group"), delivery.c.message_key == bindparam("for_key")
-    ),
-)
+_ROWS = select(*DELIVERY_COLUMNS)
 _OF_MESSAGE = RowStatement(
-    ShownRow,
-    select(*(delivery.c[name] for name in ShownRow._fields)).where(
-        delivery.c.group_id == bindparam("for_group"), delivery.c.message_key == bindparam("for_key")
-    ),
+    DeliveryRow,
+    _ROWS.where(delivery.c.group_id == bindparam("for_group"), delivery.c.message_key == bindparam("for_key")),
 )
 _HELD = RowStatement(
-    HeldRow,
-    newest(delivery, *HELD_COLUMNS, group_id=bindparam("for_group"), message_key=bindparam("for_key"))
+    DeliveryRow,
+    newest(delivery, *DELIVERY_COLUMNS, group_id=bindparam("for_group"), message_key=bindparam("for_key"))
     .where(*IS_CURRENT, still_in(delivery.c.state, State.INFLIGHT))
     .with_for_update(skip_locked=True),
 )
@@ -221,12 +169,12 @@ def is_granted_now(row: FromClause) -> ColumnElement[bool]:
 
 def _granted(dialect: Dialect, *, locks: bool) -> Select[Any]:
     found, row = joined(dialect, GRANTED, delivery, "group_id", "message_key", skips_locked=locks)
-    columns = [row.c[name] for name in GrantedRow._fields]
+    columns = [row.c[name] for name in DeliveryRow._fields]
     return select(*columns).select_from(found).where(is_granted_now(row)).order_by(row.c.group_id, row.c.message_key)
 
 
 _GRANTED = PerDialect(partial(_granted, locks=False))
-_LOCK_GRANTED = PerDialect(lambda dialect: RowStatement(GrantedRow, _granted(dialect, locks=True)))
+_LOCK_GRANTED = PerDialect(lambda dialect: RowStatement(DeliveryRow, _granted(dialect, locks=True)))
 # The attempt id's index must be used: Postgres's statistics of a table whose rows come and go are out of date, and it
 # might scan all deliveries of the group.
 _every_held = (
@@ -249,12 +197,10 @@ _bulk: Select[Any] = _by_attempt.where(delivery.c.holder == literal_column(f"'{H
 _BULK = RowQuery(AttemptRow, _bulk)
 _LOCK_BULK = RowQuery(AttemptRow, _bulk.with_for_update(skip_locked=True))
 _PUSH_CLIENTS = select(delivery.c.client_id).where(delivery.c.holder == literal_column(f"'{Holder.PUSH}'")).distinct()
-_timed = select(*(delivery.c[name] for name in TimedRow._fields)).where(
-    delivery.c.group_id == bindparam("for_group"), WITH_TIME
-)
+_timed = _ROWS.where(delivery.c.group_id == bindparam("for_group"), WITH_TIME)
 _last_to_end = _timed.order_by(delivery.c.visible_at_ms.desc(), delivery.c.message_key).limit(bindparam("limit"))
-_LAST_TO_END = RowStatement(TimedRow, _last_to_end)
-_LAST_TO_END_IN_TOPIC = RowStatement(TimedRow, _last_to_end.where(delivery.c.topic_id == bindparam("of_topic")))
+_LAST_TO_END = RowStatement(DeliveryRow, _last_to_end)
+_LAST_TO_END_IN_TOPIC = RowStatement(DeliveryRow, _last_to_end.where(delivery.c.topic_id == bindparam("of_topic")))
 _heads = (
     select(func.min(delivery.c.message_key).label("first_key"))
     .where(group_of(delivery) == bindparam("for_group"), delivery.c.message_group.is_not(None))
@@ -271,9 +217,8 @@ _LOCKED_HEADS = (
     .limit(bindparam("limit"))
 )
 _HEAD = RowStatement(
-    ShownRow,
-    select(*(delivery.c[name] for name in ShownRow._fields))
-    .where(
+    DeliveryRow,
+    _ROWS.where(
         group_of(delivery) == bindparam("for_group"),
         delivery.c.topic_id == bindparam("of_topic"),
         delivery.c.message_group == bindparam("named"),

@@ -1,7 +1,7 @@
 """Messages that are READY again in a group and a topic, and in no message group: in the order since when they are.
 
-They are found by the index `delivery_ready`. A look begins at the first time that may have one (`places.ReadyFrom`): a
-user's open transaction keeps the entries of all that were READY since it began.
+They are found by the index `delivery_ready`. A search begins at the first time that may have one
+(`queues_to_read.ReadyFrom`): a user's open transaction keeps the entries of all that were READY since it began.
 """
 
 from __future__ import annotations

@@ -19,9 +19,8 @@ from popserver.database.rows import RowStatement, encode_column, rows_parameter
 from popserver.database.schema import KEY_SHIFT
 from popserver.delivery import deliveries
 from popserver.delivery.deliveries import Ending
-from popserver.delivery.due import DueRow
 from popserver.delivery.history import as_moved, record
-from popserver.delivery.leaving import DueRetry
+from popserver.delivery.holds import DeliveryRow
 from popserver.engine.transaction import FinishOrder, Transaction
 from popserver.messages import by_key, stored
 from popserver.messages.by_key import HEADS
@@ -39,13 +38,13 @@ class _ParentRow(NamedTuple):
     resets: int
 
 
-def requeue(tx: Transaction, group: Group, rows: Sequence[DueRow]) -> None:
+def requeue(tx: Transaction, group: Group, rows: Sequence[DeliveryRow]) -> None:
     """Replace deliveries whose rows the caller has locked by retry messages (at most one step of them).
 
     The rows go at once; the retry messages are written at the end of the transaction (`NewRetries`).
     """
     deliveries.end(tx, Ending.RETRY_TOPIC, ((group.group_id, each.message_key) for each in rows))
-    tx.at_end(NewRetries).returns += [DueRetry(group, each) for each in rows]
+    tx.at_end(NewRetries).returns += [(group, each) for each in rows]
 
 
 class NewRetries:
@@ -54,16 +53,16 @@ class NewRetries:
     order: ClassVar = FinishOrder.RETRIES
 
     def __init__(self) -> None:
-        self.returns: list[DueRetry] = []
+        self.returns: list[tuple[Group, DeliveryRow]] = []
 
     def finish(self, tx: Transaction) -> None:
-        self.returns.sort(key=lambda each: (each.group.group_id, each.row.visible_at_ms, each.row.message_key))
-        for _, several in groupby(self.returns, key=lambda each: each.group.group_id):
-            listed = list(several)
-            _write(tx, listed[0].group, [each.row for each in listed])
+        self.returns.sort(key=lambda each: (each[0].group_id, each[1].visible_at_ms, each[1].message_key))
+        for _, several in groupby(self.returns, key=lambda each: each[0].group_id):
+            groups, rows = zip(*several, strict=True)
+            _write(tx, groups[0], rows)
 
 
-def _write(tx: Transaction, group: Group, rows: Sequence[DueRow]) -> None:
+def _write(tx: Transaction, group: Group, rows: Sequence[DeliveryRow]) -> None:
     names = {"for_group": group.group_id, "keys": encode_column(each.message_key for each in rows)}
     parents = {row.message_key: row for row in _PARENTS.rows(tx.conn, names)}
     # The others are of a deleted topic and go with it.
@@ -129,7 +128,7 @@ def as_stored(value: Sequence[str] | Mapping[str, str]) -> str | None:
     return json.dumps(value, ensure_ascii=False) if value else None
 
 
-def _copy(tx: Transaction, group: Group, rows: Sequence[DueRow], parents: dict[int, _ParentRow]) -> None:
+def _copy(tx: Transaction, group: Group, rows: Sequence[DeliveryRow], parents: dict[int, _ParentRow]) -> None:
     name = retry_topic(group.name)
     topic = topics.ensure_topic(tx, NewTopic(name, SYSTEM_QUEUES))
     place = topic.queues[0]
@@ -144,7 +143,7 @@ def _copy(tx: Transaction, group: Group, rows: Sequence[DueRow], parents: dict[i
     tx.ready_topics.add(topic.topic_id)
 
 
-def _properties(row: DueRow, parent: _ParentRow, topic: Topic) -> str | None:
+def _properties(row: DeliveryRow, parent: _ParentRow, topic: Topic) -> str | None:
     properties = properties_of(parent.properties)
     if row.topic_id == topic.topic_id:
         before = retry_origin_of(properties)

@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from popserver.catalog import progress, queue_offsets
 from popserver.delivery import delivered, deliveries
-from popserver.delivery.message_groups import open_all
+from popserver.delivery.advance import open_all
 from popserver.engine.transaction import Transaction
 from popserver.fifo import moving_positions, positions
 from popserver.fifo.moving_positions import encode_members

@@ -19,7 +19,7 @@ from popserver.engine.writer import Writer
 from popserver.maintenance import retention
 from popserver.maintenance.purge import PurgeDeleted
 from popserver.maintenance.retention import Removed
-from popserver.messages import keys
+from popserver.messages import repeats
 from popserver.model.errors import PopError
 from popserver.model.retry import MINUTE_MS, SECOND_MS
 from popserver.model.times import utc
@@ -136,7 +136,7 @@ class Maintenance:
         """One step. Returns when the next is due: now, or when the next window ends. New windows end after that."""
         now_ms = self._clock.now_ms()
         try:
-            expired = await self._writer.submit(keys.Expire())
+            expired = await self._writer.submit(repeats.Expire())
         except PopError as error:
             log.warning("removing expired keys is delayed", reason=error.sentence)
             return now_ms + KEYS_PERIOD_MS

@@ -12,7 +12,7 @@ from popserver.engine.transaction import STEP_ROWS_MAX, Phase, Request, Transact
 from popserver.fifo import moving_positions, moving_starts
 from popserver.members import lite_subscriptions, locks
 from popserver.members import sql as members
-from popserver.messages import dead_letters, keyed, keys, lite_topics, parts, pending_messages, redrives, stored
+from popserver.messages import dead_letters, keyed, lite_topics, parts, pending_messages, redrives, repeats, stored
 from popserver.model.errors import PopError, TooManyRequests
 from popserver.model.topic import message_key
 
@@ -60,7 +60,7 @@ def _purge_topics(tx: Transaction) -> int:
     topic_id = topics.lock_a_deleted_one(tx.conn)
     if topic_id is None:
         return 0
-    removed = pending_messages.forget_topic(tx.conn, topic_id) or keys.forget_topic(tx.conn, topic_id)
+    removed = pending_messages.forget_topic(tx.conn, topic_id) or repeats.forget_topic(tx.conn, topic_id)
     removed = removed or lite_topics.forget_topic(tx.conn, topic_id)
     if removed:
         return removed

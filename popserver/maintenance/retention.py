@@ -18,7 +18,8 @@ from popserver.catalog import groups, lookup, queue_offsets, topics
 from popserver.catalog.progress import REACHED
 from popserver.catalog.queues import STORED, end_key, first_key
 from popserver.database.rows import RowStatement
-from popserver.delivery import delivered, deliveries, history, message_groups
+from popserver.delivery import delivered, deliveries, history
+from popserver.delivery.advance import advance_after_removal
 from popserver.engine.transaction import STEP_ROWS_MAX, Phase, Request, Transaction, carries_out
 from popserver.fifo.positions import MessageGroupKey
 from popserver.messages import keyed, parts, stored
@@ -162,7 +163,7 @@ def _remove_ready(tx: Transaction, group_id: int, first: int, end: int) -> None:
     members = {MessageGroupKey(row.topic_id, queue_of(first), row.message_group) for row in in_order}
     found = groups.groups_by_id(tx.conn, [group_id]) if members else {}
     if group_id in found:
-        message_groups.advance_after_removal(tx, found[group_id].group, members)
+        advance_after_removal(tx, found[group_id].group, members)
 
 
 _OLDEST = RowStatement(

@@ -17,13 +17,13 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Select, and_, bindparam, func, or_, select
 
-from popserver.database.columns import SIZE, column_as_one_value, json_text
 from popserver.database.dialect import PerDialect, dialect_of
 from popserver.database.rows import RowQuery, encode_rows, rows_parameter
 from popserver.database.schema import IS_ORIGINAL, message
 from popserver.filters import SqlFilter, TagFilter
 from popserver.filters.sql import TAG_PROPERTY
 from popserver.messages.by_key import Narrowing
+from popserver.messages.columns import SIZE, column_as_one_value, json_text
 
 # How many offsets one query reads in one queue.
 WINDOW_OFFSETS = 1_000
@@ -117,7 +117,7 @@ class Work:
 
 # Queries for what a SQL filter needs: a message's key, its tag, and the properties in the filter.
 #
-# The result is one row (`database.columns`). If it is cheaper, the database extracts only the properties in the filter.
+# The result is one row (`messages.columns`). If it is cheaper, the database extracts only the properties in the filter.
 
 # For a filter with more properties, all properties are fetched.
 PICKED_MAX = 16

@@ -40,7 +40,7 @@ from popserver.database.rows import encode_column, encode_rows, rows_parameter
 from popserver.database.schema import message
 from popserver.engine.transaction import Phase, RepeatedId, Request, Transaction, carries_out, in_steps
 from popserver.filters import tag_hash
-from popserver.messages import duplicates, keys, pending_messages
+from popserver.messages import pending_messages, repeats
 from popserver.messages.keyed import KeyedMessages
 from popserver.messages.lite_topics import NewLiteTopics
 from popserver.messages.pending_messages import ANY_OF_IDS, ANY_OF_TOPIC
@@ -101,18 +101,18 @@ def _append_to_topic(
 ) -> list[list[SendResult] | PopError]:
     topic = requests[0].topic
     batch = [each for request in requests for each in request.messages]
-    known = keys.known(tx, topic, batch) if tx.careful else {}
+    known = repeats.known(tx, topic, batch) if tx.careful else {}
     new = [each for each in batch if each.message_id not in known] if known else batch
-    new, alike = keys.firsts(new) if tx.careful else (new, {})
+    new, alike = repeats.firsts(new) if tx.careful else (new, {})
     if any(each.properties for each in new):
-        keys.claim(tx, topic, new, requests[0].key_window_ms)
+        repeats.claim(tx, topic, new, requests[0].key_window_ms)
     chosen = by_queue(tx, topic, new)
     placed = _place(tx, topic, chosen) if chosen else []
     if len(placed) < len(chosen):
         gone = TopicNotFound(f"topic '{topic.name}' was deleted; create it with: popmq topic create {topic.name.name}")
         return [gone] * len(requests)
     has_pending = any(each.taken.has_pending for each in placed)
-    if has_pending and not tx.careful and duplicates.known_pending(tx.conn, topic, new):
+    if has_pending and not tx.careful and repeats.pending(tx.conn, topic, [each.message_id for each in new]):
         raise RepeatedId
     if placed:
         _store(tx, topic, placed, lite_topics)

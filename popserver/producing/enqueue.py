@@ -20,7 +20,7 @@ from popserver.database.rows import encode_column
 from popserver.engine.searches import SearchedFrom
 from popserver.engine.transaction import STEP_ROWS_MAX, Phase, Request, Transaction, carries_out
 from popserver.filters import tag_hash
-from popserver.messages import keys, pending_messages, stored
+from popserver.messages import pending_messages, repeats, stored
 from popserver.messages.by_key import ORIGINALS
 from popserver.messages.keyed import KeyedMessages
 from popserver.messages.pending_messages import PENDING_BY_ID, PendingRow
@@ -109,11 +109,11 @@ def enqueue(tx: Transaction, rows: Sequence[PendingRow], key_window_ms: int = WI
     topics = topics_by_id(tx.conn, {row.topic_id for row in rows})
     known = _in_a_queue_already(tx, rows) if tx.careful else set()
     enqueued = [
-        keys.Enqueued(row.pending_id, row.topic_id, bytes(row.message_id))
+        repeats.Enqueued(row.pending_id, row.topic_id, bytes(row.message_id))
         for row in rows
         if row.enqueued and row.topic_id in topics and row.pending_id not in known
     ]
-    known |= keys.enter(tx, topics, enqueued, key_window_ms) if enqueued else set()
+    known |= repeats.enter(tx, topics, enqueued, key_window_ms) if enqueued else set()
     gone = [row for row in rows if row.topic_id not in topics or row.pending_id in known]
     pending_messages.remove(tx.conn, (row.pending_id for row in gone))
     live = [row for row in rows if row.topic_id in topics and row.pending_id not in known]

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from popserver.catalog import topics
 from popserver.database.notifications import CHECKS, PENDING
 from popserver.engine.transaction import Phase, Request, Transaction, carries_out, carries_out_each
-from popserver.messages import by_key, keys, pending_messages
+from popserver.messages import by_key, pending_messages, repeats
 from popserver.messages.stored import content
 from popserver.model.errors import MessageNotFound, MessagePropertyConflictWithType, PopError, TooLate, TopicNotFound
 from popserver.model.handles import transaction_id_of
@@ -75,9 +75,9 @@ def _store_in_topic(tx: Transaction, requests: Sequence[StorePending]) -> list[l
         gone = TopicNotFound(f"topic '{topic.name}' was deleted; create it with: popmq topic create {topic.name.name}")
         return [gone] * len(requests)
     batch = [each for request in requests for each in request.messages]
-    results = keys.known(tx, topic, batch)
-    new, alike = keys.firsts([each for each in batch if each.message_id not in results])
-    keys.claim(tx, topic, new, requests[0].key_window_ms)
+    results = repeats.known(tx, topic, batch)
+    new, alike = repeats.firsts([each for each in batch if each.message_id not in results])
+    repeats.claim(tx, topic, new, requests[0].key_window_ms)
     rows = []
     for request in requests:
         for each in request.messages:

@@ -11,7 +11,7 @@ from popserver.catalog import facts as catalog_facts
 from popserver.catalog.progress import CONSUMED
 from popserver.catalog.topics import EXISTING
 from popserver.database.rows import RowStatement, encode_column, rows_parameter
-from popserver.database.schema import group_lag
+from popserver.database.views import group_lag
 from popserver.lite import facts as lite_facts
 from popserver.model.errors import BadRequest
 from popserver.model.names import Resource, retry_topic

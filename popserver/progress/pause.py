@@ -1,7 +1,7 @@
 """Pause and resume: an operator stops the deliveries to a group, in all topics, in one, or for one message group.
 
 Holds stay as they are, and can be acked. The pause of a message group uses its position, which locks the message group
-for receives: it exists as long as the pause, and nothing opens it (`delivery.message_groups`).
+for receives: it exists as long as the pause, and nothing opens it (`delivery.advance`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from popserver.catalog import groups, lookup, pauses, progress
 from popserver.catalog.pauses import EVERY_TOPIC, WHOLE, PauseKey
 from popserver.catalog.progress import GroupQueueKey, locks_of
 from popserver.database.notifications import PAUSES, Invalidation
-from popserver.delivery.message_groups import lock_paused, unlock_resumed
+from popserver.delivery.advance import advance_members, lock_paused
 from popserver.engine.transaction import Locks, Phase, Request, Transaction, carries_out_each
 from popserver.fifo.positions import MessageGroupKey
 from popserver.model.errors import BadRequest, PopError
@@ -81,7 +81,7 @@ def set_pause(tx: Transaction, request: SetPause) -> PopError | None:
     if changed:
         tx.invalidate(Invalidation(PAUSES, *group.name))
         if request.paused_by is None:
-            unlock_resumed(tx, group, request.members)
+            advance_members(tx, group, request.members)
     return None
 
 

@@ -19,9 +19,9 @@ from popserver.catalog.progress import GroupQueueKey, locks_of
 from popserver.catalog.queue_offsets import Ends
 from popserver.database.rows import RowStatement
 from popserver.delivery import clear
+from popserver.delivery.advance import lock_paused
 from popserver.delivery.clear import GroupInQueue
 from popserver.delivery.history import Moved, as_moved, record
-from popserver.delivery.message_groups import lock_paused
 from popserver.engine.transaction import STEP_ROWS_MAX, Locks, Phase, Request, Transaction, carries_out_each
 from popserver.fifo.positions import MessageGroupKey
 from popserver.members import sql as members_sql

@@ -18,8 +18,8 @@ from popserver.administration.why import MessageFacts
 from popserver.catalog import progress
 from popserver.catalog.progress import GroupQueueKey, locks_of
 from popserver.delivery import delivered, deliveries
+from popserver.delivery.advance import advance_after_removal
 from popserver.delivery.history import FORCED_SKIP, Moved, as_moved, record
-from popserver.delivery.message_groups import advance_after_removal
 from popserver.engine.transaction import Locks, Phase, Request, Transaction, carries_out_each
 from popserver.fifo import moving_positions, positions
 from popserver.fifo.positions import MessageGroupKey

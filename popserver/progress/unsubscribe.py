@@ -15,7 +15,7 @@ from popserver.catalog.progress import GroupQueueKey, locks_of
 from popserver.database.notifications import PAUSES, SUBSCRIPTIONS, Invalidation
 from popserver.delivery import clear, delivered
 from popserver.delivery.clear import GroupInQueue
-from popserver.delivery.delivered import HoldRow
+from popserver.delivery.holds import DeliveryRow
 from popserver.engine.transaction import Locks, Phase, Request, Transaction, carries_out_each
 from popserver.members import sql as members_sql
 from popserver.model.errors import BadRequest, NotFound, PopError, TooManyRequests
@@ -67,7 +67,7 @@ def unsubscribe(tx: Transaction, request: Unsubscribe) -> PopError | None:
     return None
 
 
-def _held_elsewhere(tx: Transaction, request: Unsubscribe, hold: HoldRow) -> BadRequest:
+def _held_elsewhere(tx: Transaction, request: Unsubscribe, hold: DeliveryRow) -> BadRequest:
     until = moment(hold.visible_at_ms, tx.now_ms)
     return BadRequest(
         f"client '{hold.client_id}' holds a message of topic '{request.topic.name}' for consumer group"

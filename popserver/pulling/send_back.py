@@ -22,9 +22,8 @@ from popserver.database.notifications import DUE
 from popserver.database.rows import encode_column, rows_parameter
 from popserver.database.schema import KEY_SHIFT
 from popserver.delivery import delivered, deliveries
-from popserver.delivery.dead_letter_topic import move_to_dead_letters
+from popserver.delivery.dead_letter_topic import DeadLetterCandidate, Origin, move_to_dead_letters
 from popserver.delivery.history import Moved, record
-from popserver.delivery.leaving import DeadLetterCandidate, Origin
 from popserver.delivery.retry_topic import as_it_was_sent, properties_of, retry_origin_of
 from popserver.engine.transaction import Locks, Phase, Request, Transaction, carries_out, in_steps
 from popserver.messages import by_key, dead_letters, stored

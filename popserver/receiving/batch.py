@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from popserver.delivery.places import OpenFrom, ReadyFrom, ReadySearch
+from popserver.delivery.queues_to_read import OpenFrom, ReadyFrom, ReadySearch
 from popserver.delivery.ready import AgainRow, RedrivenRow
 from popserver.engine.transaction import Phase, Request, Transaction
 from popserver.fifo.positions import MessageGroupKey

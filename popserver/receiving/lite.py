@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from popserver.catalog.progress import QueueToScan
 from popserver.database.rows import encode_column
 from popserver.delivery import ready
-from popserver.delivery.places import IS_MORE_OF_LITE, LITE_PLACES, ReadyFrom
+from popserver.delivery.queues_to_read import IS_MORE_OF_LITE, LITE_QUEUES, ReadyFrom
 from popserver.delivery.ready import RedrivenRow
 from popserver.engine.transaction import Transaction
 from popserver.fifo import positions
@@ -52,7 +52,7 @@ def clients_of(batch: ReceiveBatch, several: Sequence[Receive]) -> dict[str, lis
 def find(tx: Transaction, batch: ReceiveBatch, clients: dict[str, list[Receive]]) -> LiteFound:
     """The messages that the scan has passed and the clients may get, at most as many as each asks for."""
     names = _names(batch, clients)
-    queues = LITE_PLACES.rows(tx.conn, names)
+    queues = LITE_QUEUES.rows(tx.conn, names)
     if not queues:
         return LiteFound([], {}, {}, {}, left_over=_is_hidden(tx, names))
     saw(tx, batch, ReadyFrom, queues[0].ready_since_ms)

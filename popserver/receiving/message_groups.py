@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 
 from popserver.catalog.progress import QueueToScan
 from popserver.database.rows import encode_rows
-from popserver.delivery.message_groups import by_member, runs_of
+from popserver.delivery.advance import by_member, runs_of
 from popserver.engine.transaction import Transaction
 from popserver.fifo import moving_positions, order, positions
 from popserver.fifo.positions import MessageGroupKey, Opened

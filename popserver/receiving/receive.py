@@ -25,7 +25,7 @@ from popserver.database.notifications import DUE
 from popserver.database.rows import encode_rows
 from popserver.delivery import deliveries, ready
 from popserver.delivery.history import Moved, record
-from popserver.delivery.places import OpenFrom, ReadyFrom
+from popserver.delivery.queues_to_read import OpenFrom, ReadyFrom
 from popserver.delivery.ready import AgainRow
 from popserver.engine.transaction import STEP_ROWS_MAX, Transaction, carries_out
 from popserver.fifo import moving_starts

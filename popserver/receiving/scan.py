@@ -32,7 +32,7 @@ from popserver.catalog.progress import QueueToScan
 from popserver.database.dialect import Dialect, PerDialect
 from popserver.database.rows import encode_column
 from popserver.delivery import delivered
-from popserver.delivery.places import PLACE_QUERIES
+from popserver.delivery.queues_to_read import QUEUE_QUERIES
 from popserver.engine.transaction import Transaction
 from popserver.fifo import moving_positions
 from popserver.fifo.positions import MessageGroupKey, any_position_from
@@ -58,13 +58,13 @@ _BESIDE_RUNS_MIN = 32
 
 def lock_queues(tx: Transaction, batch: ReceiveBatch) -> list[QueueToScan]:
     """Lock and return the queues that may have messages and that no other server reads, in the order to read them."""
-    rows = PLACE_QUERIES[batch.takes_groups].of(tx.conn).locked.rows(tx.conn, batch.names)
+    rows = QUEUE_QUERIES[batch.takes_groups].of(tx.conn).locked.rows(tx.conn, batch.names)
     return _in_turn(batch, rows) if len(rows) > 1 else rows
 
 
 def queues_of(conn: Connection, batch: ReceiveBatch) -> list[QueueToScan]:
     """The same for all queues, without locks."""
-    return _in_turn(batch, PLACE_QUERIES[batch.takes_groups].of(conn).seen.rows(conn, batch.names))
+    return _in_turn(batch, QUEUE_QUERIES[batch.takes_groups].of(conn).seen.rows(conn, batch.names))
 
 
 def _in_turn(batch: ReceiveBatch, rows: Sequence[QueueToScan]) -> list[QueueToScan]:
@@ -76,7 +76,7 @@ def _in_turn(batch: ReceiveBatch, rows: Sequence[QueueToScan]) -> list[QueueToSc
 
 def is_more(tx: Transaction, batch: ReceiveBatch) -> bool:
     """Whether messages wait for the group that another server's lock hid from the search."""
-    return tx.conn.execute(PLACE_QUERIES[batch.takes_groups].of(tx.conn).is_more, batch.names).first() is not None
+    return tx.conn.execute(QUEUE_QUERIES[batch.takes_groups].of(tx.conn).is_more, batch.names).first() is not None
 
 
 def read_on(

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import ClassVar
 
-from popserver.delivery import deliveries, holds, message_groups
+from popserver.delivery import deliveries, holds
+from popserver.delivery.advance import advance_groups, by_member, open_all, runs_around
 from popserver.delivery.history import record
-from popserver.delivery.message_groups import advance_groups, by_member, runs_around
 from popserver.engine.transaction import (
     STEP_ROWS_MAX,
     Locks,
@@ -146,5 +146,5 @@ def ack_whole_runs(tx: Transaction, group: Group, receipts: Sequence[Receipt]) -
         # A user's own transaction has changed a row after the statement began, and before it locked the row.
         raise Outdated
     if row.members not in (None, "[]"):
-        message_groups.open_all(tx, group, row.members, {row.first_topic, row.last_topic})
+        open_all(tx, group, row.members, {row.first_topic, row.last_topic})
     return True

@@ -9,11 +9,10 @@ from typing import ClassVar
 
 from popserver.database.notifications import DUE
 from popserver.delivery import deliveries, holds
-from popserver.delivery.dead_letter_topic import move_to_dead_letters
+from popserver.delivery.advance import advance_members
+from popserver.delivery.dead_letter_topic import DeadLetterCandidate, move_to_dead_letters
 from popserver.delivery.history import record
-from popserver.delivery.holds import HeldRow
-from popserver.delivery.leaving import DeadLetterCandidate
-from popserver.delivery.message_groups import advance_members
+from popserver.delivery.holds import DeliveryRow
 from popserver.engine.transaction import Locks, Phase, Request, Transaction, carries_out_each
 from popserver.fifo.positions import MessageGroupKey
 from popserver.model.errors import PopError
@@ -96,14 +95,14 @@ def change_invisible(tx: Transaction, request: ChangeInvisible) -> Receipt | Pop
     return old._replace(hold_id=successor, ends_at_ms=end_ms)
 
 
-def _attempt_after(event: Event, request: ChangeInvisible, held: HeldRow) -> int:
+def _attempt_after(event: Event, request: ChangeInvisible, held: DeliveryRow) -> int:
     if event is Event.GIVE_BACK:
         return held.attempt - 1
     # A simple consumer may suspend the lite topic for longer, with the handle that it got when it suspended it.
     return max(0, held.attempt - 1) if request.suspend else held.attempt
 
 
-def _wait_ms(event: Event, request: ChangeInvisible, held: HeldRow) -> int:
+def _wait_ms(event: Event, request: ChangeInvisible, held: DeliveryRow) -> int:
     if event is Event.GIVE_BACK:
         return 0
     if request.suspend:
@@ -119,7 +118,7 @@ def _wait_ms(event: Event, request: ChangeInvisible, held: HeldRow) -> int:
 
 def _repeated(tx: Transaction, old: Receipt, successor: int) -> Receipt | None:
     """The answer to this request if it was answered before and the answer is still valid: the first one was lost."""
-    row = holds.row_of(tx.conn, old)
+    row = holds.of_message(tx.conn, old.group_id, old.message_key)
     if row is None or row.hold_id != successor or row.state in ACKED:
         return None
     return old._replace(hold_id=successor, ends_at_ms=row.visible_at_ms)
@@ -150,18 +149,18 @@ def _with_reason(what: str, reason: str) -> str:
     return f"{what}: {reason}" if reason else what
 
 
-def _held(tx: Transaction, receipt: Receipt) -> HeldRow | None:
+def _held(tx: Transaction, receipt: Receipt) -> DeliveryRow | None:
     """Lock and return the delivery if the receipt is its current hold and no other transaction has locked it."""
     row = holds.lock(tx, receipt)
     return row if row is not None and has_same_order(receipt, row) else None
 
 
-def _advance_groups_after(tx: Transaction, group: Group, held: HeldRow) -> None:
+def _advance_groups_after(tx: Transaction, group: Group, held: DeliveryRow) -> None:
     """Advance the message group of a message that ended."""
     if held.message_group is None:
         return
     advance_members(tx, group, [MessageGroupKey(held.topic_id, queue_of(held.message_key), held.message_group)])
 
 
-def _candidate(row: HeldRow) -> DeadLetterCandidate:
+def _candidate(row: DeliveryRow) -> DeadLetterCandidate:
     return DeadLetterCandidate(row.message_key, row.topic_id, row.attempt, row.client_id)

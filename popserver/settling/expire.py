@@ -13,12 +13,11 @@ from typing import ClassVar, NamedTuple
 from popserver.catalog.groups import FoundGroup, groups_by_id
 from popserver.catalog.progress import GroupQueueKey, lock_available
 from popserver.delivery import deliveries, due
-from popserver.delivery.dead_letter_topic import move_to_dead_letters
-from popserver.delivery.due import DueRow
+from popserver.delivery.advance import advance_members
+from popserver.delivery.dead_letter_topic import DeadLetterCandidate, move_to_dead_letters
 from popserver.delivery.history import as_moved, record
-from popserver.delivery.leaving import DeadLetterCandidate
-from popserver.delivery.message_groups import advance_members
-from popserver.delivery.places import ReadyFrom
+from popserver.delivery.holds import DeliveryRow
+from popserver.delivery.queues_to_read import ReadyFrom
 from popserver.delivery.retry_topic import requeue
 from popserver.engine.searches import SearchedFrom
 from popserver.engine.transaction import STEP_ROWS_MAX, Phase, Request, Transaction, carries_out
@@ -85,7 +84,7 @@ def end_due(tx: Transaction, requests: Sequence[EndDue]) -> list[EndedHolds | Po
 class _DueNow(NamedTuple):
     """What is due and can be ended now; when the others were due; and when the first of the rest is due, if any."""
 
-    free: Sequence[DueRow]
+    free: Sequence[DeliveryRow]
     left_ms: Sequence[int]
     later_ms: Sequence[int]
 
@@ -130,13 +129,13 @@ def _take_due(tx: Transaction, from_ms: int) -> _DueNow:
     return _DueNow(free, left_ms, [row.visible_at_ms for row in seen if row.visible_at_ms > tx.now_ms])
 
 
-def _free(tx: Transaction, rows: list[DueRow]) -> list[DueRow]:
+def _free(tx: Transaction, rows: list[DeliveryRow]) -> list[DeliveryRow]:
     """Lock and return the rows that no other transaction has locked: of a message group, with its progress."""
     taken = lock_available(tx, (_progress_of(row) for row in rows if row.message_group is not None))
     return due.lock(tx, (row for row in rows if row.message_group is None or _progress_of(row) in taken))
 
 
-def _progress_of(row: DueRow) -> GroupQueueKey:
+def _progress_of(row: DeliveryRow) -> GroupQueueKey:
     return GroupQueueKey(row.group_id, queue_of(row.message_key))
 
 
@@ -145,16 +144,16 @@ def _uses_deleted_retry_topic(found: FoundGroup) -> bool:
     return found.is_deleted and found.group.mode is Mode.PULL
 
 
-def _plan(rows: Sequence[DueRow], groups: dict[int, FoundGroup]) -> dict[tuple[int, Event], list[DueRow]]:
+def _plan(rows: Sequence[DeliveryRow], groups: dict[int, FoundGroup]) -> dict[tuple[int, Event], list[DeliveryRow]]:
     """The deliveries of each (group id, event), sorted by message key."""
-    plan: dict[tuple[int, Event], list[DueRow]] = defaultdict(list)
+    plan: dict[tuple[int, Event], list[DeliveryRow]] = defaultdict(list)
     for row in sorted(rows, key=lambda each: (each.group_id, each.message_key)):
         if row.group_id in groups:
             plan[row.group_id, _event(row, groups[row.group_id])].append(row)
     return plan
 
 
-def _event(row: DueRow, found: FoundGroup) -> Event:
+def _event(row: DeliveryRow, found: FoundGroup) -> Event:
     if row.state == State.WAITING_RETRY:
         return Event.BACKOFF_ELAPSED
     if row.state == State.ACKED_IN_TRANSACTION:
@@ -166,7 +165,7 @@ def _event(row: DueRow, found: FoundGroup) -> Event:
     return when_hold_ends(Holder(row.holder), row.attempt, found.group.retry)
 
 
-def _carry_out(tx: Transaction, group: Group, event: Event, rows: Sequence[DueRow]) -> None:
+def _carry_out(tx: Transaction, group: Group, event: Event, rows: Sequence[DeliveryRow]) -> None:
     if event is Event.EXHAUST:
         candidates = [DeadLetterCandidate(row.message_key, row.topic_id, row.attempt, row.client_id) for row in rows]
         move_to_dead_letters(tx, group, candidates, event, REASONS[event])
@@ -184,7 +183,7 @@ def _carry_out(tx: Transaction, group: Group, event: Event, rows: Sequence[DueRo
             tx.ready_topics.add(topic_id)
 
 
-def _advance_groups(tx: Transaction, rows: Sequence[DueRow], groups: dict[int, FoundGroup]) -> None:
+def _advance_groups(tx: Transaction, rows: Sequence[DeliveryRow], groups: dict[int, FoundGroup]) -> None:
     """Advance the message groups of the deliveries that ended."""
     touched: dict[int, set[MessageGroupKey]] = defaultdict(set)
     acked: dict[int, set[int]] = defaultdict(set)
@@ -198,7 +197,7 @@ def _advance_groups(tx: Transaction, rows: Sequence[DueRow], groups: dict[int, F
         advance_members(tx, groups[group_id].group, members, acked[group_id])
 
 
-def _visible_at_ms(tx: Transaction, row: DueRow, event: Event, group: Group) -> int:
+def _visible_at_ms(tx: Transaction, row: DeliveryRow, event: Event, group: Group) -> int:
     """A retry's interval starts when the hold ended, not when the server noticed it (requirement L18). A message is
     READY since then too, but if the server was late, only since a moment ago: searches of others begin there."""
     if event is Event.RETRY:

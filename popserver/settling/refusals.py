@@ -9,7 +9,7 @@ from popserver.database import states_of
 from popserver.delivery import holds
 from popserver.delivery.dead_letter_topic import NewDeadLetters
 from popserver.delivery.history import Moved, skipped_while_held_ms
-from popserver.delivery.holds import DeliveryRow, GrantedRow, HeldRow
+from popserver.delivery.holds import DeliveryRow
 from popserver.engine.transaction import Locks, Transaction
 from popserver.fifo.runs import GroupRunRow
 from popserver.messages import redrives
@@ -31,18 +31,18 @@ def is_held(tx: Transaction, row: DeliveryRow | GroupRunRow) -> bool:
     return bool(row.state == State.INFLIGHT and row.visible_at_ms > tx.now_ms)
 
 
-def has_same_order(receipt: Receipt, row: HeldRow | DeliveryRow) -> bool:
+def has_same_order(receipt: Receipt, row: DeliveryRow) -> bool:
     """Whether the handle is right about the message group. If it is wrong, the group's lock is missing."""
     return receipt.in_order == (row.message_group is not None)
 
 
-def moved(row: HeldRow | GrantedRow) -> Moved:
+def moved(row: DeliveryRow) -> Moved:
     return Moved(row.message_key, State.INFLIGHT, row.attempt, row.client_id)
 
 
 def why_not(tx: Transaction, group: Group, receipt: Receipt) -> PopError | None:
     """Why a receipt names no current hold; None if its message is committed and the handle's own end is still ahead."""
-    row = holds.row_of(tx.conn, receipt)
+    row = holds.of_message(tx.conn, receipt.group_id, receipt.message_key)
     state = State(row.state) if row is not None else _implied_state(tx, receipt)
     is_acked = state is State.COMMIT or (row is not None and state in ACKED and row.hold_id == receipt.hold_id)
     if is_acked and tx.now_ms < receipt.ends_at_ms:
@@ -87,7 +87,7 @@ def refusal(tx: Transaction, group: Group, receipt: Receipt) -> PopError:
 
 def state_of(tx: Transaction, receipt: Receipt) -> State:
     """The state of the receipt's message in its group, implied or stored."""
-    row = holds.row_of(tx.conn, receipt)
+    row = holds.of_message(tx.conn, receipt.group_id, receipt.message_key)
     return State(row.state) if row is not None else _implied_state(tx, receipt)
 
 

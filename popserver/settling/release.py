@@ -10,9 +10,9 @@ from typing import ClassVar
 from popserver.catalog.groups import groups_by_id
 from popserver.database.notifications import DUE
 from popserver.delivery import deliveries, holds
+from popserver.delivery.advance import advance_members
 from popserver.delivery.history import record
-from popserver.delivery.holds import GrantedRow
-from popserver.delivery.message_groups import advance_members
+from popserver.delivery.holds import DeliveryRow
 from popserver.engine.transaction import Locks, Phase, Request, Transaction, carries_out
 from popserver.fifo.positions import MessageGroupKey
 from popserver.model.errors import PopError, TooManyRequests
@@ -111,7 +111,7 @@ def _cancel_delivery(tx: Transaction, receipts: Sequence[Receipt]) -> PopError |
     return TooManyRequests("a message that was not sent is locked by another transaction; repeat the request")
 
 
-def _give_back_unused(tx: Transaction, group: Group, rows: Sequence[GrantedRow]) -> None:
+def _give_back_unused(tx: Transaction, group: Group, rows: Sequence[DeliveryRow]) -> None:
     deliveries.give_back_unused(tx, ((group.group_id, row.message_key, row.hold_id) for row in rows))
     record(tx, group, Event.GIVE_BACK, map(moved, rows))
     in_groups = {

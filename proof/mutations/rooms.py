@@ -65,7 +65,7 @@ ROOMS: dict[str, MutatedRoom] = {
     "filter_memory": MutatedRoom(("popserver/filters/memory.py",), ("tests/filters/test_memory.py",), is_core=True),
     # Statements: their tests need a store each, so a mutant takes seconds.
     "message_groups": MutatedRoom(
-        ("popserver/delivery/message_groups.py",),
+        ("popserver/delivery/advance.py",),
         (
             "tests/fifo",
             "tests/progress/test_pauses.py",

@@ -17,13 +17,13 @@ from popserver.bulk.rules import QueuePage
 from popserver.clients.clients import Clients
 from popserver.cluster import sql
 from popserver.cluster.servers import Servers
-from popserver.database.columns import Columns
 from popserver.database.schema import keyed_message
 from popserver.engine import writer
 from popserver.engine.clock import Times
 from popserver.engine.timers import DueTimer
 from popserver.engine.transaction import Transaction
 from popserver.engine.writer import Writer
+from popserver.messages.columns import Columns
 from popserver.model.states import Event
 from popserver.producing.scheduled import Pending
 from popserver.receiving import receive

@@ -12,7 +12,8 @@ from sqlalchemy import Connection, inspect, text
 
 from popserver.database import migrate
 from popserver.database.database import Database
-from popserver.database.schema import VIEWS, metadata
+from popserver.database.schema import metadata
+from popserver.database.views import VIEWS
 from popserver.model.errors import StoreUnavailable
 from popserver.model.retry import Holder
 from popserver.model.states import SHOWN, State

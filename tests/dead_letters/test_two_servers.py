@@ -13,8 +13,7 @@ from popserver.dead_letters import plan_requests, plans
 from popserver.dead_letters.flow import Redrives
 from popserver.dead_letters.plan_requests import RunPlan
 from popserver.dead_letters.rules import LetterSelection
-from popserver.delivery.dead_letter_topic import move_to_dead_letters
-from popserver.delivery.leaving import DeadLetterCandidate
+from popserver.delivery.dead_letter_topic import DeadLetterCandidate, move_to_dead_letters
 from popserver.engine.transaction import Locks, Request, Transaction, lock
 from popserver.model.names import Resource
 from popserver.model.retry import Holder

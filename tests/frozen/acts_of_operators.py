@@ -26,8 +26,8 @@ from popserver.members import locks
 from popserver.members import sql as members_sql
 from popserver.members.locks import Lock, Unlock
 from popserver.members.sql import ClearMembers, JoinGroup, LeaveGroup
-from popserver.messages import keys, lite_topics
-from popserver.messages.keys import Expire
+from popserver.messages import lite_topics, repeats
+from popserver.messages.repeats import Expire
 from popserver.model.acl import Action, Effect, ResourceKind
 from popserver.model.group import ConsumeFrom, Group, HistoryLevel, Mode, Model
 from popserver.model.message import SendResult
@@ -228,7 +228,7 @@ def remove_what_is_old(store: TouredStore, world: World) -> None:
     for _ in range(3):
         from_queue = store.one(retention.retain, Retain(store.now_ms, from_queue)).next_queue
     store.now_ms += 48 * HOUR
-    store.one(keys.expire, Expire())
+    store.one(repeats.expire, Expire())
 
 
 @act

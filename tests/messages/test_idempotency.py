@@ -9,8 +9,8 @@ from sqlalchemy.exc import IntegrityError
 
 from popserver.catalog import topics
 from popserver.engine.transaction import STEP_ROWS_MAX, RepeatedId
-from popserver.messages import keys
-from popserver.messages.keys import Expire, Expired
+from popserver.messages import repeats
+from popserver.messages.repeats import Expire, Expired
 from popserver.messages.stored import Append, append
 from popserver.model.message import PROPERTY, WINDOW_MS, Message, SendResult
 from popserver.model.topic import Topic
@@ -155,13 +155,13 @@ def test_any_text_is_a_key_of_its_own(store: OpenStore) -> None:
 
 def test_what_is_over_goes_in_steps(store: OpenStore) -> None:
     topic = store.topic()
-    assert store.one(keys.expire, Expire()) == Expired(0, None)
+    assert store.one(repeats.expire, Expire()) == Expired(0, None)
     sent(store, topic, *(keyed(str(number), topic) for number in range(STEP_ROWS_MAX + 1)))
     store.now_ms += 1
     sent(store, topic, keyed("later", topic))
     over_ms = START_MS + WINDOW_MS
-    assert store.one(keys.expire, Expire()) == Expired(0, over_ms)
+    assert store.one(repeats.expire, Expire()) == Expired(0, over_ms)
     store.now_ms = over_ms
-    assert store.one(keys.expire, Expire()) == Expired(STEP_ROWS_MAX, over_ms)
-    assert store.one(keys.expire, Expire()) == Expired(1, over_ms + 1)
+    assert store.one(repeats.expire, Expire()) == Expired(STEP_ROWS_MAX, over_ms)
+    assert store.one(repeats.expire, Expire()) == Expired(1, over_ms + 1)
     assert store.one_value("SELECT idempotency_key FROM idempotency") == "later"

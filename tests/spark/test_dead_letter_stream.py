@@ -27,8 +27,7 @@ from popclient.spark.dead_letters.options import parse
 from popclient.spark.dead_letters.streaming import DeadLetterStream
 from popserver.database.database import Database
 from popserver.database.schema import dead_letter
-from popserver.delivery.dead_letter_topic import move_to_dead_letters
-from popserver.delivery.leaving import DeadLetterCandidate
+from popserver.delivery.dead_letter_topic import DeadLetterCandidate, move_to_dead_letters
 from popserver.engine.transaction import Transaction
 from popserver.model.group import Group
 from popserver.model.retry import Holder

@@ -1,8 +1,8 @@
-"""Idempotency keys: which message of a topic has a key, during the key's window.
+"""Repeated messages: one whose id, or idempotency key, is stored already gets the first one's result (protocol 1.5).
 
-A key is claimed in the transaction that stores its first message. A repeated key causes a conflict, like a repeated
-message id, and is read only then. All claims of a transaction are written at its end and in one order, so that servers
-do not deadlock.
+A key belongs to the first message that has it, during the key's window. It is claimed in the transaction that stores
+that message. A repeated key causes a conflict, like a repeated message id, and is read only then. All claims of a
+transaction are written at its end and in one order, so that servers do not deadlock.
 """
 
 from __future__ import annotations
@@ -30,10 +30,13 @@ from popserver.engine.transaction import (
     in_steps,
 )
 from popserver.engine.upkeep import remove_step
-from popserver.messages import duplicates, pending_messages
+from popserver.messages import by_key, pending_messages
 from popserver.model.errors import PopError
+from popserver.model.handles import transaction_id_of
 from popserver.model.message import PROPERTY, Message, SendResult, id_from_bytes, id_to_bytes
-from popserver.model.topic import MessageType, Topic
+from popserver.model.topic import MessageType, Topic, offset_of, queue_of
+
+_COMMITTED = bytes(8)  # in place of the random bytes, because a committed transaction's id is no longer stored
 
 
 class Claim(NamedTuple):
@@ -67,13 +70,22 @@ class Enqueued(NamedTuple):
 
 def known(tx: Transaction, topic: Topic, batch: Sequence[Message]) -> dict[str, SendResult]:
     """The first results of the messages whose ids or idempotency keys are stored, by their own ids."""
-    results = duplicates.known(tx.conn, topic, batch)
+    # A half message that is committed already needs a transaction id too; any id can commit it again.
+    half_ids = {each.message_id for each in batch if each.message_type is MessageType.TRANSACTION}
+    results = _of_ids(tx.conn, topic, [each.message_id for each in batch], half_ids)
     keyed = [(each, key) for each in batch if each.message_id not in results and (key := key_of(each)) is not None]
     if not keyed:
         return results
     halves = {key for each, key in keyed if each.message_type is MessageType.TRANSACTION}
     firsts = _firsts(tx, topic, {key for _, key in keyed}, halves)
     return results | {each.message_id: firsts[key] for each, key in keyed if key in firsts}
+
+
+def pending(conn: Connection, topic: Topic, ids: Sequence[str]) -> dict[str, SendResult]:
+    """The first results of the messages with these ids that are pending."""
+    rows = pending_messages.first_results(conn, topic.topic_id, [id_to_bytes(each) for each in ids])
+    found = ((id_from_bytes(row.message_id), row) for row in rows)
+    return {known: SendResult(known, None, 0, row.transaction_id or "", row.deliver_at_ms) for known, row in found}
 
 
 def firsts(batch: Sequence[Message]) -> tuple[list[Message], dict[str, str]]:
@@ -175,12 +187,24 @@ def _firsts(tx: Transaction, topic: Topic, keys: Collection[str], halves: Collec
     """The results of the messages that have claimed the keys. Those in `halves` always have a transaction id."""
     claimed = _claimed(tx, topic, sorted(keys))
     ids = sorted(set(claimed.values()))
-    places = duplicates.of_ids(tx.conn, topic, ids, {claimed[key] for key in halves if key in claimed})
+    results = _of_ids(tx.conn, topic, ids, {claimed[key] for key in halves if key in claimed})
     for key, first in claimed.items():
-        if first not in places:
+        if first not in results:
             # The message was recalled or rolled back before it was delivered, so its key is free again.
             tx.at_end(KeyClaims).stale[topic.topic_id, key] = id_to_bytes(first)
-    return {key: places[first] for key, first in claimed.items() if first in places}
+    return {key: results[first] for key, first in claimed.items() if first in results}
+
+
+def _of_ids(conn: Connection, topic: Topic, ids: Sequence[str], halves: Collection[str]) -> dict[str, SendResult]:
+    """The first results of the messages with these ids. Those in `halves` always have a transaction id."""
+    found = pending(conn, topic, ids)
+    rows = by_key.originals(conn, topic.topic_id, [id_to_bytes(each) for each in ids])
+    number_of = by_key.queue_numbers(conn, topic, {queue_of(row.message_key) for row in rows})
+    for row in rows:
+        known, number = id_from_bytes(row.message_id), number_of[queue_of(row.message_key)]
+        transaction_id = transaction_id_of(topic.topic_id, row.message_id, _COMMITTED) if known in halves else ""
+        found[known] = SendResult(known, number, offset_of(row.message_key), transaction_id, row.deliver_at_ms)
+    return found
 
 
 def _claimed(tx: Transaction, topic: Topic, keys: Sequence[str]) -> dict[str, str]:

@@ -53,7 +53,7 @@ _OF_TOPIC: BindParameter[int] = bindparam("topic_id")
 _OF_GROUP: BindParameter[int] = bindparam("group_id")
 
 
-class PlaceQueries(NamedTuple):
+class QueueQueries(NamedTuple):
     """The queues that a search reads, with locks and without, and whether there are messages at all."""
 
     locked: RowStatement[QueueToScan]
@@ -61,16 +61,16 @@ class PlaceQueries(NamedTuple):
     is_more: Executable
 
 
-def _place_queries(dialect: Dialect, *, takes_groups: bool) -> PlaceQueries:
+def _queue_queries(dialect: Dialect, *, takes_groups: bool) -> QueueQueries:
     open_since_ms = OPEN_SINCE_MS if takes_groups else None
     if dialect.has_other_writers:
-        seen, locked = (_newest_places(open_since_ms, is_locked=is_locked) for is_locked in (False, True))
+        seen, locked = (_newest_queues(open_since_ms, is_locked=is_locked) for is_locked in (False, True))
     else:
         # It has one writer.
-        seen = locked = _places(open_since_ms, _is_to_read(REACHED, STORED, open_since_ms))
+        seen = locked = _joined_queues(open_since_ms, _is_to_read(REACHED, STORED, open_since_ms))
     any_behind = seen.with_only_columns(literal_column("1")).order_by(None).exists()
     more = [ready.SINCE_MS.is_not(None), any_behind] + ([] if open_since_ms is None else [open_since_ms.is_not(None)])
-    return PlaceQueries(
+    return QueueQueries(
         RowStatement(QueueToScan, locked),
         RowStatement(QueueToScan, seen),
         select(literal_column("1")).where(or_(*more)),
@@ -96,7 +96,7 @@ def _is_to_read(at: FromClause, queues: FromClause, open_since_ms: Any) -> Any:
     return is_behind if open_since_ms is None else or_(is_behind, open_since_ms.is_not(None))
 
 
-def _places(open_since_ms: Any, *where: Any) -> Select[Any]:
+def _joined_queues(open_since_ms: Any, *where: Any) -> Select[Any]:
     """By plain joins."""
     return (
         select(*_columns(REACHED, STORED, open_since_ms))
@@ -108,7 +108,7 @@ def _places(open_since_ms: Any, *where: Any) -> Select[Any]:
     )
 
 
-def _newest_places(open_since_ms: Any, *, is_locked: bool) -> Select[Any]:
+def _newest_queues(open_since_ms: Any, *, is_locked: bool) -> Select[Any]:
     """By the newest version of each queue and of the group's progress in it (`database.newest`)."""
     topics = select(_OF_TOPIC.label("topic_id")).subquery("topics")
     queues = newest_queues(topics)
@@ -128,8 +128,8 @@ def _newest_places(open_since_ms: Any, *, is_locked: bool) -> Select[Any]:
 
 
 # Of a topic of lite topics: all its queues that no other server reads, because each has lite topics of any client.
-_OF_LITE = _places(literal_column("0"))
-LITE_PLACES = RowStatement(QueueToScan, _OF_LITE.with_for_update(of=REACHED, skip_locked=True))
+_OF_LITE = _joined_queues(literal_column("0"))
+LITE_QUEUES = RowStatement(QueueToScan, _OF_LITE.with_for_update(of=REACHED, skip_locked=True))
 IS_MORE_OF_LITE: Select[Any] = select(literal_column("1")).where(
     or_(
         any_open_of(select(ready.SUBSCRIBERS.c.client_id)),
@@ -141,7 +141,7 @@ IS_MORE_OF_LITE: Select[Any] = select(literal_column("1")).where(
     )
 )
 # By whether open message groups count, too.
-PLACE_QUERIES = {
-    False: PerDialect(lambda dialect: _place_queries(dialect, takes_groups=False)),
-    True: PerDialect(lambda dialect: _place_queries(dialect, takes_groups=True)),
+QUEUE_QUERIES = {
+    False: PerDialect(lambda dialect: _queue_queries(dialect, takes_groups=False)),
+    True: PerDialect(lambda dialect: _queue_queries(dialect, takes_groups=True)),
 }

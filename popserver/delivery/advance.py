@@ -46,13 +46,19 @@ def by_member(rows: Iterable[GroupRunRow]) -> dict[MessageGroupKey, list[GroupRu
     return runs
 
 
+def advance_members(
+    tx: Transaction, group: Group, members: Collection[MessageGroupKey], acked: Collection[int] = frozenset()
+) -> None:
+    """Update message groups after messages of them ended or became READY, or the messages `acked` were acked."""
+    if members:
+        runs = by_member(runs_of(tx.conn, group.group_id, members))
+        advance_groups(tx, group, {member: runs.get(member, []) for member in members}, acked)
+
+
 def advance_groups(
     tx: Transaction, group: Group, runs: dict[MessageGroupKey, list[GroupRunRow]], acked: Collection[int] = frozenset()
 ) -> None:
-    """Update message groups after messages of them ended or became READY, or the messages `acked` were acked.
-
-    `runs` has the remaining run of each group, in order; it is empty for a group with no messages left.
-    """
+    """The same. `runs` has the remaining run of each group, in order; it is empty for a group with no messages left."""
     ended: list[GroupRunRow] = []
     marked: list[GroupRunRow] = []
     finished: list[MessageGroupKey] = []
@@ -64,18 +70,11 @@ def advance_groups(
         marked += [row for row in left if row.message_key in acked]
         if settled.is_open:
             (ready if left else finished).append(member)
-    _commit(tx, group, ended, acked)
+    _commit(tx, group, ended)
     _mark(tx, group, marked)
-    _open(tx, group, finished)
+    if finished:  # their messages behind the scan come next
+        open_all(tx, group, encode_members(group.group_id, finished), {member.topic_id for member in finished})
     _open_again(tx, group, ready)
-
-
-def advance_members(
-    tx: Transaction, group: Group, members: Collection[MessageGroupKey], acked: Collection[int] = frozenset()
-) -> None:
-    """`advance_groups` for these message groups, with their runs as they are stored now."""
-    runs = by_member(runs_of(tx.conn, group.group_id, members))
-    advance_groups(tx, group, {member: runs.get(member, []) for member in members}, acked)
 
 
 def advance_after_removal(tx: Transaction, group: Group, members: Collection[MessageGroupKey]) -> None:
@@ -95,13 +94,7 @@ def lock_paused(tx: Transaction, group_id: int, members: Sequence[MessageGroupKe
         moving_positions.add(tx.conn, named, None)
 
 
-def unlock_resumed(tx: Transaction, group: Group, members: Collection[MessageGroupKey]) -> None:
-    """Open those of these message groups whose first message may be granted. They were paused until now."""
-    if members:
-        advance_members(tx, group, members)
-
-
-def _commit(tx: Transaction, group: Group, ended: Sequence[GroupRunRow], acked: Collection[int]) -> None:
+def _commit(tx: Transaction, group: Group, ended: Sequence[GroupRunRow]) -> None:
     if not ended:
         return
     # No other transaction changes these rows: an ack has locked them, or their state is one of message groups alone.
@@ -115,12 +108,6 @@ def _mark(tx: Transaction, group: Group, marked: Sequence[GroupRunRow]) -> None:
         return
     deliveries.mark_acked(tx, ((group.group_id, row.message_key) for row in marked))
     record(tx, group, Event.PROVISIONAL_ACK, map(as_moved, marked))
-
-
-def _open(tx: Transaction, group: Group, members: Sequence[MessageGroupKey]) -> None:
-    """Open groups without held messages: their messages behind the scan come next. Groups without a row need none."""
-    if members:
-        open_all(tx, group, encode_members(group.group_id, members), {member.topic_id for member in members})
 
 
 def open_all(tx: Transaction, group: Group, members: str, topic_ids: Collection[int]) -> None:
@@ -142,10 +129,6 @@ def _open_again(tx: Transaction, group: Group, members: Sequence[MessageGroupKey
     named = encode_members(group.group_id, members)
     moving_positions.open_unpaused(tx.conn, named, tx.now_ms)
     moving_positions.add(tx.conn, named, tx.now_ms)
-    _wake(tx, group, members)
-
-
-def _wake(tx: Transaction, group: Group, members: Sequence[MessageGroupKey]) -> None:
     for member in members:
         if group.lite is None:
             tx.ready_topics.add(member.topic_id)
@@ -153,18 +136,12 @@ def _wake(tx: Transaction, group: Group, members: Sequence[MessageGroupKey]) -> 
             tx.make_ready(member.topic_id, (member.message_group,))
 
 
-# Every row names the group: with a constant group SQLite would scan all deliveries of the group.
-_NAMED = rows_parameter("places", "group_id", "message_key")
-
-
-def _around(dialect: Dialect) -> RowQuery[GroupRunRow]:
-    return _runs(dialect, groups_of(dialect, _NAMED))
-
-
 def _runs(dialect: Dialect, named: Subquery) -> RowQuery[GroupRunRow]:
     return RowQuery(GroupRunRow, rows_of_runs(dialect, named, start_key(dialect, named, named.c.group_id)))
 
 
-_AROUND = PerDialect(_around)
+# Every row names the group: with a constant group SQLite would scan all deliveries of the group.
+_NAMED = rows_parameter("places", "group_id", "message_key")
+_AROUND = PerDialect(lambda dialect: _runs(dialect, groups_of(dialect, _NAMED)))
 _NAMED_GROUPS = rows_parameter("members", "group_id", "topic_id", "queue_id", text=("message_group",))
 _OF_MEMBERS = PerDialect(lambda dialect: _runs(dialect, _NAMED_GROUPS))
