@@ -23,8 +23,8 @@ from popproto.v2 import definition_pb2 as pb
 from popserver.bulk import pages
 from popserver.bulk import rules as bulk_rules
 from popserver.bulk.arrow import Chunks
-from popserver.database import columns
 from popserver.engine.transaction import Phase, Request, Transaction, carries_out
+from popserver.messages import columns
 from popserver.model.topic import AUTO_CREATE_ACCEPTS, MessageType, NewTopic
 from popserver.transport import convert
 from tests.support.door import CLIENT, GROUP, TOPIC, Door, a_message, headers
