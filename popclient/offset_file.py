@@ -154,17 +154,12 @@ def backup_of(path: Path) -> Path:
     return path.with_name(path.name + ".bak")
 
 
-def read_offset_file(path: Path) -> OffsetTable | None:
-    """What the file says, or if it is torn or missing its `.bak`; None if there is neither.
+def read_offset_file(path: Path) -> tuple[OffsetTable, Generations] | None:
+    """What the file says, or if it is torn or missing its `.bak`; None if there is neither. Offsets, and the generations
+    as far as the file has some.
 
     Raises OffsetFileTorn when something is there and none of it can be read: that is not the same as no progress.
     """
-    found = read_with_generations(path)
-    return None if found is None else found[0]
-
-
-def read_with_generations(path: Path) -> tuple[OffsetTable, Generations] | None:
-    """The same, and the generations as far as the file has some."""
     torn: list[str] = []
     for candidate in (path, backup_of(path)):
         try:

@@ -20,7 +20,7 @@ from popclient.errors import PreconditionFailed
 from popclient.message import MessageQueue
 from popclient.offset_file import (
     OffsetFileTorn,
-    read_with_generations,
+    read_offset_file,
     split_table_key,
     table_key,
     write_offset_file,
@@ -149,7 +149,7 @@ class LocalFileOffsetStore(RememberingStore):
     def _read(self) -> tuple[dict[MessageQueue, int], dict[str, int]]:
         """Offsets, and the generations of topics."""
         found: dict[MessageQueue, int] = {}
-        offsets, generations = read_with_generations(self.path) or ({}, {})
+        offsets, generations = read_offset_file(self.path) or ({}, {})
         for key, of_key in offsets.items():
             topic, group = split_table_key(key)
             if group != self._group:

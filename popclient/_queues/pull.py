@@ -26,50 +26,13 @@ from popproto.v2 import service_pb2 as rpc
 
 
 class SysFlag(IntFlag):
-    """COMMIT_OFFSET: the pull carries progress to commit. SUSPEND: the server may hold it until there are messages.
-    SUBSCRIPTION: the filter is in the pull. CLASS_FILTER: the filter is a class; no client sends that any more.
-    LITE_PULL: the pull needs no subscription of the group.
+    """What a pull has and may do (requirement B4). COMMIT_OFFSET: it carries progress to commit. SUSPEND: the server may
+    hold it until there are messages. SUBSCRIPTION: the filter is in the pull.
     """
 
     COMMIT_OFFSET = 1
     SUSPEND = 2
     SUBSCRIPTION = 4
-    CLASS_FILTER = 8
-    LITE_PULL = 16
-
-
-def build_sys_flag(
-    *,
-    commit_offset: bool = False,
-    suspend: bool = False,
-    subscription: bool = False,
-    class_filter: bool = False,
-    lite_pull: bool = False,
-) -> SysFlag:
-    """
-    >>> int(build_sys_flag(commit_offset=True, suspend=True))
-    3
-    """
-    chosen = {
-        SysFlag.COMMIT_OFFSET: commit_offset,
-        SysFlag.SUSPEND: suspend,
-        SysFlag.SUBSCRIPTION: subscription,
-        SysFlag.CLASS_FILTER: class_filter,
-        SysFlag.LITE_PULL: lite_pull,
-    }
-    flag = SysFlag(0)
-    for bit, is_set in chosen.items():
-        if is_set:
-            flag |= bit
-    return flag
-
-
-def parse_sys_flag(value: int) -> SysFlag:
-    """Raises ValueError for unknown bits."""
-    known = sum(SysFlag)
-    if value < 0 or value & ~known:
-        raise ValueError(f"sys_flag {value} has bits beyond {known}; it is the sum of {[bit.value for bit in SysFlag]}")
-    return SysFlag(value)
 
 
 def pull_extras(
@@ -92,10 +55,12 @@ def pull_extras(
     generation: of the topic that the offsets belong to; 0 if it is not known.
     max_bytes: of bodies in the answer, unless the first message is larger; 0 leaves it to the server.
     """
+    sys_flag = SysFlag(0)
+    sys_flag |= SysFlag.COMMIT_OFFSET if commit_offset > 0 else 0
+    sys_flag |= SysFlag.SUSPEND if hold > timedelta(0) else 0
+    sys_flag |= SysFlag.SUBSCRIPTION if post_subscription else 0
     return legacy.PullExtras(
-        sys_flag=build_sys_flag(
-            commit_offset=commit_offset > 0, suspend=hold > timedelta(0), subscription=post_subscription
-        ),
+        sys_flag=sys_flag,
         commit_offset=max(commit_offset, 0),
         resets=resets,
         sub_version=sub_version,

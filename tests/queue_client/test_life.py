@@ -191,7 +191,7 @@ def test_a_process_that_forgets_to_close_keeps_its_progress(
         assert threaded.server.progress[Q] == 5
     else:
         store = LocalFileOffsetStore("DEFAULT", "g")
-        assert read_offset_file(store.path) == {"t@g": {0: 5}}
+        assert read_offset_file(store.path) == ({"t@g": {0: 5}}, {})
 
 
 def test_an_event_loop_that_has_ended_is_not_kept(threaded: GroupServerThread) -> None:

@@ -21,7 +21,6 @@ from popclient.offset_file import (
     parse_offsets,
     parse_with_generations,
     read_offset_file,
-    read_with_generations,
     split_table_key,
     table_key,
     write_offset_file,
@@ -125,8 +124,8 @@ def test_the_file_before_stays_as_backup(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "offsets.json"
     write_offset_file(path, {"t@g": {0: 1}})
     write_offset_file(path, {"t@g": {0: 2}})
-    assert read_offset_file(path) == {"t@g": {0: 2}}
-    assert read_offset_file(backup_of(path)) == {"t@g": {0: 1}}
+    assert read_offset_file(path) == ({"t@g": {0: 2}}, {})
+    assert read_offset_file(backup_of(path)) == ({"t@g": {0: 1}}, {})
     assert {each.name for each in path.parent.iterdir()} == {"offsets.json", "offsets.json.bak"}
 
 
@@ -140,7 +139,7 @@ def test_of_a_torn_or_missing_file_the_backup_speaks(tmp_path: Path, damage: byt
         path.unlink()
     else:
         path.write_bytes(damage)
-    assert read_offset_file(path) == {"t@g": {0: 1}}
+    assert read_offset_file(path) == ({"t@g": {0: 1}}, {})
 
 
 @pytest.mark.row("H2")
@@ -159,9 +158,9 @@ def test_the_file_and_its_backup_keep_the_generations(tmp_path: Path) -> None:
     path = tmp_path / "offsets.json"
     write_offset_file(path, {"t@g": {0: 1}}, {"t@g": 7})
     write_offset_file(path, {"t@g": {0: 2}}, {"t@g": 8})
-    assert read_with_generations(path) == ({"t@g": {0: 2}}, {"t@g": 8})
+    assert read_offset_file(path) == ({"t@g": {0: 2}}, {"t@g": 8})
     path.unlink()
-    assert read_with_generations(path) == ({"t@g": {0: 1}}, {"t@g": 7})
+    assert read_offset_file(path) == ({"t@g": {0: 1}}, {"t@g": 7})
 
 
 @pytest.mark.parametrize("damage", [b"torn", b"\xff\xfe"])
@@ -171,8 +170,8 @@ def test_a_torn_file_never_takes_the_place_of_a_good_backup(tmp_path: Path, dama
     write_offset_file(path, {"t@g": {0: 2}})
     path.write_bytes(damage)
     write_offset_file(path, {"t@g": {0: 3}})
-    assert read_offset_file(path) == {"t@g": {0: 3}}
-    assert read_offset_file(backup_of(path)) == {"t@g": {0: 1}}
+    assert read_offset_file(path) == ({"t@g": {0: 3}}, {})
+    assert read_offset_file(backup_of(path)) == ({"t@g": {0: 1}}, {})
 
 
 @pytest.mark.row("H2")
@@ -200,7 +199,8 @@ import sys
 from pathlib import Path
 from popclient.offset_file import read_offset_file, write_offset_file
 path, QUEUES = Path(sys.argv[1]), int(sys.argv[2])
-offset = (read_offset_file(path) or {"t@g": {0: 0}})["t@g"][0]
+found = read_offset_file(path)
+offset = found[0]["t@g"][0] if found else 0
 while True:
     offset += 1
     write_offset_file(path, {"t@g": {queue_id: offset for queue_id in range(QUEUES)}})
@@ -221,8 +221,8 @@ def test_a_writer_that_is_killed_leaves_the_old_table_or_the_new_one(tmp_path: P
             writer.send_signal(signal.SIGKILL)
             durable = max([durable, *map(int, writer.stdout.read().split())])
         writer.wait()
-        table = read_offset_file(path)
-        assert table is not None
-        assert len(table["t@g"]) == QUEUES
-        (offset,) = set(table["t@g"].values())  # of one table, not of two halves
+        found = read_offset_file(path)
+        assert found is not None
+        assert len(found[0]["t@g"]) == QUEUES
+        (offset,) = set(found[0]["t@g"].values())  # of one table, not of two halves
         assert offset in (durable, durable + 1)

@@ -9,10 +9,7 @@ import pytest
 from popclient import UnexpectedAnswer
 from popclient._queues.pull import (
     PullStatus,
-    SysFlag,
     backwards,
-    build_sys_flag,
-    parse_sys_flag,
     pull_extras,
     pull_status,
 )
@@ -21,30 +18,12 @@ from popclient.message import FilterExpression
 from popproto.v1 import legacy_pb2 as legacy
 from popproto.v2 import definition_pb2 as pb
 
-BITS = {"commit_offset": 1, "suspend": 2, "subscription": 4, "class_filter": 8, "lite_pull": 16}
-
-
-@pytest.mark.row("B4")
-@pytest.mark.parametrize("chosen", range(32))
-def test_each_bit_of_the_sys_flag_has_its_meaning(chosen: int) -> None:
-    wanted = {name: bool(chosen & bit) for name, bit in BITS.items()}
-    flag = build_sys_flag(**wanted)
-    assert int(flag) == chosen
-    assert {name: SysFlag[name.upper()] in parse_sys_flag(chosen) for name in BITS} == wanted
-
-
-@pytest.mark.row("B4")
-@pytest.mark.parametrize("value", [32, 35, -1])
-def test_bits_without_a_meaning_are_refused(value: int) -> None:
-    with pytest.raises(ValueError, match=f"sys_flag {value} has bits beyond 31"):
-        parse_sys_flag(value)
-
-
 def test_the_extras_of_a_pull() -> None:
     extras = pull_extras(hold=timedelta(seconds=15), commit_offset=77, resets=2, sub_version=1_700_000_000_000)
     assert extras == legacy.PullExtras(sys_flag=3, commit_offset=77, resets=2, sub_version=1_700_000_000_000)
 
 
+@pytest.mark.row("B4")
 @pytest.mark.parametrize(
     ("given", "flag", "commit_offset"),
     [
